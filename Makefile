@@ -1,0 +1,73 @@
+# Everything runs from here; make help lists it. Go alone is needed, and a C
+# compiler for the race detector.
+
+.DEFAULT_GOAL := help
+
+GO        ?= go
+PKG       ?= ./...
+TIMEOUT   ?= 20m
+RACECOUNT ?= 5
+FUZZTIME  ?= 10s
+BENCH     ?= .
+BENCHTIME ?= 1s
+# More arguments, as in: make demo ARGS='--clients 1000'
+ARGS      ?=
+
+# The date is that of the commit: the same commit makes the same binary.
+VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+COMMIT  ?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null | grep -v HEAD),unknown)
+DATE    ?= $(or $(shell git log -1 --format=%cI 2>/dev/null),unknown)
+LDFLAGS  = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
+
+# The linter is built with this Go, once for each version: its name says which.
+LINT_VERSION := v2.15.0
+LINT_MODULE  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+LINT         := .bin/golangci-lint-$(LINT_VERSION)
+
+.PHONY: help build test race lint fuzz bench demo cover deps
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+build: ## Build bin/tender, without cgo
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
+
+test: deps ## Run every test with the race detector, in random order
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) $(PKG)
+
+race: deps ## Run the tests RACECOUNT times over (5), to find races that are rare
+	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=$(RACECOUNT) -timeout $(TIMEOUT) $(PKG)
+
+lint: $(LINT) ## Check formatting, go vet and golangci-lint
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
+	$(GO) vet $(PKG)
+	$(LINT) run $(PKG)
+
+fuzz: ## Run each fuzz target for FUZZTIME (10s)
+	@targets=$$($(GO) list -f '{{$$p := .}}{{range .TestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}' $(PKG) \
+		| while read -r package file; do \
+			sed -n "s|^func \(Fuzz[A-Za-z0-9_]*\)(.*|$$package \1|p" "$$file"; \
+		done); \
+	if [ -z "$$targets" ]; then echo "no fuzz target in $(PKG)"; exit 1; fi; \
+	echo "$$targets" | while read -r package target; do \
+		echo "$$package $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
+	done
+
+bench: ## Run the benchmarks that BENCH matches (all), each for BENCHTIME (1s)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)
+
+demo: build ## Show the relay at work: an origin, the relay and 200 clients
+	@bin/tender demo $(ARGS)
+
+cover: deps ## Measure what the tests reach, into cover.out
+	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
+	@$(GO) tool cover -func=cover.out | tail -n 1
+
+deps: ## Install what the tests need beside Go (today: nothing)
+	@:
+
+$(LINT):
+	@mkdir -p $(@D)/install
+	GOBIN=$(CURDIR)/$(@D)/install GOFLAGS= CGO_ENABLED=0 $(GO) install $(LINT_MODULE)@$(LINT_VERSION)
+	@mv $(@D)/install/golangci-lint $@ && rmdir $(@D)/install
