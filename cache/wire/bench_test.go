@@ -1,0 +1,70 @@
+package wire_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+func BenchmarkDecodeUpdate(b *testing.B) {
+	for _, n := range []int{1, 1000} {
+		b.Run(fmt.Sprintf("resources=%d", n), func(b *testing.B) {
+			value := bytes.Repeat([]byte{'x'}, 1024)
+			var resources [][]byte
+			for i := range n {
+				resources = append(resources, resourceOf("1", fmt.Sprintf("resource-%04d", i), anyOf(acme, value)))
+			}
+			msg := updateOf(acme, resources...)
+			b.SetBytes(int64(len(msg)))
+			b.ReportAllocs()
+			for b.Loop() {
+				u, err := wire.Decoder{}.Decode(msg)
+				if err != nil || len(u.Resources) != n {
+					b.Fatalf("got %d resources, %v", len(u.Resources), err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkMarshalResponse(b *testing.B) {
+	for _, n := range []int{1, 1000} {
+		for _, joined := range []bool{true, false} {
+			b.Run(fmt.Sprintf("resources=%d/joined=%t", n, joined), func(b *testing.B) {
+				body := bodyOf(b, true, n, 1024)
+				if joined {
+					body.Join()
+				}
+				r := &wire.Response{Body: body, Nonce: "0123456789abcdef", ControlPlane: "tender-1"}
+				b.ReportAllocs()
+				for b.Loop() {
+					buf, err := wire.Codec{}.Marshal(r)
+					if err != nil {
+						b.Fatal(err)
+					}
+					buf.Free()
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkDecodeRequest(b *testing.B) {
+	m := &discoverypb.DiscoveryRequest{TypeUrl: wire.EndpointType, VersionInfo: "7", ResponseNonce: "0123456789abcdef"}
+	for i := range 100 {
+		m.ResourceNames = append(m.ResourceNames, fmt.Sprintf("outbound|80||service-%03d.shop.svc.cluster.local", i))
+	}
+	msg := marshal(b, m)
+	b.SetBytes(int64(len(msg)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var r wire.Request
+		if err := r.Decode(msg); err != nil || len(r.Subscribe) != 100 {
+			b.Fatalf("got %d names, %v", len(r.Subscribe), err)
+		}
+	}
+}

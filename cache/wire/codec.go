@@ -1,0 +1,47 @@
+package wire
+
+import (
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for all other messages
+	"google.golang.org/grpc/mem"
+)
+
+// Codec is gRPC's protobuf codec, but for three types that it moves as bytes:
+// a [*Response] is sent from shared pieces, a [*Request] is read without the
+// generated decoder, a [*Message] is received as it came. Install it with
+// grpc.ForceServerCodecV2 and grpc.ForceCodecV2.
+type Codec struct{}
+
+var _ encoding.CodecV2 = Codec{}
+
+// A Message is a received message, undecoded.
+type Message struct{ Bytes []byte }
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if r, ok := v.(*Response); ok {
+		return r.buffers(), nil
+	}
+	return generated().Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch m := v.(type) {
+	case *Request:
+		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buf.Free()
+		m.Err = m.Decode(buf.ReadOnlyData())
+		return nil
+	case *Message:
+		m.Bytes = data.Materialize()
+		return nil
+	default:
+		return generated().Unmarshal(data, v)
+	}
+}
+
+// Name implements encoding.CodecV2: on the wire this is protobuf.
+func (Codec) Name() string { return "proto" }
+
+func generated() encoding.CodecV2 { return encoding.GetCodecV2("proto") }

@@ -1,0 +1,292 @@
+package wire_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// allocsPerMarshal is what Codec.Marshal of a response costs, however many
+// resources its body holds: the tail, the list of pieces, and the tail's place in
+// it.
+const allocsPerMarshal = 3
+
+func TestMarshalAllocations(t *testing.T) {
+	for _, n := range []int{1, 10, 1000} {
+		for _, delta := range []bool{true, false} {
+			body := bodyOf(t, delta, n, 100).Join()
+			for _, controlPlane := range []string{"", "tender-1"} {
+				r := &wire.Response{Body: body, Nonce: "0123456789abcdef", ControlPlane: controlPlane}
+				got := testing.AllocsPerRun(100, func() {
+					if _, err := (wire.Codec{}).Marshal(r); err != nil {
+						t.Fatal(err)
+					}
+				})
+				if got > allocsPerMarshal {
+					t.Errorf("%d resources, delta %t, control plane %q: got %v allocations, want at most %v", n, delta, controlPlane, got, allocsPerMarshal)
+				}
+			}
+		}
+	}
+}
+
+// bodyOf returns a body of n resources of size bytes.
+func bodyOf(tb testing.TB, delta bool, n, size int) *wire.Body {
+	tb.Helper()
+	body := wire.NewSotWBody(acme, "7", false)
+	if delta {
+		body = wire.NewDeltaBody(acme, "7")
+	}
+	for i := range n {
+		r, err := wire.NewResource(acme, fmt.Sprintf("resource-%04d", i), "1", bytes.Repeat([]byte{byte(i)}, size))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		body.Add(r)
+	}
+	return body
+}
+
+// TestSharedPiecesStayAsTheyAre marshals one body in many goroutines, and frees
+// what came out as gRPC does; under -race a write to a piece shows.
+func TestSharedPiecesStayAsTheyAre(t *testing.T) {
+	for _, joined := range []bool{true, false} {
+		u := decode(t, marshal(t, richUpdate()))
+		body := wire.NewDeltaBody(u.TypeURL, u.SystemVersion)
+		var fields []byte
+		for _, r := range u.Resources {
+			body.Add(r)
+			fields = append(fields, r.Field()...)
+		}
+		if joined {
+			body.Join()
+		}
+		want := send(t, &wire.Response{Body: body})
+		var wg sync.WaitGroup
+		for i := range 8 { // Wait below joins them
+			wg.Go(func() {
+				for j := range 50 {
+					checkStream(t, body, fmt.Sprintf("%d-%d", i, j))
+				}
+			})
+		}
+		wg.Wait()
+		if got := send(t, &wire.Response{Body: body}); !bytes.Equal(got, want) {
+			t.Errorf("joined %t: the body has changed: got %q, want %q", joined, got, want)
+		}
+		var after []byte
+		for _, r := range u.Resources {
+			after = append(after, r.Field()...)
+		}
+		if !bytes.Equal(after, fields) {
+			t.Errorf("joined %t: the resources have changed: got %q, want %q", joined, after, fields)
+		}
+	}
+}
+
+// checkStream sends the body to one stream; it is called from many goroutines.
+func checkStream(t *testing.T, body *wire.Body, nonce string) {
+	buf, err := wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce, ControlPlane: "cp-" + nonce})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	buf.Ref()
+	out := new(discoverypb.DeltaDiscoveryResponse)
+	if err := (wire.Codec{}).Unmarshal(buf, out); err != nil {
+		t.Error(err)
+	}
+	if out.GetNonce() != nonce || out.GetControlPlane().GetIdentifier() != "cp-"+nonce || len(out.GetResources()) != body.Len() {
+		t.Errorf("stream %s: got %v", nonce, out)
+	}
+	buf.Free()
+	buf.Free()
+}
+
+// TestStreamsDoNotMeet: what one stream was given does not change when the next
+// one gets the same body.
+func TestStreamsDoNotMeet(t *testing.T) {
+	for n := range 9 { // so that some list of pieces has room behind it
+		body := bodyOf(t, true, n, 10)
+		var sent []mem.BufferSlice
+		nonces := []string{"one", "two"}
+		for _, nonce := range nonces {
+			buf, err := wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent = append(sent, buf)
+		}
+		for i, buf := range sent {
+			out := new(discoverypb.DeltaDiscoveryResponse)
+			receive(t, buf.Materialize(), out)
+			if out.GetNonce() != nonces[i] {
+				t.Errorf("%d resources: got nonce %q, want %q", n, out.GetNonce(), nonces[i])
+			}
+		}
+	}
+}
+
+func TestResponseIsTheSumOfItsPieces(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		plain, joined := bodyOf(t, delta, 3, 10), bodyOf(t, delta, 3, 10).Join()
+		a := send(t, &wire.Response{Body: plain, Nonce: "n", ControlPlane: "c"})
+		b := send(t, &wire.Response{Body: joined, Nonce: "n", ControlPlane: "c"})
+		if !bytes.Equal(a, b) {
+			t.Errorf("delta %t: joined %q, not joined %q", delta, b, a)
+		}
+		if plain.Size() != joined.Size() || plain.Len() != 3 || joined.Len() != 3 {
+			t.Errorf("delta %t: size %d and %d, length %d and %d", delta, plain.Size(), joined.Size(), plain.Len(), joined.Len())
+		}
+		if own := len(bytesField(5, "n")) + len(bytesField(6, bytesField(1, "c"))); len(a) != plain.Size()+own {
+			t.Errorf("delta %t: sent %d bytes, want %d and the stream's own %d", delta, len(a), plain.Size(), own)
+		}
+	}
+}
+
+func TestCodecMovesOtherMessagesAsUsual(t *testing.T) {
+	codec := wire.Codec{}
+	if codec.Name() != "proto" {
+		t.Errorf("Name: got %q, want proto", codec.Name())
+	}
+	want := richUpdate()
+	buf, err := codec.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer buf.Free()
+	got := new(discoverypb.DeltaDiscoveryResponse)
+	if err := codec.Unmarshal(buf, got); err != nil {
+		t.Fatal(err)
+	}
+	wantMessage(t, "round trip", got, want)
+
+	raw := new(wire.Message)
+	if err := codec.Unmarshal(buf, raw); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(raw.Bytes, buf.Materialize()) {
+		t.Errorf("Message: got %q, want %q", raw.Bytes, buf.Materialize())
+	}
+	if _, err := codec.Marshal("no message"); err == nil {
+		t.Error("Marshal of a string: got no error")
+	}
+	if err := codec.Unmarshal(buf, new(int)); err == nil {
+		t.Error("Unmarshal into an int: got no error")
+	}
+}
+
+// TestCodecReadsPieces: a message may arrive in any number of buffers, and none
+// of their memory is kept.
+func TestCodecReadsPieces(t *testing.T) {
+	encoded := marshal(t, richDeltaRequest())
+	for size := 1; size <= len(encoded); size += 7 {
+		msg := bytes.Clone(encoded)
+		var data mem.BufferSlice
+		for rest := msg; len(rest) > 0; {
+			n := min(size, len(rest))
+			data = append(data, mem.SliceBuffer(rest[:n]))
+			rest = rest[n:]
+		}
+		req, raw := &wire.Request{Delta: true}, new(wire.Message)
+		if err := errors.Join(wire.Codec{}.Unmarshal(data, req), wire.Codec{}.Unmarshal(data, raw)); err != nil {
+			t.Fatal(err)
+		}
+		clear(msg)
+		if req.Nonce != "nonce-1" || len(req.Subscribe) != 5 || len(req.InitialVersions) != 3 || !bytes.Equal(raw.Bytes, encoded) {
+			t.Errorf("buffers of %d bytes: got %+v", size, req)
+		}
+		node := new(corepb.Node)
+		receive(t, req.Node, node)
+		wantMessage(t, "node", node, richNode())
+	}
+	bad := mem.BufferSlice{mem.SliceBuffer{0xff}}
+	req := new(wire.Request)
+	if err := (wire.Codec{}).Unmarshal(bad, req); err != nil || !errors.Is(req.Err, wire.ErrRequest) {
+		t.Errorf("malformed request: got %v and Err %v, want ErrRequest in Err", err, req.Err)
+	}
+}
+
+// TestCodecInGRPC lets a generated client talk to a server that uses the codec.
+func TestCodecInGRPC(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client := discoverypb.NewAggregatedDiscoveryServiceClient(serveCodec(t))
+	stream, err := client.DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, nonce := range []string{"1", "2"} {
+		if err := stream.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: acme, ResponseNonce: nonce}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := richUpdate()
+		want.Nonce = "re " + nonce
+		want.Resources[1].Version = got.GetResources()[1].GetVersion() // the origin gave none
+		wantMessage(t, "response", got, want)
+	}
+	// A request that cannot be read ends its stream.
+	bad := &discoverypb.DeltaDiscoveryRequest{}
+	bad.ProtoReflect().SetUnknown(bytesField(2, notUTF8))
+	if err := stream.Send(bad); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unknown {
+		t.Errorf("after a malformed request: got %v, want the handler's error", err)
+	}
+}
+
+// serveCodec serves an update to every stream that asks, and returns a
+// connection to it. The test's cleanup ends both.
+func serveCodec(t *testing.T) *grpc.ClientConn {
+	t.Helper()
+	u := decode(t, marshal(t, richUpdate()))
+	body := wire.NewDeltaBody(u.TypeURL, u.SystemVersion)
+	for _, r := range u.Resources {
+		body.Add(r)
+	}
+	for _, name := range u.Removed {
+		body.Remove(name)
+	}
+	answer := func(_ any, stream grpc.ServerStream) error {
+		for {
+			req := &wire.Request{Delta: true}
+			if err := errors.Join(stream.RecvMsg(req), req.Err); err != nil {
+				return err
+			}
+			if err := stream.SendMsg(&wire.Response{Body: body, Nonce: "re " + req.Nonce, ControlPlane: u.ControlPlane}); err != nil {
+				return err
+			}
+		}
+	}
+	listener := bufconn.Listen(1 << 16)
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec{}), grpc.UnknownServiceHandler(answer))
+	go server.Serve(listener) //nolint:errcheck // Stop, in the cleanup, ends it
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient("passthrough:///bufconn", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}

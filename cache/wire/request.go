@@ -1,0 +1,213 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// ErrRequest is wrapped by every error about a client's request. The stream that
+// sent it ends; no other is touched.
+var ErrRequest = errors.New("malformed request")
+
+// namesSeed makes Request.NamesSum a function of the names alone within one
+// process, and unpredictable outside it.
+var namesSeed = maphash.MakeSeed()
+
+// A Request is a DiscoveryRequest or a DeltaDiscoveryRequest: the few fields
+// that a relay acts on. Set Delta before it is received.
+type Request struct {
+	Delta bool
+
+	TypeURL string
+	Nonce   string
+	Version string // SotW: version_info
+
+	// Node is the encoded Node, nil if the request had none. Only the first of a
+	// stream is looked at (R017).
+	Node []byte
+
+	// Subscribe holds what a Delta request subscribes to, or the complete list of
+	// names of a SotW one. A name may be listed twice.
+	Subscribe   []string
+	Unsubscribe []string // Delta
+
+	// InitialVersions is what a returning Delta client says it holds: name to
+	// version (R085).
+	InitialVersions map[string]string
+
+	// Refused is set by a NACK; ErrorCode and ErrorMessage say why (R029).
+	Refused      bool
+	ErrorCode    int32
+	ErrorMessage string
+
+	// NamesSum identifies the encoded list of names of a SotW request. An Envoy
+	// repeats all its names in each ACK; equal sums need no second look.
+	NamesSum uint64
+
+	// Err is set by [Codec] if the message was not a request. It is kept here, since
+	// an error of a codec would reach the client as an internal one.
+	Err error
+}
+
+// The fields of the two requests, by what the relay makes of them.
+type requestField int
+
+const (
+	_ requestField = iota
+	fieldNode
+	fieldTypeURL
+	fieldNonce
+	fieldVersion
+	fieldSubscribe
+	fieldSubscribeLocator
+	fieldUnsubscribe
+	fieldUnsubscribeLocator
+	fieldInitialVersions
+	fieldError
+)
+
+// Field numbers of DiscoveryRequest and DeltaDiscoveryRequest.
+var (
+	sotwFields = [...]requestField{
+		1: fieldVersion, 2: fieldNode, 3: fieldSubscribe, 4: fieldTypeURL, 5: fieldNonce, 6: fieldError,
+		7: fieldSubscribeLocator,
+	}
+	deltaFields = [...]requestField{
+		1: fieldNode, 2: fieldTypeURL, 3: fieldSubscribe, 4: fieldUnsubscribe, 5: fieldInitialVersions,
+		6: fieldNonce, 7: fieldError, 8: fieldSubscribeLocator, 9: fieldUnsubscribeLocator,
+	}
+)
+
+// Decode reads msg into r, all but r.Delta. The request shares no memory with
+// msg.
+func (r *Request) Decode(msg []byte) error {
+	fields := sotwFields[:]
+	if r.Delta {
+		fields = deltaFields[:]
+	}
+	*r = Request{Delta: r.Delta}
+	var sum maphash.Hash
+	sum.SetSeed(namesSeed)
+	for at := 0; at < len(msg); {
+		num, typ, val, n := consumeField(msg[at:])
+		if n < 0 {
+			return fmt.Errorf("%w at byte %d of %d", ErrRequest, at, len(msg))
+		}
+		at += n
+		if typ != protowire.BytesType || int(num) >= len(fields) {
+			continue
+		}
+		if f := fields[num]; f == fieldSubscribe || f == fieldSubscribeLocator {
+			sum.Write(msg[at-n : at])
+		}
+		if err := r.set(fields[num], val); err != nil {
+			return fmt.Errorf("%w: %w", ErrRequest, err)
+		}
+	}
+	r.NamesSum = sum.Sum64()
+	return nil
+}
+
+func (r *Request) set(f requestField, val []byte) (err error) {
+	switch f {
+	case fieldNode:
+		r.Node = append(r.Node, val...) // occurrences of a message merge
+		if r.Node == nil {
+			r.Node = []byte{}
+		}
+	case fieldTypeURL:
+		r.TypeURL, err = text(val, "type URL")
+	case fieldNonce:
+		r.Nonce, err = text(val, "nonce")
+	case fieldVersion:
+		r.Version, err = text(val, "version")
+	case fieldSubscribe:
+		r.Subscribe, err = appendText(r.Subscribe, val)
+	case fieldUnsubscribe:
+		r.Unsubscribe, err = appendText(r.Unsubscribe, val)
+	case fieldSubscribeLocator:
+		r.Subscribe, err = appendLocator(r.Subscribe, val)
+	case fieldUnsubscribeLocator:
+		r.Unsubscribe, err = appendLocator(r.Unsubscribe, val)
+	case fieldInitialVersions:
+		err = r.addInitialVersion(val)
+	case fieldError:
+		err = r.setError(val)
+	}
+	return err
+}
+
+func appendText(names []string, val []byte) ([]string, error) {
+	name, err := text(val, "resource name")
+	return append(names, name), err
+}
+
+// appendLocator appends the name of a ResourceLocator (R120).
+func appendLocator(names []string, val []byte) ([]string, error) {
+	if !wellFormed(val) {
+		return names, fmt.Errorf("%w: resource locator", ErrMalformed)
+	}
+	name, _ := stringField(val, 1)
+	return appendText(names, []byte(name))
+}
+
+// addInitialVersion reads one entry of the map of initial_resource_versions: key
+// is 1, value is 2.
+func (r *Request) addInitialVersion(entry []byte) error {
+	if !wellFormed(entry) {
+		return fmt.Errorf("%w: initial resource version", ErrMalformed)
+	}
+	rawName, _ := stringField(entry, 1)
+	rawVersion, _ := stringField(entry, 2)
+	name, err := text([]byte(rawName), "resource name")
+	if err != nil {
+		return err
+	}
+	version, err := text([]byte(rawVersion), "resource version")
+	if err != nil {
+		return err
+	}
+	if r.InitialVersions == nil {
+		r.InitialVersions = make(map[string]string)
+	}
+	r.InitialVersions[name] = version
+	return nil
+}
+
+// setError reads a google.rpc.Status: code is 1, message is 2.
+func (r *Request) setError(status []byte) error {
+	r.Refused = true
+	for len(status) > 0 {
+		num, typ, val, n := consumeField(status)
+		if n < 0 {
+			return fmt.Errorf("%w: error detail", ErrMalformed)
+		}
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			code, _ := protowire.ConsumeVarint(val)
+			r.ErrorCode = int32(code)
+		case num == 2 && typ == protowire.BytesType:
+			var err error
+			if r.ErrorMessage, err = text(val, "error message"); err != nil {
+				return err
+			}
+		}
+		status = status[n:]
+	}
+	return nil
+}
+
+// wellFormed reports whether msg is a sequence of whole fields.
+func wellFormed(msg []byte) bool {
+	for len(msg) > 0 {
+		_, _, _, n := consumeField(msg)
+		if n < 0 {
+			return false
+		}
+		msg = msg[n:]
+	}
+	return true
+}

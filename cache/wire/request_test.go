@@ -1,0 +1,179 @@
+package wire_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+func decodeRequest(tb testing.TB, m proto.Message) wire.Request {
+	tb.Helper()
+	_, delta := m.(*discoverypb.DeltaDiscoveryRequest)
+	r := wire.Request{Delta: delta}
+	if err := r.Decode(marshal(tb, m)); err != nil {
+		tb.Fatalf("Decode(%v): %v", m, err)
+	}
+	return r
+}
+
+func TestRequest(t *testing.T) {
+	for _, m := range []proto.Message{
+		&discoverypb.DeltaDiscoveryRequest{}, &discoverypb.DiscoveryRequest{}, richDeltaRequest(), richSotWRequest(),
+	} {
+		_, delta := m.(*discoverypb.DeltaDiscoveryRequest)
+		checkRequest(t, marshal(t, m), delta)
+	}
+}
+
+// TestRequestOrder: a name in both lists is for the caller to judge, a name listed
+// twice stays, and order is that of the message (B.22).
+func TestRequestOrder(t *testing.T) {
+	r := decodeRequest(t, &discoverypb.DeltaDiscoveryRequest{
+		ResourceNamesSubscribe: []string{"b", "a", "b", wire.Wildcard}, ResourceNamesUnsubscribe: []string{wire.Wildcard, "a"},
+	})
+	if want := []string{"b", "a", "b", "*"}; !slices.Equal(r.Subscribe, want) {
+		t.Errorf("Subscribe: got %q, want %q", r.Subscribe, want)
+	}
+	if want := []string{"*", "a"}; !slices.Equal(r.Unsubscribe, want) {
+		t.Errorf("Unsubscribe: got %q, want %q", r.Unsubscribe, want)
+	}
+}
+
+func TestR120_LocatorsAreNames(t *testing.T) {
+	locator := &discoverypb.ResourceLocator{Name: "b", DynamicParameters: map[string]string{"env": "prod"}}
+	for _, m := range []proto.Message{
+		&discoverypb.DiscoveryRequest{ResourceNames: []string{"a"}, ResourceLocators: []*discoverypb.ResourceLocator{locator}},
+		&discoverypb.DeltaDiscoveryRequest{
+			ResourceNamesSubscribe: []string{"a"}, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{locator},
+		},
+	} {
+		if r := decodeRequest(t, m); !slices.Equal(r.Subscribe, []string{"a", "b"}) {
+			t.Errorf("%T: got %q, want a and b", m, r.Subscribe)
+		}
+	}
+}
+
+func TestR029_RefusedByErrorDetailOnly(t *testing.T) {
+	tests := []struct {
+		name   string
+		detail *statuspb.Status
+		want   bool
+	}{
+		{"ACK", nil, false},
+		{"NACK", &statuspb.Status{Code: 3, Message: "bad listener"}, true},
+		{"NACK that says nothing", &statuspb.Status{}, true},
+	}
+	for _, tt := range tests {
+		for _, m := range []proto.Message{
+			&discoverypb.DiscoveryRequest{VersionInfo: "1", ResponseNonce: "n", ErrorDetail: tt.detail},
+			&discoverypb.DeltaDiscoveryRequest{ResponseNonce: "n", ErrorDetail: tt.detail},
+		} {
+			r := decodeRequest(t, m)
+			if r.Refused != tt.want || r.ErrorCode != tt.detail.GetCode() || r.ErrorMessage != tt.detail.GetMessage() {
+				t.Errorf("%s, %T: got %t %d %q", tt.name, m, r.Refused, r.ErrorCode, r.ErrorMessage)
+			}
+		}
+	}
+}
+
+func TestRequestInvalidUTF8(t *testing.T) {
+	bad := bytesField(1, notUTF8)
+	tests := []struct {
+		name  string
+		delta bool
+		msg   []byte
+	}{
+		{"version", false, bytesField(1, notUTF8)},
+		{"name", false, bytesField(3, notUTF8)},
+		{"type URL", false, bytesField(4, notUTF8)},
+		{"nonce", false, bytesField(5, notUTF8)},
+		{"error message", false, bytesField(6, bytesField(2, notUTF8))},
+		{"locator", false, bytesField(7, bad)},
+		{"type URL", true, bytesField(2, notUTF8)},
+		{"subscribe", true, bytesField(3, notUTF8)},
+		{"unsubscribe", true, bytesField(4, notUTF8)},
+		{"initial version's name", true, bytesField(5, bad)},
+		{"initial version", true, bytesField(5, bytesField(2, notUTF8))},
+		{"nonce", true, bytesField(6, notUTF8)},
+		{"error message", true, bytesField(7, bytesField(2, notUTF8))},
+		{"subscribe locator", true, bytesField(8, bad)},
+		{"unsubscribe locator", true, bytesField(9, bad)},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%s delta=%t", tt.name, tt.delta), func(t *testing.T) {
+			if _, err := oracleOf(tt.msg, tt.delta); err == nil {
+				t.Fatal("the generated decoder accepts the input of this test")
+			}
+			r := wire.Request{Delta: tt.delta}
+			if err := r.Decode(tt.msg); !errors.Is(err, wire.ErrRequest) {
+				t.Errorf("got error %v, want ErrRequest", err)
+			}
+		})
+	}
+}
+
+func TestTruncatedRequest(t *testing.T) {
+	for _, m := range []proto.Message{richDeltaRequest(), richSotWRequest()} {
+		msg := marshal(t, m)
+		_, delta := m.(*discoverypb.DeltaDiscoveryRequest)
+		for i := range msg {
+			checkRequest(t, msg[:i], delta)
+			_, refused := oracleOf(msg[:i], delta)
+			r := wire.Request{Delta: delta}
+			if err := r.Decode(msg[:i]); (err != nil) != (refused != nil) {
+				t.Errorf("Decode(%q): got error %v, want as the generated decoder: %v", msg[:i], err, refused)
+			}
+		}
+	}
+}
+
+func TestRequestNestedGarbage(t *testing.T) {
+	noField := protowire.AppendVarint(protowire.AppendVarint(nil, uint64(protowire.MaxValidNumber+1)<<3), 1)
+	for _, garbage := range [][]byte{{0x0a}, {0x0a, 0x05, 'a'}, {0xff}, {0x0c}, noField} {
+		for _, num := range []protowire.Number{5, 7, 8, 9} {
+			msg := bytesField(num, garbage)
+			r := wire.Request{Delta: true}
+			if err := r.Decode(msg); !errors.Is(err, wire.ErrRequest) {
+				t.Errorf("Decode(%q): got error %v, want ErrRequest", msg, err)
+			}
+		}
+	}
+}
+
+func TestNamesSum(t *testing.T) {
+	sum := func(m *discoverypb.DiscoveryRequest) uint64 { return decodeRequest(t, m).NamesSum }
+	names := func(n ...string) *discoverypb.DiscoveryRequest {
+		return &discoverypb.DiscoveryRequest{ResourceNames: n}
+	}
+	base := sum(names("a", "b"))
+	ack := richSotWRequest()
+	ack.ResourceNames, ack.ResourceLocators = []string{"a", "b"}, nil
+	if got := sum(ack); got != base {
+		t.Errorf("same names in another request: got %x, want %x", got, base)
+	}
+	for name, m := range map[string]*discoverypb.DiscoveryRequest{
+		"none":              names(),
+		"one less":          names("a"),
+		"one more":          names("a", "b", "c"),
+		"other order":       names("b", "a"),
+		"run together":      names("ab"),
+		"boundary moved":    names("ab", ""),
+		"as a locator":      {ResourceNames: []string{"a"}, ResourceLocators: []*discoverypb.ResourceLocator{{Name: "b"}}},
+		"locator parameter": {ResourceNames: []string{"a", "b"}, ResourceLocators: []*discoverypb.ResourceLocator{{}}},
+	} {
+		if got := sum(m); got == base {
+			t.Errorf("%s: got the sum of other names", name)
+		}
+	}
+	if sum(names()) != sum(&discoverypb.DiscoveryRequest{TypeUrl: acme}) {
+		t.Error("no names: sums differ")
+	}
+}

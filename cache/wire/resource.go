@@ -1,0 +1,421 @@
+package wire
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Field numbers of envoy.service.discovery.v3.Resource and google.protobuf.Any.
+const (
+	resourceVersion protowire.Number = 1
+	resourceBody    protowire.Number = 2
+	resourceName    protowire.Number = 3
+	resourceAliases protowire.Number = 4
+	resourceTTL     protowire.Number = 6
+
+	anyTypeURL protowire.Number = 1
+	anyValue   protowire.Number = 2
+
+	// responseResources is the field that holds resources, in a
+	// DeltaDiscoveryResponse and in a DiscoveryResponse. That it is also the
+	// number of Resource.resource is what lets a SotW response use the bytes of a
+	// Delta one as they are.
+	responseResources protowire.Number = 2
+)
+
+// Errors from [Decoder.Decode]. Each means that the origin broke the protocol:
+// the session refuses the response and the cache keeps what it had (B.9).
+var (
+	ErrMalformed    = errors.New("malformed message")
+	ErrUnnamed      = errors.New("resource without a name")
+	ErrDuplicate    = errors.New("duplicate resource name")
+	ErrTypeMismatch = errors.New("resource of another type")
+)
+
+// errSplitBody is how parse says that a body came in several fields.
+var errSplitBody = errors.New("body in several fields")
+
+// A Digest identifies content: SHA-256 of Any.type_url, a zero byte, Any.value
+// (B.2).
+type Digest [sha256.Size]byte
+
+// A Resource is one named resource as its origin sent it. It is immutable.
+type Resource struct {
+	// Name is the resource's own name. It is empty only for types that the
+	// protocol does not define (B.22).
+	Name string
+
+	// Version is what clients are told: the origin's version, or one made from
+	// the content where the origin gave none (R090).
+	Version string
+
+	// Aliases are further names that subscribe to this resource (R092).
+	Aliases []string
+
+	// TypeURL is that of the resource's body, empty if it has none.
+	TypeURL string
+
+	// Digest is that of the body.
+	Digest Digest
+
+	// OriginVersion is what the origin said, verbatim; it may be empty.
+	OriginVersion string
+
+	// EDSName is, for a Cluster that takes its endpoints from EDS, the name of
+	// its ClusterLoadAssignment (B.16).
+	EDSName string
+
+	// HasTTL reports that the resource expires (R107).
+	HasTTL bool
+
+	wrapper Digest          // of what the wrapper holds besides name, version and body
+	field   mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse
+	body    mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
+}
+
+// NewResource returns a resource that did not come from an origin's response: a
+// file, or a generated set. Value is the encoded message of that type; an empty
+// version means one made from the content.
+func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
+	var any []byte
+	any = protowire.AppendTag(any, anyTypeURL, protowire.BytesType)
+	any = protowire.AppendString(any, typeURL)
+	any = protowire.AppendTag(any, anyValue, protowire.BytesType)
+	any = protowire.AppendBytes(any, value)
+
+	var msg []byte
+	msg = appendString(msg, resourceVersion, version)
+	msg = protowire.AppendTag(msg, resourceBody, protowire.BytesType)
+	msg = protowire.AppendBytes(msg, any)
+	msg = appendString(msg, resourceName, name)
+	for _, a := range aliases {
+		msg = protowire.AppendTag(msg, resourceAliases, protowire.BytesType)
+		msg = protowire.AppendString(msg, a)
+	}
+	return Decoder{}.resource(typeURL, msg)
+}
+
+// HasBody reports whether the resource has content. One without is a heartbeat
+// (R106) or an alias that the origin could not resolve (R095).
+func (r *Resource) HasBody() bool { return r.body != nil }
+
+// Size returns the bytes that the resource takes in a response.
+func (r *Resource) Size() int { return len(r.field) }
+
+// Field returns the resource as the field of a DeltaDiscoveryResponse. Callers
+// must not modify it.
+func (r *Resource) Field() []byte { return r.field }
+
+// Body returns the resource as field 2 of a DiscoveryResponse, nil if it has
+// none. Callers must not modify it.
+func (r *Resource) Body() []byte { return r.body }
+
+// Value returns the bytes of the resource itself (Any.value).
+func (r *Resource) Value() []byte {
+	if r.body == nil {
+		return nil
+	}
+	_, _, n := protowire.ConsumeTag(r.body)
+	any, _ := protowire.ConsumeBytes(r.body[n:])
+	_, value, _ := parseAny(any)
+	return value
+}
+
+// SameContent reports whether a client that has o would learn nothing from r
+// but another version.
+func (r *Resource) SameContent(o *Resource) bool {
+	return r.Digest == o.Digest && r.wrapper == o.wrapper && r.HasBody() == o.HasBody()
+}
+
+// ContentVersion returns the version made from the content, "h1." and 22
+// characters of its digest.
+func (r *Resource) ContentVersion() string {
+	return "h1." + base64.RawURLEncoding.EncodeToString(r.Digest[:16])
+}
+
+// resource parses one Resource message and lays out its field anew, so that a
+// resource does not keep the whole response alive.
+func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
+	r := &Resource{}
+	body, err := r.parse(msg)
+	if errors.Is(err, errSplitBody) {
+		if msg, err = mergeBodies(msg); err == nil {
+			r = &Resource{}
+			body, err = r.parse(msg)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.Name == "" && Known(typeURL) {
+		return nil, fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
+	}
+	if body.n > 0 && r.TypeURL != typeURL {
+		return nil, fmt.Errorf("%w: %q in a response of type %q, name %q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
+	}
+	r.Version = r.OriginVersion
+	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
+		r.Version = r.ContentVersion()
+	}
+	r.layOut(msg, body)
+	if typeURL == ClusterType {
+		r.EDSName = edsName(r.Value(), r.Name)
+	}
+	return r, nil
+}
+
+// A span is where the body's field stands in a Resource message; n is 0 if there
+// is none.
+type span struct{ at, n int }
+
+// parse reads the fields of a Resource message, and says where its body is. Of
+// several bodies it reports errSplitBody.
+func (r *Resource) parse(msg []byte) (body span, err error) {
+	var p wrapperParser
+	for at := 0; at < len(msg); {
+		num, typ, val, n := consumeField(msg[at:])
+		if n < 0 {
+			return span{}, fmt.Errorf("%w: resource at byte %d of %d", ErrMalformed, at, len(msg))
+		}
+		if typ == protowire.BytesType && num == resourceBody {
+			p.bodies++
+			body, p.body = span{at, n}, val
+		} else if err := p.field(r, num, typ, val, msg[at:at+n]); err != nil {
+			return span{}, err
+		}
+		at += n
+	}
+	if p.bodies > 1 {
+		return span{}, errSplitBody
+	}
+	if len(p.rest) > 0 {
+		r.wrapper = sha256.Sum256(p.rest)
+	}
+	if err := checkWrapper(p.checked); err != nil || body.n == 0 {
+		return body, err
+	}
+	return body, r.parseBody(p.body)
+}
+
+// A wrapperParser collects what parse finds in a Resource message.
+type wrapperParser struct {
+	bodies  int
+	body    []byte // the Any
+	rest    []byte // fields that are neither name, version nor body
+	checked []byte // of these, what only the generated decoder can judge
+}
+
+// field takes a field other than the body.
+func (p *wrapperParser) field(r *Resource, num protowire.Number, typ protowire.Type, val, raw []byte) (err error) {
+	isBytes := typ == protowire.BytesType
+	switch {
+	case isBytes && num == resourceName:
+		r.Name, err = text(val, "resource name")
+		return err
+	case isBytes && num == resourceVersion:
+		r.OriginVersion, err = text(val, "resource version")
+		return err
+	case isBytes && num == resourceAliases:
+		r.Aliases, err = appendText(r.Aliases, val)
+	default:
+		r.HasTTL = r.HasTTL || isBytes && num == resourceTTL
+		p.checked = append(p.checked, raw...)
+	}
+	p.rest = append(p.rest, raw...)
+	return err
+}
+
+func (r *Resource) parseBody(any []byte) error {
+	typeURL, value, err := parseAny(any)
+	if err != nil {
+		return err
+	}
+	r.TypeURL = typeURL
+	h := sha256.New()
+	h.Write([]byte(typeURL))
+	h.Write([]byte{0})
+	h.Write(value)
+	h.Sum(r.Digest[:0])
+	return nil
+}
+
+// checkWrapper refuses what a client's decoder would choke on: passed on as
+// bytes, it would end the streams of every client.
+func checkWrapper(fields []byte) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	// A client finds the resource one level down, in a response.
+	opts := proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
+	if err := opts.Unmarshal(fields, new(discoverypb.Resource)); err != nil {
+		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
+	}
+	return nil
+}
+
+// layOut copies the message into a field of its own, with the version that
+// clients are told at its end: of a scalar field, the last value counts.
+func (r *Resource) layOut(msg []byte, body span) {
+	var version []byte
+	if r.Version != r.OriginVersion {
+		version = appendString(nil, resourceVersion, r.Version)
+	}
+	size := uint64(len(msg) + len(version))
+	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
+	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
+	field = protowire.AppendVarint(field, size)
+	start := len(field)
+	field = append(field, msg...)
+	r.field = append(field, version...)
+	if body.n > 0 {
+		from, to := start+body.at, start+body.at+body.n
+		r.body = r.field[from:to:to]
+	}
+}
+
+// mergeBodies returns a valid Resource message with its several body fields made
+// one. Occurrences of a message field merge, and for an Any, whose fields are
+// all singular, concatenation is the merge. Each must be whole: halves of one
+// must not become a body. No known origin sends this.
+func mergeBodies(msg []byte) ([]byte, error) {
+	var out, body []byte
+	for len(msg) > 0 {
+		num, typ, val, n := consumeField(msg)
+		switch {
+		case num != resourceBody || typ != protowire.BytesType:
+			out = append(out, msg[:n]...)
+		case wellFormed(val):
+			body = append(body, val...)
+		default:
+			return nil, fmt.Errorf("%w: one of several bodies", ErrMalformed)
+		}
+		msg = msg[n:]
+	}
+	return protowire.AppendBytes(protowire.AppendTag(out, resourceBody, protowire.BytesType), body), nil
+}
+
+func parseAny(any []byte) (typeURL string, value []byte, err error) {
+	for b := any; len(b) > 0; {
+		num, typ, val, n := consumeField(b)
+		if n < 0 {
+			return "", nil, fmt.Errorf("%w: body at byte %d of %d", ErrMalformed, len(any)-len(b), len(any))
+		}
+		b = b[n:]
+		switch {
+		case num == anyTypeURL && typ == protowire.BytesType:
+			if typeURL, err = text(val, "type URL"); err != nil {
+				return "", nil, err
+			}
+		case num == anyValue && typ == protowire.BytesType:
+			value = val
+		}
+	}
+	return typeURL, value, nil
+}
+
+// edsName returns the name of the ClusterLoadAssignment that a Cluster needs, or
+// "" if it is not an EDS cluster, or not a Cluster at all. Cluster: name=1,
+// type=2 (EDS=3), eds_cluster_config=3 {service_name=2}, cluster_type=38 (in a
+// oneof with type).
+func edsName(cluster []byte, name string) string {
+	const eds = 3
+	isEDS, service := false, ""
+	for len(cluster) > 0 {
+		num, typ, val, n := consumeField(cluster)
+		if n < 0 {
+			return ""
+		}
+		switch {
+		case num == 2 && typ == protowire.VarintType:
+			v, _ := protowire.ConsumeVarint(val)
+			isEDS = v == eds
+		case num == 38 && typ == protowire.BytesType:
+			isEDS = false
+		case num == 3 && typ == protowire.BytesType:
+			var ok bool
+			if service, ok = serviceName(val, service); !ok {
+				return ""
+			}
+		}
+		cluster = cluster[n:]
+	}
+	if !isEDS {
+		return ""
+	}
+	return cmp.Or(service, name)
+}
+
+// serviceName returns the service_name of an eds_cluster_config, or what an
+// earlier occurrence said; ok is false if no client could read the config.
+func serviceName(config []byte, earlier string) (name string, ok bool) {
+	name, set := stringField(config, 2)
+	if !set {
+		name = earlier
+	}
+	return name, wellFormed(config) && utf8.ValidString(name)
+}
+
+// stringField returns the last value of a string field of a message.
+func stringField(msg []byte, want protowire.Number) (s string, ok bool) {
+	for len(msg) > 0 {
+		num, typ, val, n := consumeField(msg)
+		if n < 0 {
+			return "", false
+		}
+		if num == want && typ == protowire.BytesType {
+			s, ok = string(val), true
+		}
+		msg = msg[n:]
+	}
+	return s, ok
+}
+
+// consumeField splits the first field off b: its number, type, the bytes of its
+// value (without the length prefix) and the size of the whole field, negative if
+// b is malformed.
+func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byte, n int) {
+	num, typ, tag := protowire.ConsumeTag(b)
+	if tag < 0 {
+		return 0, 0, nil, tag
+	}
+	if num > protowire.MaxValidNumber {
+		return 0, 0, nil, -1 // ConsumeTag lets it pass, the generated decoders do not
+	}
+	if typ == protowire.BytesType {
+		val, n = protowire.ConsumeBytes(b[tag:])
+		if n < 0 {
+			return 0, 0, nil, n
+		}
+		return num, typ, val, tag + n
+	}
+	n = protowire.ConsumeFieldValue(num, typ, b[tag:])
+	if n < 0 {
+		return 0, 0, nil, n
+	}
+	return num, typ, b[tag : tag+n], tag + n
+}
+
+// text returns a string field's value; protobuf strings are UTF-8, and a client
+// refuses a message that holds another.
+func text(val []byte, what string) (string, error) {
+	if !utf8.Valid(val) {
+		return "", fmt.Errorf("%w: %s %q is not UTF-8", ErrMalformed, what, val)
+	}
+	return string(val), nil
+}
+
+func appendString(b []byte, num protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}

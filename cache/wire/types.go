@@ -1,0 +1,53 @@
+package wire
+
+// Type URLs of the resources that the protocol names (R001). Every other type
+// URL is relayed as well, as an opaque type (R002).
+const (
+	typePrefix = "type.googleapis.com/"
+
+	ListenerType        = typePrefix + "envoy.config.listener.v3.Listener"
+	ClusterType         = typePrefix + "envoy.config.cluster.v3.Cluster"
+	RouteType           = typePrefix + "envoy.config.route.v3.RouteConfiguration"
+	ScopedRouteType     = typePrefix + "envoy.config.route.v3.ScopedRouteConfiguration"
+	VirtualHostType     = typePrefix + "envoy.config.route.v3.VirtualHost"
+	EndpointType        = typePrefix + "envoy.config.endpoint.v3.ClusterLoadAssignment"
+	LocalityEndpoint    = typePrefix + "envoy.config.endpoint.v3.LbEndpoint"
+	SecretType          = typePrefix + "envoy.extensions.transport_sockets.tls.v3.Secret"
+	RuntimeType         = typePrefix + "envoy.service.runtime.v3.Runtime"
+	ExtensionConfigType = typePrefix + "envoy.config.core.v3.TypedExtensionConfig"
+)
+
+// Wildcard is the resource name that subscribes to the set that the server
+// chooses (R047).
+const Wildcard = "*"
+
+// rank is the order in which additions of the known types leave on one stream:
+// make before break (B.11).
+var rank = map[string]int{
+	ClusterType:         0,
+	EndpointType:        1,
+	LocalityEndpoint:    2,
+	SecretType:          3,
+	ExtensionConfigType: 4,
+	RuntimeType:         5,
+	ListenerType:        6,
+	ScopedRouteType:     7,
+	RouteType:           8,
+	VirtualHostType:     9,
+}
+
+// Rank returns the place of a type in the order in which types are sent:
+// clusters first, unknown types last (B.11).
+func Rank(typeURL string) int {
+	if r, ok := rank[typeURL]; ok {
+		return r
+	}
+	return len(rank)
+}
+
+// Known reports whether the protocol defines the type. Resources of known types
+// always have a name; other types may leave it empty (B.22).
+func Known(typeURL string) bool {
+	_, ok := rank[typeURL]
+	return ok
+}

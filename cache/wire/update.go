@@ -1,0 +1,114 @@
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Field numbers of envoy.service.discovery.v3.DeltaDiscoveryResponse, and of
+// the fields that a DiscoveryResponse shares with it.
+const (
+	responseSystemVersion protowire.Number = 1 // SotW: version_info
+	responseTypeURL       protowire.Number = 4
+	responseNonce         protowire.Number = 5
+	responseRemoved       protowire.Number = 6
+	responseControlPlane  protowire.Number = 7 // SotW: 6
+	sotwControlPlane      protowire.Number = 6
+)
+
+// An Update is the envelope of one DeltaDiscoveryResponse.
+type Update struct {
+	TypeURL       string
+	SystemVersion string // for people only, never compared (R091)
+	Nonce         string
+	ControlPlane  string // the origin's control_plane.identifier
+	Resources     []*Resource
+	Removed       []string
+}
+
+// A Decoder decodes what an origin sends. Its zero value is ready to use.
+type Decoder struct {
+	// ContentVersions publishes versions made from content instead of the
+	// origin's own (B.2).
+	ContentVersions bool
+}
+
+// Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
+//
+// With an error the update still holds the type URL and the nonce, if msg had
+// them, so that the response can be refused by name.
+//
+// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch].
+func (d Decoder) Decode(msg []byte) (Update, error) {
+	u, resources, err := envelope(msg)
+	if err != nil {
+		return u, fmt.Errorf("decode update: %w", err)
+	}
+	if u.TypeURL == "" {
+		return u, fmt.Errorf("decode update: %w: no type URL", ErrMalformed)
+	}
+	seen := make(map[string]struct{}, len(resources)+len(u.Removed))
+	for _, raw := range resources {
+		r, err := d.resource(u.TypeURL, raw)
+		if err != nil {
+			return u, fmt.Errorf("decode update: %w", err)
+		}
+		if _, dup := seen[r.Name]; dup {
+			return u, fmt.Errorf("decode update: %w %q", ErrDuplicate, r.Name)
+		}
+		seen[r.Name] = struct{}{}
+		u.Resources = append(u.Resources, r)
+	}
+	for _, name := range u.Removed {
+		if _, dup := seen[name]; dup {
+			return u, fmt.Errorf("decode update: %w %q, in removed_resources", ErrDuplicate, name)
+		}
+		seen[name] = struct{}{}
+	}
+	return u, nil
+}
+
+// envelope reads the response's own fields and leaves its resources as bytes. It
+// reads on after a bad field, since the type URL and the nonce may follow it.
+func envelope(msg []byte) (u Update, resources [][]byte, err error) {
+	for b := msg; len(b) > 0; {
+		num, typ, val, n := consumeField(b)
+		if n < 0 {
+			return u, nil, fmt.Errorf("%w at byte %d of %d", ErrMalformed, len(msg)-len(b), len(msg))
+		}
+		b = b[n:]
+		switch {
+		case typ != protowire.BytesType:
+			continue
+		case num == responseResources:
+			resources = append(resources, val)
+		default:
+			if bad := u.set(num, val); err == nil {
+				err = bad
+			}
+		}
+	}
+	return u, resources, err
+}
+
+func (u *Update) set(num protowire.Number, val []byte) (err error) {
+	switch num {
+	case responseSystemVersion:
+		u.SystemVersion, err = text(val, "system version")
+	case responseTypeURL:
+		u.TypeURL, err = text(val, "type URL")
+	case responseNonce:
+		u.Nonce, err = text(val, "nonce")
+	case responseRemoved:
+		u.Removed, err = appendText(u.Removed, val)
+	case responseControlPlane:
+		if !wellFormed(val) {
+			return fmt.Errorf("%w: control plane", ErrMalformed)
+		}
+		if id, ok := stringField(val, 1); ok { // occurrences of a message merge
+			u.ControlPlane, err = text([]byte(id), "control plane")
+		}
+	}
+	return err
+}

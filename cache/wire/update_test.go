@@ -1,0 +1,321 @@
+package wire_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+func TestR062_DuplicateNamesAreRefused(t *testing.T) {
+	a, b := resourceOf("1", "a", anyOf(acme, []byte("a"))), resourceOf("1", "b", anyOf(acme, []byte("b")))
+	removed := func(names ...string) (out []byte) {
+		for _, n := range names {
+			out = append(out, bytesField(6, n)...)
+		}
+		return out
+	}
+	tests := []struct {
+		name string
+		msg  []byte
+		want string // the name that the error tells, "" for none
+	}{
+		{"distinct", join(updateOf(acme, a, b), removed("c", "d")), ""},
+		{"resource twice", updateOf(acme, a, b, a), `"a"`},
+		{"resource twice, other content", updateOf(acme, b, resourceOf("2", "b", anyOf(acme, nil))), `"b"`},
+		{"removed twice", join(updateOf(acme, a), removed("c", "d", "c")), `"c"`},
+		{"in both lists", join(updateOf(acme, a, b), removed("b")), `"b"`},
+		{"in both lists, removed first on the wire", join(removed("b"), updateOf(acme, a, b)), `"b"`},
+		{"an alias is no name", updateOf(acme, a, join(b, bytesField(4, "a"))), ""},
+		{"case matters", join(updateOf(acme, a), removed("A")), ""},
+		{"heartbeat and content", updateOf(acme, a, bytesField(3, "a")), `"a"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			u, err := wire.Decoder{}.Decode(tt.msg)
+			if tt.want == "" {
+				if err != nil {
+					t.Fatalf("Decode: %v", err)
+				}
+				return
+			}
+			if !errors.Is(err, wire.ErrDuplicate) || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("Decode: got error %v, want ErrDuplicate that names %s", err, tt.want)
+			}
+			wantRefusable(t, u, acme)
+		})
+	}
+}
+
+func TestR063_TypeMismatch(t *testing.T) {
+	tests := []struct {
+		name          string
+		response, any string
+		want          error
+	}{
+		{"same", wire.ClusterType, wire.ClusterType, nil},
+		{"other known type", wire.ClusterType, wire.ListenerType, wire.ErrTypeMismatch},
+		{"unknown type", wire.ClusterType, acme, wire.ErrTypeMismatch},
+		{"known in unknown", acme, wire.ClusterType, wire.ErrTypeMismatch},
+		{"no type", wire.ClusterType, "", wire.ErrTypeMismatch},
+		{"other prefix", wire.ClusterType, "example.com/envoy.config.cluster.v3.Cluster", wire.ErrTypeMismatch},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			u, err := wire.Decoder{}.Decode(updateOf(tt.response, resourceOf("1", "shop", anyOf(tt.any, nil))))
+			if !errors.Is(err, tt.want) {
+				t.Fatalf("Decode: got error %v, want %v", err, tt.want)
+			}
+			wantRefusable(t, u, tt.response)
+			if err != nil && (!strings.Contains(err.Error(), tt.any) || !strings.Contains(err.Error(), `"shop"`)) {
+				t.Errorf("error %q does not tell type %q and name shop", err, tt.any)
+			}
+		})
+	}
+}
+
+func TestB22_EmptyNames(t *testing.T) {
+	known := []string{
+		wire.ListenerType, wire.ClusterType, wire.RouteType, wire.ScopedRouteType, wire.VirtualHostType, wire.EndpointType,
+		wire.LocalityEndpoint, wire.SecretType, wire.RuntimeType, wire.ExtensionConfigType,
+	}
+	for _, typeURL := range known {
+		u, err := wire.Decoder{}.Decode(updateOf(typeURL, resourceOf("1", "", anyOf(typeURL, nil))))
+		if !errors.Is(err, wire.ErrUnnamed) || !strings.Contains(err.Error(), typeURL) {
+			t.Errorf("%s: got error %v, want ErrUnnamed that names the type", typeURL, err)
+		}
+		wantRefusable(t, u, typeURL)
+		if _, err := wire.NewResource(typeURL, "", "1", nil); !errors.Is(err, wire.ErrUnnamed) {
+			t.Errorf("NewResource(%s): got error %v, want ErrUnnamed", typeURL, err)
+		}
+	}
+	if r := decodeOne(t, acme, resourceOf("1", "", anyOf(acme, []byte("x")))); r.Name != "" || string(r.Value()) != "x" {
+		t.Errorf("unknown type: got name %q value %q, want no name and x", r.Name, r.Value())
+	}
+	unnamed := resourceOf("1", "", anyOf(acme, nil))
+	if _, err := (wire.Decoder{}).Decode(updateOf(acme, unnamed, unnamed)); !errors.Is(err, wire.ErrDuplicate) {
+		t.Errorf("two without a name: got error %v, want ErrDuplicate: there is one slot", err)
+	}
+}
+
+func TestNotUTF8IsRefused(t *testing.T) {
+	res := func(body []byte) []byte { return updateOf(acme, body) }
+	body := anyOf(acme, nil)
+	tests := map[string][]byte{
+		"system version":                   join(updateOf(acme), bytesField(1, notUTF8)),
+		"system version before all others": join(bytesField(1, notUTF8), updateOf(acme)),
+		"removed name":                     join(bytesField(6, notUTF8), updateOf(acme)),
+		"control plane":                    join(bytesField(7, bytesField(1, notUTF8)), updateOf(acme)),
+		"resource name":                    res(resourceOf("1", notUTF8, body)),
+		"resource version":                 res(resourceOf(notUTF8, "a", body)),
+		"alias":                            res(join(resourceOf("1", "a", body), bytesField(4, notUTF8))),
+		"body type URL":                    res(resourceOf("1", "a", join(bytesField(1, notUTF8), bytesField(1, acme)))),
+		"metadata key":                     res(join(resourceOf("1", "a", body), bytesField(9, bytesField(1, bytesField(1, notUTF8))))),
+		"resource_name":                    res(join(resourceOf("1", "a", body), bytesField(8, bytesField(1, notUTF8)))),
+	}
+	for name, msg := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := proto.Unmarshal(msg, new(discoverypb.DeltaDiscoveryResponse)); err == nil {
+				t.Fatal("the generated decoder accepts the input of this test")
+			}
+			u, err := wire.Decoder{}.Decode(msg)
+			if !errors.Is(err, wire.ErrMalformed) {
+				t.Fatalf("Decode: got error %v, want ErrMalformed", err)
+			}
+			wantRefusable(t, u, acme)
+		})
+	}
+	t.Run("nonce", func(t *testing.T) {
+		u, err := wire.Decoder{}.Decode(join(bytesField(4, acme), bytesField(5, notUTF8)))
+		if !errors.Is(err, wire.ErrMalformed) || u.TypeURL != acme || u.Nonce != "" {
+			t.Errorf("got %+v, %v, want ErrMalformed and no nonce", u, err)
+		}
+	})
+	t.Run("type URL", func(t *testing.T) {
+		u, err := wire.Decoder{}.Decode(join(bytesField(4, notUTF8), bytesField(5, "nonce-1")))
+		if !errors.Is(err, wire.ErrMalformed) || u.TypeURL != "" || u.Nonce != "nonce-1" {
+			t.Errorf("got %+v, %v, want ErrMalformed and no type URL", u, err)
+		}
+	})
+	// Bytes are not strings: a value may be anything.
+	if r := decodeOne(t, acme, resourceOf("1", "a", anyOf(acme, []byte(notUTF8)))); string(r.Value()) != notUTF8 {
+		t.Errorf("value: got %q, want %q", r.Value(), notUTF8)
+	}
+}
+
+// wantRefusable says that the update can be refused by name (Decoder.Decode).
+func wantRefusable(t *testing.T, u wire.Update, typeURL string) {
+	t.Helper()
+	if u.TypeURL != typeURL || u.Nonce != "nonce-1" {
+		t.Errorf("got type %q nonce %q, want %q and nonce-1", u.TypeURL, u.Nonce, typeURL)
+	}
+}
+
+func TestMalformedUpdateKeepsTypeAndNonce(t *testing.T) {
+	body := anyOf(acme, []byte("v"))
+	split := func(first, second string) []byte {
+		return join(bytesField(3, "a"), bytesField(2, first), bytesField(2, second))
+	}
+	whole := string(anyOf(acme, []byte("v")))
+	noField := protowire.AppendVarint(protowire.AppendVarint(nil, uint64(protowire.MaxValidNumber+1)<<3), 1)
+	tests := map[string][]byte{
+		"resource is garbage":          []byte("\xff\xff\xff"),
+		"body is garbage":              resourceOf("1", "a", []byte{0x0a}),
+		"body ends a group":            resourceOf("1", "a", join(body, []byte{0x1c})),
+		"body has field 0":             resourceOf("1", "a", join(body, []byte{0x00, 0x00})),
+		"body has a field too large":   resourceOf("1", "a", join(body, noField)),
+		"ttl is garbage":               join(resourceOf("1", "a", body), bytesField(6, "\x08")),
+		"cache control is garbage":     join(resourceOf("1", "a", body), bytesField(7, "\x08")),
+		"resource_name is garbage":     join(resourceOf("1", "a", body), bytesField(8, "\x0a\x05")),
+		"metadata is garbage":          join(resourceOf("1", "a", body), bytesField(9, "\x0a\x05")),
+		"bodies whole only when added": split(whole[:9], whole[9:]),
+	}
+	for name, resource := range tests {
+		t.Run(name, func(t *testing.T) {
+			msg := updateOf(acme, resourceOf("1", "good", body), resource)
+			if err := proto.Unmarshal(msg, new(discoverypb.DeltaDiscoveryResponse)); err == nil {
+				t.Fatal("the generated decoder accepts the input of this test")
+			}
+			u, err := wire.Decoder{}.Decode(msg)
+			if !errors.Is(err, wire.ErrMalformed) {
+				t.Fatalf("Decode(%q): got error %v, want ErrMalformed", msg, err)
+			}
+			wantRefusable(t, u, acme)
+		})
+	}
+	t.Run("no type URL", func(t *testing.T) {
+		u, err := wire.Decoder{}.Decode(bytesField(5, "nonce-1"))
+		if !errors.Is(err, wire.ErrMalformed) {
+			t.Errorf("Decode: got error %v, want ErrMalformed", err)
+		}
+		wantRefusable(t, u, "")
+	})
+}
+
+// TestTruncatedUpdate cuts a message at every byte: as a whole, and each of its
+// resources, bodies and wrappers inside intact surroundings.
+func TestTruncatedUpdate(t *testing.T) {
+	for _, u := range []*discoverypb.DeltaDiscoveryResponse{richUpdate(), clusterUpdate(t)} {
+		whole := marshal(t, u)
+		for i := range whole {
+			checkTruncated(t, whole[:i])
+		}
+		resource := marshal(t, u.GetResources()[0])
+		for i := range resource {
+			checkTruncated(t, updateOf(u.GetTypeUrl(), resource[:i]))
+		}
+		body := marshal(t, u.GetResources()[0].GetResource())
+		for i := range body {
+			checkTruncated(t, updateOf(u.GetTypeUrl(), resourceOf("1", "a", body[:i])))
+		}
+		metadata := marshal(t, u.GetResources()[0].GetMetadata())
+		for i := range metadata {
+			checkTruncated(t, updateOf(u.GetTypeUrl(), join(resourceOf("1", "a", body), bytesField(9, metadata[:i]))))
+		}
+	}
+}
+
+// checkTruncated expects the generated decoder's verdict.
+func checkTruncated(t *testing.T, msg []byte) {
+	t.Helper()
+	checkUpdate(t, wire.Decoder{}, msg)
+	refused := proto.Unmarshal(msg, new(discoverypb.DeltaDiscoveryResponse))
+	if _, err := (wire.Decoder{}).Decode(msg); refused != nil && !errors.Is(err, wire.ErrMalformed) {
+		t.Errorf("Decode(%q): got error %v, want ErrMalformed: %v", msg, err, refused)
+	}
+}
+
+// TestDeepNesting looks for a resource that is just not too deep for us, and too
+// deep for a client that finds it inside a response.
+func TestDeepNesting(t *testing.T) {
+	const notConstraints = 4 // DynamicParameterConstraints, a message that holds itself
+	var nested []byte
+	for depth := range protowire.DefaultRecursionLimit + 1 {
+		if depth > protowire.DefaultRecursionLimit-8 {
+			checkTruncated(t, updateOf(acme, join(bytesField(3, "deep"), bytesField(8, bytesField(2, nested)))))
+		}
+		nested = prepend(notConstraints, nested)
+	}
+}
+
+// prepend returns inner as a field, without a copy for each of many levels.
+func prepend(num protowire.Number, inner []byte) []byte {
+	head := protowire.AppendVarint(protowire.AppendTag(nil, num, protowire.BytesType), uint64(len(inner)))
+	return slices.Insert(inner, 0, head...)
+}
+
+func TestUpdateSharesNoMemory(t *testing.T) {
+	msg := marshal(t, richUpdate())
+	u, want := decode(t, msg), decode(t, bytes.Clone(msg))
+	for i := range msg {
+		msg[i] = 'X'
+	}
+	if got, want := fmt.Sprintf("%+v", u.Removed), fmt.Sprintf("%+v", want.Removed); got != want {
+		t.Errorf("removed names: got %s, want %s", got, want)
+	}
+	for i, r := range u.Resources {
+		w := want.Resources[i]
+		if !bytes.Equal(r.Field(), w.Field()) || !bytes.Equal(r.Body(), w.Body()) || r.Name != w.Name || !slices.Equal(r.Aliases, w.Aliases) {
+			t.Errorf("resource %q changed with the message it came from: %q", w.Name, r.Field())
+		}
+	}
+	if u.TypeURL != want.TypeURL || u.Nonce != want.Nonce || u.ControlPlane != want.ControlPlane {
+		t.Errorf("envelope changed with the message it came from: %+v", u)
+	}
+}
+
+func TestControlPlane(t *testing.T) {
+	tests := []struct {
+		name   string
+		fields [][]byte
+		want   string
+		ok     bool
+	}{
+		{"none", nil, "", true},
+		{"one", [][]byte{bytesField(1, "istiod")}, "istiod", true},
+		{"empty", [][]byte{nil}, "", true},
+		{"the last counts", [][]byte{bytesField(1, "a"), bytesField(1, "b")}, "b", true},
+		{"occurrences merge", [][]byte{bytesField(1, "a"), bytesField(4242, "x")}, "a", true},
+		{"malformed", [][]byte{{0x0a, 0x05}}, "", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			msg := updateOf(acme)
+			for _, f := range tt.fields {
+				msg = append(msg, bytesField(7, f)...)
+			}
+			u, err := wire.Decoder{}.Decode(msg)
+			if u.ControlPlane != tt.want || (err == nil) != tt.ok {
+				t.Errorf("got %q, error %v, want %q, accepted %t", u.ControlPlane, err, tt.want, tt.ok)
+			}
+		})
+	}
+}
+
+func TestRank(t *testing.T) {
+	order := []string{ // B.11
+		wire.ClusterType, wire.EndpointType, wire.LocalityEndpoint, wire.SecretType, wire.ExtensionConfigType, wire.RuntimeType,
+		wire.ListenerType, wire.ScopedRouteType, wire.RouteType, wire.VirtualHostType, acme,
+	}
+	for i := 1; i < len(order); i++ {
+		if wire.Rank(order[i-1]) >= wire.Rank(order[i]) {
+			t.Errorf("rank of %s is %d, not before %s, %d", order[i-1], wire.Rank(order[i-1]), order[i], wire.Rank(order[i]))
+		}
+	}
+	for i, typeURL := range order {
+		if got, want := wire.Known(typeURL), i < len(order)-1; got != want {
+			t.Errorf("Known(%s): got %t, want %t", typeURL, got, want)
+		}
+	}
+	if wire.Rank(acme) != wire.Rank("") {
+		t.Error("unknown types differ in rank")
+	}
+}
