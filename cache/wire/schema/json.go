@@ -1,0 +1,206 @@
+package schema
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Unknown says what [JSONOptions.Marshal] does with an Any whose type is not embedded.
+type Unknown int
+
+const (
+	// UnknownError refuses it with an [UnknownTypeError].
+	UnknownError Unknown = iota
+	// UnknownBase64 shows it as {"@type": …, "value": "<base64>"}.
+	UnknownBase64
+	// UnknownDigest shows it as {"@type": …, "value": "<size and SHA-256>"}: what
+	// nobody can read may hold secrets.
+	UnknownDigest
+)
+
+// JSONOptions say how a resource is turned into JSON. The zero value gives the
+// proto3 canonical JSON of all of it, for programs.
+type JSONOptions struct {
+	// Redact puts "[redacted]" in the place of every string and bytes field that
+	// is annotated udpa.annotations.sensitive, drops such numbers, and does so in
+	// everything below a sensitive message too. Use it for whatever people see.
+	// The result may not be readable as the type again, on purpose.
+	Redact bool
+
+	// ProtoNames writes fields as the .proto files and Envoy's documentation do
+	// (connect_timeout), not in lowerCamelCase (connectTimeout). Both can be read.
+	ProtoNames bool
+
+	// Unknown says what to do about types that are not embedded.
+	Unknown Unknown
+}
+
+// MarshalJSON is [JSONOptions.Marshal] with the zero options.
+func MarshalJSON(typeURL string, value []byte) ([]byte, error) {
+	return JSONOptions{}.Marshal(typeURL, value)
+}
+
+// Marshal returns an Any of typeURL and value as compact JSON: an object with
+// "@type" first, then the fields in their order of declaration.
+// Every Any inside it is shown by its content too.
+//
+// Errors: [UnknownTypeError] unless o.Unknown allows the type; otherwise value, or
+// the value of an Any inside it, is malformed.
+func (o JSONOptions) Marshal(typeURL string, value []byte) ([]byte, error) {
+	types, err := Types()
+	if err != nil {
+		return nil, err
+	}
+	w := walker{types: types, redact: o.Redact, unknown: o.Unknown.content}
+	value, err = w.content(typeURL, value, false)
+	if err != nil {
+		return nil, fmt.Errorf("marshal json: %w", err)
+	}
+	m, err := newAny(types, typeURL, value)
+	if err != nil {
+		return nil, err
+	}
+	b, err := protojson.MarshalOptions{Resolver: orPlaceholder{types}, AllowPartial: true, UseProtoNames: o.ProtoNames}.Marshal(m.Interface())
+	if err != nil {
+		return nil, fmt.Errorf("marshal json: %w", tidy(err))
+	}
+	if w.changed {
+		quoted := []byte(`"` + base64.StdEncoding.EncodeToString([]byte(redacted)) + `"`)
+		b = bytes.ReplaceAll(b, quoted, []byte(`"`+redacted+`"`))
+	}
+	var out bytes.Buffer
+	if err := json.Compact(&out, b); err != nil { // protojson varies its blanks
+		return nil, fmt.Errorf("marshal json: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// content is what stands for the content of an Any of an unknown type.
+func (u Unknown) content(typeURL string, value []byte) ([]byte, error) {
+	switch u {
+	case UnknownBase64:
+		return placeholder(base64.StdEncoding.EncodeToString(value)), nil
+	case UnknownDigest:
+		return placeholder(fmt.Sprintf("%d bytes, sha256 %x", len(value), sha256.Sum256(value))), nil
+	default:
+		return nil, &UnknownTypeError{TypeURL: typeURL}
+	}
+}
+
+// placeholder encodes a google.protobuf.StringValue, which the JSON of an Any
+// shows as {"@type": …, "value": "text"}. It takes the place of what cannot be shown.
+func placeholder(text string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), text)
+}
+
+// orPlaceholder resolves an unknown type to that of a [placeholder].
+type orPlaceholder struct{ Resolver }
+
+func (r orPlaceholder) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	typ, err := r.Resolver.FindMessageByURL(url)
+	if errors.Is(err, protoregistry.NotFound) {
+		return new(wrapperspb.StringValue).ProtoReflect().Type(), nil
+	}
+	return typ, err
+}
+
+// UnmarshalJSON reads one message with its "@type" from JSON and returns its type
+// URL and its deterministic encoding.
+//
+// Errors: [UnknownTypeError] where the type, or one inside it, is not embedded.
+func UnmarshalJSON(data []byte) (typeURL string, value []byte, err error) {
+	return unmarshal(data, jsonInto)
+}
+
+// UnmarshalText is [UnmarshalJSON] for the text format of an Any:
+// [type.googleapis.com/envoy.config.cluster.v3.Cluster] { name: "a" }.
+func UnmarshalText(data []byte) (typeURL string, value []byte, err error) {
+	return unmarshal(data, textInto)
+}
+
+func unmarshal(data []byte, into func(Resolver, []byte, protoreflect.Message) error) (string, []byte, error) {
+	types, err := Types()
+	if err != nil {
+		return "", nil, err
+	}
+	m, err := newAny(types, "", nil)
+	if err != nil {
+		return "", nil, err
+	}
+	if err := into(types, data, m); err != nil {
+		return "", nil, fmt.Errorf("unmarshal resource: %w", err)
+	}
+	typeURL, value := openAny(m)
+	if typeURL == "" {
+		return "", nil, errors.New("unmarshal resource: no type")
+	}
+	value, err = canonical(types, typeURL, value)
+	return typeURL, value, err
+}
+
+func jsonInto(types Resolver, data []byte, m protoreflect.Message) error {
+	r := noting{Resolver: types}
+	return r.explain((protojson.UnmarshalOptions{Resolver: &r, AllowPartial: true}).Unmarshal(data, m.Interface()))
+}
+
+func textInto(types Resolver, data []byte, m protoreflect.Message) error {
+	r := noting{Resolver: types}
+	return r.explain((prototext.UnmarshalOptions{Resolver: &r, AllowPartial: true}).Unmarshal(data, m.Interface()))
+}
+
+// canonical encodes a resource deterministically, down through every Any of a
+// known type. What is of an unknown type stays as it is.
+func canonical(types Resolver, typeURL string, value []byte) ([]byte, error) {
+	w := walker{types: types, unknown: func(_ string, value []byte) ([]byte, error) { return value, nil }}
+	return w.content(typeURL, value, false)
+}
+
+func newAny(types Resolver, typeURL string, value []byte) (protoreflect.Message, error) {
+	typ, err := types.FindMessageByName("google.protobuf.Any")
+	if err != nil {
+		return nil, fmt.Errorf("find google.protobuf.Any: %w", err)
+	}
+	m := typ.New()
+	m.Set(typ.Descriptor().Fields().ByName("type_url"), protoreflect.ValueOfString(typeURL))
+	m.Set(typ.Descriptor().Fields().ByName("value"), protoreflect.ValueOfBytes(value))
+	return m, nil
+}
+
+// noting remembers the first type that was not found: protojson and prototext
+// keep only the text of that error.
+type noting struct {
+	Resolver
+	missing *UnknownTypeError
+}
+
+func (r *noting) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	typ, err := r.Resolver.FindMessageByURL(url)
+	if errors.Is(err, protoregistry.NotFound) && r.missing == nil {
+		r.missing = &UnknownTypeError{TypeURL: url}
+	}
+	return typ, err
+}
+
+// explain returns err with its position set apart, and with the type that was
+// missing as its cause.
+func (r *noting) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	p := tidy(err)
+	if r.missing != nil {
+		p.cause, p.text = r.missing, r.missing.Error()
+	}
+	return p
+}

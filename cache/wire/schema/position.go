@@ -1,0 +1,65 @@
+package schema
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// A positioned error knows where in its input it happened. Zero means unknown.
+type positioned struct {
+	line, column int
+	text         string
+	cause        error
+}
+
+func (e *positioned) Error() string {
+	switch {
+	case e.line == 0:
+		return e.text
+	case e.column == 0:
+		return fmt.Sprintf("line %d: %s", e.line, e.text)
+	default:
+		return fmt.Sprintf("line %d:%d: %s", e.line, e.column, e.text)
+	}
+}
+
+func (e *positioned) Unwrap() error { return e.cause }
+
+// inFile is the error as compilers write it: name:line:column: text.
+func (e *positioned) inFile(name string) error {
+	where := name
+	if e.line > 0 {
+		where += ":" + strconv.Itoa(e.line)
+		if e.column > 0 {
+			where += ":" + strconv.Itoa(e.column)
+		}
+	}
+	return fmt.Errorf("%s: %w", where, &positioned{text: e.text, cause: e.cause})
+}
+
+// position finds "(line 3:14): " of the protobuf parsers and "line 3: " of the
+// YAML one.
+var position = regexp.MustCompile(`\(?line (\d+)(?::(\d+))?\)?:\s*`)
+
+// tidy takes the position out of a parser's error, and the parser's own name.
+// The protobuf parsers vary the blank after theirs.
+func tidy(err error) *positioned {
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	text = strings.TrimPrefix(text, "error converting YAML to JSON: ")
+	text = strings.TrimPrefix(text, "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n")
+	text = strings.TrimPrefix(text, "proto: ")
+	text = strings.TrimPrefix(text, "syntax error ")
+	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
+	p := &positioned{text: text, cause: err}
+	if at := position.FindStringSubmatchIndex(text); at != nil {
+		p.line, _ = strconv.Atoi(text[at[2]:at[3]])
+		if at[4] >= 0 {
+			p.column, _ = strconv.Atoi(text[at[4]:at[5]])
+		}
+		p.text = text[:at[0]] + text[at[1]:]
+	}
+	return p
+}

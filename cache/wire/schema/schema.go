@@ -1,0 +1,78 @@
+// Package schema knows the xDS types that people read and write: it turns a
+// resource's bytes into JSON and back, redacts secrets, and reads the files of a
+// file origin.
+//
+// The relay itself never looks into a resource, so it must not pay for knowing
+// them. The types are an embedded, compressed descriptor set, and are built when
+// a function first needs them: importing this package costs a program 130 KB of
+// its file and nothing at start. No generated Envoy package is linked in.
+package schema
+
+import (
+	"bytes"
+	"compress/gzip"
+	_ "embed" // for the descriptor set
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+//go:generate go run gen.go
+
+//go:embed types.binpb.gz
+var compressed []byte
+
+// A Resolver finds message and extension types by name. It fits the Resolver
+// fields of protojson, prototext and proto options.
+type Resolver interface {
+	protoregistry.MessageTypeResolver
+	protoregistry.ExtensionTypeResolver
+}
+
+// Types returns the embedded types as dynamic messages. The first call builds
+// them, which takes some tens of milliseconds and some megabytes that stay; it
+// may be called at any time from any goroutine.
+//
+// An error means that the program was built with a broken descriptor set.
+func Types() (Resolver, error) { return load() }
+
+var load = sync.OnceValues(func() (Resolver, error) {
+	files, err := unpack(compressed)
+	if err != nil {
+		return nil, fmt.Errorf("load embedded types: %w", err)
+	}
+	return dynamicpb.NewTypes(files), nil
+})
+
+func unpack(b []byte) (*protoregistry.Files, error) {
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(z)
+	if err != nil {
+		return nil, err
+	}
+	set := new(descriptorpb.FileDescriptorSet)
+	// The empty resolver keeps udpa.annotations.sensitive as unknown bytes, where
+	// sensitive looks for it, whatever else is linked into the program.
+	if err := (proto.UnmarshalOptions{Resolver: new(protoregistry.Types)}).Unmarshal(raw, set); err != nil {
+		return nil, err
+	}
+	return protodesc.NewFiles(set)
+}
+
+// An UnknownTypeError says that a type is not among the embedded ones, so that
+// its content can be carried but neither shown nor written as text.
+type UnknownTypeError struct {
+	TypeURL string // of the resource, or of an Any inside it
+}
+
+// Error implements error.
+func (e *UnknownTypeError) Error() string { return fmt.Sprintf("unknown type %q", e.TypeURL) }
