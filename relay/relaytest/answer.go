@@ -1,0 +1,184 @@
+package relaytest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// answer sends what the protocol wants said about a request: whatever it
+// subscribes to, and what became of names given up under a wildcard. Locked.
+func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryRequest, first, wildcard bool) {
+	b := s.origin.behaviour
+	wildcard = wildcard || t.Wildcard && slices.Contains(req.GetResourceNamesSubscribe(), "*")
+	reply := newReply()
+	if first && !b.IgnoreIRV {
+		reply.known = req.GetInitialResourceVersions()
+	}
+	if wildcard {
+		s.answerWildcard(reply, req.GetTypeUrl(), b)
+	}
+	for _, name := range req.GetResourceNamesSubscribe() {
+		s.answerName(reply, req.GetTypeUrl(), name, b)
+	}
+	if t.Wildcard {
+		s.answerUnsubscribed(reply, req, b)
+	}
+	s.answerKnown(reply, req.GetTypeUrl(), t, wildcard)
+	if initial := first && wildcard && len(reply.known) == 0; initial || !reply.empty() {
+		s.respond(req.GetTypeUrl(), reply)
+	}
+}
+
+func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour) {
+	for name, r := range s.content.types[typeURL] {
+		if !b.namedOnly(typeURL, name) {
+			reply.add(r, b)
+		}
+	}
+}
+
+// answerKnown removes what the client says it has and the origin has not.
+func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
+	for name := range reply.known {
+		_, named := t.Names[name]
+		if (wildcard || named) && s.content.named(typeURL, name) == nil {
+			reply.removed[name] = struct{}{}
+		}
+	}
+}
+
+func (s *OriginStream) answerName(reply *reply, typeURL, name string, b Behaviour) {
+	if name == "*" {
+		return
+	}
+	found := false
+	for _, key := range s.collection(typeURL, name) {
+		found = true
+		reply.add(s.content.types[typeURL][key], b)
+	}
+	if !found && !b.SilentOnMissing {
+		reply.removed[name] = struct{}{}
+	}
+}
+
+// answerUnsubscribed says what is left, under a wildcard, of names given up.
+func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDiscoveryRequest, b Behaviour) {
+	for _, name := range req.GetResourceNamesUnsubscribe() {
+		if name == "*" {
+			continue
+		}
+		if r := s.content.named(req.GetTypeUrl(), name); r != nil && !b.namedOnly(req.GetTypeUrl(), r.GetName()) {
+			reply.add(r, b)
+		} else {
+			reply.removed[name] = struct{}{}
+		}
+	}
+}
+
+// collection returns the keys of what a name means: itself, what has it as an
+// alias, or the members of a collection.
+func (s *OriginStream) collection(typeURL, name string) []string {
+	if r := s.content.named(typeURL, name); r != nil {
+		return []string{r.GetName()}
+	}
+	if !strings.HasSuffix(name, "/*") {
+		return nil
+	}
+	var keys []string
+	for key := range s.content.types[typeURL] {
+		if collectionOf(key) == name {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// push sends the changes that the stream wants. Locked.
+func (s *OriginStream) push(typeURL string, changes map[string]*discoverypb.Resource) {
+	t := s.record.Types[typeURL]
+	if t == nil {
+		return
+	}
+	b := s.origin.behaviour
+	reply := newReply()
+	for name, r := range changes {
+		shown := r
+		if r == nil {
+			shown = s.content.types[typeURL][name]
+		}
+		switch {
+		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):
+		case r == nil:
+			reply.removed[name] = struct{}{}
+		default:
+			reply.add(r, b)
+		}
+	}
+	if !reply.empty() {
+		s.respond(typeURL, reply)
+	}
+}
+
+func (t *TypeState) wants(name string, aliases []string) bool {
+	for _, sub := range append([]string{name, collectionOf(name)}, aliases...) {
+		if _, ok := t.Names[sub]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (b Behaviour) namedOnly(typeURL, name string) bool {
+	return b.NamedOnly != nil && b.NamedOnly(typeURL, name)
+}
+
+// A reply is the content of one response in the making.
+type reply struct {
+	known     map[string]string // versions that the client has
+	resources map[string]*discoverypb.Resource
+	removed   map[string]struct{}
+}
+
+func newReply() *reply {
+	return &reply{resources: make(map[string]*discoverypb.Resource), removed: make(map[string]struct{})}
+}
+
+func (r *reply) empty() bool { return len(r.resources)+len(r.removed) == 0 }
+
+func (r *reply) add(resource *discoverypb.Resource, b Behaviour) {
+	version, ok := r.known[resource.GetName()]
+	if ok && !b.EmptyVersions && version == resource.GetVersion() {
+		return
+	}
+	r.resources[resource.GetName()] = resource
+}
+
+// respond queues a response, resources in the order of their names. Locked.
+func (s *OriginStream) respond(typeURL string, reply *reply) {
+	b := s.origin.behaviour
+	resp := &discoverypb.DeltaDiscoveryResponse{
+		TypeUrl:           typeURL,
+		SystemVersionInfo: b.SystemVersion,
+		RemovedResources:  slices.Sorted(maps.Keys(reply.removed)),
+	}
+	if b.ControlPlane != "" {
+		resp.ControlPlane = &corepb.ControlPlane{Identifier: b.ControlPlane}
+	}
+	for _, name := range slices.Sorted(maps.Keys(reply.resources)) {
+		r := reply.resources[name]
+		if b.EmptyVersions {
+			r = proto.CloneOf(r)
+			r.Version = ""
+		}
+		resp.Resources = append(resp.Resources, r)
+	}
+	if b.Duplicate {
+		resp.Resources = append(resp.Resources, resp.Resources...)
+	}
+	s.enqueue(s.stamped(resp), b.Delay)
+}

@@ -1,0 +1,489 @@
+package relaytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// Variant is how a client speaks.
+type Variant int
+
+// The variants.
+const (
+	Delta Variant = iota
+	SotW
+)
+
+// String returns "delta" or "sotw", for the names of subtests.
+func (v Variant) String() string {
+	if v == SotW {
+		return "sotw"
+	}
+	return "delta"
+}
+
+func (v Variant) method() string {
+	if v == SotW {
+		return discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
+	}
+	return discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
+}
+
+// ClientOptions says how a client speaks. The zero value is a Delta client of
+// an Envoy, driven by hand.
+type ClientOptions struct {
+	// Variant is Delta or SotW.
+	Variant Variant
+
+	// Node is sent with the first request of a stream. Nil means
+	// EnvoyNode("client").
+	Node *corepb.Node
+
+	// NodeAlways sends the Node with every request, as Envoy does by default.
+	NodeAlways bool
+
+	// Method replaces the ADS method by that of another stream of the same
+	// variant, e.g. "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters".
+	Method string
+
+	// AutoAck has the client answer each response by itself.
+	AutoAck bool
+
+	// Reject, with AutoAck, decides which responses are NACKed: those for which
+	// it returns an error, which becomes the detail. Nil accepts all. It must
+	// not call the client.
+	Reject func(*Response) error
+}
+
+// A Client is an xDS client on one stream. It checks every response against
+// the rules of the protocol. All methods may be called from any goroutine,
+// unless they say otherwise.
+type Client struct {
+	// Set by NewClient, read-only afterwards.
+	tb      TB
+	options ClientOptions
+
+	// sending orders requests: what is decided from the state goes out before
+	// anything decided later. It is taken before mon, and alone may be held
+	// while a message is sent, as there is no other use for a stream then.
+	sending sync.Mutex
+	stream  *clientStream // guarded by sending and mon together; either is enough to read
+
+	mon monitor
+
+	// Guarded by mon.
+	subscriptions map[string]*subscription
+	order         []string // type URLs by first request
+	state         State
+	aliases       map[string]map[string][]string // as state
+	responses     []*Response
+	read          int // responses that Recv, Fence or WaitState are past
+	paused        bool
+	journal       []string
+}
+
+// A clientStream is one gRPC stream of a client.
+type clientStream struct {
+	rpc    grpc.ClientStream
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the receiver has returned
+
+	// Guarded by the client's mon.
+	nonces map[string]struct{}
+	asked  bool // a request was sent
+	ended  bool
+	err    error
+}
+
+// NewClient opens a stream on conn, which need not be connected yet. The client
+// is closed when tb ends.
+func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
+	tb.Helper()
+	if opts.Node == nil {
+		opts.Node = EnvoyNode("client")
+	}
+	if opts.Method == "" {
+		opts.Method = opts.Variant.method()
+	}
+	c := &Client{
+		tb:            tb,
+		options:       opts,
+		subscriptions: make(map[string]*subscription),
+		state:         make(State),
+		aliases:       make(map[string]map[string][]string),
+	}
+	c.open(conn)
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// Send sends a request of the client's variant as it is, without a Node where
+// it has none. The client keeps account of the names in it.
+func (c *Client) Send(req proto.Message) {
+	c.send(func() proto.Message { return req })
+}
+
+// Subscribe asks for more names of a type, or for the wildcard ("*"). Without
+// names it sends a request without names, which on a fresh stream is the
+// legacy form of the wildcard.
+func (c *Client) Subscribe(typeURL string, names ...string) {
+	c.send(func() proto.Message { return c.stamp(c.subscription(typeURL).subscribe(c.options.Variant, names)) })
+}
+
+// Unsubscribe gives names up, or the wildcard ("*").
+func (c *Client) Unsubscribe(typeURL string, names ...string) {
+	c.send(func() proto.Message { return c.stamp(c.subscription(typeURL).unsubscribe(c.options.Variant, names)) })
+}
+
+// Ack accepts a response: the client's state is as it says.
+func (c *Client) Ack(resp *Response) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.sendLocked(func() proto.Message { return c.acknowledge(resp, nil) })
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	c.apply(resp)
+	c.mon.changed()
+}
+
+// Nack refuses a response.
+func (c *Client) Nack(resp *Response, detail string) {
+	c.send(func() proto.Message { return c.acknowledge(resp, errors.New(detail)) })
+}
+
+// Recv returns the next response. It fails the test if there is none in time
+// or the stream has ended.
+func (c *Client) Recv(ctx context.Context) *Response {
+	c.tb.Helper()
+	var resp *Response
+	err := c.mon.await(ctx, func() bool {
+		resp = c.next()
+		return resp != nil || c.stream.ended
+	})
+	c.check("receive response", err, resp != nil)
+	return resp
+}
+
+// TryRecv returns the next response if it is there already, else nil. In a
+// synctest bubble, after synctest.Wait, nil means that nothing was sent.
+func (c *Client) TryRecv() *Response {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	return c.next()
+}
+
+// State returns a copy of what the client has accepted and still wants.
+func (c *Client) State() State {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	return c.state.Clone()
+}
+
+// Responses returns every response so far, over all streams, read or not.
+func (c *Client) Responses() []*Response {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	return slices.Clone(c.responses)
+}
+
+// WaitState waits until cond holds, which is evaluated after every response
+// (with AutoAck: after its ACK was sent) and must neither keep the state nor
+// call the client. What was received until then counts as read. It fails the
+// test if the stream ends before or time runs out.
+func (c *Client) WaitState(ctx context.Context, cond func(State) bool) {
+	c.tb.Helper()
+	met := false
+	err := c.mon.await(ctx, func() bool {
+		if met = cond(c.state); met {
+			c.read = len(c.responses)
+		}
+		return met || c.stream.ended
+	})
+	c.check("wait for state", err, met)
+}
+
+// Fence shows that nothing is on its way to the client. It calls change, which
+// must have the origin change the one resource name of a type, to which the
+// client is subscribed, and fails the test unless the next response is that
+// change and nothing else. A full-state response may hold other resources if
+// they are as the client has them. The response is accepted.
+func (c *Client) Fence(ctx context.Context, typeURL, name string, change func()) *Response {
+	c.tb.Helper()
+	before := c.State()
+	change()
+	resp := c.Recv(ctx)
+	if !c.options.AutoAck {
+		c.Ack(resp)
+	}
+	if what := intruder(before, resp, typeURL, name); what != "" {
+		c.tb.Fatalf("%v: the next response is not the change of %s %q alone: %s\n got %v\n%s",
+			c, short(typeURL), name, what, resp, c.dump())
+	}
+	return resp
+}
+
+// Pause stops reading from the stream, so that a server finds a slow client.
+// One response may still be taken from the transport; it is shown, checked and
+// answered only after Resume.
+func (c *Client) Pause() { c.pause(true) }
+
+// Resume ends a Pause.
+func (c *Client) Resume() { c.pause(false) }
+
+// CloseSend ends the client's side of the stream.
+func (c *Client) CloseSend() {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	_ = c.stream.rpc.CloseSend() // an error means the stream has ended, which Recv tells
+}
+
+// WaitEnd waits until the stream has ended and returns its error: io.EOF for
+// OK, else a gRPC status. It fails the test if that does not come to pass in
+// time.
+func (c *Client) WaitEnd(ctx context.Context) error {
+	c.tb.Helper()
+	var end error
+	if err := c.mon.await(ctx, func() bool { end = c.stream.err; return c.stream.ended }); err != nil {
+		c.tb.Fatalf("%v: wait for the end of the stream: %v\n%s", c, err, c.dump())
+	}
+	return end
+}
+
+// Reconnect ends the stream and opens one on conn, as a real client does: it
+// keeps its state, asks for all that it was subscribed to, and says what it
+// has (version_info, initial_resource_versions).
+func (c *Client) Reconnect(conn *grpc.ClientConn) {
+	c.tb.Helper()
+	c.Close()
+	c.mon.Lock()
+	order := slices.Clone(c.order)
+	c.mon.Unlock()
+	c.open(conn)
+	for _, typeURL := range order {
+		c.send(func() proto.Message {
+			if req := c.subscription(typeURL).restate(c.options.Variant, c.state[typeURL]); req != nil {
+				return c.stamp(req)
+			}
+			return nil
+		})
+	}
+}
+
+// Close ends the stream and waits until nothing more is received.
+func (c *Client) Close() {
+	c.mon.Lock()
+	stream := c.stream
+	c.paused = false
+	c.mon.changed()
+	c.mon.Unlock()
+	stream.cancel()
+	<-stream.done
+}
+
+// String names the client in messages.
+func (c *Client) String() string {
+	return fmt.Sprintf("%v client %q", c.options.Variant, c.options.Node.GetId())
+}
+
+func (c *Client) pause(paused bool) {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	c.paused = paused
+	c.mon.changed()
+}
+
+// next returns the first response not read, if any. Locked.
+func (c *Client) next() *Response {
+	if c.read == len(c.responses) {
+		return nil
+	}
+	c.read++
+	return c.responses[c.read-1]
+}
+
+func (c *Client) check(what string, err error, ok bool) {
+	c.tb.Helper()
+	switch {
+	case err != nil:
+		c.tb.Fatalf("%v: %s: %v\n%s", c, what, err, c.dump())
+	case !ok:
+		c.mon.Lock()
+		end := c.stream.err
+		c.mon.Unlock()
+		c.tb.Fatalf("%v: %s: the stream has ended: %v\n%s", c, what, end, c.dump())
+	}
+}
+
+func (c *Client) open(conn *grpc.ClientConn) {
+	c.tb.Helper()
+	rpc, cancel, err := openStream(c.tb.Context(), conn, c.options.Method)
+	if err != nil {
+		c.tb.Fatalf("%v: open stream: %v", c, err)
+	}
+	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{})}
+	c.sending.Lock()
+	c.mon.Lock()
+	c.stream = stream
+	for _, sub := range c.subscriptions {
+		sub.renew()
+	}
+	c.mon.Unlock()
+	c.sending.Unlock()
+	go c.receive(stream) // Close waits for it
+}
+
+// openStream opens a stream that lives until cancel is called or ctx ends. It
+// waits for the connection, for as long as Patience lasts.
+func openStream(ctx context.Context, conn *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, context.CancelFunc, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	impatient := time.AfterFunc(Patience, cancel)
+	defer impatient.Stop()
+	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	rpc, err := conn.NewStream(ctx, desc, method, append(opts, grpc.WaitForReady(true))...)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return rpc, cancel, nil
+}
+
+// send sends what build returns, if anything. It is called with both locks held.
+func (c *Client) send(build func() proto.Message) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.sendLocked(build)
+}
+
+func (c *Client) sendLocked(build func() proto.Message) {
+	c.mon.Lock()
+	req := build()
+	if req == nil {
+		c.mon.Unlock()
+		return
+	}
+	c.account(req)
+	c.mon.changed()
+	stream := c.stream
+	stream.asked = true
+	c.note("> %s", describe(req))
+	c.mon.Unlock()
+	_ = stream.rpc.SendMsg(req) // an error means the stream has ended, which Recv tells
+}
+
+// stamp puts the Node into a request where it belongs. Locked.
+func (c *Client) stamp(req proto.Message) proto.Message {
+	if c.stream.asked && !c.options.NodeAlways {
+		return req
+	}
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		r.Node = c.options.Node
+	case *discoverypb.DeltaDiscoveryRequest:
+		r.Node = c.options.Node
+	}
+	return req
+}
+
+// account applies the names of a request. Locked.
+func (c *Client) account(req proto.Message) {
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		c.subscription(r.GetTypeUrl()).replace(r.GetResourceNames())
+		c.forget(r.GetTypeUrl())
+	case *discoverypb.DeltaDiscoveryRequest:
+		c.subscription(r.GetTypeUrl()).alter(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
+		c.forget(r.GetTypeUrl())
+	}
+}
+
+// acknowledge returns the answer to a response. Locked.
+func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
+	return c.stamp(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
+}
+
+func (c *Client) receive(stream *clientStream) {
+	defer close(stream.done)
+	for {
+		var msg proto.Message = &discoverypb.DeltaDiscoveryResponse{}
+		if c.options.Variant == SotW {
+			msg = &discoverypb.DiscoveryResponse{}
+		}
+		err := stream.rpc.RecvMsg(msg)
+		// Not bounded by Patience: Close ends a Pause.
+		_ = c.mon.wait(context.Background(), func() bool { return !c.paused })
+		if err != nil {
+			c.mon.Lock()
+			stream.ended, stream.err = true, err
+			c.note("< end: %v", err)
+			c.mon.changed()
+			c.mon.Unlock()
+			return
+		}
+		c.take(stream, newResponse(msg))
+	}
+}
+
+// take answers a response, if the client does so by itself, and only then
+// shows it: who waits for it finds the ACK on the wire.
+func (c *Client) take(stream *clientStream, resp *Response) {
+	c.mon.Lock()
+	broken := resp.violations(c.options.Variant, stream.nonces)
+	c.mon.Unlock()
+	for _, rule := range broken {
+		c.tb.Errorf("%v: response breaks the protocol: %s: %v", c, rule, resp)
+	}
+	var rejected error
+	if c.options.AutoAck && c.options.Reject != nil {
+		rejected = c.options.Reject(resp)
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.mon.Lock()
+	c.note("< %v", resp)
+	c.mon.Unlock()
+	if c.options.AutoAck {
+		c.sendLocked(func() proto.Message { return c.acknowledge(resp, rejected) })
+	}
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	if c.options.AutoAck && rejected == nil {
+		c.apply(resp)
+	}
+	c.responses = append(c.responses, resp)
+	c.mon.changed()
+}
+
+// note keeps the last events for dump. Locked.
+func (c *Client) note(format string, args ...any) {
+	const most = 40
+	c.journal = append(c.journal, fmt.Sprintf(format, args...))
+	if len(c.journal) > 2*most {
+		c.journal = slices.Clone(c.journal[most:])
+	}
+}
+
+// dump prints what a person needs who asks why a test failed.
+func (c *Client) dump() string {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: %d responses, %d read", c, len(c.responses), c.read)
+	for _, typeURL := range c.order {
+		fmt.Fprintf(&b, "\n  %s subscribed to %s has %s", short(typeURL),
+			list(c.subscriptions[typeURL].names), list(c.state.Names(typeURL)))
+	}
+	for _, line := range c.journal {
+		b.WriteString("\n  " + line)
+	}
+	return b.String()
+}

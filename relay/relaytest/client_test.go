@@ -1,0 +1,511 @@
+package relaytest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	cachetypes "github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cache "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// serve runs an ADS server on a loopback port and returns a connection to it.
+func serve(t *testing.T, s discoverypb.AggregatedDiscoveryServiceServer) *grpc.ClientConn {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(server, s)
+	served := make(chan struct{})
+	go func() { // ends by Stop, which waits for it
+		defer close(served)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() { server.Stop(); <-served })
+	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// sotwServer is a SotW server by hand: it sends what it is told and takes down
+// what it gets.
+type sotwServer struct {
+	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
+	requests  chan *discoverypb.DiscoveryRequest
+	responses chan *discoverypb.DiscoveryResponse
+}
+
+func newSotWServer() *sotwServer {
+	return &sotwServer{
+		requests:  make(chan *discoverypb.DiscoveryRequest, 100),
+		responses: make(chan *discoverypb.DiscoveryResponse, 100),
+	}
+}
+
+func (s *sotwServer) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	go func() { // ends with the handler
+		for {
+			select {
+			case resp := <-s.responses:
+				if rpc.Send(resp) != nil {
+					return
+				}
+			case <-rpc.Context().Done():
+				return
+			}
+		}
+	}()
+	for {
+		req, err := rpc.Recv()
+		if err != nil {
+			return nil
+		}
+		s.requests <- req
+	}
+}
+
+func (s *sotwServer) send(version, nonce string, msgs ...proto.Message) {
+	resp := &discoverypb.DiscoveryResponse{TypeUrl: pack(msgs[0]).GetTypeUrl(), VersionInfo: version, Nonce: nonce}
+	for _, msg := range msgs {
+		resp.Resources = append(resp.Resources, pack(msg))
+	}
+	s.responses <- resp
+}
+
+func TestSotWClientSpeaksToTheLetter(t *testing.T) {
+	ctx := t.Context()
+	s := newSotWServer()
+	conn := serve(t, s)
+	c := NewClient(t, conn, ClientOptions{Variant: SotW, Node: EnvoyNode("e")})
+	next := func(want string) {
+		t.Helper()
+		if got := describe(<-s.requests); got != want {
+			t.Errorf("request\n got %s\nwant %s", got, want)
+		}
+	}
+	c.Subscribe(ClusterType)
+	next("sotw Cluster node=e")
+	s.send("v1", "1", Cluster("a"), Cluster("b"))
+	first := c.Recv(ctx)
+	c.Subscribe(EndpointType, "x") // another type knows nothing of the first
+	next("sotw ClusterLoadAssignment names=[x]")
+	c.Ack(first)
+	next("sotw Cluster version=v1 nonce=1")
+	c.Subscribe(ClusterType, "a") // the wildcard has to be said now
+	next("sotw Cluster names=[* a] version=v1 nonce=1")
+	s.send("v2", "2", Cluster("a"))
+	c.Nack(c.Recv(ctx), "bad")
+	next("sotw Cluster names=[* a] version=v1 nonce=2 error=bad")
+	if !c.State().Has(ClusterType, "a", "b") {
+		t.Errorf("a NACK changed the state: %v", c.State())
+	}
+	c.Unsubscribe(ClusterType, "*")
+	next("sotw Cluster names=[a] version=v1 nonce=2")
+	if !c.State().Has(ClusterType, "a") {
+		t.Errorf("b is still there: %v", c.State())
+	}
+	c.Unsubscribe(ClusterType, "a")
+	next("sotw Cluster version=v1 nonce=2")
+	c.Unsubscribe(EndpointType, "x")
+	next("sotw ClusterLoadAssignment")
+	c.Subscribe(EndpointType, "y")
+	next("sotw ClusterLoadAssignment names=[y]")
+	c.Reconnect(conn)
+	next("sotw ClusterLoadAssignment node=e names=[y]")
+	s.send("e9", "1", Endpoints("y"))
+	c.Ack(c.Recv(ctx))
+	next("sotw ClusterLoadAssignment names=[y] version=e9 nonce=1")
+	c.Reconnect(conn)
+	next("sotw ClusterLoadAssignment node=e names=[y] version=e9")
+}
+
+func TestDeltaClientSpeaksToTheLetter(t *testing.T) {
+	ctx := t.Context()
+	o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{SilentOnMissing: true}})
+	o.Set(ClusterType, "a", Cluster("a"), "1")
+	conn := o.Dial()
+	c := NewClient(t, conn, ClientOptions{NodeAlways: true})
+	s := o.Accept(ctx)
+	next := func(want string) {
+		t.Helper()
+		if got := describe(s.Recv(ctx)); got != want {
+			t.Errorf("request\n got %s\nwant %s", got, want)
+		}
+	}
+	c.Subscribe(ClusterType)
+	next("delta Cluster node=client")
+	c.Ack(c.Recv(ctx))
+	next("delta Cluster node=client nonce=1")
+	c.Subscribe(ClusterType, "b")
+	next("delta Cluster node=client subscribe=[b]")
+	c.Unsubscribe(ClusterType, "b")
+	next("delta Cluster node=client unsubscribe=[b]")
+	c.Ack(c.Recv(ctx))
+	next("delta Cluster node=client nonce=2")
+	c.Subscribe(EndpointType, "x")
+	next("delta ClusterLoadAssignment node=client subscribe=[x]")
+	c.Reconnect(conn)
+	s = o.Accept(ctx)
+	next("delta Cluster node=client have=[a]")
+	next("delta ClusterLoadAssignment node=client subscribe=[x]")
+	c.Unsubscribe(ClusterType, "*")
+	next("delta Cluster node=client unsubscribe=[*]")
+	if c.State().Has(ClusterType, "a") {
+		t.Errorf("a is still there: %v", c.State())
+	}
+}
+
+func TestSotWStateIsWhatEnvoyHas(t *testing.T) {
+	s := newSotWServer()
+	c := NewClient(t, serve(t, s), ClientOptions{Variant: SotW, AutoAck: true})
+	c.Subscribe(ClusterType)
+	c.Subscribe(EndpointType, "x", "y")
+	s.send("v1", "1", Cluster("a"), Cluster("b"))
+	s.send("v1", "2", Endpoints("x"), Endpoints("stranger"))
+	s.send("v2", "3", Cluster("b"))
+	s.send("v2", "4", Endpoints("y"))
+	c.WaitState(t.Context(), func(s State) bool { return s[EndpointType]["y"].Version == "v2" })
+	if got := c.State(); !got.Has(ClusterType, "b") || !got.Has(EndpointType, "x", "y") {
+		t.Errorf("state %v, want cluster b alone and both endpoints", got)
+	}
+	wrapped, heartbeat := &discoverypb.Resource{Name: "y", Resource: pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)},
+		&discoverypb.Resource{Name: "y", Ttl: durationpb.New(3e9)}
+	for i, r := range []*discoverypb.Resource{wrapped, heartbeat} {
+		s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "v3", Nonce: fmt.Sprint(5 + i),
+			Resources: []*anypb.Any{pack(r)}}
+		if got := c.Recv(t.Context()); got.Resources[0].TTL != 3e9 || got.Resources[0].Name != "y" {
+			t.Errorf("unwrapped %+v, want y with a TTL of 3s", got.Resources[0])
+		}
+	}
+	if got, want := c.State().Digest(EndpointType, "y"), DigestOf(Endpoints("y", "127.0.0.1:1")); got != want {
+		t.Errorf("digest %v after the heartbeat, want %v", got, want)
+	}
+}
+
+func TestAutoAckRejects(t *testing.T) {
+	o := NewOrigin(t, OriginOptions{})
+	o.Set(ClusterType, "a", Cluster("a"), "good")
+	c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true, Reject: func(r *Response) error {
+		if r.Resources[0].Version == "bad" {
+			return errors.New("unwanted")
+		}
+		return nil
+	}})
+	c.Subscribe(ClusterType)
+	c.WaitState(t.Context(), func(s State) bool { return s[ClusterType]["a"].Version == "good" })
+	o.Set(ClusterType, "a", StaticCluster("a"), "bad")
+	o.WaitFor(t.Context(), "a NACK", func(s *OriginState) bool { return s.Type(ClusterType).NACKs == 1 })
+	if got := c.State()[ClusterType]["a"].Version; got != "good" {
+		t.Errorf("version %q after the NACK, want good", got)
+	}
+}
+
+func TestSotWViolationsAreReported(t *testing.T) {
+	for _, light := range []bool{false, true} {
+		r, s := &recorder{T: t}, newSotWServer()
+		conn := serve(t, s)
+		var wait func(string)
+		if light {
+			c := NewLightClient(r, conn, LightOptions{Variant: SotW})
+			c.Subscribe(EndpointType, "a")
+			wait = func(v string) {
+				c.WaitState(t.Context(), func(s State) bool { return s[EndpointType]["a"].Version == v })
+			}
+		} else {
+			c := NewClient(r, conn, ClientOptions{Variant: SotW, AutoAck: true})
+			c.Subscribe(EndpointType, "a")
+			wait = func(v string) {
+				c.WaitState(t.Context(), func(s State) bool { return s[EndpointType]["a"].Version == v })
+			}
+		}
+		s.send("", "1", Endpoints("a"))
+		s.send("2", "1", Endpoints("a"), Endpoints("a"))
+		s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "3", Resources: []*anypb.Any{Opaque(ClusterType, "a", nil)}}
+		got := r.fails(func() { wait("3") })
+		for _, want := range []string{"version_info is empty", "used on the stream", "twice", "has type " + ClusterType, "nonce"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("light=%v: no %q reported:\n%s", light, want, got)
+			}
+		}
+	}
+}
+
+func TestFenceFindsAnIntruder(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*Tx)
+		want   string
+	}{
+		{"nothing else", func(tx *Tx) { tx.Put(StaticCluster("fence")) }, ""},
+		{"another resource", func(tx *Tx) { tx.Put(StaticCluster("fence"), Cluster("b")) }, "it has b"},
+		{"a removal", func(tx *Tx) { tx.Put(StaticCluster("fence")); tx.Remove(ClusterType, "a") }, "it removes [a]"},
+		{"another type", func(tx *Tx) { tx.Put(Endpoints("x"), StaticCluster("fence")) }, "it is of another type"},
+		{"not the fence", func(tx *Tx) { tx.Remove(ClusterType, "fence"); tx.Put(Cluster("b")) }, "it removes"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &recorder{T: t}
+			o := NewOrigin(t, OriginOptions{})
+			o.Put(Cluster("a"), Cluster("fence"))
+			c := NewClient(r, o.Dial(), ClientOptions{AutoAck: true})
+			c.Subscribe(ClusterType)
+			c.Subscribe(EndpointType, "x")
+			c.WaitState(t.Context(), func(s State) bool { return s.Has(ClusterType, "a", "fence") && s[EndpointType] != nil })
+			got := r.fails(func() { c.Fence(t.Context(), ClusterType, "fence", func() { o.Apply(tt.change) }) })
+			if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+				t.Errorf("reported %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestFenceInAFullState(t *testing.T) {
+	ctx := t.Context()
+	for name, want := range map[string]string{"same": "", "changed": "it has a", "missing": "names are missing"} {
+		t.Run(name, func(t *testing.T) {
+			r, s := &recorder{T: t}, newSotWServer()
+			c := NewClient(r, serve(t, s), ClientOptions{Variant: SotW})
+			c.Subscribe(ClusterType)
+			s.send("1", "1", Cluster("a"), Cluster("fence"))
+			c.Ack(c.Recv(ctx))
+			got := r.fails(func() {
+				c.Fence(ctx, ClusterType, "fence", func() {
+					rest := map[string][]proto.Message{"same": {Cluster("a")}, "changed": {StaticCluster("a")}}[name]
+					s.send("2", "2", append([]proto.Message{StaticCluster("fence")}, rest...)...)
+				})
+			})
+			if want == "" && got != "" || !strings.Contains(got, want) {
+				t.Errorf("reported %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestPauseHoldsResponsesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := NewOrigin(t, OriginOptions{Memory: true})
+		c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true})
+		c.Subscribe(ClusterType)
+		c.WaitState(t.Context(), func(s State) bool { return s[ClusterType] != nil })
+		c.Pause()
+		o.Put(Cluster("a"))
+		synctest.Wait()
+		if c.TryRecv() != nil || o.State().Type(ClusterType).Unanswered() != 1 {
+			t.Errorf("a paused client went on: %v", o.State())
+		}
+		c.Resume()
+		c.WaitState(t.Context(), func(s State) bool { return s.Has(ClusterType, "a") })
+	})
+}
+
+// TestAliasesCountAsNames has a client follow a resource that it knows by an
+// alias, and drop it with the alias.
+func TestAliasesCountAsNames(t *testing.T) {
+	o := NewOrigin(t, OriginOptions{})
+	host := func(version string) *discoverypb.Resource {
+		return &discoverypb.Resource{Name: "r/real", Version: version, Aliases: []string{"r/alias"},
+			Resource: Opaque(VirtualHostType, "real", []byte(version))}
+	}
+	o.SetRaw(VirtualHostType, host("1"))
+	c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true})
+	c.Subscribe(VirtualHostType, "r/alias")
+	c.WaitState(t.Context(), func(s State) bool { return s.Has(VirtualHostType, "r/real") })
+	o.SetRaw(VirtualHostType, host("2"))
+	c.WaitState(t.Context(), func(s State) bool { return s[VirtualHostType]["r/real"].Version == "2" })
+	c.Unsubscribe(VirtualHostType, "r/alias")
+	if !c.State().Has(VirtualHostType) {
+		t.Errorf("state %v after the alias was given up, want none", c.State())
+	}
+}
+
+// peer is one client of any kind in the tests against a real server.
+type peer interface {
+	Subscribe(typeURL string, names ...string)
+	State() State
+}
+
+func peers(t *testing.T, conn *grpc.ClientConn, id string) map[string]peer {
+	all := make(map[string]peer)
+	for _, v := range []Variant{Delta, SotW} {
+		all[v.String()] = NewClient(t, conn, ClientOptions{Variant: v, Node: EnvoyNode(id), AutoAck: true})
+		all["light "+v.String()] = NewLightClient(t, conn, LightOptions{Variant: v, Node: EnvoyNode(id)})
+	}
+	return all
+}
+
+func await(t *testing.T, p peer, cond func(State) bool) {
+	t.Helper()
+	switch c := p.(type) {
+	case *Client:
+		c.WaitState(t.Context(), cond)
+	case *LightClient:
+		c.WaitState(t.Context(), cond)
+	}
+}
+
+func TestClientsOfARealLinearCache(t *testing.T) {
+	clusters, endpoints := cache.NewLinearCache(ClusterType), cache.NewLinearCache(EndpointType)
+	mux := &cache.MuxCache{
+		Classify:      func(r *cache.Request) string { return r.GetTypeUrl() },
+		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
+		Caches:        map[string]cache.Cache{ClusterType: clusters, EndpointType: endpoints},
+	}
+	update := func(c *cache.LinearCache, name string, msg cachetypes.Resource) {
+		t.Helper()
+		if err := c.UpdateResource(name, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(clusters, "a", Cluster("a"))
+	update(clusters, "b", Cluster("b"))
+	update(endpoints, "a", Endpoints("a", "127.0.0.1:1"))
+	update(endpoints, "b", Endpoints("b", "127.0.0.1:1"))
+	conn := serve(t, serverv3.NewServer(t.Context(), mux, nil))
+	all := peers(t, conn, "node")
+	for _, p := range all {
+		p.Subscribe(ClusterType)
+		p.Subscribe(EndpointType, "a")
+		await(t, p, func(s State) bool { return s.Has(ClusterType, "a", "b") && s.Has(EndpointType, "a") })
+	}
+	update(endpoints, "a", Endpoints("a", "127.0.0.1:2"))
+	update(clusters, "b", StaticCluster("b"))
+	if err := clusters.DeleteResource("a"); err != nil {
+		t.Fatal(err)
+	}
+	moved, changed := DigestOf(Endpoints("a", "127.0.0.1:2")), DigestOf(StaticCluster("b"))
+	for _, p := range all {
+		await(t, p, func(s State) bool {
+			return s.Has(ClusterType, "b") && s.Digest(ClusterType, "b") == changed && s.Digest(EndpointType, "a") == moved
+		})
+	}
+}
+
+func TestClientsOfARealSnapshotCache(t *testing.T) {
+	snapshots := cache.NewSnapshotCache(true, cache.IDHash{}, nil)
+	set := func(version string, msgs ...proto.Message) {
+		t.Helper()
+		resources := make(map[string][]cachetypes.Resource)
+		for _, msg := range msgs {
+			typeURL := pack(msg).GetTypeUrl()
+			resources[typeURL] = append(resources[typeURL], msg)
+		}
+		snapshot, err := cache.NewSnapshot(version, resources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := snapshots.SetSnapshot(t.Context(), "node", snapshot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	route := Route("r", []string{"*"}, "a")
+	set("1", Cluster("a"), Endpoints("a"), Listener("l", "r"), route)
+	conn := serve(t, serverv3.NewServer(t.Context(), snapshots, nil))
+	all := peers(t, conn, "node")
+	for _, p := range all {
+		p.Subscribe(ClusterType)
+		p.Subscribe(EndpointType, "a")
+		p.Subscribe(ListenerType)
+		p.Subscribe(RouteType, "r")
+		await(t, p, func(s State) bool {
+			return s.Has(ClusterType, "a") && s.Has(EndpointType, "a") && s.Has(ListenerType, "l") && s.Has(RouteType, "r")
+		})
+	}
+	// In ADS mode the cache answers only who asks for every endpoint it has: a's.
+	set("2", Cluster("a"), StaticCluster("b"), Endpoints("a", "127.0.0.1:2"), APIListener("l2", "r"), route)
+	for name, p := range all {
+		await(t, p, func(s State) bool {
+			return s.Has(ClusterType, "a", "b") && s.Has(ListenerType, "l2") &&
+				s.Digest(EndpointType, "a") == DigestOf(Endpoints("a", "127.0.0.1:2"))
+		})
+		if got := p.State().Digest(RouteType, "r"); got != DigestOf(route) {
+			t.Errorf("%s: route is %v, want %v", name, got, DigestOf(route))
+		}
+	}
+}
+
+// TestLightClientSeesWhatClientSees holds the reader of the light client to the
+// generated one.
+func TestLightClientSeesWhatClientSees(t *testing.T) {
+	o := NewOrigin(t, OriginOptions{})
+	o.Put(Cluster("a"), Cluster("b"), Listener("l", "r"))
+	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/alias", Version: "1", Aliases: []string{"r/alias"}})
+	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/host", Version: "1", Ttl: durationpb.New(1e9), Resource: Opaque(VirtualHostType, "host", nil)})
+	conn := o.Dial()
+	c := NewClient(t, conn, ClientOptions{AutoAck: true})
+	values := make(chan string, 100)
+	l := NewLightClient(t, conn, LightOptions{OnResource: func(typeURL string, name, value []byte) {
+		values <- fmt.Sprint(short(typeURL), " ", string(name), " ", len(value) > 0)
+	}})
+	for _, p := range []peer{c, l} {
+		for _, typeURL := range []string{ClusterType, ListenerType, VirtualHostType} {
+			p.Subscribe(typeURL)
+		}
+		await(t, p, func(s State) bool { return len(s) == 3 })
+	}
+	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/host", Version: "1", Ttl: durationpb.New(1e9)}) // a heartbeat
+	o.Remove(ClusterType, "a")
+	for _, p := range []peer{c, l} {
+		await(t, p, func(s State) bool { return s.Has(ClusterType, "b") })
+	}
+	if got, want := l.State(), c.State(); !slices.EqualFunc([]string{ClusterType, ListenerType, VirtualHostType},
+		[]string{ClusterType, ListenerType, VirtualHostType}, func(a, _ string) bool { return got.SameContent(want, a) }) {
+		t.Errorf("light client has %v, client %v", got, want)
+	}
+	if got := c.State().Digest(VirtualHostType, "r/host"); got != DigestOf(Opaque(VirtualHostType, "host", nil)) {
+		t.Errorf("the heartbeat changed the digest to %v", got)
+	}
+	if got := l.Counts(); got.Responses != 5 || got.Resources != 6 || got.Removed != 1 {
+		t.Errorf("counted %+v, want 5 responses, 6 resources, 1 removed", got)
+	}
+	l.Close()
+	close(values)
+	var seen []string
+	for v := range values {
+		seen = append(seen, v)
+	}
+	want := []string{"Cluster a true", "Cluster b true", "Listener l true", "VirtualHost r/alias false",
+		"VirtualHost r/host false", "VirtualHost r/host true"}
+	if slices.Sort(seen); !slices.Equal(seen, want) {
+		t.Errorf("OnResource saw %v, want %v", seen, want)
+	}
+}
+
+func TestThousandLightClientsConverge(t *testing.T) {
+	const clients, changes = 1000, 50
+	o := NewOrigin(t, OriginOptions{})
+	o.Put(Cluster("a"), Cluster("b"))
+	var conns []*grpc.ClientConn
+	for range 10 {
+		conns = append(conns, o.Dial())
+	}
+	all := make([]*LightClient, clients)
+	for i := range all {
+		all[i] = NewLightClient(t, conns[i%len(conns)], LightOptions{})
+		all[i].Subscribe(ClusterType)
+	}
+	for i := range changes {
+		o.Put(Cluster("a", fmt.Sprint("service-", i)))
+	}
+	want := o.Resources()
+	for _, c := range all {
+		c.WaitState(t.Context(), func(s State) bool { return s.SameContent(want, ClusterType) })
+	}
+	o.WaitFor(t.Context(), "all ACKs", func(s *OriginState) bool { return len(s.Streams) == clients && s.Type(ClusterType).Unanswered() == 0 })
+}

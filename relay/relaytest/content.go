@@ -1,0 +1,152 @@
+package relaytest
+
+import (
+	"encoding/hex"
+	"slices"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// A Content is the resources that an origin has for some nodes. Every change
+// is sent to the streams that want it, also when it changes nothing: an origin
+// may repeat itself.
+type Content struct {
+	origin *Origin
+	match  func(*corepb.Node) bool
+
+	// Guarded by origin.mon. The resources themselves are immutable.
+	types map[string]map[string]*discoverypb.Resource
+}
+
+func newContent(o *Origin, match func(*corepb.Node) bool) *Content {
+	return &Content{origin: o, match: match, types: make(map[string]map[string]*discoverypb.Resource)}
+}
+
+// Set gives name of a type this message (an *anypb.Any is taken as it is) and
+// version. An empty version means one made from the content.
+func (c *Content) Set(typeURL, name string, msg proto.Message, version string) {
+	c.Apply(func(tx *Tx) { tx.Set(typeURL, name, msg, version) })
+}
+
+// SetRaw sets a resource with all that the envelope can hold: aliases, TTL, no
+// body. Name and version are sent as they are.
+func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
+	c.Apply(func(tx *Tx) { tx.SetRaw(typeURL, resource) })
+}
+
+// Put sets messages under the type and name that they have themselves, with
+// versions made from their content.
+func (c *Content) Put(msgs ...proto.Message) {
+	c.Apply(func(tx *Tx) { tx.Put(msgs...) })
+}
+
+// Remove removes a resource. It is told even if there is none.
+func (c *Content) Remove(typeURL, name string) {
+	c.Apply(func(tx *Tx) { tx.Remove(typeURL, name) })
+}
+
+// Apply makes several changes at once: one response a type, types in the order
+// in which f mentions them first. Of two changes to one name the last counts.
+func (c *Content) Apply(f func(*Tx)) {
+	tx := &Tx{changes: make(map[string]map[string]*discoverypb.Resource)}
+	f(tx)
+	o := c.origin
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	for _, typeURL := range tx.order {
+		if c.types[typeURL] == nil {
+			c.types[typeURL] = make(map[string]*discoverypb.Resource)
+		}
+		// Streams first: what is removed is still there to tell its aliases.
+		for _, s := range o.streams {
+			if s.content == c && !s.manual && !s.record.Ended {
+				s.push(typeURL, tx.changes[typeURL])
+			}
+		}
+		for name, resource := range tx.changes[typeURL] {
+			if resource == nil {
+				delete(c.types[typeURL], name)
+			} else {
+				c.types[typeURL][name] = resource
+			}
+		}
+	}
+	o.mon.changed()
+}
+
+// Clear forgets every resource and tells nobody.
+func (c *Content) Clear() {
+	c.origin.mon.Lock()
+	defer c.origin.mon.Unlock()
+	clear(c.types)
+}
+
+// Resources returns what c holds, in the form in which clients see it.
+func (c *Content) Resources() State {
+	c.origin.mon.Lock()
+	defer c.origin.mon.Unlock()
+	state := make(State, len(c.types))
+	for typeURL, resources := range c.types {
+		for name, r := range resources {
+			state.entries(typeURL)[name] = Entry{Version: r.GetVersion(), Digest: digest(r.GetResource())}
+		}
+	}
+	return state
+}
+
+// named returns the resource that name means: by its name, else as an alias.
+// Locked.
+func (c *Content) named(typeURL, name string) *discoverypb.Resource {
+	if r := c.types[typeURL][name]; r != nil {
+		return r
+	}
+	var found *discoverypb.Resource
+	for key, r := range c.types[typeURL] {
+		if slices.Contains(r.GetAliases(), name) && (found == nil || key < found.GetName()) {
+			found = r
+		}
+	}
+	return found
+}
+
+// A Tx collects changes for [Content.Apply].
+type Tx struct {
+	order   []string // type URLs
+	changes map[string]map[string]*discoverypb.Resource
+}
+
+// Set is [Content.Set].
+func (tx *Tx) Set(typeURL, name string, msg proto.Message, version string) {
+	body := pack(msg)
+	if version == "" {
+		d := digest(body)
+		version = hex.EncodeToString(d[:8])
+	}
+	tx.change(typeURL, name, &discoverypb.Resource{Name: name, Version: version, Resource: body})
+}
+
+// SetRaw is [Content.SetRaw].
+func (tx *Tx) SetRaw(typeURL string, resource *discoverypb.Resource) {
+	tx.change(typeURL, resource.GetName(), proto.CloneOf(resource))
+}
+
+// Put is [Content.Put].
+func (tx *Tx) Put(msgs ...proto.Message) {
+	for _, msg := range msgs {
+		body := pack(msg)
+		tx.Set(body.GetTypeUrl(), nameOf(body.GetValue()), body, "")
+	}
+}
+
+// Remove is [Content.Remove].
+func (tx *Tx) Remove(typeURL, name string) { tx.change(typeURL, name, nil) }
+
+func (tx *Tx) change(typeURL, name string, resource *discoverypb.Resource) {
+	if tx.changes[typeURL] == nil {
+		tx.order = append(tx.order, typeURL)
+		tx.changes[typeURL] = make(map[string]*discoverypb.Resource)
+	}
+	tx.changes[typeURL][name] = resource
+}

@@ -1,0 +1,427 @@
+package relaytest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"maps"
+	"sync"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// LightOptions says how a light client speaks.
+type LightOptions struct {
+	// Variant is Delta or SotW.
+	Variant Variant
+
+	// Node is sent with the first request. Nil means EnvoyNode("light").
+	Node *corepb.Node
+
+	// OnResource, if set, sees each resource as it arrives, on the client's own
+	// goroutine. It must not keep the slices.
+	OnResource func(typeURL string, name, value []byte)
+}
+
+// Counts is how much a light client has received.
+type Counts struct {
+	Responses int // messages
+	Resources int // in them
+	Removed   int // names in removed_resources
+	Bytes     int // of messages, uncompressed, without gRPC's framing
+}
+
+// A LightClient subscribes, accepts all it gets, and keeps of each resource
+// only version and digest: one goroutine, and no message decoded in full. It
+// checks the same rules as a [Client]. All methods may be called from any
+// goroutine, unless they say otherwise.
+type LightClient struct {
+	// Set by NewLightClient, read-only afterwards.
+	tb      TB
+	options LightOptions
+	rpc     grpc.ClientStream
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when the receiver has returned
+
+	sending sync.Mutex // orders requests, as in Client
+	asked   bool       // guarded by sending
+
+	mon monitor
+
+	// Guarded by mon.
+	subscribed map[string][]string
+	state      State
+	counts     Counts
+	err        error // why the stream ended; nil while it lives
+
+	// Owned by the receiver.
+	envelope lightEnvelope
+	names    map[string]string   // one string for each name ever seen
+	present  map[string]struct{} // names of the response in hand
+	nonces   map[uint64]struct{} // hashes, as there may be many
+	seed     maphash.Seed
+}
+
+// NewLightClient opens a stream on conn, which need not be connected yet. The
+// client is closed when tb ends.
+func NewLightClient(tb TB, conn *grpc.ClientConn, opts LightOptions) *LightClient {
+	tb.Helper()
+	if opts.Node == nil {
+		opts.Node = EnvoyNode("light")
+	}
+	rpc, cancel, err := openStream(tb.Context(), conn, opts.Variant.method(), grpc.ForceCodecV2(wireCodec{}))
+	if err != nil {
+		tb.Fatalf("%v light client: open stream: %v", opts.Variant, err)
+	}
+	c := &LightClient{
+		tb:         tb,
+		options:    opts,
+		rpc:        rpc,
+		cancel:     cancel,
+		done:       make(chan struct{}),
+		subscribed: make(map[string][]string),
+		state:      make(State),
+		names:      make(map[string]string),
+		present:    make(map[string]struct{}),
+		nonces:     make(map[uint64]struct{}),
+		seed:       maphash.MakeSeed(),
+	}
+	go c.receive() // Close waits for it
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// Subscribe asks for names of a type, "*" or nothing for the wildcard. It may
+// be called once for each type.
+func (c *LightClient) Subscribe(typeURL string, names ...string) {
+	c.mon.Lock()
+	c.subscribed[typeURL] = names
+	c.mon.Unlock()
+	c.send(c.request(typeURL, names, "", ""))
+}
+
+// State returns a copy of what the client has.
+func (c *LightClient) State() State {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	return c.state.Clone()
+}
+
+// Counts returns how much the client has received so far.
+func (c *LightClient) Counts() Counts {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	return c.counts
+}
+
+// WaitState waits until cond holds, which is evaluated after every response was
+// applied and answered, and must neither keep the state nor call the client.
+// It fails the test if the stream ends before or time runs out.
+func (c *LightClient) WaitState(ctx context.Context, cond func(State) bool) {
+	c.tb.Helper()
+	met := false
+	err := c.mon.await(ctx, func() bool {
+		met = cond(c.state)
+		return met || c.err != nil
+	})
+	if err != nil || !met {
+		c.mon.Lock()
+		defer c.mon.Unlock()
+		c.tb.Fatalf("%v: wait for state: %v, stream ended: %v\n%s", c, err, c.err, c.dump())
+	}
+}
+
+// WaitEnd waits until the stream has ended and returns its error, as
+// [Client.WaitEnd] does.
+func (c *LightClient) WaitEnd(ctx context.Context) error {
+	c.tb.Helper()
+	var end error
+	if err := c.mon.await(ctx, func() bool { end = c.err; return end != nil }); err != nil {
+		c.tb.Fatalf("%v: wait for the end of the stream: %v", c, err)
+	}
+	return end
+}
+
+// Close ends the stream and waits until nothing more is received.
+func (c *LightClient) Close() {
+	c.cancel()
+	<-c.done
+}
+
+// String names the client in messages.
+func (c *LightClient) String() string {
+	return fmt.Sprintf("%v light client %q", c.options.Variant, c.options.Node.GetId())
+}
+
+func (c *LightClient) request(typeURL string, names []string, version, nonce string) proto.Message {
+	if c.options.Variant == SotW {
+		return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names,
+			VersionInfo: version, ResponseNonce: nonce}
+	}
+	if nonce != "" {
+		names = nil
+	}
+	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, ResponseNonce: nonce}
+}
+
+func (c *LightClient) send(req proto.Message) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if !c.asked {
+		c.asked = true
+		switch r := req.(type) {
+		case *discoverypb.DiscoveryRequest:
+			r.Node = c.options.Node
+		case *discoverypb.DeltaDiscoveryRequest:
+			r.Node = c.options.Node
+		}
+	}
+	_ = c.rpc.SendMsg(req) // an error means the stream has ended, which the receiver tells
+}
+
+func (c *LightClient) receive() {
+	defer close(c.done)
+	var b raw
+	for {
+		err := c.rpc.RecvMsg(&b)
+		if err == nil {
+			err = c.envelope.parse(b, c.options.Variant)
+		}
+		if err != nil {
+			c.mon.Lock()
+			c.err = err
+			c.mon.changed()
+			c.mon.Unlock()
+			return
+		}
+		c.take(len(b))
+	}
+}
+
+// take checks and applies the response in the envelope, answers it, and then
+// lets waiters look.
+func (c *LightClient) take(size int) {
+	e := &c.envelope
+	c.checkEnvelope(e)
+	c.checkNames(e)
+	if c.options.OnResource != nil {
+		for i := range e.resources {
+			c.options.OnResource(e.typeURL, e.resources[i].name, e.resources[i].value)
+		}
+	}
+	c.mon.Lock()
+	c.apply(e, size)
+	names := c.subscribed[e.typeURL]
+	c.mon.Unlock()
+
+	c.send(c.request(e.typeURL, names, e.version, e.nonce))
+	c.mon.Lock()
+	c.mon.changed()
+	c.mon.Unlock()
+}
+
+// apply brings the state to what the envelope says. Locked.
+func (c *LightClient) apply(e *lightEnvelope, size int) {
+	entries := c.state.entries(e.typeURL)
+	for i := range e.resources {
+		r := &e.resources[i]
+		entry := Entry{Version: e.version}
+		if c.options.Variant == Delta {
+			entry.Version = string(r.version)
+		}
+		name := c.intern(r.name)
+		if r.hasBody {
+			entry.Digest = sha256.Sum256(r.value)
+		} else if old, had := entries[name]; had && (c.options.Variant == SotW || old.Version == entry.Version) {
+			continue // a heartbeat
+		}
+		entries[name] = entry
+	}
+	for _, name := range e.removed {
+		delete(entries, string(name))
+	}
+	if c.options.Variant == SotW && fullState(e.typeURL) && len(entries) > len(e.resources) {
+		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
+			_, ok := c.present[name]
+			return !ok
+		})
+	}
+	c.counts.Responses++
+	c.counts.Resources += len(e.resources)
+	c.counts.Removed += len(e.removed)
+	c.counts.Bytes += size
+}
+
+func (c *LightClient) checkEnvelope(e *lightEnvelope) {
+	hash := maphash.String(c.seed, e.nonce)
+	if _, ok := c.nonces[hash]; ok || e.nonce == "" {
+		c.violation("its nonce is empty or was used on the stream before")
+	}
+	c.nonces[hash] = struct{}{}
+	if c.options.Variant == SotW && e.version == "" {
+		c.violation("version_info is empty")
+	}
+}
+
+// checkNames fills present.
+func (c *LightClient) checkNames(e *lightEnvelope) {
+	clear(c.present)
+	for i := range e.resources {
+		r := &e.resources[i]
+		if _, twice := c.present[string(r.name)]; twice || len(r.name) == 0 {
+			c.violation("resource %q is in it twice, or has no name", r.name)
+		}
+		c.present[c.intern(r.name)] = struct{}{}
+		if r.hasBody && string(r.typeURL) != e.typeURL {
+			c.violation("resource %q has type %s", r.name, r.typeURL)
+		}
+		if c.options.Variant == Delta && len(r.version) == 0 {
+			c.violation("resource %q has no version", r.name)
+		}
+	}
+	for _, name := range e.removed {
+		if _, twice := c.present[string(name)]; twice {
+			c.violation("removed %q is in it before", name)
+		}
+		c.present[c.intern(name)] = struct{}{}
+	}
+}
+
+func (c *LightClient) violation(format string, args ...any) {
+	c.tb.Errorf("%v: response breaks the protocol: %s: %s nonce=%s", c,
+		fmt.Sprintf(format, args...), short(c.envelope.typeURL), c.envelope.nonce)
+}
+
+func (c *LightClient) intern(name []byte) string {
+	s, ok := c.names[string(name)]
+	if !ok {
+		s = string(name)
+		c.names[s] = s
+	}
+	return s
+}
+
+func (c *LightClient) dump() string {
+	s := fmt.Sprintf("%+v", c.counts)
+	for typeURL, names := range c.subscribed {
+		s += fmt.Sprintf("\n  %s subscribed to %s has %s", short(typeURL), list(names), list(c.state.Names(typeURL)))
+	}
+	return s
+}
+
+// A lightEnvelope is a response of either variant, read without copying. The
+// slices are good until the next parse.
+type lightEnvelope struct {
+	typeURL   string
+	version   string
+	nonce     string
+	resources []lightResource
+	removed   [][]byte
+}
+
+type lightResource struct {
+	name, version, typeURL, value []byte
+	hasBody                       bool
+}
+
+func (e *lightEnvelope) parse(b []byte, variant Variant) error {
+	last := e.typeURL // most often the same: no new string
+	e.typeURL, e.version, e.nonce, e.resources, e.removed = "", "", "", e.resources[:0], e.removed[:0]
+	return eachField(b, func(num protowire.Number, v []byte) error {
+		switch {
+		case num == 1:
+			e.version = string(v)
+		case num == 2 && variant == SotW:
+			r := lightResource{}
+			if err := r.parseAny(v); err != nil {
+				return err
+			}
+			return e.addSotW(r)
+		case num == 2:
+			r := lightResource{}
+			e.resources = append(e.resources, r)
+			return e.resources[len(e.resources)-1].parse(v)
+		case num == 4 && string(v) == last:
+			e.typeURL = last
+		case num == 4:
+			e.typeURL = string(v)
+		case num == 5:
+			e.nonce = string(v)
+		case num == 6 && variant == Delta:
+			e.removed = append(e.removed, v)
+		}
+		return nil
+	})
+}
+
+func (e *lightEnvelope) addSotW(r lightResource) error {
+	if string(r.typeURL) == wrapperType {
+		inner := lightResource{}
+		e.resources = append(e.resources, inner)
+		return e.resources[len(e.resources)-1].parse(r.value)
+	}
+	name, ok := field(r.value, 1)
+	if !ok {
+		name = []byte(nameOf(r.value))
+	}
+	r.name = name
+	e.resources = append(e.resources, r)
+	return nil
+}
+
+// parse reads a discovery Resource.
+func (r *lightResource) parse(b []byte) error {
+	return eachField(b, func(num protowire.Number, v []byte) error {
+		switch num {
+		case 1:
+			r.version = v
+		case 2:
+			return r.parseAny(v)
+		case 3:
+			r.name = v
+		}
+		return nil
+	})
+}
+
+func (r *lightResource) parseAny(b []byte) error {
+	r.hasBody = true
+	return eachField(b, func(num protowire.Number, v []byte) error {
+		switch num {
+		case 1:
+			r.typeURL = v
+		case 2:
+			r.value = v
+		}
+		return nil
+	})
+}
+
+// eachField calls f for every length-delimited field of a message.
+func eachField(b []byte, f func(protowire.Number, []byte) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return fmt.Errorf("parse response: %w", io.ErrUnexpectedEOF)
+		}
+		b = b[n:]
+		size := protowire.ConsumeFieldValue(num, typ, b)
+		if size < 0 {
+			return fmt.Errorf("parse response: field %d: %w", num, io.ErrUnexpectedEOF)
+		}
+		if typ == protowire.BytesType {
+			v, _ := protowire.ConsumeBytes(b)
+			if err := f(num, v); err != nil {
+				return err
+			}
+		}
+		b = b[size:]
+	}
+	return nil
+}

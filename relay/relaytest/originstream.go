@@ -1,0 +1,332 @@
+package relaytest
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// An OriginStream is one Delta stream at an origin. It may be driven in
+// automatic mode too, beside what the origin sends by itself.
+type OriginStream struct {
+	// Set at creation, read-only afterwards.
+	origin *Origin
+	rpc    discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
+	manual bool
+	kick   chan struct{} // there is something in the queue
+	gone   chan struct{} // closed by the receiver when the peer sends no more
+
+	// Guarded by origin.mon.
+	record  *StreamState
+	content *Content // nil before the first request
+	read    int      // requests that Recv returned
+	queue   []outgoing
+	issued  int                     // nonces
+	open    map[string]*issuedNonce // by nonce
+	err     error                   // why the stream ended, once it has
+}
+
+type issuedNonce struct{ answered bool }
+
+type outgoing struct {
+	message any // a message, raw, or a *status.Status that ends the stream
+	typeURL string
+	due     time.Time // zero: at once
+}
+
+func (o *Origin) open(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) *OriginStream {
+	header, _ := metadata.FromIncomingContext(rpc.Context())
+	s := &OriginStream{
+		origin: o,
+		rpc:    rpc,
+		kick:   make(chan struct{}, 1),
+		gone:   make(chan struct{}),
+		open:   make(map[string]*issuedNonce),
+		record: &StreamState{Header: header, Types: make(map[string]*TypeState)},
+	}
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	s.manual = o.behaviour.Manual
+	s.record.ID = len(o.streams)
+	o.streams = append(o.streams, s)
+	o.record.Streams = append(o.record.Streams, s.record)
+	o.mon.changed()
+	return s
+}
+
+// State returns a copy of what has happened on the stream.
+func (s *OriginStream) State() *StreamState {
+	s.origin.mon.Lock()
+	defer s.origin.mon.Unlock()
+	return s.record.clone()
+}
+
+// Recv returns the next request that no Recv has returned yet. It fails the
+// test if there is none in time or the stream has ended.
+func (s *OriginStream) Recv(ctx context.Context) *discoverypb.DeltaDiscoveryRequest {
+	s.origin.tb.Helper()
+	var req *discoverypb.DeltaDiscoveryRequest
+	err := s.origin.mon.await(ctx, func() bool {
+		if s.read < len(s.record.Requests) {
+			req = s.record.Requests[s.read].Message
+			s.read++
+			return true
+		}
+		return s.record.Ended
+	})
+	switch {
+	case err != nil:
+		s.origin.tb.Fatalf("receive request: %v\n%v", err, s.State())
+	case req == nil:
+		s.origin.tb.Fatalf("receive request: the stream has ended: %v\n%v", s.err, s.State())
+	}
+	return req
+}
+
+// ExpectRequest is Recv, and fails the test if the request is not want. The
+// Node counts only if want has one; the order of names does not count.
+func (s *OriginStream) ExpectRequest(ctx context.Context, want *discoverypb.DeltaDiscoveryRequest) *discoverypb.DeltaDiscoveryRequest {
+	s.origin.tb.Helper()
+	got := s.Recv(ctx)
+	a, b := proto.CloneOf(got), proto.CloneOf(want)
+	if b.GetNode() == nil {
+		a.Node = nil
+	}
+	for _, r := range []*discoverypb.DeltaDiscoveryRequest{a, b} {
+		slices.Sort(r.ResourceNamesSubscribe)
+		slices.Sort(r.ResourceNamesUnsubscribe)
+	}
+	if !proto.Equal(a, b) {
+		s.origin.tb.Fatalf("request at the origin:\n got %s\nwant %s\n%v", describe(got), describe(want), s.State())
+	}
+	return got
+}
+
+// Send sends resp, with a new nonce where it has none, and returns the nonce.
+// It does not wait. A stream that has ended drops it.
+func (s *OriginStream) Send(resp *discoverypb.DeltaDiscoveryResponse) (nonce string) {
+	s.origin.mon.Lock()
+	defer s.origin.mon.Unlock()
+	resp = s.stamped(resp)
+	s.enqueue(resp, 0)
+	return resp.GetNonce()
+}
+
+// SendBytes sends b as one gRPC message, whatever it is. It counts as a
+// response as far as a type URL and a nonce can be read out of it.
+func (s *OriginStream) SendBytes(b []byte) {
+	typeURL, _ := field(b, 4)
+	nonce, _ := field(b, 5)
+	s.origin.mon.Lock()
+	defer s.origin.mon.Unlock()
+	if len(nonce) > 0 {
+		s.open[string(nonce)] = &issuedNonce{}
+	}
+	s.queueUp(outgoing{message: raw(slices.Clone(b)), typeURL: string(typeURL)})
+}
+
+// Close ends the stream with this status (nil means OK) after what was sent
+// before.
+func (s *OriginStream) Close(st *status.Status) {
+	s.origin.mon.Lock()
+	defer s.origin.mon.Unlock()
+	s.queueUp(outgoing{message: st})
+}
+
+// WaitEnd waits until the stream has ended; it fails the test if that does not
+// come to pass in time.
+func (s *OriginStream) WaitEnd(ctx context.Context) {
+	s.origin.tb.Helper()
+	if err := s.origin.mon.await(ctx, func() bool { return s.record.Ended }); err != nil {
+		s.origin.tb.Fatalf("wait for the end of the stream: %v\n%v", err, s.State())
+	}
+}
+
+// run is the handler of the stream and its only sender.
+func (s *OriginStream) run() error {
+	s.origin.running.Go(s.receive) // ends with the handler; Stop waits for it
+	err := s.send()
+	s.origin.mon.Lock()
+	defer s.origin.mon.Unlock()
+	s.err, s.record.Ended, s.queue = err, true, nil
+	s.origin.mon.changed()
+	return err
+}
+
+func (s *OriginStream) send() error {
+	ctx := s.rpc.Context()
+	for {
+		s.origin.mon.Lock()
+		queue := s.queue
+		s.queue = nil
+		s.origin.mon.Unlock()
+		for _, out := range queue {
+			if end, ok := out.message.(*status.Status); ok {
+				return end.Err()
+			}
+			if err := s.sendOne(ctx, out); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-s.kick:
+		case <-s.gone:
+			return context.Cause(ctx) // nil if the peer closed its side in order
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
+	if wait := time.Until(out.due); !out.due.IsZero() && wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	// Counted before it is sent, so that an ACK never comes first.
+	s.origin.mon.Lock()
+	if t := s.record.Types[out.typeURL]; t != nil {
+		t.Sent++
+	}
+	s.origin.mon.changed()
+	s.origin.mon.Unlock()
+	return s.rpc.SendMsg(out.message)
+}
+
+func (s *OriginStream) receive() {
+	defer close(s.gone)
+	for {
+		req, err := s.rpc.Recv()
+		if err != nil {
+			return // the handler knows by gone, or has ended
+		}
+		s.origin.mon.Lock()
+		s.handle(req)
+		s.origin.mon.changed()
+		s.origin.mon.Unlock()
+	}
+}
+
+// handle records a request and, in automatic mode, answers it. Locked.
+func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
+	o := s.origin
+	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), Message: req})
+	if s.content == nil {
+		s.record.Node = req.GetNode()
+		s.content = o.contents[slices.IndexFunc(o.contents, func(c *Content) bool { return c.match(nodeOf(req)) })]
+	}
+	t := s.record.Types[req.GetTypeUrl()]
+	first := t == nil
+	if first {
+		t = &TypeState{Names: make(map[string]struct{})}
+		s.record.Types[req.GetTypeUrl()] = t
+	}
+	t.Requests++
+	s.acknowledge(t, req)
+	wasWildcard := t.Wildcard
+	t.subscribe(req, first)
+	if !s.manual {
+		s.answer(t, req, first, t.Wildcard && !wasWildcard)
+	}
+}
+
+func (s *OriginStream) acknowledge(t *TypeState, req *discoverypb.DeltaDiscoveryRequest) {
+	if req.GetResponseNonce() == "" {
+		return
+	}
+	n := s.open[req.GetResponseNonce()]
+	switch {
+	case n == nil || n.answered:
+		t.Strays++
+		return
+	case req.GetErrorDetail() != nil:
+		t.NACKs++
+	default:
+		t.ACKs++
+	}
+	n.answered = true
+}
+
+// subscribe applies the names of a request.
+func (t *TypeState) subscribe(req *discoverypb.DeltaDiscoveryRequest, first bool) {
+	if first && len(req.GetResourceNamesSubscribe()) == 0 {
+		t.Wildcard = true
+	}
+	for _, name := range req.GetResourceNamesSubscribe() {
+		if name == "*" {
+			t.Wildcard = true
+		} else {
+			t.Names[name] = struct{}{}
+		}
+	}
+	for _, name := range req.GetResourceNamesUnsubscribe() {
+		if name == "*" {
+			t.Wildcard = false
+		} else {
+			delete(t.Names, name)
+		}
+	}
+}
+
+// stamped returns resp with a nonce of this stream, which it remembers. Locked.
+func (s *OriginStream) stamped(resp *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
+	s.issued++
+	if resp.GetNonce() == "" {
+		resp = shallow(resp)
+		resp.Nonce = strconv.Itoa(s.issued)
+	}
+	s.open[resp.GetNonce()] = &issuedNonce{}
+	return resp
+}
+
+// shallow copies a response but for the resources, which may be many.
+func shallow(r *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
+	return &discoverypb.DeltaDiscoveryResponse{
+		SystemVersionInfo:    r.GetSystemVersionInfo(),
+		Resources:            r.GetResources(),
+		TypeUrl:              r.GetTypeUrl(),
+		RemovedResources:     r.GetRemovedResources(),
+		RemovedResourceNames: r.GetRemovedResourceNames(),
+		Nonce:                r.GetNonce(),
+		ControlPlane:         r.GetControlPlane(),
+		ResourceErrors:       r.GetResourceErrors(),
+	}
+}
+
+func (s *OriginStream) enqueue(resp *discoverypb.DeltaDiscoveryResponse, delay time.Duration) {
+	out := outgoing{message: resp, typeURL: resp.GetTypeUrl()}
+	if delay > 0 {
+		out.due = time.Now().Add(delay)
+	}
+	s.queueUp(out)
+}
+
+func (s *OriginStream) queueUp(out outgoing) {
+	if s.record.Ended {
+		return
+	}
+	s.queue = append(s.queue, out)
+	select {
+	case s.kick <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+func nodeOf(req *discoverypb.DeltaDiscoveryRequest) *corepb.Node {
+	if req.GetNode() == nil {
+		return &corepb.Node{}
+	}
+	return req.GetNode()
+}

@@ -1,0 +1,152 @@
+package relaytest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// A Response is a response of either variant as a client sees it. It must not
+// be altered.
+type Response struct {
+	TypeURL      string
+	Version      string // version_info; in Delta system_version_info
+	Nonce        string
+	ControlPlane string
+	Resources    []Resource
+	Removed      []string // Delta only
+
+	// Message is the response as received: a *DiscoveryResponse or a
+	// *DeltaDiscoveryResponse.
+	Message proto.Message
+}
+
+// A Resource is one resource of a response.
+type Resource struct {
+	Name string
+	Entry
+	Aliases []string
+	TTL     time.Duration // zero if it has none
+	Body    *anypb.Any    // nil in a heartbeat, and in an alias that means nothing
+}
+
+// Names returns the names of the resources, in the order of the response.
+func (r *Response) Names() []string {
+	names := make([]string, len(r.Resources))
+	for i, resource := range r.Resources {
+		names[i] = resource.Name
+	}
+	return names
+}
+
+// SotW reports whether the response is of that variant.
+func (r *Response) SotW() bool {
+	_, ok := r.Message.(*discoverypb.DiscoveryResponse)
+	return ok
+}
+
+// String prints the response in one line.
+func (r *Response) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s nonce=%s version=%q resources=%s", short(r.TypeURL), r.Nonce, r.Version, list(r.Names()))
+	if len(r.Removed) > 0 {
+		fmt.Fprintf(&b, " removed=%s", list(r.Removed))
+	}
+	return b.String()
+}
+
+func newResponse(msg proto.Message) *Response {
+	switch m := msg.(type) {
+	case *discoverypb.DiscoveryResponse:
+		r := &Response{TypeURL: m.GetTypeUrl(), Version: m.GetVersionInfo(), Nonce: m.GetNonce(),
+			ControlPlane: m.GetControlPlane().GetIdentifier(), Message: m}
+		for _, body := range m.GetResources() {
+			r.Resources = append(r.Resources, unwrap(body, m.GetVersionInfo()))
+		}
+		return r
+	case *discoverypb.DeltaDiscoveryResponse:
+		r := &Response{TypeURL: m.GetTypeUrl(), Version: m.GetSystemVersionInfo(), Nonce: m.GetNonce(),
+			ControlPlane: m.GetControlPlane().GetIdentifier(), Removed: m.GetRemovedResources(), Message: m}
+		for _, resource := range m.GetResources() {
+			r.Resources = append(r.Resources, enveloped(resource, resource.GetVersion()))
+		}
+		return r
+	}
+	panic(fmt.Sprintf("response of type %T", msg))
+}
+
+// unwrap reads a resource of a SotW response, which may be wrapped to have a
+// name and a TTL.
+func unwrap(body *anypb.Any, version string) Resource {
+	if body.GetTypeUrl() == wrapperType {
+		wrapper := &discoverypb.Resource{}
+		if proto.Unmarshal(body.GetValue(), wrapper) == nil {
+			return enveloped(wrapper, version)
+		}
+	}
+	return Resource{
+		Name:  nameOf(body.GetValue()),
+		Entry: Entry{Version: version, Digest: digest(body)},
+		Body:  body,
+	}
+}
+
+func enveloped(r *discoverypb.Resource, version string) Resource {
+	return Resource{
+		Name:    r.GetName(),
+		Entry:   Entry{Version: version, Digest: digest(r.GetResource())},
+		Aliases: r.GetAliases(),
+		TTL:     r.GetTtl().AsDuration(),
+		Body:    r.GetResource(),
+	}
+}
+
+// violations returns what of the protocol's rules a response breaks. seen has
+// the nonces of the stream so far.
+func (r *Response) violations(variant Variant, seen map[string]struct{}) []string {
+	var broken []string
+	_, used := seen[r.Nonce]
+	seen[r.Nonce] = struct{}{}
+	switch {
+	case r.Nonce == "":
+		broken = append(broken, "it has no nonce")
+	case used:
+		broken = append(broken, "its nonce was used on the stream before")
+	}
+	if variant == SotW && r.Version == "" {
+		broken = append(broken, "version_info is empty")
+	}
+	named := make(map[string]struct{}, len(r.Resources)+len(r.Removed))
+	for _, resource := range r.Resources {
+		broken = append(broken, resource.violations(variant, r.TypeURL)...)
+		if _, twice := named[resource.Name]; twice {
+			broken = append(broken, fmt.Sprintf("resource %q is in it twice", resource.Name))
+		}
+		named[resource.Name] = struct{}{}
+	}
+	for _, name := range r.Removed {
+		if _, twice := named[name]; twice {
+			broken = append(broken, fmt.Sprintf("removed %q is in it before", name))
+		}
+		named[name] = struct{}{}
+	}
+	return broken
+}
+
+func (r *Resource) violations(variant Variant, typeURL string) []string {
+	var broken []string
+	if r.Name == "" {
+		broken = append(broken, "a resource has no name")
+	}
+	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL {
+		broken = append(broken, fmt.Sprintf("resource %q has type %s", r.Name, got))
+	}
+	if variant == Delta && r.Version == "" {
+		broken = append(broken, fmt.Sprintf("resource %q has no version", r.Name))
+	}
+	return broken
+}

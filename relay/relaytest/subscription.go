@@ -1,0 +1,224 @@
+package relaytest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// A subscription is what a client wants of one type, and where its
+// conversation about it stands. It does no I/O.
+type subscription struct {
+	typeURL string
+	names   []string // in the order of asking; "*" among them if it was said
+	version string   // of the last response accepted
+
+	// Of this stream.
+	asked  bool   // there was a request
+	named  bool   // some name was given, so that no names means nothing
+	legacy bool   // wildcard by a request without names
+	nonce  string // of the last response answered
+}
+
+func (s *subscription) wildcard() bool { return s.legacy || slices.Contains(s.names, "*") }
+
+func (s *subscription) wants(name string, aliases []string) bool {
+	return s.wildcard() || slices.ContainsFunc(s.names, func(sub string) bool {
+		return sub == name || sub == collectionOf(name) || slices.Contains(aliases, sub)
+	})
+}
+
+// renew is for a new stream, on which nothing was asked yet.
+func (s *subscription) renew() { s.asked, s.named, s.nonce = false, false, "" }
+
+// replace makes names the list, as a SotW request does.
+func (s *subscription) replace(names []string) {
+	s.asked, s.names = true, slices.Clone(names)
+	s.named = s.named || len(names) > 0
+	s.legacy = !s.named
+}
+
+// alter applies the names of a Delta request.
+func (s *subscription) alter(subscribe, unsubscribe []string) {
+	switch {
+	case !s.asked:
+		s.legacy = len(subscribe) == 0
+	case slices.Contains(unsubscribe, "*"):
+		s.legacy = false
+	}
+	s.asked = true
+	s.named = s.named || len(subscribe) > 0
+	s.names = without(with(s.names, subscribe), unsubscribe)
+}
+
+func (s *subscription) subscribe(variant Variant, names []string) proto.Message {
+	if variant == Delta {
+		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: names}
+	}
+	list := s.names
+	if s.legacy && len(names) > 0 {
+		list = []string{"*"} // what the empty list meant has to be said now
+	}
+	return s.sotw(with(list, names))
+}
+
+func (s *subscription) unsubscribe(variant Variant, names []string) proto.Message {
+	if variant == Delta {
+		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: names}
+	}
+	return s.sotw(without(s.names, names))
+}
+
+// answer returns an ACK, or a NACK if the response was rejected.
+func (s *subscription) answer(variant Variant, resp *Response, rejected error) proto.Message {
+	s.nonce = resp.Nonce
+	detail := status.New(codes.InvalidArgument, fmt.Sprint(rejected)).Proto()
+	if rejected == nil {
+		s.version, detail = resp.Version, nil
+	}
+	if variant == Delta {
+		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResponseNonce: resp.Nonce, ErrorDetail: detail}
+	}
+	req := s.sotw(s.names)
+	req.ErrorDetail = detail
+	return req
+}
+
+// restate returns the first request of a new stream for what was subscribed
+// before, or nil if that is nothing (which no request could say).
+func (s *subscription) restate(variant Variant, have map[string]Entry) proto.Message {
+	if !s.legacy && len(s.names) == 0 {
+		return nil
+	}
+	names := s.names
+	if s.legacy && len(names) > 0 {
+		names = with([]string{"*"}, names)
+	}
+	if variant == SotW {
+		return s.sotw(names)
+	}
+	versions := make(map[string]string, len(have))
+	for name, entry := range have {
+		versions[name] = entry.Version
+	}
+	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: names,
+		InitialResourceVersions: versions}
+}
+
+func (s *subscription) sotw(names []string) *discoverypb.DiscoveryRequest {
+	return &discoverypb.DiscoveryRequest{TypeUrl: s.typeURL, ResourceNames: slices.Clone(names),
+		VersionInfo: s.version, ResponseNonce: s.nonce}
+}
+
+// with returns names and, of more, those that are new.
+func with(names, more []string) []string {
+	all := slices.Clone(names)
+	have := make(map[string]struct{}, len(names)+len(more))
+	for _, name := range names {
+		have[name] = struct{}{}
+	}
+	for _, name := range more {
+		if _, ok := have[name]; !ok {
+			all = append(all, name)
+		}
+		have[name] = struct{}{}
+	}
+	return all
+}
+
+func without(names, less []string) []string {
+	drop := make(map[string]struct{}, len(less))
+	for _, name := range less {
+		drop[name] = struct{}{}
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, ok := drop[name]
+		return ok
+	})
+}
+
+// subscription returns that of a type, new if need be. Locked.
+func (c *Client) subscription(typeURL string) *subscription {
+	sub := c.subscriptions[typeURL]
+	if sub == nil {
+		sub = &subscription{typeURL: typeURL}
+		c.subscriptions[typeURL] = sub
+		c.order = append(c.order, typeURL)
+	}
+	return sub
+}
+
+// apply brings the state to what an accepted response says, of what the client
+// wants. Locked.
+func (c *Client) apply(resp *Response) {
+	sub, entries := c.subscription(resp.TypeURL), c.state.entries(resp.TypeURL)
+	present := make(map[string]struct{}, len(resp.Resources))
+	for _, r := range resp.Resources {
+		present[r.Name] = struct{}{}
+		old, had := entries[r.Name]
+		heartbeat := r.Body == nil && had && (c.options.Variant == SotW || old.Version == r.Version)
+		if heartbeat || !sub.wants(r.Name, r.Aliases) {
+			continue
+		}
+		entries[r.Name] = r.Entry
+		if len(r.Aliases) > 0 {
+			if c.aliases[resp.TypeURL] == nil {
+				c.aliases[resp.TypeURL] = make(map[string][]string)
+			}
+			c.aliases[resp.TypeURL][r.Name] = r.Aliases
+		}
+	}
+	for _, name := range resp.Removed {
+		delete(entries, name)
+	}
+	if c.options.Variant == SotW && fullState(resp.TypeURL) {
+		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
+			_, ok := present[name]
+			return !ok
+		})
+	}
+}
+
+// forget drops what is no longer subscribed. Locked.
+func (c *Client) forget(typeURL string) {
+	sub := c.subscriptions[typeURL]
+	if sub.wildcard() {
+		return
+	}
+	maps.DeleteFunc(c.state[typeURL], func(name string, _ Entry) bool {
+		return !sub.wants(name, c.aliases[typeURL][name])
+	})
+}
+
+// intruder says what in a response is neither the one resource that was changed
+// nor, in a full state, as it was before; empty if nothing is.
+func intruder(before State, resp *Response, typeURL, name string) string {
+	if resp.TypeURL != typeURL {
+		return "it is of another type"
+	}
+	if len(resp.Removed) > 0 {
+		return "it removes " + list(resp.Removed)
+	}
+	full := resp.SotW() && fullState(typeURL)
+	found := false
+	for _, r := range resp.Resources {
+		switch {
+		case r.Name == name:
+			found = true
+		case !full || r.Digest != before.Digest(typeURL, r.Name):
+			return "it has " + r.Name
+		}
+	}
+	if !found {
+		return "it is not in it"
+	}
+	if had := len(before[typeURL]); full && len(resp.Resources) < had {
+		return "names are missing"
+	}
+	return ""
+}
