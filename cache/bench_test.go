@@ -1,0 +1,141 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// filled returns an origin with n members, each also named by one stream.
+func filled(tb tester, n int) (*origin, *Watch, []*Name) {
+	tb.Helper()
+	o := newOrigin(tb, Config{})
+	watch := o.view.Watch()
+	u := wire.Update{TypeURL: acme}
+	var texts []string
+	for i := range n {
+		text := fmt.Sprintf("resource-%05d", i)
+		texts = append(texts, text)
+		u.Resources = append(u.Resources, o.resource(text, "1", "x"))
+	}
+	names := watch.Subscribe(acme, texts)
+	o.TakeDemand()
+	o.Apply(Members, u)
+	o.Apply(Named, u)
+	return o, watch, names
+}
+
+// TestReadsDoNotAllocate guards the path that every stream takes at every wake-up.
+func TestReadsDoNotAllocate(t *testing.T) {
+	o, _, names := filled(t, 10_000)
+	tail := o.typ().Members.Last() - 10
+	var found, seqs int
+	reads := map[string]func(){
+		"Head and Type": func() { found += o.view.Head().Type(acme).Members.Count() },
+		"Since and Get": func() {
+			members := &o.view.Head().Type(acme).Members
+			for e := range members.Since(tail) {
+				if members.Get(e.Name) == e {
+					found++
+				}
+			}
+		},
+		"Lookup": func() {
+			if e, seq := o.view.Head().Type(acme).Lookup(names[5000]); e != nil {
+				seqs += int(seq)
+			}
+		},
+		"ChangedSince and Align": func() {
+			members := &o.view.Head().Type(acme).Members
+			seqs += members.ChangedSince(tail) + int(members.Align(tail))
+		},
+		"SameVersion": func() {
+			if (Sum{1, 2}).SameVersion("42~x") {
+				found++
+			}
+		},
+	}
+	for what, read := range reads {
+		want := 0.0
+		if what == "SameVersion" {
+			want = 2 // the version that it compares with; streams ask once a type
+		}
+		if got := testing.AllocsPerRun(100, read); got > want {
+			t.Errorf("%s: got %v allocations, want at most %v", what, got, want)
+		}
+	}
+	if found == 0 || seqs == 0 {
+		t.Error("nothing was read")
+	}
+}
+
+func BenchmarkApply(b *testing.B) {
+	const streams = 1000
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("resources=%d/streams=%d", n, streams), func(b *testing.B) {
+			o, _, _ := filled(b, n)
+			var watches []*Watch
+			for range streams {
+				w := o.view.Watch()
+				w.SubscribeAll(acme)
+				watches = append(watches, w)
+			}
+			updates := make([]wire.Update, 2)
+			for i := range updates {
+				name := fmt.Sprintf("resource-%05d", n/2)
+				updates[i] = wire.Update{TypeURL: acme, Resources: []*wire.Resource{o.resource(name, fmt.Sprint(i+2), fmt.Sprint(i))}}
+			}
+			wakes, applies := 0, 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if c := o.Apply(Members, updates[applies%2]); c.Changed != 1 {
+					b.Fatalf("got %+v, want one change", c)
+				}
+				applies++
+				wakes += len(o.wakes)
+			}
+			b.ReportMetric(float64(wakes)/float64(applies), "wakes/op")
+			for i, w := range watches {
+				if !awake(w) {
+					b.Fatalf("stream %d was not woken", i)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkSinceTail(b *testing.B) {
+	o, _, _ := filled(b, 10_000)
+	members := &o.typ().Members
+	tail := members.Last() - 1
+	read := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		for range members.Since(tail) {
+			read++
+		}
+	}
+	if read == 0 {
+		b.Fatal("nothing was read")
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("resources=%d", n), func(b *testing.B) {
+			o, _, names := filled(b, n)
+			typ := o.typ()
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if e, _ := typ.Lookup(names[i]); e == nil {
+					b.Fatal("nothing was found")
+				}
+				if i++; i == len(names) {
+					i = 0
+				}
+			}
+		})
+	}
+}

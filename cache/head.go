@@ -1,0 +1,149 @@
+package cache
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A Head is one immutable version of a view: a cut across all its types.
+type Head struct {
+	// Seq is the position that a reader of the whole head is brought to.
+	Seq Seq
+
+	// Connected reports whether the origin's stream is up.
+	Connected bool
+
+	// Since is when that last changed; zero if it never did.
+	Since time.Time
+
+	// Reused reports that the origin was seen to give different content the same
+	// version: its versions then prove nothing about what a client holds (B.2).
+	Reused bool
+
+	// Origin is the control_plane.identifier that the origin gave last.
+	Origin string
+
+	epoch uint32 // counts the upstream connections
+	types map[string]*Type
+}
+
+// A Phase is how much a view knows of the members of a type (B.7).
+type Phase int
+
+// The phases of a wildcard subscription, in order.
+const (
+	// Unknown: the origin has not answered. Nobody is told anything.
+	Unknown Phase = iota
+	// Settled: the first answer seems complete. Clients without state are answered.
+	Settled
+	// Confirmed: the set is complete. Only now may a client that holds state learn
+	// from an absence.
+	Confirmed
+)
+
+func (p Phase) String() string { return [...]string{"unknown", "settled", "confirmed"}[p] }
+
+// A Type is what a head holds of one resource type.
+type Type struct {
+	URL     string
+	Members Set   // what the origin chose for a wildcard
+	Named   Set   // what was asked for by name
+	Phase   Phase // of Members
+
+	shared *memo
+}
+
+var noType = &Type{}
+
+// Type returns what the head holds of a type; never nil.
+func (h *Head) Type(typeURL string) *Type {
+	if t, ok := h.types[typeURL]; ok {
+		return t
+	}
+	return noType
+}
+
+// Types returns the number of types that the view knows.
+func (h *Head) Types() int { return len(h.types) }
+
+// Last returns the position of the type's newest change.
+func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
+
+// System returns the origin's own version of the type, for people (R091).
+func (t *Type) System() string {
+	if t.Members.last >= t.Named.last && t.Members.system != "" {
+		return t.Members.system
+	}
+	return t.Named.system
+}
+
+// Lookup returns what a stream that named n sees, and when that last changed:
+// of the type's two sets, the resource that was received last; the other one if
+// that is removed; an absent entry if the origin said that there is none; nil if
+// the origin has not said (B.5).
+func (t *Type) Lookup(n *Name) (*Entry, Seq) {
+	member, named := t.Members.Get(n), t.Named.Get(n)
+	switch {
+	case member.Present() && named.Present():
+		if member.Seq > named.Seq {
+			return member, member.since
+		}
+		return named, named.since
+	case member.Present():
+		return member, changed(member, named)
+	case named.Present():
+		return named, named.since
+	case named != nil:
+		return named, named.Seq // it is newer than a member that hid it and went
+	default:
+		return nil, 0 // a tombstone among the members says nothing of the name
+	}
+}
+
+// changed returns when the member became what readers see: when the named
+// resource was removed, if until then they saw that. The same content from the
+// other set is no change (R040).
+func changed(member, named *Entry) Seq {
+	if named != nil && named.was > member.Seq {
+		return named.since
+	}
+	return member.since
+}
+
+// Absent reports whether the origin has said, on the connection that is up now,
+// that the name does not exist. What it said before a disconnect must be said
+// again before a client may be told (B.7).
+func (h *Head) Absent(e *Entry) bool {
+	return e != nil && e.Resource == nil && h.Connected && e.epoch == h.epoch
+}
+
+// memoSlots is how many different values a type keeps for its readers. Most
+// streams are at the same position, or at the one before.
+const memoSlots = 4
+
+// memo holds values that readers of one version of a type share, such as encoded
+// responses.
+type memo struct {
+	slots [memoSlots]atomic.Pointer[memoized]
+}
+
+type memoized struct {
+	key   any
+	value any
+}
+
+// Shared returns the value that another reader of this very version of the type
+// made under the same key, or else makes it. Several readers may make it at
+// once; one of the values is kept. A value must not be modified.
+func (t *Type) Shared(key any, slot Seq, make func() any) any {
+	if t.shared == nil {
+		return make()
+	}
+	at := &t.shared.slots[slot%memoSlots]
+	if m := at.Load(); m != nil && m.key == key {
+		return m.value
+	}
+	m := &memoized{key, make()}
+	at.Store(m)
+	return m.value
+}

@@ -1,0 +1,640 @@
+package cache
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// demandOf makes demand readable: "+a" a name that is wanted, "-*" members that
+// are not any more.
+func demandOf(demand []Demand) []string {
+	var out []string
+	for _, d := range demand {
+		s := "-"
+		if d.Wanted {
+			s = "+"
+		}
+		if d.Name != nil {
+			s += d.Name.String()
+		} else {
+			s += "*"
+		}
+		if d.TypeURL != acme {
+			s += " of " + d.TypeURL
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestB6_Demand(t *testing.T) {
+	o := newOrigin(t, Config{})
+	one, two := o.view.Watch(), o.view.Watch()
+	take := func(when string, want ...string) {
+		t.Helper()
+		poked := false
+		select {
+		case <-o.Demand():
+			poked = true
+		default:
+		}
+		if got := demandOf(o.TakeDemand()); !slices.Equal(got, want) || !poked && len(want) > 0 {
+			t.Errorf("%s: got %q, poked %t; want %q", when, got, poked, want)
+		}
+	}
+	take("nothing happened")
+	a := one.Subscribe(acme, []string{"a", "b", "a"})
+	if a[0] != a[2] || a[0] == a[1] || a[0].String() != "a" {
+		t.Errorf("got names %v, want a, b, a", a)
+	}
+	take("first names", "+a", "+b")
+	if again := two.Subscribe(acme, []string{"b"}); again[0] != a[1] {
+		t.Error("two streams got two names for one text")
+	}
+	take("a name that is there")
+	one.Unsubscribe(acme, a)
+	take("one of two left", "-a")
+	one.Subscribe(acme, []string{"a"})
+	take("back while it lingers", "+a")
+	two.Unsubscribe(acme, a[1:2])
+	two.Subscribe(acme, []string{"b"})
+	take("gone and back", "+b")
+	c := two.Subscribe(acme, []string{"c"})
+	two.Unsubscribe(acme, c)
+	take("came and went")
+	if o.knows("c") {
+		t.Error("a name that came and went is still known")
+	}
+	wc := one.SubscribeAll(acme)
+	take("first wildcard", "+*")
+	second := two.SubscribeAll(acme)
+	take("second wildcard")
+	one.UnsubscribeAll(wc)
+	take("one of two wildcards left")
+	two.UnsubscribeAll(second)
+	take("last wildcard left", "-*")
+	two.UnsubscribeAll(two.SubscribeAll(acme))
+	take("wildcard came and went", "-*")
+	one.SubscribeAll(other)
+	one.Subscribe(other, []string{"a"})
+	take("another type", "+* of "+other, "+a of "+other)
+}
+
+// TestB6_DemandNeverLies: whatever streams do between two looks of the session,
+// what it knows after a look is what streams want.
+func TestB6_DemandNeverLies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := newOrigin(t, Config{})
+		watches := []*Watch{o.view.Watch(), o.view.Watch(), o.view.Watch()}
+		wildcards := make([]*Wildcard, len(watches))
+		subscribed := make([]map[string]*Name, len(watches))
+		for i := range subscribed {
+			subscribed[i] = map[string]*Name{}
+		}
+		wanted := map[string]*Name{} // as the session sees it
+		all := false
+		for range rapid.IntRange(0, 60).Draw(t, "steps") {
+			i := rapid.IntRange(0, len(watches)-1).Draw(t, "watch")
+			name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			case 0:
+				n := watches[i].Subscribe(acme, []string{name})[0]
+				if old := subscribed[i][name]; old != nil && old != n {
+					t.Fatalf("%s is two names", name)
+				}
+				subscribed[i][name] = n
+			case 1:
+				if n := subscribed[i][name]; n != nil {
+					watches[i].Unsubscribe(acme, []*Name{n})
+					delete(subscribed[i], name)
+				}
+			case 2:
+				if wildcards[i] == nil {
+					wildcards[i] = watches[i].SubscribeAll(acme)
+				} else {
+					watches[i].UnsubscribeAll(wildcards[i])
+					wildcards[i] = nil
+				}
+			case 3:
+				var unwanted []*Name
+				for _, n := range wanted {
+					unwanted = append(unwanted, n)
+				}
+				for _, n := range unwanted {
+					if !slices.Contains(o.Forget(acme, []*Name{n}), n) {
+						delete(wanted, n.String())
+					}
+				}
+			default:
+				for _, d := range o.TakeDemand() {
+					switch {
+					case d.Name == nil:
+						all = d.Wanted
+					case d.Wanted:
+						wanted[d.Name.String()] = d.Name
+					}
+				}
+				for i := range watches {
+					for name, n := range subscribed[i] {
+						if wanted[name] != n {
+							t.Fatalf("a stream wants %s, the session does not know", name)
+						}
+					}
+				}
+				if got := wildcards[0] != nil || wildcards[1] != nil || wildcards[2] != nil; got != all {
+					t.Fatalf("streams want the members %t, the session thinks %t", got, all)
+				}
+			}
+		}
+	})
+}
+
+// TestWakesWhoWatches is the table of who is woken by what.
+func TestWakesWhoWatches(t *testing.T) {
+	type fixture struct {
+		*origin
+		watches []*Watch // all, a, b, a and all, another type, none
+	}
+	none, everyone := []bool{false, false, false, false, false, false}, []bool{true, true, true, true, true, true}
+	tests := []struct {
+		what string
+		do   func(f *fixture)
+		want []bool
+	}{
+		{"member new", func(f *fixture) { f.put(Members, "c", "1", "x") }, []bool{true, false, false, true, false, false}},
+		{"member that is named too", func(f *fixture) { f.put(Members, "a", "2", "y") }, []bool{true, true, false, true, false, false}},
+		{"named", func(f *fixture) { f.put(Named, "a", "2", "y") }, []bool{false, true, false, true, false, false}},
+		{"other named", func(f *fixture) { f.put(Named, "b", "1", "x") }, []bool{false, false, true, false, false, false}},
+		{"named nobody wants", func(f *fixture) { f.put(Named, "c", "1", "x") }, none},
+		{"member removed", func(f *fixture) { f.remove(Members, "a") }, []bool{true, true, false, true, false, false}},
+		{"named removed", func(f *fixture) { f.remove(Named, "a") }, []bool{false, true, false, true, false, false}},
+		{"named does not exist", func(f *fixture) { f.remove(Named, "b") }, []bool{false, false, true, false, false, false}},
+		{"nothing changed", func(f *fixture) { f.put(Members, "a", "1", "x") }, none},
+		{"only the version", func(f *fixture) { f.put(Named, "a", "9", "x") }, none},
+		{"empty", func(f *fixture) { f.Apply(Members, wire.Update{TypeURL: acme}) }, none},
+		{"other type", func(f *fixture) { f.typeURL = other; f.put(Members, "a", "1", "x") }, []bool{false, false, false, false, true, false}},
+		{"phase", func(f *fixture) { f.SetPhase(acme, Settled) }, []bool{true, false, false, true, false, false}},
+		{"connection", func(f *fixture) { f.SetConnected(false) }, everyone},
+		{"trim", func(f *fixture) { f.remove(Members, "z"); f.Trim(time.Now().Add(time.Hour)) }, none},
+		{"forget", func(f *fixture) { f.Forget(acme, []*Name{f.name("b")}) }, none},
+	}
+	for _, test := range tests {
+		f := &fixture{origin: newOrigin(t, Config{})}
+		for range 6 {
+			f.watches = append(f.watches, f.view.Watch())
+		}
+		f.watches[0].SubscribeAll(acme)
+		f.want(f.watches[1], "a")
+		f.want(f.watches[2], "b")
+		f.watches[3].SubscribeAll(acme)
+		f.want(f.watches[3], "a")
+		f.watches[4].SubscribeAll(other)
+		f.put(Members, "a", "1", "x")
+		f.put(Named, "a", "1", "x")
+		for _, w := range f.watches {
+			awake(w)
+		}
+		test.do(f)
+		var got []bool
+		for _, w := range f.watches {
+			got = append(got, awake(w))
+			if awake(w) {
+				t.Errorf("%s: a stream was woken twice", test.what)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got woken %t, want %t", test.what, got, test.want)
+		}
+	}
+}
+
+// TestWatchIDsAreReused: what comes in the place of a stream that left gets
+// nothing of its wake-ups.
+func TestWatchIDsAreReused(t *testing.T) {
+	o := newOrigin(t, Config{})
+	old := o.view.Watch()
+	stays := o.view.Watch()
+	names := o.want(old, "a")
+	o.want(stays, "a")
+	old.Unsubscribe(acme, names)
+	old.Close()
+	next := o.view.Watch()
+	if next.id != old.id || next == old {
+		t.Errorf("got id %d, want the free one %d", next.id, old.id)
+	}
+	o.put(Named, "a", "1", "x")
+	if awake(next) || awake(old) || !awake(stays) {
+		t.Error("only the stream that stays watches the name")
+	}
+	o.SetConnected(false)
+	if !awake(next) || awake(old) {
+		t.Error("the stream that came must be told of the connection, the one that left must not")
+	}
+}
+
+func TestUnsubscribeTwiceIsHarmless(t *testing.T) {
+	o := newOrigin(t, Config{})
+	one, two := o.view.Watch(), o.view.Watch()
+	names := o.want(one, "a")
+	o.want(two, "a")
+	one.Unsubscribe(acme, names)
+	one.Unsubscribe(acme, names)
+	o.put(Named, "a", "1", "x")
+	if awake(one) || !awake(two) {
+		t.Error("the second call must not end another stream's watch")
+	}
+	two.Unsubscribe(acme, names)
+	o.TakeDemand()
+	o.Forget(acme, names)
+	one.Unsubscribe(acme, names) // of a name that is gone
+	if o.knows("a") {
+		t.Error("a name was brought back by being unsubscribed")
+	}
+	a, b := o.want(one, "new")[0], o.want(one, "newer")[0]
+	if a.id == b.id {
+		t.Errorf("one id %d was given to two names", a.id)
+	}
+}
+
+// TestNamesAreFreed: a name is known as long as a stream, the session or a set
+// holds it. Its id then goes to another, which no head confuses with it.
+func TestNamesAreFreed(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	first := o.want(watch, "first")
+	o.put(Named, "first", "1", "x")
+	old := o.view.Head()
+	watch.Unsubscribe(acme, first)
+	o.TakeDemand()
+	o.Forget(acme, first)
+	if o.knows("first") {
+		t.Fatal("nobody holds the name, but it is known")
+	}
+	second := o.want(watch, "second")
+	if second[0].id != first[0].id || second[0] == first[0] {
+		t.Fatalf("got id %d, want the free one %d under another name", second[0].id, first[0].id)
+	}
+	o.put(Named, "second", "1", "y")
+	now := o.view.Head()
+	tests := []struct {
+		what string
+		head *Head
+		name *Name
+		want string
+	}{
+		{"old name, old head", old, first[0], "x"},
+		{"new name, old head", old, second[0], ""},
+		{"old name, new head", now, first[0], ""},
+		{"new name, new head", now, second[0], "y"},
+	}
+	for _, test := range tests {
+		named := &test.head.Type(acme).Named
+		if got := contentOf(named.Get(test.name)); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
+		}
+	}
+	wantTold(t, old.Type(acme).Named.Since(0), "first")
+	wantTold(t, now.Type(acme).Named.Since(0), "second")
+	// The first name comes back, as another Name.
+	third := o.want(watch, "first")
+	if third[0] == first[0] || third[0].id == second[0].id {
+		t.Error("a name that came back must be a new one with an id of its own")
+	}
+	o.put(Named, "first", "1", "z")
+	if got := contentOf(o.typ().Named.Get(first[0])); got != "" {
+		t.Errorf("the old name on the newest head: got %q, want nothing", got)
+	}
+}
+
+// TestNamesDoNotLeak: ids stay as few as names are held at a time.
+func TestNamesDoNotLeak(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	for i := range 1000 {
+		text := fmt.Sprint("n", i)
+		names := o.want(watch, text)
+		switch i % 4 {
+		case 0:
+			o.put(Named, text, "1", "x")
+		case 1:
+			o.remove(Named, text)
+		case 2:
+			o.put(Members, text, "1", "x")
+		}
+		watch.Unsubscribe(acme, names)
+		o.TakeDemand()
+		o.Forget(acme, names)
+		o.remove(Members, text)
+		o.Trim(time.Now())
+	}
+	if x := o.view.index.types[acme]; x.ids > 2 || len(x.names) != 0 || len(x.freeIDs) != int(x.ids) {
+		t.Errorf("got %d ids, %d names, %d free ids; want at most 2 ids, all free", x.ids, len(x.names), len(x.freeIDs))
+	}
+}
+
+// TestNamesAreHeldExactly plays random holders against a count of who holds a
+// name; after all have let go, no name is left, and no id was given out twice.
+func TestNamesAreHeldExactly(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		held := map[string]*Name{}
+		texts := []string{"a", "b", "c", "d"}
+		for range rapid.IntRange(0, 80).Draw(t, "steps") {
+			text := rapid.SampledFrom(texts).Draw(t, "name")
+			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			case 0:
+				held[text] = o.want(watch, text)[0]
+			case 1:
+				if n := held[text]; n != nil {
+					watch.Unsubscribe(acme, []*Name{n})
+					delete(held, text)
+				}
+			case 2:
+				o.put(Members, text, "", fmt.Sprint(o.view.Head().Seq), "b")
+			case 3:
+				o.remove(Members, text)
+			case 4:
+				o.put(Named, text, "", fmt.Sprint(o.view.Head().Seq), "a", "c")
+			case 5:
+				o.remove(Named, text)
+			default:
+				o.Trim(time.Now())
+			}
+			ids := map[uint32]string{}
+			for text, n := range o.view.index.types[acme].namesOrNil() {
+				if other, twice := ids[n.id]; twice {
+					t.Fatalf("%s and %s have one id", text, other)
+				}
+				ids[n.id] = text
+			}
+			for text, n := range held {
+				if o.name(text) != n {
+					t.Fatalf("%s is not the name that its stream holds", text)
+				}
+			}
+		}
+		o.letGo(watch, texts)
+		if n := o.typ().Members.live; n != 0 {
+			t.Fatalf("everything was removed: got %d entries of members, want 0", n)
+		}
+		if x := o.view.index.types[acme]; x != nil && (len(x.names) != 0 || len(x.freeIDs) != int(x.ids)) {
+			t.Fatalf("nobody holds anything: got %d names, %d of %d ids free", len(x.names), len(x.freeIDs), x.ids)
+		}
+	})
+}
+
+// namesOrNil returns the names of a type that there may not be.
+func (t *indexType) namesOrNil() map[string]*Name {
+	if t == nil {
+		return nil
+	}
+	return t.names
+}
+
+// letGo makes everybody let go of names.
+func (o *origin) letGo(watch *Watch, texts []string) {
+	for _, text := range texts {
+		if n := o.view.Find(acme, []string{text})[0]; n != nil {
+			watch.Unsubscribe(acme, []*Name{n})
+			o.TakeDemand()
+			o.Forget(acme, []*Name{n})
+		}
+		o.remove(Members, text)
+	}
+	o.Trim(time.Now())
+}
+
+// TestNamesAreHeldBySets: a name that no stream wants stays as long as it is a
+// member's, or lingers.
+func TestNamesAreHeldBySets(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	names := o.want(watch, "a")
+	o.put(Members, "a", "1", "x")
+	watch.Unsubscribe(acme, names)
+	o.TakeDemand()
+	o.remove(Members, "a")
+	o.Trim(time.Now())
+	if !o.knows("a") {
+		t.Error("a name that lingers went with a member")
+	}
+	o.put(Members, "a", "1", "x")
+	o.Forget(acme, names)
+	if !o.knows("a") {
+		t.Error("a member's name went with a subscription")
+	}
+	if c := o.remove(Members, "a"); c.Removed != 1 {
+		t.Errorf("got %+v, want the member removed", c)
+	}
+	o.Trim(time.Now())
+	if o.knows("a") {
+		t.Error("nobody holds the name, but it is known")
+	}
+}
+
+// TestRegisteringRacesWithPublishing: a stream that registers while a change is
+// published either finds it in the head, or is woken. Each round tries another
+// moment.
+func TestRegisteringRacesWithPublishing(t *testing.T) {
+	const rounds = 20_000
+	type registered struct {
+		watch *Watch
+		wc    *Wildcard
+		seen  Seq
+	}
+	o := newOrigin(t, Config{})
+	starts, results := make(chan int), make(chan registered)
+	go func() { // ends when starts is closed, below
+		for spins := range starts {
+			for range spins {
+				o.view.HasType(acme)
+			}
+			w := o.view.Watch()
+			wc := w.SubscribeAll(acme)
+			results <- registered{w, wc, o.view.Head().Seq}
+		}
+	}()
+	defer close(starts)
+	updates := []wire.Update{
+		{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", "1", "x")}},
+		{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", "2", "y")}},
+	}
+	for i := range rounds {
+		starts <- rand.IntN(20)
+		o.Apply(Members, updates[i%2])
+		r := <-results
+		if want := o.view.Head().Seq; r.seen < want && !awake(r.watch) {
+			t.Fatalf("round %d: a stream saw the head of %d, not of %d, and was not woken", i, r.seen, want)
+		}
+		r.watch.UnsubscribeAll(r.wc)
+		r.watch.Close()
+	}
+}
+
+func TestCompareIsAnOrder(t *testing.T) {
+	o := newOrigin(t, Config{})
+	names := o.view.Watch().Subscribe(acme, []string{"c", "a", "b"})
+	slices.SortFunc(names, (*Name).Compare)
+	for i, n := range names {
+		for j, m := range names {
+			if got := n.Compare(m); cmp.Compare(got, 0) != cmp.Compare(i, j) {
+				t.Errorf("names %d and %d of a sorted list: got %d", i, j, got)
+			}
+		}
+	}
+}
+
+const (
+	racers  = 1000 // streams of TestNoWakeUpIsLost
+	changes = 300  // of its writer
+	members = 10
+	final   = "final"
+)
+
+// TestNoWakeUpIsLost: streams come at any moment of a busy writer, in the three
+// kinds that there are, and each must come to see how things end. A stream whose
+// wake-up was lost would wait for ever.
+func TestNoWakeUpIsLost(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	o := newOrigin(t, Config{})
+	var streams sync.WaitGroup
+	for i := range racers { // the Wait below joins them
+		streams.Go(func() {
+			jitter(i)
+			if err := race(ctx, o.view, i); err != nil {
+				t.Errorf("stream %d: %v", i, err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { // ends with the streams, which end at the latest with ctx
+		streams.Wait()
+		close(done)
+	}()
+	o.race(done)
+}
+
+// jitter lets others run for a while that differs from one to the next.
+func jitter(i int) {
+	for range (i*7 + rand.IntN(20)) % 50 {
+		runtime.Gosched()
+	}
+}
+
+// race is the origin of the race: it changes things, then brings them to their
+// end, and answers those that come late.
+func (o *origin) race(done <-chan struct{}) {
+	asked := map[string]bool{}
+	answer := func(content string) {
+		u := wire.Update{TypeURL: acme}
+		for _, d := range o.TakeDemand() {
+			if d.Name != nil {
+				asked[d.Name.String()] = true
+			}
+		}
+		for name := range asked {
+			u.Resources = append(u.Resources, o.resource(name, "", content))
+		}
+		o.Apply(Named, u)
+	}
+	for i := range changes {
+		o.put(Members, fmt.Sprint("m", rand.IntN(members)), "", fmt.Sprint(i))
+		switch i % 7 {
+		case 0:
+			o.remove(Members, fmt.Sprint("m", rand.IntN(members)))
+		case 3:
+			answer(fmt.Sprint(i))
+		case 5:
+			o.Trim(time.Now())
+		}
+		jitter(i)
+	}
+	u := wire.Update{TypeURL: acme}
+	for i := range members {
+		u.Resources = append(u.Resources, o.resource(fmt.Sprint("m", i), "", final))
+	}
+	o.Apply(Members, u)
+	answer(final)
+	for {
+		select {
+		case <-o.Demand():
+			answer(final)
+		case <-done:
+			return
+		}
+	}
+}
+
+// race is one stream: it registers, and then reads and waits as streams do, until
+// it has seen the end.
+func race(ctx context.Context, v *View, i int) error {
+	text := fmt.Sprint("n", i%50)
+	if i%5 == 0 { // one that changes its mind
+		w := v.Watch()
+		w.UnsubscribeAll(w.SubscribeAll(acme))
+		w.Unsubscribe(acme, w.Subscribe(acme, []string{text}))
+		w.Close()
+	}
+	w := v.Watch()
+	defer w.Close()
+	if i%3 == 0 {
+		return raceNamed(ctx, v, w, text)
+	}
+	wc := w.SubscribeAll(acme)
+	defer w.UnsubscribeAll(wc)
+	holds := map[string]string{}
+	sent := Seq(0)
+	for {
+		h := v.Head()
+		for e := range h.Type(acme).Members.Since(sent) {
+			if e.Seq <= sent {
+				return fmt.Errorf("entry %v of %d after position %d", e.Name, e.Seq, sent)
+			}
+			holds[e.Name.String()] = contentOf(e)
+		}
+		sent = h.Seq
+		wc.Passed(sent)
+		finals := 0
+		for _, content := range holds {
+			if content == final {
+				finals++
+			}
+		}
+		if finals == members {
+			return nil
+		}
+		select {
+		case <-w.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waits at %d of %d with %v", sent, v.Head().Seq, holds)
+		}
+	}
+}
+
+func raceNamed(ctx context.Context, v *View, w *Watch, text string) error {
+	names := w.Subscribe(acme, []string{text})
+	defer w.Unsubscribe(acme, names)
+	for {
+		if e, _ := v.Head().Type(acme).Lookup(names[0]); contentOf(e) == final {
+			return nil
+		}
+		select {
+		case <-w.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waits for %s", text)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package cache
+
+import (
+	"iter"
+	"slices"
+	"sort"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Seq numbers the changes of a view, over all its types. It is also a position:
+// everything up to there.
+type Seq uint64
+
+// An Entry is what a set knows of one name. It is immutable.
+type Entry struct {
+	Name *Name
+
+	// Seq is when a client that knows the name had to be told last: a change of
+	// content, or of existence.
+	Seq Seq
+
+	// Resource is nil if the origin said that the name does not exist.
+	Resource *wire.Resource
+
+	// Prior is what a resource was that is gone. It is kept of what was named, and
+	// of Clusters and ClusterLoadAssignments: a full-state response may have to
+	// hold it a little longer (B.7, B.11).
+	Prior *wire.Resource
+
+	// Leaf is what the resource, or the prior one, adds to the sum of its set.
+	Leaf Sum
+
+	born       Seq      // when the resource came to be, the last time that it did
+	was        Seq      // of the present entry that this removal replaced
+	since      Seq      // when those who named the name began to see what the entry shows them
+	epoch      uint32   // upstream connection in which the absence was said
+	equivalent []string // further versions that the origin gave the same content, newest last
+}
+
+// maxEquivalent is how many versions of the same content an entry remembers
+// beside its present one (B.2: four in all).
+const maxEquivalent = 3
+
+// Present reports whether the resource exists.
+func (e *Entry) Present() bool { return e != nil && e.Resource != nil }
+
+// shows reports whether those who see the entry would learn nothing from r but
+// another version.
+func (e *Entry) shows(r *wire.Resource) bool {
+	return e.Present() && e.Resource.Name == r.Name && e.Resource.SameContent(r)
+}
+
+// Born returns since when the resource, or the prior one, was there: a reader of
+// the whole set that stands before that has never seen it.
+func (e *Entry) Born() Seq { return e.born }
+
+// HasVersion reports whether a client that holds the resource at this version
+// holds this content.
+func (e *Entry) HasVersion(version string) bool {
+	return e.Resource.Version == version || slices.Contains(e.equivalent, version)
+}
+
+// withVersion returns the entry with the same content under a new version.
+func (e *Entry) withVersion(r *wire.Resource) *Entry {
+	c := *e
+	c.Resource = r
+	c.equivalent = append(slices.Clone(e.equivalent), e.Resource.Version)
+	if n := len(c.equivalent) - maxEquivalent; n > 0 {
+		c.equivalent = c.equivalent[n:]
+	}
+	return &c
+}
+
+// A Set is one of a type's two sets: its entries, and the log that says in which
+// order they last changed. A name that changes again moves to the log's end, so
+// to ask what changed since a position costs the number of changes and not of
+// resources.
+type Set struct {
+	table table
+	log   []logged // by seq; entries that changed again are dead
+	live  int      // entries in table, absent ones included
+
+	aliased bool // some resource was received under an alias
+
+	count  int    // resources present
+	ttls   int    // of these, those that expire
+	sum    Sum    // of the resources present
+	system string // system_version_info of the last response
+	last   Seq    // of the newest change
+	floor  Seq    // of the newest removal that the set no longer remembers
+}
+
+type logged struct {
+	name *Name
+	seq  Seq
+}
+
+// Get returns the set's entry for a name, nil if there is none.
+func (s *Set) Get(n *Name) *Entry {
+	if e := s.table.get(n.id); e != nil && e.Name == n {
+		return e
+	}
+	return nil
+}
+
+// Since returns the entries that changed after p, oldest change first.
+func (s *Set) Since(p Seq) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for _, l := range s.log[s.after(p):] {
+			if e := s.at(l); e != nil && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// ChangedSince returns at most how many entries changed after p.
+func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.after(p) }
+
+// Count returns the number of resources present.
+func (s *Set) Count() int { return s.count }
+
+// Aliased reports whether the set may hold one resource under several names.
+func (s *Set) Aliased() bool { return s.aliased }
+
+// Align returns the newest position at or before p at which something changed.
+// Readers at positions that align to the same one have the same to read.
+func (s *Set) Align(p Seq) Seq {
+	if at := s.after(p); at > 0 {
+		return s.log[at-1].seq
+	}
+	return 0
+}
+
+// TTLs returns how many of the resources present expire.
+func (s *Set) TTLs() int { return s.ttls }
+
+// Sum identifies the content of the resources present.
+func (s *Set) Sum() Sum { return s.sum }
+
+// System returns the origin's own version of the set, for people (R091).
+func (s *Set) System() string { return s.system }
+
+// Last returns the position of the newest change.
+func (s *Set) Last() Seq { return s.last }
+
+// Floor returns the newest removal that the set has forgotten: a reader at an
+// earlier position cannot learn from the log what was removed (B.11).
+func (s *Set) Floor() Seq { return s.floor }
+
+func (s *Set) after(p Seq) int {
+	if s.last <= p {
+		return len(s.log)
+	}
+	return sort.Search(len(s.log), func(i int) bool { return s.log[i].seq > p })
+}
+
+// at returns the entry that a place in the log stands for, nil if it is dead.
+func (s *Set) at(l logged) *Entry {
+	if e := s.Get(l.name); e != nil && e.Seq == l.seq {
+		return e
+	}
+	return nil
+}
+
+// put records a changed entry. The log's array is shared with older heads: they
+// see only their own length of it, and nobody but the one writer appends.
+func (s *Set) put(by *edit, e *Entry) {
+	old := s.Get(e.Name)
+	if old == nil {
+		s.live++
+	}
+	s.account(old, e)
+	s.table = s.table.set(by, e.Name.id, e)
+	if old == nil || old.Seq != e.Seq {
+		s.log = append(s.log, logged{e.Name, e.Seq})
+		s.last = e.Seq
+	}
+}
+
+// drop forgets an entry. If that was a removal that readers behind it have not
+// seen, the caller raises the floor.
+func (s *Set) drop(by *edit, e *Entry) {
+	s.live--
+	s.account(e, nil)
+	s.table = s.table.set(by, e.Name.id, nil)
+}
+
+func (s *Set) account(old, e *Entry) {
+	if old.Present() {
+		s.count--
+		if old.Resource.HasTTL {
+			s.ttls--
+		}
+		s.sum = s.sum.Sub(old.Leaf)
+	}
+	if e.Present() {
+		s.count++
+		if e.Resource.HasTTL {
+			s.ttls++
+		}
+		s.sum = s.sum.Add(e.Leaf)
+	}
+}
+
+// compact rewrites a log of which more than half is dead. Its cost is shared by
+// the changes that killed the entries.
+func (s *Set) compact() {
+	const slack = 64
+	if len(s.log) <= 2*s.live+slack {
+		return
+	}
+	log := make([]logged, 0, s.live+s.live/2)
+	for _, l := range s.log {
+		if s.at(l) != nil {
+			log = append(log, l)
+		}
+	}
+	s.log = log
+}

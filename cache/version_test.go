@@ -1,0 +1,336 @@
+package cache
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+const emptyVersion = "r1.AAAAAAAAAAAAAAAAAAAAAA"
+
+func TestB2_EmptySet(t *testing.T) {
+	if got := (Sum{}).Version(""); got != emptyVersion {
+		t.Errorf("empty set: got %q, want %q", got, emptyVersion)
+	}
+	o := newOrigin(t, Config{})
+	o.put(Members, "a", "1", "x")
+	o.remove(Members, "a")
+	if got := o.typ().Members.Sum().Version(""); got != emptyVersion {
+		t.Errorf("set that was emptied: got %q, want %q", got, emptyVersion)
+	}
+}
+
+// TestB2_LeafIsAsWritten holds the version to the formula, byte for byte: other
+// replicas may run another release.
+func TestB2_LeafIsAsWritten(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.put(Members, "a", "1", "x")
+	content := sha256.Sum256([]byte(acme + "\x00" + "x"))
+	leaf := sha256.Sum256([]byte("tender1" + acme + "\x00" + "a" + "\x00" + string(content[:])))
+	want := "7~r1." + base64.RawURLEncoding.EncodeToString(leaf[:16])
+	if got := o.typ().Members.Sum().Version("7"); got != want {
+		t.Errorf("one resource: got %q, want %q", got, want)
+	}
+}
+
+func drawSum(t *rapid.T, label string) Sum {
+	word := rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{0, 1, 1 << 63, 1<<64 - 1}))
+	return Sum{word.Draw(t, label+" hi"), word.Draw(t, label+" lo")}
+}
+
+func TestB2_SumsAreAGroup(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b, c := drawSum(t, "a"), drawSum(t, "b"), drawSum(t, "c")
+		switch {
+		case a.Add(b) != b.Add(a):
+			t.Fatal("addition does not commute")
+		case a.Add(b).Add(c) != a.Add(b.Add(c)):
+			t.Fatal("addition does not associate")
+		case a.Add(b).Sub(b) != a || a.Sub(b).Add(b) != a:
+			t.Fatal("subtraction does not undo addition")
+		case a.Sub(a) != Sum{} || a.Add(Sum{}) != a:
+			t.Fatal("the zero sum is not zero")
+		case (a == b) != (a.Version("") == b.Version("")):
+			t.Fatal("different sums have one version")
+		case !a.SameVersion(a.Version("s")) || a != b && a.SameVersion(b.Version("s")):
+			t.Fatal("SameVersion does not compare sums")
+		}
+	})
+}
+
+func TestB2_OnlyWhatFollowsTheLastTildeCounts(t *testing.T) {
+	sum := Sum{1, 2}
+	content := sum.Version("")
+	tests := []struct {
+		version string
+		want    bool
+	}{
+		{content, true},
+		{sum.Version("42"), true},
+		{sum.Version("2024-01-01~rc~1"), true},
+		{sum.Version("~"), true},
+		{sum.Version(Sum{9, 9}.Version("7")), true},
+		{"~" + content, true},
+		{"", false},
+		{"~", false},
+		{"42", false},
+		{content + "~", false},
+		{content + "~42", false},
+		{content + "x", false},
+		{strings.TrimPrefix(content, "r1."), false},
+		{"42~r2." + strings.TrimPrefix(content, "r1."), false},
+		{content[:len(content)-1], false},
+		{Sum{1, 3}.Version("42"), false},
+		{sum.Version("") + "~" + Sum{1, 3}.Version(""), false},
+	}
+	for _, test := range tests {
+		if got := sum.SameVersion(test.version); got != test.want {
+			t.Errorf("SameVersion(%q) of %q: got %t, want %t", test.version, content, got, test.want)
+		}
+	}
+	if got, want := sum.Version("a~b"), "a~b~"+content; got != want {
+		t.Errorf("Version with the origin's: got %q, want %q", got, want)
+	}
+}
+
+func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	watch.SubscribeAll(acme)
+	apply := func(system string) *Type {
+		o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
+		return o.typ()
+	}
+	before, seq := apply("1"), o.view.Head().Seq
+	awake(watch)
+	after := apply("2~beta")
+	if after.System() != "2~beta" || before.System() != "1" {
+		t.Errorf("system version: got %q and %q", before.System(), after.System())
+	}
+	if after.Members.Sum() != before.Members.Sum() || o.view.Head().Seq != seq || awake(watch) {
+		t.Error("another system version changed what a client is told")
+	}
+}
+
+func TestTypeSystemIsOfTheSetThatChangedLast(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "n")
+	o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
+	o.Apply(Named, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
+	if got := o.typ().System(); got != "n1" {
+		t.Errorf("the named changed last: got %q, want n1", got)
+	}
+	o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: "m2", Resources: []*wire.Resource{o.resource("a", "2", "y")}})
+	if got := o.typ().System(); got != "m2" {
+		t.Errorf("the members changed last: got %q, want m2", got)
+	}
+}
+
+func TestB2_TTLsAndHeartbeatsDoNotEnter(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.put(Members, "a", "1", "x")
+	plain := o.typ().Members.Sum()
+	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+	if s := &o.typ().Members; s.Sum() != plain || s.TTLs() != 1 || s.Count() != 1 {
+		t.Errorf("with a TTL: got version %v, %d TTLs, %d resources; want %v, 1, 1", s.Sum(), s.TTLs(), s.Count(), plain)
+	}
+	o.put(Members, "a", "2", "x")
+	if s := &o.typ().Members; s.Sum() != plain || s.TTLs() != 0 {
+		t.Errorf("without it again: got version %v, %d TTLs; want %v, 0", s.Sum(), s.TTLs(), plain)
+	}
+}
+
+// drawSet draws a set: content by name.
+func drawSet(t *rapid.T, label string) map[string]string {
+	return rapid.MapOfN(rapid.StringMatching("[a-f]{1,2}"), rapid.StringMatching("[x-z]"), 0, 6).Draw(t, label)
+}
+
+// feed brings an origin's members to a set by some way of its own: batches,
+// order, resends, detours.
+func feed(t *rapid.T, o *origin, want map[string]string) {
+	detour := drawSet(t, "detour")
+	version := func(content string) string {
+		if o.view.cfg.VersionSource == FromOrigin {
+			return "v" + content // there, versions are hashes of content
+		}
+		return rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "version")
+	}
+	for _, name := range rapid.Permutation(slices.Sorted(maps.Keys(detour))).Draw(t, "on the detour") {
+		o.put(Members, name, version(detour[name]), detour[name])
+	}
+	u := wire.Update{TypeURL: o.typeURL}
+	send := func() {
+		o.Apply(Members, u)
+		u = wire.Update{TypeURL: o.typeURL, SystemVersion: fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "system"))}
+	}
+	for name := range detour {
+		if _, stays := want[name]; !stays {
+			u.Removed = append(u.Removed, name)
+		}
+	}
+	for _, name := range rapid.Permutation(slices.Sorted(maps.Keys(want))).Draw(t, "order") {
+		u.Resources = append(u.Resources, o.resource(name, version(want[name]), want[name]))
+		if rapid.Bool().Draw(t, "batch ends") {
+			send()
+		}
+	}
+	send()
+}
+
+// TestB2_EqualSetsHaveEqualVersions is the equivalence: two views that got there
+// in different ways have the same version if and only if they hold the same.
+func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		source := rapid.SampledFrom([]VersionSource{FromContent, FromOrigin}).Draw(t, "source")
+		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source, Interner: new(Interner)})
+		a, b := drawSet(t, "a"), drawSet(t, "b")
+		if rapid.Bool().Draw(t, "equal") {
+			b = a
+		}
+		feed(t, one, a)
+		feed(t, two, b)
+		got := one.typ().Members.Sum().Version("") == two.typ().Members.Sum().Version("")
+		if want := maps.Equal(a, b); got != want {
+			t.Fatalf("%v and %v: got equal versions %t, want %t", a, b, got, want)
+		}
+	})
+}
+
+func TestR026_ReplicasAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		set := drawSet(t, "set")
+		replicas := []*origin{newOrigin(t, Config{}), newOrigin(t, Config{}), newOrigin(t, Config{Interner: new(Interner)})}
+		for _, o := range replicas {
+			feed(t, o, set)
+		}
+		for i, o := range replicas[1:] {
+			got, want := &o.typ().Members, &replicas[0].typ().Members
+			if got.Sum() != want.Sum() || got.Count() != want.Count() {
+				t.Fatalf("replica %d: got version %v of %d resources, want %v of %d", i+1, got.Sum(), got.Count(), want.Sum(), want.Count())
+			}
+			if !want.Sum().SameVersion(got.Sum().Version("other")) {
+				t.Fatalf("replica 0 does not accept the version of replica %d", i+1)
+			}
+		}
+	})
+}
+
+// TestR026_OriginVersionsAgree: a replica that saw a version pass agrees with one
+// that came later, also if versions are the origin's own.
+func TestR026_OriginVersionsAgree(t *testing.T) {
+	for _, source := range []VersionSource{FromContent, FromOrigin} {
+		early, late := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source})
+		early.put(Members, "a", "1", "same")
+		early.put(Members, "a", "2", "same")
+		late.put(Members, "a", "2", "same")
+		if got, want := early.typ().Members.Sum(), late.typ().Members.Sum(); got != want {
+			t.Errorf("source %d: got %v on the replica that saw both versions, want %v", source, got, want)
+		}
+		early.remove(Members, "a")
+		if got := early.typ().Members.Sum(); got != (Sum{}) {
+			t.Errorf("source %d: got %v of nothing, want zero", source, got)
+		}
+	}
+}
+
+func TestB2_FromOrigin(t *testing.T) {
+	v := func(source VersionSource, version, content string) string {
+		o := newOrigin(t, Config{VersionSource: source})
+		o.put(Members, "a", version, content)
+		return o.typ().Members.Sum().Version("")
+	}
+	tests := []struct {
+		what string
+		a, b string
+		same bool
+	}{
+		{"content decides, not the version", v(FromContent, "1", "x"), v(FromContent, "2", "x"), true},
+		{"content decides, under one version", v(FromContent, "1", "x"), v(FromContent, "1", "y"), false},
+		{"the origin's version decides, not the content", v(FromOrigin, "1", "x"), v(FromOrigin, "1", "y"), true},
+		{"the origin's version decides, for one content", v(FromOrigin, "1", "x"), v(FromOrigin, "2", "x"), false},
+		{"without a version the content decides", v(FromOrigin, "", "x"), v(FromOrigin, "", "y"), false},
+		{"without a version both sources agree", v(FromOrigin, "", "x"), v(FromContent, "", "x"), true},
+	}
+	for _, test := range tests {
+		if got := test.a == test.b; got != test.same {
+			t.Errorf("%s: got equal %t, want %t", test.what, got, test.same)
+		}
+	}
+}
+
+func TestB2_NameAndTypeEnter(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.put(Members, "a", "1", "x")
+	a := o.typ().Members.Sum()
+	o.remove(Members, "a")
+	o.put(Members, "b", "1", "x")
+	b := o.typ().Members.Sum()
+	o.typeURL = other
+	o.put(Members, "a", "1", "x")
+	if c := o.typ().Members.Sum(); a == b || a == c || b == c {
+		t.Errorf("one content under other names and types: got versions %v, %v, %v", a, b, c)
+	}
+}
+
+// TestB2_WithoutBody: an unresolved alias is in no SotW set.
+func TestB2_WithoutBody(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+		decoded(t, acme, &discoverypb.Resource{Name: "a", Version: "1", Aliases: []string{"b"}}),
+	}})
+	if got := o.typ().Members.Sum(); got != (Sum{}) {
+		t.Errorf("got %v, want zero", got)
+	}
+}
+
+func TestR023_AChangeChangesTheVersion(t *testing.T) {
+	o := newOrigin(t, Config{})
+	for i := range 100 {
+		o.put(Members, fmt.Sprint("r", i), "1", "x")
+	}
+	seen := map[Sum]string{}
+	look := func(after string) {
+		sum := o.typ().Members.Sum()
+		if before, twice := seen[sum]; twice {
+			t.Errorf("after %s: the version is that after %s", after, before)
+		}
+		seen[sum] = after
+	}
+	look("the beginning")
+	o.put(Members, "r50", "1", "y")
+	look("a change of content under one version")
+	o.put(Members, "r100", "1", "x")
+	look("an addition")
+	o.remove(Members, "r7")
+	look("a removal")
+	o.put(Members, "r7", "9", "x")
+	o.remove(Members, "r100")
+	o.put(Members, "r50", "2", "x")
+	if got := seen[o.typ().Members.Sum()]; got != "the beginning" {
+		t.Errorf("with the content of the beginning: got the version after %q", got)
+	}
+}
+
+func TestR024_VersionsAreSeparatePerType(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.put(Members, "a", "1", "x")
+	before := o.typ()
+	o.typeURL = other
+	o.put(Members, "a", "1", "x")
+	o.put(Members, "a", "2", "y")
+	if after := o.view.Head().Type(acme); after != before {
+		t.Error("a change of one type made a new version of another")
+	}
+	if got := o.typ().Members.Sum(); got == before.Members.Sum() {
+		t.Error("two types have one version")
+	}
+}

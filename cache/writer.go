@@ -1,0 +1,493 @@
+package cache
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Writer changes a view. All its methods belong to one goroutine. Each
+// publishes a new head if it changed anything, and then wakes the streams that
+// the change concerns.
+type Writer struct {
+	view  *View
+	wakes []*Watch // reused
+	tombs map[string][]tomb
+
+	// aliases says under which further names the set of the named holds a
+	// resource: type URL, resource name, names.
+	aliases map[string]map[string][]*Name
+}
+
+// tomb is a removal among the members that wildcard streams may not have seen.
+type tomb struct {
+	name *Name
+	seq  Seq
+	at   time.Time
+}
+
+// Kind names one of a type's two sets.
+type Kind int
+
+// The sets of a type.
+const (
+	Members Kind = iota
+	Named
+)
+
+// A Change says what an Apply did.
+type Change struct {
+	Seen    int      // resources that the set accepts, changed or not
+	Changed int      // resources new or with other content
+	New     int      // of these, new ones
+	Removed int      // resources that were there
+	Ignored int      // resources that nobody asked for (R096)
+	Same    int      // resources resent with the version that the set had
+	Reused  []string // names whose content changed under an unchanged version (B.2)
+}
+
+// View returns the view that the writer writes to.
+func (w *Writer) View() *View { return w.view }
+
+// Apply records what an origin said of a type. Among the named, what nobody
+// asked for is ignored (R096); unknown removals among the members are ignored
+// (R069). Content that is already there changes nothing that a client would be
+// told, whatever its version (R040).
+func (w *Writer) Apply(kind Kind, u wire.Update) Change {
+	a := w.begin(u.TypeURL)
+	set := &a.typ.Members
+	if kind == Named {
+		set = &a.typ.Named
+	}
+	set.system = u.SystemVersion
+	if u.ControlPlane != "" {
+		a.head.Origin = u.ControlPlane
+	}
+	for _, r := range u.Resources {
+		a.add(kind, set, r)
+	}
+	for _, name := range u.Removed {
+		a.remove(kind, set, name)
+	}
+	set.compact()
+	w.publish(a)
+	return a.change
+}
+
+// An apply is one change of a head in the making. The index is locked from begin
+// to publish.
+type apply struct {
+	w      *Writer
+	head   *Head // the new one
+	typ    *Type // of head, owned
+	index  *indexType
+	edit   *edit
+	change Change
+	dirty  bool // the members changed: wake the wildcards
+}
+
+// begin locks the index and copies what is about to change.
+func (w *Writer) begin(typeURL string) *apply {
+	x := &w.view.index
+	x.mu.Lock()
+	w.wakes = w.wakes[:0]
+	old := w.view.head.Load()
+	head := *old
+	head.types = maps.Clone(old.types)
+	typ := *old.Type(typeURL)
+	typ.URL, typ.shared = typeURL, new(memo)
+	head.types[typeURL] = &typ
+	return &apply{w: w, head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
+}
+
+// publish makes the new head visible, and only then wakes its readers.
+func (w *Writer) publish(a *apply) {
+	x := &w.view.index
+	if a.dirty {
+		for _, wc := range a.index.wildcards {
+			w.wakes = append(w.wakes, wc.watch)
+		}
+	}
+	w.view.head.Store(a.head)
+	x.mu.Unlock()
+	for i, watch := range w.wakes {
+		watch.wake()
+		w.wakes[i] = nil
+	}
+}
+
+func (a *apply) next() Seq {
+	a.head.Seq++
+	return a.head.Seq
+}
+
+func (a *apply) add(kind Kind, set *Set, r *wire.Resource) {
+	if !r.HasBody() && len(r.Aliases) == 0 {
+		return // a heartbeat: nothing to hold, nothing to tell (R106)
+	}
+	if in := a.w.view.cfg.Interner; in != nil {
+		r = in.Intern(r)
+	}
+	if kind == Members {
+		a.change.Seen++
+		a.put(kind, set, a.index.name(r.Name), r)
+		return
+	}
+	known := false
+	for text := range names(r) {
+		if n := a.index.names[text]; n != nil && n.tracked {
+			known = true
+			a.put(kind, set, n, r)
+		}
+	}
+	if known {
+		a.change.Seen++
+	} else {
+		a.change.Ignored++
+	}
+}
+
+// names yields what a resource may be subscribed by (R092).
+func names(r *wire.Resource) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		if !yield(r.Name) {
+			return
+		}
+		for _, alias := range r.Aliases {
+			if alias != r.Name && !yield(alias) {
+				return
+			}
+		}
+	}
+}
+
+func (a *apply) put(kind Kind, set *Set, n *Name, r *wire.Resource) {
+	old := set.Get(n)
+	// An alias may come to stand for another resource with the same bytes.
+	same := old.Present() && old.Resource.Name == r.Name
+	if same && old.Resource.SameContent(r) {
+		if old.Resource.OriginVersion == r.OriginVersion {
+			a.change.Same++
+			return
+		}
+		again := old.withVersion(r)
+		again.Leaf = a.w.view.cfg.VersionSource.leaf(a.typ.URL, r)
+		set.put(a.edit, again)
+		return
+	}
+	e := &Entry{Name: n, Seq: a.next(), Resource: r, Leaf: a.w.view.cfg.VersionSource.leaf(a.typ.URL, r)}
+	e.since, e.born = e.Seq, e.Seq
+	if seen, since := a.typ.Lookup(n); seen.shows(r) {
+		e.since = since
+	}
+	if old == nil {
+		n.entries++
+	}
+	if v := r.OriginVersion; same && v != "" && v == old.Resource.OriginVersion {
+		a.change.Reused = append(a.change.Reused, n.text)
+		a.head.Reused = true
+	}
+	if old.Present() {
+		e.born = old.born
+	} else {
+		a.change.New++
+	}
+	a.change.Changed++
+	set.put(a.edit, e)
+	a.unalias(old)
+	if n.text != r.Name {
+		a.alias(set, n, r.Name)
+	}
+	a.touched(kind, n)
+}
+
+// alias records that a resource is held under another name.
+func (a *apply) alias(set *Set, n *Name, resource string) {
+	set.aliased = true
+	of := a.w.aliases[a.typ.URL]
+	if of == nil {
+		of = make(map[string][]*Name)
+		a.w.aliases[a.typ.URL] = of
+	}
+	if !slices.Contains(of[resource], n) {
+		of[resource] = append(of[resource], n)
+	}
+}
+
+// unalias undoes alias for what an entry holds, or held last.
+func (a *apply) unalias(old *Entry) {
+	if old == nil {
+		return
+	}
+	r := cmp.Or(old.Resource, old.Prior)
+	if r == nil || r.Name == old.Name.text {
+		return
+	}
+	of := a.w.aliases[a.typ.URL]
+	left := slices.DeleteFunc(of[r.Name], func(n *Name) bool { return n == old.Name })
+	if len(left) == 0 {
+		delete(of, r.Name)
+		return
+	}
+	of[r.Name] = left
+}
+
+// remove records that the origin has no such resource.
+func (a *apply) remove(kind Kind, set *Set, text string) {
+	n := a.index.names[text]
+	if kind == Members {
+		if n == nil {
+			return
+		}
+		if old := set.Get(n); old.Present() {
+			a.bury(set, old)
+		}
+		return
+	}
+	// Those who subscribed by an alias held the same resource.
+	for _, alias := range a.w.aliases[a.typ.URL][text] {
+		if e := set.Get(alias); e.Present() && e.Resource.Name == text {
+			a.absent(set, alias, e)
+		}
+	}
+	delete(a.w.aliases[a.typ.URL], text)
+	if n == nil || !n.tracked {
+		return
+	}
+	a.absent(set, n, set.Get(n))
+}
+
+// bury replaces a member by its tombstone.
+func (a *apply) bury(set *Set, old *Entry) {
+	e := a.removal(old)
+	set.put(a.edit, e)
+	a.w.tombs[a.typ.URL] = append(a.w.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
+	a.change.Removed++
+	a.touched(Members, e.Name)
+	a.uncover(old)
+}
+
+// uncover makes news of what the set of the named says of a name, if until now
+// readers saw a member instead, which goes. It needs a sequence of its own: the
+// member's tombstone may be forgotten before they look.
+func (a *apply) uncover(member *Entry) {
+	named := a.typ.Named.Get(member.Name)
+	if named == nil || named.Present() && named.Seq > member.Seq {
+		return
+	}
+	seen := *named
+	seen.Seq = a.next()
+	seen.since = seen.Seq
+	if named.shows(member.Resource) {
+		seen.since = member.since
+	}
+	a.typ.Named.put(a.edit, &seen)
+	a.typ.Named.compact()
+	a.touched(Named, seen.Name)
+}
+
+// absent records that a name does not exist. To say so again on another
+// connection is no change, but streams that could not be told before now can.
+func (a *apply) absent(set *Set, n *Name, old *Entry) {
+	switch {
+	case old == nil:
+		n.entries++
+		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.head.epoch})
+	case old.Present():
+		a.change.Removed++
+		e := a.removal(old)
+		e.Prior = old.Resource
+		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.Members.Get(n).shows(seen.Resource) {
+			e.since = since
+		}
+		set.put(a.edit, e)
+	default:
+		again := *old
+		again.epoch = a.head.epoch
+		set.put(a.edit, &again)
+	}
+	a.touched(Named, n)
+}
+
+func (a *apply) removal(old *Entry) *Entry {
+	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.head.epoch, Leaf: old.Leaf}
+	e.since = e.Seq
+	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType {
+		e.Prior = old.Resource
+	}
+	return e
+}
+
+// touched wakes who watches the name.
+func (a *apply) touched(kind Kind, n *Name) {
+	a.w.wakes = a.w.view.index.watchersOf(n, a.w.wakes)
+	if kind == Members {
+		a.dirty = true
+	}
+}
+
+// SetPhase records how much is known of the members of a type.
+func (w *Writer) SetPhase(typeURL string, p Phase) {
+	if w.view.Head().Type(typeURL).Phase == p {
+		return
+	}
+	a := w.begin(typeURL)
+	a.typ.Phase, a.dirty = p, true
+	w.publish(a)
+}
+
+// SetConnected records whether the origin's stream is up. What was absent on an
+// earlier connection counts as unknown until it is said again (B.7). Names
+// that streams wait for are asked anew.
+func (w *Writer) SetConnected(up bool) {
+	x := &w.view.index
+	x.mu.Lock()
+	head := *w.view.head.Load()
+	if head.Connected == up {
+		x.mu.Unlock()
+		return
+	}
+	head.Connected, head.Since = up, time.Now()
+	if up {
+		head.epoch++
+	}
+	for _, t := range x.types {
+		for _, n := range t.names {
+			n.asked.Store(0)
+		}
+	}
+	wakes := x.all(nil)
+	w.view.head.Store(&head)
+	x.mu.Unlock()
+	for _, watch := range wakes {
+		watch.wake()
+	}
+}
+
+// Asked records that the origin has been asked for names; at the zero time, that
+// it no longer is.
+func (w *Writer) Asked(names []*Name, at time.Time) {
+	stamp := int64(0)
+	if !at.IsZero() {
+		stamp = at.UnixNano()
+	}
+	for _, n := range names {
+		n.asked.Store(stamp)
+	}
+}
+
+// Demand returns a channel that receives when TakeDemand has something to
+// return.
+func (w *Writer) Demand() <-chan struct{} { return w.view.index.poke }
+
+// TakeDemand returns what streams began or ceased to want since the last call.
+// A name that is returned as wanted stays known, and its resource is accepted,
+// until Forget.
+func (w *Writer) TakeDemand() []Demand {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	taken := x.demand
+	x.demand = nil
+	for i := range taken {
+		d := &taken[i]
+		t := x.types[d.TypeURL]
+		if d.Name == nil {
+			t.queued = false
+			d.Wanted = len(t.wildcards) > 0
+			continue
+		}
+		d.Name.queued = false
+		d.Wanted = len(d.Name.watchers) > 0
+		if d.Wanted {
+			d.Name.tracked = true
+		}
+	}
+	return slices.DeleteFunc(taken, func(d Demand) bool {
+		if d.Name == nil || d.Wanted || d.Name.tracked {
+			return false
+		}
+		x.types[d.TypeURL].release(d.Name) // came and went between two calls
+		return true
+	})
+}
+
+// Forget drops names that linger no longer, with what the set of the named holds
+// of them. It returns those that it kept because a stream wants them again.
+func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
+	a := w.begin(typeURL)
+	set := &a.typ.Named
+	for _, n := range names {
+		if len(n.watchers) > 0 {
+			kept = append(kept, n)
+			continue
+		}
+		n.tracked = false
+		if e := set.Get(n); e != nil {
+			set.drop(a.edit, e)
+			a.unalias(e)
+			n.entries--
+		}
+		a.index.release(n)
+	}
+	set.compact()
+	w.publish(a)
+	return kept
+}
+
+// ForgetMembers drops the members of a type and reports whether it did: not if a
+// stream wants them again.
+func (w *Writer) ForgetMembers(typeURL string) bool {
+	a := w.begin(typeURL)
+	forget := len(a.index.wildcards) == 0
+	if forget {
+		for e := range a.typ.Members.Since(0) {
+			if e.Present() {
+				a.uncover(e)
+			}
+			e.Name.entries--
+			a.index.release(e.Name)
+		}
+		a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
+		a.typ.Phase = Unknown
+		delete(w.tombs, typeURL)
+	}
+	w.publish(a)
+	return forget
+}
+
+// Trim forgets removals that every wildcard stream was told of, or that are too
+// old. Call it now and then.
+func (w *Writer) Trim(now time.Time) {
+	for typeURL, tombs := range w.tombs {
+		if len(tombs) > 0 {
+			w.trim(typeURL, now)
+		}
+	}
+}
+
+func (w *Writer) trim(typeURL string, now time.Time) {
+	a := w.begin(typeURL)
+	passed := ^Seq(0)
+	for _, wc := range a.index.wildcards {
+		passed = min(passed, Seq(wc.passed.Load()))
+	}
+	set, tombs := &a.typ.Members, w.tombs[typeURL]
+	old := now.Add(-w.view.cfg.TombstoneAge)
+	for len(tombs) > 0 && (tombs[0].seq <= passed || tombs[0].at.Before(old)) {
+		t := tombs[0]
+		tombs = tombs[1:]
+		if e := set.Get(t.name); e != nil && e.Seq == t.seq {
+			set.drop(a.edit, e)
+			set.floor = t.seq
+			t.name.entries--
+			a.index.release(t.name)
+		}
+	}
+	w.tombs[typeURL] = tombs
+	set.compact()
+	w.publish(a)
+}

@@ -1,0 +1,672 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+func TestR040_SameContentChangesNothing(t *testing.T) {
+	tests := []struct {
+		what, version string
+		want          Change
+	}{
+		{"same version", "1", Change{Seen: 1, Same: 1}},
+		{"other version", "2", Change{Seen: 1}},
+		{"no version", "", Change{Seen: 1}},
+	}
+	for _, kind := range []Kind{Members, Named} {
+		for _, test := range tests {
+			o := newOrigin(t, Config{})
+			watch := o.view.Watch()
+			watch.SubscribeAll(acme)
+			o.want(watch, "a")
+			wantChange(t, o.put(kind, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
+			if !awake(watch) {
+				t.Errorf("kind %d, %s: a new resource woke nobody", kind, test.what)
+			}
+			before := o.view.Head()
+			wantChange(t, o.put(kind, "a", test.version, "x"), test.want)
+			if awake(watch) {
+				t.Errorf("kind %d, %s: a resend woke a stream", kind, test.what)
+			}
+			after := o.view.Head()
+			if after.Seq != before.Seq || after.Reused {
+				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq, after.Reused, before.Seq)
+			}
+			e, seq := after.Type(acme).Lookup(o.name("a"))
+			if old, _ := before.Type(acme).Lookup(o.name("a")); seq != old.Seq || !old.HasVersion("1") {
+				t.Errorf("kind %d, %s: got the change at %d, want %d", kind, test.what, seq, old.Seq)
+			}
+			if version := o.resource("a", test.version, "x").Version; !e.HasVersion("1") || !e.HasVersion(version) || e.Resource.Version != version {
+				t.Errorf("kind %d, %s: the entry must satisfy both versions and carry the new one, has %q", kind, test.what, e.Resource.Version)
+			}
+		}
+	}
+}
+
+func TestR040_RemovedTwice(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	watch.SubscribeAll(acme)
+	o.put(Members, "a", "1", "x")
+	wantChange(t, o.remove(Members, "a"), Change{Removed: 1})
+	awake(watch)
+	seq := o.view.Head().Seq
+	wantChange(t, o.remove(Members, "a"), Change{})
+	if awake(watch) || o.view.Head().Seq != seq {
+		t.Error("a removal of what is gone changed something")
+	}
+}
+
+func TestR069_UnknownRemovalIgnored(t *testing.T) {
+	for _, kind := range []Kind{Members, Named} {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		watch.SubscribeAll(acme)
+		o.want(watch, "a")
+		o.put(Members, "a", "1", "x")
+		awake(watch)
+		before := o.view.Head()
+		wantChange(t, o.remove(kind, "nope", "never"), Change{})
+		after := o.view.Head()
+		if awake(watch) || after.Seq != before.Seq || after.Type(acme).Members.Sum() != before.Type(acme).Members.Sum() || o.knows("nope") {
+			t.Errorf("kind %d: the removal of an unknown name did something", kind)
+		}
+	}
+}
+
+func TestR096_UnwantedIsIgnored(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	unwanted := func(when string) {
+		t.Helper()
+		seq := o.view.Head().Seq
+		wantChange(t, o.put(Named, "a", "1", "x"), Change{Seen: 0, Ignored: 1})
+		wantChange(t, o.remove(Named, "a"), Change{})
+		if awake(watch) || o.view.Head().Seq != seq || o.typ().Named.Count() != 0 || len(told(o.typ().Named.Since(0))) != 0 {
+			t.Errorf("%s: an unwanted resource did something", when)
+		}
+	}
+	unwanted("never subscribed")
+	if o.knows("a") {
+		t.Error("an unwanted resource left its name behind")
+	}
+	names := watch.Subscribe(acme, []string{"a"})
+	unwanted("not yet asked for")
+	o.TakeDemand()
+	wantChange(t, o.put(Named, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
+	awake(watch)
+	watch.Unsubscribe(acme, names)
+	o.TakeDemand()
+	wantChange(t, o.put(Named, "a", "2", "y"), Change{Seen: 1, Changed: 1}) // it lingers (B.6)
+	if awake(watch) {
+		t.Error("a stream that unsubscribed was woken")
+	}
+	o.Forget(acme, names)
+	unwanted("forgotten")
+	wantChange(t, o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+		o.resource("b", "1", "x"), o.resource("c", "1", "x", "d"),
+	}}), Change{Ignored: 2})
+}
+
+func TestB2_VersionReuse(t *testing.T) {
+	type put struct{ name, version, content string }
+	tests := []struct {
+		what string
+		puts []put
+		want []string // reused
+	}{
+		{"other content under other versions", []put{{"a", "1", "x"}, {"a", "2", "y"}}, nil},
+		{"other content under one version", []put{{"a", "1", "x"}, {"a", "1", "y"}}, []string{"a"}},
+		{"content without versions", []put{{"a", "", "x"}, {"a", "", "y"}}, nil},
+		{"two resources with one version", []put{{"a", "1", "x"}, {"b", "1", "y"}}, nil},
+		{"one content under one version", []put{{"a", "1", "x"}, {"a", "1", "x"}}, nil},
+		{"C36: a counter that began anew", []put{{"a", "1", "x"}, {"a", "2", "y"}, {"a", "1", "z"}, {"a", "1", "y"}}, []string{"a"}},
+	}
+	for _, test := range tests {
+		for _, kind := range []Kind{Members, Named} {
+			o := newOrigin(t, Config{})
+			o.want(o.view.Watch(), "a", "b")
+			var got []string
+			for _, p := range test.puts {
+				got = append(got, o.put(kind, p.name, p.version, p.content).Reused...)
+			}
+			if !slices.Equal(got, test.want) || o.view.Head().Reused != (len(test.want) > 0) {
+				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got, o.view.Head().Reused, test.want)
+			}
+		}
+	}
+}
+
+// TestB2_ReuseNeedsOneResource: an alias that comes to stand for another resource
+// says nothing about versions.
+func TestB2_ReuseNeedsOneResource(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "alias")
+	o.put(Named, "x", "1", "x", "alias")
+	change := o.put(Named, "y", "1", "y", "alias")
+	if len(change.Reused) != 0 || o.view.Head().Reused {
+		t.Errorf("got reused %q", change.Reused)
+	}
+}
+
+// TestC36_EqualVersionDoesNotHideContent: content that differs is news, whatever
+// its version says.
+func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	watch.SubscribeAll(acme)
+	o.put(Members, "a", "1", "x")
+	awake(watch)
+	seq := o.view.Head().Seq
+	o.put(Members, "a", "1", "y")
+	if got := told(o.typ().Members.Since(seq)); !awake(watch) || !slices.Equal(got, []string{"a"}) {
+		t.Errorf("other content under one version: got %q in the log, want a", got)
+	}
+}
+
+func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	n := o.want(watch, "a")[0]
+	absent := func(when string, want bool) {
+		t.Helper()
+		h := o.view.Head()
+		e, _ := h.Type(acme).Lookup(n)
+		if got := h.Absent(e); got != want {
+			t.Errorf("%s: got absent %t, want %t", when, got, want)
+		}
+	}
+	woken := func(when string) {
+		t.Helper()
+		if !awake(watch) {
+			t.Errorf("%s: the stream was not woken", when)
+		}
+	}
+	absent("nothing said", false)
+	wantChange(t, o.remove(Named, "a"), Change{})
+	woken("said")
+	absent("said", true)
+	_, seq := o.typ().Lookup(n)
+	o.SetConnected(false)
+	woken("disconnected")
+	absent("disconnected", false)
+	o.SetConnected(true)
+	woken("connected again")
+	absent("connected again", false)
+	o.remove(Named, "a")
+	woken("said again")
+	absent("said again", true)
+	if _, again := o.typ().Lookup(n); again != seq {
+		t.Errorf("said again: got the change at %d, want %d: a stream that was told knows it", again, seq)
+	}
+	o.put(Named, "a", "1", "x")
+	woken("there after all")
+	absent("there after all", false)
+	o.remove(Named, "a")
+	absent("removed", true)
+	if h := o.view.Head(); h.Absent(nil) {
+		t.Error("nil: got absent, want unknown")
+	}
+}
+
+func TestSetConnectedTwiceIsNoChange(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	head := o.view.Head()
+	o.SetConnected(true)
+	if awake(watch) || o.view.Head() != head {
+		t.Error("connected, as before: something changed")
+	}
+}
+
+func TestAskedEndsWithTheConnection(t *testing.T) {
+	o := newOrigin(t, Config{})
+	n := o.want(o.view.Watch(), "a")
+	if at := n[0].Asked(); !at.IsZero() {
+		t.Errorf("not asked: got %v, want zero", at)
+	}
+	at := time.Unix(1234, 5678)
+	o.Asked(n, at)
+	if got := n[0].Asked(); !got.Equal(at) {
+		t.Errorf("asked: got %v, want %v", got, at)
+	}
+	o.SetConnected(false)
+	if at := n[0].Asked(); !at.IsZero() {
+		t.Errorf("disconnected: got %v, want zero", at)
+	}
+}
+
+func TestSetPhaseWakesWildcards(t *testing.T) {
+	o := newOrigin(t, Config{})
+	all, named := o.view.Watch(), o.view.Watch()
+	all.SubscribeAll(acme)
+	o.want(named, "a")
+	if got := o.typ().Phase; got != Unknown || got.String() != "unknown" {
+		t.Errorf("at first: got %v, want unknown", got)
+	}
+	for _, p := range []Phase{Settled, Confirmed} {
+		o.SetPhase(acme, p)
+		if got := o.typ().Phase; got != p || !awake(all) || awake(named) {
+			t.Errorf("got phase %v, want %v, and only the wildcard woken", got, p)
+		}
+		head := o.view.Head()
+		o.SetPhase(acme, p)
+		if awake(all) || o.view.Head() != head {
+			t.Errorf("%v again: something changed", p)
+		}
+	}
+}
+
+func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
+	for _, kind := range []Kind{Members, Named} {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		watch.SubscribeAll(acme)
+		o.want(watch, "a", "unknown")
+		o.put(kind, "a", "1", "x")
+		awake(watch)
+		before := o.view.Head()
+		u := wire.Update{TypeURL: acme}
+		for _, name := range []string{"a", "unknown", "unwanted"} {
+			u.Resources = append(u.Resources, decoded(t, acme, &discoverypb.Resource{Name: name, Version: "1"}))
+		}
+		wantChange(t, o.Apply(kind, u), Change{})
+		after := o.view.Head()
+		e, _ := after.Type(acme).Lookup(o.name("a"))
+		if awake(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.Reused || o.knows("unwanted") {
+			t.Errorf("kind %d: a heartbeat changed something, the content is %q", kind, contentOf(e))
+		}
+	}
+}
+
+func TestR092_Aliases(t *testing.T) {
+	o := newOrigin(t, Config{})
+	byAlias, byName, byBoth, apart := o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()
+	o.want(byAlias, "alias")
+	o.want(byName, "real")
+	o.want(byBoth, "real", "alias")
+	o.want(apart, "further")
+	woken := func(when string, want ...bool) {
+		t.Helper()
+		if got := []bool{awake(byAlias), awake(byName), awake(byBoth), awake(apart)}; !slices.Equal(got, want) {
+			t.Errorf("%s: got woken %t, want %t", when, got, want)
+		}
+	}
+	holds := func(when, name, want string) {
+		t.Helper()
+		e, _ := o.typ().Lookup(o.name(name))
+		if got := contentOf(e); got != want || e.Present() && e.Resource.Name != "real" || e != nil && e.Prior != nil && e.Prior.Name != "real" {
+			t.Errorf("%s: %s: got %q, want %q", when, name, got, want)
+		}
+	}
+	if o.typ().Named.Aliased() {
+		t.Error("got aliased before there was an alias")
+	}
+	if change := o.put(Named, "real", "1", "x", "alias", "unwanted"); change.Seen != 1 || change.Ignored != 0 {
+		t.Errorf("got %+v, want one resource seen", change)
+	}
+	woken("put", true, true, true, false)
+	holds("put", "alias", "x")
+	holds("put", "real", "x")
+	if !o.typ().Named.Aliased() || o.knows("unwanted") {
+		t.Errorf("got aliased %t, unwanted alias known %t; want true, false", o.typ().Named.Aliased(), o.knows("unwanted"))
+	}
+	o.put(Named, "real", "2", "y", "alias", "alias", "real")
+	holds("changed", "alias", "y")
+	holds("changed", "real", "y")
+	woken("changed", true, true, true, false)
+	o.remove(Named, "real")
+	woken("removed", true, true, true, false)
+	holds("removed", "alias", "-")
+	holds("removed", "real", "-")
+	if o.typ().Named.Count() != 0 || o.typ().Named.Sum() != (Sum{}) {
+		t.Errorf("removed: got %d resources, want 0", o.typ().Named.Count())
+	}
+	o.put(Named, "real", "3", "z", "alias")
+	holds("back", "alias", "z")
+	o.remove(Named, "real")
+	holds("removed again", "alias", "-")
+	o.put(Named, "real", "4", "z", "alias")
+	woken("back again", true, true, true, false)
+	o.remove(Named, "alias") // the origin calls it by the name that was asked for
+	woken("alias removed", true, false, true, false)
+	holds("alias removed", "alias", "-")
+	holds("alias removed", "real", "z")
+}
+
+// TestR092_AliasOnly: nobody named the resource itself; it is there, and goes, all
+// the same.
+func TestR092_AliasOnly(t *testing.T) {
+	o := newOrigin(t, Config{})
+	n := o.want(o.view.Watch(), "alias")[0]
+	wantChange(t, o.put(Named, "real", "1", "x", "alias"), Change{Seen: 1, Changed: 1, New: 1})
+	if o.knows("real") {
+		t.Error("the resource's own name is known, though nobody named it")
+	}
+	wantChange(t, o.remove(Named, "real"), Change{Removed: 1})
+	if e, _ := o.typ().Lookup(n); contentOf(e) != "-" || e.Prior == nil || e.Prior.Name != "real" {
+		t.Errorf("removed: got %+v", e)
+	}
+}
+
+// TestR092_AliasMoves: an alias that comes to stand for another resource is news,
+// even if the bytes are the same; and the first one's removal does not touch it.
+func TestR092_AliasMoves(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	n := o.want(watch, "alias")[0]
+	o.put(Named, "one", "1", "same", "alias")
+	awake(watch)
+	o.put(Named, "two", "1", "same", "alias")
+	if e, _ := o.typ().Lookup(n); !awake(watch) || e.Resource.Name != "two" {
+		t.Errorf("moved: got resource %q, want two, and the stream woken", e.Resource.Name)
+	}
+	o.remove(Named, "one")
+	if e, _ := o.typ().Lookup(n); !e.Present() {
+		t.Error("the alias went with a resource that it stands for no longer")
+	}
+	o.remove(Named, "two")
+	if e, _ := o.typ().Lookup(n); e.Present() {
+		t.Error("the alias stayed without its resource")
+	}
+}
+
+// TestR092_AliasesAreForgotten: VHDS has Envoys ask for one alias after another;
+// nothing of them may stay.
+func TestR092_AliasesAreForgotten(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	for i := range 100 {
+		host := "host" + fmt.Sprint(i)
+		names := o.want(watch, "real/"+host)
+		if i%2 == 0 {
+			o.put(Named, "real", "1", "x", "real/"+host)
+		} else {
+			o.put(Named, host, "1", "x", "real/"+host)
+			o.put(Named, host+"'", "1", "x", "real/"+host)
+		}
+		watch.Unsubscribe(acme, names)
+		o.TakeDemand()
+		o.Forget(acme, names)
+	}
+	if n := len(o.aliases[acme]); n != 0 {
+		t.Errorf("got %d resources with aliases, want 0", n)
+	}
+	if set := &o.typ().Named; set.live != 0 || set.Count() != 0 {
+		t.Errorf("got %d entries of which %d are present, want none", set.live, set.Count())
+	}
+}
+
+func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
+	o := newOrigin(t, Config{})
+	n := o.want(o.view.Watch(), "alias")[0]
+	o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+		decoded(t, acme, &discoverypb.Resource{Name: "x", Version: "1", Aliases: []string{"alias"}}),
+	}})
+	e, _ := o.typ().Lookup(n)
+	if !e.Present() || e.Resource.HasBody() {
+		t.Fatalf("got %+v, want a resource without a body", e)
+	}
+	o.put(Named, "x", "2", "y", "alias")
+	if e, _ := o.typ().Lookup(n); contentOf(e) != "y" {
+		t.Errorf("resolved: got %q, want y", contentOf(e))
+	}
+}
+
+func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
+	tests := []struct {
+		typeURL string
+		kind    Kind
+		want    bool
+	}{
+		{wire.ClusterType, Members, true}, {wire.EndpointType, Members, true},
+		{wire.ListenerType, Members, false}, {acme, Members, false},
+		{wire.ClusterType, Named, true}, {wire.EndpointType, Named, true},
+		{wire.ListenerType, Named, true}, {acme, Named, true},
+	}
+	for _, test := range tests {
+		o := newOrigin(t, Config{})
+		o.typeURL = test.typeURL
+		o.want(o.view.Watch(), "a")
+		o.put(test.kind, "a", "1", "x")
+		set := func() *Set {
+			if test.kind == Members {
+				return &o.typ().Members
+			}
+			return &o.typ().Named
+		}
+		there := set().Get(o.name("a"))
+		o.remove(test.kind, "a")
+		gone := set().Get(o.name("a"))
+		if gone.Present() || (gone.Prior == there.Resource) != test.want || gone.Leaf != there.Leaf {
+			t.Errorf("%s, kind %d: got prior %v, want it kept %t", test.typeURL, test.kind, gone.Prior, test.want)
+		}
+	}
+}
+
+func TestB6_ForgetDropsWhatNobodyWants(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	names := o.want(watch, "a", "b", "c")
+	for _, name := range []string{"a", "b"} {
+		o.put(Named, name, "1", "x")
+	}
+	o.remove(Named, "c")
+	watch.Unsubscribe(acme, names)
+	o.TakeDemand()
+	if !o.knows("a") || !o.knows("c") || o.typ().Named.Count() != 2 {
+		t.Fatal("names must linger until they are forgotten")
+	}
+	watch.Subscribe(acme, []string{"b"}) // wanted again, and the session does not know
+	old := o.typ()
+	if kept := o.Forget(acme, names); !slices.Equal(kept, names[1:2]) {
+		t.Errorf("got kept %v, want b", kept)
+	}
+	if o.knows("a") || o.knows("c") || !o.knows("b") || o.typ().Named.Count() != 1 {
+		t.Errorf("got %d resources, want only b's", o.typ().Named.Count())
+	}
+	wantTold(t, o.typ().Named.Since(0), "b")
+	wantTold(t, old.Named.Since(0), "a", "b", "-c")
+	if e, _ := o.typ().Lookup(names[0]); e != nil {
+		t.Errorf("a forgotten name: got %q, want nothing", contentOf(e))
+	}
+	// What is kept is in demand, and goes on being accepted.
+	if d := o.TakeDemand(); len(d) != 1 || d[0].Name != names[1] || !d[0].Wanted {
+		t.Errorf("got demand %v, want b", d)
+	}
+	wantChange(t, o.put(Named, "b", "2", "y"), Change{Seen: 1, Changed: 1})
+}
+
+func TestB6_ForgetMembers(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch, named := o.view.Watch(), o.view.Watch()
+	o.want(named, "a")
+	wc := watch.SubscribeAll(acme)
+	o.put(Members, "a", "1", "x")
+	o.put(Members, "b", "1", "x")
+	o.put(Members, "c", "1", "x")
+	o.remove(Members, "c")
+	o.SetPhase(acme, Confirmed)
+	if o.ForgetMembers(acme) || o.typ().Members.Count() != 2 || o.typ().Phase != Confirmed {
+		t.Fatal("members that a stream wants were forgotten")
+	}
+	watch.UnsubscribeAll(wc)
+	old := o.typ()
+	if !o.ForgetMembers(acme) {
+		t.Fatal("members that nobody wants were kept")
+	}
+	if n := len(o.tombs[acme]); n != 0 {
+		t.Errorf("got %d tombstones, want 0", n)
+	}
+	seq := o.view.Head().Seq
+	if s := &o.typ().Members; s.Count() != 0 || s.Sum() != (Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
+		t.Errorf("got %d resources, floor %d, phase %v; want 0, %d, unknown", s.Count(), s.Floor(), o.typ().Phase, seq)
+	}
+	if o.knows("b") || o.knows("c") || !o.knows("a") {
+		t.Error("the names of the members must go, but for the one that a stream named")
+	}
+	wantTold(t, old.Members.Since(0), "a", "b", "-c")
+	o.put(Members, "b", "1", "x")
+	wantTold(t, o.typ().Members.Since(seq), "b")
+	o.Trim(time.Now().Add(time.Hour)) // the tombstones went as well
+	wantTold(t, o.typ().Members.Since(0), "b")
+}
+
+func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrigin(t, Config{})
+		fast, slow := o.view.Watch().SubscribeAll(acme), o.view.Watch().SubscribeAll(acme)
+		for _, name := range []string{"a", "b", "c"} {
+			o.put(Members, name, "1", "x")
+		}
+		o.remove(Members, "a")
+		first := o.view.Head().Seq
+		o.remove(Members, "b")
+		second := o.view.Head().Seq
+		check := func(when string, floor Seq, want ...string) {
+			t.Helper()
+			o.Trim(time.Now())
+			if got := o.typ().Members.Floor(); got != floor {
+				t.Errorf("%s: got floor %d, want %d", when, got, floor)
+			}
+			wantTold(t, o.typ().Members.Since(0), want...)
+		}
+		check("nobody has passed", 0, "c", "-a", "-b")
+		fast.Passed(second)
+		check("one has passed", 0, "c", "-a", "-b")
+		slow.Passed(first)
+		check("both have passed the first", first, "c", "-b")
+		if o.knows("a") || !o.knows("b") {
+			t.Error("the name of a forgotten removal must go, that of the other one stay")
+		}
+		slow.Passed(second - 1)
+		check("one position before the second", first, "c", "-b")
+		slow.watch.UnsubscribeAll(slow)
+		check("the slow one has left", second, "c")
+	})
+}
+
+func TestB11_TrimByAge(t *testing.T) {
+	for _, age := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newOrigin(t, Config{TombstoneAge: age})
+			want := age
+			if age == 0 {
+				want = 130 * time.Second
+			}
+			o.view.Watch().SubscribeAll(acme) // and never reads
+			o.put(Members, "a", "1", "x")
+			o.put(Members, "b", "1", "x")
+			o.remove(Members, "a")
+			removed := o.view.Head().Seq
+			time.Sleep(time.Second)
+			o.remove(Members, "b")
+			time.Sleep(want - time.Second)
+			o.Trim(time.Now())
+			wantTold(t, o.typ().Members.Since(0), "-a", "-b")
+			time.Sleep(time.Nanosecond)
+			o.Trim(time.Now())
+			wantTold(t, o.typ().Members.Since(0), "-b")
+			if got := o.typ().Members.Floor(); got != removed {
+				t.Errorf("got floor %d, want %d", got, removed)
+			}
+		})
+	}
+}
+
+// TestB11_TrimLeavesWhatCameBack: a tombstone that a resource has replaced says
+// nothing any more, and forgetting it outruns nobody.
+func TestB11_TrimLeavesWhatCameBack(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.put(Members, "a", "1", "x")
+	o.remove(Members, "a")
+	o.put(Members, "a", "1", "x")
+	o.Trim(time.Now())
+	if got := o.typ().Members.Floor(); got != 0 || o.typ().Members.Count() != 1 {
+		t.Errorf("came back: got floor %d and %d resources, want 0 and 1", got, o.typ().Members.Count())
+	}
+	o.remove(Members, "a")
+	o.Trim(time.Now())
+	if got := o.typ().Members.Floor(); got != 4 || o.typ().Members.live != 0 || o.knows("a") {
+		t.Errorf("went again: got floor %d, %d entries, want 4 and none", got, o.typ().Members.live)
+	}
+	if len(o.tombs[acme]) != 0 {
+		t.Errorf("got %d tombstones, want 0", len(o.tombs[acme]))
+	}
+}
+
+func TestB1_LogsDoNotGrowWithChanges(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a")
+	for i := range 500 {
+		o.put(Members, "a", "", fmt.Sprint(i))
+		o.put(Named, "a", "", fmt.Sprint(i))
+	}
+	if typ := o.typ(); len(typ.Members.log) > 66 || len(typ.Named.log) > 66 {
+		t.Errorf("got logs of %d and %d for one name each, want at most 66", len(typ.Members.log), len(typ.Named.log))
+	}
+}
+
+func TestHeadsAreImmutable(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a")
+	var heads []*Head
+	var want [][]string
+	keep := func() {
+		h := o.view.Head()
+		heads = append(heads, h)
+		want = append(want, append(told(h.Type(acme).Members.Since(0)), told(h.Type(acme).Named.Since(0))...))
+	}
+	for i := range 300 {
+		name := string(rune('a' + i%7))
+		switch i % 5 {
+		case 0, 1, 2:
+			o.put(Kind(i%2), name, "", time.Duration(i).String())
+		case 3:
+			o.remove(Kind(i%2), name)
+		default:
+			o.Trim(time.Now())
+		}
+		keep()
+	}
+	for i, h := range heads {
+		got := append(told(h.Type(acme).Members.Since(0)), told(h.Type(acme).Named.Since(0))...)
+		if !slices.Equal(got, want[i]) {
+			t.Errorf("head %d: got %q, was %q when it was new", i, got, want[i])
+		}
+	}
+}
+
+func TestHeadOfNothing(t *testing.T) {
+	v, w := New(Config{})
+	h := v.Head()
+	typ := h.Type("nobody knows it")
+	if w.View() != v || h.Seq != 0 || h.Connected || h.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
+		t.Errorf("got %+v and %+v", h, typ)
+	}
+	if e, seq := typ.Lookup(&Name{text: "a"}); e != nil || seq != 0 {
+		t.Errorf("got %v at %d, want nothing", e, seq)
+	}
+	if known, types := v.HasType(acme); known || types != 0 {
+		t.Errorf("got known %t and %d types, want none", known, types)
+	}
+	if got := v.Find(acme, []string{"a", "b"}); len(got) != 2 || got[0] != nil || got[1] != nil {
+		t.Errorf("got names %v, want two times nil", got)
+	}
+	w.Apply(Members, wire.Update{TypeURL: acme, ControlPlane: "cp-1"})
+	w.Apply(Members, wire.Update{TypeURL: acme})
+	if h := v.Head(); h.Origin != "cp-1" || h.Types() != 1 || h.Type(acme).URL != acme {
+		t.Errorf("got origin %q and %d types, want cp-1 and 1", h.Origin, h.Types())
+	}
+	if known, types := v.HasType(acme); !known || types != 1 {
+		t.Errorf("got known %t and %d types, want one", known, types)
+	}
+}
