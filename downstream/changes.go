@@ -1,0 +1,360 @@
+package downstream
+
+import (
+	"slices"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A reply is a response in the making, and what follows from it.
+type reply struct {
+	body *wire.Body
+	// eds names the ClusterLoadAssignments that clusters in the response need
+	// anew (B.16).
+	eds []string
+	// cut is set if the response was full before the changes were.
+	cut bool
+}
+
+// A writer collects what one response holds.
+type writer struct {
+	sub     *subscription
+	typ     *cache.Type
+	reply   reply
+	emitted map[string]struct{} // names sent, kept only where one may come up twice
+}
+
+func (s *subscription) newWriter(t *cache.Type) *writer {
+	w := &writer{sub: s, typ: t}
+	if t.Named.Aliased() || len(s.again) > 0 {
+		w.emitted = make(map[string]struct{})
+	}
+	return w
+}
+
+// begin makes sure that there is a response, be it empty.
+func (w *writer) begin() *wire.Body {
+	if w.reply.body == nil {
+		w.reply.body = w.sub.newBody(w.typ)
+	}
+	return w.reply.body
+}
+
+func (w *writer) add(r *wire.Resource) {
+	if w.emitted != nil {
+		if _, twice := w.emitted[r.Name]; twice {
+			return
+		}
+		w.emitted[r.Name] = struct{}{}
+	}
+	w.begin().Add(r)
+	if r.EDSName != "" {
+		w.reply.eds = append(w.reply.eds, r.EDSName)
+	}
+}
+
+// remove tells a Delta client that a resource is gone; a SotW client learns it
+// from what refers to the resource (R067).
+func (w *writer) remove(name string) {
+	if !w.sub.delta {
+		return
+	}
+	if w.emitted != nil {
+		if _, twice := w.emitted[name]; twice {
+			return
+		}
+		w.emitted[name] = struct{}{}
+	}
+	w.begin().Remove(name)
+}
+
+// full reports whether the response should end here, and the rest follow in the
+// next one (B.32).
+func (w *writer) full() bool {
+	if w.reply.body != nil && w.reply.body.Size() >= w.sub.cfg.ResponseBytes {
+		w.reply.cut = true
+	}
+	return w.reply.cut
+}
+
+// result returns the response, nil if there is nothing to say.
+func (w *writer) result() *reply {
+	if w.reply.body == nil {
+		return nil
+	}
+	return &w.reply
+}
+
+func (s *subscription) newBody(t *cache.Type) *wire.Body {
+	if s.delta {
+		return wire.NewDeltaBody(s.typeURL, t.System())
+	}
+	return wire.NewSotWBody(s.typeURL, s.visibleSum(t).Version(t.System()), s.wrap)
+}
+
+// changes returns what the client must be told now of a type whose responses
+// hold only what changed: every Delta type, and the partial SotW ones. It reads
+// the logs up to limit; what was just asked for is exempt from the limit (B.11).
+// Removals that may have to wait are left to removals.
+func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq) (*reply, error) {
+	if s.wildcard != nil && s.begunAll && s.delta && s.removed < t.Members.Floor() {
+		return nil, errOutrun
+	}
+	if s.wildcard != nil && t.Phase >= cache.Settled && s.shareable() {
+		return s.sharedMembers(h, t, limit), nil
+	}
+	w := s.newWriter(t)
+	if s.wildcard != nil && t.Phase >= cache.Settled {
+		s.answerLet(w)
+		s.members(w, h, limit)
+	}
+	if !w.reply.cut {
+		s.named(w, h, limit)
+	}
+	return w.result(), nil
+}
+
+// shareable reports whether what the client is owed depends only on its
+// positions in the log of the members.
+func (s *subscription) shareable() bool {
+	return len(s.names) == 0 && len(s.owing) == 0 && len(s.known) == 0 && len(s.again) == 0 && len(s.let) == 0
+}
+
+// members adds the members that changed after the client's position. It skips
+// those that the client also named: named answers for them.
+func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
+	initial := s.fresh
+	if s.fresh {
+		limit = h.Seq
+		s.begin(h)
+	}
+	for _, name := range s.again {
+		if n := s.watch.Find(s.typeURL, []string{name})[0]; n != nil {
+			if e := w.typ.Members.Get(n); e.Present() && e.Seq <= s.sent {
+				w.add(e.Resource)
+			}
+		}
+	}
+	s.again = nil
+	for e := range w.typ.Members.Since(s.sent) {
+		if e.Seq > limit {
+			break
+		}
+		if w.full() {
+			return
+		}
+		s.member(w, h, e)
+		s.sent = e.Seq
+	}
+	s.sent = max(s.sent, limit)
+	if !s.lateRemovals {
+		s.removed = max(s.removed, limit)
+	}
+	if initial && w.reply.body == nil && s.knownN == 0 {
+		w.begin() // an empty set is an answer too (R097)
+	}
+}
+
+// begin records that the members begin to be sent. What went before is nothing to
+// a client that did not have them; one that asked for them anew is still owed
+// the removals.
+func (s *subscription) begin(h *cache.Head) {
+	if s.fresh = false; !s.begunAll {
+		s.begunAll, s.removed = true, h.Seq
+	}
+}
+
+func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
+	if _, named := s.find(e.Name); named {
+		return
+	}
+	switch {
+	case !e.Present():
+		if !s.lateRemovals && e.Seq > s.removed {
+			w.remove(e.Name.String())
+		}
+	case !s.holds(h, e):
+		w.add(e.Resource)
+	}
+}
+
+// sharedMembers is members for clients whose state is nothing but positions. All
+// that are at the same one get the same body, built once.
+func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.Seq) *reply {
+	type key struct {
+		delta, wrap         bool
+		fresh, begun        bool
+		returning           bool
+		sent, removed, upTo cache.Seq
+	}
+	type shared struct {
+		reply *reply
+		sent  cache.Seq
+	}
+	if s.fresh {
+		limit = h.Seq
+	}
+	k := key{
+		delta: s.delta, wrap: s.wrap, fresh: s.fresh, begun: s.begunAll, returning: s.knownN > 0,
+		sent: t.Members.Align(s.sent), removed: t.Members.Align(s.removed), upTo: t.Members.Align(limit),
+	}
+	if !s.begunAll {
+		k.removed = 0 // not looked at
+	}
+	got := t.Shared(k, k.sent, func() any {
+		c := *s // positions move in a copy
+		w := c.newWriter(t)
+		c.members(w, h, limit)
+		r := w.result()
+		if r != nil {
+			r.body.Join()
+		}
+		return shared{r, c.sent}
+	}).(shared)
+	cut := got.reply != nil && got.reply.cut
+	if s.fresh {
+		s.begin(h)
+	}
+	if !s.lateRemovals && !cut {
+		s.removed = max(s.removed, limit)
+	}
+	if s.sent = max(s.sent, limit); cut {
+		s.sent = got.sent
+	}
+	return got.reply
+}
+
+// named adds what the client named and was not told.
+func (s *subscription) named(w *writer, h *cache.Head, limit cache.Seq) {
+	if len(s.names) == 0 {
+		s.owing, s.scanned = nil, limit
+		return
+	}
+	slices.SortFunc(s.owing, (*cache.Name).Compare) // or it would grow with each look
+	owing := slices.Compact(s.owing)
+	s.owing = nil
+	for i, n := range owing {
+		if w.full() {
+			s.owing = append(s.owing, owing[i:]...)
+			return
+		}
+		if at, ok := s.find(n); ok && s.answer(w, h, &s.names[at], limit) {
+			s.owing = append(s.owing, n)
+		}
+	}
+	t := w.typ
+	if t.Members.ChangedSince(s.scanned)+t.Named.ChangedSince(s.scanned) > len(s.names) {
+		for i := range s.names {
+			if w.full() {
+				return
+			}
+			s.answerOrOwe(w, h, &s.names[i], limit)
+		}
+	} else {
+		for _, set := range []*cache.Set{&t.Members, &t.Named} {
+			for e := range set.Since(s.scanned) {
+				if w.full() {
+					return
+				}
+				if at, ok := s.find(e.Name); ok {
+					s.answerOrOwe(w, h, &s.names[at], limit)
+				}
+			}
+		}
+	}
+	s.scanned = max(s.scanned, limit)
+}
+
+func (s *subscription) answerOrOwe(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) {
+	if s.answer(w, h, n, limit) && !slices.Contains(s.owing, n.name) {
+		s.owing = append(s.owing, n.name)
+	}
+}
+
+// answer tells the client what it does not know of one name, and reports whether
+// that is owed still: because the origin has not said, or because a removal has
+// its time later.
+func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) (owed bool) {
+	e, seq := w.typ.Lookup(n.name)
+	switch {
+	case e == nil:
+		return n.sent == 0
+	case seq <= n.sent, n.sent != 0 && seq > limit:
+	case e.Present():
+		held := n.sent == 0 && s.holds(h, e)
+		n.sent = seq
+		if !held || s.alwaysSent {
+			w.add(e.Resource)
+		}
+	case !h.Absent(e), s.lateRemovals && s.delta && n.sent != 0:
+		return true
+	default:
+		n.sent = seq
+		delete(s.known, e.Name.String())
+		w.remove(goneName(e))
+	}
+	return false
+}
+
+// goneName returns the name under which a client knows a resource that is gone.
+func goneName(e *cache.Entry) string {
+	if e.Prior != nil {
+		return e.Prior.Name
+	}
+	return e.Name.String()
+}
+
+// holds reports whether a Delta client said that it holds this very content. It
+// is believed once, and only of origins whose versions can be trusted (B.3).
+func (s *subscription) holds(h *cache.Head, e *cache.Entry) bool {
+	version, said := s.known[e.Name.String()]
+	if !said {
+		return false
+	}
+	delete(s.known, e.Name.String())
+	return e.HasVersion(version) && !s.forgetful && (!h.Reused || s.cfg.ContentVersions)
+}
+
+// answerLet answers names that a client with a wildcard unsubscribed: it cannot
+// know whether the resource is still its own (R079). Of members that it is told
+// of anyway, what it is told then is the answer.
+func (s *subscription) answerLet(w *writer) {
+	if len(s.let) == 0 {
+		return
+	}
+	for i, n := range s.watch.Find(s.typeURL, s.let) {
+		if n != nil {
+			switch e := w.typ.Members.Get(n); {
+			case e.Present() && (s.fresh || e.Seq > s.sent):
+				continue
+			case e.Present():
+				w.add(e.Resource)
+				continue
+			case e != nil && s.begunAll && e.Seq > s.removed:
+				continue
+			}
+		}
+		w.remove(s.let[i])
+	}
+	s.let = nil
+}
+
+// visibleSum identifies all that the client sees of the type (B.2).
+func (s *subscription) visibleSum(t *cache.Type) (sum cache.Sum) {
+	if s.wildcard != nil {
+		sum = t.Members.Sum()
+	}
+	for _, n := range s.names {
+		e, _ := t.Lookup(n.name)
+		if s.wildcard != nil {
+			if m := t.Members.Get(n.name); m.Present() {
+				sum = sum.Sub(m.Leaf) // the named view of it counts
+			}
+		}
+		if e.Present() {
+			sum = sum.Add(e.Leaf)
+		}
+	}
+	return sum
+}

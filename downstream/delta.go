@@ -1,0 +1,89 @@
+package downstream
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+)
+
+// removals returns the removals that had to wait until what referred to the
+// resources was sent (B.11). Delta only: a SotW client is told by the next full
+// set, or not at all.
+func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
+	w := s.newWriter(t)
+	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
+		for e := range t.Members.Since(s.removed) {
+			if _, named := s.find(e.Name); !named && !e.Present() {
+				w.remove(e.Name.String())
+			}
+		}
+		s.removed = h.Seq
+	}
+	owing := s.owing
+	s.owing = nil
+	for _, n := range owing {
+		at, ok := s.find(n)
+		if !ok {
+			continue
+		}
+		e, seq := t.Lookup(n)
+		if e == nil || e.Present() || seq <= s.names[at].sent || !h.Absent(e) {
+			s.owing = append(s.owing, n)
+			continue
+		}
+		s.names[at].sent = seq
+		w.remove(goneName(e))
+	}
+	return w.result()
+}
+
+// How many of the resources that a returning client says it holds may be gone
+// before their removal is held back: more than both looks like an origin that
+// lost its state (B.7).
+const (
+	massRemovalNames    = 10
+	massRemovalFraction = 0.5
+)
+
+// forgotten returns the removal of what a returning wildcard client says it holds
+// and the origin no longer has (R086). That is known only once the set is
+// confirmed; a mass of removals waits, until when is returned.
+func (s *subscription) forgotten(t *cache.Type, now time.Time) (r *reply, until time.Time) {
+	if len(s.known) == 0 || s.wildcard == nil || s.fresh || t.Phase < cache.Confirmed {
+		return nil, time.Time{}
+	}
+	texts := make([]string, 0, len(s.known))
+	for text := range s.known {
+		texts = append(texts, text)
+	}
+	var gone []string
+	for i, n := range s.watch.Find(s.typeURL, texts) {
+		if _, named := s.find(n); named {
+			continue // answered by name
+		}
+		if n == nil || !t.Members.Get(n).Present() {
+			gone = append(gone, texts[i])
+		}
+	}
+	if len(gone) > massRemovalNames && float64(len(gone)) > massRemovalFraction*float64(s.knownN) {
+		if s.heldSince.IsZero() {
+			s.heldSince = now
+			s.log.Warn("removals for a returning client are held back: most of what it holds is unknown to the origin",
+				slog.String("type_url", s.typeURL), slog.Int("held", len(gone)), slog.Int("known", s.knownN),
+				slog.Duration("hold", s.cfg.MassDeleteHold))
+		}
+		if until = s.heldSince.Add(s.cfg.MassDeleteHold); now.Before(until) {
+			return nil, until
+		}
+	}
+	w := s.newWriter(t)
+	for _, text := range gone {
+		delete(s.known, text)
+		w.remove(text)
+	}
+	if len(s.names) == 0 {
+		s.known = nil
+	}
+	return w.result(), time.Time{}
+}

@@ -1,0 +1,18 @@
+// Package downstream serves what a view holds to xDS clients, in both variants
+// of the protocol, on thousands of streams.
+//
+// # Where to read
+//
+// The hot path is stream.run: wake, flush, wait. stream.flush walks the stream's
+// subscriptions in make-before-break order (order.go); each asks its half of the
+// protocol, delta.go or sotw.go, what its client must be told now. What a client
+// asked for and was sent is bookkeeping without I/O, in subscription.go.
+//
+// # Concurrency properties
+//
+// A stream is one loop and one receiver. All its state belongs to the loop; the
+// receiver only decodes requests and hands them over. A stream holds no queue:
+// it remembers positions in the view's logs, and reads what lies after them when
+// its client is ready, so that a slow client costs as much as an idle one and
+// gets the newest state (B.12). Nothing here locks, but to register interest.
+package downstream

@@ -1,0 +1,94 @@
+package downstream
+
+import (
+	"strings"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// traits say how the protocol treats a resource type.
+type traits struct {
+	typeURL string
+	rank    int // place in the order of sending (B.11)
+
+	// fullState: a SotW response holds the client's complete set, and absence is
+	// removal (R058, R059).
+	fullState bool
+
+	// neverHeld: it is full-state by option, and what the origin has not answered
+	// for does not hold back the rest (B.7).
+	neverHeld bool
+
+	// grouped: a SotW response holds all that the stream asked for, but absence
+	// means nothing (B.17).
+	grouped bool
+
+	// legacyWildcard: a client that never gave a name wants everything (B.17).
+	legacyWildcard bool
+
+	// lateRemovals: removals wait until what referred to the resources was sent
+	// (B.11).
+	lateRemovals bool
+
+	// dependent: refers to clusters, and so is never sent ahead of them (B.11).
+	dependent bool
+
+	// alwaysSent: a name that a client asks for is sent even if it says that it
+	// has it; Envoy forgets these while it warms (B.3).
+	alwaysSent bool
+}
+
+// traitsOf returns the traits of a type for a client. Envoy's SotW
+// subscriptions hand an empty update to the watchers of names that a response
+// leaves out, so for Envoy some types are grouped.
+func (c Config) traitsOf(typeURL string, envoy bool) traits {
+	t := traits{
+		typeURL: typeURL,
+		rank:    wire.Rank(typeURL),
+	}
+	switch typeURL {
+	case wire.ClusterType:
+		t.fullState, t.lateRemovals, t.legacyWildcard = true, true, true
+	case wire.EndpointType:
+		t.lateRemovals, t.alwaysSent = true, true
+	case wire.ListenerType, wire.ScopedRouteType:
+		t.fullState, t.dependent, t.legacyWildcard = true, true, true
+	case wire.RouteType:
+		t.dependent = true
+	case wire.VirtualHostType:
+		t.dependent, t.legacyWildcard = true, true
+	case wire.SecretType:
+		t.grouped, t.alwaysSent = envoy, true
+	case wire.RuntimeType, wire.ExtensionConfigType:
+		t.grouped = envoy
+	case wire.LocalityEndpoint:
+	default:
+		t.legacyWildcard = true
+	}
+	if c.fullState[typeURL] && !t.fullState {
+		t.fullState, t.neverHeld = true, true
+	}
+	t.legacyWildcard = t.legacyWildcard || c.wildcard[typeURL]
+	return t
+}
+
+// An agent is what the relay wants to know of a client's software.
+type agent struct {
+	envoy bool
+	grpc  bool
+
+	// forgetful: an Envoy before 1.22 keeps the first version that it saw of a
+	// resource, so what it says it holds proves nothing (B.3).
+	forgetful bool
+}
+
+func agentOf(n *node) agent {
+	a := agent{
+		envoy: n.GetUserAgentName() == "envoy",
+		grpc:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
+	}
+	if v := n.GetUserAgentBuildVersion().GetVersion(); a.envoy && v != nil {
+		a.forgetful = v.GetMajorNumber() < 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() < 22
+	}
+	return a
+}

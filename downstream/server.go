@@ -1,0 +1,273 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Config shapes a server. But for Views, the zero value of each field works.
+type Config struct {
+	// Views finds the view that serves a node. Required.
+	Views Views
+
+	// Identifier tells clients who serves them; it should be unique to the process
+	// (R126). Empty means "tender".
+	Identifier string
+
+	// AckWait bounds how long a response waits for its answer before the next one
+	// of its type is sent all the same. Zero means 5s.
+	AckWait time.Duration
+
+	// SendStall is how long a send may block before the stream is ended. Zero means
+	// 60s.
+	SendStall time.Duration
+
+	// ColdWait is how long a stream waits for the first word of an origin that is
+	// not there. Zero means 10s.
+	ColdWait time.Duration
+
+	// FirstRequestTimeout is how long a new stream may stay silent. Zero means 10s.
+	FirstRequestTimeout time.Duration
+
+	// MassDeleteHold is how long an implausible mass of removals for a returning
+	// client is held back. Zero means 10m.
+	MassDeleteHold time.Duration
+
+	// ResponseBytes is the size at which a response that need not be complete ends;
+	// the rest follows in further ones. Zero means 1 MiB.
+	ResponseBytes int
+
+	// MaxStreams bounds the streams of the server. Zero means 50,000.
+	MaxStreams int
+
+	// MaxNames bounds the resource names of a stream. Zero means 100,000.
+	MaxNames int
+
+	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
+	MaxNameBytes int
+
+	// MaxTypes bounds the types that are known to a view. Zero means 64.
+	MaxTypes int
+
+	// FullStateTypes and WildcardTypes are further types with these traits (B.17).
+	FullStateTypes, WildcardTypes []string
+
+	// NoEDSAfterCDS switches off that endpoints follow their changed cluster
+	// (B.16).
+	NoEDSAfterCDS bool
+
+	// ContentVersions says that Delta versions are made from content, which no
+	// reuse by the origin can confuse (B.2).
+	ContentVersions bool
+
+	// Logger receives what happens to streams. Nil discards it.
+	Logger *slog.Logger
+
+	fullState, wildcard map[string]bool
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Views == nil {
+		return Config{}, errors.New("downstream: Views is nil")
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.AckWait, 5 * time.Second},
+		{&c.SendStall, time.Minute},
+		{&c.ColdWait, 10 * time.Second},
+		{&c.FirstRequestTimeout, 10 * time.Second},
+		{&c.MassDeleteHold, 10 * time.Minute},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	for _, d := range []struct {
+		field *int
+		value int
+	}{
+		{&c.ResponseBytes, 1 << 20},
+		{&c.MaxStreams, 50_000},
+		{&c.MaxNames, 100_000},
+		{&c.MaxNameBytes, 4 << 10},
+		{&c.MaxTypes, 64},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Identifier == "" {
+		c.Identifier = "tender"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.fullState, c.wildcard = make(map[string]bool), make(map[string]bool)
+	for _, t := range c.FullStateTypes {
+		c.fullState[t] = true
+	}
+	for _, t := range c.WildcardTypes {
+		c.wildcard[t] = true
+	}
+	return c, nil
+}
+
+// checkNames refuses a request whose names are too long.
+func (c *Config) checkNames(r *wire.Request) error {
+	if len(r.TypeURL) > c.MaxNameBytes {
+		return status.Errorf(codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+	}
+	if n := len(r.Subscribe); n > c.MaxNames {
+		return status.Errorf(codes.ResourceExhausted, "%d resource names in one request, at most %d are served", n, c.MaxNames)
+	}
+	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
+		for _, name := range names {
+			if len(name) > c.MaxNameBytes {
+				return status.Errorf(codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+			}
+			if name == "" && wire.Known(r.TypeURL) {
+				return status.Errorf(codes.InvalidArgument, "a resource name of type %q is empty", r.TypeURL)
+			}
+		}
+	}
+	return nil
+}
+
+// Views finds views.
+type Views interface {
+	// Join returns the group of a node, and counts the stream as one of its
+	// members until the group's Leave is called. Errors are gRPC statuses.
+	Join(*node) (Group, error)
+}
+
+// A Group is a set of nodes that an origin tells the same.
+type Group struct {
+	View  *cache.View
+	Key   string // for people
+	Leave func()
+}
+
+// A Server serves views to xDS clients. Its methods may be called from any
+// goroutine.
+type Server struct {
+	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
+
+	cfg      Config
+	nacks    limitedLog
+	streams  atomic.Int64
+	draining chan struct{}
+	drain    sync.Once
+	idle     chan struct{} // closed once a draining server has no stream left
+	idled    sync.Once
+}
+
+// New returns a server. Errors: a missing Views.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		cfg:      cfg,
+		nacks:    limitedLog{limit: rate.NewLimiter(5, 20)},
+		draining: make(chan struct{}),
+		idle:     make(chan struct{}),
+	}, nil
+}
+
+// Register adds the server's services. The gRPC server must use [wire.Codec].
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(r, s)
+}
+
+// Streams returns the number of open streams.
+func (s *Server) Streams() int { return int(s.streams.Load()) }
+
+// Drain ends all streams, and every new one at once: with OK where the client was
+// served, which clients take as a reason to connect elsewhere and not as an
+// error. It returns once they have ended.
+func (s *Server) Drain() {
+	s.drain.Do(func() { close(s.draining) })
+	s.checkIdle()
+	<-s.idle
+}
+
+// checkIdle notes that a draining server has no stream left. One that comes after
+// that ends at once.
+func (s *Server) checkIdle() {
+	select {
+	case <-s.draining:
+		if s.streams.Load() == 0 {
+			s.idled.Do(func() { close(s.idle) })
+		}
+	default:
+	}
+}
+
+// StreamAggregatedResources serves a SotW ADS stream.
+func (s *Server) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.serve(rpc, false)
+}
+
+// DeltaAggregatedResources serves a Delta ADS stream.
+func (s *Server) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.serve(rpc, true)
+}
+
+func (s *Server) serve(rpc grpc.ServerStream, delta bool) error {
+	defer s.checkIdle()
+	defer s.streams.Add(-1)
+	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
+	}
+	st := &stream{
+		server: s,
+		cfg:    &s.cfg,
+		rpc:    rpc,
+		delta:  delta,
+		log:    s.cfg.Logger,
+		byType: make(map[string]*subscription),
+	}
+	return st.run(rpc.Context())
+}
+
+// identifier says who serves, and on whose behalf (B.38).
+func (s *Server) identifier(origin string) string {
+	if origin == "" {
+		return s.cfg.Identifier
+	}
+	return fmt.Sprintf("%s via %s", s.cfg.Identifier, origin)
+}
+
+// A limitedLog writes warnings that clients can cause at will, at a bounded rate,
+// and says how many it left out.
+type limitedLog struct {
+	limit   *rate.Limiter
+	skipped atomic.Int64
+}
+
+func (l *limitedLog) log(to *slog.Logger, msg string, args ...any) {
+	if !l.limit.Allow() {
+		l.skipped.Add(1)
+		return
+	}
+	if n := l.skipped.Swap(0); n > 0 {
+		args = append(args, slog.Int64("similar_left_out", n))
+	}
+	to.Warn(msg, args...)
+}

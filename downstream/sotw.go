@@ -1,0 +1,295 @@
+package downstream
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// resolveWait is how long the first complete set is held back for names that the
+// origin was asked for and has not answered (B.7). Clients wait 15s.
+const resolveWait = 10 * time.Second
+
+// fullSet returns the client's complete set, if it has to be sent now: of full-
+// state types a response without a resource deletes it, so nothing is sent that
+// lacks what the relay merely does not know yet (R066, R075).
+//
+// With union, resources that are gone are still in it where something else
+// is new: they leave with the next set, once what referred to them was sent
+// (B.11). It returns when to look again, if waiting is all there is to do.
+func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
+	if s.wildcard != nil && t.Phase < s.neededPhase() {
+		return nil, time.Time{} // a change of phase wakes the stream
+	}
+	owed, gone := s.due(h, t)
+	if !owed && (!gone || s.lateRemovals) {
+		s.caughtUp(h)
+		return nil, time.Time{}
+	}
+	if s.synced && t.Last() > limit {
+		return nil, time.Time{} // the client's answer for clusters frees it
+	}
+	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
+		return nil, until
+	}
+	if s.unchanged(t) {
+		s.synced, s.sum = true, s.visibleSum(t)
+		s.caughtUp(h)
+		s.told(h, t, false)
+		return nil, time.Time{}
+	}
+	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
+}
+
+// finalSet returns the set without what is gone, once what referred to it was
+// sent.
+func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
+	if s.wildcard != nil && t.Phase < s.neededPhase() {
+		return nil, time.Time{}
+	}
+	if owed, gone := s.due(h, t); owed || !gone {
+		return nil, time.Time{}
+	}
+	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
+		return nil, until
+	}
+	if s.visibleSum(t) == s.sum {
+		s.told(h, t, false) // it came and went before the client saw it
+		return nil, time.Time{}
+	}
+	return s.set(h, t, false), time.Time{}
+}
+
+// neededPhase returns how much must be known of the members before this client
+// can be answered (B.7).
+func (s *subscription) neededPhase() cache.Phase {
+	if s.version != "" && !s.synced {
+		return cache.Confirmed
+	}
+	return cache.Settled
+}
+
+// due reports whether the client is owed resources, and whether it holds some
+// that are gone.
+func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
+	owed = s.fresh
+	if s.wildcard != nil && !s.fresh {
+		owed = s.anySince(&t.Members, s.sent, true)
+		gone = s.anySince(&t.Members, s.removed, false)
+	}
+	for i := range s.names {
+		n := &s.names[i]
+		e, seq := t.Lookup(n.name)
+		switch {
+		case e == nil || seq <= n.sent:
+		case e.Present():
+			owed = true
+		case !h.Absent(e):
+		case n.sent != 0:
+			gone = true
+		case !s.synced:
+			owed = true
+		default:
+			n.sent = seq // new to the client, and not there: it is omitted already
+		}
+	}
+	return owed, gone
+}
+
+// anySince reports whether a member that the client did not name appeared or
+// changed, or went, after p.
+func (s *subscription) anySince(set *cache.Set, p cache.Seq, present bool) bool {
+	for e := range set.Since(p) {
+		if _, named := s.find(e.Name); !named && e.Present() == present {
+			return true
+		}
+	}
+	return false
+}
+
+// forever stands for a wait that only an event ends.
+var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// unresolvedUntil returns until when to wait for names that the origin has not
+// answered: with the origin up, a bounded time after it was asked; with the
+// origin down, without limit for a client that may hold what would be missing.
+// Types that an operator declared full-state are never held back.
+func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Time) (until time.Time) {
+	if s.neverHeld {
+		return time.Time{}
+	}
+	for _, n := range s.names {
+		e, seq := t.Lookup(n.name)
+		if e.Present() || e != nil && (h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0) {
+			continue
+		}
+		var wait time.Time
+		switch asked := n.name.Asked(); {
+		case !h.Connected && s.version != "":
+			return forever
+		case !h.Connected:
+			wait = s.since.Add(resolveWait)
+		case asked.IsZero():
+			wait = now.Add(resolveWait)
+		default:
+			wait = asked.Add(resolveWait)
+		}
+		if wait.After(until) {
+			until = wait
+		}
+	}
+	return until
+}
+
+// unchanged reports whether the client has just this set: because it said so in
+// its first request, which is proof only for a wildcard alone (R027), or because
+// it was sent it, and what changed since has changed back.
+func (s *subscription) unchanged(t *cache.Type) bool {
+	if !s.synced {
+		return s.version != "" && s.wildcard != nil && len(s.names) == 0 && t.Phase == cache.Confirmed &&
+			(s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType) &&
+			t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
+	}
+	if s.fresh {
+		return false
+	}
+	for _, n := range s.names {
+		if e, _ := t.Lookup(n.name); n.sent == 0 && e.Present() {
+			return false // just asked for
+		}
+	}
+	return s.visibleSum(t) == s.sum
+}
+
+// set builds a complete set and records it as sent.
+func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
+	var r *reply
+	if len(s.names) == 0 && !union {
+		r = s.sharedSet(t)
+		s.sum = t.Members.Sum()
+	} else {
+		r = s.ownSet(h, t, union)
+	}
+	s.synced = true
+	s.caughtUp(h)
+	s.told(h, t, union)
+	return r
+}
+
+// told records what the client's set now says of the names, and, unless it is a
+// union, of all that is gone.
+func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
+	if !union {
+		s.removed = h.Seq
+	}
+	for i := range s.names {
+		n := &s.names[i]
+		switch e, seq := t.Lookup(n.name); {
+		case e.Present() || e != nil && h.Absent(e) && !union:
+			n.sent = seq
+		case e != nil && n.sent != 0:
+			s.owing = append(s.owing, n.name) // to leave with a later set
+		}
+	}
+}
+
+// sharedSet returns all members, as one body for every client that wants just
+// them; the names of the endpoints that changed clusters need are this client's.
+func (s *subscription) sharedSet(t *cache.Type) *reply {
+	type key struct{ wrap bool }
+	body := t.Shared(key{s.wrap}, 0, func() any {
+		b := wire.NewSotWBody(s.typeURL, t.Members.Sum().Version(t.System()), s.wrap)
+		for e := range t.Members.Since(0) {
+			if e.Present() {
+				b.Add(e.Resource)
+			}
+		}
+		return b.Join()
+	}).(*wire.Body)
+	r := &reply{body: body}
+	for e := range t.Members.Since(s.sent) {
+		if e.Present() && e.Resource.EDSName != "" {
+			r.eds = append(r.eds, e.Resource.EDSName)
+		}
+	}
+	return r
+}
+
+// ownSet returns the set of a client that named resources, or that is shown a
+// union.
+func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
+	var show []*wire.Resource
+	var eds []string
+	var sum cache.Sum
+	seen := make(map[string]struct{})
+	add := func(r *wire.Resource, leaf cache.Sum, changed bool) {
+		if _, twice := seen[r.Name]; twice {
+			return
+		}
+		seen[r.Name] = struct{}{}
+		show, sum = append(show, r), sum.Add(leaf)
+		if changed && r.EDSName != "" {
+			eds = append(eds, r.EDSName)
+		}
+	}
+	for _, n := range s.names {
+		e, seq := t.Lookup(n.name)
+		switch {
+		case e.Present():
+			add(e.Resource, e.Leaf, seq > n.sent)
+		case e != nil && e.Prior != nil && n.sent != 0 && seq > n.sent && (union || !h.Absent(e)):
+			add(e.Prior, e.Leaf, false)
+		}
+	}
+	if s.wildcard != nil {
+		for e := range t.Members.Since(0) {
+			if _, named := s.find(e.Name); named {
+				continue
+			}
+			switch {
+			case e.Present():
+				add(e.Resource, e.Leaf, e.Seq > s.sent)
+			case union && e.Prior != nil && e.Seq > s.removed && e.Born() <= s.sent:
+				add(e.Prior, e.Leaf, false)
+			}
+		}
+	}
+	body := wire.NewSotWBody(s.typeURL, sum.Version(t.System()), s.wrap)
+	for _, r := range show {
+		body.Add(r)
+	}
+	s.sum = sum
+	return &reply{body: body, eds: eds}
+}
+
+// caughtUp records that the client has everything up to the head, but for names
+// that it was not told about.
+func (s *subscription) caughtUp(h *cache.Head) {
+	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
+	if !s.lateRemovals {
+		s.removed = h.Seq
+	}
+}
+
+// group returns all that the client named and that exists, if any of it is
+// due: for types of which Envoy drops what a response leaves out (B.17).
+func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq) (*reply, error) {
+	if s.wildcard != nil {
+		return s.changes(h, t, limit)
+	}
+	w := s.newWriter(t)
+	s.named(w, h, limit)
+	if w.result() == nil {
+		return nil, nil
+	}
+	w = s.newWriter(t)
+	for i := range s.names {
+		n := &s.names[i]
+		if e, seq := t.Lookup(n.name); e.Present() {
+			w.add(e.Resource)
+			n.sent = seq
+		}
+	}
+	return w.result(), nil
+}

@@ -1,0 +1,509 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// errOutrun ends a Delta stream that is further behind than the view remembers
+// removals: the client returns, says what it holds, and is told the difference
+// (B.11).
+var errOutrun = status.Error(codes.Unavailable, "the stream has fallen too far behind, connect again")
+
+type node = corepb.Node
+
+// nodeSeed makes a sum of a node's bytes enough to see that it was repeated
+// (R017).
+var nodeSeed = maphash.MakeSeed()
+
+// A stream serves one client. All its state belongs to run; receive touches only
+// the transport and its channel.
+type stream struct {
+	// Set at creation, read-only afterwards.
+	server *Server
+	cfg    *Config
+	rpc    grpc.ServerStream
+	delta  bool
+	log    *slog.Logger
+
+	// Owned by run, set by the first request.
+	group   Group
+	watch   *cache.Watch
+	agent   agent
+	wrap    bool   // the client understands wrapped resources
+	nodeSum uint64 // of the Node of the first request
+	began   time.Time
+
+	// Owned by run.
+	subs   []*subscription // in the order of sending
+	byType map[string]*subscription
+	nonces uint64
+	timer  *time.Timer
+	sent   bool // some response was sent
+
+	// How many bytes were sent, and how many of these the client has read for
+	// certain: it answered what came after them.
+	written, read uint64
+}
+
+// run serves the stream until its client leaves, breaks the protocol, or the
+// server drains. Its error is the stream's status.
+func (s *stream) run(ctx context.Context) error {
+	requests, ended := make(chan *wire.Request), make(chan error, 1)
+	// The receiver ends when the RPC does, which is as soon as run returns.
+	go s.receive(ctx, requests, ended)
+
+	s.timer = time.NewTimer(s.cfg.FirstRequestTimeout)
+	defer s.timer.Stop()
+	defer s.close()
+	for {
+		select {
+		case r := <-requests:
+			if err := s.take(r, requests); err != nil {
+				return err
+			}
+		case <-s.wake():
+		case <-s.timer.C:
+			if s.watch == nil {
+				return status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
+			}
+		case err := <-ended:
+			return err
+		case <-s.server.draining:
+			return s.drain()
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		if s.watch == nil {
+			continue
+		}
+		next, err := s.flush(ctx, time.Now())
+		if err != nil {
+			return err
+		}
+		s.rearm(next)
+	}
+}
+
+// receive hands requests to run until the client closes its side or the stream
+// ends.
+func (s *stream) receive(ctx context.Context, requests chan<- *wire.Request, ended chan<- error) {
+	for {
+		r := &wire.Request{Delta: s.delta}
+		if err := s.rpc.RecvMsg(r); err != nil {
+			ended <- recvStatus(err)
+			return
+		}
+		select {
+		case requests <- r:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wake returns the channel that tells of changes; nil, which never receives,
+// before the first request.
+func (s *stream) wake() <-chan struct{} {
+	if s.watch == nil {
+		return nil
+	}
+	return s.watch.C
+}
+
+// take handles a request and those that have come in meanwhile: the newest one
+// of a type counts, so they are answered together (R034).
+func (s *stream) take(r *wire.Request, more <-chan *wire.Request) error {
+	const burst = 64 // then answer, whoever keeps asking
+	for range burst {
+		if err := s.handle(r, time.Now()); err != nil {
+			return err
+		}
+		select {
+		case r = <-more:
+		default:
+			return nil
+		}
+	}
+	return s.handle(r, time.Now())
+}
+
+func (s *stream) handle(r *wire.Request, now time.Time) error {
+	if r.Err != nil {
+		return status.Error(codes.InvalidArgument, r.Err.Error())
+	}
+	if r.TypeURL == "" {
+		return status.Error(codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type")
+	}
+	if err := s.identify(r, now); err != nil {
+		return err
+	}
+	if err := s.cfg.checkNames(r); err != nil {
+		return err
+	}
+	sub, err := s.subscription(r.TypeURL)
+	if err != nil {
+		return err
+	}
+	if sub.request(r, now) {
+		s.refused(r)
+	}
+	if !sub.pending {
+		s.read = max(s.read, sub.through)
+	}
+	return s.checkTotal()
+}
+
+// identify joins the group of the client's node, which its first request says
+// (R016). A node that says something else later belongs to another group, and
+// must not go on being served from this one (R018).
+func (s *stream) identify(r *wire.Request, now time.Time) error {
+	sum := maphash.Bytes(nodeSeed, r.Node)
+	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
+		return nil
+	}
+	n := new(node)
+	if err := proto.Unmarshal(r.Node, n); err != nil {
+		return status.Errorf(codes.InvalidArgument, "node: %v", err)
+	}
+	group, err := s.cfg.Views.Join(n)
+	if err != nil {
+		return err
+	}
+	if s.watch != nil {
+		defer group.Leave()
+		if group.View != s.group.View {
+			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
+		}
+		s.nodeSum = sum
+		return nil
+	}
+	s.group, s.watch, s.began = group, group.View.Watch(), now
+	s.nodeSum, s.agent = sum, agentOf(n)
+	s.wrap = slices.ContainsFunc(n.GetClientFeatures(), func(f string) bool {
+		return f == "xds.config.resource-in-sotw" || f == "xds.config.supports-resource-in-sotw" || f == "envoy.config.resource-in-sotw"
+	})
+	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
+	s.log.Debug("stream began", slog.Bool("delta", s.delta))
+	return nil
+}
+
+// subscription returns the stream's subscription of a type, a new one if need be.
+func (s *stream) subscription(typeURL string) (*subscription, error) {
+	if sub := s.byType[typeURL]; sub != nil {
+		return sub, nil
+	}
+	if known, types := s.group.View.HasType(typeURL); !known && types >= s.cfg.MaxTypes {
+		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+	}
+	sub := &subscription{
+		traits:    s.cfg.traitsOf(typeURL, s.agent.envoy),
+		delta:     s.delta,
+		wrap:      !s.delta && s.wrap && !wire.Known(typeURL),
+		forgetful: s.agent.forgetful,
+		watch:     s.watch,
+		cfg:       s.cfg,
+		log:       s.log,
+	}
+	s.byType[typeURL] = sub
+	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
+		if a.rank != b.rank {
+			return a.rank - b.rank
+		}
+		return -1 // after its equals
+	})
+	s.subs = slices.Insert(s.subs, at, sub)
+	return sub, nil
+}
+
+func (s *stream) checkTotal() error {
+	total := 0
+	for _, sub := range s.subs {
+		total += len(sub.names)
+	}
+	if total > s.cfg.MaxNames {
+		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
+	}
+	return nil
+}
+
+// refused records a NACK: nothing is resent until the origin changes something
+// (B.10).
+func (s *stream) refused(r *wire.Request) {
+	s.server.nacks.log(s.log, "client refused a response",
+		slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
+		slog.Int("code", int(r.ErrorCode)), slog.String("detail", r.ErrorMessage))
+}
+
+// A pass is one look at what the client must be told.
+type pass struct {
+	head *cache.Head
+	now  time.Time
+	next time.Time // when to look again; zero: when something happens
+
+	// waiting is set while a type that may refer to clusters has changes that were
+	// not sent, so that removals must not overtake them.
+	waiting bool
+}
+
+func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
+
+// flush sends what the client must be told now, from one head: additions in
+// make-before-break order, then the removals that waited for them (B.11). It
+// returns when to look again if nothing happens before.
+func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
+	p := &pass{head: s.group.View.Head(), now: now}
+	for _, sub := range s.subs {
+		if err := s.serve(ctx, p, sub); err != nil {
+			return time.Time{}, err
+		}
+	}
+	if !p.waiting {
+		for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
+			if sub := s.byType[typeURL]; sub != nil {
+				if err := s.serveRemovals(ctx, p, sub); err != nil {
+					return time.Time{}, err
+				}
+			}
+		}
+	}
+	for _, sub := range s.subs {
+		if sub.wildcard != nil {
+			sub.wildcard.Passed(sub.removed)
+		}
+	}
+	return p.next, s.checkCold(p)
+}
+
+// serve sends one type's additions and changes.
+func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
+	t := p.head.Type(sub.typeURL)
+	if sub.blocked(p.now) {
+		if sub.behind(t) {
+			p.at(sub.until)
+			p.waiting = p.waiting || !sub.lateRemovals
+		}
+		return nil
+	}
+	limit := p.head.Seq
+	if sub.dependent {
+		limit = s.clusterLimit(p)
+	}
+	r, until, err := sub.next(p, t, limit)
+	if err != nil {
+		return err
+	}
+	p.at(until)
+	if r != nil {
+		if err := s.send(ctx, p, sub, r); err != nil {
+			return err
+		}
+		if sub.behind(t) {
+			p.at(sub.until) // the rest follows its answer, or the end of the wait for it
+		}
+	}
+	p.waiting = p.waiting || !sub.lateRemovals && (r != nil && r.cut || limit < p.head.Seq && sub.behind(t))
+	return nil
+}
+
+// next returns the additions and changes that the client is to be sent.
+func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
+	switch {
+	case !s.delta && s.fullState:
+		r, until = s.fullSet(p.head, t, limit, p.now)
+	case !s.delta && s.grouped:
+		r, err = s.group(p.head, t, limit)
+	default:
+		r, err = s.changes(p.head, t, limit)
+	}
+	if r == nil && err == nil && s.delta && !s.lateRemovals {
+		r, until = s.forgotten(t, p.now)
+	}
+	return r, until, err
+}
+
+// serveRemovals sends the removals of a type that were held back.
+func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) error {
+	if sub.blocked(p.now) {
+		return nil // serve has seen to the timer
+	}
+	t := p.head.Type(sub.typeURL)
+	var r *reply
+	var until time.Time
+	if sub.delta {
+		if r = sub.removals(p.head, t); r == nil {
+			r, until = sub.forgotten(t, p.now)
+		}
+	} else if sub.fullState {
+		r, until = sub.finalSet(p.head, t, p.now)
+	} else {
+		sub.removed = p.head.Seq
+	}
+	p.at(until)
+	if r == nil {
+		return nil
+	}
+	return s.send(ctx, p, sub, r)
+}
+
+// clusterLimit returns how far types that refer to clusters may be read: no
+// further than the clusters were sent, while those wait for an answer (B.11).
+func (s *stream) clusterLimit(p *pass) cache.Seq {
+	cds := s.byType[wire.ClusterType]
+	if cds == nil || !cds.blocked(p.now) {
+		return p.head.Seq
+	}
+	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
+	if !unsent {
+		return p.head.Seq
+	}
+	p.at(cds.until)
+	return upTo
+}
+
+// send sends a response, and sees to it that endpoints follow the clusters that
+// need them.
+func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply) error {
+	s.nonces++
+	nonce := strconv.FormatUint(s.nonces, 10)
+	resp := &wire.Response{Body: r.body, Nonce: nonce}
+	if !sub.answered {
+		resp.ControlPlane = s.server.identifier(p.head.Origin)
+	}
+	if err := s.transmit(ctx, resp); err != nil {
+		return err
+	}
+	const overhead = 16 // tags and lengths, generously
+	s.sent = true
+	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
+	sub.responded(nonce, s.written, time.Now(), s.cfg.AckWait)
+	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
+		s.renewEndpoints(p, r.eds)
+	}
+	return nil
+}
+
+// renewEndpoints marks the endpoints of clusters that were just sent: an Envoy
+// warms such a cluster until it gets them, changed or not (B.16).
+func (s *stream) renewEndpoints(p *pass, names []string) {
+	eds := s.byType[wire.EndpointType]
+	if eds == nil || s.cfg.NoEDSAfterCDS || s.agent.grpc {
+		return
+	}
+	t := p.head.Type(wire.EndpointType)
+	for i, n := range s.watch.Find(wire.EndpointType, names) {
+		if at, ok := eds.find(n); ok {
+			if e, _ := t.Lookup(n); e.Present() && eds.names[at].sent != 0 {
+				eds.names[at].sent = 0
+				eds.owing = append(eds.owing, n)
+			}
+		} else if eds.wildcard != nil && !eds.fresh {
+			eds.again = append(eds.again, names[i])
+		}
+	}
+}
+
+// inlineBytes is how much may be un-ACKed on a stream for a send not to block:
+// what gRPC lets a stream buffer. Responses that are not waited for any more count
+// until a later one is answered, or small ones would fill the buffer unseen.
+const inlineBytes = 64 << 10
+
+// transmit sends a response. A send that may block, because the client is slow
+// to read, is watched: one that takes longer than the limit ends the stream, for
+// a client that cannot be told anything must not stay stale for ever (B.12).
+func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
+	unacked := s.written - s.read
+	if unacked < inlineBytes {
+		return s.rpc.SendMsg(r)
+	}
+	done := make(chan error, 1)
+	// Ends at the latest when the stream does.
+	go func() { done <- s.rpc.SendMsg(r) }()
+	stall := time.NewTimer(s.cfg.SendStall)
+	defer stall.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-stall.C:
+		s.log.Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
+		return status.Errorf(codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// checkCold ends a stream that nothing could be sent on because the relay knows
+// nothing and its origin is not there: without a response, so that a client
+// that has another server goes there (B.8).
+func (s *stream) checkCold(p *pass) error {
+	if s.sent || p.head.Connected {
+		return nil
+	}
+	for _, sub := range s.subs {
+		if p.head.Type(sub.typeURL).Last() > 0 {
+			return nil
+		}
+	}
+	since := s.began
+	if p.head.Since.After(since) {
+		since = p.head.Since
+	}
+	until := since.Add(s.cfg.ColdWait)
+	if p.now.Before(until) {
+		p.at(until)
+		return nil
+	}
+	return status.Error(codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
+}
+
+// rearm sets the timer for the next look; a zero time is none.
+func (s *stream) rearm(next time.Time) {
+	s.timer.Stop()
+	if !next.IsZero() && next != forever {
+		s.timer.Reset(max(time.Until(next), 0))
+	}
+}
+
+// drain ends the stream as its client likes it best: after a response, OK is no
+// error to it; before, it must not think that it was served (R134).
+func (s *stream) drain() error {
+	if s.sent {
+		return nil
+	}
+	return status.Error(codes.Unavailable, "the relay is shutting down")
+}
+
+func (s *stream) close() {
+	if s.watch == nil {
+		return
+	}
+	for _, sub := range s.subs {
+		sub.close()
+	}
+	s.watch.Close()
+	s.group.Leave()
+	s.log.Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
+}
+
+// recvStatus returns the status with which a stream ends when its receiver does.
+func recvStatus(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,351 @@
+package downstream
+
+import (
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// staleWait bounds how long an answer is deferred because a request carried an
+// older nonce than the one that is out (B.14).
+const staleWait = 3 * time.Second
+
+// A subscription is what one stream wants of one type, and how far it was
+// served. It does no I/O and starts no goroutine.
+//
+// What is wanted (wildcard, names) and what was sent (positions) stay apart: a
+// response never changes what the client subscribed to (C08).
+type subscription struct {
+	traits
+	delta     bool
+	wrap      bool // SotW: resources go in their Resource message (B.19)
+	forgetful bool // what the client says it holds proves nothing (B.3)
+	watch     *cache.Watch
+	cfg       *Config
+	log       *slog.Logger
+
+	// What the client wants.
+	begun    bool // a request has come
+	explicit bool // a name was given, so an empty list no longer means all (R051)
+	wildcard *cache.Wildcard
+	names    []subscribed // sorted by name
+	namesSum uint64       // of the SotW list that names was made from
+	since    time.Time    // when names were last added
+
+	// What the client holds, as it said in its first request.
+	version string            // SotW: version_info
+	known   map[string]string // Delta: initial_resource_versions not yet accounted for
+	knownN  int               // how many they were
+
+	// How far the client was served. Wildcard subscriptions have two positions,
+	// since removals may stay behind changes; names have one each, and scanned is
+	// up to where the logs were searched for them.
+	fresh    bool // the members are to be sent, all of them
+	begunAll bool // some were sent since the client subscribed to all
+	sent     cache.Seq
+	removed  cache.Seq
+	scanned  cache.Seq
+	owing    []*cache.Name // names that need a look whatever the logs say
+	again    []string      // members to send although unchanged (B.16)
+	let      []string      // names unsubscribed under a wildcard, to be answered (R079)
+	answered bool          // some response was sent
+	synced   bool          // SotW: the client holds a complete set that this stream knows
+	sum      cache.Sum     // SotW: what is in that set
+
+	heldSince time.Time // Delta: when a mass of removals was held back
+
+	// Conversation.
+	nonce       string // of the newest response
+	pending     bool   // it is not answered yet
+	through     uint64 // bytes on the stream up to the end of it
+	sentAt      time.Time
+	until       time.Time // when waiting for the answer ends (B.12)
+	acked       uint64
+	refused     uint64
+}
+
+// A subscribed name, and when what the client was told of it was current: 0 if it
+// is owed an answer.
+type subscribed struct {
+	name *cache.Name
+	sent cache.Seq
+}
+
+// String returns the subscription's state in one line, for tests and logs.
+func (s *subscription) String() string {
+	out := "sent=" + strconv.FormatUint(uint64(s.sent), 10) + " names=" + strconv.Itoa(len(s.names))
+	if s.wildcard != nil {
+		out += " wildcard"
+	}
+	if s.pending {
+		out += " pending=" + s.nonce
+	}
+	if s.refused > 0 {
+		out += " refused=" + strconv.FormatUint(s.refused, 10)
+	}
+	return out
+}
+
+// request takes a request's subscription changes and its answer to a response.
+// It reports whether the client refused one.
+func (s *subscription) request(r *wire.Request, now time.Time) (refused bool) {
+	first := !s.begun
+	s.begun = true
+	if !first {
+		refused = s.acknowledge(r)
+	}
+	if s.delta {
+		s.requestDelta(r, first, now)
+	} else {
+		s.requestSotW(r, first, now)
+	}
+	return refused
+}
+
+// acknowledge takes the request as the answer to the response whose nonce it
+// carries. Only error_detail makes it a NACK (R029). A nonce of another stream
+// means nothing (R019); an older one of this stream shortens the wait for the
+// newer response's answer (B.14).
+func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
+	if r.Nonce == "" {
+		return false
+	}
+	if r.Nonce != s.nonce {
+		if !s.delta && s.pending {
+			s.until = earlier(s.until, s.sentAt.Add(staleWait))
+		}
+		return r.Refused
+	}
+	s.pending = false
+	if r.Refused {
+		s.refused++
+		return true
+	}
+	s.acked++
+	return false
+}
+
+// requestDelta changes the subscription as a DeltaDiscoveryRequest says:
+// subscribe first, then unsubscribe (B.22).
+func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) {
+	if first {
+		s.known, s.knownN = r.InitialVersions, len(r.InitialVersions)
+		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && s.legacyWildcard {
+			s.subscribeAll()
+		}
+	}
+	if len(r.Subscribe) > 0 {
+		s.add(r.Subscribe, first, now)
+	}
+	if len(r.Unsubscribe) > 0 {
+		s.drop(r.Unsubscribe)
+	}
+}
+
+func (s *subscription) add(texts []string, first bool, now time.Time) {
+	wasExplicit := s.explicit
+	s.explicit = true
+	if i := slices.Index(texts, wire.Wildcard); i >= 0 {
+		switch {
+		case s.wildcard == nil:
+			s.subscribeAll()
+		case wasExplicit:
+			s.fresh, s.sent = true, 0 // named again: answered again (R084)
+			for text := range s.known {
+				s.known[text] = "" // no version: it may have forgotten what it had
+			}
+		}
+		texts = without(texts, wire.Wildcard)
+	}
+	if len(texts) == 0 {
+		return
+	}
+	if !first {
+		for _, text := range texts {
+			delete(s.known, text) // what it said it had, it may have forgotten (R084)
+		}
+	}
+	s.since = now
+	s.let = slices.DeleteFunc(s.let, func(t string) bool { return slices.Contains(texts, t) })
+	added := s.watch.Subscribe(s.typeURL, texts)
+	slices.SortFunc(added, (*cache.Name).Compare)
+	s.merge(slices.Compact(added), true)
+}
+
+func (s *subscription) drop(texts []string) {
+	if slices.Contains(texts, wire.Wildcard) {
+		s.explicit = true // "*" was spoken of, so the legacy meaning is gone (B.22)
+		s.unsubscribeAll()
+	}
+	var gone []*cache.Name
+	for i, n := range s.watch.Find(s.typeURL, texts) {
+		at, ok := s.find(n)
+		if !ok {
+			continue // not subscribed: harmless (R078)
+		}
+		s.names = slices.Delete(s.names, at, at+1)
+		gone = append(gone, n)
+		if s.wildcard != nil {
+			s.let = append(s.let, texts[i])
+			delete(s.known, texts[i])
+		}
+	}
+	s.watch.Unsubscribe(s.typeURL, gone)
+}
+
+// requestSotW changes the subscription to exactly what a DiscoveryRequest lists
+// (R076): the newest request defines it, whatever its nonce (R036).
+func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
+	if first {
+		s.version = r.Version
+	} else if r.NamesSum == s.namesSum {
+		return
+	}
+	s.namesSum = r.NamesSum
+	all := slices.Contains(r.Subscribe, wire.Wildcard)
+	if len(r.Subscribe) > 0 {
+		s.explicit = true
+	} else if !s.explicit && s.legacyWildcard {
+		all = true
+	}
+	if all {
+		s.subscribeAll()
+	} else {
+		s.unsubscribeAll()
+	}
+	s.replace(without(r.Subscribe, wire.Wildcard), now)
+}
+
+// replace makes texts the names of the subscription. Those that it had keep
+// what they were sent; those that left and come back are owed again (R044).
+func (s *subscription) replace(texts []string, now time.Time) {
+	wanted := s.watch.Subscribe(s.typeURL, texts)
+	slices.SortFunc(wanted, (*cache.Name).Compare)
+	wanted = slices.Compact(wanted)
+	var gone []*cache.Name
+	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool {
+		_, keep := slices.BinarySearchFunc(wanted, n.name, (*cache.Name).Compare)
+		if !keep {
+			gone = append(gone, n.name)
+		}
+		return !keep
+	})
+	s.watch.Unsubscribe(s.typeURL, gone)
+	if len(wanted) > len(s.names) {
+		s.since = now
+	}
+	s.merge(wanted, false)
+}
+
+// merge adds sorted names to the sorted ones. With renew, those already there are
+// owed an answer too.
+func (s *subscription) merge(names []*cache.Name, renew bool) {
+	merged := make([]subscribed, 0, len(s.names)+len(names))
+	old := s.names
+	for _, n := range names {
+		for len(old) > 0 && old[0].name.Compare(n) < 0 {
+			merged, old = append(merged, old[0]), old[1:]
+		}
+		here, had := subscribed{name: n}, len(old) > 0 && old[0].name == n
+		if had {
+			if !renew {
+				here = old[0]
+			}
+			old = old[1:]
+		}
+		merged = append(merged, here)
+		if !had || renew {
+			s.owing = append(s.owing, n)
+		}
+	}
+	s.names = append(merged, old...)
+}
+
+// find returns where a name stands among the subscribed.
+func (s *subscription) find(n *cache.Name) (at int, ok bool) {
+	if n == nil {
+		return 0, false
+	}
+	return slices.BinarySearchFunc(s.names, n, func(have subscribed, n *cache.Name) int { return have.name.Compare(n) })
+}
+
+func (s *subscription) subscribeAll() {
+	if s.wildcard == nil {
+		s.wildcard = s.watch.SubscribeAll(s.typeURL)
+		s.fresh, s.begunAll, s.sent, s.removed = true, false, 0, 0
+	}
+}
+
+func (s *subscription) unsubscribeAll() {
+	if s.wildcard != nil {
+		s.watch.UnsubscribeAll(s.wildcard)
+		s.wildcard, s.fresh, s.known, s.let, s.again = nil, false, nil, nil, nil
+	}
+}
+
+// close gives up all interest.
+func (s *subscription) close() {
+	s.unsubscribeAll()
+	gone := make([]*cache.Name, len(s.names))
+	for i, n := range s.names {
+		gone[i] = n.name
+	}
+	s.watch.Unsubscribe(s.typeURL, gone)
+	s.names = nil
+}
+
+// responded records that a response left under a nonce, and that it ends that
+// many bytes into the stream.
+func (s *subscription) responded(nonce string, through uint64, now time.Time, ackWait time.Duration) {
+	s.answered = true
+	s.nonce, s.pending, s.through = nonce, true, through
+	s.sentAt, s.until = now, now.Add(ackWait)
+}
+
+// blocked reports whether the newest response still waits for its answer. The
+// wait is bounded, since clients may lawfully never answer (R038).
+func (s *subscription) blocked(now time.Time) bool { return s.pending && now.Before(s.until) }
+
+// behind reports whether there may be something to tell the client.
+func (s *subscription) behind(t *cache.Type) bool {
+	return s.wildcard != nil && t.Members.Last() > min(s.sent, s.removed) ||
+		len(s.names) > 0 && t.Last() > s.scanned ||
+		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0
+}
+
+// unsentAdditions returns whether resources were added or changed that the client
+// was not sent, and the position up to which it was.
+func (s *subscription) unsentAdditions(t *cache.Type) (unsent bool, upTo cache.Seq) {
+	upTo = s.scanned
+	if s.wildcard != nil {
+		upTo = s.sent
+		unsent = s.anySince(&t.Members, s.sent, true)
+	}
+	if len(s.names) == 0 {
+		return unsent, upTo
+	}
+	for _, n := range s.names {
+		e, seq := t.Lookup(n.name)
+		unsent = unsent || e.Present() && seq > n.sent
+	}
+	return unsent, min(upTo, s.scanned)
+}
+
+func without(texts []string, text string) []string {
+	if !slices.Contains(texts, text) {
+		return texts
+	}
+	return slices.DeleteFunc(slices.Clone(texts), func(t string) bool { return t == text })
+}
+
+// earlier returns the earlier of two times; a zero time is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
