@@ -1,0 +1,21 @@
+// Package upstream is the relay as a client of its origins.
+//
+// A [Session] is one origin: one HTTP/2 connection, shared by all views. Each
+// view is kept like its origin by a mirror: one loop that owns all state, with a
+// Delta ADS stream that mirrors what clients want (B.5). Where one type is wanted
+// both by wildcard and by name, the kind that came second goes to a second, the
+// auxiliary stream, so that it is always known what belongs to the wildcard.
+//
+//	demand ─▶ mirror ─▶ DeltaDiscoveryRequest ─▶ origin
+//	cache ◀── mirror ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
+//
+// The loss of an origin never reaches a client: the view goes on being served,
+// and a new stream says what the view holds, so that it is told the difference
+// (B.15).
+//
+// # Concurrency properties
+//
+// A mirror's state belongs to its loop. For each RPC stream there is a receiver,
+// which decodes and hands over, and a sender, so that the loop never waits for an
+// origin that does not read. All of them have ended when Mirror returns.
+package upstream

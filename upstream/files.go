@@ -1,0 +1,210 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// FilesConfig shapes a file origin. But for Dir, the zero value of each field works.
+type FilesConfig struct {
+	// Dir is the directory that holds the files. Required.
+	Dir string
+
+	// MassDeleteHold is how long an implausible mass of deletions is held back. Zero
+	// means 10m.
+	MassDeleteHold time.Duration
+
+	// Poll is how often the directory is read where no event tells of a change. Zero
+	// means 10s.
+	Poll time.Duration
+
+	// Logger receives what happens to the files. Nil discards it.
+	Logger *slog.Logger
+
+	noEvents bool // of the file system, in tests
+}
+
+func (c FilesConfig) withDefaults() (FilesConfig, error) {
+	if c.Dir == "" {
+		return FilesConfig{}, errors.New("open file origin: no directory")
+	}
+	if c.MassDeleteHold < 0 || c.Poll < 0 {
+		return FilesConfig{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
+	}
+	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
+	c.Poll = cmp.Or(c.Poll, 10*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// Files is an origin that is a directory of resources.
+//
+// Each file directly in the directory counts, or symbolic link to one, whose
+// extension [schema.IsFile] knows and whose name does not begin with a dot. All
+// resources of a type in all files together are the complete set of that type;
+// what is in none of them does not exist.
+//
+// A file counts as a whole or not at all. One that cannot be read is bad, and so
+// is one that repeats a name which another file has in the same type: the file
+// that came to the name later, or else the later of the two in the order of their
+// names. A bad file is logged, with its line where that is known, and what it
+// last held while it was good goes on counting. If it was never good, nothing of
+// it counts.
+//
+// A file that is gone takes its resources with it. Where that would remove more
+// than 10 resources of a type and more than a tenth of them, and always where no
+// file is left or the directory itself is gone, the removal is held back for
+// MassDeleteHold, and happens if then still the same resources are missing. A
+// directory that cannot be read changes nothing, and one in which no file was good
+// yet says nothing: clients wait, and are not told that there is nothing.
+//
+// Writers do best to write elsewhere and rename: a change is looked at 50ms after
+// the last sign of it, and half a list may look like a whole one.
+//
+// # Concurrency properties
+//
+// One of the mirrors that run reads for all of them: its reader is a goroutine
+// that the mirror waits for. When that mirror ends, another takes the reader over.
+// While no mirror runs, nothing is read.
+type Files struct {
+	cfg FilesConfig
+
+	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
+	// it out.
+	lead chan *reader
+
+	// newest is written by whom has the reader.
+	newest atomic.Pointer[publication]
+}
+
+// A publication is what the directory held at one time. It carries the signal
+// that there is a newer one.
+type publication struct {
+	sets       sets // nil if it is not known, or nobody follows the directory
+	superseded chan struct{}
+}
+
+// OpenFiles opens a directory as an origin. Files in it that are bad are logged,
+// and no error.
+//
+// Errors: no directory, or one that cannot be read.
+func OpenFiles(cfg FilesConfig) (*Files, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	switch info, err := os.Stat(cfg.Dir); {
+	case err != nil:
+		return nil, fmt.Errorf("open file origin: %w", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("open file origin: %s is not a directory; name the one that holds the files", cfg.Dir)
+	}
+	if _, err := os.ReadDir(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("open file origin: %w", err)
+	}
+	r := newReader(cfg)
+	r.read(time.Now()) // so that bad files are known at once
+	f := &Files{cfg: cfg, lead: make(chan *reader, 1)}
+	f.lead <- r
+	f.newest.Store(&publication{superseded: make(chan struct{})})
+	return f, nil
+}
+
+// Mirror keeps the view of w like the directory until ctx ends, and returns once
+// everything that it started has ended. Several mirrors may run at once.
+func (f *Files) Mirror(ctx context.Context, w *cache.Writer) {
+	l := NewLocal(w)
+	defer w.SetConnected(false)
+	var following sync.WaitGroup
+	defer following.Wait() // ends with ctx
+	trim := time.NewTicker(trimEvery)
+	defer trim.Stop()
+	var (
+		seen    *publication
+		applied sets
+		demand  <-chan struct{} // nil until it is known what there is
+	)
+	for {
+		p := f.newest.Load()
+		if p != seen && p.sets != nil {
+			l.replace(applied, p.sets)
+			applied, demand = p.sets, l.Demand()
+		}
+		seen = p
+		select {
+		case <-demand:
+			l.Answer()
+		case <-p.superseded:
+		case r := <-f.lead:
+			following.Go(func() { f.follow(ctx, r) }) // waited for above
+		case <-trim.C:
+			w.Trim(time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow reads the directory whenever it changes until ctx ends, then gives the
+// reader back.
+func (f *Files) follow(ctx context.Context, r *reader) {
+	defer func() { f.lead <- r }() // there is room: it was taken out
+	if ctx.Err() != nil {
+		return
+	}
+	defer f.publish(nil) // a mirror that begins later must not take over what may have changed since
+	d := newDirWatch(f.cfg)
+	defer d.close()
+	for {
+		d.renew() // first, so that no change falls between
+		now := time.Now()
+		until := now.Add(f.cfg.Poll)
+		if over := r.read(now); !over.IsZero() && over.Before(until) {
+			until = over
+		}
+		if p := f.newest.Load(); r.known && (p.sets == nil || !maps.Equal(p.sets, r.serving)) {
+			f.publish(r.serving)
+		}
+		if !d.wait(ctx, until) {
+			return
+		}
+	}
+}
+
+func (f *Files) publish(s sets) {
+	old := f.newest.Swap(&publication{sets: s, superseded: make(chan struct{})})
+	close(old.superseded)
+}
+
+// replace makes one state of all types into another: first what is new and
+// changed, clusters first, then what is removed, clusters last, so that nothing
+// that a client holds refers to what it is told is gone (B.11).
+func (l *Local) replace(from, to sets) {
+	order := slices.SortedFunc(maps.Keys(to), func(a, b string) int {
+		return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b))
+	})
+	for _, typeURL := range order {
+		if was, is := from[typeURL], to[typeURL]; was != is {
+			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)})
+		}
+	}
+	for _, typeURL := range slices.Backward(order) {
+		if was, is := from[typeURL], to[typeURL]; was != is && len(was.without(is)) > 0 {
+			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package upstream
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"time"
+)
+
+// A reader knows what the directory held and holds. It starts no goroutine.
+type reader struct {
+	dir     string
+	log     *slog.Logger
+	shelf   shelf
+	found   sets // what the shelf holds
+	hold    hold
+	trouble string // with the directory itself, as logged last
+
+	known   bool // some file was good; until then, that there is nothing is not said
+	waiting bool // it was logged that none was
+	serving sets // every type that was ever served is in it, maybe empty; never modified
+}
+
+func newReader(cfg FilesConfig) *reader {
+	return &reader{dir: cfg.Dir, log: cfg.Logger, shelf: make(shelf), hold: newHold(cfg.MassDeleteHold), serving: make(sets)}
+}
+
+// read brings what is served up to date with the directory. It returns when a hold
+// is over and the directory must be read again, zero if that is not to be known.
+func (r *reader) read(now time.Time) (over time.Time) {
+	files, err := readDir(r.dir, r.shelf.seen())
+	r.report(err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}
+	}
+	empty := len(files) == 0
+	var found sets
+	if !empty {
+		found = r.take(files)
+	}
+	if !r.known && !r.waiting {
+		r.waiting = true
+		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
+	}
+	serving, verdicts := r.hold.admit(r.serving, found, empty, now)
+	r.explain(verdicts)
+	for typeURL, set := range serving {
+		if was := r.serving[typeURL]; was.equal(set) {
+			serving[typeURL] = was
+		}
+	}
+	if !maps.Equal(serving, r.serving) {
+		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", serving.count()))
+	}
+	r.serving = serving
+	if empty && serving.count() == 0 {
+		clear(r.shelf) // nothing is held back: what the files held is over
+	}
+	return r.hold.next()
+}
+
+// take returns what counts of the files that were read.
+func (r *reader) take(files map[string]*fileContent) sets {
+	if !r.shelf.has(files) {
+		r.note(r.shelf.take(files))
+		r.found = r.shelf.sets()
+		r.known = r.known || r.shelf.anyGood()
+	}
+	return r.found
+}
+
+// report logs trouble with the directory itself, once.
+func (r *reader) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == r.trouble {
+		return
+	}
+	r.trouble = text
+	if err == nil {
+		r.log.Info("directory can be read again", slog.String("dir", r.dir))
+		return
+	}
+	r.log.Warn("directory cannot be read", slog.String("dir", r.dir), slog.Any("err", err))
+}
+
+func (r *reader) note(reports []report) {
+	for _, p := range reports {
+		if p.err == nil {
+			r.log.Info("file is good again", slog.String("file", p.file))
+			continue
+		}
+		r.log.Warn("file is bad: what it last held while it was good goes on being served",
+			slog.String("file", p.file), slog.Any("err", p.err), slog.Int("last_good", p.kept))
+	}
+}
+
+func (r *reader) explain(verdicts []verdict) {
+	for _, v := range verdicts {
+		attrs := []any{slog.String("dir", r.dir), slog.String("type_url", v.typeURL), slog.Int("resources", v.names)}
+		switch v.kind {
+		case holdBegan:
+			r.log.Error("files seem to have lost resources: their removal is held back", append(attrs, slog.Duration("hold", r.hold.wait))...)
+		case holdChanged:
+			r.log.Info("other resources are missing than before: their removal is held back anew", append(attrs, slog.Duration("hold", r.hold.wait))...)
+		case holdApplied:
+			r.log.Warn("resources are still missing after the hold and were removed", attrs...)
+		case holdLifted:
+			r.log.Info("no removal is held back any more", attrs...)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package upstream
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Local writes a view whose content this process decides itself, such as that
+// of files. Everything is known at once: there is no phase in which something may
+// still come, and a name that is not there does not exist. Its methods belong to
+// the goroutine that owns the writer.
+type Local struct {
+	w       *cache.Writer
+	content map[string]map[string]*wire.Resource // by type URL and name
+	system  map[string]string                    // version, by type URL
+}
+
+// NewLocal returns a local origin of an empty view.
+func NewLocal(w *cache.Writer) *Local {
+	w.SetConnected(true)
+	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string)}
+}
+
+// Demand returns a channel that receives when Answer has something to do.
+func (l *Local) Demand() <-chan struct{} { return l.w.Demand() }
+
+// Set makes resources the complete set of a type, and returns what that changed.
+// Of two with the same name, the last one counts. The version is for people.
+func (l *Local) Set(typeURL, version string, resources []*wire.Resource) cache.Change {
+	set := make(map[string]*wire.Resource, len(resources))
+	for _, r := range resources {
+		set[r.Name] = r
+	}
+	u := wire.Update{TypeURL: typeURL, SystemVersion: version, Resources: slices.Collect(maps.Values(set))}
+	for name := range l.content[typeURL] {
+		if _, kept := set[name]; !kept {
+			u.Removed = append(u.Removed, name)
+		}
+	}
+	return l.put(u, set)
+}
+
+// Update adds, changes and removes resources of a type.
+func (l *Local) Update(u wire.Update) cache.Change {
+	set := l.content[u.TypeURL]
+	if set == nil {
+		set = make(map[string]*wire.Resource)
+	}
+	for _, r := range u.Resources {
+		set[r.Name] = r
+	}
+	for _, name := range u.Removed {
+		delete(set, name)
+	}
+	return l.put(u, set)
+}
+
+func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
+	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(u.Removed)
+	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
+	l.w.Apply(cache.Named, u) // of which the view takes what somebody named
+	c := l.w.Apply(cache.Members, u)
+	l.w.SetPhase(u.TypeURL, cache.Confirmed)
+	return c
+}
+
+// Answer says to those who began to want something what there is.
+func (l *Local) Answer() {
+	named := make(map[string]*wire.Update)
+	forget := make(map[string][]*cache.Name)
+	for _, d := range l.w.TakeDemand() {
+		switch {
+		case d.Name == nil:
+			l.w.SetPhase(d.TypeURL, cache.Confirmed)
+			continue
+		case !d.Wanted:
+			forget[d.TypeURL] = append(forget[d.TypeURL], d.Name)
+			continue
+		}
+		u := named[d.TypeURL]
+		if u == nil {
+			u = &wire.Update{TypeURL: d.TypeURL, SystemVersion: l.system[d.TypeURL]}
+			named[d.TypeURL] = u
+		}
+		if r := l.find(d.TypeURL, d.Name.String()); r != nil {
+			u.Resources = append(u.Resources, r)
+		} else {
+			u.Removed = append(u.Removed, d.Name.String())
+		}
+	}
+	for typeURL, names := range forget {
+		l.w.Forget(typeURL, names)
+	}
+	for _, u := range named {
+		l.w.Apply(cache.Named, *u)
+	}
+}
+
+// find returns the resource with a name or alias.
+func (l *Local) find(typeURL, name string) *wire.Resource {
+	if r := l.content[typeURL][name]; r != nil {
+		return r
+	}
+	for _, r := range l.content[typeURL] {
+		if slices.Contains(r.Aliases, name) {
+			return r
+		}
+	}
+	return nil
+}

@@ -1,0 +1,612 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+const (
+	batchWait    = 5 * time.Millisecond   // demand that comes within it is one request (B.5)
+	reconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
+	silenceWait  = 10 * time.Second       // before an origin that does not answer is worth a line (B.4)
+	trimEvery    = 10 * time.Second
+)
+
+// errResync ends a stream that the relay itself wants to open anew.
+var errResync = errors.New("resync")
+
+// A mirror keeps one view like its origin. All of it belongs to its loop.
+type mirror struct {
+	session *Session
+	cfg     *Config
+	node    *corepb.Node
+	w       *cache.Writer
+	log     *slog.Logger
+
+	events  chan event
+	running int // streams whose end has not been told
+	lines   [auxiliary + 1]line
+
+	subs   map[string]*subscription
+	linger *lingering
+
+	batchAt time.Time // when changed demand is sent
+	batched int       // names waiting for that
+	trimAt  time.Time
+
+	target     int       // index of the target in use
+	source     int       // that of the target that answered last; -1 if none did
+	identifier string    // of the control plane
+	resyncAt   time.Time // when to open the streams without saying what is held
+	reused     bool      // reuse of versions was logged
+	silent     bool      // the silence of the origin was logged
+}
+
+// A line is one of the two streams to the origin: what is there now, and when to
+// try again.
+type line struct {
+	*stream
+	open     bool
+	openedAt time.Time
+	versions bool // the origin was told what is held
+	full     bool // until it has answered, it is not
+	retry    *backoff.ExponentialBackOff
+	retryAt  time.Time
+	silentAt time.Time // when to warn that nothing came; zero if something did
+}
+
+// Mirror keeps a view like its origin, to which it presents node, until ctx ends
+// and everything that it started has ended. No failure of the origin ends it: it
+// is logged and tried again, at intervals from 1s to 30s while the origin gives
+// no response, and at once after a stream that had one.
+//
+// Source: gRFC A57.
+func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
+	m := &mirror{
+		session: s,
+		cfg:     &s.cfg,
+		node:    node,
+		w:       w,
+		log:     log,
+		events:  make(chan event),
+		subs:    make(map[string]*subscription),
+		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
+		source:  -1,
+	}
+	for r := range m.lines {
+		m.lines[r].retry = &backoff.ExponentialBackOff{
+			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
+		}
+		m.lines[r].retry.Reset()
+	}
+	for _, typeURL := range s.cfg.Prewarm {
+		sub := m.sub(typeURL)
+		sub.prewarm, sub.wildcard = true, main
+	}
+	m.run(ctx)
+}
+
+func (m *mirror) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer m.stop()
+	for {
+		select {
+		case <-m.w.Demand():
+			m.demand(time.Now())
+		case e := <-m.events:
+			m.event(e, time.Now())
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		timer.Stop()
+		if next := m.act(ctx, time.Now()); !next.IsZero() {
+			timer.Reset(max(time.Until(next), 0))
+		}
+	}
+}
+
+// stop ends the streams and waits for their goroutines.
+func (m *mirror) stop() {
+	for _, l := range m.lines {
+		if l.stream != nil {
+			l.cancel(context.Canceled)
+		}
+	}
+	for m.running > 0 {
+		if e := <-m.events; e.ended {
+			m.running--
+		}
+	}
+	m.w.SetConnected(false)
+}
+
+func (m *mirror) sub(typeURL string) *subscription {
+	s := m.subs[typeURL]
+	if s == nil {
+		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
+		m.subs[typeURL] = s
+	}
+	return s
+}
+
+// inOrder returns the subscriptions in the order in which types are sent, so that
+// an origin hears of clusters first.
+func (m *mirror) inOrder() []*subscription {
+	return slices.SortedFunc(maps.Values(m.subs), func(a, b *subscription) int {
+		return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
+	})
+}
+
+// demand takes over what clients began or ceased to want.
+func (m *mirror) demand(now time.Time) {
+	for _, d := range m.w.TakeDemand() {
+		s := m.sub(d.TypeURL)
+		switch {
+		case d.Name == nil && d.Wanted:
+			s.wanted, s.until = true, time.Time{}
+			m.wantMembers(s, now)
+		case d.Name == nil:
+			s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
+		case d.Wanted:
+			m.linger.remove(d.Name)
+			m.wantName(s, d.Name)
+		default:
+			size := 0
+			if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
+				size = e.Resource.Size()
+			}
+			m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
+		}
+	}
+	if m.batched > 0 && m.batchAt.IsZero() {
+		m.batchAt = now.Add(batchWait)
+	}
+	if m.batched >= namesPerRequest {
+		m.batchAt = now
+	}
+}
+
+func (m *mirror) wantMembers(s *subscription, now time.Time) {
+	if s.wildcard != nowhere {
+		return
+	}
+	assign(&s.wildcard, s.named)
+	if l := &m.lines[s.wildcard]; l.open {
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		if l.begun[s.typeURL] {
+			r.ResourceNamesSubscribe = []string{wire.Wildcard} // the empty form only opens a type
+		}
+		s.learn = learning{}
+		m.request(l, r, now)
+	}
+}
+
+func (m *mirror) wantName(s *subscription, n *cache.Name) {
+	if _, have := s.names[n]; have {
+		return
+	}
+	assign(&s.named, s.wildcard)
+	s.names[n] = struct{}{}
+	s.added = append(s.added, n)
+	m.batched++
+}
+
+// request sends a request of a type on a line.
+func (m *mirror) request(l *line, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
+	l.begun[r.TypeUrl] = true
+	// An origin that was told what is held need not say anything.
+	if l.role == main && !l.responded && !l.versions && !m.silent && l.silentAt.IsZero() {
+		l.silentAt = now.Add(silenceWait)
+	}
+	l.request(m.node, r)
+}
+
+// act does what it is time for, and returns when to look again.
+func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
+	at := func(t time.Time) { next = earlier(next, t) }
+	at(m.expire(now))
+	if !m.batchAt.IsZero() && !now.Before(m.batchAt) {
+		m.flush(now)
+	}
+	at(m.batchAt)
+	for _, s := range m.subs {
+		at(m.learned(s, now))
+		at(m.sweep(s, now))
+	}
+	for r := main; r <= auxiliary; r++ {
+		at(m.tend(ctx, r, now))
+	}
+	if !m.resyncAt.IsZero() && !now.Before(m.resyncAt) {
+		m.resync()
+	}
+	at(m.resyncAt)
+	if !now.Before(m.trimAt) {
+		m.w.Trim(now)
+		m.trimAt = now.Add(trimEvery)
+	}
+	at(m.trimAt)
+	return next
+}
+
+// expire gives up what has lingered long enough.
+func (m *mirror) expire(now time.Time) (next time.Time) {
+	expired, next := m.linger.expired(now)
+	for s, names := range expired {
+		kept := m.w.Forget(s.typeURL, names)
+		for _, n := range names {
+			if !slices.Contains(kept, n) { // a kept one is in demand, and will be reported
+				delete(s.names, n)
+				s.gone = append(s.gone, n)
+			}
+		}
+		m.batched += len(s.gone)
+		m.batchAt = now
+	}
+	for _, s := range m.subs {
+		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
+			continue
+		}
+		if now.Before(s.until) {
+			next = earlier(next, s.until)
+			continue
+		}
+		s.until = time.Time{}
+		if !m.w.ForgetMembers(s.typeURL) {
+			continue // wanted again, and about to be reported
+		}
+		if l := &m.lines[s.wildcard]; l.open {
+			m.request(l, s.unsubscribeWildcard(), now)
+		}
+		m.letGo(s, now)
+		s.wildcard, s.learn, s.sweep, s.foreign[cache.Members] = nowhere, learning{}, sweep{}, nil
+	}
+	return next
+}
+
+// flush sends changes of the names that are wanted.
+func (m *mirror) flush(now time.Time) {
+	m.batchAt, m.batched = time.Time{}, 0
+	for _, s := range m.inOrder() {
+		if len(s.added)+len(s.gone) == 0 {
+			continue
+		}
+		if l := &m.lines[s.named]; l.open {
+			reqs, asked := s.changes()
+			for _, r := range reqs {
+				m.request(l, r, now)
+			}
+			m.w.Asked(asked, now)
+		}
+		s.added, s.gone = nil, nil // a stream that opens later states all names
+		if len(s.names) == 0 {
+			s.named = nowhere
+		}
+	}
+}
+
+// learned publishes what the silence of the origin says about the members.
+func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
+	if s.wildcard == nowhere {
+		return time.Time{}
+	}
+	known := m.w.View().Head().Type(s.typeURL).Phase
+	p, next := s.learn.phase(now, known)
+	if p != known {
+		m.w.SetPhase(s.typeURL, p)
+		m.log.Debug("members known", slog.String("type_url", s.typeURL), slog.String("phase", p.String()))
+	}
+	return next
+}
+
+// tend opens a stream that is wanted, closes one that is not, and says when one
+// is silent.
+func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Time) {
+	l := &m.lines[r]
+	wanted := false
+	for _, s := range m.subs {
+		if m.lines[main].stream == nil {
+			s.settle()
+		}
+		wanted = wanted || s.wants(r)
+	}
+	switch {
+	case l.stream == nil && wanted && (r == main || m.lines[main].open):
+		if now.Before(l.retryAt) {
+			return l.retryAt
+		}
+		if r == main {
+			m.target = m.session.target()
+		}
+		l.stream = m.session.open(ctx, m.target, r, m.events)
+		l.open, l.versions, l.silentAt = false, false, time.Time{}
+		m.running++
+	case l.stream != nil && !wanted && r == auxiliary && l.open:
+		l.cancel(errResync)
+	case !l.silentAt.IsZero() && !now.Before(l.silentAt):
+		l.silentAt, m.silent = time.Time{}, true
+		m.log.Warn("the origin accepted the stream and says nothing: it may not know the node that was presented to it; "+
+			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY shape it",
+			slog.String("node_id", m.node.GetId()), slog.String("node_cluster", m.node.GetCluster()))
+	}
+	return l.silentAt
+}
+
+func (m *mirror) event(e event, now time.Time) {
+	l := &m.lines[e.stream.role]
+	if e.ended {
+		m.running--
+	}
+	if l.stream != e.stream {
+		return // of a stream that was given up
+	}
+	switch {
+	case e.ended:
+		m.ended(l, e.err, now)
+	case e.opened:
+		m.opened(l, now)
+	default:
+		m.update(l, e.update, e.err, now)
+	}
+}
+
+// opened states on a new stream all that is wanted: nothing survives from an
+// earlier one (R088).
+func (m *mirror) opened(l *line, now time.Time) {
+	l.open, l.openedAt = true, now
+	if l.role == main {
+		m.log.Info("connected to the origin", slog.String("origin", m.cfg.Targets[m.target]))
+		m.w.SetConnected(true)
+	}
+	head := m.w.View().Head()
+	for _, s := range m.inOrder() {
+		t := head.Type(s.typeURL)
+		carries := s.wildcard == l.role
+		// A set that was not complete could not be told from a shrunken one.
+		withVersions := !m.cfg.FullResync && !l.full && m.source == m.target && (!carries || t.Phase == cache.Confirmed)
+		if carries {
+			m.letGo(s, now)
+			s.learn = learning{}
+			s.sweep.begin(t, withVersions, now)
+		}
+		if s.sweep.asking(l.role) {
+			s.sweep.renew(now)
+		}
+		reqs, asked := s.restate(l.role, head, withVersions)
+		for i, r := range reqs {
+			if carries && r.InitialResourceVersions == nil {
+				s.sweep.trusted = false
+			}
+			l.versions = l.versions || i == 0 && r.InitialResourceVersions != nil
+			m.request(l, r, now)
+		}
+		m.w.Asked(asked, now)
+	}
+}
+
+// ended decides when to open the stream again.
+func (m *mirror) ended(l *line, err error, now time.Time) {
+	// Silence is the right answer to one who holds everything already.
+	responded := l.responded || l.open && l.versions && now.Sub(l.openedAt) >= silenceWait
+	role := l.role
+	l.stream, l.open, l.silentAt = nil, false, time.Time{}
+	wait := time.Duration(0)
+	switch {
+	case errors.Is(err, errResync):
+	case responded:
+		l.retry.Reset()
+		wait = rand.N(reconnectMax)
+	default:
+		wait = l.retry.NextBackOff()
+		if role == main {
+			m.session.failed(m.target)
+		}
+	}
+	l.retryAt = now.Add(wait)
+	if !errors.Is(err, errResync) {
+		m.log.Warn("stream to the origin ended", slog.String("stream", role.String()),
+			slog.Any("err", err), slog.Duration("retry_in", wait.Round(time.Millisecond)))
+	}
+	if role == auxiliary {
+		m.unasked()
+	} else {
+		m.w.SetConnected(false)
+		if aux := m.lines[auxiliary].stream; aux != nil {
+			aux.cancel(errResync)
+		}
+	}
+}
+
+// unasked records that what was asked for on the auxiliary stream no longer is
+// (R136).
+func (m *mirror) unasked() {
+	for _, s := range m.subs {
+		if s.named == auxiliary {
+			m.w.Asked(slices.Collect(maps.Keys(s.names)), time.Time{})
+		}
+	}
+}
+
+// update takes a response: it is applied whole and acknowledged, or refused and
+// changes nothing (B.9).
+func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
+	l.silentAt, m.silent = time.Time{}, false
+	if err != nil {
+		m.log.Warn("refused a response of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
+		if u.TypeURL == "" || u.Nonce == "" {
+			l.cancel(err) // nothing to refuse it by
+			return
+		}
+		l.answer(m.node, u, err)
+		return
+	}
+	l.responded, l.full = true, false
+	l.retry.Reset()
+	if m.source != m.target {
+		m.source = m.target
+		for _, s := range m.subs {
+			s.estrange(m.w.View().Head())
+		}
+	}
+	if s := m.subs[u.TypeURL]; s != nil {
+		m.apply(s, l.role, u, now)
+	}
+	m.met(l, u.ControlPlane, now)
+	if u.Nonce != "" { // without it, an ACK would be a request
+		l.answer(m.node, u, nil)
+	}
+}
+
+func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
+	if s.sweep.asking(r) {
+		s.sweep.answered(u, now)
+	}
+	var c cache.Change
+	switch r {
+	case s.wildcard:
+		s.foreign[cache.Members].drop(u)
+		c = m.w.Apply(cache.Members, u)
+		s.learn.heard(now, c.New > 0)
+		s.sweep.heard(u, c, now)
+	case s.named:
+		s.foreign[cache.Named].drop(u)
+		c = m.w.Apply(cache.Named, u)
+	default:
+		return // subscribed to no longer (R096)
+	}
+	if len(c.Reused) > 0 && !m.reused && !m.cfg.ContentVersions {
+		m.reused = true
+		m.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
+			"TENDER_DELTA_VERSIONS=content makes versions from content",
+			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
+	}
+	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
+		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
+}
+
+// met notes who speaks for the origin. Another instance may not hold what the
+// relay said it holds, so it is asked for everything, once (B.15).
+func (m *mirror) met(l *line, identifier string, now time.Time) {
+	if identifier == "" || identifier == m.identifier {
+		return
+	}
+	if m.identifier != "" && l.versions && m.resyncAt.IsZero() {
+		m.resyncAt = now.Add(confirmQuiet)
+	}
+	m.identifier = identifier
+}
+
+// resync opens the streams anew and asks for everything.
+func (m *mirror) resync() {
+	m.resyncAt = time.Time{}
+	for r := range m.lines {
+		m.lines[r].full = true
+	}
+	if l := m.lines[main].stream; l != nil {
+		l.cancel(errResync)
+	}
+}
+
+// sweep looks for members that went while the relay was not connected, and
+// removes them once that is certain (B.15).
+func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
+	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
+		return time.Time{}
+	}
+	t := m.w.View().Head().Type(s.typeURL)
+	due, next := s.sweep.suspect(&s.learn, now)
+	if due {
+		on := s.wildcard.other()
+		names := s.sweep.ask(t, on, s.names, now)
+		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
+		if l := &m.lines[on]; l.open {
+			m.subscribe(l, s, names, now)
+		}
+	}
+	if s.sweep.asked.IsZero() || !m.lines[s.sweep.on].open {
+		return earlier(next, m.held(s, now)) // nobody was asked, so silence means nothing
+	}
+	over, deleted, mass, at := s.sweep.verdict(t, s.texts, now)
+	if over {
+		m.letGo(s, now)
+		s.foreign[cache.Members] = nil
+		m.delete(s, deleted, mass, now)
+	}
+	return earlier(at, m.held(s, now))
+}
+
+func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Time) {
+	for len(names) > 0 {
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesSubscribe, names = cut(names)
+		m.request(l, r, now)
+	}
+}
+
+// letGo ends a sweep: it unsubscribes from all that was asked for, but for what
+// clients named.
+func (m *mirror) letGo(s *subscription, now time.Time) {
+	l := &m.lines[s.sweep.on]
+	wanted := s.texts()
+	names := slices.DeleteFunc(s.sweep.names, func(name string) bool { _, keep := wanted[name]; return keep })
+	s.sweep.finish()
+	for len(names) > 0 && l.open {
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesUnsubscribe, names = cut(names)
+		m.request(l, r, now)
+	}
+}
+
+// delete removes members that are gone. A mass of them is held back, and removed
+// only if a second look, after the hold, finds just the same.
+func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool, now time.Time) {
+	names := slices.Sorted(maps.Keys(deleted))
+	again := s.sweep.again(deleted)
+	if again && !s.sweep.heldUntil.IsZero() {
+		return // seen once more, but the hold is not over
+	}
+	if mass && !again {
+		s.sweep.hold(deleted, now.Add(m.cfg.MassDeleteHold))
+		m.log.Error("the origin seems to have lost resources: their removal is held back",
+			slog.String("type_url", s.typeURL), slog.Int("held", len(names)), slog.Duration("hold", m.cfg.MassDeleteHold))
+		return
+	}
+	s.sweep.hold(nil, time.Time{})
+	if len(names) == 0 {
+		return
+	}
+	m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(names)))
+	m.w.Apply(cache.Members, wire.Update{
+		TypeURL:       s.typeURL,
+		SystemVersion: m.w.View().Head().Type(s.typeURL).Members.System(),
+		Removed:       names,
+	})
+}
+
+// held forces the second look once a hold is over.
+func (m *mirror) held(s *subscription, now time.Time) (next time.Time) {
+	if s.sweep.held == nil || s.sweep.heldUntil.IsZero() {
+		return time.Time{}
+	}
+	if now.Before(s.sweep.heldUntil) {
+		return s.sweep.heldUntil
+	}
+	s.sweep.heldUntil = time.Time{}
+	m.resync()
+	return time.Time{}
+}

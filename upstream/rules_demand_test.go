@@ -1,0 +1,395 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// silentWarning is in the line about an origin that does not answer.
+const silentWarning = "says nothing"
+
+// An origin that accepts the first request and answers nothing for 10 s is worth
+// one line, which has the Node and the variables that shape it.
+func TestB04_SilentOriginIsReported(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		r.pass(9 * time.Second)
+		if n := r.log.count(silentWarning); n != 0 {
+			t.Errorf("%d warnings after 9s, want none", n)
+		}
+		r.pass(time.Hour)
+		if n := r.log.count(silentWarning); n != 1 {
+			t.Errorf("%d warnings after an hour, want 1", n)
+		}
+		for _, text := range []string{"TENDER_NODE_GROUP_BY", "node_id=relay", "WARN"} {
+			if r.log.count(text) == 0 {
+				t.Errorf("no line has %q", text)
+			}
+		}
+	})
+}
+
+// An origin that answers in time, or that has nothing to add to what the relay
+// says it holds, is not reported.
+func TestB04_QuietOriginIsNotReported(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Delay: 9 * time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		r.Restart()
+		r.pass(time.Hour)
+		r.expect("last stream", r.conversation(r.streams()-1), "[Cluster node a=1]")
+		if n := r.log.count(silentWarning); n != 0 {
+			t.Errorf("%d warnings, want none", n)
+		}
+	})
+}
+
+// Names that are wanted within 5 ms are one request; at 500 it does not wait, and
+// none has more.
+func TestB05_NamesAreBatched(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.Subscribe(endpoints, []string{"first"})
+		r.pass(soon)
+		start := time.Now()
+		for i := range 5 {
+			r.watch.Subscribe(endpoints, []string{fmt.Sprint("n", i)})
+			r.pass(900 * time.Microsecond)
+		}
+		r.pass(soon)
+		const e = "ClusterLoadAssignment"
+		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"), "[E node +first] [E +n0 +n1 +n2 +n3 +n4]")
+		if at := r.State().Requests(endpoints)[1].At.Sub(start); at != 5*time.Millisecond {
+			t.Errorf("sent after %v, want 5ms", at)
+		}
+
+		many := make([]string, 1201)
+		for i := range many {
+			many[i] = fmt.Sprint("many", i)
+		}
+		r.watch.Subscribe(endpoints, many)
+		r.pass(0)
+		var sizes []int
+		for _, req := range r.State().Requests(endpoints)[2:] {
+			sizes = append(sizes, len(req.Message.GetResourceNamesSubscribe()))
+		}
+		if got := fmt.Sprint(sizes); got != "[500 500 201]" {
+			t.Errorf("%d names at once are requests of %s, want [500 500 201]", len(many), got)
+		}
+	})
+}
+
+// One type that is wanted by wildcard and by name has two streams; the kind that
+// came second has the auxiliary one, and stays there. What was only named never
+// is a member, and the other way round.
+func TestB05_TwoKindsOfOneType(t *testing.T) {
+	only := func(_, name string) bool { return name == "only" }
+	tests := []struct {
+		name                    string
+		first, second           func(*cache.Watch)
+		mainStream, otherStream string
+	}{
+		{"wildcard first", wantAll, wantOnly, "[Cluster node] [Cluster ack 1]", "[Cluster node +only] [Cluster ack 1]"},
+		{"name first", wantOnly, wantAll, "[Cluster node +only] [Cluster ack 1]", "[Cluster node] [Cluster ack 1]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{NamedOnly: only}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, "only@1", "all@1")
+				tt.first(r.watch)
+				r.pass(time.Second)
+				tt.second(r.watch)
+				r.pass(time.Second)
+				r.expect("main stream", r.conversation(0), tt.mainStream)
+				r.expect("auxiliary stream", r.conversation(1), tt.otherStream)
+				r.expect("members", r.members(clusters), "all@1")
+				r.expect("named", r.named(clusters), "only@1")
+
+				// Changes and removals of the one are none of the other.
+				r.put(clusters, "only@2", "all@2")
+				r.pass(time.Second)
+				r.expect("members", r.members(clusters), "all@2")
+				r.expect("named", r.named(clusters), "only@2")
+				r.Remove(clusters, "only")
+				r.pass(time.Second)
+				r.expect("members", r.members(clusters), "all@2")
+				r.expect("named", r.named(clusters), "!only")
+				if s := r.State(); s.Connections != 1 || len(s.Streams) != 2 {
+					t.Errorf("%d connections, %d streams, want 1 and 2", s.Connections, len(s.Streams))
+				}
+			})
+		})
+	}
+}
+
+func wantAll(w *cache.Watch)  { w.SubscribeAll(clusters) }
+func wantOnly(w *cache.Watch) { w.Subscribe(clusters, []string{"only"}) }
+
+// A name that is also a member is held twice, by each stream as it says: removed
+// from the wildcard, it stays a name.
+func TestB05_NamedAndMember(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		all := r.Accept(t.Context())
+		r.watch.Subscribe(clusters, []string{"a"})
+		all.Send(response(clusters, "a@1", "b@1"))
+		named := r.Accept(t.Context())
+		named.Send(response(clusters, "a@1", "b@1"))
+		r.pass(time.Second)
+		r.expect("members", r.members(clusters), "a@1 b@1")
+		r.expect("named", r.named(clusters), "a@1")
+		gone := response(clusters)
+		gone.RemovedResources = []string{"a"}
+		all.Send(gone)
+		r.pass(time.Second)
+		r.expect("members", present(r.members(clusters)), "b@1")
+		r.expect("named", r.named(clusters), "a@1")
+	})
+}
+
+// The auxiliary stream ends when nothing is on it. The kind that is left on it
+// when the other has gone survives the loss of the origin.
+func TestB05_TheKindThatIsLeft(t *testing.T) {
+	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
+	t.Run("on the main stream", func(t *testing.T) {
+		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+			r.put(clusters, "only@1")
+			r.watch.SubscribeAll(clusters)
+			n := r.watch.Subscribe(clusters, []string{"only"})
+			r.pass(time.Second)
+			r.watch.Unsubscribe(clusters, n)
+			r.pass(2 * time.Minute)
+			if open := r.State().Open(); len(open) != 1 || open[0].ID != 0 {
+				t.Errorf("open are %v, want the first stream only", open)
+			}
+		})
+	})
+	t.Run("wildcard on the auxiliary stream", func(t *testing.T) {
+		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+			r.put(clusters, "only@1")
+			n := r.watch.Subscribe(clusters, []string{"only"})
+			r.watch.Subscribe(endpoints, nil)
+			r.pass(time.Second)
+			r.watch.SubscribeAll(clusters)
+			r.pass(time.Second)
+			r.watch.Unsubscribe(clusters, n)
+			r.pass(2 * time.Minute)
+			r.Restart()
+			r.pass(10 * time.Second)
+			r.put(clusters, "only@2")
+			r.pass(time.Second)
+			r.expect("members", r.members(clusters), "only@2")
+		})
+	})
+	t.Run("names on the auxiliary stream", func(t *testing.T) {
+		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+			r.put(clusters, "only@1")
+			all := r.watch.SubscribeAll(clusters)
+			r.pass(time.Second)
+			r.watch.Subscribe(clusters, []string{"only"})
+			r.pass(time.Second)
+			r.watch.UnsubscribeAll(all)
+			r.pass(2 * time.Minute)
+			r.Restart()
+			r.pass(10 * time.Second)
+			r.put(clusters, "only@2")
+			r.pass(time.Second)
+			r.expect("named", r.named(clusters), "only@2")
+		})
+	})
+}
+
+// A name that the origin removes stays subscribed while anybody wants it.
+func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(soon)
+		r.Remove(endpoints, "a")
+		r.pass(time.Hour)
+		r.expect("named", r.named(endpoints), "!a")
+		r.put(endpoints, "a@2")
+		r.pass(soon)
+		r.expect("named", r.named(endpoints), "a@2")
+		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"), "[E node +a] [E ack 1] [E ack 2] [E ack 3]")
+	})
+}
+
+// A name is given up once, after its last client and the linger time of 5 min
+// (±20 %), and never while another client has it.
+func TestR081_B06_LastClientAndLinger(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		other := r.view.Watch()
+		first, second := r.watch.Subscribe(endpoints, []string{"a"}), other.Subscribe(endpoints, []string{"a"})
+		r.pass(soon)
+		r.watch.Unsubscribe(endpoints, first)
+		r.pass(time.Hour)
+		if n := len(r.State().Requests(endpoints)); n != 2 {
+			t.Fatalf("%d requests while one client is left, want 2:\n%v", n, r.State())
+		}
+		other.Unsubscribe(endpoints, second)
+		left := time.Now()
+		r.pass(time.Hour)
+		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"), "[E node +a] [E ack 1] [E -a]")
+		if d := r.State().Requests(endpoints)[2].At.Sub(left); d < 4*time.Minute || d > 6*time.Minute+time.Second {
+			t.Errorf("given up after %v, want 5m ±20%%", d)
+		}
+		r.expect("named", r.named(endpoints), "")
+	})
+}
+
+// A wildcard lingers for 15 min (±20 %), and is dropped with all its members.
+func TestB06_WildcardLinger(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		all := r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		r.watch.UnsubscribeAll(all)
+		left := time.Now()
+		r.pass(12*time.Minute - time.Second)
+		r.put(clusters, "a@2")
+		r.pass(soon)
+		r.expect("members while lingering", r.members(clusters), "a@2")
+		r.pass(time.Hour)
+		r.expect("members", r.members(clusters), "")
+		requests := r.State().Requests(clusters)
+		if d := requests[len(requests)-1].At.Sub(left); d < 12*time.Minute || d > 18*time.Minute+time.Second {
+			t.Errorf("given up after %v, want 15m ±20%%", d)
+		}
+		if p := r.view.Head().Type(clusters).Phase; p != cache.Unknown {
+			t.Errorf("members are %v, want unknown", p)
+		}
+	})
+}
+
+// What is wanted again while it lingers costs the origin nothing, and lingers in
+// full the next time.
+func TestB06_WantedAgainWhileLingering(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		r.put(clusters, "c@1")
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		before := len(r.State().Last().Requests)
+		for range 20 {
+			w := r.view.Watch()
+			all, n := w.SubscribeAll(clusters), w.Subscribe(endpoints, []string{"a", "b"})
+			r.pass(3 * time.Minute)
+			w.Unsubscribe(endpoints, n)
+			w.UnsubscribeAll(all)
+			w.Close()
+			r.pass(3 * time.Minute)
+		}
+		if got := len(r.State().Last().Requests) - before; got != 2 {
+			t.Errorf("%d requests, want 2: for b, and the ACK\n%v", got, r.State())
+		}
+		r.expect("named", r.named(endpoints), "!b a@1")
+	})
+}
+
+// Too many lingering names, or too many bytes of them, push out the one that has
+// lingered longest, and never one that a client has.
+func TestB06_C29_LingeringIsBounded(t *testing.T) {
+	tests := []struct {
+		name string
+		cfg  upstream.Config
+	}{
+		{"by number", upstream.Config{MaxLingering: 2}},
+		{"by bytes", upstream.Config{MaxLingeringBytes: 1200}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, tt.cfg, func(t *testing.T, r *rig) {
+				names := []string{"a", "b", "c", "d", "held"}
+				for _, name := range names {
+					r.Set(endpoints, name, relaytest.Opaque(endpoints, name, make([]byte, 400)), "1")
+				}
+				subs := r.watch.Subscribe(endpoints, names)
+				r.pass(soon)
+				for i := range 4 { // a first, d last
+					r.watch.Unsubscribe(endpoints, subs[i:i+1])
+					r.pass(soon)
+				}
+				r.expect("subscribed", strings.Join(r.State().Names(endpoints), " "), "c d held")
+				r.expect("named", r.named(endpoints), "c@1 d@1 held@1")
+				// b is gone, so it is asked for again; c lingers, so it is not.
+				requests := len(r.State().Requests(endpoints))
+				r.watch.Subscribe(endpoints, []string{"b", "c"})
+				r.pass(soon)
+				if got := r.State().Requests(endpoints)[requests:]; showRequest(got[0].Message) != "[ClusterLoadAssignment +b]" || len(got) != 2 {
+					t.Errorf("requests for b and c: %v, want one for b and an ACK", got)
+				}
+				r.expect("named", r.named(endpoints), "b@1 c@1 d@1 held@1")
+			})
+		})
+	}
+}
+
+// What came and went before the origin could be asked is not asked for, and
+// demand that changes while there is no origin is right when there is one.
+func TestB05_DemandWithoutOrigin(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1", "c@1")
+		r.put(clusters, "x@1")
+		old := r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(soon)
+		r.Stop()
+		r.watch.Unsubscribe(endpoints, old)
+		brief := r.watch.Subscribe(endpoints, []string{"b"})
+		all := r.watch.SubscribeAll(listeners)
+		r.pass(soon)
+		r.watch.Unsubscribe(endpoints, brief)
+		r.watch.UnsubscribeAll(all)
+		r.pass(3 * time.Minute)
+		r.watch.Subscribe(endpoints, []string{"c"})
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		r.Restart()
+		r.pass(time.Minute)
+		r.expect("last stream", r.conversation(r.streams()-1),
+			"[Cluster node] [ClusterLoadAssignment +c] [Cluster ack 1] [ClusterLoadAssignment ack 2]")
+		r.expect("named", r.named(endpoints), "c@1")
+	})
+}
+
+// Types are asked for as clients ask for them, whatever the order (C05): nothing
+// waits for clusters.
+func TestC05_AnyOrderOfTypes(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		r.put(clusters, "a@1")
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(time.Second)
+		r.expect("named", r.named(endpoints), "a@1")
+		r.watch.SubscribeAll(listeners)
+		r.pass(time.Second)
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Second)
+		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"),
+			"[E node +a] [E ack 1] [Listener] [Listener ack 2] [Cluster] [Cluster ack 3]")
+	})
+}
+
+// A type that is prewarmed is asked for without a client, and never given up.
+func TestB05_Prewarm(t *testing.T) {
+	cfg := upstream.Config{Prewarm: []string{clusters}, WildcardLinger: time.Minute}
+	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.pass(time.Second)
+		r.expect("members", r.members(clusters), "a@1")
+		r.watch.UnsubscribeAll(r.watch.SubscribeAll(clusters))
+		all := r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		r.watch.UnsubscribeAll(all)
+		r.pass(time.Hour)
+		r.expect("stream", r.conversation(0), "[Cluster node] [Cluster ack 1]")
+	})
+}

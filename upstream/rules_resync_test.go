@@ -1,0 +1,298 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// away takes the origin down, changes what it holds, and brings it back.
+func (r *rig) away(change func(tx *relaytest.Tx)) {
+	r.Stop()
+	r.Apply(change)
+	r.pass(time.Second)
+	r.Restart()
+}
+
+func removing(typeURL string, names ...string) func(*relaytest.Tx) {
+	return func(tx *relaytest.Tx) {
+		for _, name := range names {
+			tx.Remove(typeURL, name)
+		}
+	}
+}
+
+// numbered returns n resources name@1, named alike and in order.
+func numbered(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("n%03d@1", i)
+	}
+	return out
+}
+
+// shown is what members shows of numbered resources.
+func shown(resources []string) string { return strings.Join(resources, " ") }
+
+func nameOnly(resources []string) []string {
+	out := make([]string, len(resources))
+	for i, text := range resources {
+		out[i], _, _ = strings.Cut(text, "@")
+	}
+	return out
+}
+
+// confirmed is long enough for a set to be taken for complete.
+const confirmed = 10 * time.Second
+
+// What an origin that is told the versions says is gone, is gone at once, however
+// much it is: the origin decided it.
+func TestB15_C33_ExplicitRemovalsAreObeyed(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, nameOnly(numbered(99))...))
+		r.pass(3 * time.Second)
+		r.expect("members", present(r.members(clusters)), "n099@1")
+	})
+}
+
+// With the same origin, a resync that finds nothing new moves nothing.
+func TestB15_SameBytesAreNoChange(t *testing.T) {
+	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {EmptyVersions: true}, {IgnoreIRV: true, EmptyVersions: true}} {
+		for _, full := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ignore=%v empty=%v full=%v", b.IgnoreIRV, b.EmptyVersions, full), func(t *testing.T) {
+				inBubble(t, b, upstream.Config{FullResync: full}, func(t *testing.T, r *rig) {
+					r.put(clusters, numbered(20)...)
+					r.put(endpoints, "a@1")
+					r.watch.SubscribeAll(clusters)
+					r.watch.Subscribe(endpoints, []string{"a"})
+					r.pass(confirmed)
+					seq := r.view.Head().Seq
+					for range 3 {
+						r.Restart()
+						r.pass(time.Hour)
+					}
+					if got := r.view.Head().Seq; got != seq {
+						t.Errorf("position %d, want %d", got, seq)
+					}
+					if got := r.State().Last().Requests[0].Message.GetInitialResourceVersions(); full && len(got) > 0 {
+						t.Errorf("TENDER_RESYNC=full says what is held: %v", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// An origin that does not remove by itself is asked for what it no longer
+// mentions, on the stream that has not the wildcard, beside a control; then it is
+// let go (C14).
+func TestB15_C14_Sweep(t *testing.T) {
+	tests := []struct {
+		name   string
+		b      relaytest.Behaviour
+		full   bool
+		after  time.Duration // gone only then
+		before time.Duration // still there
+	}{
+		{"ignores versions, answers for what is missing", relaytest.Behaviour{IgnoreIRV: true}, false, 17 * time.Second, 15 * time.Second},
+		{"ignores versions, silent on what is missing", relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, false, 32 * time.Second, 29 * time.Second},
+		{"not told versions", relaytest.Behaviour{}, true, 17 * time.Second, 15 * time.Second},
+		{"has no versions", relaytest.Behaviour{IgnoreIRV: true, EmptyVersions: true, SilentOnMissing: true}, false, 32 * time.Second, 29 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, tt.b, upstream.Config{FullResync: tt.full}, func(t *testing.T, r *rig) {
+				r.put(clusters, numbered(20)...)
+				r.watch.SubscribeAll(clusters)
+				r.pass(confirmed)
+				r.away(removing(clusters, "n003", "n007"))
+				back := time.Now()
+				r.pass(tt.before - time.Since(back))
+				if n := r.view.Head().Type(clusters).Members.Count(); n != 20 {
+					t.Errorf("%d members %v after the origin came back, want 20", n, tt.before)
+				}
+				r.pass(tt.after + 3*time.Second - time.Since(back))
+				if n := r.view.Head().Type(clusters).Members.Count(); n != 18 {
+					t.Errorf("%d members %v after the origin came back, want 18:\n%v", n, time.Since(back), r.State())
+				}
+				open := r.State().Open()
+				if len(open) != 1 || !r.State().Subscribed(clusters, "*") {
+					t.Errorf("open are %v, want one with the wildcard", open)
+				}
+				last := r.State().Last()
+				if got := showRequest(last.Requests[0].Message); got != "[Cluster node +n000 +n003 +n007]" {
+					t.Errorf("asked by %s, want for the two and n000 as the control", got)
+				}
+			})
+		})
+	}
+}
+
+// A member that is found by name is not gone. All that was asked for is given up
+// on a stream that stays open for a client's names.
+func TestB15_FoundByNameAndLetGo(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		hidden := false
+		r.Change(func(b *relaytest.Behaviour) {
+			b.NamedOnly = func(_, name string) bool { return name == "other" || hidden && name == "n004" }
+		})
+		r.put(clusters, numbered(20)...)
+		r.put(clusters, "other@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"other", "n005"})
+		r.pass(confirmed)
+		r.Stop()
+		r.Change(func(*relaytest.Behaviour) { hidden = true })
+		r.Apply(removing(clusters, "n003"))
+		r.Restart()
+		r.pass(time.Minute)
+		if got := r.members(clusters); strings.Contains(present(got), "n003") || !strings.Contains(got, "n004@1") {
+			t.Errorf("members are %s, want n004 and not n003", got)
+		}
+		r.expect("subscribed", strings.Join(r.State().Names(clusters), " "), "* n005 other")
+		r.expect("named", r.named(clusters), "n005@1 other@1")
+	})
+}
+
+// Silence proves nothing where the origin is silent on the control, too: here it
+// reads nothing from the second stream.
+func TestB15_SilenceOnTheControlProvesNothing(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(20)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, "n003"))
+		r.pass(10 * time.Second)
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = true }) // streams opened from now on
+		r.pass(time.Hour)
+		r.expect("members", r.members(clusters), shown(numbered(20)))
+	})
+}
+
+// A sweep that the loss of the origin cut short proves nothing for the next one.
+func TestB15_SweepBeginsAnew(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(20)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, "n003"))
+		r.pass(20 * time.Second) // asked, and the control was answered
+		if n := len(r.State().Open()); n != 2 {
+			t.Fatalf("%d streams open, want 2: the sweep must have begun", n)
+		}
+		r.put(clusters, "n003@1")
+		r.Stop()
+		r.Apply(removing(clusters, "n003"))
+		r.Restart()
+		r.pass(10 * time.Second)
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+		r.pass(time.Hour)
+		if got := r.members(clusters); !strings.Contains(got, "n003@1") {
+			t.Errorf("members are %s: n003 was removed though nothing was answered", got)
+		}
+	})
+}
+
+// A name is never inferred to be gone: it stays as it was until the origin says
+// so.
+func TestB15_NamedIsNeverInferred(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, numbered(20)...)
+		r.watch.Subscribe(endpoints, nameOnly(numbered(20)))
+		r.pass(confirmed)
+		r.away(removing(endpoints, "n003"))
+		r.pass(24 * time.Hour)
+		r.expect("named", r.named(endpoints), shown(numbered(20)))
+	})
+}
+
+// A set that was not confirmed cannot say what is held: the origin is asked for
+// all of it.
+func TestB15_IncompleteSetSaysNothing(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(2 * time.Second) // settled
+		r.Restart()
+		r.pass(3 * time.Second)
+		r.expect("last stream", r.conversation(r.streams()-1), "[Cluster node] [Cluster ack 1]")
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(3 * time.Second)
+		r.expect("last stream", r.conversation(r.streams()-1), "[Cluster node a=1]")
+	})
+}
+
+// What is held is not said where that would take more than 3.5 MB.
+func TestB15_C21_VersionsThatDoNotFit(t *testing.T) {
+	for _, tt := range []struct {
+		n    int
+		want bool
+	}{{3300, true}, {3600, false}} {
+		t.Run(fmt.Sprint(tt.n), func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.Apply(func(tx *relaytest.Tx) {
+					for i := range tt.n {
+						putIn(tx, clusters, fmt.Sprintf("%04d%s@1", i, strings.Repeat("x", 980)))
+					}
+				})
+				r.watch.SubscribeAll(clusters)
+				r.pass(confirmed)
+				r.Restart()
+				r.pass(confirmed)
+				got := r.State().Last().Requests[0].Message.GetInitialResourceVersions()
+				if want := map[bool]int{true: tt.n}[tt.want]; len(got) != want {
+					t.Errorf("%d versions, want %d", len(got), want)
+				}
+				if n := r.view.Head().Type(clusters).Members.Count(); n != tt.n {
+					t.Errorf("%d members, want %d", n, tt.n)
+				}
+			})
+		})
+	}
+}
+
+// When another instance speaks for the origin after a reconnect, it is asked for
+// everything once, on both streams, without being told what is held.
+func TestB15_OtherControlPlane(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"a"})
+		r.pass(confirmed)
+		r.Stop()
+		r.SetControlPlane("two")
+		// The same version with another content: it would not be sent.
+		r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte("new")), "1")
+		r.put(clusters, "b@2")
+		seq := r.view.Head().Seq
+		before := r.streams()
+		r.Restart()
+		r.pass(time.Hour)
+		var first []string
+		for _, st := range r.State().Streams[before:] {
+			if len(st.Requests) > 0 {
+				first = append(first, showRequest(st.Requests[0].Message))
+			}
+		}
+		if got := strings.Join(first, " "); strings.Count(got, "a=1") != 2 || !strings.HasSuffix(got, "[Cluster node] [Cluster node +a]") && !strings.HasSuffix(got, "[Cluster node +a] [Cluster node]") || len(first) != 4 {
+			t.Errorf("streams began with %s, want two that say what is held, then two that do not", got)
+		}
+		// a and b changed among the members, a among the named.
+		if got := r.view.Head().Seq; got != seq+3 {
+			t.Errorf("position %d, want %d", got, seq+3)
+		}
+		if n := r.log.count("silent"); n != 0 {
+			t.Errorf("%d lines of silence", n)
+		}
+	})
+}

@@ -1,0 +1,363 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// response returns a response with resources written name@version.
+func response(typeURL string, resources ...string) *discoverypb.DeltaDiscoveryResponse {
+	resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL}
+	for _, text := range resources {
+		name, version, _ := strings.Cut(text, "@")
+		resp.Resources = append(resp.Resources, &discoverypb.Resource{
+			Name: name, Version: version, Resource: relaytest.Opaque(typeURL, name, []byte(version)),
+		})
+	}
+	return resp
+}
+
+// The first request of every stream has the Node and no nonce, even if the
+// stream before ended between a response and its ACK.
+func TestR020_FirstRequestHasNodeAndNoNonce(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		s := r.Accept(t.Context())
+		s.Send(response(clusters, "a@1"))
+		s.Close(status.New(codes.Unavailable, "bye"))
+		r.pass(time.Second)
+		s = r.Accept(t.Context())
+		s.Send(response(clusters, "b@1"))
+		r.pass(time.Second)
+		r.expect("second stream", r.conversation(1), "[Cluster node] [Cluster ack 1]")
+	})
+}
+
+// Every response is answered once, with its own nonce, in the order of arrival.
+func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		s := r.Accept(t.Context())
+		good, bad := response(clusters, "a@1"), response(clusters, "b@1", "b@1")
+		want := "[Cluster node]"
+		for i := range 300 {
+			resp := proto.CloneOf(good)
+			resp.Nonce = fmt.Sprint("n", i)
+			answer := "ack"
+			if i%3 == 1 {
+				resp, answer = proto.CloneOf(bad), "nack"
+				resp.Nonce = fmt.Sprint("n", i)
+			}
+			s.Send(resp)
+			want += fmt.Sprintf(" [Cluster %s n%d]", answer, i)
+		}
+		r.pass(soon)
+		r.expect("stream", r.conversation(0), want)
+		if st := r.State().Type(clusters); st.Unanswered() != 0 || st.Strays != 0 {
+			t.Errorf("%d unanswered, %d strays, want none", st.Unanswered(), st.Strays)
+		}
+	})
+}
+
+// A response that breaks the protocol is refused whole, with a reason that names
+// the fault, and what was there stays.
+func TestR033_R062_R063_RefusedWhole(t *testing.T) {
+	res := func(name string, typeURL string) *discoverypb.Resource {
+		return &discoverypb.Resource{Name: name, Version: "2", Resource: relaytest.Opaque(typeURL, name, nil)}
+	}
+	tests := []struct {
+		name string
+		resp *discoverypb.DeltaDiscoveryResponse
+		want string // in the reason
+	}{
+		{"duplicate name", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{res("a", clusters), res("dup", clusters), res("dup", clusters)}}, `"dup"`},
+		{"duplicate across the lists", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{res("b", clusters)}, RemovedResources: []string{"a", "b"}}, `"b"`},
+		{"removed twice", &discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"a", "a"}}, `"a"`},
+		{"resource of another type", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{res("a", clusters), res("b", endpoints)}}, `"b"`},
+		{"resource without a name", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{res("a", clusters), res("", clusters)}}, "without a name"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, "a@1")
+				r.watch.SubscribeAll(clusters)
+				r.pass(soon)
+				seq := r.view.Head().Seq
+				tt.resp.TypeUrl = clusters
+				r.Inject(tt.resp)
+				r.pass(soon)
+				requests := r.State().Requests(clusters)
+				last := requests[len(requests)-1].Message
+				if got := last.GetErrorDetail(); codes.Code(got.GetCode()) != codes.InvalidArgument || !strings.Contains(got.GetMessage(), tt.want) {
+					t.Errorf("refused with %v, want INVALID_ARGUMENT with %s", got, tt.want)
+				}
+				r.expect("members", r.members(clusters), "a@1")
+				if got := r.view.Head().Seq; got != seq {
+					t.Errorf("position %d after a refused response, want %d", got, seq)
+				}
+				// The stream goes on.
+				r.put(clusters, "a@2")
+				r.pass(soon)
+				r.expect("members after the next response", r.members(clusters), "a@2")
+				if n := r.streams(); n != 1 {
+					t.Errorf("%d streams, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// What the relay does not understand in a type it does not know, or would rather
+// not see, is no reason to refuse: only the faults of B.9 are.
+func TestB09_AcceptedThoughOdd(t *testing.T) {
+	tests := []struct {
+		name string
+		resp *discoverypb.DeltaDiscoveryResponse
+	}{
+		{"R069 unknown name removed", &discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"nope"}}},
+		{"nothing in it", &discoverypb.DeltaDiscoveryResponse{}},
+		{"R091 system version only", &discoverypb.DeltaDiscoveryResponse{SystemVersionInfo: "7"}},
+		{"resource without a body", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a"}}}},
+		{"resent as it was", response(clusters, "a@1")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, "a@1")
+				r.watch.SubscribeAll(clusters)
+				r.pass(10 * time.Second)
+				seq := r.view.Head().Seq
+				tt.resp.TypeUrl = clusters
+				r.Inject(tt.resp)
+				r.pass(soon)
+				st := r.State().Type(clusters)
+				if st.ACKs != 2 || st.NACKs != 0 || st.Strays != 0 {
+					t.Errorf("%d ACKs, %d NACKs, %d strays, want 2, 0, 0", st.ACKs, st.NACKs, st.Strays)
+				}
+				if got := r.view.Head().Seq; got != seq {
+					t.Errorf("position %d, want %d: no client may be told anything", got, seq)
+				}
+				r.expect("members", r.members(clusters), "a@1")
+			})
+		})
+	}
+}
+
+// A response is committed before it is acknowledged.
+func TestB09_CommittedBeforeAck(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	r := mirror(t, o, upstream.Config{})
+	r.watch.SubscribeAll(clusters)
+	for i := range 200 {
+		want := fmt.Sprintf("a@%d", i)
+		r.put(clusters, want)
+		r.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool {
+			st := s.Type(clusters)
+			return st.Sent > i && st.Unanswered() == 0
+		})
+		r.expect("members at the time of the ACK", r.members(clusters), want)
+	}
+}
+
+// A wildcard opens its type with both lists empty, and says "*" where the type is
+// open already; it is given up as "*".
+func TestR054_WildcardForms(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Minute, Linger: time.Minute}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		all := r.watch.SubscribeAll(clusters)
+		r.pass(soon)
+		r.watch.UnsubscribeAll(all)
+		r.pass(2 * time.Minute)
+		r.expect("members given up", r.members(clusters), "")
+		r.watch.SubscribeAll(clusters)
+		r.pass(soon)
+		r.expect("stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*] [Cluster +*] [Cluster ack 2]")
+		r.expect("members", r.members(clusters), "a@1")
+	})
+}
+
+// Changes of a subscription have no nonce; ACKs have no names, and no request but
+// the first of a type has versions.
+func TestR082_R089_KindsOfRequests(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1", "c@1")
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(soon)
+		b := r.watch.Subscribe(endpoints, []string{"b"})
+		r.pass(soon)
+		r.Restart()
+		r.pass(5 * time.Second)
+		r.watch.Unsubscribe(endpoints, b)
+		r.watch.Subscribe(endpoints, []string{"c"})
+		r.pass(soon)
+		r.put(endpoints, "a@2")
+		r.pass(2 * time.Minute)
+		const e = "ClusterLoadAssignment"
+		r.expect("first stream", strings.ReplaceAll(r.conversation(0), e, "E"), "[E node +a] [E ack 1] [E +b] [E ack 2]")
+		r.expect("second stream", strings.ReplaceAll(r.conversation(r.streams()-1), e, "E"),
+			"[E node +a +b a=1 b=1] [E +c] [E ack 1] [E ack 2] [E -b]")
+	})
+}
+
+// After a reconnect every subscription is stated again in the first request of
+// its type, with what is held; nothing else is said until the origin speaks.
+func TestR088_R089_EverythingIsStatedAgain(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@7")
+		r.put(endpoints, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"a", "missing"})
+		r.watch.SubscribeAll(listeners)
+		r.pass(10 * time.Second)
+		r.Restart()
+		r.pass(10 * time.Second)
+		r.expect("last stream", r.conversation(r.streams()-1),
+			"[Cluster node a=1 b=7] [ClusterLoadAssignment +a +missing a=1] [Listener] [ClusterLoadAssignment ack 1] [Listener ack 2]")
+		r.expect("members", r.members(clusters), "a@1 b@7")
+	})
+}
+
+// Names that do not fit into one request are stated in several, of which only the
+// first has versions.
+func TestR088_NamesThatDoNotFit(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "held@1")
+		names := []string{"held"}
+		for i := range 6000 {
+			names = append(names, fmt.Sprintf("%04d-%s", i, strings.Repeat("x", 1000)))
+		}
+		r.watch.Subscribe(endpoints, names)
+		r.pass(time.Second)
+		before := r.State().Last().Type(endpoints)
+		r.Restart()
+		r.pass(10 * time.Second)
+		last := r.State().Last()
+		if got, want := len(last.Type(endpoints).Names), len(before.Names); got != want || want != len(names) {
+			t.Errorf("%d names after the reconnect, %d before, want %d", got, want, len(names))
+		}
+		for i, req := range last.Requests {
+			if size := proto.Size(req.Message); size > 4<<20 {
+				t.Errorf("request %d has %d bytes, want at most 4 MiB", i, size)
+			}
+			if got := len(req.Message.GetInitialResourceVersions()); got != 0 && i > 0 {
+				t.Errorf("request %d has %d versions, want them in the first only", i, got)
+			}
+		}
+		if got := len(last.Requests[0].Message.GetInitialResourceVersions()); got != 1 {
+			t.Errorf("%d versions in the first request, want 1", got)
+		}
+	})
+}
+
+// system_version_info decides nothing: responses that differ in nothing else
+// change nothing that a client would be told.
+func TestR091_SystemVersionDecidesNothing(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SystemVersion: "9"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(10 * time.Second)
+		for _, system := range []string{"8", "", "9", "zebra"} {
+			before := r.view.Head()
+			r.Change(func(b *relaytest.Behaviour) { b.SystemVersion = system })
+			r.put(clusters, "a@1")
+			r.pass(soon)
+			head := r.view.Head()
+			if before.Seq != head.Seq || before.Type(clusters).Members.Sum() != head.Type(clusters).Members.Sum() {
+				t.Errorf("system version %q moved the view from %d to %d", system, before.Seq, head.Seq)
+			}
+			if got := head.Type(clusters).Members.System(); got != system {
+				t.Errorf("people are shown %q, want %q", got, system)
+			}
+			// The same system version does not hide a change.
+			r.put(clusters, "a@2")
+			r.pass(soon)
+			r.expect("members", r.members(clusters), "a@2")
+			r.put(clusters, "a@1")
+			r.pass(soon)
+		}
+	})
+}
+
+// What nobody subscribed to is acknowledged and dropped.
+func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1")
+		r.put(clusters, "c@1")
+		names := r.watch.Subscribe(endpoints, []string{"a", "b"})
+		all := r.watch.SubscribeAll(clusters)
+		r.pass(soon)
+		r.watch.Unsubscribe(endpoints, names[:1])
+		r.watch.UnsubscribeAll(all)
+		r.pass(2 * time.Minute)
+		before := r.State().Last()
+		r.Inject(response(endpoints, "a@9", "phantom@1"))
+		r.Inject(response(clusters, "c@9"))
+		r.pass(soon)
+		r.expect("named", r.named(endpoints), "b@1")
+		r.expect("members", r.members(clusters)+r.named(clusters), "")
+		after := r.State().Last()
+		if got := len(after.Requests) - len(before.Requests); got != 2 {
+			t.Errorf("%d requests for 2 responses, want their ACKs:\n%v", got, after)
+		}
+		if n := after.Type(endpoints).Unanswered() + after.Type(clusters).Unanswered(); n != 0 {
+			t.Errorf("%d responses unanswered", n)
+		}
+	})
+}
+
+// A type that was pushed before it was asked for is asked for as "*": its first
+// request on the stream was the ACK.
+func TestR096_PushedBeforeAsked(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.Subscribe(endpoints, []string{"a"})
+		s := r.Accept(t.Context())
+		s.Send(response(clusters, "c@1"))
+		r.pass(soon)
+		r.watch.SubscribeAll(clusters)
+		r.pass(soon)
+		r.expect("stream", r.conversation(0), "[ClusterLoadAssignment node +a] [Cluster ack 1] [Cluster +*]")
+	})
+}
+
+// A name counts as asked for only while the stream that asks is connected, so
+// that no timer runs against an origin that cannot answer.
+func TestR136_AskedOnlyWhileConnected(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		n := r.watch.Subscribe(endpoints, []string{"a"})[0]
+		if !n.Asked().IsZero() {
+			t.Error("asked for before any stream")
+		}
+		r.pass(soon)
+		if n.Asked().IsZero() {
+			t.Error("not asked for on an open stream")
+		}
+		r.Stop()
+		r.pass(soon)
+		late := r.watch.Subscribe(endpoints, []string{"b"})[0]
+		r.pass(10 * time.Minute)
+		for _, n := range []*cache.Name{n, late} {
+			if !n.Asked().IsZero() {
+				t.Errorf("%v asked for at %v without an origin", n, n.Asked())
+			}
+		}
+		r.Restart()
+		up := time.Now()
+		r.pass(time.Minute)
+		for _, n := range []*cache.Name{n, late} {
+			if n.Asked().Before(up) {
+				t.Errorf("%v asked for at %v, want after %v", n, n.Asked(), up)
+			}
+		}
+	})
+}

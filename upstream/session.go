@@ -1,0 +1,212 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Config shapes a session. But for Targets, the zero value of each field works.
+type Config struct {
+	// Targets are the origin's gRPC targets in the order of failover. Required.
+	Targets []string
+
+	// DialOptions are added to the session's own, for tests.
+	DialOptions []grpc.DialOption
+
+	// Keepalive is how often HTTP/2 pings look after the connection. Zero means
+	// 330s: servers end connections that ping more often than every five minutes.
+	Keepalive time.Duration
+
+	// MaxResponseBytes bounds a response. Zero means 256 MiB.
+	MaxResponseBytes int
+
+	// FullResync asks for everything after a reconnect, and does not tell the origin
+	// what is known.
+	FullResync bool
+
+	// ContentVersions makes resource versions from content (B.2).
+	ContentVersions bool
+
+	// Linger and WildcardLinger are how long a subscription outlives its last
+	// client. Zero means 5m and 15m.
+	Linger, WildcardLinger time.Duration
+
+	// MaxLingering bounds the names that linger, MaxLingeringBytes their resources.
+	// Zero means 100,000 and 512 MiB.
+	MaxLingering, MaxLingeringBytes int
+
+	// MassDeleteHold is how long an implausible mass of inferred deletions is held
+	// back. Zero means 10m.
+	MassDeleteHold time.Duration
+
+	// Prewarm lists types that every view subscribes to without a client.
+	Prewarm []string
+
+	// Logger receives what happens to the session. Nil discards it.
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if len(c.Targets) == 0 {
+		return Config{}, errors.New("upstream: no target")
+	}
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.Keepalive, 330 * time.Second},
+		{&c.Linger, 5 * time.Minute},
+		{&c.WildcardLinger, 15 * time.Minute},
+		{&c.MassDeleteHold, 10 * time.Minute},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	for _, d := range []struct {
+		field *int
+		value int
+	}{
+		{&c.MaxResponseBytes, 256 << 20},
+		{&c.MaxLingering, 100_000},
+		{&c.MaxLingeringBytes, 512 << 20},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// A Session is the connection to one origin. Its methods may be called from any
+// goroutine.
+type Session struct {
+	cfg    Config
+	conns  []*grpc.ClientConn // one for each target; those not in use are idle
+	active atomic.Int64       // index of the target in use
+}
+
+// New returns a session; nothing is sent before a view wants something. Errors: a
+// target that gRPC cannot parse.
+func New(cfg Config) (*Session, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{cfg: cfg}
+	for _, target := range cfg.Targets {
+		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open origin %q: %w", target, err), s.Close())
+		}
+		s.conns = append(s.conns, conn)
+	}
+	return s, nil
+}
+
+// Connect begins to connect before anybody asks for anything.
+func (s *Session) Connect() { s.conns[s.target()].Connect() }
+
+// Connected reports whether the connection to the origin is up.
+func (s *Session) Connected() bool {
+	return s.conns[s.target()].GetState() == connectivity.Ready
+}
+
+// Close ends the connection. Mirrors must have ended.
+func (s *Session) Close() error {
+	var errs []error
+	for _, conn := range s.conns {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// The address of a dead origin, or of a link that drops everything, is found by
+// the kernel: most servers would take frequent HTTP/2 pings amiss (B.34).
+var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// windowBytes is the flow-control window of the connection and its streams. It is
+// fixed, since probing for a better one costs a ping for each message.
+const windowBytes = 4 << 20
+
+func (c *Config) dialOptions() []grpc.DialOption {
+	return append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}`),
+		grpc.WithDisableRetry(),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{}), grpc.MaxCallRecvMsgSize(c.MaxResponseBytes)),
+		grpc.WithStaticStreamWindowSize(windowBytes),
+		grpc.WithStaticConnWindowSize(windowBytes),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.Keepalive, Timeout: 20 * time.Second}),
+		// When to open a stream again is the mirror's decision; the connection tries on
+		// its own, often enough to be there by then.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: openTimeout,
+		}),
+		grpc.WithContextDialer(dial),
+		grpc.WithIdleTimeout(0),
+	}, c.DialOptions...)
+}
+
+func dial(ctx context.Context, address string) (net.Conn, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", strings.TrimPrefix(path, "//")
+	}
+	d := net.Dialer{KeepAliveConfig: tcpKeepAlive}
+	return d.DialContext(ctx, network, address)
+}
+
+// target returns the index of the target in use.
+func (s *Session) target() int { return int(s.active.Load()) }
+
+// failed moves on to the next target, unless another view has done so already.
+func (s *Session) failed(target int) {
+	next := (target + 1) % len(s.conns)
+	if s.active.CompareAndSwap(int64(target), int64(next)) && next != target {
+		s.cfg.Logger.Warn("changing to the next address of the origin", slog.String("origin", s.cfg.Targets[next]))
+	}
+}
+
+// jitter returns a duration between 80% and 120% of d.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
+
+// WaitConnected connects, and returns when the connection is up or ctx ends.
+func (s *Session) WaitConnected(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn := s.conns[s.target()]
+		conn.Connect()
+		state := conn.GetState()
+		if state == connectivity.Ready {
+			return
+		}
+		wait, cancel := context.WithTimeout(ctx, openTimeout)
+		if !conn.WaitForStateChange(wait, state) {
+			s.failed(s.target())
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,155 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// openTimeout bounds how long an attempt to open a stream takes: to connect, and
+// to wait for an origin that allows fewer streams than there are views.
+const openTimeout = 5 * time.Second
+
+// sendQueue is how many requests may wait for an origin that does not read. A
+// request is small; an origin that leaves so many unread is not there.
+const sendQueue = 4096
+
+var errNotReading = errors.New("the origin does not read")
+
+// deltaStream describes the one method that the relay calls.
+var deltaStream = &grpc.StreamDesc{StreamName: "DeltaAggregatedResources", ServerStreams: true, ClientStreams: true}
+
+// A stream is one Delta ADS stream. Its fields belong to the mirror's loop.
+type stream struct {
+	role   role
+	cancel context.CancelCauseFunc
+	out    chan *discoverypb.DeltaDiscoveryRequest
+
+	begun     map[string]bool // types of which a first request was sent
+	nodeSent  bool
+	responded bool
+}
+
+// An event is what a stream's goroutines tell the mirror: that it is open, what it
+// received, or that it ended.
+type event struct {
+	stream *stream
+	opened bool
+	update wire.Update
+	err    error // of decoding, if update came; of the stream, if ended
+	ended  bool
+}
+
+// open starts a stream. Its outcome comes as an event: opened, or ended.
+func (s *Session) open(ctx context.Context, target int, r role, events chan<- event) *stream {
+	ctx, cancel := context.WithCancelCause(ctx)
+	st := &stream{
+		role:   r,
+		cancel: cancel,
+		out:    make(chan *discoverypb.DeltaDiscoveryRequest, sendQueue),
+		begun:  make(map[string]bool),
+	}
+	// Ended by cancel; the mirror waits for the event that it ended.
+	go func() {
+		err := st.converse(ctx, s.conns[target], wire.Decoder{ContentVersions: s.cfg.ContentVersions}, events)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		cancel(nil)
+		tell(events, event{stream: st, ended: true, err: err})
+	}()
+	return st
+}
+
+// converse opens the RPC and receives until it ends.
+func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, dec wire.Decoder, events chan<- event) error {
+	timeout := time.AfterFunc(openTimeout, func() { st.cancel(fmt.Errorf("no stream within %v", openTimeout)) })
+	rpc, err := conn.NewStream(ctx, deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName)
+	if !timeout.Stop() || err != nil {
+		return err
+	}
+	tell(events, event{stream: st, opened: true})
+	sent := make(chan struct{})
+	// Ends with the RPC; awaited below.
+	go func() {
+		defer close(sent)
+		st.send(ctx, rpc)
+	}()
+	err = st.receive(rpc, dec, events)
+	st.cancel(err)
+	<-sent
+	return err
+}
+
+func (st *stream) receive(rpc grpc.ClientStream, dec wire.Decoder, events chan<- event) error {
+	for {
+		var msg wire.Message
+		if err := rpc.RecvMsg(&msg); err != nil {
+			return err
+		}
+		u, err := dec.Decode(msg.Bytes)
+		tell(events, event{stream: st, update: u, err: err})
+	}
+}
+
+// sendFailed is how long a stream on which a request could not be sent may live
+// on: its receiver learns why it ended, as a rule. But a stream that gRPC opened
+// anew by itself, when its connection broke under the first request, may go on
+// receiving after a send has failed.
+const sendFailed = time.Second
+
+func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
+	for {
+		select {
+		case r := <-st.out:
+			err := rpc.SendMsg(r)
+			if err == nil {
+				continue
+			}
+			select {
+			case <-time.After(sendFailed):
+				st.cancel(fmt.Errorf("send: %w", err))
+			case <-ctx.Done():
+			}
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell hands an event to the mirror, which takes events until all of its streams
+// have ended.
+func tell(events chan<- event, e event) { events <- e }
+
+// request queues a request. The first of the stream carries the node (R020).
+func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryRequest) {
+	if !st.nodeSent {
+		r.Node, st.nodeSent = node, true
+	}
+	select {
+	case st.out <- r:
+	default:
+		st.cancel(errNotReading)
+	}
+}
+
+// answer acknowledges a response, or refuses it with a reason. It carries no
+// names: control planes differ in what they make of names on an ACK (R082).
+func (st *stream) answer(node *corepb.Node, u wire.Update, refusal error) {
+	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: u.TypeURL, ResponseNonce: u.Nonce}
+	if refusal != nil {
+		r.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: refusal.Error()}
+	}
+	st.begun[u.TypeURL] = true
+	st.request(node, r)
+}

@@ -1,0 +1,296 @@
+package upstream
+
+import (
+	"slices"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A role is which of a view's streams carries a subscription.
+type role int
+
+const (
+	nowhere role = iota
+	main
+	auxiliary
+)
+
+func (r role) String() string { return [...]string{"none", "main", "auxiliary"}[r] }
+
+// other returns the stream that does not carry what r does.
+func (r role) other() role {
+	if r == main {
+		return auxiliary
+	}
+	return main
+}
+
+// A subscription is what a view wants of one type from its origin. It does no
+// I/O.
+type subscription struct {
+	typeURL string
+
+	// The members. They are wanted while a client has a wildcard, and for a while
+	// after.
+	wildcard role
+	prewarm  bool
+	wanted   bool      // by a client now
+	until    time.Time // when lingering ends
+
+	// The names, with those that linger. A name is in the map while the origin is, or
+	// is about to be, subscribed to it.
+	named role
+	names map[*cache.Name]struct{}
+	added []*cache.Name // not yet sent
+	gone  []*cache.Name // to be unsubscribed
+
+	learn learning // what is known of the members
+	sweep sweep    // what a resync has not seen again
+
+	// foreign is what is held from another target, whose versions mean nothing to
+	// the one that is connected.
+	foreign [cache.Named + 1]heldNames
+}
+
+// heldNames are names of resources.
+type heldNames map[string]struct{}
+
+func namesIn(s *cache.Set) heldNames {
+	names := make(heldNames)
+	for e := range s.Since(0) {
+		if e.Present() {
+			names[e.Resource.Name] = struct{}{}
+		}
+	}
+	return names
+}
+
+// drop takes out what an update mentions.
+func (h heldNames) drop(u wire.Update) {
+	if len(h) == 0 {
+		return
+	}
+	for _, r := range u.Resources {
+		delete(h, r.Name)
+	}
+	for _, name := range u.Removed {
+		delete(h, name)
+	}
+}
+
+// estrange notes that another target is connected than the one that what is held
+// came from.
+func (s *subscription) estrange(h *cache.Head) {
+	t := h.Type(s.typeURL)
+	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
+}
+
+// texts returns the names that clients asked for, with those that linger.
+func (s *subscription) texts() map[string]struct{} {
+	out := make(map[string]struct{}, len(s.names))
+	for n := range s.names {
+		out[n.String()] = struct{}{}
+	}
+	return out
+}
+
+// namesPerRequest bounds one request that changes a subscription (B.5).
+const namesPerRequest = 500
+
+// assign decides which stream carries a kind of demand: the one that came first
+// for a type has the main stream; nothing ever moves.
+func assign(kind *role, other role) {
+	if *kind != nowhere {
+		return
+	}
+	*kind = main
+	if other == main {
+		*kind = auxiliary
+	}
+}
+
+// settle moves what has the type to itself to the main stream, which the other
+// needs to be open. There must be no main stream: nothing moves between streams
+// that are there.
+func (s *subscription) settle() {
+	switch {
+	case s.wildcard == auxiliary && len(s.names) == 0:
+		s.wildcard, s.named = main, nowhere
+	case s.named == auxiliary && s.wildcard == nowhere:
+		s.named = main
+	}
+}
+
+// wants reports whether the stream of that role has anything to carry.
+func (s *subscription) wants(r role) bool {
+	return s.wildcard == r || s.named == r && len(s.names) > 0 || s.sweep.asking(r)
+}
+
+// restate returns the first requests of the type on a new stream: everything that
+// is wanted, and in the first of them what is held (R088, R089). There is more
+// than one only if the names would make it too large, none if nothing is wanted.
+func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
+	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+	t := h.Type(s.typeURL)
+	versions := make(map[string]string)
+	var names []string
+	if s.wildcard == r {
+		reqs = append(reqs, req) // with neither list, it asks for the members (R054)
+		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
+		for e := range t.Members.Since(0) {
+			if e.Present() {
+				versions[e.Resource.Name] = e.Resource.OriginVersion
+			}
+		}
+	}
+	if s.named == r {
+		for n := range s.names {
+			asked = append(asked, n)
+			names = append(names, n.String())
+			e := t.Named.Get(n)
+			if !e.Present() {
+				continue
+			}
+			if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
+				versions[e.Resource.Name] = e.Resource.OriginVersion
+			}
+		}
+		s.added, s.gone = nil, nil
+	}
+	names = append(names, s.sweep.askedOn(r)...)
+	if withVersions && fits(versions) {
+		req.InitialResourceVersions = versions
+	}
+	for len(names) > 0 {
+		req.ResourceNamesSubscribe, names = cutBytes(names, maxNamesBytes)
+		reqs = append(reqs, req)
+		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+	}
+	return reqs, asked
+}
+
+// maxVersionsBytes bounds what a request says of held versions: many servers take
+// no message over 4 MiB, and the protocol has no way to split them (B.15).
+const maxVersionsBytes = 3_500_000
+
+// maxNamesBytes bounds the names beside them, so that both keep below that limit.
+const maxNamesBytes = 500_000
+
+// cutBytes splits off as many names, but at least one, as fit into max bytes.
+func cutBytes(names []string, max int) (head, rest []string) {
+	const perName = 6 // tag and length, generously
+	size := 0
+	for i, name := range names {
+		if size += len(name) + perName; size > max && i > 0 {
+			return names[:i], names[i:]
+		}
+	}
+	return names, nil
+}
+
+func fits(versions map[string]string) bool {
+	const perEntry = 12 // tags and lengths, generously
+	size := 0
+	for name, version := range versions {
+		size += len(name) + len(version) + perEntry
+	}
+	return size > 0 && size <= maxVersionsBytes
+}
+
+// changes returns the requests that bring an open stream up to date with what is
+// wanted, and the names that they ask for.
+func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
+	for _, n := range s.added {
+		if _, wanted := s.names[n]; wanted {
+			asked = append(asked, n)
+		}
+	}
+	subscribe := texts(asked)
+	wanted := s.texts()
+	unsubscribe := slices.DeleteFunc(texts(s.gone), func(name string) bool { _, again := wanted[name]; return again })
+	s.added, s.gone = nil, nil
+	for len(subscribe)+len(unsubscribe) > 0 {
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
+		if len(subscribe) == 0 {
+			r.ResourceNamesUnsubscribe, unsubscribe = cut(unsubscribe)
+		}
+		reqs = append(reqs, r)
+	}
+	return reqs, asked
+}
+
+func cut(names []string) (head, rest []string) {
+	n := min(len(names), namesPerRequest)
+	return names[:n], names[n:]
+}
+
+func texts(names []*cache.Name) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = n.String()
+	}
+	return out
+}
+
+// How long a set has to be quiet to be taken for complete: Delta has no end mark
+// (B.7).
+const (
+	settleQuiet  = 150 * time.Millisecond
+	settleMax    = 2 * time.Second
+	confirmQuiet = 5 * time.Second
+	confirmMax   = 60 * time.Second
+)
+
+// learning is how much is known of the members of a type: the timing of the
+// responses since they were asked for.
+type learning struct {
+	first   time.Time // response since the members were asked for; zero if none came
+	last    time.Time // response
+	newName time.Time // response with a name that was not known
+}
+
+// heard records a response.
+func (l *learning) heard(now time.Time, news bool) {
+	if l.first.IsZero() {
+		l.first, l.newName = now, now
+	}
+	l.last = now
+	if news {
+		l.newName = now
+	}
+}
+
+// phase returns what is known now, given what was known before, and when that
+// will change if nothing comes.
+func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next time.Time) {
+	if l.first.IsZero() || known == cache.Confirmed {
+		return known, time.Time{}
+	}
+	settled := earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
+	confirmed := earlier(l.newName.Add(confirmQuiet), l.first.Add(confirmMax))
+	switch {
+	case !now.Before(confirmed):
+		return cache.Confirmed, time.Time{}
+	case !now.Before(settled):
+		return cache.Settled, confirmed
+	default:
+		return known, settled
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// unsubscribeWildcard is the request that gives up the members.
+func (s *subscription) unsubscribeWildcard() *discoverypb.DeltaDiscoveryRequest {
+	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: []string{wire.Wildcard}}
+}

@@ -1,0 +1,221 @@
+package upstream
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// sweepQuiet is how long a resync must have been quiet before what it did not
+// mention is suspected of being gone, and then how long the origin may be silent
+// on a suspect (B.15).
+const sweepQuiet = 15 * time.Second
+
+// An inferred deletion of more than both is held back: it looks like an origin
+// that has lost its state.
+const (
+	massDeleteNames    = 10
+	massDeleteFraction = 0.1
+)
+
+// A sweep finds out which members an origin dropped while the relay was not
+// connected, where the origin does not say so itself. Members that a resync did
+// not mention are suspects; each is asked for by name, on the stream that does
+// not carry the wildcard, beside a control: a member that is known to be there.
+// What the origin says is removed, or is silent on while it answers for the
+// control, is gone (B.15).
+type sweep struct {
+	began   time.Time
+	marked  map[string]struct{} // members not mentioned since the stream opened
+	trusted bool                // the origin was told what is held, and so says itself what is gone
+
+	asked    time.Time // when suspects were asked for; zero if they were not
+	on       role
+	names    []string // asked for
+	suspects map[string]struct{}
+	gone     map[string]struct{} // suspects that the origin says are removed
+	control  string              // "" if no member is known to be there
+	repeated bool                // the control was asked for before, for a client
+	alive    time.Time           // when the origin last answered for anything since asked
+
+	held      map[string]struct{} // deletions held back
+	heldUntil time.Time
+	returned  bool // some of what was held back is there again
+}
+
+// begin starts a resync: all members are in doubt, unless the origin was told of
+// them and says what is gone.
+func (s *sweep) begin(t *cache.Type, trusted bool, now time.Time) {
+	s.finish()
+	s.began, s.marked, s.trusted = now, make(map[string]struct{}), trusted
+	for e := range t.Members.Since(0) {
+		if e.Present() {
+			s.marked[e.Resource.Name] = struct{}{}
+		}
+	}
+}
+
+// heard takes a response for the members.
+func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
+	s.review(u)
+	if len(s.marked) == 0 {
+		return
+	}
+	if s.trusted && now.Sub(s.began) > confirmMax {
+		s.marked = nil // a resend now has another reason
+		return
+	}
+	if c.Same > 0 {
+		s.trusted = false // it resends what it was told is held, so it ignores that
+	}
+	for _, r := range u.Resources {
+		s.clear(r.Name)
+	}
+	for _, name := range u.Removed {
+		s.clear(name)
+	}
+}
+
+// clear ends the doubt about a member.
+func (s *sweep) clear(name string) {
+	delete(s.marked, name)
+	delete(s.suspects, name)
+	delete(s.gone, name)
+}
+
+// review takes out of what is held back that which the origin has decided itself.
+// If it mentions all of it, there is nothing left to look at again.
+func (s *sweep) review(u wire.Update) {
+	if len(s.held) == 0 {
+		return
+	}
+	for _, r := range u.Resources {
+		if _, ok := s.held[r.Name]; ok {
+			delete(s.held, r.Name)
+			s.returned = true
+		}
+	}
+	for _, name := range u.Removed {
+		delete(s.held, name)
+	}
+	if len(s.held) == 0 {
+		s.hold(nil, time.Time{})
+	}
+}
+
+// hold keeps deletions back until then.
+func (s *sweep) hold(deleted map[string]struct{}, until time.Time) {
+	s.held, s.heldUntil, s.returned = deleted, until, false
+}
+
+// again reports whether the second look found just what is held back.
+func (s *sweep) again(deleted map[string]struct{}) bool {
+	return s.held != nil && !s.returned && maps.Equal(s.held, deleted)
+}
+
+// answered takes a response to suspects asked for by name.
+func (s *sweep) answered(u wire.Update, now time.Time) {
+	if s.asked.IsZero() {
+		return
+	}
+	for _, r := range u.Resources {
+		if r.Name == s.control {
+			s.alive = now
+		}
+		s.clear(r.Name) // still there
+	}
+	for _, name := range u.Removed {
+		if _, ok := s.suspects[name]; ok {
+			s.gone[name] = struct{}{}
+			s.alive = now
+		}
+	}
+}
+
+// suspect reports whether it is time to ask for what the resync did not mention,
+// and if not, when it may be.
+func (s *sweep) suspect(l *learning, now time.Time) (due bool, next time.Time) {
+	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() || l.first.IsZero() {
+		return false, time.Time{}
+	}
+	next = l.last.Add(sweepQuiet)
+	return !now.Before(next), next
+}
+
+// ask begins to ask for the suspects, and returns the names to subscribe to. For
+// the control it prefers a member that clients did not name: go-control-plane
+// does not say again what a stream is subscribed to already.
+func (s *sweep) ask(t *cache.Type, on role, named map[*cache.Name]struct{}, now time.Time) []string {
+	s.asked, s.alive, s.on = now, time.Time{}, on
+	s.suspects, s.gone = maps.Clone(s.marked), make(map[string]struct{})
+	for e := range t.Members.Since(0) {
+		if _, doubtful := s.marked[nameOf(e)]; !e.Present() || doubtful {
+			continue
+		}
+		s.control = e.Resource.Name
+		if _, s.repeated = named[e.Name]; !s.repeated {
+			break
+		}
+	}
+	s.names = s.askedOn(on)
+	return s.names
+}
+
+func nameOf(e *cache.Entry) string { return e.Name.String() }
+
+// asking reports whether suspects are being asked for on a stream.
+func (s *sweep) asking(on role) bool { return !s.asked.IsZero() && s.on == on }
+
+// renew begins the wait for an answer again, on a stream that was opened anew.
+func (s *sweep) renew(now time.Time) {
+	s.asked, s.alive = now, time.Time{}
+	s.names = s.askedOn(s.on)
+}
+
+// askedOn returns the names that are asked for on a stream.
+func (s *sweep) askedOn(on role) []string {
+	if !s.asking(on) {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(s.suspects))
+	if s.control != "" {
+		names = append(names, s.control)
+	}
+	return names
+}
+
+// verdict reports whether the sweep is over, and which members are gone. mass is
+// set if they are too many, or too many of all, to be believed at once.
+func (s *sweep) verdict(t *cache.Type, texts func() map[string]struct{}, now time.Time) (over bool, deleted map[string]struct{}, mass bool, next time.Time) {
+	if s.asked.IsZero() {
+		return false, nil, false, time.Time{}
+	}
+	next = s.asked.Add(sweepQuiet)
+	if len(s.gone) < len(s.suspects) && now.Before(next) {
+		return false, nil, false, next
+	}
+	deleted = s.suspects
+	if s.alive.IsZero() && s.control != "" && !s.repeated {
+		deleted = s.gone // silent on everything: no proof of anything
+	}
+	// Nor is silence on a name that clients asked for before.
+	named := texts()
+	maps.DeleteFunc(deleted, func(name string, _ struct{}) bool {
+		_, asked := named[name]
+		_, told := s.gone[name]
+		return asked && !told
+	})
+	noControl := s.control == "" || s.repeated && s.alive.IsZero()
+	unproven := noControl && len(s.gone) < len(deleted)
+	many := len(deleted) > massDeleteNames && float64(len(deleted)) > massDeleteFraction*float64(t.Members.Count())
+	return true, deleted, many || unproven && len(deleted) > 0, time.Time{}
+}
+
+// finish forgets the sweep, but not what is held back.
+func (s *sweep) finish() {
+	s.marked, s.suspects, s.gone, s.names = nil, nil, nil, nil
+	s.asked, s.alive, s.control, s.repeated, s.on = time.Time{}, time.Time{}, "", false, nowhere
+}
