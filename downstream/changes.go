@@ -129,14 +129,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 		limit = h.Seq
 		s.begin(h)
 	}
-	for _, name := range s.again {
-		if n := s.watch.Find(s.typeURL, []string{name})[0]; n != nil {
-			if e := w.typ.Members.Get(n); e.Present() && e.Seq <= s.sent {
-				w.add(e.Resource)
-			}
-		}
-	}
-	s.again = nil
+	s.renewed(w)
 	for e := range w.typ.Members.Since(s.sent) {
 		if e.Seq > limit {
 			break
@@ -154,6 +147,19 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 	if initial && w.reply.body == nil && s.knownN == 0 {
 		w.begin() // an empty set is an answer too (R097)
 	}
+}
+
+// renewed adds members that are sent again although they did not change (B.16).
+func (s *subscription) renewed(w *writer) {
+	for _, n := range s.watch.Find(s.typeURL, s.again) {
+		if n == nil {
+			continue
+		}
+		if e := w.typ.Members.Get(n); e.Present() && e.Seq <= s.sent {
+			w.add(e.Resource)
+		}
+	}
+	s.again = nil
 }
 
 // begin records that the members begin to be sent. What went before is nothing to
@@ -231,43 +237,61 @@ func (s *subscription) named(w *writer, h *cache.Head, limit cache.Seq) {
 		s.owing, s.scanned = nil, limit
 		return
 	}
-	slices.SortFunc(s.owing, (*cache.Name).Compare) // or it would grow with each look
+	if s.owed(w, h, limit) && s.changed(w, h, limit) {
+		s.scanned = max(s.scanned, limit)
+	}
+}
+
+// owed answers for the names that are owed an answer, each once however often it
+// was asked for. It reports whether it came to the end.
+func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
+	slices.SortFunc(s.owing, (*cache.Name).Compare)
 	owing := slices.Compact(s.owing)
 	s.owing = nil
 	for i, n := range owing {
 		if w.full() {
 			s.owing = append(s.owing, owing[i:]...)
-			return
+			return false
 		}
-		if at, ok := s.find(n); ok && s.answer(w, h, &s.names[at], limit) {
-			s.owing = append(s.owing, n)
-		}
+		s.answerName(w, h, n, limit)
 	}
+	return true
+}
+
+// changed answers for the names of which something was said since the last look:
+// it goes through these or through what was said, whichever is less. It reports
+// whether it came to the end.
+func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	t := w.typ
 	if t.Members.ChangedSince(s.scanned)+t.Named.ChangedSince(s.scanned) > len(s.names) {
 		for i := range s.names {
 			if w.full() {
-				return
+				return false
 			}
 			s.answerOrOwe(w, h, &s.names[i], limit)
 		}
-	} else {
-		for _, set := range []*cache.Set{&t.Members, &t.Named} {
-			for e := range set.Since(s.scanned) {
-				if w.full() {
-					return
-				}
-				if at, ok := s.find(e.Name); ok {
-					s.answerOrOwe(w, h, &s.names[at], limit)
-				}
+		return true
+	}
+	for _, set := range []*cache.Set{&t.Members, &t.Named} {
+		for e := range set.Since(s.scanned) {
+			if w.full() {
+				return false
 			}
+			s.answerName(w, h, e.Name, limit)
 		}
 	}
-	s.scanned = max(s.scanned, limit)
+	return true
 }
 
+func (s *subscription) answerName(w *writer, h *cache.Head, n *cache.Name, limit cache.Seq) {
+	if at, ok := s.find(n); ok {
+		s.answerOrOwe(w, h, &s.names[at], limit)
+	}
+}
+
+// answerOrOwe may owe a name that is owed already; owed sees to that.
 func (s *subscription) answerOrOwe(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) {
-	if s.answer(w, h, n, limit) && !slices.Contains(s.owing, n.name) {
+	if s.answer(w, h, n, limit) {
 		s.owing = append(s.owing, n.name)
 	}
 }

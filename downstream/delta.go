@@ -46,12 +46,21 @@ const (
 	massRemovalFraction = 0.5
 )
 
+// resyncWait is how long an origin that was lost has to be back before what it does
+// not mention counts as gone: as long as a first set takes to be confirmed (B.7).
+const resyncWait = 5 * time.Second
+
 // forgotten returns the removal of what a returning wildcard client says it holds
 // and the origin no longer has (R086). That is known only once the set is
-// confirmed; a mass of removals waits, until when is returned.
-func (s *subscription) forgotten(t *cache.Type, now time.Time) (r *reply, until time.Time) {
-	if len(s.known) == 0 || s.wildcard == nil || s.fresh || t.Phase < cache.Confirmed {
+// confirmed. What came to be while the relay was without its origin is unknown
+// too, so the origin has to be back for a while (R068); and a mass of removals
+// waits. It returns when to look again.
+func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r *reply, until time.Time) {
+	if len(s.known) == 0 || s.wildcard == nil || s.fresh || t.Phase < cache.Confirmed || !h.Connected {
 		return nil, time.Time{}
+	}
+	if until = h.Since.Add(resyncWait); now.Before(until) {
+		return nil, until
 	}
 	texts := make([]string, 0, len(s.known))
 	for text := range s.known {

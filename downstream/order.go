@@ -43,33 +43,32 @@ type traits struct {
 // leaves out, so for Envoy some types are grouped.
 func (c Config) traitsOf(typeURL string, envoy bool) traits {
 	t := traits{
-		typeURL: typeURL,
-		rank:    wire.Rank(typeURL),
+		typeURL:        typeURL,
+		rank:           wire.Rank(typeURL),
+		legacyWildcard: wire.LegacyWildcard(typeURL),
 	}
 	switch typeURL {
 	case wire.ClusterType:
-		t.fullState, t.lateRemovals, t.legacyWildcard = true, true, true
+		t.fullState, t.lateRemovals = true, true
 	case wire.EndpointType:
 		t.lateRemovals, t.alwaysSent = true, true
 	case wire.ListenerType, wire.ScopedRouteType:
-		t.fullState, t.dependent, t.legacyWildcard = true, true, true
-	case wire.RouteType:
+		t.fullState, t.dependent = true, true
+	case wire.RouteType, wire.VirtualHostType:
 		t.dependent = true
-	case wire.VirtualHostType:
-		t.dependent, t.legacyWildcard = true, true
 	case wire.SecretType:
 		t.grouped, t.alwaysSent = envoy, true
 	case wire.RuntimeType, wire.ExtensionConfigType:
 		t.grouped = envoy
-	case wire.LocalityEndpoint:
-	default:
-		t.legacyWildcard = true
 	}
-	if c.fullState[typeURL] && !t.fullState {
-		t.fullState, t.neverHeld = true, true
-	}
-	t.legacyWildcard = t.legacyWildcard || c.wildcard[typeURL]
+	t.byOption(c)
 	return t
+}
+
+func (t *traits) byOption(c Config) {
+	t.neverHeld = !t.fullState && c.fullState[t.typeURL]
+	t.fullState = t.fullState || t.neverHeld
+	t.legacyWildcard = t.legacyWildcard || c.wildcard[t.typeURL]
 }
 
 // An agent is what the relay wants to know of a client's software.

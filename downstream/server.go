@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -168,7 +169,7 @@ type Server struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 
 	cfg      Config
-	nacks    limitedLog
+	nacks    refusalLog
 	streams  atomic.Int64
 	draining chan struct{}
 	drain    sync.Once
@@ -184,7 +185,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	return &Server{
 		cfg:      cfg,
-		nacks:    limitedLog{limit: rate.NewLimiter(5, 20)},
+		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
@@ -254,20 +255,20 @@ func (s *Server) identifier(origin string) string {
 	return fmt.Sprintf("%s via %s", s.cfg.Identifier, origin)
 }
 
-// A limitedLog writes warnings that clients can cause at will, at a bounded rate,
-// and says how many it left out.
-type limitedLog struct {
+// A refusalLog writes what clients can cause at will, at a bounded rate, and says
+// how much it left out.
+type refusalLog struct {
 	limit   *rate.Limiter
 	skipped atomic.Int64
 }
 
-func (l *limitedLog) log(to *slog.Logger, msg string, args ...any) {
+func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
 	if !l.limit.Allow() {
 		l.skipped.Add(1)
 		return
 	}
-	if n := l.skipped.Swap(0); n > 0 {
-		args = append(args, slog.Int64("similar_left_out", n))
-	}
-	to.Warn(msg, args...)
+	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
+		slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
+		slog.Int("code", int(r.ErrorCode)), slog.String("detail", r.ErrorMessage),
+		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

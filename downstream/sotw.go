@@ -76,7 +76,7 @@ func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 	owed = s.fresh
 	if s.wildcard != nil && !s.fresh {
 		owed = s.anySince(&t.Members, s.sent, true)
-		gone = s.anySince(&t.Members, s.removed, false)
+		gone = s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
 	}
 	for i := range s.names {
 		n := &s.names[i]

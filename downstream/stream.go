@@ -208,7 +208,9 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	if sub := s.byType[typeURL]; sub != nil {
 		return sub, nil
 	}
-	if known, types := s.group.View.HasType(typeURL); !known && types >= s.cfg.MaxTypes {
+	// The protocol's own types are always served: a client that makes types up must
+	// not shut all others out.
+	if known, types := s.group.View.HasType(typeURL); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
 		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
@@ -245,9 +247,7 @@ func (s *stream) checkTotal() error {
 // refused records a NACK: nothing is resent until the origin changes something
 // (B.10).
 func (s *stream) refused(r *wire.Request) {
-	s.server.nacks.log(s.log, "client refused a response",
-		slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
-		slog.Int("code", int(r.ErrorCode)), slog.String("detail", r.ErrorMessage))
+	s.server.nacks.refused(s.log, r)
 }
 
 // A pass is one look at what the client must be told.
@@ -332,7 +332,7 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 		r, err = s.changes(p.head, t, limit)
 	}
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
-		r, until = s.forgotten(t, p.now)
+		r, until = s.forgotten(p.head, t, p.now)
 	}
 	return r, until, err
 }
@@ -347,7 +347,7 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	var until time.Time
 	if sub.delta {
 		if r = sub.removals(p.head, t); r == nil {
-			r, until = sub.forgotten(t, p.now)
+			r, until = sub.forgotten(p.head, t, p.now)
 		}
 	} else if sub.fullState {
 		r, until = sub.finalSet(p.head, t, p.now)
@@ -447,15 +447,15 @@ func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
 	}
 }
 
-// checkCold ends a stream that nothing could be sent on because the relay knows
-// nothing and its origin is not there: without a response, so that a client
-// that has another server goes there (B.8).
+// checkCold ends a stream that nothing can be sent on because the relay knows
+// nothing of what it asked for and the origin is not there: without a response, so
+// that a client that has another server goes there (B.8).
 func (s *stream) checkCold(p *pass) error {
 	if s.sent || p.head.Connected {
 		return nil
 	}
 	for _, sub := range s.subs {
-		if p.head.Type(sub.typeURL).Last() > 0 {
+		if sub.answerable(p.head.Type(sub.typeURL)) {
 			return nil
 		}
 	}

@@ -59,13 +59,13 @@ type subscription struct {
 	heldSince time.Time // Delta: when a mass of removals was held back
 
 	// Conversation.
-	nonce       string // of the newest response
-	pending     bool   // it is not answered yet
-	through     uint64 // bytes on the stream up to the end of it
-	sentAt      time.Time
-	until       time.Time // when waiting for the answer ends (B.12)
-	acked       uint64
-	refused     uint64
+	nonce   string // of the newest response
+	pending bool   // it is not answered yet
+	through uint64 // bytes on the stream up to the end of it
+	sentAt  time.Time
+	until   time.Time // when waiting for the answer ends (B.12)
+	acked   uint64
+	refused uint64
 }
 
 // A subscribed name, and when what the client was told of it was current: 0 if it
@@ -314,7 +314,15 @@ func (s *subscription) blocked(now time.Time) bool { return s.pending && now.Bef
 func (s *subscription) behind(t *cache.Type) bool {
 	return s.wildcard != nil && t.Members.Last() > min(s.sent, s.removed) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
-		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0
+		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 || s.wildcard != nil && len(s.known) > 0
+}
+
+// answerable reports whether something is known that the client could be told.
+func (s *subscription) answerable(t *cache.Type) bool {
+	return s.wildcard != nil && t.Phase >= cache.Settled || slices.ContainsFunc(s.names, func(n subscribed) bool {
+		e, _ := t.Lookup(n.name)
+		return e.Present()
+	})
 }
 
 // unsentAdditions returns whether resources were added or changed that the client

@@ -49,6 +49,7 @@ type mirror struct {
 
 	target     int       // index of the target in use
 	source     int       // that of the target that answered last; -1 if none did
+	ignores    bool      // the origin was seen to resend what it was told is held
 	identifier string    // of the control plane
 	resyncAt   time.Time // when to open the streams without saying what is held
 	reused     bool      // reuse of versions was logged
@@ -66,6 +67,17 @@ type line struct {
 	retry    *backoff.ExponentialBackOff
 	retryAt  time.Time
 	silentAt time.Time // when to warn that nothing came; zero if something did
+}
+
+// served reports whether the origin has taken care of the stream. Silence is the
+// right answer to one who holds everything already.
+func (l *line) served(now time.Time) bool {
+	return l.responded || l.open && l.versions && now.Sub(l.openedAt) >= silenceWait
+}
+
+// silent reports whether it is time to warn that nothing came.
+func (l *line) silent(now time.Time) bool {
+	return !l.silentAt.IsZero() && !now.Before(l.silentAt)
 }
 
 // Mirror keeps a view like its origin, to which it presents node, until ctx ends
@@ -187,7 +199,7 @@ func (m *mirror) wantMembers(s *subscription, now time.Time) {
 	}
 	assign(&s.wildcard, s.named)
 	if l := &m.lines[s.wildcard]; l.open {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r := s.subscribeWildcard()
 		if l.begun[s.typeURL] {
 			r.ResourceNamesSubscribe = []string{wire.Wildcard} // the empty form only opens a type
 		}
@@ -313,10 +325,8 @@ func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	return next
 }
 
-// tend opens a stream that is wanted, closes one that is not, and says when one
-// is silent.
-func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Time) {
-	l := &m.lines[r]
+// wanted reports whether a stream has anything to carry.
+func (m *mirror) wanted(r role) bool {
 	wanted := false
 	for _, s := range m.subs {
 		if m.lines[main].stream == nil {
@@ -324,6 +334,13 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 		}
 		wanted = wanted || s.wants(r)
 	}
+	return wanted
+}
+
+// tend opens a stream that is wanted, closes one that is not, and says when one
+// is silent.
+func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Time) {
+	l, wanted := &m.lines[r], m.wanted(r)
 	switch {
 	case l.stream == nil && wanted && (r == main || m.lines[main].open):
 		if now.Before(l.retryAt) {
@@ -337,7 +354,7 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 		m.running++
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
 		l.cancel(errResync)
-	case !l.silentAt.IsZero() && !now.Before(l.silentAt):
+	case l.silent(now):
 		l.silentAt, m.silent = time.Time{}, true
 		m.log.Warn("the origin accepted the stream and says nothing: it may not know the node that was presented to it; "+
 			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY shape it",
@@ -372,42 +389,44 @@ func (m *mirror) opened(l *line, now time.Time) {
 		m.log.Info("connected to the origin", slog.String("origin", m.cfg.Targets[m.target]))
 		m.w.SetConnected(true)
 	}
-	head := m.w.View().Head()
 	for _, s := range m.inOrder() {
-		t := head.Type(s.typeURL)
-		carries := s.wildcard == l.role
-		// A set that was not complete could not be told from a shrunken one.
-		withVersions := !m.cfg.FullResync && !l.full && m.source == m.target && (!carries || t.Phase == cache.Confirmed)
-		if carries {
-			m.letGo(s, now)
-			s.learn = learning{}
-			s.sweep.begin(t, withVersions, now)
-		}
-		if s.sweep.asking(l.role) {
-			s.sweep.renew(now)
-		}
-		reqs, asked := s.restate(l.role, head, withVersions)
-		for i, r := range reqs {
-			if carries && r.InitialResourceVersions == nil {
-				s.sweep.trusted = false
-			}
-			l.versions = l.versions || i == 0 && r.InitialResourceVersions != nil
-			m.request(l, r, now)
-		}
-		m.w.Asked(asked, now)
+		m.restate(l, s, now)
 	}
+}
+
+func (m *mirror) restate(l *line, s *subscription, now time.Time) {
+	head := m.w.View().Head()
+	t := head.Type(s.typeURL)
+	carries := s.wildcard == l.role
+	withVersions := !m.cfg.FullResync && !l.full && m.source == m.target
+	if carries {
+		// A set that was not complete could not be told from a shrunken one.
+		withVersions = withVersions && t.Phase == cache.Confirmed
+		m.letGo(s, now)
+		s.learn = learning{}
+		s.sweep.begin(t, withVersions && !m.ignores, now)
+	}
+	if s.sweep.asking(l.role) {
+		s.sweep.renew(now)
+	}
+	reqs, asked := s.restate(l.role, head, withVersions)
+	for i, r := range reqs {
+		said := r.InitialResourceVersions != nil
+		s.sweep.trusted = s.sweep.trusted && (said || !carries)
+		l.versions = l.versions || i == 0 && said
+		m.request(l, r, now)
+	}
+	m.w.Asked(asked, now)
 }
 
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
-	// Silence is the right answer to one who holds everything already.
-	responded := l.responded || l.open && l.versions && now.Sub(l.openedAt) >= silenceWait
-	role := l.role
+	served, role := l.served(now), l.role
 	l.stream, l.open, l.silentAt = nil, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
 	case errors.Is(err, errResync):
-	case responded:
+	case served:
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)
 	default:
@@ -417,7 +436,12 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		}
 	}
 	l.retryAt = now.Add(wait)
-	if !errors.Is(err, errResync) {
+	for _, s := range m.subs {
+		if s.wildcard == role {
+			s.learn = learning{} // the silence of a lost origin completes nothing
+		}
+	}
+	if !errors.Is(err, errResync) && !errors.Is(err, context.Canceled) { // the latter: Mirror is about to return
 		m.log.Warn("stream to the origin ended", slog.String("stream", role.String()),
 			slog.Any("err", err), slog.Duration("retry_in", wait.Round(time.Millisecond)))
 	}
@@ -457,7 +481,7 @@ func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
 	l.responded, l.full = true, false
 	l.retry.Reset()
 	if m.source != m.target {
-		m.source = m.target
+		m.source, m.ignores = m.target, false
 		for _, s := range m.subs {
 			s.estrange(m.w.View().Head())
 		}
@@ -481,7 +505,9 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		s.foreign[cache.Members].drop(u)
 		c = m.w.Apply(cache.Members, u)
 		s.learn.heard(now, c.New > 0)
+		trusted := s.sweep.trusted
 		s.sweep.heard(u, c, now)
+		m.ignores = m.ignores || trusted && !s.sweep.trusted
 	case s.named:
 		s.foreign[cache.Named].drop(u)
 		c = m.w.Apply(cache.Named, u)

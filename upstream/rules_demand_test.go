@@ -161,6 +161,7 @@ func TestB05_TheKindThatIsLeft(t *testing.T) {
 		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 			r.put(clusters, "only@1")
 			r.watch.SubscribeAll(clusters)
+			r.pass(time.Second)
 			n := r.watch.Subscribe(clusters, []string{"only"})
 			r.pass(time.Second)
 			r.watch.Unsubscribe(clusters, n)
@@ -174,7 +175,6 @@ func TestB05_TheKindThatIsLeft(t *testing.T) {
 		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 			r.put(clusters, "only@1")
 			n := r.watch.Subscribe(clusters, []string{"only"})
-			r.watch.Subscribe(endpoints, nil)
 			r.pass(time.Second)
 			r.watch.SubscribeAll(clusters)
 			r.pass(time.Second)

@@ -181,7 +181,7 @@ func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {
 	return "[" + strings.Join(words, " ") + "]"
 }
 
-// cut ends the newest open stream with an error after it has had a response.
+// streams returns how many streams there were, ended ones included.
 func (r *rig) streams() int { return len(r.State().Streams) }
 
 // logged counts log lines. Its methods may be called from any goroutine.

@@ -49,6 +49,7 @@ func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		s := r.Accept(t.Context())
+		s.Recv(t.Context())
 		good, bad := response(clusters, "a@1"), response(clusters, "b@1", "b@1")
 		want := "[Cluster node]"
 		for i := range 300 {
@@ -243,6 +244,9 @@ func TestR088_NamesThatDoNotFit(t *testing.T) {
 		r.Restart()
 		r.pass(10 * time.Second)
 		last := r.State().Last()
+		if len(last.Requests) == 0 {
+			t.Fatal("no request came through after the reconnect")
+		}
 		if got, want := len(last.Type(endpoints).Names), len(before.Names); got != want || want != len(names) {
 			t.Errorf("%d names after the reconnect, %d before, want %d", got, want, len(names))
 		}

@@ -197,7 +197,8 @@ func jitter(d time.Duration) time.Duration {
 // WaitConnected connects, and returns when the connection is up or ctx ends.
 func (s *Session) WaitConnected(ctx context.Context) {
 	for ctx.Err() == nil {
-		conn := s.conns[s.target()]
+		target := s.target()
+		conn := s.conns[target]
 		conn.Connect()
 		state := conn.GetState()
 		if state == connectivity.Ready {
@@ -205,7 +206,7 @@ func (s *Session) WaitConnected(ctx context.Context) {
 		}
 		wait, cancel := context.WithTimeout(ctx, openTimeout)
 		if !conn.WaitForStateChange(wait, state) {
-			s.failed(s.target())
+			s.failed(target)
 		}
 		cancel()
 	}

@@ -139,7 +139,8 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 	versions := make(map[string]string)
 	var names []string
 	if s.wildcard == r {
-		reqs = append(reqs, req) // with neither list, it asks for the members (R054)
+		req = s.subscribeWildcard()
+		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
 			if e.Present() {
@@ -288,6 +289,17 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// subscribeWildcard is the request that opens a type for its members: with
+// neither list, as Envoy sends it and most origins know it, or by "*" for types of
+// which an empty request asks for nothing (R054).
+func (s *subscription) subscribeWildcard() *discoverypb.DeltaDiscoveryRequest {
+	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+	if !wire.LegacyWildcard(s.typeURL) {
+		r.ResourceNamesSubscribe = []string{wire.Wildcard}
+	}
+	return r
 }
 
 // unsubscribeWildcard is the request that gives up the members.

@@ -197,21 +197,26 @@ func (s *sweep) verdict(t *cache.Type, texts func() map[string]struct{}, now tim
 	if len(s.gone) < len(s.suspects) && now.Before(next) {
 		return false, nil, false, next
 	}
-	deleted = s.suspects
-	if s.alive.IsZero() && s.control != "" && !s.repeated {
-		deleted = s.gone // silent on everything: no proof of anything
-	}
-	// Nor is silence on a name that clients asked for before.
-	named := texts()
-	maps.DeleteFunc(deleted, func(name string, _ struct{}) bool {
-		_, asked := named[name]
-		_, told := s.gone[name]
-		return asked && !told
-	})
+	deleted = s.believed(texts())
 	noControl := s.control == "" || s.repeated && s.alive.IsZero()
 	unproven := noControl && len(s.gone) < len(deleted)
 	many := len(deleted) > massDeleteNames && float64(len(deleted)) > massDeleteFraction*float64(t.Members.Count())
 	return true, deleted, many || unproven && len(deleted) > 0, time.Time{}
+}
+
+// believed returns the suspects that are gone as far as the origin has said so, or
+// was silent where silence says something: not if it was silent on the control,
+// too, nor on a name that clients had asked for before.
+func (s *sweep) believed(named map[string]struct{}) map[string]struct{} {
+	if s.alive.IsZero() && s.control != "" && !s.repeated {
+		return s.gone
+	}
+	maps.DeleteFunc(s.suspects, func(name string, _ struct{}) bool {
+		_, asked := named[name]
+		_, told := s.gone[name]
+		return asked && !told
+	})
+	return s.suspects
 }
 
 // finish forgets the sweep, but not what is held back.

@@ -51,3 +51,15 @@ func Known(typeURL string) bool {
 	_, ok := rank[typeURL]
 	return ok
 }
+
+// LegacyWildcard reports whether a client that never gave a name of the type wants
+// everything. Of the types that are reached by name it does not: an empty request
+// must not fetch the endpoints of a whole mesh (B.17).
+func LegacyWildcard(typeURL string) bool {
+	switch typeURL {
+	case EndpointType, LocalityEndpoint, RouteType, SecretType, ExtensionConfigType, RuntimeType:
+		return false
+	default:
+		return true
+	}
+}

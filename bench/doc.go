@@ -1,0 +1,2 @@
+// Package bench measures the relay as a process, from outside.
+package bench

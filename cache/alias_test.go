@@ -1,0 +1,145 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+func TestR092_Aliases(t *testing.T) {
+	o := newOrigin(t, Config{})
+	byAlias, byName, byBoth, apart := o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()
+	o.want(byAlias, "alias")
+	o.want(byName, "real")
+	o.want(byBoth, "real", "alias")
+	o.want(apart, "further")
+	woken := func(when string, want ...bool) {
+		t.Helper()
+		if got := []bool{awake(byAlias), awake(byName), awake(byBoth), awake(apart)}; !slices.Equal(got, want) {
+			t.Errorf("%s: got woken %t, want %t", when, got, want)
+		}
+	}
+	holds := func(when, name, want string) {
+		t.Helper()
+		e, _ := o.typ().Lookup(o.name(name))
+		if got := contentOf(e); got != want || e.Present() && e.Resource.Name != "real" || e != nil && e.Prior != nil && e.Prior.Name != "real" {
+			t.Errorf("%s: %s: got %q, want %q", when, name, got, want)
+		}
+	}
+	if o.typ().Named.Aliased() {
+		t.Error("got aliased before there was an alias")
+	}
+	if change := o.put(Named, "real", "1", "x", "alias", "unwanted"); change.Seen != 1 || change.Ignored != 0 {
+		t.Errorf("got %+v, want one resource seen", change)
+	}
+	woken("put", true, true, true, false)
+	holds("put", "alias", "x")
+	holds("put", "real", "x")
+	if !o.typ().Named.Aliased() || o.knows("unwanted") {
+		t.Errorf("got aliased %t, unwanted alias known %t; want true, false", o.typ().Named.Aliased(), o.knows("unwanted"))
+	}
+	o.put(Named, "real", "2", "y", "alias", "alias", "real")
+	holds("changed", "alias", "y")
+	holds("changed", "real", "y")
+	woken("changed", true, true, true, false)
+	o.remove(Named, "real")
+	woken("removed", true, true, true, false)
+	holds("removed", "alias", "-")
+	holds("removed", "real", "-")
+	if o.typ().Named.Count() != 0 || o.typ().Named.Sum() != (Sum{}) {
+		t.Errorf("removed: got %d resources, want 0", o.typ().Named.Count())
+	}
+	o.put(Named, "real", "3", "z", "alias")
+	holds("back", "alias", "z")
+	o.remove(Named, "real")
+	holds("removed again", "alias", "-")
+	o.put(Named, "real", "4", "z", "alias")
+	woken("back again", true, true, true, false)
+	o.remove(Named, "alias") // the origin calls it by the name that was asked for
+	woken("alias removed", true, false, true, false)
+	holds("alias removed", "alias", "-")
+	holds("alias removed", "real", "z")
+}
+
+// TestR092_AliasOnly: nobody named the resource itself; it is there, and goes, all
+// the same.
+func TestR092_AliasOnly(t *testing.T) {
+	o := newOrigin(t, Config{})
+	n := o.want(o.view.Watch(), "alias")[0]
+	wantChange(t, o.put(Named, "real", "1", "x", "alias"), Change{Seen: 1, Changed: 1, New: 1})
+	if o.knows("real") {
+		t.Error("the resource's own name is known, though nobody named it")
+	}
+	wantChange(t, o.remove(Named, "real"), Change{Removed: 1})
+	if e, _ := o.typ().Lookup(n); contentOf(e) != "-" || e.Prior == nil || e.Prior.Name != "real" {
+		t.Errorf("removed: got %+v", e)
+	}
+}
+
+// TestR092_AliasMoves: an alias that comes to stand for another resource is news,
+// even if the bytes are the same; and the first one's removal does not touch it.
+func TestR092_AliasMoves(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	n := o.want(watch, "alias")[0]
+	o.put(Named, "one", "1", "same", "alias")
+	awake(watch)
+	o.put(Named, "two", "1", "same", "alias")
+	if e, _ := o.typ().Lookup(n); !awake(watch) || e.Resource.Name != "two" {
+		t.Errorf("moved: got resource %q, want two, and the stream woken", e.Resource.Name)
+	}
+	o.remove(Named, "one")
+	if e, _ := o.typ().Lookup(n); !e.Present() {
+		t.Error("the alias went with a resource that it stands for no longer")
+	}
+	o.remove(Named, "two")
+	if e, _ := o.typ().Lookup(n); e.Present() {
+		t.Error("the alias stayed without its resource")
+	}
+}
+
+// TestR092_AliasesAreForgotten: VHDS has Envoys ask for one alias after another;
+// nothing of them may stay.
+func TestR092_AliasesAreForgotten(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	for i := range 100 {
+		host := "host" + fmt.Sprint(i)
+		names := o.want(watch, "real/"+host)
+		if i%2 == 0 {
+			o.put(Named, "real", "1", "x", "real/"+host)
+		} else {
+			o.put(Named, host, "1", "x", "real/"+host)
+			o.put(Named, host+"'", "1", "x", "real/"+host)
+		}
+		watch.Unsubscribe(acme, names)
+		o.TakeDemand()
+		o.Forget(acme, names)
+	}
+	if n := len(o.aliases[acme]); n != 0 {
+		t.Errorf("got %d resources with aliases, want 0", n)
+	}
+	if set := &o.typ().Named; set.live != 0 || set.Count() != 0 {
+		t.Errorf("got %d entries of which %d are present, want none", set.live, set.Count())
+	}
+}
+
+func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
+	o := newOrigin(t, Config{})
+	n := o.want(o.view.Watch(), "alias")[0]
+	o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+		decoded(t, acme, &discoverypb.Resource{Name: "x", Version: "1", Aliases: []string{"alias"}}),
+	}})
+	e, _ := o.typ().Lookup(n)
+	if !e.Present() || e.Resource.HasBody() {
+		t.Fatalf("got %+v, want a resource without a body", e)
+	}
+	o.put(Named, "x", "2", "y", "alias")
+	if e, _ := o.typ().Lookup(n); contentOf(e) != "y" {
+		t.Errorf("resolved: got %q, want y", contentOf(e))
+	}
+}

@@ -1,0 +1,195 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+const (
+	racers  = 1000 // streams of TestNoWakeUpIsLost
+	changes = 300  // of its writer
+	members = 10
+	final   = "final"
+)
+
+// TestNoWakeUpIsLost: streams come at any moment of a busy writer, in the three
+// kinds that there are, and each must come to see how things end. A stream whose
+// wake-up was lost would wait for ever.
+func TestNoWakeUpIsLost(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	o := newOrigin(t, Config{})
+	var streams sync.WaitGroup
+	for i := range racers { // the Wait below joins them
+		streams.Go(func() {
+			jitter(i)
+			if err := race(ctx, o.view, i); err != nil {
+				t.Errorf("stream %d: %v", i, err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { // ends with the streams, which end at the latest with ctx
+		streams.Wait()
+		close(done)
+	}()
+	o.race(done)
+}
+
+// jitter lets others run for a while that differs from one to the next.
+func jitter(i int) {
+	for range (i*7 + rand.IntN(20)) % 50 {
+		runtime.Gosched()
+	}
+}
+
+// race is the origin of the race: it changes things, then brings them to their
+// end, and answers those that come late.
+func (o *origin) race(done <-chan struct{}) {
+	asked := map[string]bool{}
+	answer := func(content string) {
+		u := wire.Update{TypeURL: acme}
+		for _, d := range o.TakeDemand() {
+			if d.Name != nil {
+				asked[d.Name.String()] = true
+			}
+		}
+		for name := range asked {
+			u.Resources = append(u.Resources, o.resource(name, "", content))
+		}
+		o.Apply(Named, u)
+	}
+	for i := range changes {
+		o.put(Members, fmt.Sprint("m", rand.IntN(members)), "", fmt.Sprint(i))
+		switch i % 7 {
+		case 0:
+			o.remove(Members, fmt.Sprint("m", rand.IntN(members)))
+		case 3:
+			answer(fmt.Sprint(i))
+		case 5:
+			o.Trim(time.Now())
+		}
+		jitter(i)
+	}
+	u := wire.Update{TypeURL: acme}
+	for i := range members {
+		u.Resources = append(u.Resources, o.resource(fmt.Sprint("m", i), "", final))
+	}
+	o.Apply(Members, u)
+	answer(final)
+	for {
+		select {
+		case <-o.Demand():
+			answer(final)
+		case <-done:
+			return
+		}
+	}
+}
+
+// race is one stream: it registers, and then reads and waits as streams do, until
+// it has seen the end.
+func race(ctx context.Context, v *View, i int) error {
+	text := fmt.Sprint("n", i%50)
+	if i%5 == 0 { // one that changes its mind
+		w := v.Watch()
+		w.UnsubscribeAll(w.SubscribeAll(acme))
+		w.Unsubscribe(acme, w.Subscribe(acme, []string{text}))
+		w.Close()
+	}
+	w := v.Watch()
+	defer w.Close()
+	if i%3 == 0 {
+		return raceNamed(ctx, v, w, text)
+	}
+	wc := w.SubscribeAll(acme)
+	defer w.UnsubscribeAll(wc)
+	holds := map[string]string{}
+	sent := Seq(0)
+	for {
+		h := v.Head()
+		for e := range h.Type(acme).Members.Since(sent) {
+			if e.Seq <= sent {
+				return fmt.Errorf("entry %v of %d after position %d", e.Name, e.Seq, sent)
+			}
+			holds[e.Name.String()] = contentOf(e)
+		}
+		sent = h.Seq
+		wc.Passed(sent)
+		finals := 0
+		for _, content := range holds {
+			if content == final {
+				finals++
+			}
+		}
+		if finals == members {
+			return nil
+		}
+		select {
+		case <-w.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waits at %d of %d with %v", sent, v.Head().Seq, holds)
+		}
+	}
+}
+
+func raceNamed(ctx context.Context, v *View, w *Watch, text string) error {
+	names := w.Subscribe(acme, []string{text})
+	defer w.Unsubscribe(acme, names)
+	for {
+		if e, _ := v.Head().Type(acme).Lookup(names[0]); contentOf(e) == final {
+			return nil
+		}
+		select {
+		case <-w.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waits for %s", text)
+		}
+	}
+}
+
+// TestRegisteringRacesWithPublishing: a stream that registers while a change is
+// published either finds it in the head, or is woken. Each round tries another
+// moment.
+func TestRegisteringRacesWithPublishing(t *testing.T) {
+	const rounds = 20_000
+	type registered struct {
+		watch *Watch
+		wc    *Wildcard
+		seen  Seq
+	}
+	o := newOrigin(t, Config{})
+	starts, results := make(chan int), make(chan registered)
+	go func() { // ends when starts is closed, below
+		for spins := range starts {
+			for range spins {
+				o.view.HasType(acme)
+			}
+			w := o.view.Watch()
+			wc := w.SubscribeAll(acme)
+			results <- registered{w, wc, o.view.Head().Seq}
+		}
+	}()
+	defer close(starts)
+	updates := []wire.Update{
+		{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", "1", "x")}},
+		{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", "2", "y")}},
+	}
+	for i := range rounds {
+		starts <- rand.IntN(20)
+		o.Apply(Members, updates[i%2])
+		r := <-results
+		if want := o.view.Head().Seq; r.seen < want && !awake(r.watch) {
+			t.Fatalf("round %d: a stream saw the head of %d, not of %d, and was not woken", i, r.seen, want)
+		}
+		r.watch.UnsubscribeAll(r.wc)
+		r.watch.Close()
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// check runs tender check with environ and returns the lines it printed and its
+// error.
+func check(t *testing.T, environ ...string) ([]string, error) {
+	t.Helper()
+	cmd := newCheckCommand(func() []string { return environ })
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs(nil)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err := cmd.Execute()
+	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"), err
+}
+
+func TestCheckPrintsEveryVariable(t *testing.T) {
+	lines, err := check(t, "TENDER_ORIGIN=control-plane:18000")
+	if err != nil {
+		t.Fatalf("tender check: %v", err)
+	}
+	cfg, _ := relay.LoadConfig(nil)
+	table := cfg.Table()
+	if len(lines) != len(table)+1 {
+		t.Fatalf("tender check prints %d lines, want %d and a heading", len(lines), len(table))
+	}
+	if want := regexp.MustCompile(`^VARIABLE +SOURCE +VALUE +MEANING$`); !want.MatchString(lines[0]) {
+		t.Errorf("heading %q, want %s", lines[0], want)
+	}
+	column := strings.Index(lines[0], "MEANING")
+	for i, s := range table {
+		line := lines[i+1]
+		if !strings.HasPrefix(line, s.Variable+" ") || line[column:] != s.Meaning {
+			t.Errorf("line %q, want %s and at column %d %q", line, s.Variable, column, s.Meaning)
+		}
+	}
+	if want := regexp.MustCompile(`^TENDER_ORIGIN +environment  control-plane:18000  `); !want.MatchString(lines[1]) {
+		t.Errorf("line %q, want %s", lines[1], want)
+	}
+}
+
+// TestCheckLongValue holds that one long value does not push every line.
+func TestCheckLongValue(t *testing.T) {
+	long := "unix:///" + strings.Repeat("a", 90)
+	lines, err := check(t, "TENDER_ORIGIN="+long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(lines[1], long+"  ") {
+		t.Errorf("line %q lacks the value %q", lines[1], long)
+	}
+	if column := strings.Index(lines[0], "MEANING"); column > 90 {
+		t.Errorf("the last column starts at %d, want it near", column)
+	}
+}
+
+func TestCheckReportsErrors(t *testing.T) {
+	lines, err := check(t, "TENDER_ACK_WAIT=5", "TENDER_LISTENS=:1", "TENDER_SERVICE_HOST=10.0.0.1")
+	if err == nil {
+		t.Fatal("tender check accepts it")
+	}
+	want := []string{
+		`TENDER_ORIGIN="": it is required; allowed: `,
+		`TENDER_ACK_WAIT="5": not a duration; allowed: `,
+		`TENDER_LISTENS: unknown variable; did you mean TENDER_LISTEN?`,
+	}
+	got := strings.Split(err.Error(), "\n")
+	if len(got) != len(want) {
+		t.Fatalf("tender check: %d errors, want %d:\n%v", len(got), len(want), err)
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("error %q, want %q…", got[i], want[i])
+		}
+	}
+	if !regexp.MustCompile(`(?m)^TENDER_ACK_WAIT +refused +"5" `).MatchString(strings.Join(lines, "\n")) {
+		t.Errorf("the table does not show that TENDER_ACK_WAIT was refused:\n%s", strings.Join(lines, "\n"))
+	}
+}
+
+func TestCheckExitCodes(t *testing.T) {
+	t.Setenv("TENDER_ORIGIN", "a:1")
+	if code, _, stderr := execute("check"); code != exitOK || stderr != "" {
+		t.Errorf("tender check: code %d, stderr %q, want 0 and nothing", code, stderr)
+	}
+	t.Setenv("TENDER_DRAIN", "\x1b[31m")
+	code, stdout, stderr := execute("check")
+	if code != exitFailure || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, `tender: TENDER_DRAIN="\x1b[31m": not a duration; `) {
+		t.Errorf("tender check: code %d, stderr %q, want 1 and one line", code, stderr)
+	}
+	if strings.Contains(stdout, "\x1b") {
+		t.Errorf("tender check prints control characters: %q", stdout)
+	}
+}
+
+func TestCheckSaysThatItCouldNotPrint(t *testing.T) {
+	cmd := newCheckCommand(func() []string { return nil })
+	closed, pipe := io.Pipe()
+	broken := errors.New("broken pipe")
+	_ = closed.CloseWithError(broken)
+	cmd.SetOut(pipe)
+	cmd.SetArgs(nil)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	if err := cmd.Execute(); !errors.Is(err, broken) {
+		t.Errorf("tender check into a broken pipe: %v, want %v", err, broken)
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay/demo"
+)
+
+// newDemoCommand returns tender demo.
+func newDemoCommand() *cobra.Command {
+	o := demo.Options{Version: version}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the relay at work: a control plane, the relay and 200 clients in one process",
+		Long: "Demo runs a control plane with a small shop that keeps changing, the relay, and\n" +
+			"clients below it, half of them SotW, half Delta. Each second it prints how many\n" +
+			"changes reached how many clients, and how long that took: from the moment of the\n" +
+			"change at the control plane until a client has it.\n\n" +
+			"The relay listens on 127.0.0.1:18000, or where that is taken on a free port, and\n" +
+			"takes guests: tender get, or an Envoy. In the end all clients are compared with\n" +
+			"the control plane; the exit code is 1 if one of them differs.",
+		Example: "  tender demo\n" +
+			"  tender demo --for 10s\n" +
+			"  tender demo --clients 1000 --rate 20",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Out = cmd.OutOrStdout()
+			o.Command = invocation(os.Args[0])
+			o.Logger = newLogger(cmd.ErrOrStderr(), slog.LevelWarn, "text")
+			if err := checkDemo(o, !cmd.Flags().Changed("for")); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			context.AfterFunc(ctx, stop) // a second signal ends the process at once
+			return demo.Run(ctx, o)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.IntVar(&o.Clients, "clients", 200, "how many clients there are, from 1 to 5000")
+	f.Float64Var(&o.Rate, "rate", 4, "changes a second, from 0.1 to 100")
+	f.DurationVar(&o.For, "for", 0, "how long to run (default until Ctrl-C)")
+	return cmd
+}
+
+// checkDemo names the flag that is wrong.
+func checkDemo(o demo.Options, forever bool) error {
+	switch {
+	case o.Clients < 1 || o.Clients > demo.MaxClients:
+		return usageError{fmt.Errorf("--clients=%d: must be from 1 to %d", o.Clients, demo.MaxClients)}
+	case !(o.Rate >= demo.MinRate && o.Rate <= demo.MaxRate): // NaN is neither
+		return usageError{fmt.Errorf("--rate=%g: must be from %g to %d changes a second", o.Rate, demo.MinRate, demo.MaxRate)}
+	case o.For <= 0 && !forever:
+		return usageError{fmt.Errorf("--for=%v: must be more than 0; without the flag, the demo runs until Ctrl-C", o.For)}
+	}
+	return nil
+}
+
+// invocation returns how the reader calls this command.
+func invocation(path string) string {
+	switch {
+	case strings.Contains(path, "go-build"):
+		return "go run ./cmd/tender" // which builds somewhere in Go's cache
+	case strings.Contains(path, "/"):
+		return path
+	default:
+		return "tender"
+	}
+}

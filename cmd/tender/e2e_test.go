@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A binary is the built command.
+type binary struct{ path string }
+
+func buildBinary(t *testing.T) binary {
+	t.Helper()
+	b := binary{filepath.Join(t.TempDir(), "tender")}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", b.path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return b
+}
+
+// command returns a command line with these variables and no others of ours.
+func (b binary) command(ctx context.Context, env []string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, b.path, args...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TENDER_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, env...)
+	return cmd
+}
+
+// run runs a command line to its end.
+func (b binary) run(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := b.command(ctx, env, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		if _, ended := errors.AsType[*exec.ExitError](err); !ended || ctx.Err() != nil {
+			t.Fatalf("tender %q: %v\n%s", args, err, errs.String())
+		}
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// A server is a tender serve that runs.
+type server struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	log   *watchedLog
+	ended chan struct{} // closed once cmd has ended
+}
+
+// serve starts tender serve and waits until it listens.
+func (b binary) serve(t *testing.T, env ...string) *server {
+	t.Helper()
+	s := &server{t: t, cmd: b.command(context.Background(), env, "serve"), ended: make(chan struct{})}
+	s.log = &watchedLog{changed: make(chan struct{})}
+	s.cmd.Stderr = s.log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends with the process
+		defer close(s.ended)
+		_ = s.cmd.Wait() // how it ended is in ProcessState
+	}()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill() // most often it has ended
+		<-s.ended
+	})
+	s.log.await(t, s.ended, `"starting"`)
+	return s
+}
+
+// end sends a signal and returns the exit code.
+func (s *server) end(sig os.Signal) int {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), relaytest.Patience)
+	defer cancel()
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		s.t.Fatalf("tender serve still runs after %v; its log:\n%s", sig, s.log.String())
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// A watchedLog is the standard error of a process, which a test can wait on.
+type watchedLog struct {
+	lockedBuffer
+	wake    sync.Mutex
+	changed chan struct{} // guarded by wake; closed at the next write
+}
+
+func (l *watchedLog) Write(p []byte) (int, error) {
+	n, err := l.lockedBuffer.Write(p)
+	l.wake.Lock()
+	defer l.wake.Unlock()
+	close(l.changed)
+	l.changed = make(chan struct{})
+	return n, err
+}
+
+// await waits until what was written has this in it.
+func (l *watchedLog) await(t *testing.T, ended <-chan struct{}, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	for {
+		l.wake.Lock()
+		changed := l.changed
+		l.wake.Unlock()
+		if strings.Contains(l.String(), what) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ended:
+			t.Fatalf("tender serve ended, and did not log %s:\n%s", what, l.String())
+		case <-ctx.Done():
+			t.Fatalf("tender serve did not log %s:\n%s", what, l.String())
+		}
+	}
+}
+
+// freeAddress returns a loopback address, outside the range from which the kernel
+// gives ports to others.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
+		if l, err := net.Listen("tcp", address); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return address
+		}
+	}
+	t.Fatal("found no free port")
+	return ""
+}
+
+// TestBinary uses the command as people do: built, and configured by variables
+// alone.
+func TestBinary(t *testing.T) {
+	b := buildBinary(t)
+	t.Run("serve and get", func(t *testing.T) { testServeAndGet(t, b) })
+	t.Run("origin out of reach", func(t *testing.T) { testNoOrigin(t, b) })
+	t.Run("address in use", func(t *testing.T) { testAddressInUse(t, b) })
+	t.Run("check", func(t *testing.T) { testCheck(t, b) })
+}
+
+func testServeAndGet(t *testing.T, b binary) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("one"), relaytest.Cluster("two"))
+	address := freeAddress(t)
+	env := []string{"TENDER_ORIGIN=" + o.Addr(), "TENDER_LISTEN=" + address}
+	s := b.serve(t, env...)
+	gets := func(want string) {
+		t.Helper()
+		for _, variant := range [][]string{nil, {"--sotw"}} {
+			code, stdout, stderr := b.run(t, nil, append([]string{"get", "-a", address, "-o", "name", "cds"}, variant...)...)
+			if code != exitOK || stdout != want || stderr != "" {
+				t.Errorf("tender get cds %v: code %d, stdout %q, stderr %q, want 0, %q", variant, code, stdout, stderr, want)
+			}
+		}
+	}
+	gets("one\ntwo\n")
+	o.Stop()
+	gets("one\ntwo\n")
+	o.Put(relaytest.Cluster("three"))
+	o.Restart()
+
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
+	c.Subscribe(relaytest.ClusterType)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "one", "two", "three") })
+
+	if s.end(syscall.SIGKILL) == exitOK {
+		t.Error("a killed relay ended with 0")
+	}
+	s = b.serve(t, env...)
+	gets("one\nthree\ntwo\n")
+	c.Reconnect(conn)
+	o.Put(relaytest.Cluster("four"))
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "one", "two", "three", "four") })
+
+	if code := s.end(syscall.SIGTERM); code != exitOK {
+		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.log.String())
+	}
+	if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("after SIGTERM, a client that was served is told %v, want OK", err)
+	}
+}
+
+func testNoOrigin(t *testing.T, b binary) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("one"))
+	o.Stop()
+	address := freeAddress(t)
+	s := b.serve(t, "TENDER_ORIGIN="+o.Addr(), "TENDER_LISTEN="+address, "TENDER_COLD_WAIT=1s")
+	for _, variant := range [][]string{nil, {"--sotw"}} {
+		args := append([]string{"get", "-a", address, "cds"}, variant...)
+		code, stdout, stderr := b.run(t, nil, args...)
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "the origin cannot be reached") {
+			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 1 and that the origin cannot be reached", args, code, stdout, stderr)
+		}
+	}
+	// An impatient one must learn what it waits for, too.
+	code, _, stderr := b.run(t, nil, "get", "-a", address, "--timeout=200ms", "cds")
+	if code != exitFailure || !strings.Contains(stderr, "no answer within 200ms") {
+		t.Errorf("tender get, impatient: code %d, stderr %q, want 1 and that there is no answer", code, stderr)
+	}
+	o.Restart()
+	s.log.await(t, s.ended, `"connected to the origin"`)
+	code, stdout, stderr := b.run(t, nil, "get", "-a", address, "-o", "name", "cds")
+	if code != exitOK || stdout != "one\n" {
+		t.Errorf("tender get, once the origin is there: code %d, stdout %q, stderr %q, want 0, one", code, stdout, stderr)
+	}
+	if code := s.end(syscall.SIGTERM); code != exitOK {
+		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.log.String())
+	}
+}
+
+func testAddressInUse(t *testing.T, b binary) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	address := taken.Addr().String()
+	code, _, stderr := b.run(t, []string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=" + address}, "serve")
+	if code != exitFailure || !strings.Contains(stderr, "tender: TENDER_LISTEN: ") || !strings.Contains(stderr, address) {
+		t.Errorf("tender serve on %s, which is in use: code %d, stderr %q, want 1, TENDER_LISTEN and the address", address, code, stderr)
+	}
+}
+
+func testCheck(t *testing.T, b binary) {
+	good := []string{"TENDER_ORIGIN=127.0.0.1:1"}
+	if code, stdout, stderr := b.run(t, good, "check"); code != exitOK || !strings.Contains(stdout, "TENDER_ORIGIN") || stderr != "" {
+		t.Errorf("tender check: code %d, stdout %q, stderr %q, want 0 and the configuration", code, stdout, stderr)
+	}
+	for _, tt := range []struct {
+		env  string
+		want []string // in one line
+	}{
+		{"TENDER_RESYNC=sometimes", []string{"TENDER_RESYNC", `"sometimes"`, "trust_versions", "full"}},
+		{"TENDER_ACK_WAIT=5", []string{"TENDER_ACK_WAIT", `"5"`, "allowed"}},
+		{"TENDER_LISTNE=:1", []string{"TENDER_LISTNE", "TENDER_LISTEN"}},
+	} {
+		code, _, stderr := b.run(t, append(good, tt.env), "check")
+		line := strings.TrimSuffix(stderr, "\n")
+		if code != exitFailure || strings.Contains(line, "\n") {
+			t.Errorf("tender check with %s: code %d, stderr %q, want 1 and one line", tt.env, code, stderr)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(line, want) {
+				t.Errorf("tender check with %s: stderr %q, want %s in it", tt.env, stderr, want)
+			}
+		}
+	}
+}

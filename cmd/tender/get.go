@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// getTypes are the short names that tender get takes, as its help lists them.
+const getTypes = "lds rds srds vhds cds eds leds sds rtds ecds"
+
+// getOptions are the command line of tender get.
+type getOptions struct {
+	typeURL string
+	names   []string // none means all that the server has
+
+	address     string // host:port, unix:path, or a gRPC target
+	output      string // one of the outputs
+	watch       bool
+	sotw        bool
+	timeout     time.Duration // 0 means forever
+	nodeID      string
+	nodeCluster string
+	tls         getTLS
+}
+
+// getTLS are the files and names for TLS. The zero value is plaintext.
+type getTLS struct {
+	ca, cert, key, serverName string
+}
+
+// newGetCommand returns tender get.
+func newGetCommand() *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:   "get [flags] TYPE [NAME…]",
+		Short: "Print what an xDS server says",
+		Long: "Get asks an xDS v3 server (Tender or any other that serves ADS) for resources and\n" +
+			"prints them. TYPE is one of\n\n" +
+			"  " + getTypes + "\n\n" +
+			"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
+			"Fields that Envoy marks as sensitive are shown as [redacted], and a type that is\n" +
+			"not known as base64. YAML and JSON are a list of resources, as a file origin reads.\n\n" +
+			"Delta has no mark for the end of everything: without a NAME, get is done when\n" +
+			"nothing new has come for half a second. A server that does not know a NAME may\n" +
+			"say so or say nothing; either way get ends with 1, in the second case after\n" +
+			"--timeout.",
+		Example: "  tender get cds\n" +
+			"  tender get eds web -o json\n" +
+			"  tender get -w -o wide lds\n" +
+			"  tender get -a xds.example.com:443 --server-name xds.example.com --sotw rds front",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: cobra.FixedCompletions(strings.Fields(getTypes), cobra.ShellCompDirectiveNoFileComp),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.take(args); err != nil {
+				return usageError{err}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			return get(ctx, o, &printer{
+				out:    cmd.OutOrStdout(),
+				notes:  cmd.ErrOrStderr(),
+				format: o.output,
+			})
+		},
+	}
+	host, _ := os.Hostname()
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.address, "address", "a", "127.0.0.1:18000", "server: `host:port` or unix:path")
+	f.StringVarP(&o.output, "output", "o", "yaml", "how to print: "+strings.Join(outputs, ", "))
+	f.BoolVarP(&o.watch, "watch", "w", false, "keep watching and print what is added, changed and removed")
+	f.BoolVar(&o.sotw, "sotw", false, "use state-of-the-world ADS (default Delta)")
+	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer; 0 waits forever")
+	f.StringVar(&o.nodeID, "node-id", "tender-get/"+host, "node `id` to present")
+	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to present")
+	f.StringVar(&o.tls.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); this and the next three turn TLS on")
+	f.StringVar(&o.tls.cert, "cert", "", "PEM `file` with the client's certificate")
+	f.StringVar(&o.tls.key, "key", "", "PEM `file` with the client's key")
+	f.StringVar(&o.tls.serverName, "server-name", "", "`name` that the server's certificate must have (default the host of --address)")
+	return cmd
+}
+
+// take reads TYPE and the NAMEs, and checks the flags.
+func (o *getOptions) take(args []string) error {
+	var ok bool
+	switch typ := args[0]; {
+	case strings.Contains(typ, "/"):
+		o.typeURL, ok = typ, true
+	case strings.Contains(typ, "."):
+		o.typeURL, ok = "type.googleapis.com/"+typ, true
+	default:
+		o.typeURL, ok = schema.TypeURLFor(strings.ToLower(typ))
+	}
+	if !ok {
+		return fmt.Errorf("unknown type %q: want one of %s, or a type URL", args[0], getTypes)
+	}
+	o.names = args[1:]
+	for _, name := range o.names {
+		if name == "" {
+			return errors.New("empty name")
+		}
+	}
+	return o.check()
+}
+
+// check checks what the flags cannot check themselves.
+func (o *getOptions) check() error {
+	if !validOutput(o.output) {
+		return fmt.Errorf("--output=%s: want one of %s", o.output, strings.Join(outputs, ", "))
+	}
+	if o.timeout < 0 {
+		return fmt.Errorf("--timeout=%s: must not be negative", o.timeout)
+	}
+	if (o.tls.cert == "") != (o.tls.key == "") {
+		return errors.New("--cert and --key: want both or neither")
+	}
+	if strings.HasPrefix(o.address, "unix:") || strings.Contains(o.address, "://") {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(o.address); err != nil {
+		return fmt.Errorf("--address=%s: want host:port or unix:path", o.address)
+	}
+	return nil
+}
+
+// dial returns a connection that is made when it is first used.
+func (o *getOptions) dial() (*grpc.ClientConn, error) {
+	creds, err := o.tls.credentials()
+	if err != nil {
+		return nil, err
+	}
+	// A server decides how much it says at once, and people asked for all of it.
+	const largest = 1 << 30
+	conn, err := grpc.NewClient(o.address,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largest)))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", o.address, err)
+	}
+	return conn, nil
+}
+
+func (t getTLS) credentials() (credentials.TransportCredentials, error) {
+	if t == (getTLS{}) {
+		return insecure.NewCredentials(), nil
+	}
+	config := &tls.Config{ServerName: t.serverName, MinVersion: tls.VersionTLS12}
+	if t.ca != "" {
+		pem, err := os.ReadFile(t.ca)
+		if err != nil {
+			return nil, fmt.Errorf("read --tls-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("read --tls-ca: no certificate in %s", t.ca)
+		}
+	}
+	if t.cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.cert, t.key)
+		if err != nil {
+			return nil, fmt.Errorf("read --cert and --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// get asks for the resources, prints them, and with o.watch goes on until ctx ends.
+func get(ctx context.Context, o getOptions, p *printer) error {
+	conn, err := o.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+
+	ctx, cancel := context.WithCancel(ctx)
+	answers := make(chan answer)
+	var receiving sync.WaitGroup
+	receiving.Go(func() { receive(ctx, conn, o, answers) })
+	defer receiving.Wait()
+	defer cancel()
+
+	if o.watch {
+		return getWatch(ctx, o, answers, p)
+	}
+	return getOnce(ctx, o, answers, p)
+}
+
+// quiet is how long nothing new must come for everything to be there.
+const quiet = 500 * time.Millisecond
+
+// getOnce collects answers until all is known that was asked for, and prints it.
+func getOnce(ctx context.Context, o getOptions, answers <-chan answer, p *printer) error {
+	c := newCollection(o)
+	expired := after(o.timeout)
+	var settled <-chan time.Time
+	for done := false; !done; {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				return fmt.Errorf("get from %s: %w", o.address, a.err)
+			}
+			if c.more(c.apply(a)) {
+				settled = time.After(quiet)
+			}
+			done = c.complete()
+		case <-settled:
+			done = true
+		case <-expired:
+			if c.answers == 0 {
+				return fmt.Errorf("get from %s: %w", o.address, c.silence(o))
+			}
+			done = true
+		case <-ctx.Done():
+			return errors.New("interrupted")
+		}
+	}
+	if err := p.all(c.sorted()); err != nil {
+		return fmt.Errorf("print resources: %w", err)
+	}
+	return c.shortfall(o)
+}
+
+// getWatch prints every change until ctx ends, which is not an error, or the
+// stream does.
+func getWatch(ctx context.Context, o getOptions, answers <-chan answer, p *printer) error {
+	c := newCollection(o)
+	expired := after(o.timeout)
+	for {
+		select {
+		case a := <-answers:
+			if ctx.Err() != nil {
+				return nil
+			}
+			if a.err != nil {
+				return fmt.Errorf("watch %s: %w", o.address, a.err)
+			}
+			if err := p.changes(c.apply(a)); err != nil {
+				return fmt.Errorf("print changes: %w", err)
+			}
+		case <-expired:
+			if !c.connected {
+				return fmt.Errorf("watch %s: %w", o.address, c.silence(o))
+			}
+			if c.answers == 0 {
+				p.note(fmt.Sprintf("nothing within %s, still waiting", o.timeout))
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// after is time.After, but never for no time.
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// everyNode gives every client the same snapshot.
+type everyNode struct{}
+
+func (everyNode) ID(*corepb.Node) string { return "all" }
+
+// A controlPlane is go-control-plane's own server.
+type controlPlane struct {
+	address string
+	cache   cachev3.SnapshotCache
+}
+
+func startControlPlane(t *testing.T, options ...grpc.ServerOption) *controlPlane {
+	t.Helper()
+	// Its ADS mode would answer a SotW request only if that names everything.
+	cp := &controlPlane{cache: cachev3.NewSnapshotCache(false, everyNode{}, nil)}
+	cp.address = serveGRPC(t, listenTCP(t), serverv3.NewServer(t.Context(), cp.cache, nil), options...)
+	return cp
+}
+
+func (cp *controlPlane) set(t *testing.T, version string, resources map[resource.Type][]types.Resource) {
+	t.Helper()
+	snapshot, err := cachev3.NewSnapshot(version, resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cp.cache.SetSnapshot(t.Context(), "all", snapshot); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func listenTCP(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// serveGRPC serves ads, or nothing if it is nil, until the test ends.
+func serveGRPC(t *testing.T, l net.Listener, ads discoverypb.AggregatedDiscoveryServiceServer, options ...grpc.ServerOption) (address string) {
+	t.Helper()
+	s := grpc.NewServer(options...)
+	if ads != nil {
+		discoverypb.RegisterAggregatedDiscoveryServiceServer(s, ads)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }() // received below
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// A script is a server whose Delta and SotW streams a test writes itself.
+type script struct {
+	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
+	delta func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
+	sotw  func(discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
+}
+
+func (s script) DeltaAggregatedResources(stream discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.delta(stream)
+}
+
+func (s script) StreamAggregatedResources(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.sotw(stream)
+}
+
+// deltaSays serves a Delta stream that answers the first request with responses.
+func deltaSays(responses ...*discoverypb.DeltaDiscoveryResponse) script {
+	return script{delta: func(stream discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		for _, r := range responses {
+			r := proto.CloneOf(r)
+			if r.GetTypeUrl() == "" {
+				r.TypeUrl = req.GetTypeUrl()
+			}
+			if err := stream.Send(r); err != nil {
+				return err
+			}
+		}
+		<-stream.Context().Done()
+		return nil
+	}}
+}
+
+func pack(t *testing.T, m proto.Message) *anypb.Any {
+	t.Helper()
+	a, err := anypb.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func cluster(name, alt string) *clusterpb.Cluster {
+	return &clusterpb.Cluster{Name: name, AltStatName: alt}
+}
+
+func endpoints(name string) *endpointpb.ClusterLoadAssignment {
+	return &endpointpb.ClusterLoadAssignment{ClusterName: name}
+}
+
+// shop is a control plane with two clusters and their endpoints.
+func shop(t *testing.T) *controlPlane {
+	t.Helper()
+	cp := startControlPlane(t)
+	cp.set(t, "v1", map[resource.Type][]types.Resource{
+		resource.ClusterType:  {cluster("web", "w: eb"), cluster("cart", "")},
+		resource.EndpointType: {endpoints("web"), endpoints("cart")},
+		resource.RouteType:    {&routepb.RouteConfiguration{Name: "front"}},
+	})
+	return cp
+}
+
+// watch runs tender get -w until the test ends, and yields the lines it prints.
+// Ranging over them again goes on where the last range stopped.
+func watch(t *testing.T, args ...string) func(yield func(string) bool) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	cmd := newGetCommand()
+	cmd.SetArgs(append([]string{"-w"}, args...))
+	cmd.SetOut(w)
+	cmd.SetErr(w)
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(ctx) }() // received below
+	t.Cleanup(func() {
+		stop()
+		_ = r.Close() // what it still prints goes nowhere
+		if err := <-ended; err != nil && !strings.Contains(err.Error(), "closed pipe") {
+			t.Errorf("tender get -w %q: %v, want nil when it is interrupted", args, err)
+		}
+	})
+	scanner := bufio.NewScanner(r)
+	return func(yield func(string) bool) {
+		for scanner.Scan() && yield(scanner.Text()) {
+		}
+	}
+}
+
+// An authority signs certificates for a test.
+type authority struct {
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{dir: t.TempDir()}
+	a.cert, a.key = a.issue(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	return a
+}
+
+// issue writes name.pem and name.key. The first certificate signs itself.
+func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.Subject = pkix.Name{CommonName: name}
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(a.file(name+file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
+
+// server is the configuration of a server that wants a client's certificate.
+func (a *authority) server(t *testing.T) *tls.Config {
+	t.Helper()
+	a.issue(t, "server", &x509.Certificate{DNSNames: []string{"xds.example.com"}})
+	pair, err := tls.LoadX509KeyPair(a.file("server.pem"), a.file("server.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12}
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// receive opens an ADS stream, asks for what o wants and passes on the answers,
+// each acknowledged, until ctx ends or the stream does.
+func receive(ctx context.Context, conn *grpc.ClientConn, o getOptions, answers chan<- answer) {
+	open := openDelta
+	if o.sotw {
+		open = openSotW
+	}
+	pass := func(a answer) bool {
+		select {
+		case answers <- a:
+			return a.err == nil
+		case <-ctx.Done():
+			return false
+		}
+	}
+	next, err := open(ctx, discoverypb.NewAggregatedDiscoveryServiceClient(conn), o)
+	if !pass(answer{opened: true, err: explainStream(err, o)}) {
+		return
+	}
+	for {
+		a, err := next()
+		a.err = explainStream(err, o)
+		if !pass(a) {
+			return
+		}
+	}
+}
+
+// openDelta opens a Delta stream. next returns the next answer of the type.
+func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o getOptions) (next func() (answer, error), err error) {
+	stream, err := client.DeltaAggregatedResources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := sent(stream.Send(&discoverypb.DeltaDiscoveryRequest{
+		Node:                   o.node(),
+		TypeUrl:                o.typeURL,
+		ResourceNamesSubscribe: o.subscribed(),
+	})); err != nil {
+		return nil, err
+	}
+	return func() (answer, error) {
+		for {
+			response, err := stream.Recv()
+			if err != nil {
+				return answer{}, err
+			}
+			if response.GetTypeUrl() != o.typeURL {
+				continue // not asked for
+			}
+			err = sent(stream.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: o.typeURL, ResponseNonce: response.GetNonce()}))
+			return deltaAnswer(response), err
+		}
+	}, nil
+}
+
+func deltaAnswer(response *discoverypb.DeltaDiscoveryResponse) answer {
+	a := answer{absent: response.GetRemovedResources(), refused: refusals(response.GetResourceErrors())}
+	for _, name := range response.GetRemovedResourceNames() {
+		a.absent = append(a.absent, name.GetName())
+	}
+	for _, r := range response.GetResources() {
+		it := unwrapped(r)
+		switch {
+		case r.GetResource() != nil:
+			a.items = append(a.items, it)
+		case r.GetTtl() == nil: // else it only says that the resource is still there
+			a.absent = append(a.absent, it.name)
+		}
+	}
+	return a
+}
+
+// A sotwStream is a state-of-the-world stream.
+type sotwStream struct {
+	rpc     discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	typeURL string
+
+	// Guarded by mu, which also keeps two requests from being sent at once.
+	mu       sync.Mutex
+	names    []string
+	answered bool
+}
+
+// openSotW opens a state-of-the-world stream. next returns the next answer of
+// the type.
+func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o getOptions) (next func() (answer, error), err error) {
+	rpc, err := client.StreamAggregatedResources(ctx)
+	if err != nil {
+		return nil, err
+	}
+	node := o.node()
+	// Names and versions of resources come only to those who say that they
+	// understand them.
+	node.ClientFeatures = []string{"xds.config.resource-in-sotw"}
+	s := &sotwStream{rpc: rpc, typeURL: o.typeURL, names: o.names}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.send(&discoverypb.DiscoveryRequest{Node: node}); err != nil {
+		return nil, err
+	}
+	if len(o.names) == 0 && len(o.subscribed()) > 0 {
+		again := time.AfterFunc(quiet, s.star)
+		context.AfterFunc(ctx, func() { again.Stop() })
+	}
+	return s.next, nil
+}
+
+// star asks for everything in the words of today, "*", if the server did not
+// understand the old ones, no name at all. For types such as EDS some servers know
+// only the one and some only the other.
+func (s *sotwStream) star() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.answered {
+		return
+	}
+	s.names = []string{"*"}
+	_ = s.send(new(discoverypb.DiscoveryRequest)) // next says why the stream ended
+}
+
+// send sends a request for the names. The caller holds mu.
+func (s *sotwStream) send(req *discoverypb.DiscoveryRequest) error {
+	req.TypeUrl, req.ResourceNames = s.typeURL, s.names
+	return sent(s.rpc.Send(req))
+}
+
+func (s *sotwStream) next() (answer, error) {
+	for {
+		response, err := s.rpc.Recv()
+		if err != nil {
+			return answer{}, err
+		}
+		if response.GetTypeUrl() != s.typeURL {
+			continue // not asked for
+		}
+		s.mu.Lock()
+		s.answered = true
+		err = s.send(&discoverypb.DiscoveryRequest{VersionInfo: response.GetVersionInfo(), ResponseNonce: response.GetNonce()})
+		s.mu.Unlock()
+		return sotwAnswer(response), err
+	}
+}
+
+func sotwAnswer(response *discoverypb.DiscoveryResponse) answer {
+	a := answer{full: fullState(response.GetTypeUrl()), refused: refusals(response.GetResourceErrors())}
+	for i, body := range response.GetResources() {
+		wrapper := &discoverypb.Resource{Resource: body}
+		if body.MessageIs(wrapper) {
+			inner := new(discoverypb.Resource)
+			if proto.Unmarshal(body.GetValue(), inner) == nil {
+				wrapper = inner
+			}
+		}
+		it := unwrapped(wrapper)
+		if it.version == "" {
+			it.version = response.GetVersionInfo()
+		}
+		if it.name == "" {
+			it.name = fmt.Sprintf("#%d", i) // of an unknown type
+		}
+		a.items = append(a.items, it)
+	}
+	return a
+}
+
+// unwrapped is the resource that a wrapper holds. Where the wrapper gives no name
+// the resource itself may.
+func unwrapped(r *discoverypb.Resource) item {
+	it := item{
+		typeURL: r.GetResource().GetTypeUrl(),
+		name:    r.GetName(),
+		version: r.GetVersion(),
+		aliases: r.GetAliases(),
+		value:   r.GetResource().GetValue(),
+	}
+	if it.name == "" {
+		it.name = r.GetResourceName().GetName()
+	}
+	if it.name == "" {
+		it.name, _ = schema.ResourceName(it.typeURL, it.value)
+	}
+	return it
+}
+
+func refusals(errs []*discoverypb.ResourceError) map[string]string {
+	if len(errs) == 0 {
+		return nil
+	}
+	refused := make(map[string]string, len(errs))
+	for _, e := range errs {
+		s := status.FromProto(e.GetErrorDetail())
+		refused[e.GetResourceName().GetName()] = fmt.Sprintf("%s: %s", s.Code(), s.Message())
+	}
+	return refused
+}
+
+// node is the Node that a stream begins with.
+func (o *getOptions) node() *corepb.Node {
+	return &corepb.Node{
+		Id:                   o.nodeID,
+		Cluster:              o.nodeCluster,
+		UserAgentName:        "tender-get",
+		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
+	}
+}
+
+// subscribed are the names to ask for. For everything that is none at all, which
+// the oldest servers understand too, except for the types where none may mean none.
+func (o *getOptions) subscribed() []string {
+	if len(o.names) > 0 {
+		return o.names
+	}
+	switch short, _ := schema.ShortName(o.typeURL); short {
+	case "eds", "leds", "rds", "sds", "rtds", "ecds":
+		return []string{"*"}
+	default:
+		return nil
+	}
+}
+
+// fullState reports whether a SotW response of a type holds everything, so that
+// what is not in it does not exist.
+func fullState(typeURL string) bool {
+	short, _ := schema.ShortName(typeURL)
+	return short == "cds" || short == "lds" || short == "srds"
+}
+
+// sent drops the io.EOF of a Send: the stream has ended, and Recv knows why.
+func sent(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// explainStream says in a person's words why a stream ended.
+func explainStream(err error, o getOptions) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		return errors.New("the server ended the stream")
+	}
+	s := status.Convert(err)
+	switch s.Code() {
+	case codes.Unimplemented:
+		if o.sotw {
+			return fmt.Errorf("the server does not serve state-of-the-world ADS; try without --sotw (%s)", s.Message())
+		}
+		return fmt.Errorf("the server does not serve Delta ADS; try --sotw (%s)", s.Message())
+	case codes.Unavailable:
+		return errors.New(explainConnection(s.Message(), o))
+	default:
+		return fmt.Errorf("%s: %s", s.Code(), s.Message())
+	}
+}
+
+// explainConnection takes the wrapping off gRPC's message about a connection that
+// was not made.
+func explainConnection(text string, o getOptions) string {
+	if inner, ok := strings.CutPrefix(text, "connection error: desc = "); ok {
+		if plain, err := strconv.Unquote(inner); err == nil {
+			text = plain
+		}
+	}
+	text = strings.TrimPrefix(text, "transport: ")
+	text = strings.TrimPrefix(text, "Error while dialing: ")
+	if o.tls == (getTLS{}) && strings.Contains(text, "server preface") {
+		text += " (does the server want TLS? see --tls-ca)"
+	}
+	return text
+}

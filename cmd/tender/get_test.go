@@ -1,0 +1,564 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+var variants = map[string][]string{"delta": nil, "sotw": {"--sotw"}}
+
+func TestGetPrintsWhatAControlPlaneSays(t *testing.T) {
+	t.Parallel()
+	cp := shop(t)
+	tests := []struct {
+		args string
+		want string // %v stands for any version
+	}{
+		{"cds", "# cart, version %v\n- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: cart\n" +
+			"# web, version %v\n- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: web\n  alt_stat_name: 'w: eb'\n"},
+		{"cds -o name", "cart\nweb\n"},
+		{"cds -o name web", "web\n"},
+		{"eds -o name", "cart\nweb\n"},
+		{"eds -o name web", "web\n"},
+		{"eds -o name web cart web", "cart\nweb\n"},
+		{"rds -o name", "front\n"},
+		{"type.googleapis.com/envoy.config.cluster.v3.Cluster -o name", "cart\nweb\n"},
+		{"envoy.config.cluster.v3.Cluster -o name", "cart\nweb\n"},
+		{"CDS web -o json", "[\n  {\n    \"@type\": \"type.googleapis.com/envoy.config.cluster.v3.Cluster\",\n    \"name\": \"web\",\n    \"alt_stat_name\": \"w: eb\"\n  }\n]\n"},
+		{"cds web -o wide", "NAME  VERSION  BYTES  TYPE\nweb  %v  13  cds\n"},
+	}
+	for variant, flags := range variants {
+		for _, tt := range tests {
+			t.Run(variant+" "+tt.args, func(t *testing.T) {
+				args := append([]string{"get", "-a", cp.address}, flags...)
+				code, stdout, stderr := execute(append(args, strings.Fields(tt.args)...)...)
+				if code != exitOK || stderr != "" || !matches(tt.want, stdout) {
+					t.Errorf("code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, tt.want)
+				}
+			})
+		}
+	}
+}
+
+// matches compares text with a pattern in which %v stands for a word. Runs of
+// blanks within a line are one where the pattern is a table.
+func matches(pattern, text string) bool {
+	if strings.HasPrefix(pattern, "NAME") {
+		var lines []string
+		for line := range strings.Lines(text) {
+			lines = append(lines, strings.Join(strings.Fields(line), "  ")+"\n")
+		}
+		text = strings.Join(lines, "")
+	}
+	for part := range strings.SplitSeq(pattern, "%v") {
+		i := strings.Index(text, part)
+		if i < 0 || strings.ContainsAny(text[:i], " \n") {
+			return false
+		}
+		text = text[i+len(part):]
+	}
+	return text == ""
+}
+
+// TestGetKeepsTheOrderOfFields: a name stands first, as in Envoy's documentation.
+func TestGetKeepsTheOrderOfFields(t *testing.T) {
+	t.Parallel()
+	address := &corepb.Address{Address: &corepb.Address_SocketAddress{SocketAddress: &corepb.SocketAddress{
+		Address: "192.0.2.1", PortSpecifier: &corepb.SocketAddress_PortValue{PortValue: 8080},
+	}}}
+	web := endpoints("web")
+	web.Endpoints = []*endpointpb.LocalityLbEndpoints{{
+		Locality: &corepb.Locality{Region: "yes", Zone: strings.Repeat("long ", 30)},
+		LbEndpoints: []*endpointpb.LbEndpoint{{HostIdentifier: &endpointpb.LbEndpoint_Endpoint{Endpoint: &endpointpb.Endpoint{
+			Address: address, Hostname: "a: b",
+		}}}},
+	}}
+	cp := startControlPlane(t)
+	cp.set(t, "1", map[resource.Type][]types.Resource{resource.EndpointType: {web}})
+	want := `# web, version %v
+- '@type': type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment
+  cluster_name: web
+  endpoints:
+  - locality:
+      region: "yes"
+      zone: '` + strings.Repeat("long ", 30) + `'
+    lb_endpoints:
+    - endpoint:
+        address:
+          socket_address:
+            address: 192.0.2.1
+            port_value: 8080
+        hostname: 'a: b'
+`
+	if code, stdout, stderr := execute("get", "-a", cp.address, "eds", "web"); code != exitOK || !matches(want, stdout) {
+		t.Errorf("code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, want)
+	}
+}
+
+func TestGetYAMLIsAFileForAFileOrigin(t *testing.T) {
+	t.Parallel()
+	cp := shop(t)
+	for _, output := range []string{"yaml", "json"} {
+		_, stdout, _ := execute("get", "-a", cp.address, "cds", "-o", output)
+		doc, err := schema.ParseFile("mesh."+output, []byte(stdout))
+		if err != nil || len(doc.Resources) != 2 {
+			t.Errorf("ParseFile of -o %s: %+v, %v, want both clusters", output, doc, err)
+		}
+	}
+}
+
+func TestGetNamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	cp := shop(t)
+	for variant, flags := range variants {
+		t.Run(variant, func(t *testing.T) {
+			args := append([]string{"get", "-a", cp.address, "--timeout=300ms", "-o", "name", "eds", "web", "nope"}, flags...)
+			code, stdout, stderr := execute(args...)
+			// go-control-plane says nothing of a name that does not exist, and in
+			// SotW nothing at all before every name does.
+			if code != exitFailure || !strings.Contains(stderr, `"nope"`) || !strings.Contains(stderr, "no answer within 300ms") {
+				t.Errorf("code %d, stdout %q, stderr %q, want 1 and nope named", code, stdout, stderr)
+			}
+			if variant == "delta" && stdout != "web\n" {
+				t.Errorf("stdout %q, want what there is", stdout)
+			}
+		})
+	}
+	code, stdout, stderr := execute("get", "-a", cp.address, "--sotw", "--timeout=300ms", "cds", "nope")
+	if code != exitFailure || !strings.Contains(stderr, `"nope"`) || strings.Contains(stdout, "web") {
+		t.Errorf("SotW cds nope: code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+func TestGetSaysWhatTheServerSaidOfANames(t *testing.T) {
+	t.Parallel()
+	address := serveGRPC(t, listenTCP(t), deltaSays(&discoverypb.DeltaDiscoveryResponse{
+		Nonce:            "1",
+		Resources:        []*discoverypb.Resource{{Name: "a", Version: "7", Resource: pack(t, endpoints("a"))}, {Name: "unset"}},
+		RemovedResources: []string{"gone"},
+		ResourceErrors: []*discoverypb.ResourceError{{
+			ResourceName: &discoverypb.ResourceName{Name: "secret"},
+			ErrorDetail:  &status.Status{Code: 7, Message: "not yours"},
+		}},
+	}))
+	code, stdout, stderr := execute("get", "-a", address, "-o", "name", "eds", "a", "gone", "unset", "secret")
+	want := "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"
+	if code != exitFailure || stdout != "a\n" || stderr != want {
+		t.Errorf("code %d, stdout %q, stderr %q, want 1, a, %q", code, stdout, stderr, want)
+	}
+}
+
+// TestGetWaitsForAllOfAnOpenEnd: Delta may bring everything in many responses.
+func TestGetWaitsForAllOfAnOpenEnd(t *testing.T) {
+	t.Parallel()
+	var responses []*discoverypb.DeltaDiscoveryResponse
+	for _, name := range []string{"a", "b", "c"} {
+		responses = append(responses, &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}})
+	}
+	responses = append(responses, &discoverypb.DeltaDiscoveryResponse{TypeUrl: "other", RemovedResources: []string{"a"}}, &discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"b"}})
+	address := serveGRPC(t, listenTCP(t), deltaSays(responses...))
+	code, stdout, stderr := execute("get", "-a", address, "-o", "name", "cds")
+	if code != exitOK || stdout != "a\nc\n" || stderr != "" {
+		t.Errorf("code %d, stdout %q, stderr %q, want 0, a and c", code, stdout, stderr)
+	}
+}
+
+func TestGetOfNothing(t *testing.T) {
+	t.Parallel()
+	address := serveGRPC(t, listenTCP(t), deltaSays(&discoverypb.DeltaDiscoveryResponse{Nonce: "1"}))
+	for output, want := range map[string]string{"yaml": "[]\n", "json": "[]\n", "name": "", "wide": "NAME  VERSION  BYTES  TYPE\n"} {
+		code, stdout, stderr := execute("get", "-a", address, "-o", output, "cds")
+		if code != exitOK || stdout != want || stderr != "" {
+			t.Errorf("-o %s: code %d, stdout %q, stderr %q, want 0, %q", output, code, stdout, stderr, want)
+		}
+	}
+}
+
+// TestGetAcknowledges holds what goes over the wire, in both variants.
+func TestGetAcknowledges(t *testing.T) {
+	t.Parallel()
+	requests := make(chan proto.Message, 4)
+	cds, _ := schema.TypeURLFor("cds")
+	address := serveGRPC(t, listenTCP(t), script{
+		delta: func(stream discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+			for range 2 {
+				req, err := stream.Recv()
+				if err != nil {
+					return err
+				}
+				requests <- req
+				if req.GetResponseNonce() == "" {
+					_ = stream.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: cds, Nonce: "n", SystemVersionInfo: "v"})
+				}
+			}
+			return nil
+		},
+		sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+			for range 2 {
+				req, err := stream.Recv()
+				if err != nil {
+					return err
+				}
+				requests <- req
+				if req.GetResponseNonce() == "" {
+					_ = stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: cds, Nonce: "n", VersionInfo: "v"})
+				}
+			}
+			return nil
+		},
+	})
+	node := []string{"--node-id=me", "--node-cluster=us"}
+
+	// The server ends the stream after the ACK, so that the watch ends too.
+	execute(append([]string{"get", "-w", "-a", address, "cds"}, node...)...)
+	first, ack := (<-requests).(*discoverypb.DeltaDiscoveryRequest), (<-requests).(*discoverypb.DeltaDiscoveryRequest)
+	if n := first.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || first.GetTypeUrl() != cds || len(first.GetResourceNamesSubscribe()) != 0 {
+		t.Errorf("first Delta request: %v", first)
+	}
+	if want := (&discoverypb.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: "n"}); !proto.Equal(ack, want) {
+		t.Errorf("Delta ACK: %v, want %v", ack, want)
+	}
+
+	execute(append([]string{"get", "-w", "-a", address, "--sotw", "cds", "a"}, node...)...)
+	firstS, ackS := (<-requests).(*discoverypb.DiscoveryRequest), (<-requests).(*discoverypb.DiscoveryRequest)
+	if n := firstS.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || firstS.GetTypeUrl() != cds || firstS.GetResourceNames()[0] != "a" {
+		t.Errorf("first SotW request: %v", firstS)
+	}
+	if want := (&discoverypb.DiscoveryRequest{TypeUrl: cds, ResponseNonce: "n", VersionInfo: "v", ResourceNames: []string{"a"}}); !proto.Equal(ackS, want) {
+		t.Errorf("SotW ACK: %v, want %v", ackS, want)
+	}
+}
+
+// TestGetAsksForEverythingInBothWays: a server that takes no name for no interest
+// is asked for "*" on the same stream.
+func TestGetAsksForEverythingInBothWays(t *testing.T) {
+	t.Parallel()
+	eds, _ := schema.TypeURLFor("eds")
+	address := serveGRPC(t, listenTCP(t), script{sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if len(req.GetResourceNames()) == 0 || req.GetResponseNonce() != "" {
+				continue
+			}
+			if err := stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: eds, Nonce: "1", Resources: []*anypb.Any{pack(t, endpoints(req.GetResourceNames()[0]))}}); err != nil {
+				return err
+			}
+		}
+	}})
+	code, stdout, stderr := execute("get", "-a", address, "--sotw", "-o", "name", "eds")
+	if code != exitOK || stdout != "*\n" || stderr != "" {
+		t.Errorf("code %d, stdout %q, stderr %q, want an answer to *", code, stdout, stderr)
+	}
+}
+
+func TestGetShowsUnknownTypesAsBase64(t *testing.T) {
+	t.Parallel()
+	foo := &anypb.Any{TypeUrl: "type.googleapis.com/acme.Foo", Value: []byte{1, 2, 3}}
+	wrapped := pack(t, &discoverypb.Resource{Name: "x", Version: "7", Resource: foo})
+	address := serveGRPC(t, listenTCP(t), script{
+		delta: deltaSays(&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "x", Version: "7", Resource: foo}}}).delta,
+		sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+			req, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if err := stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: "9", Resources: []*anypb.Any{wrapped, foo}}); err != nil {
+				return err
+			}
+			<-stream.Context().Done()
+			return nil
+		},
+	})
+	content := "- '@type': type.googleapis.com/acme.Foo\n  value: AQID\n"
+	for variant, want := range map[string]string{
+		"delta": "# x, version 7\n" + content,
+		"sotw":  "# #1, version 9\n" + content + "# x, version 7\n" + content,
+	} {
+		code, stdout, stderr := execute(append([]string{"get", "-a", address, "acme.Foo"}, variants[variant]...)...)
+		if code != exitOK || stdout != want || stderr != "" {
+			t.Errorf("%s: code %d, stderr %q, got\n%swant\n%s", variant, code, stderr, stdout, want)
+		}
+	}
+}
+
+// TestGetPrintsNothingThatSteersATerminal puts escape sequences wherever a server can.
+func TestGetPrintsNothingThatSteersATerminal(t *testing.T) {
+	t.Parallel()
+	const evil = "a\x1b[31m\u0085\u202e\n\r\U000e0041z"
+	broken := &anypb.Any{TypeUrl: "type.googleapis.com/\x1b[31m", Value: []byte("\x1b")}
+	a := &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{
+		{Name: evil, Version: evil, Aliases: []string{evil}, Resource: pack(t, cluster(evil, evil))},
+		{Name: "b", Resource: broken},
+		{Name: "c", Resource: &anypb.Any{TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Value: []byte("\x1b")}},
+	}, ResourceErrors: []*discoverypb.ResourceError{{ResourceName: &discoverypb.ResourceName{Name: "z"}, ErrorDetail: &status.Status{Message: evil}}}}
+	address := serveGRPC(t, listenTCP(t), deltaSays(a))
+	steers := func(s string) bool {
+		return strings.ContainsAny(s, "\x1b\u0085\u202e\r\U000e0041")
+	}
+	for _, output := range outputs {
+		code, stdout, stderr := execute("get", "-a", address, "-o", output, "cds", evil, "b", "c", "z")
+		if code != exitFailure || steers(stdout) || steers(stderr) || !strings.Contains(stdout, `\u001b[31m`) {
+			t.Errorf("-o %s: code %d\n%q\n%q", output, code, stdout, stderr)
+		}
+		lines := watch(t, "-a", address, "-o", output, "cds", evil, "b", "c", "z")
+		for line := range lines {
+			if steers(line) {
+				t.Errorf("-w -o %s: %q", output, line)
+			}
+			if strings.Contains(line, `OK: a\u001b`) || output == "name" && line == "missing z" || output == "wide" && strings.HasPrefix(line, "missing") {
+				break
+			}
+		}
+	}
+}
+
+func TestGetRedactsSecrets(t *testing.T) {
+	t.Parallel()
+	secret := &tlspb.Secret{Name: "s", Type: &tlspb.Secret_TlsCertificate{TlsCertificate: &tlspb.TlsCertificate{
+		PrivateKey: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: "hush"}},
+	}}}
+	cp := startControlPlane(t)
+	cp.set(t, "1", map[resource.Type][]types.Resource{resource.SecretType: {secret}})
+	for _, output := range outputs {
+		code, stdout, stderr := execute("get", "-a", cp.address, "-o", output, "sds", "s")
+		if code != exitOK || strings.Contains(stdout, "hush") || stderr != "" {
+			t.Errorf("-o %s: code %d, stderr %q, stdout\n%s", output, code, stderr, stdout)
+		}
+		if (output == "yaml" || output == "json") && !strings.Contains(stdout, "[redacted]") {
+			t.Errorf("-o %s does not say that something is redacted:\n%s", output, stdout)
+		}
+	}
+}
+
+func TestGetWatchPrintsChanges(t *testing.T) {
+	t.Parallel()
+	for variant, flags := range variants {
+		t.Run(variant, func(t *testing.T) {
+			cp := startControlPlane(t)
+			cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
+			lines := watch(t, append([]string{"-a", cp.address, "-o", "name", "cds"}, flags...)...)
+			expect := func(want string) {
+				t.Helper()
+				for line := range lines {
+					if line != want {
+						t.Fatalf("printed %q, want %q", line, want)
+					}
+					return
+				}
+			}
+			expect("added web")
+			cp.set(t, "v2", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "new")}})
+			expect("changed web")
+			cp.set(t, "v3", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "new"), cluster("cart", "")}})
+			expect("added cart")
+			cp.set(t, "v4", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("cart", "")}})
+			expect("removed web")
+		})
+	}
+}
+
+func TestGetWatchOutputs(t *testing.T) {
+	t.Parallel()
+	content := func(alt string) *anypb.Any { return pack(t, cluster("a", alt)) }
+	address := serveGRPC(t, listenTCP(t), deltaSays(
+		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "1", Resource: content("")}}, RemovedResources: []string{"b"}},
+		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "2", Resource: content("x")}}},
+		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "3", Resource: content("x")}}}, // the same again
+		&discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"a"}},
+	))
+	tests := map[string][]string{
+		"yaml": {
+			"# added a, version 1", "- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster", "  name: a",
+			"# missing b: does not exist",
+			"# changed a, version 2", "- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster", "  name: a", "  alt_stat_name: x",
+			"# removed a: does not exist",
+		},
+		"json": {
+			`{"event":"added","name":"a","version":"1","resource":{"@type":"type.googleapis.com/envoy.config.cluster.v3.Cluster","name":"a"}}`,
+			`{"event":"missing","name":"b","reason":"does not exist"}`,
+			`{"event":"changed","name":"a","version":"2","resource":{"@type":"type.googleapis.com/envoy.config.cluster.v3.Cluster","name":"a","alt_stat_name":"x"}}`,
+			`{"event":"removed","name":"a","reason":"does not exist"}`,
+		},
+		"name": {"added a", "missing b", "changed a", "removed a"},
+		"wide": {"EVENT NAME VERSION BYTES TYPE", "added a 1 3 cds", "missing b - - -", "changed a 2 7 cds", "removed a - - -"},
+	}
+	for output, want := range tests {
+		t.Run(output, func(t *testing.T) {
+			i := 0
+			for line := range watch(t, "-a", address, "-o", output, "cds", "a", "b") {
+				if output == "wide" {
+					line = strings.Join(strings.Fields(line), " ")
+				}
+				if line != want[i] {
+					t.Fatalf("line %d: %q, want %q", i, line, want[i])
+				}
+				if output == "json" && !json.Valid([]byte(line)) {
+					t.Errorf("not JSON: %s", line)
+				}
+				if i++; i == len(want) {
+					break
+				}
+			}
+		})
+	}
+}
+
+func TestGetWatchGoesOnWaiting(t *testing.T) {
+	t.Parallel()
+	address := serveGRPC(t, listenTCP(t), deltaSays())
+	for line := range watch(t, "-a", address, "--timeout=50ms", "cds") {
+		if want := "tender: nothing within 50ms, still waiting"; line != want {
+			t.Errorf("printed %q, want %q", line, want)
+		}
+		break
+	}
+}
+
+func TestGetFromAServerThatFails(t *testing.T) {
+	t.Parallel()
+	closed := listenTCP(t)
+	_ = closed.Close()
+	silent := serveGRPC(t, listenTCP(t), deltaSays())
+	mute := listenTCP(t) // accepts, and never speaks HTTP/2
+	defer func() { _ = mute.Close() }()
+	nothing := serveGRPC(t, listenTCP(t), nil)
+	ends := serveGRPC(t, listenTCP(t), script{
+		delta: func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error { return nil },
+	})
+	secure := serveGRPC(t, listenTCP(t), nil, grpc.Creds(credentials.NewTLS(newAuthority(t).server(t))))
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"not there", []string{"-a", closed.Addr().String(), "cds"}, "tender: get from " + closed.Addr().String() + ": dial tcp " + closed.Addr().String() + ": connect: connection refused\n"},
+		{"no such socket", []string{"-a", "unix:/nonexistent/xds.sock", "cds"}, "tender: get from unix:/nonexistent/xds.sock: dial unix /nonexistent/xds.sock: connect: no such file or directory\n"},
+		{"says nothing", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
+		{"says nothing of a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server does not know eds \"a\", or is waiting for it\n"},
+		{"is something else", []string{"-a", mute.Addr().String(), "--timeout=50ms", "cds"}, "tender: get from " + mute.Addr().String() + ": not connected within 50ms\n"},
+		{"is something else, watched", []string{"-a", mute.Addr().String(), "--timeout=50ms", "-w", "cds"}, "tender: watch " + mute.Addr().String() + ": not connected within 50ms\n"},
+		{"no Delta", []string{"-a", nothing, "cds"}, "tender: get from " + nothing + ": the server does not serve Delta ADS; try --sotw ("},
+		{"no SotW", []string{"-a", nothing, "--sotw", "cds"}, "tender: get from " + nothing + ": the server does not serve state-of-the-world ADS; try without --sotw ("},
+		{"ends", []string{"-a", ends, "cds"}, "tender: get from " + ends + ": the server ended the stream\n"},
+		{"wants TLS", []string{"-a", secure, "cds"}, "tender: get from " + secure + ": "},
+		{"no CA file", []string{"-a", silent, "--tls-ca=/nonexistent/ca.pem", "cds"}, "tender: read --tls-ca: open /nonexistent/ca.pem: no such file or directory\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			code, stdout, stderr := execute(append([]string{"get"}, tt.args...)...)
+			if code != exitFailure || stdout != "" || !strings.HasPrefix(stderr, tt.want) {
+				t.Errorf("code %d, stdout %q\n got %q\nwant %q", code, stdout, stderr, tt.want)
+			}
+		})
+	}
+}
+
+func TestGetUsage(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		args []string
+		want string
+	}{
+		{nil, "tender: requires at least 1 arg(s), only received 0"},
+		{[]string{"xds"}, `tender: unknown type "xds": want one of ` + getTypes + ", or a type URL"},
+		{[]string{"cds", ""}, "tender: empty name"},
+		{[]string{"cds", "-o", "xml"}, "tender: --output=xml: want one of yaml, json, name, wide"},
+		{[]string{"cds", "--timeout=-1s"}, "tender: --timeout=-1s: must not be negative"},
+		{[]string{"cds", "--cert=x"}, "tender: --cert and --key: want both or neither"},
+		{[]string{"cds", "-a", "localhost"}, "tender: --address=localhost: want host:port or unix:path"},
+	}
+	for _, tt := range tests {
+		code, stdout, stderr := execute(append([]string{"get"}, tt.args...)...)
+		want := tt.want + "\nRun 'tender get --help' for usage.\n"
+		if code != exitUsage || stdout != "" || stderr != want {
+			t.Errorf("tender get %q: code %d, stdout %q, stderr %q, want 2, %q", tt.args, code, stdout, stderr, want)
+		}
+	}
+}
+
+func TestGetOverAUnixSocket(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "x")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveGRPC(t, l, deltaSays(&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Resource: pack(t, cluster("a", ""))}}}))
+	for _, address := range []string{"unix:" + path, "unix://" + path} {
+		code, stdout, stderr := execute("get", "-a", address, "-o", "name", "cds", "a")
+		if code != exitOK || stdout != "a\n" || stderr != "" {
+			t.Errorf("-a %s: code %d, stdout %q, stderr %q", address, code, stdout, stderr)
+		}
+	}
+}
+
+func TestGetOverTLS(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	a.issue(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	cp := startControlPlane(t, grpc.Creds(credentials.NewTLS(a.server(t))))
+	cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
+
+	ca, name := "--tls-ca="+a.file("ca.pem"), "--server-name=xds.example.com"
+	cert, key := "--cert="+a.file("client.pem"), "--key="+a.file("client.key")
+	for variant, flags := range variants {
+		args := append([]string{"get", "-a", cp.address, "-o", "name", "cds", ca, name, cert, key}, flags...)
+		if code, stdout, stderr := execute(args...); code != exitOK || stdout != "web\n" || stderr != "" {
+			t.Errorf("%s: code %d, stdout %q, stderr %q, want web", variant, code, stdout, stderr)
+		}
+	}
+	// The reason of a server that refuses a client may get lost with the connection.
+	if code, stdout, _ := execute("get", "-a", cp.address, "cds", ca, name); code != exitFailure || stdout != "" {
+		t.Errorf("without a certificate: code %d, stdout %q, want 1", code, stdout)
+	}
+	for why, args := range map[string][]string{
+		"unknown authority":       {name, cert, key},
+		"cannot validate":         {ca, cert, key},
+		"not other.example.com":   {ca, cert, key, "--server-name=other.example.com"},
+		"no certificate in":       {"--tls-ca=" + a.file("client.key")},
+		"failed to find any PEM ": {cert, "--key=" + os.DevNull},
+	} {
+		code, stdout, stderr := execute(append([]string{"get", "-a", cp.address, "cds"}, args...)...)
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, why) {
+			t.Errorf("%q: code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, why)
+		}
+	}
+}
+
+func TestGetEndsWhenInterrupted(t *testing.T) {
+	t.Parallel()
+	address := serveGRPC(t, listenTCP(t), deltaSays())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cmd := newGetCommand()
+	cmd.SetArgs([]string{"-a", address, "cds"})
+	cmd.SetOut(new(bytes.Buffer))
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	if err := cmd.ExecuteContext(ctx); err == nil || err.Error() != "interrupted" {
+		t.Errorf("got %v, want interrupted", err)
+	}
+}

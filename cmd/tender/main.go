@@ -1,0 +1,107 @@
+// Command tender is an xDS fan-out relay and the tools around it: it holds one
+// stream to a control plane and serves what that says to thousands of clients.
+//
+// Each subcommand has a file of its own. The command ends with 0 when all went
+// well, 1 when something failed and 2 when it was called wrongly.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// Set by the linker (see the Makefile).
+var (
+	version = "dev"
+	commit  = "unknown"
+	date    = "unknown"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run executes the command line and returns the exit code. An error is printed
+// here and nowhere else.
+func run(args []string, stdout, stderr io.Writer) int {
+	began := false // the command line was understood
+	root := newRootCommand()
+	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return exitOK
+	}
+	printError(stderr, err)
+	if _, wrong := errors.AsType[usageError](err); began && !wrong {
+		return exitFailure
+	}
+	_, _ = fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
+	return exitUsage
+}
+
+// newRootCommand returns the tree of commands.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "tender",
+		Short:         "An xDS fan-out relay",
+		Long:          "Tender holds one Delta ADS stream to a control plane and serves what it says\nto thousands of Envoys and gRPC clients.",
+		Version:       versionLine(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddCommand(
+		newServeCommand(os.Environ),
+		newCheckCommand(os.Environ),
+		newGetCommand(),
+		newDemoCommand(),
+	)
+	return root
+}
+
+// versionLine is what --version prints.
+func versionLine() string {
+	return fmt.Sprintf("tender %s (commit %s, %s, %s, %s/%s)",
+		version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// A usageError is a wrong command line that cobra did not find itself: the exit
+// code is 2 and the message ends with where to find help.
+type usageError struct{ cause error }
+
+func (e usageError) Error() string { return e.cause.Error() }
+func (e usageError) Unwrap() error { return e.cause }
+
+// printError writes err to w, each line after the name of the command. What a
+// peer put into a message must not steer the terminal: it is escaped.
+func printError(w io.Writer, err error) {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) && r != '\t' }
+	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		if strings.ContainsFunc(line, unprintable) {
+			line = strconv.Quote(line)
+		}
+		_, _ = fmt.Fprintf(w, "tender: %s\n", line)
+	}
+}

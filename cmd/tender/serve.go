@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// newServeCommand returns tender serve.
+func newServeCommand(environ func() []string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "serve",
+		Short: "Run the relay, configured by TENDER_… variables (see tender check)",
+		Long: "Serve runs the relay until it is told to stop. SIGTERM drains: clients move on\n" +
+			"in their own time, for at most TENDER_DRAIN. SIGINT, or a second SIGTERM, stops\n" +
+			"at once. tender check lists the variables that configure it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := loadConfig(environ())
+			if err != nil {
+				return err
+			}
+			log := newLogger(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
+			received := make(chan os.Signal, 4)
+			signal.Notify(received, os.Interrupt, syscall.SIGTERM)
+			defer signal.Stop(received)
+			return serve(cmd.Context(), cfg, log, received)
+		},
+	}
+}
+
+// serve runs the relay until ctx ends or a signal is received. It returns nil
+// when the relay has drained, or was hurried.
+func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-chan os.Signal) error {
+	limitMemory(ctx, log)
+	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})
+	if err != nil {
+		return explain(err)
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "starting",
+		slog.String("origin", strings.Join(cfg.Origin, ",")),
+		slog.String("listen", strings.Join(cfg.Listen, ",")),
+		slog.String("version", version),
+	)
+	return untilSignalled(ctx, r.Run, log, received)
+}
+
+// untilSignalled calls run and ends its context at the first signal, which
+// drains. SIGINT, or a second signal, returns without waiting for run any
+// longer: the process ends, and its connections with it.
+func untilSignalled(ctx context.Context, run func(context.Context) error, log *slog.Logger, received <-chan os.Signal) error {
+	ctx, drain := context.WithCancel(ctx)
+	defer drain()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }() // received below, or left to end with the process
+	for {
+		select {
+		case err := <-ended:
+			return explain(err)
+		case sig := <-received:
+			if sig == os.Interrupt || ctx.Err() != nil {
+				log.LogAttrs(ctx, slog.LevelWarn, "stopping without a drain", slog.String("signal", sig.String()))
+				return nil
+			}
+			log.LogAttrs(ctx, slog.LevelInfo, "draining", slog.String("signal", sig.String()))
+			drain()
+		}
+	}
+}
+
+// limitMemory tells Go's collector the limit of the container. Without one, or
+// with GOMEMLIMIT set, nothing changes; neither is worth a line in the log.
+func limitMemory(ctx context.Context, log *slog.Logger) {
+	limit, err := memlimit.Set()
+	if err != nil {
+		log.LogAttrs(ctx, slog.LevelDebug, "no memory limit", slog.Any("err", err))
+		return
+	}
+	log.LogAttrs(ctx, slog.LevelDebug, "memory limit", slog.Int64("bytes", limit))
+}
+
+// explain names the variable to change when err says that an address could not
+// be opened.
+func explain(err error) error {
+	const variable = "TENDER_LISTEN"
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "listen" || strings.Contains(err.Error(), variable) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", variable, err)
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/xdstender/tender/relay"
+)
+
+func TestServeRefusesBadConfiguration(t *testing.T) {
+	t.Setenv("TENDER_LISTEN", "nowhere")
+	code, stdout, stderr := execute("serve")
+	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+	if code != exitFailure || stdout != "" || len(lines) != 2 ||
+		!strings.HasPrefix(lines[0], `tender: TENDER_ORIGIN="": it is required`) ||
+		!strings.HasPrefix(lines[1], `tender: TENDER_LISTEN="nowhere": `) {
+		t.Errorf("tender serve: code %d, stdout %q, stderr %q, want 1 and a line for each error", code, stdout, stderr)
+	}
+}
+
+// config returns a configuration with a file origin and one address.
+func config(t *testing.T, listen string) relay.Config {
+	t.Helper()
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=" + listen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// A lockedBuffer is a buffer that several goroutines may use.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// TestServeStartsAndStops runs the relay itself and interrupts it.
+func TestServeStartsAndStops(t *testing.T) {
+	var out lockedBuffer // the relay may still log while it is left to end
+	received := make(chan os.Signal, 1)
+	received <- os.Interrupt
+	cfg := config(t, "127.0.0.1:0")
+	if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), received); err != nil {
+		t.Errorf("serve: %v, want nil", err)
+	}
+	line, _, _ := strings.Cut(out.String(), "\n")
+	for _, want := range []string{"msg=starting", "origin=" + cfg.Origin[0], "listen=127.0.0.1:0", "version=dev"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("first line of the log %q, want %s in it", line, want)
+		}
+	}
+}
+
+func TestServeNamesTheVariableOfAnAddressInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	address := taken.Addr().String()
+	err = serve(t.Context(), config(t, address), slog.New(slog.DiscardHandler), nil)
+	if err == nil || !strings.Contains(err.Error(), "TENDER_LISTEN") || !strings.Contains(err.Error(), address) {
+		t.Errorf("serve on %s, which is in use: %v, want an error that names TENDER_LISTEN and the address", address, err)
+	}
+}
+
+// TestSignals runs a relay that ends as the test says, and tells it signals.
+func TestSignals(t *testing.T) {
+	term, interrupt := os.Signal(syscall.SIGTERM), os.Interrupt
+	broken := errors.New("broken")
+	tests := []struct {
+		name    string
+		signals []os.Signal
+		ends    string // when the relay ends: "drained", "at once" or "never"
+		result  error
+		want    error
+	}{
+		{"SIGTERM drains", []os.Signal{term}, "drained", nil, nil},
+		{"an error while draining", []os.Signal{term}, "drained", broken, broken},
+		{"a second SIGTERM hurries", []os.Signal{term, term}, "never", nil, nil},
+		{"SIGINT after SIGTERM hurries", []os.Signal{term, interrupt}, "never", nil, nil},
+		{"SIGINT hurries", []os.Signal{interrupt}, "never", nil, nil},
+		{"an error without a signal", nil, "at once", broken, broken},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			received := make(chan os.Signal, len(tt.signals))
+			for _, sig := range tt.signals {
+				received <- sig
+			}
+			over := make(chan struct{})
+			relayEnded := make(chan struct{})
+			run := func(ctx context.Context) error {
+				defer close(relayEnded)
+				switch tt.ends {
+				case "drained":
+					<-ctx.Done()
+				case "never":
+					<-over
+				}
+				return tt.result
+			}
+			err := untilSignalled(t.Context(), run, slog.New(slog.DiscardHandler), received)
+			close(over)
+			<-relayEnded
+			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+				t.Errorf("untilSignalled = %v, want %v", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestExplain(t *testing.T) {
+	listen := &net.OpError{Op: "listen", Net: "tcp", Err: syscall.EADDRINUSE}
+	tests := []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"none", nil, ""},
+		{"an address", fmt.Errorf("start: %w", listen), "TENDER_LISTEN: start: listen tcp: address already in use"},
+		{"named already", fmt.Errorf("TENDER_LISTEN=:1: %w", listen), "TENDER_LISTEN=:1: listen tcp: address already in use"},
+		{"another call", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, "dial tcp: connection refused"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if err := explain(tt.err); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("explain(%v) = %q, want %q", tt.err, got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sethvargo/go-envconfig"
+)
+
+// prefix starts the name of every variable of ours.
+const prefix = "TENDER_"
+
+// A Config is everything that the environment says about the relay. It comes
+// from [LoadConfig], which fills every field; LoadConfig(nil) returns the
+// defaults. What each field means, its default and its bounds are in the table
+// of variables (config_table.go), under the name in the field's tag.
+type Config struct {
+	// Origin lists the targets of the origin in failover order, or holds one
+	// file:///dir. It is empty when TENDER_ORIGIN is not set: RequireOrigin
+	// makes that an error.
+	Origin []string `env:"ORIGIN"`
+
+	// Listen lists addresses for clients: host:port, or unix: and a path.
+	Listen []string `env:"LISTEN"`
+
+	// The Node that the relay presents to the origin.
+	NodeID       string   `env:"NODE_ID"`
+	NodeCluster  string   `env:"NODE_CLUSTER"`
+	NodeLocality Locality `env:"NODE_LOCALITY"`
+	NodeMetadata Metadata `env:"NODE_METADATA"`
+
+	// NodeGroupBy lists the Node fields that make a node group. It is empty
+	// for "none": one group for all.
+	NodeGroupBy []string `env:"NODE_GROUP_BY"`
+
+	// What the relay asks of the origin. Types are full type URLs, each once.
+	Resync          string        `env:"RESYNC"` // ResyncTrustVersions or ResyncFull
+	Prewarm         []string      `env:"PREWARM"`
+	OriginKeepalive time.Duration `env:"ORIGIN_KEEPALIVE"`
+	ColdWait        time.Duration `env:"COLD_WAIT"`
+	MassDeleteHold  time.Duration `env:"MASS_DELETE_HOLD"`
+	Linger          time.Duration `env:"LINGER"`
+	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
+	MaxLingering    int           `env:"MAX_LINGERING"`
+
+	// What the relay says to its clients.
+	VersionSource  string   `env:"VERSION_SOURCE"` // VersionsOfContent or VersionsOfOrigin
+	DeltaVersions  string   `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin
+	FullStateTypes []string `env:"FULL_STATE_TYPES"`
+	WildcardTypes  []string `env:"WILDCARD_TYPES"`
+	EDSAfterCDS    bool     `env:"EDS_AFTER_CDS"`
+
+	// Limits. All are above zero.
+	MaxStreams              int           `env:"MAX_STREAMS"`
+	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
+	MaxNames                int           `env:"MAX_NAMES"`
+	MaxNameBytes            Size          `env:"MAX_NAME_BYTES"`
+	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
+	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
+	MaxTypes                int           `env:"MAX_TYPES"`
+	MaxGroups               int           `env:"MAX_GROUPS"`
+	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
+	AckWait                 time.Duration `env:"ACK_WAIT"`
+	SendStall               time.Duration `env:"SEND_STALL"`
+	Drain                   time.Duration `env:"DRAIN"`
+
+	// LogFormat is "json" or "text"; empty means json, or text where the log
+	// goes to a terminal, which only the caller can know.
+	LogLevel  slog.Level `env:"LOG_LEVEL"`
+	LogFormat string     `env:"LOG_FORMAT"`
+
+	// given holds the variables that the environment set and LoadConfig took;
+	// refused those whose value it did not take, with that value.
+	given   map[string]bool
+	refused map[string]string
+}
+
+// Values of [Config.Resync].
+const (
+	ResyncTrustVersions = "trust_versions" // tell the origin which versions we hold
+	ResyncFull          = "full"           // ask for everything again
+)
+
+// Values of [Config.VersionSource] and [Config.DeltaVersions].
+const (
+	VersionsOfContent = "content" // versions are made from the bytes
+	VersionsOfOrigin  = "origin"  // versions are the origin's own
+)
+
+// LoadConfig reads the variables that start with TENDER_ from environ, whose
+// entries have the form of os.Environ. An empty variable counts as unset.
+//
+// The error joins one line for each thing that is wrong, in the order of the
+// table of variables. The Config is complete even then: a refused value is
+// replaced by the default, so that tender check can show what would apply.
+func LoadConfig(environ []string) (Config, error) {
+	env := tenderVariables(environ)
+	cfg := Config{given: map[string]bool{}, refused: map[string]string{}}
+	values := map[string]string{}
+	var errs []error
+	for i := range variables {
+		v := &variables[i]
+		values[v.name] = v.preset
+		raw, set := env[v.name]
+		delete(env, v.name)
+		if !set || raw == "" {
+			continue
+		}
+		normal, err := v.parse(strings.TrimSpace(raw))
+		if err != nil {
+			errs = append(errs, v.refuse(raw, err))
+			cfg.refused[v.name] = raw
+			continue
+		}
+		values[v.name], cfg.given[v.name] = normal, true
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if err := explainUnknown(name); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := cfg.decode(values); err != nil {
+		errs = append(errs, err)
+	}
+	return cfg, errors.Join(errs...)
+}
+
+// decode fills the fields from values, which parse has brought to the form
+// that the fields' own decoders read.
+func (c *Config) decode(values map[string]string) error {
+	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
+	err := envconfig.ProcessWith(context.Background(), &envconfig.Config{
+		Target:   c,
+		Lookuper: envconfig.MapLookuper(values),
+	})
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if c.NodeID == "" {
+		c.NodeID = defaultNodeID()
+	}
+	return nil
+}
+
+// RequireOrigin returns an error when TENDER_ORIGIN is not set. A value that
+// LoadConfig refused was reported there and is not reported again.
+func (c Config) RequireOrigin() error {
+	if _, refused := c.refused["ORIGIN"]; len(c.Origin) > 0 || refused {
+		return nil
+	}
+	v := variable("ORIGIN")
+	return v.refuse("", errors.New("it is required"))
+}
+
+// tenderVariables returns what environ sets of ours, by name without prefix.
+// The first of several entries for a name counts, as for os.Getenv.
+func tenderVariables(environ []string) map[string]string {
+	env := map[string]string{}
+	for _, entry := range environ {
+		name, value, ok := strings.Cut(entry, "=")
+		name, ours := strings.CutPrefix(name, prefix)
+		if _, again := env[name]; !ok || !ours || again {
+			continue
+		}
+		env[name] = value
+	}
+	return env
+}
+
+// defaultNodeID is tender/ and the host's name, so that an origin's operator
+// can tell replicas apart.
+func defaultNodeID() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "unknown"
+	}
+	return "tender/" + host
+}

@@ -1,0 +1,332 @@
+package relay
+
+import (
+	"encoding"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// A spec is one variable: the one place where its name, its default, what is
+// allowed and what it means are written. LoadConfig, tender check and the
+// README's table are made from it.
+type spec struct {
+	name    string // without the prefix
+	preset  string // the default, in the form that parse returns; may be empty
+	shown   string // the default in words, where preset cannot say it
+	allowed string
+	meaning string
+
+	// parse returns a value in the form that the field's decoder reads.
+	parse func(raw string) (string, error)
+}
+
+// refuse returns the error for a value that is not allowed. The value is
+// quoted: it may hold control characters.
+func (v *spec) refuse(raw string, cause error) error {
+	return fmt.Errorf("%s%s=%s: %w; allowed: %s", prefix, v.name, quote(raw), cause, plain(v.allowed))
+}
+
+// variables is the table of variables, in the order in which people read it.
+var variables = []spec{
+	{
+		name: "ORIGIN", shown: "required by `tender serve`",
+		allowed: "`host:port`, `dns:///host:port`, `unix:///path`, several separated by commas, or one `file:///dir`",
+		meaning: "the control plane; several are tried in that order",
+		parse:   parseOrigin,
+	},
+	{
+		name: "LISTEN", preset: ":18000",
+		allowed: "`:port`, `host:port`, `unix:/path`, several separated by commas",
+		meaning: "where clients find the relay",
+		parse:   parseListen,
+	},
+	{
+		name: "NODE_ID", shown: "`tender/<hostname>`",
+		allowed: "printable text of at most 4KiB",
+		meaning: "id of the Node that the relay presents to the origin",
+		parse:   parseText,
+	},
+	{
+		name: "NODE_CLUSTER", preset: "tender",
+		allowed: "printable text of at most 4KiB",
+		meaning: "cluster of that Node",
+		parse:   parseText,
+	},
+	{
+		name:    "NODE_LOCALITY",
+		allowed: "`region`, `region/zone` or `region/zone/sub_zone`",
+		meaning: "locality of that Node",
+		parse:   parseLocality,
+	},
+	{
+		name:    "NODE_METADATA",
+		allowed: "a JSON object",
+		meaning: "metadata of that Node",
+		parse:   parseMetadata,
+	},
+	{
+		name: "NODE_GROUP_BY", preset: "user_agent_name",
+		allowed: "`none`, or a list of " + groupFieldList + ", `metadata.<path>`",
+		meaning: "Node fields that make the origin answer differently; clients that agree in them share one view",
+		parse:   parseGroupBy,
+	},
+	{
+		name: "RESYNC", preset: ResyncTrustVersions,
+		allowed: "`trust_versions` or `full`",
+		meaning: "after a reconnect, tell the origin which versions are held, or ask for everything again",
+		parse:   oneOf(ResyncTrustVersions, ResyncFull),
+	},
+	{
+		name:    "PREWARM",
+		allowed: allowedTypes,
+		meaning: "types to subscribe to by wildcard for every node group, before a client asks",
+		parse:   parseTypes,
+	},
+	{
+		name: "VERSION_SOURCE", preset: VersionsOfContent,
+		allowed: "`content` or `origin`",
+		meaning: "what `version_info` in SotW is made from: the bytes, or the origin's resource versions (only if those are hashes)",
+		parse:   oneOf(VersionsOfContent, VersionsOfOrigin),
+	},
+	{
+		name: "DELTA_VERSIONS", preset: VersionsOfOrigin,
+		allowed: "`origin` or `content`",
+		meaning: "resource versions in Delta: the origin's own, or made from the bytes (for origins that number by a counter)",
+		parse:   oneOf(VersionsOfOrigin, VersionsOfContent),
+	},
+	{
+		name:    "FULL_STATE_TYPES",
+		allowed: allowedTypes,
+		meaning: "further types whose SotW responses hold all that the stream asked for",
+		parse:   parseTypes,
+	},
+	{
+		name:    "WILDCARD_TYPES",
+		allowed: allowedTypes,
+		meaning: "further types for which a first request without names means all of them",
+		parse:   parseTypes,
+	},
+	{
+		name: "EDS_AFTER_CDS", preset: "true",
+		allowed: "`on` or `off`",
+		meaning: "send the endpoints again after a cluster that changed, as Envoy expects",
+		parse:   parseSwitch,
+	},
+	{
+		name: "COLD_WAIT", preset: "10s",
+		allowed: between(100*time.Millisecond, 10*time.Minute),
+		meaning: "how long a client waits for an origin that has never answered, before its stream is closed",
+		parse:   durationBetween(100*time.Millisecond, 10*time.Minute),
+	},
+	{
+		name: "MASS_DELETE_HOLD", preset: "10m0s",
+		allowed: between(time.Second, 24*time.Hour),
+		meaning: "how long a deletion that was only inferred is held when it is large",
+		parse:   durationBetween(time.Second, 24*time.Hour),
+	},
+	{
+		name: "ORIGIN_KEEPALIVE", preset: "5m30s",
+		allowed: between(10*time.Second, 24*time.Hour),
+		meaning: "time between HTTP/2 pings to the origin; many origins end clients that ping more often than every 5m",
+		parse:   durationBetween(10*time.Second, 24*time.Hour),
+	},
+	{
+		name: "LOG_LEVEL", preset: "info",
+		allowed: "`debug`, `info`, `warn` or `error`",
+		meaning: "least level that is logged",
+		parse:   oneOf("debug", "info", "warn", "error"),
+	},
+	{
+		name: "LOG_FORMAT", shown: "`json`, or `text` on a terminal",
+		allowed: "`json` or `text`",
+		meaning: "form of the log, which goes to stderr",
+		parse:   oneOf("json", "text"),
+	},
+	limit("MAX_STREAMS", "50000", 10_000_000, "open streams"),
+	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection"),
+	limit("MAX_NAMES", "100000", 100_000_000, "names that one stream subscribes to"),
+	sizeLimit("MAX_NAME_BYTES", "4KiB", 16, mebibyte, "length of a resource name"),
+	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client's request"),
+	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of an origin's response"),
+	limit("MAX_TYPES", "64", 10_000, "resource types in one view"),
+	limit("MAX_GROUPS", "256", 100_000, "node groups"),
+	{
+		name: "FIRST_REQUEST_TIMEOUT", preset: "10s",
+		allowed: between(100*time.Millisecond, 10*time.Minute),
+		meaning: "how long a new stream may stay silent",
+		parse:   durationBetween(100*time.Millisecond, 10*time.Minute),
+	},
+	{
+		name: "ACK_WAIT", preset: "5s",
+		allowed: between(100*time.Millisecond, 10*time.Minute),
+		meaning: "how long a response may stay unanswered before the next one of its type is sent",
+		parse:   durationBetween(100*time.Millisecond, 10*time.Minute),
+	},
+	{
+		name: "SEND_STALL", preset: "1m0s",
+		allowed: between(time.Second, time.Hour),
+		meaning: "how long one send may block before the stream is ended",
+		parse:   durationBetween(time.Second, time.Hour),
+	},
+	{
+		name: "LINGER", preset: "5m0s",
+		allowed: between(time.Second, 24*time.Hour),
+		meaning: "how long a name that no client wants stays subscribed",
+		parse:   durationBetween(time.Second, 24*time.Hour),
+	},
+	{
+		name: "WILDCARD_LINGER", preset: "15m0s",
+		allowed: between(time.Second, 24*time.Hour),
+		meaning: "how long a wildcard that no client wants stays subscribed",
+		parse:   durationBetween(time.Second, 24*time.Hour),
+	},
+	limit("MAX_LINGERING", "100000", 100_000_000, "names that linger; the oldest go first"),
+	{
+		name: "DRAIN", preset: "45s",
+		allowed: between(time.Second, time.Hour),
+		meaning: "how long the relay takes to end its streams when it is told to stop",
+		parse:   durationBetween(time.Second, time.Hour),
+	},
+}
+
+// limit is the row of a number of things.
+func limit(name, preset string, most int, of string) spec {
+	return spec{
+		name: name, preset: preset,
+		allowed: fmt.Sprintf("a whole number from 1 to %d", most),
+		meaning: "limit: " + of,
+		parse:   intBetween(1, most),
+	}
+}
+
+// sizeLimit is the row of a number of bytes.
+func sizeLimit(name, preset string, least, most Size, of string) spec {
+	return spec{
+		name: name, preset: preset,
+		allowed: fmt.Sprintf("a size from %s to %s, in B, KiB, MiB or GiB", least, most),
+		meaning: "limit: " + of,
+		parse:   sizeBetween(least, most),
+	}
+}
+
+// variable returns the row of name, which must exist.
+func variable(name string) *spec {
+	for i := range variables {
+		if variables[i].name == name {
+			return &variables[i]
+		}
+	}
+	panic("relay: no variable " + prefix + name)
+}
+
+// A Setting is one variable as it stands.
+type Setting struct {
+	Variable string // TENDER_…
+	Value    string // what applies; a refused value as it was given, quoted
+	Source   string // "default", "environment" or "refused"
+	Meaning  string // one line
+}
+
+// Table returns every variable, in the order of the README. Values hold no
+// control characters.
+func (c Config) Table() []Setting {
+	fields := c.fields()
+	table := make([]Setting, 0, len(variables))
+	for i := range variables {
+		v := &variables[i]
+		s := Setting{
+			Variable: prefix + v.name,
+			Value:    show(fields[v.name]),
+			Source:   "default",
+			Meaning:  plain(v.meaning),
+		}
+		raw, refused := c.refused[v.name]
+		switch {
+		case refused:
+			s.Value, s.Source = quote(raw), "refused"
+		case c.given[v.name]:
+			s.Source = "environment"
+		case s.Value == "":
+			s.Value = plain(v.shown)
+		}
+		if v.name == "NODE_GROUP_BY" && s.Value == "" {
+			s.Value = groupByNone
+		}
+		table = append(table, s)
+	}
+	return table
+}
+
+// fields returns the fields by variable.
+func (c Config) fields() map[string]any {
+	value := reflect.ValueOf(c)
+	fields := map[string]any{}
+	for i := range value.NumField() {
+		if name := value.Type().Field(i).Tag.Get("env"); name != "" {
+			fields[name] = value.Field(i).Interface()
+		}
+	}
+	return fields
+}
+
+// show returns a field as one would write it into the variable, with control
+// characters escaped.
+func show(field any) string {
+	switch field := field.(type) {
+	case []string:
+		return escape(strings.Join(field, ","))
+	case bool:
+		if field {
+			return "on"
+		}
+		return "off"
+	case slog.Level:
+		return strings.ToLower(field.String())
+	case time.Duration:
+		return shortDuration(field)
+	case encoding.TextMarshaler:
+		text, err := field.MarshalText()
+		if err != nil {
+			return escape(err.Error())
+		}
+		return escape(string(text))
+	default:
+		return escape(fmt.Sprint(field))
+	}
+}
+
+// MarkdownTable returns the table of variables as the README shows it.
+func MarkdownTable() string {
+	var b strings.Builder
+	b.WriteString("| Variable | Default | Allowed | Meaning |\n| --- | --- | --- | --- |\n")
+	for i := range variables {
+		v := &variables[i]
+		preset := v.shown
+		if preset == "" && v.preset != "" {
+			preset = "`" + v.presetShown() + "`"
+		}
+		if preset == "" {
+			preset = "empty"
+		}
+		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", prefix, v.name, preset, v.allowed, v.meaning)
+	}
+	return b.String()
+}
+
+// presetShown returns the default as one would write it: 10m rather than the
+// 10m0s that time.Duration prints, on rather than true.
+func (v *spec) presetShown() string {
+	if v.preset == "true" {
+		return "on"
+	}
+	if d, err := time.ParseDuration(v.preset); err == nil {
+		return shortDuration(d)
+	}
+	return v.preset
+}
+
+// plain strips the marks of Markdown.
+func plain(s string) string { return strings.ReplaceAll(s, "`", "") }

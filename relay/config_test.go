@@ -1,0 +1,496 @@
+package relay
+
+import (
+	"flag"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var update = flag.Bool("update", false, "write the table of variables into README.md")
+
+const (
+	typeCDS = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	typeEDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+)
+
+func TestLoadConfigDefaults(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		Listen:                  []string{":18000"},
+		NodeID:                  "tender/" + host,
+		NodeCluster:             "tender",
+		NodeGroupBy:             []string{"user_agent_name"},
+		Resync:                  ResyncTrustVersions,
+		VersionSource:           VersionsOfContent,
+		DeltaVersions:           VersionsOfOrigin,
+		EDSAfterCDS:             true,
+		ColdWait:                10 * time.Second,
+		MassDeleteHold:          10 * time.Minute,
+		OriginKeepalive:         330 * time.Second,
+		LogLevel:                slog.LevelInfo,
+		MaxStreams:              50_000,
+		MaxStreamsPerConnection: 2_000,
+		MaxNames:                100_000,
+		MaxNameBytes:            4 << 10,
+		MaxRequestBytes:         16 << 20,
+		MaxOriginResponseBytes:  256 << 20,
+		MaxTypes:                64,
+		MaxGroups:               256,
+		FirstRequestTimeout:     10 * time.Second,
+		AckWait:                 5 * time.Second,
+		SendStall:               time.Minute,
+		Linger:                  5 * time.Minute,
+		WildcardLinger:          15 * time.Minute,
+		MaxLingering:            100_000,
+		Drain:                   45 * time.Second,
+	}
+	// An empty variable counts as unset; what is not ours is not looked at.
+	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
+		got, err := LoadConfig(environ)
+		if err != nil {
+			t.Errorf("LoadConfig(%q): %v", environ, err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Config{})); diff != "" {
+			t.Errorf("LoadConfig(%q) (-want +got):\n%s", environ, diff)
+		}
+	}
+}
+
+// goodValues has at least one value for every variable, and what the table of
+// tender check shows for it where that differs.
+var goodValues = []struct{ name, value, shown string }{
+	{"ORIGIN", "control-plane.mesh:18000", ""},
+	{"ORIGIN", " a:1 , [::1]:2 ,dns:///b:3,unix:///run/c.sock,unix:/run/d", "a:1,[::1]:2,dns:///b:3,unix:///run/c.sock,unix:/run/d"},
+	{"ORIGIN", "file:///etc/tender", ""},
+	{"LISTEN", "0.0.0.0:18000,[::]:18001,unix:/run/tender.sock,localhost:0", ""},
+	{"NODE_ID", "relay~10.0.0.1~a.b~b.svc", ""},
+	{"NODE_CLUSTER", "Flotte Süd", ""},
+	{"NODE_LOCALITY", "eu/eu-1/a", ""},
+	{"NODE_LOCALITY", "eu", ""},
+	{"NODE_METADATA", `{"b":[1,true],"a":{"c":"d"}}`, `{"a":{"c":"d"},"b":[1,true]}`},
+	{"NODE_GROUP_BY", "none", ""},
+	{"NODE_GROUP_BY", "id, cluster,user_agent_version,locality.sub_zone,metadata.a.b", "id,cluster,user_agent_version,locality.sub_zone,metadata.a.b"},
+	{"RESYNC", "FULL", "full"},
+	{"PREWARM", "cds, type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", typeCDS + "," + typeEDS},
+	{"VERSION_SOURCE", "origin", ""},
+	{"DELTA_VERSIONS", "content", ""},
+	{"FULL_STATE_TYPES", "example.com/a.b.C", ""},
+	{"WILDCARD_TYPES", "eds", typeEDS},
+	{"EDS_AFTER_CDS", "off", ""},
+	{"COLD_WAIT", "1m30s", ""},
+	{"MASS_DELETE_HOLD", "60m", "1h"},
+	{"ORIGIN_KEEPALIVE", "10s", ""},
+	{"LOG_LEVEL", "Debug", "debug"},
+	{"LOG_FORMAT", "text", ""},
+	{"MAX_STREAMS", "1", ""},
+	{"MAX_STREAMS_PER_CONNECTION", "007", "7"},
+	{"MAX_NAMES", "12", ""},
+	{"MAX_NAME_BYTES", "1024", "1KiB"},
+	{"MAX_REQUEST_BYTES", "1536 KiB", "1536KiB"},
+	{"MAX_ORIGIN_RESPONSE_BYTES", "1GiB", ""},
+	{"MAX_TYPES", "12", ""},
+	{"MAX_GROUPS", "12", ""},
+	{"FIRST_REQUEST_TIMEOUT", "3s", ""},
+	{"ACK_WAIT", "300ms", ""},
+	{"SEND_STALL", "3s", ""},
+	{"LINGER", "3s", ""},
+	{"WILDCARD_LINGER", "24h", ""},
+	{"MAX_LINGERING", "12", ""},
+	{"DRAIN", "3s", ""},
+}
+
+func TestLoadConfigGoodValues(t *testing.T) {
+	seen := map[string]bool{}
+	for _, tt := range goodValues {
+		seen[tt.name] = true
+		t.Run(tt.name, func(t *testing.T) {
+			environ := []string{prefix + tt.name + "=" + tt.value}
+			cfg, err := LoadConfig(environ)
+			if err != nil {
+				t.Fatalf("LoadConfig(%q): %v", environ, err)
+			}
+			want := tt.shown
+			if want == "" {
+				want = tt.value
+			}
+			for _, s := range cfg.Table() {
+				if s.Variable != prefix+tt.name {
+					if s.Source != "default" {
+						t.Errorf("%s comes from the %s, want default", s.Variable, s.Source)
+					}
+					continue
+				}
+				if s.Value != want || s.Source != "environment" {
+					t.Errorf("%s = %q from the %s, want %q from the environment", s.Variable, s.Value, s.Source, want)
+				}
+			}
+		})
+	}
+	for _, v := range variables {
+		if !seen[v.name] {
+			t.Errorf("%s%s has no good value in this test", prefix, v.name)
+		}
+	}
+}
+
+func TestLoadConfigFields(t *testing.T) {
+	cfg, err := LoadConfig([]string{
+		"TENDER_ORIGIN=a:1, b:2", "TENDER_NODE_LOCALITY=eu/eu-1", `TENDER_NODE_METADATA={"env":"test"}`,
+		"TENDER_NODE_GROUP_BY=none", "TENDER_PREWARM=cds", "TENDER_EDS_AFTER_CDS=off", "TENDER_LOG_LEVEL=warn",
+		"TENDER_MAX_NAME_BYTES=2KiB", "TENDER_ACK_WAIT=1s", "TENDER_ACK_WAIT=2s",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(field string, got, want any) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", field, diff)
+		}
+	}
+	check("Origin", cfg.Origin, []string{"a:1", "b:2"})
+	check("NodeLocality", cfg.NodeLocality, Locality{Region: "eu", Zone: "eu-1"})
+	check("NodeMetadata", cfg.NodeMetadata, Metadata{"env": "test"})
+	check("NodeGroupBy", cfg.NodeGroupBy, []string(nil))
+	check("Prewarm", cfg.Prewarm, []string{typeCDS})
+	check("EDSAfterCDS", cfg.EDSAfterCDS, false)
+	check("LogLevel", cfg.LogLevel, slog.LevelWarn)
+	check("MaxNameBytes", cfg.MaxNameBytes, Size(2048))
+	check("AckWait", cfg.AckWait, time.Second) // the first counts, as for os.Getenv
+}
+
+// badValues has at least one value for every variable, and what is wrong with it.
+var badValues = []struct{ name, value, cause string }{
+	{"ORIGIN", "localhost", `"localhost" is not host:port`},
+	{"ORIGIN", "localhost:", `the port "" is not a number from 1 to 65535`},
+	{"ORIGIN", "localhost:0", `the port "0" is not a number from 1 to 65535`},
+	{"ORIGIN", "localhost:65536", `the port "65536" is not`},
+	{"ORIGIN", ":18000", `the host "" is neither`},
+	{"ORIGIN", "a b:1", `the host "a b" is neither`},
+	{"ORIGIN", "a:1,,b:2", "empty item in the list"},
+	{"ORIGIN", "a:1,a:1", `"a:1" comes twice`},
+	{"ORIGIN", "http://a:1", `"http" is not a scheme for an origin`},
+	{"ORIGIN", "xds:///a", `"xds" is not a scheme for an origin`},
+	{"ORIGIN", "dns://8.8.8.8/a:1", "does not start with dns:///"},
+	{"ORIGIN", "dns:///a", `"a" is not host:port`},
+	{"ORIGIN", "unix:run/a", "does not name a socket by an absolute path"},
+	{"ORIGIN", "unix:/" + strings.Repeat("a", 107), "at most 107 bytes"},
+	{"ORIGIN", "file:///a,b:1", "a file origin stands alone"},
+	{"ORIGIN", "file:///a,file:///b", "a file origin stands alone"},
+	{"ORIGIN", "file://host/a", "is not a file URL without a host"},
+	{"ORIGIN", "file:///a?b", "is not a file URL without a host"},
+	{"ORIGIN", "file:a", "does not name a directory by an absolute path"},
+	{"ORIGIN", "file:///", "does not name a directory by an absolute path"},
+	{"LISTEN", "18000", `"18000" is not host:port`},
+	{"LISTEN", "tcp://:18000", "is not an address to listen on"},
+	{"LISTEN", ":18000,:18000", "comes twice"},
+	{"LISTEN", "unix:", "does not name a socket"},
+	{"LISTEN", ":http", `the port "http" is not a number from 0 to 65535`},
+	{"NODE_ID", "a\x1b[31mb", "cannot be printed"},
+	{"NODE_ID", "a\xffb", "not UTF-8"},
+	{"NODE_CLUSTER", strings.Repeat("a", 4097), "4097 bytes"},
+	{"NODE_LOCALITY", "a/b/c/d", "4 parts"},
+	{"NODE_LOCALITY", "a\nb", "cannot be printed"},
+	{"NODE_METADATA", "[1]", "not a JSON object"},
+	{"NODE_METADATA", "null", "not a JSON object"},
+	{"NODE_METADATA", `{"a":`, "not a JSON object"},
+	{"NODE_GROUP_BY", "zone", `"zone" is not a field of the Node`},
+	{"NODE_GROUP_BY", "none,id", "none stands alone"},
+	{"NODE_GROUP_BY", "metadata.", "has an empty part"},
+	{"NODE_GROUP_BY", "metadata.a..b", "has an empty part"},
+	{"NODE_GROUP_BY", "id,id", "comes twice"},
+	{"RESYNC", "yes", "not one of the words"},
+	{"PREWARM", "cd", `"cd" is neither a short name nor a type URL`},
+	{"PREWARM", "cds," + typeCDS, "comes twice"},
+	{"VERSION_SOURCE", "hash", "not one of the words"},
+	{"DELTA_VERSIONS", "hash", "not one of the words"},
+	{"FULL_STATE_TYPES", "type.googleapis.com/", "is neither a short name nor a type URL"},
+	{"WILDCARD_TYPES", "/a.b", "is neither a short name nor a type URL"},
+	{"EDS_AFTER_CDS", "true", "not one of the words"},
+	{"COLD_WAIT", "10", "not a duration"},
+	{"COLD_WAIT", "0s", "too short"},
+	{"MASS_DELETE_HOLD", "-10m", "too short"},
+	{"ORIGIN_KEEPALIVE", "9s", "too short"},
+	{"LOG_LEVEL", "trace", "not one of the words"},
+	{"LOG_FORMAT", "logfmt", "not one of the words"},
+	{"MAX_STREAMS", "0", "too small"},
+	{"MAX_STREAMS", "99999999999999999999999", "too large"},
+	{"MAX_STREAMS", "-99999999999999999999999", "too small"},
+	{"MAX_STREAMS_PER_CONNECTION", "1e3", "not a whole number"},
+	{"MAX_NAMES", "100k", "not a whole number"},
+	{"MAX_NAME_BYTES", "4kb", "not a size"},
+	{"MAX_NAME_BYTES", "4B", "too small"},
+	{"MAX_REQUEST_BYTES", "-1", "not a size"},
+	{"MAX_REQUEST_BYTES", "9999999999999GiB", "not a size"},
+	{"MAX_ORIGIN_RESPONSE_BYTES", "2GiB", "too large"},
+	{"MAX_TYPES", "-1", "too small"},
+	{"MAX_GROUPS", "0x", "not a whole number"},
+	{"FIRST_REQUEST_TIMEOUT", "1d", "not a duration"},
+	{"ACK_WAIT", "11m", "too long"},
+	{"SEND_STALL", "1ms", "too short"},
+	{"LINGER", "25h", "too long"},
+	{"WILDCARD_LINGER", "0", "too short"},
+	{"MAX_LINGERING", "0", "too small"},
+	{"DRAIN", "forever", "not a duration"},
+}
+
+// TestBadValues holds what an error says: variable, value, cause, what is
+// allowed; in one line, with nothing that steers a terminal.
+func TestBadValues(t *testing.T) {
+	seen := map[string]bool{}
+	for _, tt := range badValues {
+		seen[tt.name] = true
+		t.Run(tt.name, func(t *testing.T) {
+			entry := prefix + tt.name + "=" + tt.value
+			cfg, err := LoadConfig([]string{entry})
+			if err == nil {
+				t.Fatalf("LoadConfig(%q) accepts it", entry)
+			}
+			message := err.Error()
+			for _, want := range []string{prefix + tt.name + "=" + quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
+				if !strings.Contains(message, want) {
+					t.Errorf("LoadConfig(%q): %s\nwant it to contain %s", entry, message, want)
+				}
+			}
+			if escape(message) != message {
+				t.Errorf("LoadConfig(%q): %q holds control characters or a second line", entry, message)
+			}
+			// The default stands in, so that the rest can be shown.
+			defaults, _ := LoadConfig(nil)
+			if diff := cmp.Diff(defaults, cfg, cmpopts.IgnoreUnexported(Config{})); diff != "" {
+				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
+			}
+			for _, s := range cfg.Table() {
+				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != quote(tt.value)) {
+					t.Errorf("Table() has %+v, want the refused value", s)
+				}
+			}
+		})
+	}
+	for _, v := range variables {
+		if !seen[v.name] {
+			t.Errorf("%s%s has no bad value in this test", prefix, v.name)
+		}
+	}
+}
+
+func TestErrorsAreJoinedInOrder(t *testing.T) {
+	_, err := LoadConfig([]string{
+		"TENDER_ZEBRA=1", "TENDER_DRAIN=x", "TENDER_LISTEN=x", "TENDER_ACK_WAITS=1s",
+	})
+	if err == nil {
+		t.Fatal("LoadConfig accepts it")
+	}
+	var got []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		name, _, _ := strings.Cut(line, ":")
+		got = append(got, name)
+	}
+	want := []string{`TENDER_LISTEN="x"`, `TENDER_DRAIN="x"`, "TENDER_ACK_WAITS", "TENDER_ZEBRA"}
+	if !slices.Equal(got, want) {
+		t.Errorf("errors of %q, want %q", got, want)
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	tests := []struct{ name, want string }{
+		{"TENDER_ORIGN", "TENDER_ORIGN: unknown variable; did you mean TENDER_ORIGIN?"},
+		{"TENDER_LISTENER", "TENDER_LISTENER: unknown variable; did you mean TENDER_LISTEN?"},
+		{"TENDER_MAX_STREAM_PER_CONNECTION", "TENDER_MAX_STREAM_PER_CONNECTION: unknown variable; did you mean TENDER_MAX_STREAMS_PER_CONNECTION?"},
+		{"TENDER_PROXY_WASM", "TENDER_PROXY_WASM: unknown variable; allowed: the variables that tender check lists"},
+		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
+		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},
+		{"TENDER_TLS_CERT", "TENDER_TLS_CERT: not supported by this version; allowed: the variables that tender check lists"},
+	}
+	for _, tt := range tests {
+		_, err := LoadConfig([]string{tt.name + "=secret"})
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("LoadConfig(%q) = %v, want %s", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestPlannedVariables holds that variables of later versions are told apart
+// from typing mistakes, and that none of them exists already.
+func TestPlannedVariables(t *testing.T) {
+	for _, name := range []string{
+		"ORIGINS", "ROUTES", "TLS_LISTEN", "REST_LISTEN", "ADMIN_LISTEN", "PROBE_LISTEN",
+		"ORIGIN_TLS", "ORIGIN_TLS_CA", "ORIGIN_TLS_CERT", "ORIGIN_TLS_KEY", "ORIGIN_TLS_SERVER_NAME",
+		"ORIGIN_TOKEN_FILE", "ORIGIN_HEADERS", "ORIGIN_EAST_TLS_CA", "ORIGIN_EAST_TOKEN_FILE", "ORIGIN_PROXY",
+		"TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "TLS_MIN", "SECRETS", "AUTHZ",
+		"SNAPSHOT_DIR", "MAX_SNAPSHOT_AGE", "SNAPSHOT_SENSITIVE",
+		"ORIGIN_PROTOCOL", "LRS", "DYNAMIC_PARAMETERS", "DEBUG",
+	} {
+		_, err := LoadConfig([]string{prefix + name + "=x"})
+		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {
+			t.Errorf("LoadConfig(%s%s) = %v, want not supported", prefix, name, err)
+		}
+		if kubernetes.MatchString(name) {
+			t.Errorf("%s%s is a name that Kubernetes sets", prefix, name)
+		}
+	}
+	for _, v := range variables {
+		if planned.MatchString(v.name) {
+			t.Errorf("%s%s exists and is planned", prefix, v.name)
+		}
+	}
+}
+
+// TestKubernetesVariables holds that what Kubernetes sets for Services called
+// tender or tender-x is ignored, and that no variable of ours has such a name.
+func TestKubernetesVariables(t *testing.T) {
+	environ := []string{
+		"TENDER_SERVICE_HOST=10.96.0.7", "TENDER_SERVICE_PORT=18000", "TENDER_SERVICE_PORT_XDS=18000",
+		"TENDER_PORT=tcp://10.96.0.7:18000", "TENDER_PORT_18000_TCP=tcp://10.96.0.7:18000",
+		"TENDER_PORT_18000_TCP_PROTO=tcp", "TENDER_PORT_18000_TCP_PORT=18000", "TENDER_PORT_18000_TCP_ADDR=10.96.0.7",
+		"TENDER_PORT_53_UDP_ADDR=10.96.0.7", "TENDER_PORT_99_SCTP=x",
+		"TENDER_X_SERVICE_HOST=10.96.0.8", "TENDER_X_SERVICE_PORT=18080", "TENDER_X_SERVICE_PORT_HTTP_ADMIN=18080",
+		"TENDER_X_PORT=tcp://10.96.0.8:18080", "TENDER_X_PORT_18080_TCP_ADDR=10.96.0.8",
+	}
+	if _, err := LoadConfig(environ); err != nil {
+		t.Errorf("LoadConfig of what Kubernetes sets: %v", err)
+	}
+	for _, name := range []string{"TENDER_PORTS=1", "TENDER_SERVICE=1", "TENDER_PORT_X=1"} {
+		if _, err := LoadConfig([]string{name}); err == nil {
+			t.Errorf("LoadConfig(%q) ignores it, want an error: Kubernetes sets no such name", name)
+		}
+	}
+	for _, v := range variables {
+		if kubernetes.MatchString(v.name) {
+			t.Errorf("%s%s is a name that Kubernetes sets", prefix, v.name)
+		}
+	}
+}
+
+func TestRequireOrigin(t *testing.T) {
+	tests := []struct{ name, origin, want string }{
+		{"missing", "", `TENDER_ORIGIN="": it is required; allowed: host:port, `},
+		{"present", "a:1", ""},
+		{"refused once already", "a", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, _ := LoadConfig([]string{"TENDER_ORIGIN=" + tt.origin})
+			err := cfg.RequireOrigin()
+			if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("RequireOrigin() = %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestTableMatchesFields holds that each row has a field and each field a row,
+// that a row's own default passes its own check, and that rows say what they
+// are in one line.
+func TestTableMatchesFields(t *testing.T) {
+	fields := Config{}.fields()
+	for _, v := range variables {
+		if _, ok := fields[v.name]; !ok {
+			t.Errorf("%s%s has no field in Config", prefix, v.name)
+		}
+		delete(fields, v.name)
+		if preset := v.presetShown(); v.preset != "" {
+			if normal, err := v.parse(preset); err != nil || normal != v.preset {
+				t.Errorf("%s%s: parse(%q) = %q, %v, want %q", prefix, v.name, preset, normal, err, v.preset)
+			}
+		}
+		for _, text := range []string{v.meaning, v.allowed} {
+			if text == "" || strings.ContainsAny(text, "\n|") {
+				t.Errorf("%s%s says %q, want one line for a cell", prefix, v.name, text)
+			}
+		}
+	}
+	for name := range fields {
+		t.Errorf("the field for %s%s has no row in the table", prefix, name)
+	}
+	exported := reflect.VisibleFields(reflect.TypeFor[Config]())
+	for _, field := range exported {
+		if field.IsExported() && field.Tag.Get("env") == "" {
+			t.Errorf("the field %s has no variable", field.Name)
+		}
+	}
+}
+
+func TestTableEscapes(t *testing.T) {
+	cfg, err := LoadConfig([]string{`TENDER_NODE_METADATA={"a":"\u001b[31m"}`, "TENDER_ORIGIN=unix:/tmp/\x1b[2J"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range cfg.Table() {
+		if strings.Contains(s.Value, "\x1b") {
+			t.Errorf("%s has the value %q, which steers a terminal", s.Variable, s.Value)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	tests := []struct {
+		text string
+		want Size
+		back string
+	}{
+		{"0", 0, "0B"},
+		{"1", 1, "1B"},
+		{"1B", 1, "1B"},
+		{"1024", 1024, "1KiB"},
+		{"1025", 1025, "1025B"},
+		{"3 MiB", 3 << 20, "3MiB"},
+		{"8589934591GiB", (1<<33 - 1) << 30, "8589934591GiB"},
+	}
+	for _, tt := range tests {
+		var s Size
+		if err := s.UnmarshalText([]byte(tt.text)); err != nil || s != tt.want || s.String() != tt.back {
+			t.Errorf("UnmarshalText(%q) = %d (%s), %v, want %d (%s)", tt.text, int64(s), s, err, int64(tt.want), tt.back)
+		}
+	}
+	for _, text := range []string{"", "B", "KiB", "1K", "1kib", "+1", "-1", "1.5MiB", "8589934592GiB", "0x10"} {
+		var s Size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("UnmarshalText(%q) = %d, want an error", text, s)
+		}
+	}
+}
+
+// The README's table of variables stands between these lines.
+const (
+	tableBegins = "<!-- variables -->\n"
+	tableEnds   = "<!-- /variables -->"
+)
+
+// TestREADMETable holds the README's table of variables to the one that the
+// code uses. With -update it writes it.
+func TestREADMETable(t *testing.T) {
+	const name = "../README.md"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatalf("read README: %v; it must have the lines %s and %s with the table of variables between them", err, strings.TrimSpace(tableBegins), tableEnds)
+	}
+	before, rest, ok := strings.Cut(string(text), tableBegins)
+	table, after, ok2 := strings.Cut(rest, tableEnds)
+	if !ok || !ok2 {
+		t.Fatalf("README.md lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay -run TestREADMETable -update",
+			strings.TrimSpace(tableBegins), tableEnds)
+	}
+	want := MarkdownTable()
+	if strings.TrimSpace(table) == strings.TrimSpace(want) {
+		return
+	}
+	if !*update {
+		t.Fatalf("README.md has another table of variables than the code; run\n\tgo test ./relay -run TestREADMETable -update\n(-want +got)\n%s",
+			cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
+	}
+	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {
+		t.Fatalf("write README: %v", err)
+	}
+}

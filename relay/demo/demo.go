@@ -1,0 +1,237 @@
+// Package demo shows the relay at work in one process: a control plane with a
+// small shop that keeps changing, the relay, and clients that measure how long a
+// change takes to reach them.
+//
+//	mesh ─▶ origin ══ gRPC ══▶ relay ══ gRPC ══▶ clients
+//	          └─ the clock of a change starts here … and stops here, in each
+//
+// The relay and both servers are the ones that tender serve runs, over TCP on
+// loopback. Only the mesh and the clients are made for the demo, and the clients
+// share connections, as thousands of Envoys would not.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// The bounds of [Options].
+const (
+	MaxClients = 5000
+	MinRate    = 0.1
+	MaxRate    = 100
+)
+
+// Options shape a demo. But for Out, the zero value of each field works.
+type Options struct {
+	// Clients is how many there are, up to MaxClients. Zero means 200.
+	Clients int
+
+	// Rate is how often the mesh changes, in changes a second, from MinRate to
+	// MaxRate. Zero means 4.
+	Rate float64
+
+	// For is how long the mesh changes. Zero means until the context ends.
+	For time.Duration
+
+	// Listen is the relay's address. Zero means 127.0.0.1:18000. Where that is taken,
+	// a free port of the same host is used.
+	Listen string
+
+	// Command is how the reader calls tender, for lines to try. Zero means "tender".
+	Command string
+
+	// Version is the relay's own, as the origin is told it.
+	Version string
+
+	// Out receives what people read. Required.
+	Out io.Writer
+
+	// Logger receives the relay's log. Nil discards it.
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Clients == 0 {
+		o.Clients = 200
+	}
+	if o.Rate == 0 {
+		o.Rate = 4
+	}
+	if o.Listen == "" {
+		o.Listen = "127.0.0.1:18000"
+	}
+	if o.Command == "" {
+		o.Command = "tender"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.Clients < 1 || o.Clients > MaxClients:
+		return o, fmt.Errorf("demo: Clients = %d, must be from 1 to %d", o.Clients, MaxClients)
+	case !(o.Rate >= MinRate && o.Rate <= MaxRate): // NaN is neither
+		return o, fmt.Errorf("demo: Rate = %g, must be from %g to %d", o.Rate, MinRate, MaxRate)
+	case o.For < 0:
+		return o, fmt.Errorf("demo: For = %v, must not be negative", o.For)
+	}
+	return o, nil
+}
+
+// A demo is one run.
+type demo struct {
+	Options
+	mesh    *mesh
+	meter   *meter
+	origin  *origin
+	relay   *relay.Relay
+	taken   bool // Options.Listen was
+	conns   []*grpc.ClientConn
+	clients []*client
+}
+
+// Run shows the demo until o.For has passed or ctx ends, checks that every client
+// agrees with the origin, and ends everything that it started.
+//
+// Errors: an option out of bounds; a client that does not agree with the
+// origin; what kept a part from running. The end of ctx is none.
+func Run(ctx context.Context, o Options) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	d := &demo{Options: o, meter: newMeter()}
+	if err := d.open(); err != nil {
+		return err
+	}
+	// Whatever happens, clients end before the relay and the relay before the origin,
+	// so that nothing is cut off that would complain.
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	origin := begin(ctx, d.origin.run, fail)
+	relay := begin(ctx, d.relay.Run, fail)
+	clients := begin(ctx, d.runClients, fail)
+	err = d.show(ctx)
+	clients.end()
+	relay.end()
+	origin.end()
+	return err
+}
+
+// A part runs until end is called.
+type part struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// begin runs a part. The end of ctx does not end it, but its failure ends ctx.
+func begin(ctx context.Context, run func(context.Context) error, fail context.CancelCauseFunc) *part {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p := &part{cancel: cancel, ended: make(chan struct{})}
+	// Awaited by end.
+	go func() {
+		defer close(p.ended)
+		if err := run(ctx); err != nil {
+			fail(failure{err})
+		}
+	}()
+	return p
+}
+
+func (p *part) end() {
+	p.cancel()
+	<-p.ended
+}
+
+// failure is the cause of a context's end that the demo did not want.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// failed returns why ctx ended, nil if somebody wanted it to.
+func failed(ctx context.Context) error {
+	if f, ok := errors.AsType[failure](context.Cause(ctx)); ok {
+		return f.error
+	}
+	return nil
+}
+
+// open makes the parts; each listens, and nothing runs.
+func (d *demo) open() (err error) {
+	if d.mesh, err = newMesh(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))); err != nil {
+		return err
+	}
+	if d.origin, err = openOrigin(d.mesh, d.meter, d.Logger); err != nil {
+		return err
+	}
+	if err := d.openRelay(); err != nil {
+		return errors.Join(err, d.origin.listener.Close())
+	}
+	address := d.relay.Addrs()[0].String()
+	for range min((d.Clients+9)/10, 50) {
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err // of the form of the address only, which the relay took
+		}
+		d.conns = append(d.conns, conn)
+	}
+	for n := range d.Clients {
+		d.clients = append(d.clients, newClient(n+1, n%2 == 1, d.meter))
+	}
+	return nil
+}
+
+// openRelay makes a relay on the address that was asked for, or another port.
+func (d *demo) openRelay() error {
+	err := d.newRelay(d.Listen)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	host, _, splitErr := net.SplitHostPort(d.Listen)
+	if splitErr != nil {
+		return err
+	}
+	d.taken = true
+	return d.newRelay(net.JoinHostPort(host, "0"))
+}
+
+func (d *demo) newRelay(listen string) error {
+	cfg, err := relay.LoadConfig([]string{
+		"TENDER_ORIGIN=" + d.origin.listener.Addr().String(),
+		"TENDER_LISTEN=" + listen,
+		"TENDER_NODE_ID=tender-demo",
+		"TENDER_DRAIN=2s", // for guests; the demo's own clients have left by then
+	})
+	if err != nil {
+		return err
+	}
+	d.relay, err = relay.New(cfg, relay.Options{Logger: d.Logger, Version: d.Version})
+	return err
+}
+
+// runClients runs the clients until ctx ends.
+func (d *demo) runClients(ctx context.Context) error {
+	var running sync.WaitGroup
+	for i, c := range d.clients {
+		running.Go(func() { c.run(ctx, d.conns[i%len(d.conns)]) }) // awaited below
+	}
+	running.Wait()
+	<-ctx.Done()
+	for _, conn := range d.conns {
+		_ = conn.Close() // nothing is open on it
+	}
+	return nil
+}

@@ -1,0 +1,248 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A paper takes what a demo prints, and calls a function when it reads a word.
+type paper struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer // guarded by mu
+	word string
+	call func()
+}
+
+func (p *paper) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.call != nil && bytes.Contains(b, []byte(p.word)) {
+		p.call()
+	}
+	return p.buf.Write(b)
+}
+
+func (p *paper) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.buf.String()
+}
+
+// run runs a demo that must end well, and complain of nothing.
+func run(t *testing.T, ctx context.Context, o Options, out *paper) string {
+	t.Helper()
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	var log paper
+	o.Out, o.Logger = out, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if o.Listen == "" {
+		o.Listen = "127.0.0.1:0"
+	}
+	if err := Run(ctx, o); err != nil {
+		t.Errorf("Run: %v\n%s", err, out)
+	}
+	if log.String() != "" {
+		t.Errorf("the log of a normal run is not empty:\n%s", &log)
+	}
+	return out.String()
+}
+
+// expect holds that text has a line for each pattern, in that order.
+func expect(t *testing.T, text string, patterns ...string) {
+	t.Helper()
+	rest := text
+	for _, p := range patterns {
+		at := regexp.MustCompile(`(?m)^` + p + `$`).FindStringIndex(rest)
+		if at == nil {
+			t.Fatalf("no line %q where it belongs in:\n%s", p, text)
+		}
+		rest = rest[at[1]:]
+	}
+}
+
+func TestRun(t *testing.T) {
+	text := run(t, t.Context(), Options{Clients: 20, Rate: 50, For: 2 * time.Second, Command: "bin/tender"}, new(paper))
+	const ms = `\d+\.\d\dms`
+	expect(t, text,
+		`A shop of 13 services \(17 clusters, 14 listeners\), .*:`,
+		`  origin   127\.0\.0\.1:\d+ +a control plane that changes the shop 50 times a second`,
+		`  relay    127\.0\.0\.1:\d+ +one connection up, 20 streams down`,
+		`  clients  20 +10 SotW and 10 Delta, on 2 connections`,
+		`  bin/tender get -a 127\.0\.0\.1:\d+ cds`,
+		`Point an Envoy at 127\.0\.0\.1:\d+: README\.md has the bootstrap\.`,
+		`All 20 clients have what the origin says, after \d+\.\ds\. From now on it changes\.`,
+		`  time  streams  changes/s  deliveries/s  delay: median +99%   latest change`,
+		`    1s +20 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
+		`    2s +20 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
+		`In 2\.\ds: \d+ changes at the origin, \d+ deliveries of changed resources to clients\.`,
+		`Delay from a change to a client that has it: median `+ms+`, 90% `+ms+`, 99% `+ms+`, longest `+ms+`\.`,
+		`All 20 clients agree with the origin: yes`,
+	)
+	if strings.Contains(text, "Ctrl-C") || strings.Contains(text, "taken") {
+		t.Errorf("a demo that ends by itself, on a port that was free, says:\n%s", text)
+	}
+}
+
+func TestRunTakesAFreePortWhereItsOwnIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	address := taken.Addr().String()
+	text := run(t, t.Context(), Options{Clients: 1, For: time.Millisecond, Listen: address}, new(paper))
+	expect(t, text, regexp.QuoteMeta(address)+` is taken, so the relay listens on 127\.0\.0\.1:\d+\.`, `All 1 clients agree with the origin: yes`)
+	if strings.Contains(text, "Point an Envoy at "+address) {
+		t.Errorf("an Envoy is sent to the port that is taken:\n%s", text)
+	}
+}
+
+// TestRunEndsWithItsContext ends the context at each stage.
+func TestRunEndsWithItsContext(t *testing.T) {
+	tests := []struct {
+		word string // ends the context when it is printed
+		want string // a line
+	}{
+		{"A shop of", `Ended before all clients had what the origin says\.`},
+		{"From now on", `All 20 clients agree with the origin: yes`},
+		{"latest change", `All 20 clients agree with the origin: yes`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.word, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			expect(t, run(t, ctx, Options{Clients: 20, Rate: 100}, &paper{word: tt.word, call: cancel}), tt.want)
+		})
+	}
+}
+
+func TestRunRefusesOptions(t *testing.T) {
+	tests := []struct {
+		o    Options
+		want string
+	}{
+		{Options{Clients: -1}, "demo: Clients = -1, must be from 1 to 5000"},
+		{Options{Clients: 5001}, "demo: Clients = 5001, must be from 1 to 5000"},
+		{Options{Rate: 0.01}, "demo: Rate = 0.01, must be from 0.1 to 100"},
+		{Options{Rate: 101}, "demo: Rate = 101, must be from 0.1 to 100"},
+		{Options{Rate: math.NaN()}, "demo: Rate = NaN, must be from 0.1 to 100"},
+		{Options{For: -time.Second}, "demo: For = -1s, must not be negative"},
+		{Options{Listen: "127.0.0.1:http:"}, `TENDER_LISTEN="127.0.0.1:http:"`},
+	}
+	for _, tt := range tests {
+		var out paper
+		tt.o.Out = &out
+		err := Run(t.Context(), tt.o)
+		if err == nil || !strings.HasPrefix(err.Error(), tt.want) || out.String() != "" {
+			t.Errorf("Run(%+v): %v, printed %q, want %q and nothing", tt.o, err, &out, tt.want)
+		}
+	}
+}
+
+// TestAFailedPartEndsTheDemo ends one part with an error.
+func TestAFailedPartEndsTheDemo(t *testing.T) {
+	ctx, fail := context.WithCancelCause(t.Context())
+	defer fail(nil)
+	broken := errors.New("broken")
+	p := begin(ctx, func(context.Context) error { return broken }, fail)
+	<-ctx.Done()
+	p.end()
+	if err := failed(ctx); !errors.Is(err, broken) {
+		t.Errorf("the demo failed with %v, want %v", err, broken)
+	}
+	wanted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := failed(wanted); err != nil {
+		t.Errorf("the demo failed with %v though it was told to end", err)
+	}
+}
+
+// told returns a client that holds clusters a and b, and the endpoints of a; b has
+// none.
+func told() *client {
+	c := newClient(1, true, newMeter())
+	c.take(update{typeURL: wire.ClusterType, resources: map[string][]byte{"a": edsCluster, "b": nil}}, time.Now())
+	c.wanted[wire.EndpointType] = c.neededBy(wire.ClusterType, wire.EndpointType)
+	c.take(update{typeURL: wire.EndpointType, resources: map[string][]byte{"a": []byte("1"), "z": []byte("2")}}, time.Now())
+	return c
+}
+
+var edsCluster = []byte{2 << 3, 3} // type: EDS
+
+// held is what it should hold.
+func held() map[string]map[string]content {
+	return map[string]map[string]content{
+		wire.ClusterType:  {"a": contentOf(wire.ClusterType, "a", edsCluster), "b": contentOf(wire.ClusterType, "b", nil)},
+		wire.EndpointType: {"a": contentOf(wire.EndpointType, "a", []byte("1"))},
+	}
+}
+
+func TestDifference(t *testing.T) {
+	tests := []struct {
+		name   string
+		happen func(c *client, want map[string]map[string]content)
+		want   string // "" is none
+	}{
+		{"none", func(*client, map[string]map[string]content) {}, ""},
+		{"lacks", func(_ *client, want map[string]map[string]content) { want[wire.ClusterType]["c"] = 1 }, `client 1 (Delta) lacks cds "c"`},
+		{"other", func(_ *client, want map[string]map[string]content) { want[wire.EndpointType]["a"] = 1 }, `client 1 (Delta) has another eds "a" than the origin`},
+		{"keeps", func(_ *client, want map[string]map[string]content) { delete(want[wire.ClusterType], "b") }, `client 1 (Delta) still has cds "b"`},
+		{"ended", func(c *client, _ map[string]map[string]content) { c.ended = errors.New("no") }, "client 1 (Delta): the stream ended: no"},
+		{"a removal", func(c *client, want map[string]map[string]content) {
+			c.take(update{typeURL: wire.ClusterType, removed: []string{"b", "never"}}, time.Now())
+			delete(want[wire.ClusterType], "b")
+		}, ""},
+		{"a complete set", func(c *client, want map[string]map[string]content) {
+			c.take(update{typeURL: wire.ClusterType, resources: map[string][]byte{"b": nil}, complete: true}, time.Now())
+			c.neededBy(wire.ClusterType, wire.EndpointType)
+			delete(want[wire.ClusterType], "a")
+			delete(want, wire.EndpointType)
+		}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, want := told(), held()
+			tt.happen(c, want)
+			got := ""
+			if err := c.difference(want); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("difference: %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDisagreementNamesSomeAndCountsTheRest(t *testing.T) {
+	want := held()
+	clients := []*client{told()}
+	if err := disagreement(clients, want); err != nil {
+		t.Errorf("disagreement: %v, want none", err)
+	}
+	for n := range 7 {
+		clients = append(clients, newClient(n+2, false, newMeter()))
+	}
+	err := disagreement(clients, want)
+	if err == nil {
+		t.Fatal("clients that hold nothing agree")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != 7 || !slices.Contains(lines, "and 2 more clients") || strings.Contains(err.Error(), "client 1 ") ||
+		!strings.HasPrefix(lines[1], "client 2 (SotW) lacks ") {
+		t.Errorf("disagreement: %v, want a heading, five clients and how many more", err)
+	}
+}

@@ -1,0 +1,284 @@
+package demo
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// The bounds of what changes.
+const (
+	maxPods   = 12 // of one version of a service
+	maxExtras = 3  // services beyond the standing ones
+)
+
+// zones are where pods run.
+var zones = []string{"eu-west-1a", "eu-west-1b", "eu-west-1c"}
+
+// A mesh is a small shop of services, and the resources that tell proxies of it.
+// It does no I/O, and every resource that another one names exists at every
+// moment: after each update of a change, not only after the change.
+type mesh struct {
+	random   *rand.Rand
+	services []*service
+	extras   []standing // services that are not there now
+	changes  int
+	pods     int // ever made
+
+	// resources are those that there are, by type URL and name.
+	resources map[string]map[string]*wire.Resource
+}
+
+// A standing says what a service is when it comes.
+type standing struct {
+	name     string
+	port     int // of its pods
+	releases int // two are the stable one and its canary
+	pods     int // of each version
+	path     string
+	external string // DNS name of a service outside the mesh, which has no pods
+}
+
+var shop = []standing{
+	{name: "frontend", port: 8080, releases: 1, pods: 6, path: "/"},
+	{name: "cart", port: 7070, releases: 1, pods: 4, path: "/cart"},
+	{name: "catalog", port: 3550, releases: 2, pods: 4, path: "/products"},
+	{name: "checkout", port: 5050, releases: 2, pods: 3, path: "/checkout"},
+	{name: "payment", port: 50051, releases: 1, pods: 3},
+	{name: "shipping", port: 50052, releases: 1, pods: 3},
+	{name: "currency", port: 7000, releases: 1, pods: 5},
+	{name: "email", port: 8025, releases: 1, pods: 2},
+	{name: "recommendation", port: 8085, releases: 2, pods: 3, path: "/recommendations"},
+	{name: "ad", port: 9555, releases: 1, pods: 3, path: "/ads"},
+	{name: "inventory", port: 9100, releases: 1, pods: 4},
+	{name: "search", port: 9200, releases: 2, pods: 3, path: "/search"},
+	{name: "card-processor", port: 443, external: "cards.example.com"},
+}
+
+// visitors come and go.
+var visitors = []standing{
+	{name: "gift-cards", port: 8101, releases: 1, pods: 2, path: "/gift-cards"},
+	{name: "reviews", port: 8102, releases: 2, pods: 2, path: "/reviews"},
+	{name: "wishlist", port: 8103, releases: 1, pods: 2, path: "/wishlist"},
+	{name: "loyalty", port: 8104, releases: 1, pods: 3, path: "/loyalty"},
+	{name: "returns", port: 8105, releases: 1, pods: 2, path: "/returns"},
+}
+
+// A service is one of the shop's.
+type service struct {
+	standing
+	local    int       // port where a proxy beside a client listens for it
+	canary   int       // percent of requests for the second version
+	versions []*subset // one for each release; empty if the service is external
+}
+
+// A subset is one version of a service: a cluster and its endpoints.
+type subset struct {
+	cluster     string
+	port        int
+	timeout     int // to connect, in milliseconds
+	connections int // at most
+	pods        []pod
+}
+
+// A pod is an endpoint.
+type pod struct {
+	address string
+	zone    int
+	health  string
+}
+
+// A change is what happens to the mesh at one moment.
+type change struct {
+	what    string        // for people
+	updates []wire.Update // in the order in which they must be made known
+}
+
+// newMesh returns the shop as it is at first.
+func newMesh(random *rand.Rand) (*mesh, error) {
+	m := &mesh{random: random, extras: slices.Clone(visitors), resources: make(map[string]map[string]*wire.Resource)}
+	for _, s := range shop {
+		m.services = append(m.services, m.newService(s))
+	}
+	for _, s := range m.services {
+		for _, add := range []func(*service) (wire.Update, error){m.clusters, m.endpoints, m.listener, m.route} {
+			if _, err := add(s); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, add := range []func() (wire.Update, error){m.ingressListener, m.ingressRoute} {
+		if _, err := add(); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *mesh) newService(st standing) *service {
+	s := &service{standing: st, local: 20000 + st.port%10000, canary: 10}
+	for v := range st.releases {
+		sub := &subset{cluster: st.name, port: st.port, timeout: 1000, connections: 1024}
+		if st.releases > 1 {
+			sub.cluster = st.name + "-v" + strconv.Itoa(v+1)
+		}
+		for i := range st.pods {
+			sub.pods = append(sub.pods, m.newPod(i%len(zones)))
+		}
+		s.versions = append(s.versions, sub)
+	}
+	return s
+}
+
+// newPod returns a pod with an address of its own; those of long ago return.
+func (m *mesh) newPod(zone int) pod {
+	m.pods++
+	n := m.pods
+	return pod{address: fmt.Sprintf("10.%d.%d.%d", 32+zone, n/250%250, 1+n%250), zone: zone, health: "HEALTHY"}
+}
+
+// step changes something, as often as such things change: pods mostly, services
+// seldom.
+func (m *mesh) step() (change, error) {
+	m.changes++
+	c, err := m.next()
+	for i := range c.updates {
+		c.updates[i].SystemVersion = strconv.Itoa(m.changes) // for people
+	}
+	return c, err
+}
+
+func (m *mesh) next() (change, error) {
+	switch n := m.random.IntN(100); {
+	case n < 70:
+		return m.changePods()
+	case n < 85:
+		return m.shiftCanary()
+	case n < 92:
+		return m.changeCluster()
+	case len(m.extras) == len(visitors), n < 96 && len(visitors)-len(m.extras) < maxExtras:
+		return m.addService()
+	default:
+		return m.removeService()
+	}
+}
+
+// pick returns one of the services that fit.
+func (m *mesh) pick(fits func(*service) bool) *service {
+	var fitting []*service
+	for _, s := range m.services {
+		if fits(s) {
+			fitting = append(fitting, s)
+		}
+	}
+	return fitting[m.random.IntN(len(fitting))] // the standing services always fit
+}
+
+func (m *mesh) pickSubset() *subset {
+	s := m.pick(func(s *service) bool { return s.external == "" })
+	return s.versions[m.random.IntN(len(s.versions))]
+}
+
+// changePods lets a pod come, go, move to another node, or change its health.
+func (m *mesh) changePods() (change, error) {
+	sub := m.pickSubset()
+	at := m.random.IntN(len(sub.pods))
+	var what string
+	switch n := m.random.IntN(10); {
+	case n < 3 && len(sub.pods) < maxPods:
+		sub.pods = append(sub.pods, m.newPod(m.random.IntN(len(zones))))
+		what = fmt.Sprintf("%s scales up to %d endpoints", sub.cluster, len(sub.pods))
+	case n < 6 && len(sub.pods) > 2:
+		sub.pods = slices.Delete(sub.pods, at, at+1)
+		what = fmt.Sprintf("%s scales down to %d endpoints", sub.cluster, len(sub.pods))
+	case n < 8 || len(sub.pods) == 1:
+		old := sub.pods[at].address
+		sub.pods[at] = m.newPod(m.random.IntN(len(zones)))
+		what = fmt.Sprintf("%s: %s moves to %s", sub.cluster, old, sub.pods[at].address)
+	case sub.pods[at].health == "HEALTHY":
+		sub.pods[at].health = "DRAINING"
+		what = fmt.Sprintf("%s: %s is draining", sub.cluster, sub.pods[at].address)
+	default:
+		sub.pods[at].health = "HEALTHY"
+		what = fmt.Sprintf("%s: %s is healthy", sub.cluster, sub.pods[at].address)
+	}
+	u, err := m.endpointsOf(sub)
+	return change{what, []wire.Update{u}}, err
+}
+
+// shiftCanary moves requests between a release and its canary.
+func (m *mesh) shiftCanary() (change, error) {
+	s := m.pick(func(s *service) bool { return len(s.versions) > 1 })
+	if s.canary += 10; s.canary > 50 {
+		s.canary = 0
+	}
+	c := change{what: fmt.Sprintf("%s sends %d%% to its canary", s.name, s.canary)}
+	own, err := m.route(s)
+	if err != nil {
+		return c, err
+	}
+	ingress, err := m.ingressRoute()
+	c.updates = []wire.Update{{TypeURL: wire.RouteType, Resources: append(own.Resources, ingress.Resources...)}}
+	return c, err
+}
+
+func (m *mesh) changeCluster() (change, error) {
+	sub := m.pickSubset()
+	if sub.connections *= 2; sub.connections > 8192 {
+		sub.connections = 1024
+		sub.timeout = 250 + m.random.IntN(4)*250
+	}
+	u, err := m.clusterOf(sub)
+	return change{fmt.Sprintf("cluster %s allows %d connections", sub.cluster, sub.connections), []wire.Update{u}}, err
+}
+
+// addService makes before it breaks: what a service is made of comes first, what
+// leads to it last.
+func (m *mesh) addService() (change, error) {
+	i := m.random.IntN(len(m.extras))
+	s := m.newService(m.extras[i])
+	m.extras = slices.Delete(m.extras, i, i+1)
+	m.services = append(m.services, s)
+	c := change{what: "service " + s.name + " is added"}
+	for _, add := range []func(*service) (wire.Update, error){m.endpoints, m.clusters, m.route, m.listener} {
+		u, err := add(s)
+		if err != nil {
+			return c, err
+		}
+		c.updates = append(c.updates, u)
+	}
+	u, err := m.ingressRoute()
+	c.updates = append(c.updates, u)
+	return c, err
+}
+
+// removeService takes a service away in the reverse order.
+func (m *mesh) removeService() (change, error) {
+	at := len(shop) + m.random.IntN(len(m.services)-len(shop))
+	s := m.services[at]
+	m.services = slices.Delete(m.services, at, at+1)
+	m.extras = append(m.extras, s.standing)
+	ingress, err := m.ingressRoute()
+	var clusters []string
+	for _, sub := range s.versions {
+		clusters = append(clusters, sub.cluster)
+	}
+	return change{"service " + s.name + " is removed", []wire.Update{
+		ingress,
+		m.drop(wire.ListenerType, s.name),
+		m.drop(wire.RouteType, s.name),
+		m.drop(wire.ClusterType, clusters...),
+		m.drop(wire.EndpointType, clusters...),
+	}}, err
+}
+
+// drop removes resources.
+func (m *mesh) drop(typeURL string, names ...string) wire.Update {
+	for _, name := range names {
+		delete(m.resources[typeURL], name)
+	}
+	return wire.Update{TypeURL: typeURL, Removed: names}
+}

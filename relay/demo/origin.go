@@ -1,0 +1,117 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/upstream"
+)
+
+// An origin is a control plane: what the relay serves its clients with, over a
+// view that holds the mesh.
+type origin struct {
+	listener net.Listener
+	server   *downstream.Server
+	grpc     *grpc.Server
+	meter    *meter
+	changes  chan change // to run, which has taken over a change once it is received
+
+	// Owned by run.
+	writer *cache.Writer
+	local  *upstream.Local
+}
+
+// openOrigin returns an origin of a mesh that listens already and serves once it
+// runs.
+func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
+	view, w := cache.New(cache.Config{})
+	server, err := downstream.New(downstream.Config{Views: sole{view}, Identifier: "demo-origin", Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	const maxRequestBytes, maxStreams = 16 << 20, 1000
+	o := &origin{
+		server:  server,
+		grpc:    relay.NewGRPCServer(maxRequestBytes, maxStreams),
+		meter:   meter,
+		changes: make(chan change),
+		writer:  w,
+		local:   upstream.NewLocal(w),
+	}
+	server.Register(o.grpc)
+	for typeURL, resources := range m.resources {
+		u := wire.Update{TypeURL: typeURL, SystemVersion: "0"}
+		for _, r := range resources {
+			u.Resources = append(u.Resources, r)
+		}
+		o.local.Update(u)
+	}
+	if o.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, fmt.Errorf("open the control plane: %w", err)
+	}
+	return o, nil
+}
+
+// run serves until ctx ends.
+func (o *origin) run(ctx context.Context) error {
+	served := make(chan error, 1)
+	// Awaited below.
+	go func() { served <- o.grpc.Serve(o.listener) }()
+	defer o.grpc.Stop()
+	trim := time.NewTicker(10 * time.Second)
+	defer trim.Stop()
+	for {
+		select {
+		case c := <-o.changes:
+			o.make(c)
+		case <-o.local.Demand():
+			o.local.Answer()
+		case now := <-trim.C:
+			o.writer.Trim(now)
+			o.meter.trim(now)
+		case err := <-served:
+			return fmt.Errorf("serve the control plane: %w", err)
+		case <-ctx.Done():
+			o.server.Drain()
+			o.grpc.Stop()
+			<-served
+			return nil
+		}
+	}
+}
+
+// make lets a change happen, and starts the clock for it.
+func (o *origin) make(c change) {
+	o.meter.changes.Add(1)
+	for _, u := range c.updates {
+		var contents []content
+		for _, r := range u.Resources {
+			contents = append(contents, contentOf(u.TypeURL, r.Name, r.Value()))
+		}
+		if u.TypeURL == wire.ClusterType || u.TypeURL == wire.ListenerType {
+			for _, name := range u.Removed { // of the other types, a SotW client is not told
+				contents = append(contents, contentOf(u.TypeURL, name, nil))
+			}
+		}
+		o.meter.stamp(time.Now(), contents...)
+		o.local.Update(u)
+	}
+}
+
+// sole is the one view that all nodes are served from.
+type sole struct{ view *cache.View }
+
+// Join implements downstream.Views.
+func (s sole) Join(*corepb.Node) (downstream.Group, error) {
+	return downstream.Group{View: s.view, Key: "all", Leave: func() {}}, nil
+}

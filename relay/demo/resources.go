@@ -1,0 +1,198 @@
+package demo
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// The resources are written as the JSON of Envoy's documentation and encoded with
+// the embedded descriptors: a few a second are cheap, and the generated packages
+// would cost every relay megabytes that only the demo uses.
+
+// An object is one of JSON.
+type object map[string]any
+
+const (
+	typePrefix    = "type.googleapis.com/"
+	ingress       = "ingress" // name of the listener that the shop's customers reach
+	ingressPort   = 10000
+	managerType   = typePrefix + "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+	routerType    = typePrefix + "envoy.extensions.filters.http.router.v3.Router"
+	managerFilter = "envoy.filters.network.http_connection_manager"
+	routerFilter  = "envoy.filters.http.router"
+)
+
+// ads says that something comes on the stream that said so.
+var ads = object{"ads": object{}, "resourceApiVersion": "V3"}
+
+// put makes a resource part of the mesh and returns the update that says so.
+func (m *mesh) put(typeURL, name string, content object) (wire.Update, error) {
+	content["@type"] = typeURL
+	text, err := json.Marshal(content)
+	if err != nil {
+		return wire.Update{}, fmt.Errorf("encode %s: %w", name, err)
+	}
+	_, value, err := schema.UnmarshalJSON(text)
+	if err != nil {
+		return wire.Update{}, fmt.Errorf("encode %s: %w", name, err)
+	}
+	r, err := wire.NewResource(typeURL, name, "", value)
+	if err != nil {
+		return wire.Update{}, fmt.Errorf("encode %s: %w", name, err)
+	}
+	if m.resources[typeURL] == nil {
+		m.resources[typeURL] = make(map[string]*wire.Resource)
+	}
+	m.resources[typeURL][name] = r
+	return wire.Update{TypeURL: typeURL, Resources: []*wire.Resource{r}}, nil
+}
+
+// clusters are those of a service: one for each version.
+func (m *mesh) clusters(s *service) (wire.Update, error) {
+	if s.external != "" {
+		return m.put(wire.ClusterType, s.name, object{
+			"name": s.name, "type": "STRICT_DNS", "connectTimeout": "3s",
+			"loadAssignment": object{
+				"clusterName": s.name,
+				"endpoints":   []object{{"lbEndpoints": []object{{"endpoint": endpoint(s.external, s.port)}}}},
+			},
+		})
+	}
+	return m.each(wire.ClusterType, s, m.clusterOf)
+}
+
+// endpoints are the ClusterLoadAssignments of a service's versions.
+func (m *mesh) endpoints(s *service) (wire.Update, error) {
+	return m.each(wire.EndpointType, s, m.endpointsOf)
+}
+
+// each joins the updates of a service's versions.
+func (m *mesh) each(typeURL string, s *service, of func(*subset) (wire.Update, error)) (wire.Update, error) {
+	all := wire.Update{TypeURL: typeURL}
+	for _, sub := range s.versions {
+		u, err := of(sub)
+		if err != nil {
+			return all, err
+		}
+		all.Resources = append(all.Resources, u.Resources...)
+	}
+	return all, nil
+}
+
+func (m *mesh) clusterOf(sub *subset) (wire.Update, error) {
+	return m.put(wire.ClusterType, sub.cluster, object{
+		"name":             sub.cluster,
+		"type":             "EDS",
+		"edsClusterConfig": object{"edsConfig": ads},
+		"connectTimeout":   fmt.Sprintf("%.3fs", float64(sub.timeout)/1000),
+		"lbPolicy":         "LEAST_REQUEST",
+		"commonLbConfig":   object{"localityWeightedLbConfig": object{}},
+		"circuitBreakers":  object{"thresholds": []object{{"maxConnections": sub.connections, "maxRequests": 4 * sub.connections}}},
+	})
+}
+
+func (m *mesh) endpointsOf(sub *subset) (wire.Update, error) {
+	byZone := make([][]object, len(zones))
+	for _, p := range sub.pods {
+		byZone[p.zone] = append(byZone[p.zone], object{
+			"endpoint":            endpoint(p.address, sub.port),
+			"healthStatus":        p.health,
+			"loadBalancingWeight": 1,
+		})
+	}
+	var localities []object
+	for i, pods := range byZone {
+		if len(pods) == 0 {
+			continue
+		}
+		localities = append(localities, object{
+			"locality":            object{"region": "eu-west-1", "zone": zones[i]},
+			"loadBalancingWeight": len(pods),
+			"lbEndpoints":         pods,
+		})
+	}
+	return m.put(wire.EndpointType, sub.cluster, object{"clusterName": sub.cluster, "endpoints": localities})
+}
+
+// listener is where a proxy takes requests to a service from the process beside
+// it.
+func (m *mesh) listener(s *service) (wire.Update, error) {
+	return m.put(wire.ListenerType, s.name, httpListener(s.name, "127.0.0.1", s.local))
+}
+
+// ingressListener is where the shop's customers come in.
+func (m *mesh) ingressListener() (wire.Update, error) {
+	return m.put(wire.ListenerType, ingress, httpListener(ingress, "0.0.0.0", ingressPort))
+}
+
+func httpListener(name, host string, port int) object {
+	manager := object{
+		"@type":      managerType,
+		"statPrefix": name,
+		"rds":        object{"routeConfigName": name, "configSource": ads},
+		"httpFilters": []object{
+			{"name": routerFilter, "typedConfig": object{"@type": routerType}},
+		},
+	}
+	return object{
+		"name":         name,
+		"address":      socket(host, port),
+		"filterChains": []object{{"filters": []object{{"name": managerFilter, "typedConfig": manager}}}},
+	}
+}
+
+// route is the RouteConfiguration of a service's own listener.
+func (m *mesh) route(s *service) (wire.Update, error) {
+	return m.put(wire.RouteType, s.name, object{
+		"name": s.name,
+		"virtualHosts": []object{{
+			"name":    s.name,
+			"domains": []string{"*"},
+			"routes":  []object{{"match": object{"prefix": "/"}, "route": s.action()}},
+		}},
+	})
+}
+
+// ingressRoute leads customers to the services that face them. The root, which
+// fits every path, stands last.
+func (m *mesh) ingressRoute() (wire.Update, error) {
+	var routes, last []object
+	for _, s := range m.services {
+		r := object{"match": object{"prefix": s.path}, "route": s.action()}
+		switch s.path {
+		case "":
+		case "/":
+			last = append(last, r)
+		default:
+			routes = append(routes, r)
+		}
+	}
+	return m.put(wire.RouteType, ingress, object{
+		"name": ingress,
+		"virtualHosts": []object{{
+			"name":    "shop",
+			"domains": []string{"shop.example.com", "*"},
+			"routes":  append(routes, last...),
+		}},
+	})
+}
+
+// action is where a request to the service goes.
+func (s *service) action() object {
+	if len(s.versions) < 2 {
+		return object{"cluster": s.name, "timeout": "15s"}
+	}
+	return object{"timeout": "15s", "weightedClusters": object{"clusters": []object{
+		{"name": s.versions[0].cluster, "weight": 100 - s.canary},
+		{"name": s.versions[1].cluster, "weight": s.canary},
+	}}}
+}
+
+func endpoint(host string, port int) object { return object{"address": socket(host, port)} }
+
+func socket(host string, port int) object {
+	return object{"socketAddress": object{"address": host, "portValue": port}}
+}

@@ -1,0 +1,234 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// How long clients may take to agree with the origin: to begin with, and after
+// its last change. Ten seconds are twice what the relay waits for an ACK.
+const (
+	startWait  = 30 * time.Second
+	settleWait = 10 * time.Second
+)
+
+// show tells what runs, lets the mesh change, and says how that went.
+func (d *demo) show(ctx context.Context) error {
+	d.opening()
+	began := time.Now()
+	if err := d.agreement(ctx, startWait); err != nil {
+		return fmt.Errorf("start the clients: %w", err)
+	}
+	if ctx.Err() != nil {
+		d.print("\nEnded before all clients had what the origin says.\n")
+		return failed(ctx)
+	}
+	d.print("All %d clients have what the origin says, after %s. From now on it changes.\n\n",
+		d.Clients, seconds(time.Since(began)))
+	began = time.Now()
+	if err := d.live(ctx, began); err != nil {
+		return err
+	}
+	if err := failed(ctx); err != nil {
+		return err
+	}
+	elapsed := time.Since(began)
+	err := d.agreement(context.WithoutCancel(ctx), settleWait)
+	d.summary(elapsed, err == nil)
+	return err
+}
+
+// live changes the mesh and prints a line a second, until the time is up.
+func (d *demo) live(ctx context.Context, began time.Time) error {
+	change := time.NewTicker(time.Duration(float64(time.Second) / d.Rate))
+	defer change.Stop()
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	var over <-chan time.Time // never, unless told
+	if d.For > 0 {
+		timer := time.NewTimer(d.For)
+		defer timer.Stop()
+		over = timer.C
+	}
+	t := table{demo: d, began: began, last: began, delays: d.meter.delays.now(), latest: "none yet"}
+	for {
+		select {
+		case <-change.C:
+			c, err := d.mesh.step()
+			if err != nil {
+				return err
+			}
+			t.latest = c.what
+			select {
+			case d.origin.changes <- c:
+			case <-ctx.Done():
+				return nil
+			}
+		case now := <-second.C:
+			t.line(now)
+		case now := <-over:
+			if now.Sub(t.last) > time.Second/2 {
+				t.line(now) // the ticker was about to
+			}
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// agreement waits until all clients hold what the mesh is, and returns the first
+// difference if they do not in time. The end of ctx ends the wait without one.
+func (d *demo) agreement(ctx context.Context, wait time.Duration) error {
+	want := d.mesh.contents()
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	behind := d.clients
+	for {
+		// A client that agreed cannot differ later: nothing changes meanwhile.
+		for len(behind) > 0 && behind[0].difference(want) == nil {
+			behind = behind[1:]
+		}
+		if len(behind) == 0 {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			return disagreement(behind, want)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// disagreement says which clients differ from the origin, and how; nil if none
+// does.
+func disagreement(clients []*client, want map[string]map[string]content) error {
+	const named = 5 // the rest is counted
+	var errs []error
+	for _, c := range clients {
+		if err := c.difference(want); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	if more := len(errs) - named; more > 0 {
+		errs = append(errs[:named], fmt.Errorf("and %d more clients", more))
+	}
+	return fmt.Errorf("clients disagree with the origin:\n%w", errors.Join(errs...))
+}
+
+// contents returns what a client that wants everything must hold.
+func (m *mesh) contents() map[string]map[string]content {
+	all := make(map[string]map[string]content)
+	for typeURL, resources := range m.resources {
+		all[typeURL] = make(map[string]content)
+		for name, r := range resources {
+			all[typeURL][name] = contentOf(typeURL, name, r.Value())
+		}
+	}
+	return all
+}
+
+// print writes what people read. What cannot be written is not worth an end.
+func (d *demo) print(format string, args ...any) { _, _ = fmt.Fprintf(d.Out, format, args...) }
+
+func (d *demo) opening() {
+	address := d.relay.Addrs()[0]
+	delta := d.Clients / 2
+	m := d.mesh.resources
+	if d.taken {
+		d.print("%s is taken, so the relay listens on %s.\n\n", d.Listen, address)
+	}
+	d.print("A shop of %d services (%d clusters, %d listeners), the relay, and clients below it, in one process:\n\n",
+		len(d.mesh.services), len(m[wire.ClusterType]), len(m[wire.ListenerType]))
+	d.print("  origin   %-16s a control plane that changes the shop %g times a second\n", d.origin.listener.Addr(), d.Rate)
+	d.print("  relay    %-16s one connection up, %d streams down\n", address, d.Clients)
+	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections\n\n", d.Clients, d.Clients-delta, delta, len(d.conns))
+	d.print("In another terminal, see what the relay serves, as it changes:\n\n  %s get -w -o wide -a %s eds\n  %[1]s get -a %[2]s cds\n\n", d.Command, address)
+	d.print("Point an Envoy at %s: README.md has the bootstrap.\n", address)
+	if d.For == 0 {
+		d.print("Ctrl-C ends the demo.\n")
+	}
+	d.print("\n")
+}
+
+// headerEvery is after how many lines the table's header comes again.
+const headerEvery = 20
+
+// A table prints a line a second.
+type table struct {
+	demo  *demo
+	began time.Time
+	last  time.Time // when a line was printed
+	lines int
+
+	// What was counted before this second.
+	changes, deliveries int64
+	delays              distribution
+
+	latest string // change
+}
+
+// The head of the table and its rows. What is counted is of the last second.
+const (
+	head = "  time  streams  changes/s  deliveries/s  delay: median       99%%   latest change\n"
+	row  = "%6s  %7d  %9d  %12d  %13s  %8s   %s\n"
+)
+
+func (t *table) line(now time.Time) {
+	if t.lines%headerEvery == 0 {
+		if t.lines > 0 {
+			t.demo.print("\n")
+		}
+		t.demo.print(head)
+	}
+	t.lines++
+	t.last = now
+	m := t.demo.meter
+	changes, deliveries, delays := m.changes.Load(), m.deliveries.Load(), m.delays.now()
+	second := delays.since(t.delays)
+	t.demo.print(row, fmt.Sprintf("%ds", int(now.Sub(t.began).Round(time.Second).Seconds())), t.demo.relay.Streams(),
+		changes-t.changes, deliveries-t.deliveries, second.show(50), second.show(99), t.latest)
+	t.changes, t.deliveries, t.delays = changes, deliveries, delays
+}
+
+func (d *demo) summary(elapsed time.Duration, agree bool) {
+	m := d.meter
+	all := m.delays.now()
+	verdict := "yes"
+	if !agree {
+		verdict = "NO"
+	}
+	d.print("\nIn %s: %d changes at the origin, %d deliveries of changed resources to clients.\n",
+		seconds(elapsed), m.changes.Load(), m.deliveries.Load())
+	if all.total > 0 {
+		d.print("Delay from a change to a client that has it: median %s, 90%% %s, 99%% %s, longest %s.\n",
+			all.show(50), all.show(90), all.show(99), milliseconds(time.Duration(m.delays.most.Load())))
+	}
+	d.print("All %d clients agree with the origin: %s\n", d.Clients, verdict)
+}
+
+// show returns a percentile for people.
+func (d distribution) show(p float64) string {
+	delay, ok := d.percentile(p)
+	if !ok {
+		return "-"
+	}
+	return milliseconds(delay)
+}
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.2fms", float64(d)/float64(time.Millisecond))
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }

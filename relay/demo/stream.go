@@ -1,0 +1,139 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// A stream is one ADS stream of either variant. Its methods belong to one
+// goroutine.
+type stream interface {
+	// subscribe makes names all that is wanted of a type, instead of was. At first,
+	// no name means everything.
+	subscribe(typeURL string, names, was []string) error
+	receive() (update, error)
+	acknowledge(update) error
+}
+
+// An update is a response of either variant.
+type update struct {
+	typeURL, version, nonce string
+	resources               map[string][]byte // by name
+	removed                 []string
+	complete                bool // what is not among the resources does not exist
+}
+
+// A deltaStream is a stream of incremental xDS.
+type deltaStream struct {
+	rpc  discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	node *corepb.Node // until the first request
+}
+
+func openDelta(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (stream, error) {
+	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	return &deltaStream{rpc, node}, err
+}
+
+func (s *deltaStream) send(r *discoverypb.DeltaDiscoveryRequest) error {
+	r.Node, s.node = s.node, nil
+	return sent(s.rpc.Send(r))
+}
+
+func (s *deltaStream) subscribe(typeURL string, names, was []string) error {
+	return s.send(&discoverypb.DeltaDiscoveryRequest{
+		TypeUrl:                  typeURL,
+		ResourceNamesSubscribe:   without(names, was),
+		ResourceNamesUnsubscribe: without(was, names),
+	})
+}
+
+func (s *deltaStream) receive() (update, error) {
+	r, err := s.rpc.Recv()
+	if err != nil {
+		return update{}, err
+	}
+	u := update{typeURL: r.GetTypeUrl(), nonce: r.GetNonce(), removed: r.GetRemovedResources(), resources: make(map[string][]byte)}
+	for _, res := range r.GetResources() {
+		u.resources[res.GetName()] = res.GetResource().GetValue()
+	}
+	return u, nil
+}
+
+func (s *deltaStream) acknowledge(u update) error {
+	return s.send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: u.typeURL, ResponseNonce: u.nonce})
+}
+
+// A sotwStream is a state-of-the-world stream.
+type sotwStream struct {
+	rpc    discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	node   *corepb.Node // until the first request
+	newest map[string]*discoverypb.DiscoveryRequest
+}
+
+func openSotW(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (stream, error) {
+	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	return &sotwStream{rpc, node, make(map[string]*discoverypb.DiscoveryRequest)}, err
+}
+
+// send sends the newest request of a type, which repeats what it does not change.
+func (s *sotwStream) send(typeURL string, change func(*discoverypb.DiscoveryRequest)) error {
+	r := s.newest[typeURL]
+	if r == nil {
+		r = &discoverypb.DiscoveryRequest{TypeUrl: typeURL}
+		s.newest[typeURL] = r
+	}
+	change(r)
+	r.Node, s.node = s.node, nil
+	return sent(s.rpc.Send(r))
+}
+
+func (s *sotwStream) subscribe(typeURL string, names, _ []string) error {
+	return s.send(typeURL, func(r *discoverypb.DiscoveryRequest) { r.ResourceNames = names })
+}
+
+func (s *sotwStream) receive() (update, error) {
+	r, err := s.rpc.Recv()
+	if err != nil {
+		return update{}, err
+	}
+	u := update{
+		typeURL: r.GetTypeUrl(), version: r.GetVersionInfo(), nonce: r.GetNonce(),
+		resources: make(map[string][]byte),
+		complete:  r.GetTypeUrl() == wire.ClusterType || r.GetTypeUrl() == wire.ListenerType,
+	}
+	for _, body := range r.GetResources() {
+		if name, ok := schema.ResourceName(body.GetTypeUrl(), body.GetValue()); ok {
+			u.resources[name] = body.GetValue()
+		}
+	}
+	return u, nil
+}
+
+func (s *sotwStream) acknowledge(u update) error {
+	return s.send(u.typeURL, func(r *discoverypb.DiscoveryRequest) { r.VersionInfo, r.ResponseNonce = u.version, u.nonce })
+}
+
+// without returns the names that are not among others, which are sorted.
+func without(names, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, found := slices.BinarySearch(others, name)
+		return found
+	})
+}
+
+// sent drops the io.EOF of a Send: the stream has ended, and receive says why.
+func sent(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}

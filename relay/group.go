@@ -1,0 +1,351 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream"
+)
+
+// Client features of the relay itself (B.31).
+var ownFeatures = []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
+
+// contentFeatures change what an origin must generate, and so always tell groups
+// apart (R143).
+var contentFeatures = []string{"envoy.config.require-any-fields-contain-struct", "envoy.lb.does_not_support_overprovisioning"}
+
+// groups sorts nodes into groups, and keeps a view for each (B.4). Its methods may
+// be called from any goroutine.
+type groups struct {
+	cfg    Config
+	own    *corepb.Node // what the relay says of itself
+	origin origin
+	log    *slog.Logger
+	cached cache.Config
+
+	views   sync.WaitGroup
+	started chan struct{} // closed once ctx is set
+	ctx     context.Context
+
+	mu    sync.Mutex
+	byKey map[string]*group
+}
+
+// A group is the nodes that the origin tells the same.
+type group struct {
+	key  string
+	view *cache.View
+	stop context.CancelFunc
+
+	// Guarded by groups.mu.
+	streams int
+	idle    *time.Timer // ends the group once its view has given up everything
+	first   traits      // of the first node
+	warned  bool        // that the nodes differ
+}
+
+// traits are what an origin may look at in a node beside the group's key.
+type traits struct{ idPrefix, cluster, locality, metadata string }
+
+func newGroups(cfg Config, version string, o origin, log *slog.Logger) *groups {
+	g := &groups{
+		cfg:     cfg,
+		own:     ownNode(cfg, version),
+		origin:  o,
+		log:     log,
+		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
+		started: make(chan struct{}),
+		byKey:   make(map[string]*group),
+	}
+	if cfg.VersionSource == VersionsOfOrigin {
+		g.cached.VersionSource = cache.FromOrigin
+	}
+	return g
+}
+
+// start lets views be kept until ctx ends.
+func (g *groups) start(ctx context.Context) {
+	g.ctx = ctx
+	close(g.started)
+}
+
+// wait returns when no view is kept any more.
+func (g *groups) wait() { g.views.Wait() }
+
+// Join implements downstream.Views.
+func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
+	<-g.started
+	key, upstream := g.sort(n)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gr := g.byKey[key]
+	if gr == nil {
+		if len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {
+			return downstream.Group{}, status.Errorf(codes.ResourceExhausted,
+				"node group %q is one too many: at most %d groups are kept (TENDER_MAX_GROUPS); TENDER_NODE_GROUP_BY decides what makes a group",
+				key, g.cfg.MaxGroups)
+		}
+		gr = g.add(key, upstream, n)
+	}
+	gr.streams++
+	if gr.idle != nil {
+		gr.idle.Stop()
+		gr.idle = nil
+	}
+	g.compare(gr, n)
+	return downstream.Group{View: gr.view, Key: key, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+}
+
+func (g *groups) add(key string, upstream, first *corepb.Node) *group {
+	view, w := cache.New(g.cached)
+	ctx, stop := context.WithCancel(g.ctx)
+	gr := &group{key: key, view: view, stop: stop, first: traitsOf(first)}
+	g.byKey[key] = gr
+	log := g.log.With(slog.String("group", key))
+	// Awaited by wait.
+	g.views.Go(func() { g.origin.mirror(ctx, upstream, w, log) })
+	return gr
+}
+
+// leave counts a stream out. A group without streams is kept for as long as its
+// subscriptions linger.
+func (g *groups) leave(gr *group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if gr.streams--; gr.streams > 0 {
+		return
+	}
+	gr.idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if gr.streams == 0 {
+			g.remove(gr)
+		}
+	})
+}
+
+func (g *groups) remove(gr *group) {
+	if g.byKey[gr.key] == gr {
+		delete(g.byKey, gr.key)
+	}
+	gr.stop()
+}
+
+// evict removes a group without streams and reports whether there was one.
+func (g *groups) evict() bool {
+	for _, gr := range g.byKey {
+		if gr.streams == 0 {
+			if gr.idle != nil {
+				gr.idle.Stop()
+			}
+			g.remove(gr)
+			return true
+		}
+	}
+	return false
+}
+
+// compare warns, once for a group, when its nodes differ in what an origin may
+// look at: the origin sees only the node that the relay presents.
+func (g *groups) compare(gr *group, n *corepb.Node) {
+	if gr.warned {
+		return
+	}
+	t := traitsOf(n)
+	var differ []string
+	for _, f := range []struct{ name, a, b string }{
+		{"id", gr.first.idPrefix, t.idPrefix},
+		{"cluster", gr.first.cluster, t.cluster},
+		{"locality", gr.first.locality, t.locality},
+		{"metadata", gr.first.metadata, t.metadata},
+	} {
+		if f.a != f.b {
+			differ = append(differ, f.name)
+		}
+	}
+	if len(differ) == 0 {
+		return
+	}
+	gr.warned = true
+	g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
+		"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
+		slog.String("group", gr.key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
+}
+
+func traitsOf(n *corepb.Node) traits {
+	prefix, _, found := strings.Cut(n.GetId(), "~")
+	if !found {
+		prefix = ""
+	}
+	return traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(n.GetMetadata().AsMap())}
+}
+
+// ownNode returns the node that the relay presents, before a group's fields are
+// put in.
+func ownNode(cfg Config, version string) *corepb.Node {
+	n := &corepb.Node{
+		Id:                   cfg.NodeID,
+		Cluster:              cfg.NodeCluster,
+		UserAgentName:        "tender",
+		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
+		ClientFeatures:       slices.Clone(ownFeatures),
+	}
+	if l := cfg.NodeLocality; l != (Locality{}) {
+		n.Locality = &corepb.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
+	}
+	if len(cfg.NodeMetadata) > 0 {
+		// The configuration took it from JSON, all of which a Struct can hold.
+		n.Metadata, _ = structpb.NewStruct(cfg.NodeMetadata)
+	}
+	return n
+}
+
+// sort returns the key of a node's group, and the node that the origin is shown
+// for it: the fields of the key, and for the rest the relay's own (B.4).
+func (g *groups) sort(n *corepb.Node) (key string, upstream *corepb.Node) {
+	upstream = proto.CloneOf(g.own)
+	var parts []string
+	for _, field := range g.cfg.NodeGroupBy {
+		parts = append(parts, field+"="+copyField(upstream, n, field))
+	}
+	for _, f := range contentFeatures {
+		if slices.Contains(n.GetClientFeatures(), f) {
+			parts = append(parts, f)
+			upstream.ClientFeatures = append(upstream.ClientFeatures, f)
+		}
+	}
+	if len(parts) == 0 {
+		return "all", upstream
+	}
+	return strings.Join(parts, ","), upstream
+}
+
+// copyField copies one field of a group's key from a client's node into the one
+// that is presented, and returns its value as text.
+func copyField(to, from *corepb.Node, field string) string {
+	switch field {
+	case "id":
+		to.Id = from.GetId()
+		return keyText(to.Id)
+	case "cluster":
+		to.Cluster = from.GetCluster()
+		return keyText(to.Cluster)
+	case "user_agent_name":
+		to.UserAgentName = from.GetUserAgentName()
+		return keyText(to.UserAgentName)
+	case "user_agent_version":
+		return copyMajorVersion(to, from)
+	case "locality.region", "locality.zone", "locality.sub_zone":
+		return keyText(copyLocality(to, from, strings.TrimPrefix(field, "locality.")))
+	}
+	path := strings.Split(strings.TrimPrefix(field, "metadata."), ".")
+	v := lookUp(from.GetMetadata(), path)
+	if v == nil {
+		strike(to.Metadata, path) // what the client does not say, the relay does not say for it
+		return ""
+	}
+	if to.Metadata == nil {
+		to.Metadata = &structpb.Struct{}
+	}
+	put(to.Metadata, path, v)
+	return jsonOf(v.AsInterface())
+}
+
+// keyText returns a value as it stands in a key: quoted where one value could be
+// taken for several, so that no client can write itself into another's group.
+// Metadata needs no quotes, being JSON.
+func keyText(value string) string {
+	if strings.ContainsAny(value, `,"`) {
+		return strconv.Quote(value)
+	}
+	return value
+}
+
+// copyMajorVersion copies the major version of the client's software: minor ones
+// would make a group for each release.
+func copyMajorVersion(to, from *corepb.Node) string {
+	if build := proto.CloneOf(from.GetUserAgentBuildVersion()); build.GetVersion() != nil {
+		build.Version.MinorNumber, build.Version.Patch, build.Metadata = 0, 0, nil
+		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
+		return strconv.FormatUint(uint64(build.GetVersion().GetMajorNumber()), 10)
+	}
+	major, _, _ := strings.Cut(strings.TrimPrefix(from.GetUserAgentVersion(), "v"), ".")
+	to.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: major}
+	return keyText("v" + major) // apart from numbers: the origin is shown which it was
+}
+
+func copyLocality(to, from *corepb.Node, part string) string {
+	if to.Locality == nil {
+		to.Locality = &corepb.Locality{}
+	}
+	l := from.GetLocality()
+	switch part {
+	case "region":
+		to.Locality.Region = l.GetRegion()
+		return l.GetRegion()
+	case "zone":
+		to.Locality.Zone = l.GetZone()
+		return l.GetZone()
+	default:
+		to.Locality.SubZone = l.GetSubZone()
+		return l.GetSubZone()
+	}
+}
+
+func lookUp(s *structpb.Struct, path []string) *structpb.Value {
+	v := s.GetFields()[path[0]]
+	if len(path) == 1 || v == nil {
+		return v
+	}
+	return lookUp(v.GetStructValue(), path[1:])
+}
+
+func put(s *structpb.Struct, path []string, v *structpb.Value) {
+	if s.Fields == nil {
+		s.Fields = make(map[string]*structpb.Value)
+	}
+	if len(path) == 1 {
+		s.Fields[path[0]] = v
+		return
+	}
+	inner := s.Fields[path[0]].GetStructValue()
+	if inner == nil {
+		inner = &structpb.Struct{}
+		s.Fields[path[0]] = structpb.NewStructValue(inner)
+	}
+	put(inner, path[1:], v)
+}
+
+// strike removes what lies at a path.
+func strike(s *structpb.Struct, path []string) {
+	if len(path) == 1 {
+		delete(s.GetFields(), path[0])
+		return
+	}
+	if inner := s.GetFields()[path[0]].GetStructValue(); inner != nil {
+		strike(inner, path[1:])
+	}
+}
+
+// jsonOf returns a value in the one JSON form that equal values have in common.
+func jsonOf(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprintf("%#v", v) // numbers that JSON does not have
+	}
+	return string(b)
+}

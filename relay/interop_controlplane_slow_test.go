@@ -1,0 +1,182 @@
+package relay_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// These are the cases in which go-control-plane's silence has to be waited out:
+// they run on a clock of their own, over memory.
+
+// planeBubble runs f for each kind of control plane in a bubble, below a relay
+// that is configured by env.
+func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *controlPlane, r *running, log *interopLog)) {
+	for _, kind := range []string{linearCaches, snapshots, adsSnapshots} {
+		t.Run(kind, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newInteropMemory()
+				o := newControlPlane(t, kind, memory, planeWorld()...)
+				r, log := interopStart(t, o.Target(), "", memory, env...)
+				f(t, o, r, log)
+			})
+		})
+	}
+}
+
+// TestInterop_GoControlPlaneSilence: a SotW client that names clusters that do
+// not all exist is answered within 10s, and later at once.
+func TestInterop_GoControlPlaneSilence(t *testing.T) {
+	planeBubble(t, nil, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
+		client := func() *relaytest.Client {
+			return r.client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.GRPCNode("grpc")})
+		}
+		c, began := client(), time.Now()
+		c.Subscribe(relaytest.ClusterType, "c0", "ghost")
+		follow(c, o, relaytest.ClusterType, "c0", "ghost")
+		if waited := time.Since(began); waited < 9*time.Second || waited > 11*time.Second {
+			t.Errorf("answered after %v, want 10s", waited)
+		}
+		again := client()
+		again.Subscribe(relaytest.ClusterType, "c0", "ghost")
+		synctest.Wait()
+		if resp := again.TryRecv(); resp == nil || !slices.Equal(resp.Names(), []string{"c0"}) {
+			t.Errorf("a later client got %v at once, want c0", resp)
+		}
+		o.Put(relaytest.Cluster("ghost"))
+		follow(c, o, relaytest.ClusterType, "c0", "ghost")
+		o.Remove(relaytest.ClusterType, "ghost")
+		follow(c, o, relaytest.ClusterType, "c0", "ghost")
+		follow(again, o, relaytest.ClusterType, "c0", "ghost")
+	})
+}
+
+// TestInterop_GoControlPlaneSweep: what was removed while the control plane was
+// away is found out although the relay does not say what it holds, and so is
+// told nothing of it: by asking for it, on which go-control-plane is silent.
+func TestInterop_GoControlPlaneSweep(t *testing.T) {
+	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
+		p := newPlaneClients(o, r)
+		p.converge()
+		time.Sleep(time.Minute) // the members are known by then
+
+		o.Stop()
+		o.edit(nil, map[string][]string{relaytest.ClusterType: {"c3", "c4"}, relaytest.ListenerType: {"l1"}})
+		o.Restart()
+		time.Sleep(35 * time.Second)
+		p.converge()
+		time.Sleep(time.Hour)
+		p.converge()
+	})
+}
+
+// TestInterop_GoControlPlaneSweepAllNamed is the same where clients have named
+// all that is left: go-control-plane does not say it again, so that its silence
+// proves nothing at once, and the removal is held back like one of many.
+func TestInterop_GoControlPlaneSweepAllNamed(t *testing.T) {
+	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
+		all, named := r.client(relaytest.ClientOptions{AutoAck: true}), r.client(relaytest.ClientOptions{AutoAck: true})
+		all.Subscribe(relaytest.ClusterType)
+		follow(all, o, relaytest.ClusterType)
+		named.Subscribe(relaytest.ClusterType, "c0", "c1", "c2", "c4")
+		follow(named, o, relaytest.ClusterType, "c0", "c1", "c2", "c4")
+		time.Sleep(time.Minute)
+
+		o.Stop()
+		o.edit(nil, map[string][]string{relaytest.ClusterType: {"c3"}})
+		o.Restart()
+		time.Sleep(10 * time.Minute)
+		if got := all.State(); !got.Has(relaytest.ClusterType, "c0", "c1", "c2", "c3", "c4") {
+			t.Errorf("without proof the client has %v, want all that it had", got.Names(relaytest.ClusterType))
+		}
+		time.Sleep(2 * time.Minute)
+		follow(all, o, relaytest.ClusterType)
+		follow(named, o, relaytest.ClusterType, "c0", "c1", "c2", "c4")
+	})
+}
+
+// TestInterop_GoControlPlaneEarlyRestart is the same for a control plane that
+// dies before the relay could be sure of having seen everything.
+func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
+	planeBubble(t, nil, func(t *testing.T, o *controlPlane, r *running, log *interopLog) {
+		p := newPlaneClients(o, r)
+		p.converge()
+		o.Stop()
+		o.edit([]proto.Message{relaytest.Cluster("c7")}, map[string][]string{relaytest.ClusterType: {"c3"}})
+		o.Restart()
+		time.Sleep(35 * time.Second)
+		p.converge()
+		if log.has("says nothing") {
+			t.Error("the origin is called silent, although it was told what is held, and nothing of that changed")
+		}
+	})
+}
+
+// TestInterop_GoControlPlaneQuietStreams: an origin that has nothing to say to
+// what the relay holds, and ends its streams every hour, as many do, is not taken
+// for one that fails: the relay returns at once, however often.
+func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
+	planeBubble(t, nil, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
+		c := r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("grpc")})
+		c.Subscribe(relaytest.ClusterType, "c0")
+		follow(c, o, relaytest.ClusterType, "c0")
+		for range 12 {
+			time.Sleep(time.Hour)
+			o.Restart()
+		}
+		o.Put(relaytest.Cluster("c0", "changed"))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got, want := c.State(), o.state(relaytest.ClusterType, "c0"); !got.SameContent(want, relaytest.ClusterType) {
+			t.Errorf("2s after the return of the origin the client has %v, want %v", got, want)
+		}
+	})
+}
+
+// TestInterop_GoControlPlaneMassDeletion: with explicit removals a mass of
+// them is obeyed; inferred ones are held back for the time that the
+// configuration says.
+func TestInterop_GoControlPlaneMassDeletion(t *testing.T) {
+	for _, tt := range []struct {
+		resync   string
+		min, max time.Duration
+	}{
+		{"trust_versions", 0, 5 * time.Second},
+		{"full", 10 * time.Minute, 12 * time.Minute},
+	} {
+		t.Run(tt.resync, func(t *testing.T) {
+			planeBubble(t, []string{"TENDER_RESYNC=" + tt.resync}, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
+				gone := make(map[string][]string)
+				for i := range 30 {
+					name := fmt.Sprintf("mass%d", i)
+					o.edit([]proto.Message{relaytest.Cluster(name)}, nil)
+					gone[relaytest.ClusterType] = append(gone[relaytest.ClusterType], name)
+				}
+				o.push()
+				before := slices.Sorted(maps.Keys(o.world[relaytest.ClusterType]))
+				c := r.client(relaytest.ClientOptions{AutoAck: true})
+				c.Subscribe(relaytest.ClusterType)
+				follow(c, o, relaytest.ClusterType)
+				time.Sleep(time.Minute)
+
+				o.Stop()
+				o.edit(nil, gone)
+				o.Restart()
+				time.Sleep(tt.min)
+				synctest.Wait()
+				if tt.min > 0 && !c.State().Has(relaytest.ClusterType, before...) {
+					t.Errorf("%v after the restart the client has %v, want all that it had", tt.min, c.State().Names(relaytest.ClusterType))
+				}
+				time.Sleep(tt.max - tt.min)
+				follow(c, o, relaytest.ClusterType)
+			})
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// interopBackend starts a gRPC server that answers health checks, until the test
+// ends, and returns its address.
+func interopBackend(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }() // awaited below
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Errorf("backend ended: %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// A grpcPeer is a real gRPC client that finds its backends by xDS.
+type grpcPeer struct {
+	t    *testing.T
+	conn *grpc.ClientConn
+}
+
+// newGRPCPeer returns a client whose management server is at xdsServer, with an
+// xDS client that it shares with none.
+func newGRPCPeer(t *testing.T, xdsServer, id string) *grpcPeer {
+	t.Helper()
+	resolver, err := xds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
+		"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
+		"node": {"id": %q}}`, xdsServer, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("xds:///api", grpc.WithResolvers(resolver), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &grpcPeer{t: t, conn: conn}
+}
+
+// call does one RPC, which must succeed, and returns the address that answered.
+func (p *grpcPeer) call() string {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), relaytest.Patience)
+	defer cancel()
+	var from peer.Peer
+	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.Peer(&from), grpc.WaitForReady(true))
+	if err != nil {
+		p.t.Fatalf("RPC: %v", err)
+	}
+	return from.Addr.String()
+}
+
+// reaches does RPCs, all of which must succeed, until one is answered by backend.
+func (p *grpcPeer) reaches(backend string) {
+	p.t.Helper()
+	last := ""
+	for end := time.Now().Add(relaytest.Patience); time.Now().Before(end); {
+		if last = p.call(); last == backend {
+			return
+		}
+	}
+	p.t.Fatalf("RPCs go to %s, want %s", last, backend)
+}
+
+// grpcWorld is what a gRPC client that dials xds:///api needs, beside the
+// listener of an Envoy.
+func grpcWorld(backend string) []proto.Message {
+	return []proto.Message{
+		relaytest.Cluster("service", "service-endpoints"), relaytest.Endpoints("service-endpoints", backend),
+		relaytest.APIListener("api", "service-route"), relaytest.Listener("ingress", "service-route"),
+		relaytest.Route("service-route", []string{"*"}, "service"),
+	}
+}
+
+// TestInterop_GRPCClient has gRPC-Go's own xDS client find its backends through
+// the relay, beside Envoys, in groups of their own and in one for all; and
+// follow changes through the deaths of the origin and of the relay.
+func TestInterop_GRPCClient(t *testing.T) {
+	interopLeaks(t)
+	for _, tt := range []struct {
+		name, groupBy string
+		origin        func(t *testing.T, msgs ...proto.Message) interopOrigin
+	}{
+		{"scripted origin, groups apart", "user_agent_name", func(t *testing.T, msgs ...proto.Message) interopOrigin {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+			o.Put(msgs...)
+			return o
+		}},
+		{"go-control-plane, one group", "none", func(t *testing.T, msgs ...proto.Message) interopOrigin {
+			return newControlPlane(t, linearCaches, nil, msgs...)
+		}},
+		{"snapshots, one group", "none", func(t *testing.T, msgs ...proto.Message) interopOrigin {
+			return newControlPlane(t, adsSnapshots, nil, msgs...)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			grpcScenario(t, func(msgs ...proto.Message) interopOrigin { return tt.origin(t, msgs...) }, "TENDER_NODE_GROUP_BY="+tt.groupBy)
+		})
+	}
+}
+
+func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, env string) {
+	one, two := interopBackend(t), interopBackend(t)
+	o := newOrigin(grpcWorld(one)...)
+	address := interopAddress(t)
+	r, log := interopStart(t, o.Target(), address, nil, env)
+	envoy := r.client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
+	envoy.Subscribe(relaytest.ClusterType)
+	envoy.Subscribe(relaytest.EndpointType, "service-endpoints")
+	envoySees := func(backend string) {
+		t.Helper()
+		want := relaytest.DigestOf(relaytest.Endpoints("service-endpoints", backend))
+		envoy.WaitState(t.Context(), func(s relaytest.State) bool {
+			return s.Digest(relaytest.EndpointType, "service-endpoints") == want
+		})
+	}
+	// moves has all traffic go elsewhere.
+	moves := func(backend string, clients ...*grpcPeer) {
+		t.Helper()
+		o.Put(relaytest.Endpoints("service-endpoints", backend))
+		for _, c := range clients {
+			c.reaches(backend)
+		}
+		envoySees(backend)
+	}
+
+	first := newGRPCPeer(t, address, "first")
+	first.reaches(one)
+	envoySees(one)
+	moves(two, first)
+
+	mark := log.mark()
+	o.Stop()
+	log.await(t, mark, "stream to the origin ended")
+	first.reaches(two)
+	second := newGRPCPeer(t, address, "second")
+	second.reaches(two)
+	o.Restart()
+	moves(one, first, second)
+
+	r.stop()
+	for range 100 {
+		if got := first.call(); got != one {
+			t.Errorf("while the relay is away, an RPC went to %s, want %s", got, one)
+		}
+	}
+	o.Put(relaytest.Endpoints("service-endpoints", two))
+	r, _ = interopStart(t, o.Target(), address, nil, env)
+	first.reaches(two)
+	second.reaches(two)
+	envoy.Reconnect(r.conn())
+	envoySees(two)
+	third := newGRPCPeer(t, address, "third")
+	moves(one, first, second, third)
+}

@@ -1,0 +1,92 @@
+package relay_test
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestInterop_Health: a relay is SERVING once its origin was reached, and stays
+// so when the origin dies (B.8); it is NOT_SERVING before, and when it drains.
+func TestInterop_Health(t *testing.T) {
+	interopLeaks(t)
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	o.Stop()
+	r, log := interopStart(t, o.Target(), "", nil)
+	conn := r.conn()
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	watch, err := healthpb.NewHealthClient(conn).Watch(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want healthpb.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
+			t.Fatalf("health: %v, error %v, want %v", got, err, want)
+		}
+	}
+	expect(healthpb.HealthCheckResponse_NOT_SERVING)
+	o.Restart()
+	expect(healthpb.HealthCheckResponse_SERVING)
+
+	c := r.client(relaytest.ClientOptions{AutoAck: true})
+	c.Subscribe(relaytest.ClusterType)
+	c.WaitState(ctx, func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
+	mark := log.mark()
+	o.Stop()
+	log.await(t, mark, "stream to the origin ended")
+	got, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil || got.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("health with a dead origin: %v, error %v, want SERVING", got, err)
+	}
+	r.cancel()
+	expect(healthpb.HealthCheckResponse_NOT_SERVING) // the next after SERVING: the death was none
+}
+
+// TestInterop_Reflection: tools find the discovery service by reflection.
+func TestInterop_Reflection(t *testing.T) {
+	interopLeaks(t)
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	r, _ := interopStart(t, o.Target(), "", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	stream, err := reflectionpb.NewServerReflectionClient(r.conn()).ServerReflectionInfo(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(req *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
+		t.Helper()
+		if err := stream.Send(req); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	listed := make(map[string]bool)
+	for _, s := range ask(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}).GetListServicesResponse().GetService() {
+		listed[s.GetName()] = true
+	}
+	for _, want := range []string{"envoy.service.discovery.v3.AggregatedDiscoveryService", "grpc.health.v1.Health"} {
+		if !listed[want] {
+			t.Errorf("reflection lists %v, want %s among them", listed, want)
+		}
+		files := ask(&reflectionpb.ServerReflectionRequest{
+			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: want},
+		}).GetFileDescriptorResponse().GetFileDescriptorProto()
+		if len(files) == 0 {
+			t.Errorf("reflection has no descriptor of %s", want)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// An interopOrigin is an origin that can die and return on its address.
+type interopOrigin interface {
+	Target() string
+	Put(msgs ...proto.Message)
+	Stop()
+	Restart()
+}
+
+// interopNode is the node id that the relays of these tests present.
+const interopNode = "tender/interop"
+
+// interopStart runs a relay of the origin at target until the test ends. An
+// empty listen means a free port; memory, if set, replaces the sockets.
+func interopStart(t testing.TB, target, listen string, memory *interopMemory, env ...string) (*running, *interopLog) {
+	t.Helper()
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	log := &interopLog{out: t.Output(), changed: make(chan struct{})}
+	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
+	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	if memory != nil {
+		l := bufconn.Listen(1 << 20)
+		opts.Listeners = []net.Listener{l}
+		opts.DialOptions = []grpc.DialOption{grpc.WithContextDialer(memory.dial)}
+		r.target = "passthrough:///relay"
+		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	}
+	cfg, err := relay.LoadConfig(append([]string{
+		"TENDER_LISTEN=" + listen, "TENDER_NODE_ID=" + interopNode, "TENDER_DRAIN=1s",
+	}, env...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Origin = []string{target}
+	if r.Relay, err = relay.New(cfg, opts); err != nil {
+		t.Fatal(err)
+	}
+	if memory == nil {
+		r.target = r.Addrs()[0].String()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() { r.ended <- r.Run(ctx) }() // awaited by stop
+	t.Cleanup(r.stop)
+	return r, log
+}
+
+// interopLeaks fails the test if it leaves goroutines behind. To be called first,
+// so that it looks last.
+func interopLeaks(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+// interopAddress returns a loopback address for a listener that closes and
+// returns: no port of those that the kernel gives to others meanwhile.
+func interopAddress(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
+		if l, err := net.Listen("tcp", address); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return address
+		}
+	}
+	t.Fatal("found no free port")
+	return ""
+}
+
+// An interopMemory is a network of one address inside a synctest bubble.
+type interopMemory struct {
+	mu sync.Mutex
+	l  *bufconn.Listener // guarded by mu
+}
+
+func newInteropMemory() *interopMemory { return &interopMemory{l: bufconn.Listen(1)} }
+
+func (m *interopMemory) listen() net.Listener {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.l = bufconn.Listen(1 << 20)
+	return m.l
+}
+
+func (m *interopMemory) dial(ctx context.Context, _ string) (net.Conn, error) {
+	m.mu.Lock()
+	l := m.l
+	m.mu.Unlock()
+	return l.DialContext(ctx)
+}
+
+// An interopLog is a relay's log that a test can wait on.
+type interopLog struct {
+	out interface{ Write([]byte) (int, error) }
+
+	mu      sync.Mutex
+	text    bytes.Buffer  // guarded by mu
+	changed chan struct{} // guarded by mu; closed at the next line
+}
+
+func (l *interopLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	l.text.Write(b)
+	close(l.changed)
+	l.changed = make(chan struct{})
+	l.mu.Unlock()
+	return l.out.Write(b)
+}
+
+// mark returns a position for await.
+func (l *interopLog) mark() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Len()
+}
+
+// await waits until a line after the mark has this in it.
+func (l *interopLog) await(t testing.TB, mark int, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		found, changed := strings.Contains(l.text.String()[mark:], what), l.changed
+		l.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatalf("the relay did not log %q", what)
+		}
+	}
+}
+
+// has reports whether a line so far has this in it.
+func (l *interopLog) has(what string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), what)
+}

@@ -1,0 +1,171 @@
+package relay
+
+import (
+	"go/ast"
+	"go/build"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// module is the path that our imports start with.
+const module = "github.com/xdstender/tender/"
+
+// layers says, for each layer, which other layers it may import. A layer is a
+// directory with all below it that is not a layer of its own; within a layer,
+// packages may import each other. upstream and downstream meet only in cache.
+var layers = map[string][]string{
+	"cmd":               {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"relay":             {"upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"relay/relaytest":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"upstream":          {"cache", "cache/wire", "cache/wire/schema"},
+	"downstream":        {"cache", "cache/wire", "cache/wire/schema"},
+	"cache":             {"cache/wire", "cache/wire/schema"},
+	"cache/wire":        {"cache/wire/schema"},
+	"cache/wire/schema": {},
+	"bench":             {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+}
+
+// layerOf returns the layer of a directory, or nothing.
+func layerOf(dir string) string {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if _, ok := layers[dir]; ok {
+			return dir
+		}
+	}
+	return ""
+}
+
+// mayImport reports whether a file in directory from may import directory to.
+// Tests may use the scripted origin and clients too.
+func mayImport(from, to string, test bool) bool {
+	source, target := layerOf(from), layerOf(to)
+	if source == "" || target == "" {
+		return false
+	}
+	return source == target || slices.Contains(layers[source], target) || test && target == "relay/relaytest"
+}
+
+// TestImportOrder keeps the layers in order: a package imports only what stands
+// below it.
+func TestImportOrder(t *testing.T) {
+	for name, file := range parseModule(t, parser.ImportsOnly) {
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatalf("%s: import %s: %v", name, spec.Path.Value, err)
+			}
+			to, ours := strings.CutPrefix(imported, module)
+			if ours && !mayImport(path.Dir(name), to, strings.HasSuffix(name, "_test.go")) {
+				t.Errorf("%s imports %s: %s stands above or beside it", name, imported, to)
+			}
+		}
+	}
+}
+
+func TestImportOrderItself(t *testing.T) {
+	tests := []struct {
+		from, to string
+		test     bool
+		want     bool
+	}{
+		{"cmd/tender", "relay", false, true},
+		{"relay", "cmd/tender", false, false},
+		{"relay", "downstream", false, true},
+		{"relay/telemetry", "relay/admin", false, true},
+		{"upstream", "downstream", false, false},
+		{"upstream", "downstream", true, false},
+		{"downstream", "upstream", false, false},
+		{"downstream", "relay", false, false},
+		{"downstream", "relay/relaytest", false, false},
+		{"downstream", "relay/relaytest", true, true},
+		{"relay", "relay/relaytest", false, false},
+		{"cache", "upstream", true, false},
+		{"cache", "cache/wire", false, true},
+		{"cache/wire", "cache", false, false},
+		{"cache/wire/schema", "cache/wire", false, false},
+		{"cache", "somewhere/else", false, false},
+	}
+	for _, tt := range tests {
+		if got := mayImport(tt.from, tt.to, tt.test); got != tt.want {
+			t.Errorf("mayImport(%q, %q, test %v) = %v, want %v", tt.from, tt.to, tt.test, got, tt.want)
+		}
+	}
+}
+
+// TestPackageDocs holds that each package says what it is for, in one place.
+func TestPackageDocs(t *testing.T) {
+	type pkg struct{ dir, name string }
+	docs := map[pkg][]string{} // the opening lines
+	for name, file := range parseModule(t, parser.PackageClauseOnly|parser.ParseComments) {
+		if !strings.HasSuffix(name, "_test.go") {
+			p := pkg{path.Dir(name), file.Name.Name}
+			docs[p] = append(docs[p], opening(file)...)
+		}
+	}
+	for p, lines := range docs {
+		want := "Package " + p.name + " "
+		if p.name == "main" {
+			want = "Command " + path.Base(p.dir) + " "
+		}
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], want) {
+			t.Errorf("package %s in %s has the package comments %q, want one that starts with %q", p.name, p.dir, lines, want)
+		}
+	}
+}
+
+// opening returns the first line of a file's package comment, if it has one.
+func opening(file *ast.File) []string {
+	if file.Doc == nil {
+		return nil
+	}
+	line, _, _ := strings.Cut(file.Doc.Text(), "\n")
+	return []string{line}
+}
+
+// parseModule parses every Go file of the module that is built here, by path
+// from the root. Programs that go run alone uses (//go:build ignore) are not
+// part of a package.
+func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
+	t.Helper()
+	const root = ".."
+	files := map[string]*ast.File{}
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() {
+			if base == "testdata" || name != root && strings.HasPrefix(base, ".") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(base, ".go") {
+			return nil
+		}
+		if built, err := build.Default.MatchFile(filepath.Dir(name), base); err != nil || !built {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, mode)
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(root, name)
+		files[filepath.ToSlash(relative)] = file
+		return err
+	})
+	if err != nil {
+		t.Fatalf("read the module: %v", err)
+	}
+	if len(files) < 2 {
+		t.Fatalf("found %d Go files, want the module's", len(files))
+	}
+	return files
+}

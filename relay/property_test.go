@@ -1,0 +1,539 @@
+package relay_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestInvariants runs random interleavings of changes at the origin, of
+// subscriptions, refusals, reconnects and stalls of clients, and of deaths of the
+// origin, against a model, and holds the relay to what must be true of each:
+//
+//  1. convergence: each client ends with the origin's set, restricted to its group
+//     and its subscription, in both variants;
+//  2. no invented deletion: what a client loses, the origin had removed;
+//  3. no resend: nothing is sent in an hour in which nothing happens;
+//  4. uniqueness: checked by the clients on every response;
+//  5. versions: equal sets have equal version_info, and different ones different;
+//  7. order: a route never arrives before the cluster that it names, not even when
+//     changes are merged;
+//  8. isolation: nothing of one group reaches another;
+//  9. upstream exactness: every response is answered once, and what is subscribed
+//     at the origin is what clients want, plus what lingers;
+//  10. byte identity.
+//
+// What a stalled client costs (11) is a test of its own.
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := script{
+			behaviour: relaytest.Behaviour{
+				SilentOnMissing: rapid.Bool().Draw(rt, "silent on missing"),
+				IgnoreIRV:       rapid.Bool().Draw(rt, "ignore versions"),
+				EmptyVersions:   rapid.Bool().Draw(rt, "empty versions"),
+			},
+			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
+		}
+		var failures []string
+		synctest.Test(t, func(t *testing.T) {
+			sc := &scene{TB: t}
+			defer func() { failures = sc.failures }()
+			sc.run(s)
+		})
+		if len(failures) > 0 {
+			rt.Fatalf("%s", strings.Join(failures, "\n"))
+		}
+	})
+}
+
+type script struct {
+	behaviour relaytest.Behaviour
+	steps     []step
+}
+
+// A step is one thing that happens; which of its numbers count depends on what.
+type step struct {
+	what            string
+	client, typ, at int
+	n               int
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("%s(%d,%d,%d,%d)", s.what, s.client, s.typ, s.at, s.n)
+}
+
+func drawStep(t *rapid.T) step {
+	return step{
+		what: rapid.SampledFrom([]string{
+			"put", "put", "put", "remove", "swap", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
+			"reconnect", "pause", "resume", "refuse", "restart", "away", "pass", "check",
+		}).Draw(t, "what"),
+		client: rapid.IntRange(0, 3).Draw(t, "client"),
+		typ:    rapid.IntRange(0, len(sceneTypes)-1).Draw(t, "type"),
+		at:     rapid.IntRange(0, 4).Draw(t, "name"),
+		n:      rapid.IntRange(0, 1000).Draw(t, "n"),
+	}
+}
+
+const acmeType = "type.googleapis.com/acme.Foo"
+
+var sceneTypes = []string{
+	relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType, acmeType,
+}
+
+// A scene is one run of a script. It stands in for the test, so that a failure
+// can be shrunk.
+type scene struct {
+	testing.TB
+
+	mu       sync.Mutex
+	failures []string
+
+	origin   *relaytest.Origin
+	contents [2]*relaytest.Content // by group
+	relay    *running
+	clients  []*actor
+	silent   bool                        // the origin may never say that a name is gone
+	existed  [2]map[string]bool          // type URL and name, by group
+	removed  [2]map[string]bool          // likewise
+	routed   map[relaytest.Digest]string // routes to the cluster that they name
+	counter  int
+	out      io.Writer // of the relay's log; nil discards it
+}
+
+// An actor is a client, and what the scene knows of it.
+type actor struct {
+	*relaytest.Client
+	variant relaytest.Variant
+	group   int
+	wants   map[string]map[string]bool
+	left    map[string]bool // type URL and name that it gave up at some time
+	paused  bool
+	guard   bool // it knew the clusters before it asked for routes
+
+	mu      sync.Mutex
+	refuse  bool // the next response
+	refused bool // some response since the last change of everything
+}
+
+func (sc *scene) Errorf(format string, args ...any) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.failures = append(sc.failures, fmt.Sprintf(format, args...))
+}
+
+func (sc *scene) Fatalf(format string, args ...any) {
+	sc.Errorf(format, args...)
+	panic(errStop)
+}
+
+func (sc *scene) Fatal(args ...any) { sc.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (sc *scene) Output() io.Writer {
+	if sc.out != nil {
+		return sc.out
+	}
+	return io.Discard
+}
+
+// errStop is how Fatalf leaves the scene.
+var errStop = errors.New("stop")
+
+func (sc *scene) run(s script) {
+	defer func() {
+		r := recover()
+		if err, ok := r.(error); r != nil && !(ok && errors.Is(err, errStop)) {
+			panic(r)
+		}
+	}()
+	sc.silent = s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.origin = relaytest.NewOrigin(sc, relaytest.OriginOptions{Memory: true, Behaviour: s.behaviour})
+	sc.contents[0] = sc.origin.Content
+	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
+	sc.existed, sc.removed = [2]map[string]bool{{}, {}}, [2]map[string]bool{{}, {}}
+	sc.routed = map[relaytest.Digest]string{}
+	// These clients do not come back by themselves, as real ones would.
+	sc.relay = start(sc, sc.origin, true, "TENDER_COLD_WAIT=10m")
+	for group := range sc.contents {
+		sc.put(group, acmeType, "always")
+	}
+	for i := range 4 {
+		sc.join(relaytest.Variant(i%2), i/2)
+	}
+	sc.guards()
+	for _, st := range s.steps {
+		sc.step(st)
+	}
+	sc.check()
+	sc.leave()
+}
+
+func (sc *scene) join(v relaytest.Variant, group int) {
+	a := &actor{variant: v, group: group, wants: map[string]map[string]bool{}, left: map[string]bool{}}
+	node := relaytest.EnvoyNode(fmt.Sprintf("envoy-%d", len(sc.clients)))
+	if group == 1 {
+		node = relaytest.GRPCNode(fmt.Sprintf("grpc-%d", len(sc.clients)))
+	}
+	a.Client = sc.relay.client(relaytest.ClientOptions{
+		Variant: v, Node: node, AutoAck: true,
+		Reject: func(*relaytest.Response) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.refuse {
+				a.refuse, a.refused = false, true
+				return errors.New("not to my liking")
+			}
+			return nil
+		},
+	})
+	sc.clients = append(sc.clients, a)
+	a.want(acmeType, "always") // a stream must not stay silent
+}
+
+// guards joins two clients that subscribe as an Envoy does, routes after clusters,
+// and that no step touches: no route may reach them before its cluster.
+func (sc *scene) guards() {
+	for n := range 3 {
+		sc.swap(0, n)
+	}
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		sc.join(v, 0)
+		a := sc.clients[len(sc.clients)-1]
+		a.guard = true
+		a.want(relaytest.ClusterType, "*")
+		a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= 3 })
+		for n := range 3 {
+			a.want(relaytest.RouteType, fmt.Sprintf("swap%d", n))
+		}
+	}
+}
+
+func name(i int) string { return fmt.Sprintf("n%d", i) }
+
+// resource returns a new version of a resource of a group.
+func (sc *scene) resource(group int, typeURL, name string) proto.Message {
+	sc.counter++
+	mark := fmt.Sprintf("g%d-%d", group, sc.counter)
+	switch typeURL {
+	case relaytest.ClusterType:
+		return relaytest.StaticCluster(name, fmt.Sprintf("127.0.0.1:%d", 1000+sc.counter))
+	case relaytest.EndpointType:
+		return relaytest.Endpoints(name, fmt.Sprintf("127.0.0.%d:%d", 1+group, 1000+sc.counter))
+	case relaytest.ListenerType:
+		return relaytest.Listener(name, mark)
+	case relaytest.RouteType:
+		return relaytest.Route(name, []string{mark}, "")
+	default:
+		return relaytest.Opaque(typeURL, name, []byte(mark))
+	}
+}
+
+func (sc *scene) put(group int, typeURL, name string) {
+	sc.existed[group][typeURL+"/"+name] = true
+	sc.contents[group].Set(typeURL, name, sc.resource(group, typeURL, name), "")
+}
+
+func (sc *scene) remove(group int, typeURL, name string) {
+	sc.removed[group][typeURL+"/"+name] = true
+	sc.contents[group].Remove(typeURL, name)
+}
+
+func (sc *scene) step(st step) {
+	a, typeURL, n := sc.clients[st.client], sceneTypes[st.typ], name(st.at)
+	group := st.n % 2
+	switch st.what {
+	case "put":
+		sc.put(group, typeURL, n)
+	case "remove":
+		sc.remove(group, typeURL, n)
+	case "swap":
+		sc.swap(group, st.n)
+	case "subscribe":
+		a.want(typeURL, n)
+	case "wildcard":
+		if a.group == 0 && typeURL == relaytest.RouteType {
+			return // wanted by name too: two streams to the origin have no order between them (B.5)
+		}
+		a.want(typeURL, "*")
+	case "unsubscribe":
+		a.leave(typeURL, n)
+	case "unwildcard":
+		a.leave(typeURL, "*")
+	case "reconnect":
+		a.resume()
+		a.Reconnect(sc.relay.conn())
+	case "pause":
+		a.paused = true
+		a.Pause()
+	case "resume":
+		a.resume()
+	case "refuse":
+		a.mu.Lock()
+		a.refuse = true
+		a.mu.Unlock()
+	case "restart":
+		sc.origin.Restart()
+	case "away":
+		sc.origin.Stop()
+		time.Sleep(time.Duration(st.n) * time.Second / 10)
+		sc.put(group, typeURL, n)
+		sc.remove(group, typeURL, name(st.at+1))
+		sc.origin.Restart()
+	case "pass":
+		time.Sleep(time.Duration(st.n) * 20 * time.Millisecond)
+	case "check":
+		sc.check()
+	}
+}
+
+// swap moves a route from one cluster to a new one, as a careful origin does.
+func (sc *scene) swap(group, n int) {
+	route := fmt.Sprintf("swap%d", n%3)
+	sc.counter++
+	fresh := fmt.Sprintf("%s-%d", route, sc.counter)
+	var old []string
+	for _, have := range sc.contents[group].Resources().Names(relaytest.ClusterType) {
+		if strings.HasPrefix(have, route+"-") {
+			old = append(old, have)
+		}
+	}
+	sc.existed[group][relaytest.ClusterType+"/"+fresh] = true
+	sc.contents[group].Put(relaytest.StaticCluster(fresh, "127.0.0.1:80"))
+	to := relaytest.Route(route, []string{"*"}, fresh)
+	sc.existed[group][relaytest.RouteType+"/"+route] = true
+	sc.routed[relaytest.DigestOf(to)] = fresh
+	sc.contents[group].Put(to)
+	for _, name := range old {
+		sc.remove(group, relaytest.ClusterType, name)
+	}
+}
+
+func (a *actor) want(typeURL, n string) {
+	if a.wants[typeURL] == nil {
+		a.wants[typeURL] = map[string]bool{}
+	}
+	a.wants[typeURL][n] = true
+	a.Subscribe(typeURL, n)
+}
+
+func (a *actor) leave(typeURL, n string) {
+	if !a.wants[typeURL][n] {
+		return
+	}
+	delete(a.wants[typeURL], n)
+	a.left[typeURL+"/"+n] = true
+	a.Unsubscribe(typeURL, n)
+}
+
+func (a *actor) resume() {
+	if a.paused {
+		a.paused = false
+		a.Resume()
+	}
+}
+
+// settled is how long it may take until the relay is sure of everything: two
+// sweeps and the hold of a deletion between them.
+const settled = 20 * time.Minute
+
+func (sc *scene) check() {
+	refused := false
+	for _, a := range sc.clients {
+		a.resume()
+	}
+	time.Sleep(settled)
+	synctest.Wait()
+	for _, a := range sc.clients {
+		a.mu.Lock()
+		a.refuse = false
+		skip := a.refused
+		a.refused = false
+		a.mu.Unlock()
+		if refused = refused || skip; !skip {
+			sc.converged(a)
+		}
+	}
+	if refused {
+		// What was refused is not sent again: something new is.
+		for g, c := range sc.contents {
+			for typeURL, names := range c.Resources() {
+				for n := range names {
+					if !strings.HasPrefix(n, "swap") {
+						sc.put(g, typeURL, n)
+					}
+				}
+			}
+			sc.swap(g, 0)
+			sc.swap(g, 1)
+			sc.swap(g, 2)
+		}
+		time.Sleep(settled)
+		synctest.Wait()
+		for _, a := range sc.clients {
+			sc.converged(a)
+		}
+	}
+	sc.quiet()
+	sc.history()
+	sc.upstream()
+}
+
+// converged holds a client's state to the origin's (1, 8, 10).
+func (sc *scene) converged(a *actor) {
+	origin, got := sc.contents[a.group].Resources(), a.State()
+	for _, typeURL := range sceneTypes {
+		full := a.variant == relaytest.Delta || fullState(typeURL)
+		for n, want := range origin[typeURL] {
+			wanted := a.wants[typeURL][n] || a.wants[typeURL]["*"]
+			if have, ok := got[typeURL][n]; wanted && (!ok || have.Digest != want.Digest) {
+				sc.Errorf("%v: %s %s is %v, the origin has %v", a, typeURL, n, have, want)
+			}
+		}
+		for n := range got[typeURL] {
+			_, there := origin[typeURL][n]
+			named := a.wants[typeURL][n]
+			if never := sc.silent && named; !there && full && !never {
+				sc.Errorf("%v: has %s %s, which the origin has not", a, typeURL, n)
+			}
+			if !named && !a.wants[typeURL]["*"] {
+				sc.Errorf("%v: has %s %s, which it does not want", a, typeURL, n)
+			}
+		}
+	}
+}
+
+// quiet shows that nothing is sent while nothing happens (3).
+func (sc *scene) quiet() {
+	before := make([]int, len(sc.clients))
+	for i, a := range sc.clients {
+		before[i] = len(a.Responses())
+	}
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	for i, a := range sc.clients {
+		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
+			sc.Errorf("%v: sent without need: %v", a, sent)
+		}
+	}
+}
+
+// history looks at all that was ever sent (2, 5, 7).
+func (sc *scene) history() {
+	versions := map[string]string{} // version_info to content
+	for _, a := range sc.clients {
+		clusters := map[string]bool{}
+		had := map[string][]string{} // by type: the last full set
+		seen := map[string]bool{}    // type URL and name
+		for _, r := range a.Responses() {
+			for _, n := range r.Removed {
+				if seen[r.TypeURL+"/"+n] { // else it was told that there is none
+					sc.lost(a, r.TypeURL, n)
+				}
+			}
+			if r.SotW() && fullState(r.TypeURL) {
+				sc.sameVersion(versions, r)
+				for _, n := range had[r.TypeURL] {
+					if !slices.Contains(r.Names(), n) && !a.left[r.TypeURL+"/"+n] && !a.left[r.TypeURL+"/*"] {
+						sc.lost(a, r.TypeURL, n)
+					}
+				}
+				had[r.TypeURL] = r.Names()
+			}
+			for _, res := range r.Resources {
+				seen[r.TypeURL+"/"+res.Name] = true
+				clusters[res.Name] = clusters[res.Name] || r.TypeURL == relaytest.ClusterType
+				if to := sc.routed[res.Digest]; a.guard && to != "" && !clusters[to] {
+					sc.Errorf("%v: route %s names cluster %s, which it was not sent", a, res.Name, to)
+				}
+			}
+		}
+	}
+}
+
+// lost is told of each resource that a client lost.
+func (sc *scene) lost(a *actor, typeURL, n string) {
+	key := typeURL + "/" + n
+	if sc.existed[a.group][key] && !sc.removed[a.group][key] {
+		sc.Errorf("%v: lost %s %s, which the origin never removed", a, typeURL, n)
+	}
+}
+
+func (sc *scene) sameVersion(versions map[string]string, r *relaytest.Response) {
+	_, version, marked := strings.Cut(r.Version, "~")
+	if !marked {
+		version = r.Version
+	}
+	is := content(r)
+	if was, known := versions[version]; known && was != is {
+		sc.Errorf("version %s stands for two sets: %q and %q", version, was, is)
+	}
+	versions[version] = is
+}
+
+func fullState(typeURL string) bool {
+	return typeURL == relaytest.ClusterType || typeURL == relaytest.ListenerType
+}
+
+func content(r *relaytest.Response) string {
+	var parts []string
+	for _, res := range r.Resources {
+		parts = append(parts, res.Name+"="+res.Digest.String())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+// upstream holds the relay to its duties as a client of the origin (9).
+func (sc *scene) upstream() {
+	state := sc.origin.State()
+	for _, typeURL := range sceneTypes {
+		for _, st := range state.Open() {
+			if n := st.Type(typeURL).Unanswered(); n != 0 {
+				sc.Errorf("%d responses of %s were not answered", n, typeURL)
+			}
+		}
+		wanted := map[string]bool{}
+		for _, a := range sc.clients {
+			for n := range a.wants[typeURL] {
+				wanted[n] = true
+			}
+		}
+		for n := range wanted {
+			if !slices.Contains(state.Names(typeURL), n) {
+				sc.Errorf("%s %s is wanted and not subscribed at the origin: %v", typeURL, n, state.Names(typeURL))
+			}
+		}
+		for _, n := range state.Names(typeURL) {
+			if !wanted[n] {
+				sc.Errorf("%s %s is subscribed at the origin, and nobody wanted it for an hour", typeURL, n)
+			}
+		}
+	}
+}
+
+// leave ends all clients; after the longest linger nothing is subscribed any more.
+func (sc *scene) leave() {
+	for _, a := range sc.clients {
+		a.Close()
+		a.wants = nil
+	}
+	time.Sleep(time.Hour)
+	synctest.Wait()
+	for _, typeURL := range sceneTypes {
+		if names := sc.origin.State().Names(typeURL); len(names) > 0 {
+			sc.Errorf("%s: %v are still subscribed at the origin", typeURL, names)
+		}
+	}
+}

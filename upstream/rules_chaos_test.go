@@ -1,0 +1,157 @@
+package upstream_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A chaos is an origin and its clients in trouble, and what should come of it.
+type chaos struct {
+	*rig
+	rand    *rand.Rand
+	held    map[string]string // by the origin: name to version
+	version int
+	up      bool
+	empty   bool // the origin says no versions
+
+	all   *cache.Wildcard
+	names map[string][]*cache.Name
+}
+
+// anchor is a resource that never changes: it shows what an origin does with the
+// versions that it is told, and lets a sweep have a control.
+const anchor = "anchor@0"
+
+func (c *chaos) name() string { return fmt.Sprint("n", c.rand.IntN(8)) }
+
+// step does one thing at random.
+func (c *chaos) step() {
+	switch c.rand.IntN(12) {
+	case 0, 1, 2:
+		c.version++
+		name := c.name()
+		c.held[name] = fmt.Sprint(c.version)
+		c.put(clusters, name+"@"+c.held[name])
+	case 3:
+		name := c.name()
+		delete(c.held, name)
+		c.Remove(clusters, name)
+	case 4:
+		if c.up {
+			c.Stop()
+		} else {
+			c.Restart()
+		}
+		c.up = !c.up
+	case 5:
+		c.GoAway()
+	case 6:
+		if c.all == nil {
+			c.all = c.watch.SubscribeAll(clusters)
+		} else {
+			c.watch.UnsubscribeAll(c.all)
+			c.all = nil
+		}
+	case 7, 8:
+		name := c.name()
+		if n, ok := c.names[name]; ok {
+			c.watch.Unsubscribe(clusters, n)
+			delete(c.names, name)
+		} else {
+			c.names[name] = c.watch.Subscribe(clusters, []string{name})
+		}
+	default:
+		waits := []time.Duration{0, time.Millisecond, 6 * time.Millisecond, time.Second, 7 * time.Second, 16 * time.Second, 70 * time.Second}
+		c.pass(waits[c.rand.IntN(len(waits))])
+	}
+}
+
+func (c *chaos) shown(name, version string) string {
+	if c.empty {
+		version = ""
+	}
+	return name + "@" + version
+}
+
+// check compares the view with the origin, and what the origin was asked for with
+// what is wanted.
+func (c *chaos) check() {
+	c.t.Helper()
+	var want []string
+	if c.all != nil {
+		want = append(want, c.shown("anchor", "0"))
+		for name, version := range c.held {
+			want = append(want, c.shown(name, version))
+		}
+	}
+	slices.Sort(want)
+	c.expect("members", present(c.members(clusters)), strings.Join(want, " "))
+
+	want = nil
+	for name := range c.names {
+		if version, ok := c.held[name]; ok {
+			want = append(want, c.shown(name, version))
+		}
+	}
+	slices.Sort(want)
+	c.expect("named", present(c.named(clusters)), strings.Join(want, " "))
+
+	want = slices.Sorted(maps.Keys(c.names))
+	if c.all != nil {
+		want = slices.Insert(want, 0, "*")
+	}
+	c.expect("subscribed", strings.Join(c.State().Names(clusters), " "), strings.Join(want, " "))
+	for _, st := range c.State().Open() {
+		if t := st.Type(clusters); t.Unanswered() != 0 || t.Strays != 0 {
+			c.t.Errorf("%d unanswered, %d strays on %v", t.Unanswered(), t.Strays, st)
+		}
+		if t := st.Type(clusters); t.Wildcard && len(t.Names) > 0 {
+			c.t.Errorf("wildcard and names on one stream: %v", st)
+		}
+	}
+}
+
+// Whatever happens, in the end the view is like the origin, and the origin is
+// asked for what is wanted, no more and no less (D.4, 1 and 9).
+func TestD04_ConvergesAfterTrouble(t *testing.T) {
+	origins := []relaytest.Behaviour{
+		{},
+		{IgnoreIRV: true},
+		{IgnoreIRV: true, EmptyVersions: true},
+		{SilentOnMissing: true},
+		{Delay: 30 * time.Millisecond},
+	}
+	const seeds, steps = 20, 60
+	for seed := range uint64(seeds) {
+		b := origins[seed%uint64(len(origins))]
+		cfg := upstream.Config{Linger: 20 * time.Second, WildcardLinger: 20 * time.Second, MaxLingering: 2, FullResync: seed%4 == 3 && !b.SilentOnMissing}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inBubble(t, b, cfg, func(t *testing.T, r *rig) {
+				c := &chaos{
+					rig: r, rand: rand.New(rand.NewPCG(seed, 1)), up: true, empty: b.EmptyVersions,
+					held: make(map[string]string), names: make(map[string][]*cache.Name),
+				}
+				r.put(clusters, anchor)
+				for range steps {
+					c.step()
+				}
+				if !c.up {
+					c.Restart()
+				}
+				c.pass(5 * time.Minute)
+				c.Restart() // for a sweep of what an origin silently dropped at first
+				c.pass(30 * time.Minute)
+				c.check()
+			})
+		})
+	}
+}

@@ -1,0 +1,293 @@
+package upstream_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// What cannot be decoded is refused if it can be named, and ends the stream if it
+// cannot. Either way what was there stays, and the next good response counts.
+func TestB09_Rubbish(t *testing.T) {
+	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
+	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
+	bad := protowire.AppendString(protowire.AppendTag(nil, 2, protowire.BytesType), "\xff\xff\xff")
+	tests := []struct {
+		name  string
+		bytes []byte
+		ends  bool
+		nacks int
+	}{
+		{"not a message", []byte("\xff\xff\xff\xff"), true, 0},
+		{"empty", nil, true, 0},
+		{"no type", protowire.AppendString(protowire.AppendTag(nil, 5, protowire.BytesType), "x"), true, 0},
+		{"bad resource without a nonce", append(typed[:len(typed):len(typed)], bad...), true, 0},
+		{"bad resource with a nonce", append(nonced[:len(nonced):len(nonced)], bad...), false, 1},
+		{"good but without a nonce", typed, false, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, "a@1")
+				r.watch.SubscribeAll(clusters)
+				s := r.Accept(t.Context())
+				r.pass(confirmed)
+				seq, requests := r.view.Head().Seq, len(s.State().Requests)
+				s.SendBytes(tt.bytes)
+				r.pass(2 * time.Second)
+				st := s.State()
+				if st.Ended != tt.ends {
+					t.Errorf("stream ended: %v, want %v", st.Ended, tt.ends)
+				}
+				if n := len(st.Requests) - requests; n != tt.nacks || st.Type(clusters).NACKs != tt.nacks {
+					t.Errorf("%d requests, %d of them NACKs, want %d", n, st.Type(clusters).NACKs, tt.nacks)
+				}
+				if r.view.Head().Seq != seq {
+					t.Errorf("position %d, want %d", r.view.Head().Seq, seq)
+				}
+				r.put(clusters, "a@2")
+				r.pass(2 * time.Second)
+				r.expect("members", r.members(clusters), "a@2")
+			})
+		})
+	}
+}
+
+// An origin that stops in mid-air is noticed by the keepalive; the view stays, and
+// follows again once the origin does.
+func TestB34_HalfOpen(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.Freeze(true)
+		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
+		r.pass(10 * time.Minute)
+		if r.view.Head().Connected {
+			t.Error("still connected after 10 minutes of nothing")
+		}
+		r.expect("members", r.members(clusters), "a@1")
+		r.Freeze(false)
+		r.put(clusters, "a@2")
+		r.pass(time.Minute)
+		r.expect("members", r.members(clusters), "a@2")
+		r.expect("named", r.named(endpoints), "!asked meanwhile")
+	})
+}
+
+// A mirror ends at once, whatever state its origin is in.
+func TestMirrorEnds(t *testing.T) {
+	tests := []struct {
+		name    string
+		trouble func(*rig)
+	}{
+		{"served", func(*rig) {}},
+		{"frozen", func(r *rig) { r.Freeze(true) }},
+		{"stopped", func(r *rig) { r.Stop(); r.pass(time.Minute) }},
+		{"draining", func(r *rig) { r.GoAway() }},
+		{"in the middle of responses", func(r *rig) {
+			for i := range 1000 {
+				r.put(clusters, fmt.Sprint("a@", i))
+			}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, "a@1")
+				r.watch.SubscribeAll(clusters)
+				r.pass(time.Second)
+				r.watch.Subscribe(clusters, []string{"a"})
+				r.pass(time.Second)
+				tt.trouble(r)
+				since := time.Now()
+				r.stop()
+				if d := time.Since(since); d > 0 {
+					t.Errorf("took %v", d)
+				}
+				if r.view.Head().Connected {
+					t.Error("the view is connected though nobody keeps it")
+				}
+				r.Freeze(false)
+			})
+		})
+	}
+}
+
+// No goroutine is left of a mirror on real sockets.
+func TestMirrorLeavesNothing(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	r := mirror(t, o, upstream.Config{})
+	r.put(clusters, "a@1")
+	r.watch.SubscribeAll(clusters)
+	r.watch.Subscribe(clusters, []string{"a"})
+	r.WaitFor(t.Context(), "both streams", func(s *relaytest.OriginState) bool { return s.Type(clusters).ACKs == 2 })
+	o.Restart()
+	r.WaitFor(t.Context(), "both streams again", func(s *relaytest.OriginState) bool { return s.Subscribed(clusters, "*", "a") })
+	r.stop()
+	o.Stop()
+	goleak.VerifyNone(t, before)
+}
+
+// A server that drains is followed to its successor when it ends the stream, and
+// not before.
+func TestB33_GoAway(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		old := r.Accept(t.Context())
+		r.pass(confirmed)
+		r.GoAway()
+		r.put(clusters, "a@2")
+		r.pass(time.Minute)
+		r.expect("members while draining", r.members(clusters), "a@2")
+		old.Close(nil)
+		r.pass(time.Second)
+		r.put(clusters, "a@3")
+		r.pass(time.Second)
+		r.expect("members", r.members(clusters), "a@3")
+		if s := r.State(); len(s.Streams) != 2 || s.OpenConnections != 1 {
+			t.Errorf("%d streams, %d connections open, want 2 and 1", len(s.Streams), s.OpenConnections)
+		}
+	})
+}
+
+// An origin that allows fewer streams than there are kinds of demand is worth a
+// line after 5 s, and what has a stream goes on.
+func TestB04_TooFewStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}})
+		r := mirror(t, o, upstream.Config{Linger: time.Second})
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		n := r.watch.Subscribe(clusters, []string{"a"})
+		r.pass(4 * time.Second)
+		if n := r.log.count("no stream within 5s"); n != 0 {
+			t.Errorf("%d lines after 4s", n)
+		}
+		r.pass(2 * time.Second)
+		if n := r.log.count("no stream within 5s"); n != 1 {
+			t.Errorf("%d lines after 6s, want 1", n)
+		}
+		r.pass(time.Hour)
+		r.put(clusters, "a@2")
+		r.pass(soon)
+		r.expect("members", r.members(clusters), "a@2")
+		if !n[0].Asked().IsZero() {
+			t.Error("a name counts as asked for though no stream asks")
+		}
+		if n := r.streams(); n != 1 {
+			t.Errorf("%d streams, want 1", n)
+		}
+	})
+}
+
+// A service is what an origin does with a stream.
+type service struct {
+	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
+	serve func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
+}
+
+func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.serve(rpc)
+}
+
+// serveBare runs a gRPC server in memory until the test ends, with a service if
+// there is one, and returns how to reach it.
+func serveBare(t *testing.T, s *service) []grpc.DialOption {
+	l := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	if s != nil {
+		discoverypb.RegisterAggregatedDiscoveryServiceServer(server, *s)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }() // awaited by the clean-up
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
+	}
+}
+
+// A server without the service is tried again with the same waits as one that is
+// not there.
+func TestR135_Unimplemented(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, nil)})
+		r.watch.SubscribeAll(clusters)
+		r.pass(5 * time.Minute)
+		before := r.log.count("Unimplemented")
+		r.pass(time.Hour)
+		if n := r.log.count("Unimplemented") - before; n < 97 || n > 153 {
+			t.Errorf("%d attempts in an hour, want 120 ±25%%", n)
+		}
+		if r.view.Head().Connected {
+			t.Error("connected to an origin that has no such service")
+		}
+	})
+}
+
+// idleOrigin is an origin that nobody connects to.
+func idleOrigin(t *testing.T) *relaytest.Origin {
+	return relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+}
+
+// An origin that floods the relay and does not read its answers costs a bounded
+// queue: the stream is given up, and the next one goes on.
+func TestB09_FloodWithoutReading(t *testing.T) {
+	const responses = 12_000
+	synctest.Test(t, func(t *testing.T) {
+		var streams int // written by one stream after the other
+		s := &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+			streams++
+			if streams > 1 {
+				resp := response(clusters, "a@again")
+				resp.Nonce = "n"
+				if err := rpc.Send(resp); err != nil {
+					return err
+				}
+				for {
+					if _, err := rpc.Recv(); err != nil {
+						return err
+					}
+				}
+			}
+			for i := range responses {
+				resp := response(clusters, fmt.Sprint("a@", i))
+				resp.Nonce = fmt.Sprint(i)
+				if err := rpc.Send(resp); err != nil {
+					return err
+				}
+			}
+			<-rpc.Context().Done()
+			return rpc.Context().Err()
+		}}
+		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r.watch.SubscribeAll(clusters)
+		r.pass(10 * time.Second)
+		if n := r.log.count("the origin does not read"); n != 1 {
+			t.Errorf("%d lines say that the origin does not read, want 1", n)
+		}
+		r.expect("members", r.members(clusters), "a@again")
+	})
+}

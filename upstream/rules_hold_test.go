@@ -1,0 +1,245 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// heldLine is in the line that says that removals are held back.
+const heldLine = "removal is held back"
+
+// forgetful is an origin that never says what is gone.
+var forgetful = relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}
+
+// More than 10 inferred deletions that are more than 10 % of the type are held
+// back for ten minutes, then looked at again, and made if that finds the same.
+func TestB15_C15_MassDeletionIsHeld(t *testing.T) {
+	tests := []struct {
+		members, lost int
+		held          bool
+	}{
+		{100, 10, false},
+		{100, 11, true},
+		{11, 10, false},
+		{12, 11, true},
+		{200, 20, false},
+		{200, 21, true},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%d of %d", tt.lost, tt.members), func(t *testing.T) {
+			inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, numbered(tt.members)...)
+				r.watch.SubscribeAll(clusters)
+				r.pass(confirmed)
+				r.away(removing(clusters, nameOnly(numbered(tt.members))[tt.members-tt.lost:]...))
+				r.pass(9 * time.Minute)
+				want := tt.members
+				if !tt.held {
+					want -= tt.lost
+				}
+				if n := r.view.Head().Type(clusters).Members.Count(); n != want {
+					t.Errorf("%d members after 9 minutes, want %d", n, want)
+				}
+				if n := r.log.count("ERROR the origin seems to have lost"); (n == 1) != tt.held {
+					t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
+				}
+				streams := r.streams()
+				r.pass(3 * time.Minute)
+				if n := r.view.Head().Type(clusters).Members.Count(); n != tt.members-tt.lost {
+					t.Errorf("%d members after 12 minutes, want %d", n, tt.members-tt.lost)
+				}
+				if resynced := r.streams() > streams; resynced != tt.held {
+					t.Errorf("second resync: %v, want %v", resynced, tt.held)
+				}
+				if tt.held {
+					for _, req := range r.State().Last().Requests {
+						if n := len(req.Message.GetInitialResourceVersions()); n != 0 {
+							t.Errorf("the second look says that %d are held, want none", n)
+						}
+					}
+				}
+				r.pass(24 * time.Hour)
+				if n := r.view.Head().Type(clusters).Members.Count(); n != tt.members-tt.lost {
+					t.Errorf("%d members after a day, want %d", n, tt.members-tt.lost)
+				}
+			})
+		})
+	}
+}
+
+// lost is the resources that an origin loses in the tests below.
+func lost() []string { return nameOnly(numbered(100))[50:] }
+
+// loses has the origin come back without half of its 100 members.
+func loses(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, lost()...))
+		r.pass(2 * time.Minute)
+		if n := r.log.count(heldLine); n != 1 {
+			t.Fatalf("%d deletions held back, want 1", n)
+		}
+		test(t, r)
+	})
+}
+
+func (r *rig) count() int { return r.view.Head().Type(clusters).Members.Count() }
+
+// If the second look finds something else, that is held in its turn.
+func TestB15_SecondLookFindsOtherwise(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		r.away(removing(clusters, "n000"))
+		r.pass(9 * time.Minute)
+		if n := r.count(); n != 100 {
+			t.Errorf("%d members at the end of the first hold, want all 100 that were there", n)
+		}
+		r.pass(5 * time.Minute)
+		if n := r.count(); n != 49 {
+			t.Errorf("%d members after the second hold, want 49", n)
+		}
+	})
+}
+
+// What comes back during the hold is not removed after it.
+func TestB15_HeldAndBack(t *testing.T) {
+	t.Run("all", func(t *testing.T) {
+		loses(t, func(t *testing.T, r *rig) {
+			r.put(clusters, numbered(100)...)
+			r.pass(24 * time.Hour)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members, want 100", n)
+			}
+			// The same loss again is not believed because it was seen before.
+			r.away(removing(clusters, lost()...))
+			r.pass(5 * time.Minute)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members five minutes after the next loss, want 100", n)
+			}
+			r.pass(10 * time.Minute)
+			if n := r.count(); n != 50 {
+				t.Errorf("%d members after the next hold, want 50", n)
+			}
+		})
+	})
+	t.Run("some", func(t *testing.T) {
+		loses(t, func(t *testing.T, r *rig) {
+			r.put(clusters, numbered(100)[:80]...)
+			r.pass(15 * time.Minute)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members, want 100: what is still missing is another set", n)
+			}
+			r.pass(24 * time.Hour)
+			if n := r.count(); n != 80 {
+				t.Errorf("%d members in the end, want 80", n)
+			}
+		})
+	})
+	t.Run("after another restart", func(t *testing.T) {
+		loses(t, func(t *testing.T, r *rig) {
+			r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
+			r.pass(time.Hour)
+			r.away(removing(clusters, lost()...))
+			r.pass(5 * time.Minute)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members five minutes after the next loss, want 100", n)
+			}
+		})
+	})
+}
+
+// What the origin itself removes during the hold is removed at once, and the rest
+// as before.
+func TestB15_HeldAndRemoved(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		r.Apply(removing(clusters, lost()[:20]...))
+		r.pass(time.Second)
+		if n := r.count(); n != 80 {
+			t.Errorf("%d members, want 80", n)
+		}
+		r.pass(12 * time.Minute)
+		if n := r.count(); n != 50 {
+			t.Errorf("%d members after the hold, want 50", n)
+		}
+	})
+}
+
+// Losing the connection during the hold does not shorten it.
+func TestB15_HoldSurvivesReconnects(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		for range 4 {
+			r.Restart()
+			r.pass(90 * time.Second)
+		}
+		if n := r.count(); n != 100 {
+			t.Errorf("%d members after 8 minutes, want 100", n)
+		}
+		if n := r.log.count(heldLine); n != 1 {
+			t.Errorf("held back %d times, want once", n)
+		}
+		r.pass(5 * time.Minute)
+		if n := r.count(); n != 50 {
+			t.Errorf("%d members after the hold, want 50", n)
+		}
+	})
+}
+
+// An origin that comes back empty has nothing that could be a control: what it
+// does not mention is held, however few they are.
+func TestB15_C15_EmptyOrigin(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
+			b := relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: silent}
+			inBubble(t, b, upstream.Config{FullResync: true}, func(t *testing.T, r *rig) {
+				r.put(clusters, numbered(30)...)
+				r.watch.SubscribeAll(clusters)
+				r.pass(confirmed)
+				r.away(removing(clusters, nameOnly(numbered(30))...))
+				r.pass(9 * time.Minute)
+				if n := r.count(); n != 30 {
+					t.Errorf("%d members of an origin that came back empty, want 30", n)
+				}
+				r.put(clusters, numbered(30)...)
+				r.pass(time.Hour)
+				r.expect("members", r.members(clusters), shown(numbered(30)))
+			})
+		})
+	}
+}
+
+// A member that a client also names is not gone because the origin is silent: not
+// every origin answers a second time for a name (C07).
+func TestB15_C07_SilenceOnANamedMember(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		all := r.Accept(t.Context())
+		all.Send(response(clusters, "a@1", "b@1", "c@1"))
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"b"})
+		named := r.Accept(t.Context())
+		named.Send(response(clusters, "b@1"))
+		r.pass(confirmed)
+		r.Stop()
+		r.Restart()
+		// Both streams open at once: which is which shows in what they ask.
+		streams := map[string]*relaytest.OriginStream{}
+		for range 2 {
+			s := r.Accept(t.Context())
+			streams[strings.Join(s.Recv(t.Context()).GetResourceNamesSubscribe(), "")] = s
+		}
+		all, named = streams[""], streams["b"]
+		named.Send(response(clusters, "b@1"))
+		all.Send(response(clusters, "a@1"))
+		r.pass(16 * time.Second)
+		named.Send(response(clusters, "a@1")) // the control; silent on b and c
+		r.pass(time.Minute)
+		r.expect("members", present(r.members(clusters)), "a@1 b@1")
+	})
+}

@@ -1,0 +1,222 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+var unavailable = status.New(codes.Unavailable, "go away")
+
+// closeStreams accepts n streams, ends each at once, and returns how long each was
+// in coming.
+func (r *rig) closeStreams(n int) []time.Duration {
+	r.t.Helper()
+	var waits []time.Duration
+	for range n {
+		since := time.Now()
+		s := r.Accept(r.t.Context())
+		waits = append(waits, time.Since(since))
+		s.Close(unavailable)
+	}
+	return waits
+}
+
+// expectBackoff fails the test unless the waits are 1, 1.6, 2.56 … s, each ±20 %.
+func (r *rig) expectBackoff(waits []time.Duration) {
+	r.t.Helper()
+	want := time.Second
+	for i, got := range waits {
+		if got < want*8/10 || got > want*12/10+10*time.Millisecond {
+			r.t.Errorf("attempt %d after %v, want %v ±20%% (all: %v)", i+1, got, want, waits)
+		}
+		want = want * 16 / 10
+	}
+}
+
+// An origin that ends streams without a response is tried again after 1, 1.6,
+// 2.56 … s (±20 %); a stream that had a response is opened again within half a
+// second, and the waits begin anew.
+func TestR135_Backoff(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		r.closeStreams(1)
+		first := r.closeStreams(6)
+		r.expectBackoff(first)
+
+		s := r.Accept(t.Context())
+		s.Send(response(clusters, "a@1"))
+		r.pass(soon)
+		s.Close(unavailable)
+		if waits := r.closeStreams(1); waits[0] > 510*time.Millisecond {
+			t.Errorf("after a served stream: %v, want at most 500ms", waits[0])
+		}
+		second := r.closeStreams(5)
+		r.expectBackoff(second)
+		if first[0] == second[0] && first[1] == second[1] {
+			t.Errorf("waits without jitter: %v, %v", first, second)
+		}
+		// Nobody was told anything in the meantime.
+		r.expect("members", r.members(clusters), "a@1")
+	})
+}
+
+// The wait never exceeds 30 s (±20 %).
+func TestR135_BackoffIsBounded(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.Stop()
+		r.watch.SubscribeAll(clusters)
+		r.pass(5 * time.Minute)
+		before := r.log.count("stream to the origin ended")
+		r.pass(15 * time.Minute)
+		if n := r.log.count("stream to the origin ended") - before; n < 24 || n > 38 {
+			t.Errorf("%d attempts in a quarter of an hour, want 30 ±20%%", n)
+		}
+		r.put(clusters, "a@1")
+		r.Restart()
+		r.pass(time.Minute + 15*time.Second)
+		r.expect("members", r.members(clusters), "a@1")
+	})
+}
+
+// The auxiliary stream backs off by itself, and does not disturb the main one.
+func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.Accept(t.Context())
+		r.pass(time.Second)
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+		n := r.watch.Subscribe(clusters, []string{"a"})[0]
+		r.closeStreams(1)
+		r.pass(0)
+		if !n.Asked().IsZero() {
+			t.Error("asked for though the stream that asked has ended")
+		}
+		r.expectBackoff(r.closeStreams(5))
+		r.put(clusters, "a@2")
+		r.pass(soon)
+		r.expect("members", r.members(clusters), "a@2")
+		if !r.view.Head().Connected || r.State().Streams[0].Ended {
+			t.Error("the main stream was ended")
+		}
+	})
+}
+
+// A stream that says what is held, and hears nothing because nothing has changed,
+// was served: its end is no reason for another target, or to wait.
+func TestR135_QuietStreamWasServed(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		for range 5 {
+			r.Restart()
+			r.pass(time.Hour)
+			before := r.streams()
+			r.Restart()
+			r.pass(2500 * time.Millisecond)
+			if r.streams() == before {
+				t.Fatalf("no stream 2.5s after the end of a quiet one:\n%v", r.State())
+			}
+			r.pass(time.Hour)
+		}
+	})
+}
+
+// failover is a mirror of two origins, of which the first is in use and has
+// answered for some names.
+func failover(t *testing.T) (one, two *relaytest.Origin, r *rig) {
+	one = relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	two = relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{Manual: true}})
+	r = mirror(t, one, upstream.Config{Targets: []string{one.Target(), two.Target()}})
+	r.put(endpoints, "a@1", "b@1")
+	r.watch.Subscribe(endpoints, []string{"a", "b"})
+	r.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(endpoints).ACKs == 1 })
+	one.Stop()
+	return one, two, r
+}
+
+// eds shortens the type's name in what showRequest returns.
+func eds(s string) string { return strings.ReplaceAll(s, "ClusterLoadAssignment", "E") }
+
+// Another target is not told the versions of the one before: it gave none of them.
+// Nor is it later, but for what it has answered itself.
+func TestB15_C19_FailoverSaysNoVersions(t *testing.T) {
+	_, two, r := failover(t)
+	s := two.Accept(t.Context())
+	r.expect("first request to the other target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b]")
+	s.Send(response(endpoints, "a@5"))
+	r.expect("its ACK", eds(showRequest(s.Recv(t.Context()))), "[E ack 1]")
+	r.expect("named", r.named(endpoints), "a@5 b@1")
+	s.Close(unavailable)
+	s = two.Accept(t.Context())
+	r.expect("second stream to the other target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b a=5]")
+	r.expect("named", r.named(endpoints), "a@5 b@1")
+}
+
+// Back at the target that everything came from, the other one having said nothing,
+// its versions are good.
+func TestB15_FailoverAndBack(t *testing.T) {
+	one, two, r := failover(t)
+	s := two.Accept(t.Context())
+	s.Recv(t.Context())
+	one.Restart()
+	two.Stop()
+	one.WaitFor(t.Context(), "a second stream", func(s *relaytest.OriginState) bool {
+		return len(s.Streams) > 1 && len(s.Last().Requests) > 0
+	})
+	r.expect("second stream to the first target", eds(showRequest(one.State().Last().Requests[0].Message)), "[E node +a +b a=1 b=1]")
+}
+
+// No order of ends, demand and answers loses demand: after each of many rounds of
+// trouble the view is like the origin.
+func TestB05_NoDemandIsLost(t *testing.T) {
+	cfg := upstream.Config{Linger: 3 * time.Second, WildcardLinger: 3 * time.Second}
+	inBubble(t, relaytest.Behaviour{Manual: false}, cfg, func(t *testing.T, r *rig) {
+		for round := range 60 {
+			w := r.view.Watch()
+			r.put(clusters, fmt.Sprint("a@", round), fmt.Sprint("b@", round))
+			switch round % 5 {
+			case 0:
+				r.Stop()
+			case 1:
+				r.GoAway()
+			}
+			n := w.Subscribe(clusters, []string{"a"})
+			r.pass(time.Duration(round%3) * 2 * time.Millisecond)
+			all := w.SubscribeAll(clusters)
+			r.pass(time.Duration(round%4) * 2 * time.Millisecond)
+			if round%2 == 0 {
+				w.Unsubscribe(clusters, n)
+				n = w.Subscribe(clusters, []string{"b"})
+			}
+			if round%5 == 0 {
+				r.Restart()
+			}
+			r.pass(time.Minute)
+			if got, want := present(r.members(clusters)), fmt.Sprintf("a@%[1]d b@%[1]d", round); got != want {
+				t.Fatalf("round %d: members %s, want %s\n%v", round, got, want, r.State())
+			}
+			if got, want := r.named(clusters), fmt.Sprintf("%c@%d", "ba"[round%2], round); got != want {
+				t.Fatalf("round %d: named %s, want %s\n%v", round, got, want, r.State())
+			}
+			w.Unsubscribe(clusters, n)
+			w.UnsubscribeAll(all)
+			w.Close()
+			if round%3 == 0 {
+				r.pass(time.Minute)
+				if got := r.State().Names(clusters); len(got) != 0 {
+					t.Fatalf("round %d: nobody wants %v", round, got)
+				}
+			}
+		}
+	})
+}
