@@ -16,7 +16,7 @@ const silentWarning = "says nothing"
 
 // An origin that accepts the first request and answers nothing for 10 s is worth
 // one line, which has the Node and the variables that shape it.
-func TestB04_SilentOriginIsReported(t *testing.T) {
+func TestB4_SilentOriginIsReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(9 * time.Second)
@@ -37,7 +37,7 @@ func TestB04_SilentOriginIsReported(t *testing.T) {
 
 // An origin that answers in time, or that has nothing to add to what the relay
 // says it holds, is not reported.
-func TestB04_QuietOriginIsNotReported(t *testing.T) {
+func TestB4_QuietOriginIsNotReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Delay: 9 * time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
@@ -53,7 +53,7 @@ func TestB04_QuietOriginIsNotReported(t *testing.T) {
 
 // Names that are wanted within 5 ms are one request; at 500 it does not wait, and
 // none has more.
-func TestB05_NamesAreBatched(t *testing.T) {
+func TestB5_NamesAreBatched(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(endpoints, []string{"first"})
 		r.pass(soon)
@@ -88,7 +88,7 @@ func TestB05_NamesAreBatched(t *testing.T) {
 // One type that is wanted by wildcard and by name has two streams; the kind that
 // came second has the auxiliary one, and stays there. What was only named never
 // is a member, and the other way round.
-func TestB05_TwoKindsOfOneType(t *testing.T) {
+func TestB5_TwoKindsOfOneType(t *testing.T) {
 	only := func(_, name string) bool { return name == "only" }
 	tests := []struct {
 		name                    string
@@ -133,7 +133,7 @@ func wantOnly(w *cache.Watch) { w.Subscribe(clusters, []string{"only"}) }
 
 // A name that is also a member is held twice, by each stream as it says: removed
 // from the wildcard, it stays a name.
-func TestB05_NamedAndMember(t *testing.T) {
+func TestB5_NamedAndMember(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		all := r.Accept(t.Context())
@@ -155,7 +155,7 @@ func TestB05_NamedAndMember(t *testing.T) {
 
 // The auxiliary stream ends when nothing is on it. The kind that is left on it
 // when the other has gone survives the loss of the origin.
-func TestB05_TheKindThatIsLeft(t *testing.T) {
+func TestB5_TheKindThatIsLeft(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
 	t.Run("on the main stream", func(t *testing.T) {
 		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -223,7 +223,7 @@ func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 
 // A name is given up once, after its last client and the linger time of 5 min
 // (±20 %), and never while another client has it.
-func TestR081_B06_LastClientAndLinger(t *testing.T) {
+func TestR081_B6_LastClientAndLinger(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		other := r.view.Watch()
@@ -246,7 +246,7 @@ func TestR081_B06_LastClientAndLinger(t *testing.T) {
 }
 
 // A wildcard lingers for 15 min (±20 %), and is dropped with all its members.
-func TestB06_WildcardLinger(t *testing.T) {
+func TestB6_WildcardLinger(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		all := r.watch.SubscribeAll(clusters)
@@ -271,7 +271,7 @@ func TestB06_WildcardLinger(t *testing.T) {
 
 // What is wanted again while it lingers costs the origin nothing, and lingers in
 // full the next time.
-func TestB06_WantedAgainWhileLingering(t *testing.T) {
+func TestB6_WantedAgainWhileLingering(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		r.put(clusters, "c@1")
@@ -297,7 +297,7 @@ func TestB06_WantedAgainWhileLingering(t *testing.T) {
 
 // Too many lingering names, or too many bytes of them, push out the one that has
 // lingered longest, and never one that a client has.
-func TestB06_C29_LingeringIsBounded(t *testing.T) {
+func TestB6_C29_LingeringIsBounded(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  upstream.Config
@@ -335,7 +335,7 @@ func TestB06_C29_LingeringIsBounded(t *testing.T) {
 
 // What came and went before the origin could be asked is not asked for, and
 // demand that changes while there is no origin is right when there is one.
-func TestB05_DemandWithoutOrigin(t *testing.T) {
+func TestB5_DemandWithoutOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
 		r.put(clusters, "x@1")
@@ -379,7 +379,7 @@ func TestC05_AnyOrderOfTypes(t *testing.T) {
 }
 
 // A type that is prewarmed is asked for without a client, and never given up.
-func TestB05_Prewarm(t *testing.T) {
+func TestB5_Prewarm(t *testing.T) {
 	cfg := upstream.Config{Prewarm: []string{clusters}, WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")

@@ -21,7 +21,7 @@ import (
 
 // What cannot be decoded is refused if it can be named, and ends the stream if it
 // cannot. Either way what was there stays, and the next good response counts.
-func TestB09_Rubbish(t *testing.T) {
+func TestB9_Rubbish(t *testing.T) {
 	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
 	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
 	bad := protowire.AppendString(protowire.AppendTag(nil, 2, protowire.BytesType), "\xff\xff\xff")
@@ -168,7 +168,7 @@ func TestB33_GoAway(t *testing.T) {
 
 // An origin that allows fewer streams than there are kinds of demand is worth a
 // line after 5 s, and what has a stream goes on.
-func TestB04_TooFewStreams(t *testing.T) {
+func TestB4_TooFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}})
 		r := mirror(t, o, upstream.Config{Linger: time.Second})
@@ -254,7 +254,7 @@ func idleOrigin(t *testing.T) *relaytest.Origin {
 
 // An origin that floods the relay and does not read its answers costs a bounded
 // queue: the stream is given up, and the next one goes on.
-func TestB09_FloodWithoutReading(t *testing.T) {
+func TestB9_FloodWithoutReading(t *testing.T) {
 	const responses = 12_000
 	synctest.Test(t, func(t *testing.T) {
 		var streams int // written by one stream after the other

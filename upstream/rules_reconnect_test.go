@@ -178,7 +178,7 @@ func TestB15_FailoverAndBack(t *testing.T) {
 
 // No order of ends, demand and answers loses demand: after each of many rounds of
 // trouble the view is like the origin.
-func TestB05_NoDemandIsLost(t *testing.T) {
+func TestB5_NoDemandIsLost(t *testing.T) {
 	cfg := upstream.Config{Linger: 3 * time.Second, WildcardLinger: 3 * time.Second}
 	inBubble(t, relaytest.Behaviour{Manual: false}, cfg, func(t *testing.T, r *rig) {
 		for round := range 60 {

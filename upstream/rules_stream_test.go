@@ -121,7 +121,7 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 
 // What the relay does not understand in a type it does not know, or would rather
 // not see, is no reason to refuse: only the faults of B.9 are.
-func TestB09_AcceptedThoughOdd(t *testing.T) {
+func TestB9_AcceptedThoughOdd(t *testing.T) {
 	tests := []struct {
 		name string
 		resp *discoverypb.DeltaDiscoveryResponse
@@ -156,7 +156,7 @@ func TestB09_AcceptedThoughOdd(t *testing.T) {
 }
 
 // A response is committed before it is acknowledged.
-func TestB09_CommittedBeforeAck(t *testing.T) {
+func TestB9_CommittedBeforeAck(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := mirror(t, o, upstream.Config{})
 	r.watch.SubscribeAll(clusters)

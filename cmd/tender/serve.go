@@ -44,15 +44,15 @@ func newServeCommand(environ func() []string) *cobra.Command {
 // when the relay has drained, or was hurried.
 func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-chan os.Signal) error {
 	limitMemory(ctx, log)
-	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})
-	if err != nil {
-		return explain(err)
-	}
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("listen", strings.Join(cfg.Listen, ",")),
 		slog.String("version", version),
 	)
+	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})
+	if err != nil {
+		return explain(err)
+	}
 	return untilSignalled(ctx, r.Run, log, received)
 }
 
