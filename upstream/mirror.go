@@ -23,6 +23,8 @@ const (
 	reconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
 	silenceWait  = 10 * time.Second       // before an origin that does not answer is worth a line (B.4)
 	trimEvery    = 10 * time.Second
+
+	connectedEvery = time.Second // is looked whether an origin can be reached again
 )
 
 // errResync ends a stream that the relay itself wants to open anew.
@@ -66,7 +68,9 @@ type line struct {
 	full     bool // until it has answered, it is not
 	retry    *backoff.ExponentialBackOff
 	retryAt  time.Time
-	silentAt time.Time // when to warn that nothing came; zero if something did
+
+	unconnected bool      // the stream ended, or never began, for want of a connection
+	silentAt    time.Time // when to warn that nothing came; zero if something did
 }
 
 // served reports whether the origin has taken care of the stream. Silence is the
@@ -343,8 +347,8 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 	l, wanted := &m.lines[r], m.wanted(r)
 	switch {
 	case l.stream == nil && wanted && (r == main || m.lines[main].open):
-		if now.Before(l.retryAt) {
-			return l.retryAt
+		if now.Before(l.retryAt) && !(l.unconnected && m.session.up(m.target)) {
+			return m.waiting(l, now)
 		}
 		if r == main {
 			m.target = m.session.target()
@@ -361,6 +365,16 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 			slog.String("node_id", m.node.GetId()), slog.String("node_cluster", m.node.GetCluster()))
 	}
 	return l.silentAt
+}
+
+// waiting returns when to look again at a stream that waits to be opened. What
+// the waiting spares is an origin that takes streams and ends them; one that could
+// not be reached is asked as soon as it can be.
+func (m *mirror) waiting(l *line, now time.Time) time.Time {
+	if l.unconnected {
+		return earlier(l.retryAt, now.Add(connectedEvery))
+	}
+	return l.retryAt
 }
 
 func (m *mirror) event(e event, now time.Time) {
@@ -422,7 +436,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
 	served, role := l.served(now), l.role
-	l.stream, l.open, l.silentAt = nil, false, time.Time{}
+	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
 	case errors.Is(err, errResync):
@@ -431,6 +445,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		wait = rand.N(reconnectMax)
 	default:
 		wait = l.retry.NextBackOff()
+		l.unconnected = !m.session.up(m.target)
 		if role == main {
 			m.session.failed(m.target)
 		}
@@ -522,117 +537,4 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	}
 	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
-}
-
-// met notes who speaks for the origin. Another instance may not hold what the
-// relay said it holds, so it is asked for everything, once (B.15).
-func (m *mirror) met(l *line, identifier string, now time.Time) {
-	if identifier == "" || identifier == m.identifier {
-		return
-	}
-	if m.identifier != "" && l.versions && m.resyncAt.IsZero() {
-		m.resyncAt = now.Add(confirmQuiet)
-	}
-	m.identifier = identifier
-}
-
-// resync opens the streams anew and asks for everything.
-func (m *mirror) resync() {
-	m.resyncAt = time.Time{}
-	for r := range m.lines {
-		m.lines[r].full = true
-	}
-	if l := m.lines[main].stream; l != nil {
-		l.cancel(errResync)
-	}
-}
-
-// sweep looks for members that went while the relay was not connected, and
-// removes them once that is certain (B.15).
-func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
-	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
-		return time.Time{}
-	}
-	t := m.w.View().Head().Type(s.typeURL)
-	due, next := s.sweep.suspect(&s.learn, now)
-	if due {
-		on := s.wildcard.other()
-		names := s.sweep.ask(t, on, s.names, now)
-		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
-			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
-		if l := &m.lines[on]; l.open {
-			m.subscribe(l, s, names, now)
-		}
-	}
-	if s.sweep.asked.IsZero() || !m.lines[s.sweep.on].open {
-		return earlier(next, m.held(s, now)) // nobody was asked, so silence means nothing
-	}
-	over, deleted, mass, at := s.sweep.verdict(t, s.texts, now)
-	if over {
-		m.letGo(s, now)
-		s.foreign[cache.Members] = nil
-		m.delete(s, deleted, mass, now)
-	}
-	return earlier(at, m.held(s, now))
-}
-
-func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Time) {
-	for len(names) > 0 {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesSubscribe, names = cut(names)
-		m.request(l, r, now)
-	}
-}
-
-// letGo ends a sweep: it unsubscribes from all that was asked for, but for what
-// clients named.
-func (m *mirror) letGo(s *subscription, now time.Time) {
-	l := &m.lines[s.sweep.on]
-	wanted := s.texts()
-	names := slices.DeleteFunc(s.sweep.names, func(name string) bool { _, keep := wanted[name]; return keep })
-	s.sweep.finish()
-	for len(names) > 0 && l.open {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesUnsubscribe, names = cut(names)
-		m.request(l, r, now)
-	}
-}
-
-// delete removes members that are gone. A mass of them is held back, and removed
-// only if a second look, after the hold, finds just the same.
-func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool, now time.Time) {
-	names := slices.Sorted(maps.Keys(deleted))
-	again := s.sweep.again(deleted)
-	if again && !s.sweep.heldUntil.IsZero() {
-		return // seen once more, but the hold is not over
-	}
-	if mass && !again {
-		s.sweep.hold(deleted, now.Add(m.cfg.MassDeleteHold))
-		m.log.Error("the origin seems to have lost resources: their removal is held back",
-			slog.String("type_url", s.typeURL), slog.Int("held", len(names)), slog.Duration("hold", m.cfg.MassDeleteHold))
-		return
-	}
-	s.sweep.hold(nil, time.Time{})
-	if len(names) == 0 {
-		return
-	}
-	m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(names)))
-	m.w.Apply(cache.Members, wire.Update{
-		TypeURL:       s.typeURL,
-		SystemVersion: m.w.View().Head().Type(s.typeURL).Members.System(),
-		Removed:       names,
-	})
-}
-
-// held forces the second look once a hold is over.
-func (m *mirror) held(s *subscription, now time.Time) (next time.Time) {
-	if s.sweep.held == nil || s.sweep.heldUntil.IsZero() {
-		return time.Time{}
-	}
-	if now.Before(s.sweep.heldUntil) {
-		return s.sweep.heldUntil
-	}
-	s.sweep.heldUntil = time.Time{}
-	m.resync()
-	return time.Time{}
 }

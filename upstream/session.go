@@ -125,10 +125,8 @@ func New(cfg Config) (*Session, error) {
 // Connect begins to connect before anybody asks for anything.
 func (s *Session) Connect() { s.conns[s.target()].Connect() }
 
-// Connected reports whether the connection to the origin is up.
-func (s *Session) Connected() bool {
-	return s.conns[s.target()].GetState() == connectivity.Ready
-}
+// up reports whether the connection to a target is up.
+func (s *Session) up(target int) bool { return s.conns[target].GetState() == connectivity.Ready }
 
 // Close ends the connection. Mirrors must have ended.
 func (s *Session) Close() error {

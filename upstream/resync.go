@@ -1,0 +1,126 @@
+package upstream
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// met notes who speaks for the origin. Another instance may not hold what the
+// relay said it holds, so it is asked for everything, once (B.15).
+func (m *mirror) met(l *line, identifier string, now time.Time) {
+	if identifier == "" || identifier == m.identifier {
+		return
+	}
+	if m.identifier != "" && l.versions && m.resyncAt.IsZero() {
+		m.resyncAt = now.Add(confirmQuiet)
+	}
+	m.identifier = identifier
+}
+
+// resync opens the streams anew and asks for everything.
+func (m *mirror) resync() {
+	m.resyncAt = time.Time{}
+	for r := range m.lines {
+		m.lines[r].full = true
+	}
+	if l := m.lines[main].stream; l != nil {
+		l.cancel(errResync)
+	}
+}
+
+// sweep looks for members that went while the relay was not connected, and
+// removes them once that is certain (B.15).
+func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
+	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
+		return time.Time{}
+	}
+	t := m.w.View().Head().Type(s.typeURL)
+	due, next := s.sweep.suspect(&s.learn, now)
+	if due {
+		on := s.wildcard.other()
+		names := s.sweep.ask(t, on, s.names, now)
+		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
+		if l := &m.lines[on]; l.open {
+			m.subscribe(l, s, names, now)
+		}
+	}
+	if s.sweep.asked.IsZero() || !m.lines[s.sweep.on].open {
+		return earlier(next, m.held(s, now)) // nobody was asked, so silence means nothing
+	}
+	over, deleted, mass, at := s.sweep.verdict(t, s.texts, now)
+	if over {
+		m.letGo(s, now)
+		s.foreign[cache.Members] = nil
+		m.delete(s, deleted, mass, now)
+	}
+	return earlier(at, m.held(s, now))
+}
+
+func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Time) {
+	for len(names) > 0 {
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesSubscribe, names = cut(names)
+		m.request(l, r, now)
+	}
+}
+
+// letGo ends a sweep: it unsubscribes from all that was asked for, but for what
+// clients named.
+func (m *mirror) letGo(s *subscription, now time.Time) {
+	l := &m.lines[s.sweep.on]
+	wanted := s.texts()
+	names := slices.DeleteFunc(s.sweep.names, func(name string) bool { _, keep := wanted[name]; return keep })
+	s.sweep.finish()
+	for len(names) > 0 && l.open {
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesUnsubscribe, names = cut(names)
+		m.request(l, r, now)
+	}
+}
+
+// delete removes members that are gone. A mass of them is held back, and removed
+// only if a second look, after the hold, finds just the same.
+func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool, now time.Time) {
+	names := slices.Sorted(maps.Keys(deleted))
+	again := s.sweep.again(deleted)
+	if again && !s.sweep.heldUntil.IsZero() {
+		return // seen once more, but the hold is not over
+	}
+	if mass && !again {
+		s.sweep.hold(deleted, now.Add(m.cfg.MassDeleteHold))
+		m.log.Error("the origin seems to have lost resources: their removal is held back",
+			slog.String("type_url", s.typeURL), slog.Int("held", len(names)), slog.Duration("hold", m.cfg.MassDeleteHold))
+		return
+	}
+	s.sweep.hold(nil, time.Time{})
+	if len(names) == 0 {
+		return
+	}
+	m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(names)))
+	m.w.Apply(cache.Members, wire.Update{
+		TypeURL:       s.typeURL,
+		SystemVersion: m.w.View().Head().Type(s.typeURL).Members.System(),
+		Removed:       names,
+	})
+}
+
+// held forces the second look once a hold is over.
+func (m *mirror) held(s *subscription, now time.Time) (next time.Time) {
+	if s.sweep.held == nil || s.sweep.heldUntil.IsZero() {
+		return time.Time{}
+	}
+	if now.Before(s.sweep.heldUntil) {
+		return s.sweep.heldUntil
+	}
+	s.sweep.heldUntil = time.Time{}
+	m.resync()
+	return time.Time{}
+}
