@@ -21,8 +21,8 @@
 //
 // Heads, types, sets and entries are immutable. A [Writer] belongs to one
 // goroutine. A [Watch] belongs to one goroutine, but for its channel, which the
-// writer sends to. The index of interest is guarded by the package's one
-// mutex; under it nothing blocks, and no channel is touched. A watch that is
-// registered before it loads the head misses nothing: the writer publishes the
-// head first and asks the index afterwards whom to wake.
+// writer sends to. The index of interest is guarded by a mutex, the only one that
+// a reader meets; under it nothing blocks, and no channel is touched. A watch that
+// is registered before it loads the head misses nothing: writers publish a head
+// and ask the index whom to wake under that mutex, and registering takes it too.
 package cache

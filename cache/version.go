@@ -90,3 +90,13 @@ func (src VersionSource) leaf(typeURL string, r *wire.Resource) Sum {
 	h.Sum(d[:0])
 	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
 }
+
+// same reports whether b is what a client that has a has already. Where versions
+// are hashes of the content, they say so; the bytes may differ from one replica of
+// the origin to the next.
+func (src VersionSource) same(a, b *wire.Resource) bool {
+	if src == FromOrigin && a.OriginVersion != "" && a.OriginVersion == b.OriginVersion {
+		return true
+	}
+	return a.SameContent(b)
+}

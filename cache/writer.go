@@ -57,6 +57,7 @@ func (w *Writer) View() *View { return w.view }
 // (R069). Content that is already there changes nothing that a client would be
 // told, whatever its version (R040).
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
+	received := w.receive(u)
 	a := w.begin(u.TypeURL)
 	set := &a.typ.Members
 	if kind == Named {
@@ -66,7 +67,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	if u.ControlPlane != "" {
 		a.head.Origin = u.ControlPlane
 	}
-	for _, r := range u.Resources {
+	for _, r := range received {
 		a.add(kind, set, r)
 	}
 	for _, name := range u.Removed {
@@ -124,20 +125,36 @@ func (a *apply) next() Seq {
 	return a.head.Seq
 }
 
-func (a *apply) add(kind Kind, set *Set, r *wire.Resource) {
-	if !r.HasBody() && len(r.Aliases) == 0 {
-		return // a heartbeat: nothing to hold, nothing to tell (R106)
+// A received resource, with what can be found out of it without the lock.
+type received struct {
+	*wire.Resource
+	leaf Sum
+}
+
+// receive prepares an update's resources. A heartbeat is none: there is nothing to
+// hold and nothing to tell (R106).
+func (w *Writer) receive(u wire.Update) []received {
+	out := make([]received, 0, len(u.Resources))
+	for _, r := range u.Resources {
+		if !r.HasBody() && len(r.Aliases) == 0 {
+			continue
+		}
+		if in := w.view.cfg.Interner; in != nil {
+			r = in.Intern(r)
+		}
+		out = append(out, received{r, w.view.cfg.VersionSource.leaf(u.TypeURL, r)})
 	}
-	if in := a.w.view.cfg.Interner; in != nil {
-		r = in.Intern(r)
-	}
+	return out
+}
+
+func (a *apply) add(kind Kind, set *Set, r received) {
 	if kind == Members {
 		a.change.Seen++
 		a.put(kind, set, a.index.name(r.Name), r)
 		return
 	}
 	known := false
-	for text := range names(r) {
+	for text := range names(r.Resource) {
 		if n := a.index.names[text]; n != nil && n.tracked {
 			known = true
 			a.put(kind, set, n, r)
@@ -164,29 +181,29 @@ func names(r *wire.Resource) func(func(string) bool) {
 	}
 }
 
-func (a *apply) put(kind Kind, set *Set, n *Name, r *wire.Resource) {
+func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Name == r.Name
-	if same && old.Resource.SameContent(r) {
+	if same && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
 		if old.Resource.OriginVersion == r.OriginVersion {
 			a.change.Same++
 			return
 		}
-		again := old.withVersion(r)
-		again.Leaf = a.w.view.cfg.VersionSource.leaf(a.typ.URL, r)
+		again := old.withVersion(r.Resource)
+		again.Leaf = r.leaf
 		set.put(a.edit, again)
 		return
 	}
-	e := &Entry{Name: n, Seq: a.next(), Resource: r, Leaf: a.w.view.cfg.VersionSource.leaf(a.typ.URL, r)}
+	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf}
 	e.since, e.born = e.Seq, e.Seq
-	if seen, since := a.typ.Lookup(n); seen.shows(r) {
+	if seen, since := a.typ.Lookup(n); seen.shows(r.Resource) {
 		e.since = since
 	}
 	if old == nil {
 		n.entries++
 	}
-	if v := r.OriginVersion; same && v != "" && v == old.Resource.OriginVersion {
+	if v := r.OriginVersion; same && v != "" && v == old.Resource.OriginVersion && r.Digest != old.Resource.Digest {
 		a.change.Reused = append(a.change.Reused, n.text)
 		a.head.Reused = true
 	}

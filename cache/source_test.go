@@ -1,0 +1,36 @@
+package cache_test
+
+import (
+	"testing"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestB2_HashedVersionsAreBelieved: an origin whose versions are hashes of the
+// content says by an equal version that nothing changed, whatever its bytes; one
+// whose versions are not believed has changed what has other bytes.
+func TestB2_HashedVersionsAreBelieved(t *testing.T) {
+	for _, tt := range []struct {
+		source  cache.VersionSource
+		changed int
+		reused  bool
+	}{
+		{cache.FromOrigin, 0, false},
+		{cache.FromContent, 1, true},
+	} {
+		view, w := cache.New(cache.Config{VersionSource: tt.source})
+		apply := func(value string) cache.Change {
+			r, err := wire.NewResource("type.googleapis.com/acme.Foo", "a", "v1", []byte(value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return w.Apply(cache.Members, wire.Update{TypeURL: "type.googleapis.com/acme.Foo", Resources: []*wire.Resource{r}})
+		}
+		apply("one order of fields")
+		c := apply("another order of fields")
+		if c.Changed != tt.changed || view.Head().Reused != tt.reused {
+			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, view.Head().Reused, tt.changed, tt.reused)
+		}
+	}
+}
