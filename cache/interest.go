@@ -178,6 +178,9 @@ func (v *View) Find(typeURL string, texts []string) []*Name {
 	return out
 }
 
+// Head returns the newest version of the view.
+func (w *Watch) Head() *Head { return w.view.Head() }
+
 // Find returns the index's names for texts, as View.Find does.
 func (w *Watch) Find(typeURL string, texts []string) []*Name { return w.view.Find(typeURL, texts) }
 

@@ -186,13 +186,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Name == r.Name
 	if same && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
-		if old.Resource.OriginVersion == r.OriginVersion {
-			a.change.Same++
-			return
-		}
-		again := old.withVersion(r.Resource)
-		again.Leaf = r.leaf
-		set.put(a.edit, again)
+		a.keep(set, old, r)
 		return
 	}
 	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf}
@@ -203,14 +197,13 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	if old == nil {
 		n.entries++
 	}
-	if v := r.OriginVersion; same && v != "" && v == old.Resource.OriginVersion && r.Digest != old.Resource.Digest {
-		a.change.Reused = append(a.change.Reused, n.text)
-		a.head.Reused = true
-	}
 	if old.Present() {
 		e.born = old.born
 	} else {
 		a.change.New++
+	}
+	if same {
+		a.checkReuse(n, old.Resource, r.Resource)
 	}
 	a.change.Changed++
 	set.put(a.edit, e)
@@ -219,6 +212,26 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.alias(set, n, r.Name)
 	}
 	a.touched(kind, n)
+}
+
+// keep takes a resource that clients need not be told of: at most its version is
+// new.
+func (a *apply) keep(set *Set, old *Entry, r received) {
+	if old.Resource.OriginVersion == r.OriginVersion {
+		a.change.Same++
+		return
+	}
+	again := old.withVersion(r.Resource)
+	again.Leaf = r.leaf
+	set.put(a.edit, again)
+}
+
+// checkReuse notes that other content came under the same version (B.2).
+func (a *apply) checkReuse(n *Name, old, r *wire.Resource) {
+	if v := r.OriginVersion; v != "" && v == old.OriginVersion && r.Digest != old.Digest {
+		a.change.Reused = append(a.change.Reused, n.text)
+		a.head.Reused = true
+	}
 }
 
 // alias records that a resource is held under another name.

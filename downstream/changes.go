@@ -69,12 +69,21 @@ func (w *writer) remove(name string) {
 	w.begin().Remove(name)
 }
 
-// full reports whether the response should end here, and the rest follow in the
-// next one (B.32).
-func (w *writer) full() bool {
-	if w.reply.body != nil && w.reply.body.Size() >= w.sub.cfg.ResponseBytes {
-		w.reply.cut = true
+// maxResponseBytes is what a response that can be cut never exceeds, unless by a
+// single resource: gRPC clients take no more than 4 MiB by default (B.32).
+const maxResponseBytes = 3_500_000
+
+// full reports whether the response should end before this entry, which may be
+// nil, and the rest follow in the next one (B.32).
+func (w *writer) full(next *cache.Entry) bool {
+	if w.reply.body == nil || w.reply.cut {
+		return w.reply.cut
 	}
+	size, more := w.reply.body.Size(), 0
+	if next.Present() {
+		more = next.Resource.Size()
+	}
+	w.reply.cut = size >= w.sub.cfg.ResponseBytes || size+more > maxResponseBytes && w.reply.body.Len() > 0
 	return w.reply.cut
 }
 
@@ -134,7 +143,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 		if e.Seq > limit {
 			break
 		}
-		if w.full() {
+		if w.full(e) {
 			return
 		}
 		s.member(w, h, e)
@@ -249,7 +258,7 @@ func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	owing := slices.Compact(s.owing)
 	s.owing = nil
 	for i, n := range owing {
-		if w.full() {
+		if e, _ := w.typ.Lookup(n); w.full(e) {
 			s.owing = append(s.owing, owing[i:]...)
 			return false
 		}
@@ -265,7 +274,7 @@ func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	t := w.typ
 	if t.Members.ChangedSince(s.scanned)+t.Named.ChangedSince(s.scanned) > len(s.names) {
 		for i := range s.names {
-			if w.full() {
+			if e, _ := t.Lookup(s.names[i].name); w.full(e) {
 				return false
 			}
 			s.answerOrOwe(w, h, &s.names[i], limit)
@@ -274,7 +283,7 @@ func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	}
 	for _, set := range []*cache.Set{&t.Members, &t.Named} {
 		for e := range set.Since(s.scanned) {
-			if w.full() {
+			if w.full(e) {
 				return false
 			}
 			s.answerName(w, h, e.Name, limit)

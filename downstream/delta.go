@@ -2,6 +2,8 @@ package downstream
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -20,22 +22,24 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 		}
 		s.removed = h.Seq
 	}
-	owing := s.owing
-	s.owing = nil
-	for _, n := range owing {
-		at, ok := s.find(n)
-		if !ok {
-			continue
-		}
-		e, seq := t.Lookup(n)
-		if e == nil || e.Present() || seq <= s.names[at].sent || !h.Absent(e) {
-			s.owing = append(s.owing, n)
-			continue
-		}
-		s.names[at].sent = seq
-		w.remove(goneName(e))
-	}
+	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return s.remove(w, h, n) })
 	return w.result()
+}
+
+// remove tells that a name is gone whose removal had to wait, and reports whether
+// nothing is owed for it any more.
+func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done bool) {
+	at, ok := s.find(n)
+	if !ok {
+		return true
+	}
+	e, seq := w.typ.Lookup(n)
+	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) {
+		return false
+	}
+	s.names[at].sent = seq
+	w.remove(goneName(e))
+	return true
 }
 
 // How many of the resources that a returning client says it holds may be gone
@@ -62,29 +66,9 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 	if until = h.Since.Add(resyncWait); now.Before(until) {
 		return nil, until
 	}
-	texts := make([]string, 0, len(s.known))
-	for text := range s.known {
-		texts = append(texts, text)
-	}
-	var gone []string
-	for i, n := range s.watch.Find(s.typeURL, texts) {
-		if _, named := s.find(n); named {
-			continue // answered by name
-		}
-		if n == nil || !t.Members.Get(n).Present() {
-			gone = append(gone, texts[i])
-		}
-	}
-	if len(gone) > massRemovalNames && float64(len(gone)) > massRemovalFraction*float64(s.knownN) {
-		if s.heldSince.IsZero() {
-			s.heldSince = now
-			s.log.Warn("removals for a returning client are held back: most of what it holds is unknown to the origin",
-				slog.String("type_url", s.typeURL), slog.Int("held", len(gone)), slog.Int("known", s.knownN),
-				slog.Duration("hold", s.cfg.MassDeleteHold))
-		}
-		if until = s.heldSince.Add(s.cfg.MassDeleteHold); now.Before(until) {
-			return nil, until
-		}
+	gone := s.unknown(t)
+	if until = s.massHeldUntil(len(gone), now); now.Before(until) {
+		return nil, until
 	}
 	w := s.newWriter(t)
 	for _, text := range gone {
@@ -95,4 +79,31 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 		s.known = nil
 	}
 	return w.result(), time.Time{}
+}
+
+// unknown returns what the client says it holds and the members have not; names
+// that it subscribed to are answered as such.
+func (s *subscription) unknown(t *cache.Type) (gone []string) {
+	texts := slices.Sorted(maps.Keys(s.known))
+	for i, n := range s.watch.Find(s.typeURL, texts) {
+		if _, named := s.find(n); !named && (n == nil || !t.Members.Get(n).Present()) {
+			gone = append(gone, texts[i])
+		}
+	}
+	return gone
+}
+
+// massHeldUntil returns until when so many removals are held back; a zero time if
+// they are not.
+func (s *subscription) massHeldUntil(gone int, now time.Time) time.Time {
+	if gone <= massRemovalNames || float64(gone) <= massRemovalFraction*float64(s.knownN) {
+		return time.Time{}
+	}
+	if s.heldSince.IsZero() {
+		s.heldSince = now
+		s.log.Warn("removals for a returning client are held back: most of what it holds is unknown to the origin",
+			slog.String("type_url", s.typeURL), slog.Int("held", gone), slog.Int("known", s.knownN),
+			slog.Duration("hold", s.cfg.MassDeleteHold))
+	}
+	return s.heldSince.Add(s.cfg.MassDeleteHold)
 }

@@ -120,20 +120,12 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 		return time.Time{}
 	}
 	for _, n := range s.names {
-		e, seq := t.Lookup(n.name)
-		if e.Present() || e != nil && (h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0) {
+		if s.resolved(h, t, n) {
 			continue
 		}
-		var wait time.Time
-		switch asked := n.name.Asked(); {
-		case !h.Connected && s.version != "":
+		wait := s.resolveBy(h, n.name, now)
+		if wait.Equal(forever) {
 			return forever
-		case !h.Connected:
-			wait = s.since.Add(resolveWait)
-		case asked.IsZero():
-			wait = now.Add(resolveWait)
-		default:
-			wait = asked.Add(resolveWait)
 		}
 		if wait.After(until) {
 			until = wait
@@ -142,16 +134,34 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 	return until
 }
 
+// resolved reports whether a complete set can say what is true of a name: that it
+// exists, that it does not, or what the client was told before.
+func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
+	e, seq := t.Lookup(n.name)
+	return e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
+}
+
+func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
+	switch asked := n.Asked(); {
+	case !h.Connected && s.version != "":
+		return forever
+	case !h.Connected:
+		return s.since.Add(resolveWait)
+	case asked.IsZero():
+		return now.Add(resolveWait)
+	default:
+		return asked.Add(resolveWait)
+	}
+}
+
 // unchanged reports whether the client has just this set: because it said so in
 // its first request, which is proof only for a wildcard alone (R027), or because
 // it was sent it, and what changed since has changed back.
 func (s *subscription) unchanged(t *cache.Type) bool {
-	if !s.synced {
-		return s.version != "" && s.wildcard != nil && len(s.names) == 0 && t.Phase == cache.Confirmed &&
-			(s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType) &&
-			t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
-	}
-	if s.fresh {
+	switch {
+	case !s.synced:
+		return s.saidSo(t)
+	case s.fresh:
 		return false
 	}
 	for _, n := range s.names {
@@ -160,6 +170,15 @@ func (s *subscription) unchanged(t *cache.Type) bool {
 		}
 	}
 	return s.visibleSum(t) == s.sum
+}
+
+// saidSo reports whether the version in the client's first request proves that it
+// holds this set (B.3).
+func (s *subscription) saidSo(t *cache.Type) bool {
+	wildcardOnly := s.wildcard != nil && len(s.names) == 0
+	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
+	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
+		t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.
@@ -219,48 +238,60 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 // ownSet returns the set of a client that named resources, or that is shown a
 // union.
 func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
-	var show []*wire.Resource
-	var eds []string
-	var sum cache.Sum
-	seen := make(map[string]struct{})
-	add := func(r *wire.Resource, leaf cache.Sum, changed bool) {
-		if _, twice := seen[r.Name]; twice {
-			return
-		}
-		seen[r.Name] = struct{}{}
-		show, sum = append(show, r), sum.Add(leaf)
-		if changed && r.EDSName != "" {
-			eds = append(eds, r.EDSName)
-		}
-	}
+	b := setBuilder{seen: make(map[string]struct{})}
 	for _, n := range s.names {
 		e, seq := t.Lookup(n.name)
-		switch {
+		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
 		case e.Present():
-			add(e.Resource, e.Leaf, seq > n.sent)
-		case e != nil && e.Prior != nil && n.sent != 0 && seq > n.sent && (union || !h.Absent(e)):
-			add(e.Prior, e.Leaf, false)
+			b.add(e.Resource, e.Leaf, seq > n.sent)
+		case e != nil && e.Prior != nil && keeps:
+			b.add(e.Prior, e.Leaf, false)
 		}
 	}
 	if s.wildcard != nil {
-		for e := range t.Members.Since(0) {
-			if _, named := s.find(e.Name); named {
-				continue
-			}
-			switch {
-			case e.Present():
-				add(e.Resource, e.Leaf, e.Seq > s.sent)
-			case union && e.Prior != nil && e.Seq > s.removed && e.Born() <= s.sent:
-				add(e.Prior, e.Leaf, false)
-			}
-		}
+		s.addMembers(&b, t, union)
 	}
-	body := wire.NewSotWBody(s.typeURL, sum.Version(t.System()), s.wrap)
-	for _, r := range show {
+	s.sum = b.sum
+	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), s.wrap)
+	for _, r := range b.show {
 		body.Add(r)
 	}
-	s.sum = sum
-	return &reply{body: body, eds: eds}
+	return &reply{body: body, eds: b.eds}
+}
+
+// addMembers adds the members that the client did not name, and in a union those
+// that it was sent and that are gone.
+func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
+	for e := range t.Members.Since(0) {
+		if _, named := s.find(e.Name); named {
+			continue
+		}
+		switch held := e.Seq > s.removed && e.Born() <= s.sent; {
+		case e.Present():
+			b.add(e.Resource, e.Leaf, e.Seq > s.sent)
+		case union && e.Prior != nil && held:
+			b.add(e.Prior, e.Leaf, false)
+		}
+	}
+}
+
+// A setBuilder collects a complete set, each resource once.
+type setBuilder struct {
+	show []*wire.Resource
+	seen map[string]struct{}
+	eds  []string // endpoints that changed clusters need
+	sum  cache.Sum
+}
+
+func (b *setBuilder) add(r *wire.Resource, leaf cache.Sum, changed bool) {
+	if _, twice := b.seen[r.Name]; twice {
+		return
+	}
+	b.seen[r.Name] = struct{}{}
+	b.show, b.sum = append(b.show, r), b.sum.Add(leaf)
+	if changed && r.EDSName != "" {
+		b.eds = append(b.eds, r.EDSName)
+	}
 }
 
 // caughtUp records that the client has everything up to the head, but for names

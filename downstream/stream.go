@@ -300,15 +300,13 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 		}
 		return nil
 	}
-	limit := p.head.Seq
-	if sub.dependent {
-		limit = s.clusterLimit(p)
-	}
+	limit := s.limit(p, sub)
 	r, until, err := sub.next(p, t, limit)
 	if err != nil {
 		return err
 	}
 	p.at(until)
+	more := limit < p.head.Seq && sub.behind(t)
 	if r != nil {
 		if err := s.send(ctx, p, sub, r); err != nil {
 			return err
@@ -316,8 +314,9 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 		if sub.behind(t) {
 			p.at(sub.until) // the rest follows its answer, or the end of the wait for it
 		}
+		more = more || r.cut
 	}
-	p.waiting = p.waiting || !sub.lateRemovals && (r != nil && r.cut || limit < p.head.Seq && sub.behind(t))
+	p.waiting = p.waiting || more && !sub.lateRemovals
 	return nil
 }
 
@@ -361,11 +360,11 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	return s.send(ctx, p, sub, r)
 }
 
-// clusterLimit returns how far types that refer to clusters may be read: no
-// further than the clusters were sent, while those wait for an answer (B.11).
-func (s *stream) clusterLimit(p *pass) cache.Seq {
+// limit returns how far a type may be read: one that refers to clusters no further
+// than the clusters were sent, while those wait for an answer (B.11).
+func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	cds := s.byType[wire.ClusterType]
-	if cds == nil || !cds.blocked(p.now) {
+	if !sub.dependent || cds == nil || !cds.blocked(p.now) {
 		return p.head.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))

@@ -185,10 +185,13 @@ func (s *subscription) drop(texts []string) {
 	for i, n := range s.watch.Find(s.typeURL, texts) {
 		at, ok := s.find(n)
 		if !ok {
+			at, ok = s.findAlias(texts[i])
+		}
+		if !ok {
 			continue // not subscribed: harmless (R078)
 		}
+		gone = append(gone, s.names[at].name)
 		s.names = slices.Delete(s.names, at, at+1)
-		gone = append(gone, n)
 		if s.wildcard != nil {
 			s.let = append(s.let, texts[i])
 			delete(s.known, texts[i])
@@ -271,6 +274,22 @@ func (s *subscription) find(n *cache.Name) (at int, ok bool) {
 		return 0, false
 	}
 	return slices.BinarySearchFunc(s.names, n, func(have subscribed, n *cache.Name) int { return have.name.Compare(n) })
+}
+
+// findAlias returns where the name stands by which the client subscribed to a
+// resource that has the text as its name, or as an alias (R077).
+func (s *subscription) findAlias(text string) (at int, ok bool) {
+	t := s.watch.Head().Type(s.typeURL)
+	if !t.Named.Aliased() {
+		return 0, false
+	}
+	for i, n := range s.names {
+		e, _ := t.Lookup(n.name)
+		if e.Present() && (e.Resource.Name == text || slices.Contains(e.Resource.Aliases, text)) {
+			return i, true
+		}
+	}
+	return 0, false
 }
 
 func (s *subscription) subscribeAll() {

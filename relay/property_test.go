@@ -154,7 +154,7 @@ var errStop = errors.New("stop")
 func (sc *scene) run(s script) {
 	defer func() {
 		r := recover()
-		if err, ok := r.(error); r != nil && !(ok && errors.Is(err, errStop)) {
+		if err, ok := r.(error); r != nil && (!ok || !errors.Is(err, errStop)) {
 			panic(r)
 		}
 	}()

@@ -347,15 +347,7 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 	l, wanted := &m.lines[r], m.wanted(r)
 	switch {
 	case l.stream == nil && wanted && (r == main || m.lines[main].open):
-		if now.Before(l.retryAt) && !(l.unconnected && m.session.up(m.target)) {
-			return m.waiting(l, now)
-		}
-		if r == main {
-			m.target = m.session.target()
-		}
-		l.stream = m.session.open(ctx, m.target, r, m.events)
-		l.open, l.versions, l.silentAt = false, false, time.Time{}
-		m.running++
+		return m.open(ctx, l, r, now)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
 		l.cancel(errResync)
 	case l.silent(now):
@@ -367,14 +359,24 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 	return l.silentAt
 }
 
-// waiting returns when to look again at a stream that waits to be opened. What
-// the waiting spares is an origin that takes streams and ends them; one that could
-// not be reached is asked as soon as it can be.
-func (m *mirror) waiting(l *line, now time.Time) time.Time {
-	if l.unconnected {
+// open opens a stream, or returns when to look again. What waiting spares is an
+// origin that takes streams and ends them; one that could not be reached is asked
+// as soon as it can be.
+func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next time.Time) {
+	switch {
+	case !now.Before(l.retryAt):
+	case !l.unconnected:
+		return l.retryAt
+	case !m.session.up(m.target):
 		return earlier(l.retryAt, now.Add(connectedEvery))
 	}
-	return l.retryAt
+	if r == main {
+		m.target = m.session.target()
+	}
+	l.stream = m.session.open(ctx, m.target, r, m.events)
+	l.open, l.versions, l.silentAt = false, false, time.Time{}
+	m.running++
+	return time.Time{}
 }
 
 func (m *mirror) event(e event, now time.Time) {

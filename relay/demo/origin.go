@@ -24,7 +24,8 @@ type origin struct {
 	server   *downstream.Server
 	grpc     *grpc.Server
 	meter    *meter
-	changes  chan change // to run, which has taken over a change once it is received
+	changes  chan change   // to run, which has taken over a change once it is received
+	stopped  chan struct{} // closed when run has ended
 
 	// Owned by run.
 	writer *cache.Writer
@@ -45,6 +46,7 @@ func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 		grpc:    relay.NewGRPCServer(maxRequestBytes, maxStreams),
 		meter:   meter,
 		changes: make(chan change),
+		stopped: make(chan struct{}),
 		writer:  w,
 		local:   upstream.NewLocal(w),
 	}
@@ -64,6 +66,7 @@ func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 
 // run serves until ctx ends.
 func (o *origin) run(ctx context.Context) error {
+	defer close(o.stopped)
 	served := make(chan error, 1)
 	// Awaited below.
 	go func() { served <- o.grpc.Serve(o.listener) }()

@@ -63,9 +63,10 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 				return err
 			}
 			t.latest = c.what
+			// Not given up when ctx ends: the mesh has changed, and clients are held to it.
 			select {
 			case d.origin.changes <- c:
-			case <-ctx.Done():
+			case <-d.origin.stopped:
 				return nil
 			}
 		case now := <-second.C:

@@ -1,0 +1,244 @@
+package relay_test
+
+import (
+	"slices"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// Delta: beside a wildcard, too, a name that does not exist is answered.
+func TestR070_MissingBesideAWildcardIsRemoved(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, sendAcme} {
+		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a")
+		r := start(t, o, false)
+		c := r.client(relaytest.ClientOptions{})
+		c.Subscribe(typeURL, "*")
+		sendNext(t, c, typeURL, "a")
+		c.Subscribe(typeURL, "nope")
+		sendNextRemoving(t, c, typeURL, nil, []string{"nope"})
+		c.Fence(t.Context(), typeURL, "nope", func() { o.Put(sendThing(typeURL, "nope", "first")) })
+	}
+}
+
+// C08: the removal of a missing name ends its subscription on neither side, and
+// no response narrows what the client subscribed to.
+func TestC08_ResponsesDoNotChangeTheSubscription(t *testing.T) {
+	t.Parallel()
+	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+		for _, typeURL := range []string{relaytest.SecretType, relaytest.EndpointType} {
+			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a")
+			r := start(t, o, false)
+			c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+			c.Subscribe(typeURL, "a", "b")
+			c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURL, "a") })
+			for _, text := range []string{"second", "third"} {
+				for _, name := range []string{"b", "a"} {
+					o.Put(sendThing(typeURL, name, text))
+					want := relaytest.DigestOf(sendThing(typeURL, name, text))
+					c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeURL, name) == want })
+				}
+			}
+			if s := o.State(); !s.Subscribed(typeURL, "a", "b") || len(s.Requests(typeURL)) == 0 {
+				t.Errorf("the relay subscribes to %v, want a and b", s.Names(typeURL))
+			}
+			for _, req := range o.State().Requests(typeURL) {
+				if got := req.Message.GetResourceNamesUnsubscribe(); len(got) > 0 {
+					t.Errorf("the relay unsubscribed from %q", got)
+				}
+			}
+		}
+	})
+}
+
+// SotW: a name that a request leaves out is unsubscribed.
+func TestR076_LeftOutIsUnsubscribed(t *testing.T) {
+	t.Parallel()
+	types := []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.EndpointType, relaytest.SecretType, sendAcme}
+	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
+	r := start(t, o, false)
+	c := r.client(relaytest.ClientOptions{Variant: relaytest.SotW})
+	for _, typeURL := range types {
+		c.Subscribe(typeURL, "a", "b")
+		for !c.State().Has(typeURL, "a", "b") {
+			c.Ack(c.Recv(t.Context()))
+		}
+		c.Unsubscribe(typeURL, "b")
+		sendSync(t, o, c)
+		o.Put(sendThing(typeURL, "b", "second"))
+		c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
+	}
+}
+
+// Delta: names are unsubscribed one by one (R077); to unsubscribe what is not
+// subscribed is harmless, and neither is answered (R078).
+func TestR077_R078_Unsubscribe(t *testing.T) {
+	t.Parallel()
+	types := []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.EndpointType, relaytest.SecretType, sendAcme}
+	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
+	r := start(t, o, false)
+	c := r.client(relaytest.ClientOptions{})
+	for _, typeURL := range types {
+		c.Subscribe(typeURL, "a", "b")
+		for !c.State().Has(typeURL, "a", "b") {
+			c.Ack(c.Recv(t.Context()))
+		}
+		c.Unsubscribe(typeURL, "b")
+		c.Unsubscribe(typeURL, "b", "phantom", "*")
+		sendSync(t, o, c)
+		o.Put(sendThing(typeURL, "b", "second"))
+		c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
+	}
+	// As the first thing said of a type, too.
+	c.Unsubscribe(relaytest.RouteType, "phantom")
+	sendWatchSentinel(t, o, c)
+}
+
+// Under a wildcard, to give up a name is answered: with the resource if it is a
+// member, with its removal if not.
+func TestR079_GivenUpUnderAWildcard(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range wildcardTypes {
+		o := sendOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{
+			NamedOnly: func(_, name string) bool { return name == "outside" },
+		}}, []string{typeURL}, "inside", "outside")
+		r := start(t, o, false)
+		c := r.client(relaytest.ClientOptions{})
+		c.Subscribe(typeURL, "*")
+		sendNext(t, c, typeURL, "inside")
+		c.Subscribe(typeURL, "inside", "outside", "missing")
+		for !c.State().Has(typeURL, "inside", "outside") {
+			c.Ack(c.Recv(t.Context()))
+		}
+		for len(c.Responses()[len(c.Responses())-1].Removed) == 0 {
+			c.Ack(c.Recv(t.Context()))
+		}
+		c.Unsubscribe(typeURL, "inside")
+		sendNext(t, c, typeURL, "inside")
+		c.Unsubscribe(typeURL, "outside", "missing")
+		sendNextRemoving(t, c, typeURL, nil, []string{"outside", "missing"})
+		o.Put(sendThing(typeURL, "outside", "second"))
+		c.Fence(t.Context(), typeURL, "inside", func() { o.Put(sendThing(typeURL, "inside", "second")) })
+	}
+}
+
+// The end of the wildcard leaves the names, in both variants.
+func TestR080_NamesOutliveTheWildcard(t *testing.T) {
+	t.Parallel()
+	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+		for _, typeURL := range wildcardTypes {
+			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+			r := start(t, o, false)
+			c := r.client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(typeURL, "*", "a")
+			for !c.State().Has(typeURL, "a", "b") {
+				c.Ack(c.Recv(t.Context()))
+			}
+			c.Unsubscribe(typeURL, "*")
+			sendSync(t, o, c)
+			o.Put(sendThing(typeURL, "b", "second"))
+			c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
+		}
+	})
+}
+
+// Delta: what a request subscribes to counts whatever its nonce is.
+func TestR083_SubscriptionsCountWhateverTheNonce(t *testing.T) {
+	t.Parallel()
+	o := sendOrigin(t, relaytest.OriginOptions{}, []string{relaytest.EndpointType}, "a", "b", "c")
+	r := start(t, o, false)
+	c := r.client(relaytest.ClientOptions{})
+	c.Subscribe(relaytest.EndpointType, "a")
+	old := sendNext(t, c, relaytest.EndpointType, "a")
+	o.Put(sendThing(relaytest.EndpointType, "a", "second"))
+	sendNext(t, c, relaytest.EndpointType, "a")
+	for name, nonce := range map[string]string{"b": old.Nonce, "c": "never heard of"} {
+		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.EndpointType, ResponseNonce: nonce, ResourceNamesSubscribe: []string{name}})
+		sendNext(t, c, relaytest.EndpointType, name)
+	}
+}
+
+// Delta: a name in a later request is always answered, * included.
+func TestR084_NamedAgainIsAnsweredAgain(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, sendAcme} {
+		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+		r := start(t, o, false)
+		c := r.client(relaytest.ClientOptions{})
+		again := func(names ...string) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names})
+		}
+		c.Subscribe(typeURL, "a", "nope")
+		for len(c.Responses()) == 0 || !c.State().Has(typeURL, "a") || !slices.ContainsFunc(c.Responses(), func(r *relaytest.Response) bool { return len(r.Removed) > 0 }) {
+			c.Ack(c.Recv(t.Context()))
+		}
+		again("a")
+		sendNext(t, c, typeURL, "a")
+		again("nope")
+		sendNextRemoving(t, c, typeURL, nil, []string{"nope"})
+		c.Unsubscribe(typeURL, "a", "nope")
+		c.Subscribe(typeURL, "*")
+		sendNext(t, c, typeURL, "a", "b")
+		again("*")
+		sendNext(t, c, typeURL, "a", "b")
+	}
+}
+
+// R077: what was asked for by an alias is given up by the resource's own name too,
+// or by another alias.
+func TestR077_GivenUpByAnotherName(t *testing.T) {
+	t.Parallel()
+	for _, other := range []string{"rc/real", "rc/two"} {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+		put := func(text string) {
+			o.SetRaw(sendAcme, &discoverypb.Resource{Name: "rc/real", Version: text, Aliases: []string{"rc/one", "rc/two"},
+				Resource: sendThing(sendAcme, "rc/real", text)})
+		}
+		put("first")
+		c := start(t, o, false).client(relaytest.ClientOptions{})
+		c.Subscribe(sendAcme, "rc/one")
+		sendNext(t, c, sendAcme, "rc/real")
+		c.Unsubscribe(sendAcme, other)
+		sendWatchSentinel(t, o, c)
+		put("second")
+		sendQuiet(t, o, c, "gave up by "+other)
+	}
+}
+
+// R092: an alias subscribes to the resource; R093: which keeps its name and its
+// aliases. R077: by either it is given up.
+func TestR092_R093_Aliases(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.VirtualHostType, sendAcme} {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+		put := func(text string) {
+			o.SetRaw(typeURL, &discoverypb.Resource{Name: "rc/real", Version: text, Aliases: []string{"rc/one", "rc/two"},
+				Resource: sendThing(typeURL, "rc/real", text)})
+		}
+		put("first")
+		r := start(t, o, false)
+		c := r.client(relaytest.ClientOptions{})
+		c.Subscribe(typeURL, "rc/one")
+		resp := sendNext(t, c, typeURL, "rc/real")
+		if got := resp.Resources[0].Aliases; !slices.Equal(got, []string{"rc/one", "rc/two"}) {
+			t.Errorf("got aliases %q", got)
+		}
+		c.Fence(t.Context(), typeURL, "rc/real", func() { put("second") })
+		c.Subscribe(typeURL, "rc/real", "rc/two")
+		for names := 0; names == 0; { // the same resource, however many of its names ask for it
+			names = len(sendNext(t, c, typeURL, "rc/real").Names())
+		}
+		sendWatchSentinel(t, o, c)
+		o.Remove(typeURL, "rc/real")
+		for c.State().Has(typeURL, "rc/real") {
+			c.Ack(c.Recv(t.Context()))
+		}
+		c.Unsubscribe(typeURL, "rc/one", "rc/two", "rc/real")
+		sendSync(t, o, c)
+		put("third")
+		sendQuiet(t, o, c, "gave up all")
+	}
+}

@@ -1,0 +1,269 @@
+package relay_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// streamOther is a client on the same connection that must not notice what
+// another one does wrong. The returned function checks it.
+func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func() {
+	t.Helper()
+	o.Put(streamRoute("other", "0"))
+	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{})
+	c.Subscribe(streamRDS, "other")
+	streamTake(t, c, streamRDS, "other")
+	n := 0
+	return func() {
+		t.Helper()
+		n++
+		o.Put(streamRoute("other", fmt.Sprint(n)))
+		streamTake(t, c, streamRDS, "other")
+	}
+}
+
+// streamField is an encoded field of bytes.
+func streamField(num protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), value)
+}
+
+// What is not a request ends the stream that it came on with INVALID_ARGUMENT,
+// at its beginning as later, and no other stream.
+func TestInput_MalformedRequestsEndTheirStream(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		conn := start(t, o, true).conn()
+		check := streamOther(t, o, conn)
+		var node, typeURL, nonce, locator protowire.Number = 1, 2, 6, 8
+		const names protowire.Number = 3
+		if v == relaytest.SotW {
+			node, typeURL, nonce, locator = 2, 4, 5, 7
+		}
+		good := append(streamField(typeURL, streamCDS), streamField(names, "*")...)
+		for name, bad := range map[string][]byte{
+			"a field that is cut off":    {0x0a, 0x7f},
+			"a tag that is cut off":      {0xff},
+			"rubbish":                    bytes.Repeat([]byte{0xff}, 100),
+			"field number 0":             {0x00, 0x00},
+			"the end of a group":         {0x0c},
+			"a name that is not UTF-8":   append(streamField(typeURL, streamCDS), streamField(names, "\xff")...),
+			"a type that is not UTF-8":   streamField(typeURL, "\xff"),
+			"a nonce that is not UTF-8":  append(streamField(typeURL, streamCDS), streamField(nonce, "\xff")...),
+			"a Node that is none":        append(streamField(typeURL, streamCDS), streamField(node, "\xff\xff")...),
+			"a locator that is none":     append(streamField(typeURL, streamCDS), streamField(locator, "\xff")...),
+			"no request, but no garbage": {},
+		} {
+			for _, served := range []bool{false, true} {
+				rpc := streamRaw(t, conn, v)
+				var got []byte
+				if served {
+					if err := rpc.SendMsg(good); err != nil {
+						t.Fatal(err)
+					}
+					if err := rpc.RecvMsg(&got); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := rpc.SendMsg(bad); err != nil {
+					t.Fatal(err)
+				}
+				if err := rpc.RecvMsg(&got); status.Code(err) != codes.InvalidArgument {
+					t.Errorf("%s (served: %v): the stream ended: %v", name, served, err)
+				}
+			}
+		}
+		check()
+	})
+}
+
+// Names and type URLs that are too long end the stream, and the origin does not
+// hear of them; the longest that are allowed are served.
+func TestInput_NamesAreBounded(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, true, "TENDER_MAX_NAME_BYTES=100B")
+		check := streamOther(t, o, r.conn())
+		longest, tooLong := strings.Repeat("n", 100), strings.Repeat("n", 101)
+		o.Put(streamRoute(longest, "x"))
+		for _, tc := range []struct {
+			typeURL, name string
+			code          codes.Code
+		}{
+			{streamRDS, longest, codes.OK},
+			{streamRDS, tooLong, codes.InvalidArgument},
+			{"type.googleapis.com/" + tooLong, "a", codes.InvalidArgument},
+			{streamRDS, "", codes.InvalidArgument}, // only types that nobody knows may have an empty name (B.22)
+			{streamCDS, "", codes.InvalidArgument},
+		} {
+			c := r.client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(tc.typeURL, tc.name)
+			if tc.code == codes.OK {
+				streamTake(t, c, tc.typeURL, tc.name)
+			} else {
+				streamEnd(t, c, tc.code)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := o.State(); !s.Subscribed(streamRDS, longest, "other") || len(s.Names(streamCDS)) > 0 {
+			t.Errorf("the origin was asked for %.200q", s.Names(streamRDS))
+		}
+		check()
+	})
+}
+
+// A stream may name a bounded number of names, over all its types. One that
+// names more is ended, and the origin is not asked for what was over the bound.
+func TestInput_TooManyNames(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, true, "TENDER_MAX_NAMES=3")
+		check := streamOther(t, o, r.conn())
+		for _, name := range []string{"a", "b", "c"} {
+			o.Put(streamRoute(name, "x"))
+		}
+		c := r.client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "a", "b", "a") // one that is said twice counts once
+		c.Subscribe(streamRDS, "c")
+		seen := 0
+		for seen < 3 {
+			r := c.Recv(t.Context())
+			c.Ack(r)
+			seen += len(r.Resources)
+		}
+		c.Unsubscribe(streamRDS, "a")
+		o.Put(relaytest.Endpoints("e"))
+		c.Subscribe(streamEDS, "e") // three again
+		streamTake(t, c, streamEDS, "e")
+		c.Subscribe(streamLDS, "l")
+		streamEnd(t, c, codes.ResourceExhausted)
+
+		c = r.client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, "a", "b", "c", "d")
+		streamEnd(t, c, codes.ResourceExhausted)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := o.State().Type(streamCDS).Requests; n > 0 {
+			t.Errorf("the origin got %d requests for what is over the bound", n)
+		}
+		check()
+	})
+}
+
+// A view has a bounded number of types. Who asks for one more is ended; types
+// that are there are served, and those of the specification always are, or one
+// client could shut out all others.
+func TestInput_TooManyTypes(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, true, "TENDER_MAX_TYPES=3")
+		check := streamOther(t, o, r.conn()) // the first type
+		typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/acme.T", i) }
+		c := r.client(relaytest.ClientOptions{Variant: v})
+		for i := range 3 {
+			o.Set(typeURL(i), "a", relaytest.Opaque(typeURL(i), "a", nil), "1")
+			c.Subscribe(typeURL(i), "a")
+			if i < 2 {
+				streamTake(t, c, typeURL(i), "a")
+			}
+		}
+		streamEnd(t, c, codes.ResourceExhausted)
+		c = r.client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(typeURL(1), "a")
+		streamTake(t, c, typeURL(1), "a")
+		o.Put(relaytest.Cluster("a"))
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "a")
+		check()
+	})
+}
+
+// A stream on which no request comes is ended.
+func TestInput_ASilentStreamIsEnded(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, true, "TENDER_FIRST_REQUEST_TIMEOUT=7s")
+		conn := r.conn()
+		check := streamOther(t, o, conn)
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		time.Sleep(6900 * time.Millisecond)
+		synctest.Wait()
+		if n := r.Streams(); n != 2 {
+			t.Errorf("%d streams before the time is up, want 2", n)
+		}
+		began := time.Now()
+		streamEnd(t, c, codes.DeadlineExceeded)
+		if d := time.Since(began); d > 200*time.Millisecond {
+			t.Errorf("the stream ended %v late", d)
+		}
+		time.Sleep(time.Hour) // one that spoke once may be silent
+		check()
+	})
+}
+
+// Over the limit of streams a new one is refused; one that ends makes room.
+func TestInput_TooManyStreams(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, true, "TENDER_MAX_STREAMS=2")
+		conn := r.conn()
+		check := streamOther(t, o, conn)
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "other")
+		streamTake(t, c, streamRDS, "other")
+		more := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		more.Subscribe(streamRDS, "other")
+		streamEnd(t, more, codes.ResourceExhausted)
+		c.Close()
+		synctest.Wait()
+		more = relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		more.Subscribe(streamRDS, "other")
+		streamTake(t, more, streamRDS, "other")
+		check()
+	})
+}
+
+// A request over the limit of bytes ends its stream before it is read.
+func TestInput_TooLargeARequest(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		conn := start(t, o, true, "TENDER_MAX_REQUEST_BYTES=4KiB").conn()
+		check := streamOther(t, o, conn)
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		var names []string
+		for i := range 1000 {
+			names = append(names, fmt.Sprint("name", i))
+		}
+		c.Subscribe(streamRDS, names...)
+		streamEnd(t, c, codes.ResourceExhausted)
+		check()
+	})
+}
+
+// Fields that nobody knows yet are no error in a request.
+func TestInput_UnknownFieldsAreNoError(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(streamRoute("a", "x"))
+		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		unknown := protowire.AppendVarint(protowire.AppendTag(streamField(4242, "later"), 4243, protowire.VarintType), 1)
+		req := streamRequest(v, streamRDS, "", "a")
+		req.ProtoReflect().SetUnknown(unknown)
+		node := proto.CloneOf(relaytest.EnvoyNode("n"))
+		node.ProtoReflect().SetUnknown(unknown)
+		switch req := req.(type) {
+		case *discoverypb.DiscoveryRequest:
+			req.Node = node
+		case *discoverypb.DeltaDiscoveryRequest:
+			req.Node = node
+		}
+		c.Send(req)
+		streamTake(t, c, streamRDS, "a")
+	})
+}

@@ -1,0 +1,165 @@
+package relay_test
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// Short names of what these tests ask for.
+const (
+	streamCDS = relaytest.ClusterType
+	streamEDS = relaytest.EndpointType
+	streamLDS = relaytest.ListenerType
+	streamRDS = relaytest.RouteType
+)
+
+// streamBubble runs a test with an origin in memory, where hours pass at once.
+func streamBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})) })
+}
+
+// streamEach does so for each variant of the protocol.
+func streamEach(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v relaytest.Variant)) {
+	t.Helper()
+	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
+		t.Run(v.String(), func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) { f(t, o, v) })
+		})
+	}
+}
+
+// streamQuiet fails the test if the client is sent anything within d, in a
+// bubble.
+func streamQuiet(t *testing.T, c *relaytest.Client, d time.Duration) {
+	t.Helper()
+	time.Sleep(d) // of the bubble: no time at all
+	synctest.Wait()
+	if r := c.TryRecv(); r != nil {
+		t.Fatalf("%v was sent %v, want nothing for %v", c, r, d)
+	}
+}
+
+// streamNext returns what the client is sent at once, in a bubble.
+func streamNext(t *testing.T, c *relaytest.Client) *relaytest.Response {
+	t.Helper()
+	synctest.Wait()
+	r := c.TryRecv()
+	if r == nil {
+		t.Fatalf("%v was sent nothing, want a response at once", c)
+	}
+	return r
+}
+
+// streamTake receives a response, accepts it, and checks which resources it has.
+func streamTake(t *testing.T, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
+	t.Helper()
+	r := c.Recv(t.Context())
+	streamHas(t, r, typeURL, names...)
+	c.Ack(r)
+	return r
+}
+
+// streamHas checks the type and the resources of a response.
+func streamHas(t *testing.T, r *relaytest.Response, typeURL string, names ...string) {
+	t.Helper()
+	got := r.Names()
+	slices.Sort(got)
+	if r.TypeURL != typeURL || !slices.Equal(got, names) {
+		t.Fatalf("got %v, want %v of %s", r, names, typeURL)
+	}
+}
+
+// streamEnd waits until the client's stream has ended, and checks its status.
+func streamEnd(t *testing.T, c *relaytest.Client, want codes.Code) {
+	t.Helper()
+	if err := c.WaitEnd(t.Context()); status.Code(err) != want {
+		t.Fatalf("%v ended: %v, want %v", c, err, want)
+	}
+}
+
+// streamRoute is a route under which nothing but its one domain differs.
+func streamRoute(name, domain string) proto.Message {
+	return relaytest.Route(name, []string{domain}, "cluster")
+}
+
+// streamRequest is a request of a type by hand. A SotW one lists names as they
+// are, a Delta one subscribes to them.
+func streamRequest(v relaytest.Variant, typeURL, nonce string, names ...string) proto.Message {
+	if v == relaytest.SotW {
+		return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}
+	}
+	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: names}
+}
+
+// streamSotW is a SotW request with the Node of a client.
+func streamSotW(r *discoverypb.DiscoveryRequest) *discoverypb.DiscoveryRequest {
+	r.Node = relaytest.EnvoyNode("client")
+	return r
+}
+
+// A streamLog keeps the log of a relay that was started with it in place of the
+// test.
+type streamLog struct {
+	testing.TB
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (l *streamLog) Output() io.Writer { return l }
+
+func (l *streamLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+// count returns how many times the log has a text.
+func (l *streamLog) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.buf.Bytes(), []byte(text))
+}
+
+// streamBytes is a codec of messages that are bytes, whatever they are.
+type streamBytes struct{}
+
+func (streamBytes) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (streamBytes) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+func (streamBytes) Name() string { return "proto" }
+
+// streamRaw opens an aggregated stream on which messages are bytes.
+func streamRaw(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) grpc.ClientStream {
+	t.Helper()
+	method := discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
+	if v == relaytest.Delta {
+		method = discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
+	}
+	rpc, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
+		grpc.ForceCodecV2(streamBytes{}), grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rpc
+}

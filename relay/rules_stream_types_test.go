@@ -1,0 +1,322 @@
+package relay_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+const streamAcmeType = "type.googleapis.com/acme.Foo"
+
+// A response carries the type URL of the request that it serves, for every type
+// of the specification.
+func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T) {
+	types := []string{
+		relaytest.ListenerType, relaytest.RouteType, relaytest.ScopedRouteType, relaytest.VirtualHostType,
+		relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, relaytest.RuntimeType,
+		relaytest.ExtensionConfigType,
+	}
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, typeURL := range types {
+			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", nil), "1")
+		}
+		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		for _, typeURL := range types {
+			c.Subscribe(typeURL, "a")
+			r := streamTake(t, c, typeURL, "a")
+			if got := r.Resources[0].Body.GetTypeUrl(); got != typeURL {
+				t.Errorf("a resource of %s is a %s", typeURL, got)
+			}
+		}
+	})
+}
+
+// An unknown type is relayed like any partial one, byte for byte, to both
+// variants.
+func TestR002_UnknownTypesAreRelayed(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		a, b := relaytest.Opaque(streamAcmeType, "a", []byte{0, 255, 1}), relaytest.Opaque(streamAcmeType, "b", nil)
+		o.Set(streamAcmeType, "a", a, "1")
+		o.Set(streamAcmeType, "b", b, "1")
+		r := start(t, o, true)
+		all := r.client(relaytest.ClientOptions{Variant: v})
+		all.Subscribe(streamAcmeType)
+		streamTake(t, all, streamAcmeType, "a", "b")
+		one := r.client(relaytest.ClientOptions{Variant: v})
+		one.Subscribe(streamAcmeType, "a")
+		streamTake(t, one, streamAcmeType, "a")
+		for _, c := range []*relaytest.Client{all, one} {
+			if got, want := c.State().Digest(streamAcmeType, "a"), relaytest.DigestOf(a); got != want {
+				t.Errorf("%v has %v, want %v", c, got, want)
+			}
+		}
+		// Partial: what changes comes alone, also in SotW.
+		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", []byte("new")), "2")
+		streamTake(t, all, streamAcmeType, "a")
+	})
+}
+
+// The relay validates no payload: what PGV forbids reaches the client, and the
+// origin is told that all is well.
+func TestR003_PayloadsAreNotValidated(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		bad := &clusterpb.Cluster{Name: "bad", ConnectTimeout: durationpb.New(-time.Second)}
+		if bad.Validate() == nil {
+			t.Fatal("the cluster is valid, so it shows nothing")
+		}
+		o.Put(bad)
+		o.Set(streamCDS, "rubbish", &anypb.Any{TypeUrl: streamCDS, Value: []byte{0xff, 0xff}}, "1")
+		c := start(t, o, true).client(relaytest.ClientOptions{})
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "bad", "rubbish")
+		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(streamCDS).ACKs == 1 })
+		if n := o.State().Type(streamCDS).NACKs; n != 0 {
+			t.Errorf("the relay refused %d responses", n)
+		}
+	})
+}
+
+// The bytes of a payload reach every client as the origin sent them: unknown
+// fields, their order, encodings that no encoder would choose.
+func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
+	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
+	odd = protowire.AppendString(odd, "unknown, and before the name")
+	odd = protowire.AppendTag(odd, 1, protowire.BytesType)
+	odd = protowire.AppendString(odd, "odd")
+	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint in more bytes than it needs
+	want := &anypb.Any{TypeUrl: streamCDS, Value: odd}
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Set(streamCDS, "odd", want, "1")
+		r := start(t, o, true)
+		for _, names := range [][]string{{"*"}, {"odd"}} {
+			c := r.client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(streamCDS, names...)
+			got := c.Recv(t.Context()).Resources[0].Body
+			if !slices.Equal(got.GetValue(), odd) {
+				t.Errorf("subscribed to %v: got % x, want % x", names, got.GetValue(), odd)
+			}
+		}
+	})
+}
+
+// An origin that lists a name twice is refused, and what was served stays.
+func TestR005_AResponseWithANameTwiceIsRefused(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Listener("a", "routes"))
+		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamLDS, "*")
+		streamTake(t, c, streamLDS, "a")
+		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = true })
+		o.Put(relaytest.Listener("a", "other"))
+		o.WaitFor(t.Context(), "the NACK", func(s *relaytest.OriginState) bool { return s.Type(streamLDS).NACKs == 1 })
+		streamQuiet(t, c, time.Minute)
+		late := c.State()
+		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = false })
+		if got := late.Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
+			t.Errorf("the client has %v", got)
+		}
+		o.Put(relaytest.Listener("a", "third"))
+		streamTake(t, c, streamLDS, "a")
+	})
+}
+
+// Both aggregated variants read the same content.
+func TestR006_VariantsServeTheSameContent(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	for i := range 10 {
+		o.Put(relaytest.Cluster(fmt.Sprint("c", i)), relaytest.Endpoints(fmt.Sprint("c", i), "127.0.0.1:80"))
+	}
+	r := start(t, o, false)
+	conn := r.conn() // both on one connection
+	var clients []*relaytest.Client
+	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+		c.Subscribe(streamCDS)
+		c.Subscribe(streamEDS, "c3", "c4")
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[streamCDS]) == 10 && len(s[streamEDS]) == 2 })
+		clients = append(clients, c)
+	}
+	sotw, delta := clients[0].State(), clients[1].State()
+	for _, typeURL := range []string{streamCDS, streamEDS} {
+		if !sotw.SameContent(delta, typeURL) {
+			t.Errorf("%s: the variants differ: %v and %v", typeURL, sotw[typeURL], delta[typeURL])
+		}
+	}
+	if !delta.SameContent(o.Resources(), streamCDS) {
+		t.Errorf("clusters differ from the origin's: %v", delta[streamCDS])
+	}
+}
+
+// On an aggregated stream a request without a type ends that stream, and no
+// other.
+func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, true)
+		conn := r.conn()
+		other := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		other.Subscribe(streamCDS, "*")
+		streamTake(t, other, streamCDS, "a")
+		for _, served := range []bool{false, true} {
+			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+			if served {
+				c.Subscribe(streamCDS, "*")
+				streamTake(t, c, streamCDS, "a")
+			}
+			c.Subscribe("")
+			streamEnd(t, c, codes.InvalidArgument)
+		}
+		o.Put(relaytest.Cluster("b"))
+		if got := other.Recv(t.Context()); !slices.Contains(got.Names(), "b") {
+			t.Errorf("the other client was sent %v, want b", got)
+		}
+	})
+}
+
+// Each type of a stream is a conversation of its own: a refusal of one changes
+// nothing for the others.
+func TestR011_TypesOfAStreamAreApart(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
+		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, "*")
+		clusters := c.Recv(t.Context())
+		c.Subscribe(streamRDS, "r")
+		routes := c.Recv(t.Context()) // although the clusters are not answered yet
+		streamHas(t, routes, streamRDS, "r")
+		c.Nack(clusters, "no")
+		c.Ack(routes)
+		o.Put(streamRoute("r", "2"))
+		routes = streamTake(t, c, streamRDS, "r")
+
+		// The nonce of one type means nothing for another: this neither ACKs the
+		// clusters nor the route.
+		o.Put(relaytest.Cluster("a", "service"))
+		clusters = c.Recv(t.Context())
+		streamHas(t, clusters, streamCDS, "a")
+		names := map[relaytest.Variant][]string{relaytest.SotW: {"*"}}[v]
+		c.Send(streamRequest(v, streamCDS, routes.Nonce, names...))
+		o.Put(relaytest.Cluster("a", "other"))
+		streamQuiet(t, c, 2*time.Second)
+		c.Ack(clusters)
+		streamHas(t, streamNext(t, c), streamCDS, "a")
+	})
+}
+
+// However many clients and node groups there are, the origin sees one
+// connection.
+func TestR014_OneConnectionToTheOrigin(t *testing.T) {
+	const connections, streams, groups = 5, 200, 8
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	r := start(t, o, false, "TENDER_NODE_GROUP_BY=cluster")
+	var clients []*relaytest.LightClient
+	for range connections {
+		conn := r.conn()
+		for i := range streams {
+			node := relaytest.EnvoyNode("n")
+			node.Cluster = fmt.Sprint("group", i%groups)
+			c := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
+			c.Subscribe(streamCDS, "*")
+			clients = append(clients, c)
+		}
+	}
+	for _, c := range clients {
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") })
+	}
+	s := o.State()
+	if s.Connections != 1 || len(s.Streams) != groups {
+		t.Errorf("the origin sees %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
+	}
+}
+
+// The Node of a stream's first request counts for all of it: other types without
+// one are served from the same group.
+func TestR016_TheFirstNodeCountsForTheStream(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		mine := o.For(func(n *corepb.Node) bool { return n.GetCluster() == "mine" })
+		mine.Put(relaytest.Cluster("my"), relaytest.Endpoints("my", "127.0.0.1:1"))
+		o.Put(relaytest.Cluster("other"), relaytest.Endpoints("my", "127.0.0.1:2"))
+		node := relaytest.EnvoyNode("n")
+		node.Cluster = "mine"
+		c := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster").client(relaytest.ClientOptions{Variant: v, Node: node})
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "my")
+		c.Subscribe(streamEDS, "my") // the client sends the Node only once
+		streamTake(t, c, streamEDS, "my")
+		if !c.State().SameContent(mine.Resources(), streamEDS) {
+			t.Errorf("the endpoints are those of another group: %v", c.State()[streamEDS])
+		}
+	})
+}
+
+// A client that repeats its Node in every request, as Envoy does, is neither
+// grouped nor answered anew.
+func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
+		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v, NodeAlways: true})
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "a")
+		c.Subscribe(streamEDS, "a")
+		streamTake(t, c, streamEDS, "a")
+		streamQuiet(t, c, time.Minute)
+		for i := range 5 {
+			o.Put(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", i+2)))
+			streamTake(t, c, streamEDS, "a")
+		}
+		if n := len(o.State().Streams); n != 1 {
+			t.Errorf("the origin saw %d streams, want 1", n)
+		}
+	})
+}
+
+// A later Node that belongs to another group ends the stream, and the client gets
+// the new group's set when it returns; one of the same group changes nothing.
+func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "b" }).Put(relaytest.Cluster("for-b"))
+		o.Put(relaytest.Cluster("for-a"))
+		node := relaytest.EnvoyNode("n")
+		node.Cluster = "a"
+		r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster")
+		c := r.client(relaytest.ClientOptions{Variant: v, Node: node})
+		c.Subscribe(streamCDS, "*")
+		first := streamTake(t, c, streamCDS, "for-a")
+
+		again := func(change func(*corepb.Node)) {
+			n := proto.CloneOf(node)
+			change(n)
+			switch req := streamRequest(v, streamCDS, first.Nonce, "*").(type) {
+			case *discoverypb.DiscoveryRequest:
+				req.Node, req.VersionInfo = n, first.Version
+				c.Send(req)
+			case *discoverypb.DeltaDiscoveryRequest:
+				req.Node, req.ResourceNamesSubscribe = n, nil
+				c.Send(req)
+			}
+		}
+		again(func(n *corepb.Node) { n.Extensions = []*corepb.Extension{{Name: "more"}} })
+		again(func(n *corepb.Node) { n.Id = "renamed" })
+		streamQuiet(t, c, time.Minute)
+		again(func(n *corepb.Node) { n.Cluster = "b" })
+		streamEnd(t, c, codes.Unavailable)
+
+		node.Cluster = "b"
+		c.Reconnect(r.conn())
+		got := c.Recv(t.Context())
+		streamHas(t, got, streamCDS, "for-b")
+	})
+}
