@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,37 +85,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Views == nil {
 		return Config{}, errors.New("downstream: Views is nil")
 	}
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.AckWait, 5 * time.Second},
-		{&c.SendStall, time.Minute},
-		{&c.ColdWait, 10 * time.Second},
-		{&c.FirstRequestTimeout, 10 * time.Second},
-		{&c.MassDeleteHold, 10 * time.Minute},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	for _, d := range []struct {
-		field *int
-		value int
-	}{
-		{&c.ResponseBytes, 1 << 20},
-		{&c.MaxStreams, 50_000},
-		{&c.MaxNames, 100_000},
-		{&c.MaxNameBytes, 4 << 10},
-		{&c.MaxTypes, 64},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	if c.Identifier == "" {
-		c.Identifier = "tender"
-	}
+	c.AckWait = cmp.Or(c.AckWait, 5*time.Second)
+	c.SendStall = cmp.Or(c.SendStall, time.Minute)
+	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
+	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
+	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
+	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
+	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
+	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
+	c.MaxTypes = cmp.Or(c.MaxTypes, 64)
+	c.Identifier = cmp.Or(c.Identifier, "tender")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

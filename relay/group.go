@@ -41,8 +41,9 @@ type groups struct {
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	mu    sync.Mutex
-	byKey map[string]*group
+	mu     sync.Mutex
+	byKey  map[string]*group
+	closed bool // wait was called
 }
 
 // A group is the nodes that the origin tells the same.
@@ -83,8 +84,13 @@ func (g *groups) start(ctx context.Context) {
 	close(g.started)
 }
 
-// wait returns when no view is kept any more.
-func (g *groups) wait() { g.views.Wait() }
+// wait returns when no view is kept any more, and none will be.
+func (g *groups) wait() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.views.Wait()
+}
 
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
@@ -92,6 +98,9 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	key, upstream := g.sort(n)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		return downstream.Group{}, status.Error(codes.Unavailable, "the relay has stopped")
+	}
 	gr := g.byKey[key]
 	if gr == nil {
 		if len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,31 +66,13 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Targets) == 0 {
 		return Config{}, errors.New("upstream: no target")
 	}
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.Keepalive, 330 * time.Second},
-		{&c.Linger, 5 * time.Minute},
-		{&c.WildcardLinger, 15 * time.Minute},
-		{&c.MassDeleteHold, 10 * time.Minute},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	for _, d := range []struct {
-		field *int
-		value int
-	}{
-		{&c.MaxResponseBytes, 256 << 20},
-		{&c.MaxLingering, 100_000},
-		{&c.MaxLingeringBytes, 512 << 20},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
+	c.Keepalive = cmp.Or(c.Keepalive, 330*time.Second)
+	c.Linger = cmp.Or(c.Linger, 5*time.Minute)
+	c.WildcardLinger = cmp.Or(c.WildcardLinger, 15*time.Minute)
+	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
+	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 256<<20)
+	c.MaxLingering = cmp.Or(c.MaxLingering, 100_000)
+	c.MaxLingeringBytes = cmp.Or(c.MaxLingeringBytes, 512<<20)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
