@@ -117,14 +117,14 @@ func (h *Head) Absent(e *Entry) bool {
 	return e != nil && e.Resource == nil && h.Connected && e.epoch == h.epoch
 }
 
-// memoSlots is how many different values a type keeps for its readers. Most
+// SharedSlots is how many different values a type keeps for its readers. Most
 // streams are at the same position, or at the one before.
-const memoSlots = 4
+const SharedSlots = 4
 
 // memo holds values that readers of one version of a type share, such as encoded
 // responses.
 type memo struct {
-	slots [memoSlots]atomic.Pointer[memoized]
+	slots [SharedSlots]atomic.Pointer[memoized]
 }
 
 type memoized struct {
@@ -134,12 +134,13 @@ type memoized struct {
 
 // Shared returns the value that another reader of this very version of the type
 // made under the same key, or else makes it. Several readers may make it at
-// once; one of the values is kept. A value must not be modified.
-func (t *Type) Shared(key any, slot Seq, make func() any) any {
+// once; one of the values is kept, in the slot, until another takes its place. A
+// value must not be modified.
+func (t *Type) Shared(key any, slot int, make func() any) any {
 	if t.shared == nil {
 		return make()
 	}
-	at := &t.shared.slots[slot%memoSlots]
+	at := &t.shared.slots[slot%SharedSlots]
 	if m := at.Load(); m != nil && m.key == key {
 		return m.value
 	}

@@ -12,7 +12,7 @@ func TestSharedByKey(t *testing.T) {
 	o.put(Members, "a", "1", "x")
 	typ := o.typ()
 	made := 0
-	get := func(typ *Type, key any, slot Seq) int {
+	get := func(typ *Type, key any, slot int) int {
 		return typ.Shared(key, slot, func() any { made++; return made }).(int)
 	}
 	if got := get(typ, key{1}, 1); got != 1 {
@@ -58,7 +58,7 @@ func TestSharedConcurrently(t *testing.T) {
 		wg.Go(func() {
 			for j := range 500 {
 				key := (i + j) % 6
-				got := typ.Shared(key, Seq(key), func() any { return &value{key, int(made.Add(1))} }).(*value)
+				got := typ.Shared(key, key, func() any { return &value{key, int(made.Add(1))} }).(*value)
 				if got.key != key {
 					t.Errorf("key %d: got the value of key %d", key, got.key)
 				}
@@ -67,13 +67,13 @@ func TestSharedConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 	calls := 0
-	for key := range memoSlots {
-		first := typ.Shared(key, Seq(key), func() any { calls++; return &value{key: key} })
-		if again := typ.Shared(key, Seq(key), func() any { calls++; return &value{key: key} }); first != again {
+	for key := range SharedSlots {
+		first := typ.Shared(key, key, func() any { calls++; return &value{key: key} })
+		if again := typ.Shared(key, key, func() any { calls++; return &value{key: key} }); first != again {
 			t.Errorf("key %d: two readers, one after the other, got two values", key)
 		}
 	}
-	if calls > memoSlots {
-		t.Errorf("got %d values made for %d keys", calls, memoSlots)
+	if calls > SharedSlots {
+		t.Errorf("got %d values made for %d keys", calls, SharedSlots)
 	}
 }

@@ -217,7 +217,8 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 	if !s.begunAll {
 		k.removed = 0 // not looked at
 	}
-	got := t.Shared(k, k.sent, func() any {
+	slot := 1 + int(k.sent)%(cache.SharedSlots-1) // the first one is for complete sets
+	got := t.Shared(k, slot, func() any {
 		c := *s // positions move in a copy
 		w := c.newWriter(t)
 		c.members(w, h, limit)
