@@ -363,12 +363,13 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 // origin that takes streams and ends them; one that could not be reached is asked
 // as soon as it can be.
 func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next time.Time) {
-	switch {
-	case !now.Before(l.retryAt):
-	case !l.unconnected:
-		return l.retryAt
-	case !m.session.up(m.target):
-		return earlier(l.retryAt, now.Add(connectedEvery))
+	if now.Before(l.retryAt) {
+		if !l.unconnected {
+			return l.retryAt
+		}
+		if !m.session.reachable() {
+			return earlier(l.retryAt, now.Add(connectedEvery))
+		}
 	}
 	if r == main {
 		m.target = m.session.target()

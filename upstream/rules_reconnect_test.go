@@ -220,3 +220,22 @@ func TestB5_NoDemandIsLost(t *testing.T) {
 		}
 	})
 }
+
+// An origin that could not be reached is asked again within seconds of its return,
+// however long it was away: waiting spares origins that end streams, and nobody
+// else (R135).
+func TestR135_LostConnectionIsNotWaitedOut(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		r.view.Watch().Subscribe(endpoints, []string{"a"})
+		r.pass(time.Second)
+		for _, away := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour} {
+			r.Stop()
+			r.pass(away)
+			r.put(endpoints, fmt.Sprintf("a@%v", away))
+			r.Restart()
+			r.pass(3 * time.Second)
+			r.expect("named, 3s after "+away.String(), r.named(endpoints), fmt.Sprintf("a@%v", away))
+		}
+	})
+}

@@ -162,6 +162,19 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 // target returns the index of the target in use.
 func (s *Session) target() int { return int(s.active.Load()) }
 
+// reachable makes a target to which there is a connection the one in use, the
+// present one first, and reports whether there is one.
+func (s *Session) reachable() bool {
+	active := s.target()
+	for i := range s.conns {
+		if next := (active + i) % len(s.conns); s.up(next) {
+			s.active.CompareAndSwap(int64(active), int64(next))
+			return true
+		}
+	}
+	return false
+}
+
 // failed moves on to the next target, unless another view has done so already.
 func (s *Session) failed(target int) {
 	next := (target + 1) % len(s.conns)

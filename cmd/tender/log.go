@@ -10,11 +10,19 @@ import (
 // Without a format it writes text for a person at a terminal, and JSON for
 // whatever else reads it.
 func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	if format == "text" || format == "" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// readable writes durations as "1.5s" in JSON too, where slog writes nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
+	return a
 }
 
 // isTerminal reports whether w is a terminal, or another character device:

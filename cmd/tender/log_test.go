@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestNewLogger(t *testing.T) {
@@ -49,5 +50,16 @@ func TestIsTerminal(t *testing.T) {
 	}
 	if isTerminal(&bytes.Buffer{}) {
 		t.Error("a buffer is taken for a terminal")
+	}
+}
+
+// TestDurationsAreReadable: nobody reads nanoseconds at three in the morning.
+func TestDurationsAreReadable(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		var out strings.Builder
+		newLogger(&out, slog.LevelInfo, format).Info("again", slog.Duration("retry_in", 1500*time.Millisecond))
+		if !strings.Contains(out.String(), "1.5s") {
+			t.Errorf("format %s: got %q, want 1.5s in it", format, out.String())
+		}
 	}
 }
