@@ -79,6 +79,10 @@ type agent struct {
 	// forgetful: an Envoy before 1.22 keeps the first version that it saw of a
 	// resource, so what it says it holds proves nothing (B.3).
 	forgetful bool
+
+	// relists: an Envoy before 1.19 returns with all names that it holds in place of
+	// the wildcard that it had in Delta (C18).
+	relists bool
 }
 
 func agentOf(n *node) agent {
@@ -87,7 +91,10 @@ func agentOf(n *node) agent {
 		grpc:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
 	}
 	if v := n.GetUserAgentBuildVersion().GetVersion(); a.envoy && v != nil {
-		a.forgetful = v.GetMajorNumber() < 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() < 22
+		before := func(minor uint32) bool {
+			return v.GetMajorNumber() < 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() < minor
+		}
+		a.forgetful, a.relists = before(22), before(19)
 	}
 	return a
 }

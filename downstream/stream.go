@@ -218,6 +218,7 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 		delta:     s.delta,
 		wrap:      !s.delta && s.wrap && !wire.Known(typeURL),
 		forgetful: s.agent.forgetful,
+		relists:   s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
 		watch:     s.watch,
 		cfg:       s.cfg,
 		log:       s.log,

@@ -24,6 +24,7 @@ type subscription struct {
 	delta     bool
 	wrap      bool // SotW: resources go in their Resource message (B.19)
 	forgetful bool // what the client says it holds proves nothing (B.3)
+	relists   bool // in a first request, the names that it holds mean all (C18)
 	watch     *cache.Watch
 	cfg       *Config
 	log       *slog.Logger
@@ -136,6 +137,10 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		s.known, s.knownN = r.InitialVersions, len(r.InitialVersions)
 		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && s.legacyWildcard {
 			s.subscribeAll()
+		}
+		if s.relists && sameNames(r.Subscribe, r.InitialVersions) {
+			s.subscribeAll()
+			return
 		}
 	}
 	if len(r.Subscribe) > 0 {
@@ -360,6 +365,15 @@ func (s *subscription) unsentAdditions(t *cache.Type) (unsent bool, upTo cache.S
 		unsent = unsent || e.Present() && seq > n.sent
 	}
 	return unsent, min(upTo, s.scanned)
+}
+
+// sameNames reports whether texts are just the names of versions, and some.
+func sameNames(texts []string, versions map[string]string) bool {
+	missing := func(text string) bool {
+		_, ok := versions[text]
+		return !ok
+	}
+	return len(texts) > 0 && len(texts) == len(versions) && !slices.ContainsFunc(texts, missing)
 }
 
 func without(texts []string, text string) []string {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestInvariants runs random interleavings of changes at the origin, of
+// TestD4_Invariants runs random interleavings of changes at the origin, of
 // subscriptions, refusals, reconnects and stalls of clients, and of deaths of the
 // origin, against a model, and holds the relay to what must be true of each:
 //
@@ -29,14 +28,14 @@ import (
 //  4. uniqueness: checked by the clients on every response;
 //  5. versions: equal sets have equal version_info, and different ones different;
 //  7. order: a route never arrives before the cluster that it names, not even when
-//     changes are merged;
-//  8. isolation: nothing of one group reaches another;
+//     changes are merged, and a changed EDS cluster is followed by its endpoints;
+//  8. isolation: nothing of one group ever reaches another;
 //  9. upstream exactness: every response is answered once, and what is subscribed
 //     at the origin is what clients want, plus what lingers;
-//  10. byte identity.
+//  10. byte identity: whatever a client is sent, its origin has sent so.
 //
-// What a stalled client costs (11) is a test of its own.
-func TestInvariants(t *testing.T) {
+// What a stalled client costs (11) is a test of its own: TestC11.
+func TestD4_Invariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
 			behaviour: relaytest.Behaviour{
@@ -77,7 +76,7 @@ func (s step) String() string {
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
-			"put", "put", "put", "remove", "swap", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
+			"put", "put", "put", "remove", "swap", "warm", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
 			"reconnect", "pause", "resume", "refuse", "restart", "away", "pass", "check",
 		}).Draw(t, "what"),
 		client: rapid.IntRange(0, 3).Draw(t, "client"),
@@ -109,6 +108,7 @@ type scene struct {
 	existed  [2]map[string]bool          // type URL and name, by group
 	removed  [2]map[string]bool          // likewise
 	routed   map[relaytest.Digest]string // routes to the cluster that they name
+	owner    map[relaytest.Digest]int    // all that was ever put, by group
 	counter  int
 	out      io.Writer // of the relay's log; nil discards it
 }
@@ -163,7 +163,7 @@ func (sc *scene) run(s script) {
 	sc.contents[0] = sc.origin.Content
 	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
 	sc.existed, sc.removed = [2]map[string]bool{{}, {}}, [2]map[string]bool{{}, {}}
-	sc.routed = map[relaytest.Digest]string{}
+	sc.routed, sc.owner = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}
 	// These clients do not come back by themselves, as real ones would.
 	sc.relay = start(sc, sc.origin, true, "TENDER_COLD_WAIT=10m")
 	for group := range sc.contents {
@@ -207,15 +207,18 @@ func (sc *scene) join(v relaytest.Variant, group int) {
 func (sc *scene) guards() {
 	for n := range 3 {
 		sc.swap(0, n)
+		sc.warm(0, n)
+		sc.set(0, relaytest.EndpointType, warmName(n), relaytest.Endpoints(warmName(n), fmt.Sprintf("127.0.0.1:%d", n+1)))
 	}
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		sc.join(v, 0)
 		a := sc.clients[len(sc.clients)-1]
 		a.guard = true
 		a.want(relaytest.ClusterType, "*")
-		a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= 3 })
+		a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= 6 })
 		for n := range 3 {
 			a.want(relaytest.RouteType, fmt.Sprintf("swap%d", n))
+			a.want(relaytest.EndpointType, warmName(n))
 		}
 	}
 }
@@ -241,9 +244,24 @@ func (sc *scene) resource(group int, typeURL, name string) proto.Message {
 }
 
 func (sc *scene) put(group int, typeURL, name string) {
-	sc.existed[group][typeURL+"/"+name] = true
-	sc.contents[group].Set(typeURL, name, sc.resource(group, typeURL, name), "")
+	sc.set(group, typeURL, name, sc.resource(group, typeURL, name))
 }
+
+func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
+	sc.existed[group][typeURL+"/"+name] = true
+	sc.owner[relaytest.DigestOf(msg)] = group
+	sc.contents[group].Set(typeURL, name, msg, "")
+}
+
+// warm changes an EDS cluster, whose endpoints stay as they are.
+func (sc *scene) warm(group, n int) {
+	sc.counter++
+	c := relaytest.Cluster(warmName(n))
+	c.AltStatName = fmt.Sprintf("g%d-%d", group, sc.counter)
+	sc.set(group, relaytest.ClusterType, warmName(n), c)
+}
+
+func warmName(n int) string { return fmt.Sprintf("warm%d", n%3) }
 
 func (sc *scene) remove(group int, typeURL, name string) {
 	sc.removed[group][typeURL+"/"+name] = true
@@ -260,6 +278,8 @@ func (sc *scene) step(st step) {
 		sc.remove(group, typeURL, n)
 	case "swap":
 		sc.swap(group, st.n)
+	case "warm":
+		sc.warm(0, st.n)
 	case "subscribe":
 		a.want(typeURL, n)
 	case "wildcard":
@@ -309,12 +329,10 @@ func (sc *scene) swap(group, n int) {
 			old = append(old, have)
 		}
 	}
-	sc.existed[group][relaytest.ClusterType+"/"+fresh] = true
-	sc.contents[group].Put(relaytest.StaticCluster(fresh, "127.0.0.1:80"))
+	sc.set(group, relaytest.ClusterType, fresh, relaytest.StaticCluster(fresh, "127.0.0.1:80"))
 	to := relaytest.Route(route, []string{"*"}, fresh)
-	sc.existed[group][relaytest.RouteType+"/"+route] = true
 	sc.routed[relaytest.DigestOf(to)] = fresh
-	sc.contents[group].Put(to)
+	sc.set(group, relaytest.RouteType, route, to)
 	for _, name := range old {
 		sc.remove(group, relaytest.ClusterType, name)
 	}
@@ -341,199 +359,5 @@ func (a *actor) resume() {
 	if a.paused {
 		a.paused = false
 		a.Resume()
-	}
-}
-
-// settled is how long it may take until the relay is sure of everything: two
-// sweeps and the hold of a deletion between them.
-const settled = 20 * time.Minute
-
-func (sc *scene) check() {
-	refused := false
-	for _, a := range sc.clients {
-		a.resume()
-	}
-	time.Sleep(settled)
-	synctest.Wait()
-	for _, a := range sc.clients {
-		a.mu.Lock()
-		a.refuse = false
-		skip := a.refused
-		a.refused = false
-		a.mu.Unlock()
-		if refused = refused || skip; !skip {
-			sc.converged(a)
-		}
-	}
-	if refused {
-		// What was refused is not sent again: something new is.
-		for g, c := range sc.contents {
-			for typeURL, names := range c.Resources() {
-				for n := range names {
-					if !strings.HasPrefix(n, "swap") {
-						sc.put(g, typeURL, n)
-					}
-				}
-			}
-			sc.swap(g, 0)
-			sc.swap(g, 1)
-			sc.swap(g, 2)
-		}
-		time.Sleep(settled)
-		synctest.Wait()
-		for _, a := range sc.clients {
-			sc.converged(a)
-		}
-	}
-	sc.quiet()
-	sc.history()
-	sc.upstream()
-}
-
-// converged holds a client's state to the origin's (1, 8, 10).
-func (sc *scene) converged(a *actor) {
-	origin, got := sc.contents[a.group].Resources(), a.State()
-	for _, typeURL := range sceneTypes {
-		full := a.variant == relaytest.Delta || fullState(typeURL)
-		for n, want := range origin[typeURL] {
-			wanted := a.wants[typeURL][n] || a.wants[typeURL]["*"]
-			if have, ok := got[typeURL][n]; wanted && (!ok || have.Digest != want.Digest) {
-				sc.Errorf("%v: %s %s is %v, the origin has %v", a, typeURL, n, have, want)
-			}
-		}
-		for n := range got[typeURL] {
-			_, there := origin[typeURL][n]
-			named := a.wants[typeURL][n]
-			if never := sc.silent && named; !there && full && !never {
-				sc.Errorf("%v: has %s %s, which the origin has not", a, typeURL, n)
-			}
-			if !named && !a.wants[typeURL]["*"] {
-				sc.Errorf("%v: has %s %s, which it does not want", a, typeURL, n)
-			}
-		}
-	}
-}
-
-// quiet shows that nothing is sent while nothing happens (3).
-func (sc *scene) quiet() {
-	before := make([]int, len(sc.clients))
-	for i, a := range sc.clients {
-		before[i] = len(a.Responses())
-	}
-	time.Sleep(time.Hour)
-	synctest.Wait()
-	for i, a := range sc.clients {
-		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
-			sc.Errorf("%v: sent without need: %v", a, sent)
-		}
-	}
-}
-
-// history looks at all that was ever sent (2, 5, 7).
-func (sc *scene) history() {
-	versions := map[string]string{} // version_info to content
-	for _, a := range sc.clients {
-		clusters := map[string]bool{}
-		had := map[string][]string{} // by type: the last full set
-		seen := map[string]bool{}    // type URL and name
-		for _, r := range a.Responses() {
-			for _, n := range r.Removed {
-				if seen[r.TypeURL+"/"+n] { // else it was told that there is none
-					sc.lost(a, r.TypeURL, n)
-				}
-			}
-			if r.SotW() && fullState(r.TypeURL) {
-				sc.sameVersion(versions, r)
-				for _, n := range had[r.TypeURL] {
-					if !slices.Contains(r.Names(), n) && !a.left[r.TypeURL+"/"+n] && !a.left[r.TypeURL+"/*"] {
-						sc.lost(a, r.TypeURL, n)
-					}
-				}
-				had[r.TypeURL] = r.Names()
-			}
-			for _, res := range r.Resources {
-				seen[r.TypeURL+"/"+res.Name] = true
-				clusters[res.Name] = clusters[res.Name] || r.TypeURL == relaytest.ClusterType
-				if to := sc.routed[res.Digest]; a.guard && to != "" && !clusters[to] {
-					sc.Errorf("%v: route %s names cluster %s, which it was not sent", a, res.Name, to)
-				}
-			}
-		}
-	}
-}
-
-// lost is told of each resource that a client lost.
-func (sc *scene) lost(a *actor, typeURL, n string) {
-	key := typeURL + "/" + n
-	if sc.existed[a.group][key] && !sc.removed[a.group][key] {
-		sc.Errorf("%v: lost %s %s, which the origin never removed", a, typeURL, n)
-	}
-}
-
-func (sc *scene) sameVersion(versions map[string]string, r *relaytest.Response) {
-	_, version, marked := strings.Cut(r.Version, "~")
-	if !marked {
-		version = r.Version
-	}
-	is := content(r)
-	if was, known := versions[version]; known && was != is {
-		sc.Errorf("version %s stands for two sets: %q and %q", version, was, is)
-	}
-	versions[version] = is
-}
-
-func fullState(typeURL string) bool {
-	return typeURL == relaytest.ClusterType || typeURL == relaytest.ListenerType
-}
-
-func content(r *relaytest.Response) string {
-	var parts []string
-	for _, res := range r.Resources {
-		parts = append(parts, res.Name+"="+res.Digest.String())
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, " ")
-}
-
-// upstream holds the relay to its duties as a client of the origin (9).
-func (sc *scene) upstream() {
-	state := sc.origin.State()
-	for _, typeURL := range sceneTypes {
-		for _, st := range state.Open() {
-			if n := st.Type(typeURL).Unanswered(); n != 0 {
-				sc.Errorf("%d responses of %s were not answered", n, typeURL)
-			}
-		}
-		wanted := map[string]bool{}
-		for _, a := range sc.clients {
-			for n := range a.wants[typeURL] {
-				wanted[n] = true
-			}
-		}
-		for n := range wanted {
-			if !slices.Contains(state.Names(typeURL), n) {
-				sc.Errorf("%s %s is wanted and not subscribed at the origin: %v", typeURL, n, state.Names(typeURL))
-			}
-		}
-		for _, n := range state.Names(typeURL) {
-			if !wanted[n] {
-				sc.Errorf("%s %s is subscribed at the origin, and nobody wanted it for an hour", typeURL, n)
-			}
-		}
-	}
-}
-
-// leave ends all clients; after the longest linger nothing is subscribed any more.
-func (sc *scene) leave() {
-	for _, a := range sc.clients {
-		a.Close()
-		a.wants = nil
-	}
-	time.Sleep(time.Hour)
-	synctest.Wait()
-	for _, typeURL := range sceneTypes {
-		if names := sc.origin.State().Names(typeURL); len(names) > 0 {
-			sc.Errorf("%s: %v are still subscribed at the origin", typeURL, names)
-		}
 	}
 }

@@ -258,3 +258,44 @@ func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
 		c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "third")) })
 	}
 }
+
+// C18: an Envoy before 1.19 returns to its wildcard by listing all that it holds.
+// Where the names of its first request are those that it holds, of listeners and
+// clusters, they mean all.
+func TestC18_OldEnvoyListsWhatItHolds(t *testing.T) {
+	for _, test := range []struct {
+		minor       uint32
+		typeURL     string
+		names, held []string
+		all         bool
+	}{
+		{18, relaytest.ClusterType, []string{"a", "b"}, []string{"b", "a"}, true},
+		{18, relaytest.ListenerType, []string{"a", "b"}, []string{"a", "b"}, true},
+		{18, relaytest.ClusterType, []string{"a", "b"}, []string{"a"}, false},
+		{18, relaytest.ClusterType, []string{"a"}, []string{"a", "b"}, false},
+		{18, relaytest.ClusterType, []string{"a", "b"}, nil, false},
+		{18, relaytest.RouteType, []string{"a", "b"}, []string{"a", "b"}, false},
+		{19, relaytest.ClusterType, []string{"a", "b"}, []string{"a", "b"}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{test.typeURL}, "a", "b")
+			r := start(t, o, true)
+			node := relaytest.EnvoyNode("old")
+			node.UserAgentVersionType.(*corepb.Node_UserAgentBuildVersion).UserAgentBuildVersion.Version.MinorNumber = test.minor
+			held := make(map[string]string)
+			for _, name := range test.held {
+				held[name] = "of another time"
+			}
+			c := r.client(relaytest.ClientOptions{})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: test.typeURL, ResourceNamesSubscribe: test.names, InitialResourceVersions: held})
+			sendNext(t, c, test.typeURL, test.names...)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			o.Put(sendThing(test.typeURL, "c", "first"))
+			synctest.Wait()
+			if got := c.TryRecv(); (got != nil) != test.all {
+				t.Errorf("1.%d, %s, names %q, held %q: a new one brought %v", test.minor, test.typeURL, test.names, test.held, got)
+			}
+		})
+	}
+}

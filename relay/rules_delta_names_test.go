@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -73,10 +74,25 @@ func TestR076_LeftOutIsUnsubscribed(t *testing.T) {
 	}
 }
 
-// Delta: names are unsubscribed one by one (R077); to unsubscribe what is not
-// subscribed is harmless, and neither is answered (R078).
-func TestR077_R078_Unsubscribe(t *testing.T) {
+// Delta: names are unsubscribed one by one, which is not answered.
+func TestR077_UnsubscribedNamesAreSentNoMore(t *testing.T) {
 	t.Parallel()
+	sendGiveUp(t, "b")
+}
+
+// Delta: to unsubscribe what is not subscribed is harmless, beside what is, once
+// more, and as the first thing that is said of a type; and is not answered.
+func TestR078_UnsubscribingWhatIsNotSubscribedIsHarmless(t *testing.T) {
+	t.Parallel()
+	o, c := sendGiveUp(t, "b", "phantom", "*")
+	c.Unsubscribe(relaytest.RouteType, "phantom")
+	sendWatchSentinel(t, o, c)
+}
+
+// sendGiveUp has a Delta client give up b, and further names twice, and checks
+// that a is all that it is sent afterwards.
+func sendGiveUp(t *testing.T, names ...string) (*relaytest.Origin, *relaytest.Client) {
+	t.Helper()
 	types := []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.EndpointType, relaytest.SecretType, sendAcme}
 	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
 	r := start(t, o, false)
@@ -87,14 +103,14 @@ func TestR077_R078_Unsubscribe(t *testing.T) {
 			c.Ack(c.Recv(t.Context()))
 		}
 		c.Unsubscribe(typeURL, "b")
-		c.Unsubscribe(typeURL, "b", "phantom", "*")
+		if len(names) > 1 {
+			c.Unsubscribe(typeURL, names...)
+		}
 		sendSync(t, o, c)
 		o.Put(sendThing(typeURL, "b", "second"))
 		c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
 	}
-	// As the first thing said of a type, too.
-	c.Unsubscribe(relaytest.RouteType, "phantom")
-	sendWatchSentinel(t, o, c)
+	return o, c
 }
 
 // Under a wildcard, to give up a name is answered: with the resource if it is a
@@ -192,12 +208,7 @@ func TestR084_NamedAgainIsAnsweredAgain(t *testing.T) {
 func TestR077_GivenUpByAnotherName(t *testing.T) {
 	t.Parallel()
 	for _, other := range []string{"rc/real", "rc/two"} {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-		put := func(text string) {
-			o.SetRaw(sendAcme, &discoverypb.Resource{Name: "rc/real", Version: text, Aliases: []string{"rc/one", "rc/two"},
-				Resource: sendThing(sendAcme, "rc/real", text)})
-		}
-		put("first")
+		o, put := sendAliased(t, sendAcme)
 		c := start(t, o, false).client(relaytest.ClientOptions{})
 		c.Subscribe(sendAcme, "rc/one")
 		sendNext(t, c, sendAcme, "rc/real")
@@ -208,29 +219,32 @@ func TestR077_GivenUpByAnotherName(t *testing.T) {
 	}
 }
 
-// R092: an alias subscribes to the resource; R093: which keeps its name and its
-// aliases. R077: by either it is given up.
-func TestR092_R093_Aliases(t *testing.T) {
+// sendAliased starts an origin with a resource that has two aliases, and returns
+// how to change it.
+func sendAliased(t *testing.T, typeURL string) (o *relaytest.Origin, put func(text string)) {
+	t.Helper()
+	o = relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	put = func(text string) {
+		o.SetRaw(typeURL, &discoverypb.Resource{Name: "rc/real", Version: text, Aliases: []string{"rc/one", "rc/two"},
+			Resource: sendThing(typeURL, "rc/real", text)})
+	}
+	put("first")
+	return o, put
+}
+
+// An alias subscribes to the resource that has it, for changes and removals too;
+// however many of its names ask for it, it is one.
+func TestR092_AliasesSubscribe(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{relaytest.VirtualHostType, sendAcme} {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-		put := func(text string) {
-			o.SetRaw(typeURL, &discoverypb.Resource{Name: "rc/real", Version: text, Aliases: []string{"rc/one", "rc/two"},
-				Resource: sendThing(typeURL, "rc/real", text)})
-		}
-		put("first")
+		o, put := sendAliased(t, typeURL)
 		r := start(t, o, false)
 		c := r.client(relaytest.ClientOptions{})
 		c.Subscribe(typeURL, "rc/one")
-		resp := sendNext(t, c, typeURL, "rc/real")
-		if got := resp.Resources[0].Aliases; !slices.Equal(got, []string{"rc/one", "rc/two"}) {
-			t.Errorf("got aliases %q", got)
-		}
+		sendNext(t, c, typeURL, "rc/real")
 		c.Fence(t.Context(), typeURL, "rc/real", func() { put("second") })
 		c.Subscribe(typeURL, "rc/real", "rc/two")
-		for names := 0; names == 0; { // the same resource, however many of its names ask for it
-			names = len(sendNext(t, c, typeURL, "rc/real").Names())
-		}
+		sendNext(t, c, typeURL, "rc/real")
 		sendWatchSentinel(t, o, c)
 		o.Remove(typeURL, "rc/real")
 		for c.State().Has(typeURL, "rc/real") {
@@ -240,5 +254,29 @@ func TestR092_R093_Aliases(t *testing.T) {
 		sendSync(t, o, c)
 		put("third")
 		sendQuiet(t, o, c, "gave up all")
+	}
+}
+
+// What was asked for by an alias comes under its own name, with all its aliases,
+// however it is asked for.
+func TestR093_NameAndAliasesAreKept(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.VirtualHostType, sendAcme} {
+		o, put := sendAliased(t, typeURL)
+		r := start(t, o, false)
+		for i, name := range []string{"rc/one", "rc/two", "rc/real", "*"} {
+			c := r.client(relaytest.ClientOptions{})
+			c.Subscribe(typeURL, name)
+			for _, text := range []string{"first", "second"} {
+				resp := sendNext(t, c, typeURL, "rc/real")
+				if got := resp.Resources[0].Aliases; !slices.Equal(got, []string{"rc/one", "rc/two"}) {
+					t.Errorf("subscribed to %s: got aliases %q", name, got)
+				}
+				if text == "first" {
+					put(fmt.Sprint("second by ", i))
+				}
+			}
+			c.Close()
+		}
 	}
 }

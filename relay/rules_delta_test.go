@@ -20,61 +20,129 @@ func sendNames(n int) []string {
 	return names
 }
 
-// Of many resources only the changed one is sent, in Delta of every type and in
-// SotW of types that are not full-state.
-func TestR056_R057_OnlyWhatChangedIsSent(t *testing.T) {
+// Delta: of many resources only the changed one is sent, of every type.
+func TestR056_DeltaSendsOnlyWhatChanged(t *testing.T) {
 	t.Parallel()
-	names := sendNames(100)
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
-		types := []string{relaytest.EndpointType, relaytest.RouteType, sendAcme}
-		if v == relaytest.Delta {
-			types = append(types, relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType)
-		}
-		for _, form := range [][]string{{"*"}, names} {
-			o := sendOrigin(t, relaytest.OriginOptions{}, types, names...)
-			r := start(t, o, false)
-			c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			for _, typeURL := range types {
-				c.Subscribe(typeURL, form...)
-				c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURL, names...) })
-			}
-			for _, typeURL := range types {
-				o.Put(sendThing(typeURL, "name-042", "second"))
-				sendCheck(t, c.Recv(t.Context()), typeURL, []string{"name-042"}, nil)
-			}
-		}
-	})
+	sendOneOfMany(t, relaytest.Delta, relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType,
+		relaytest.EndpointType, relaytest.RouteType, sendAcme)
 }
 
-// SotW: each response for listeners, clusters and scopes holds all that the
-// client is to have, by wildcard or by name (R058, R059); what was deleted is not
-// in it (R065), and the last one may be empty (R066).
-func TestR058_R059_R065_R066_FullState(t *testing.T) {
+// SotW: likewise, of types whose responses need not be complete.
+func TestR057_SotWSendsOnlyWhatChangedOfPartialTypes(t *testing.T) {
 	t.Parallel()
-	for _, typeURL := range []string{relaytest.ListenerType, relaytest.ClusterType, relaytest.ScopedRouteType} {
+	sendOneOfMany(t, relaytest.SotW, relaytest.EndpointType, relaytest.RouteType, sendAcme)
+}
+
+// sendOneOfMany checks that a change of one resource of a hundred is sent alone,
+// by wildcard and by name.
+func sendOneOfMany(t *testing.T, v relaytest.Variant, types ...string) {
+	t.Helper()
+	names := sendNames(100)
+	for _, form := range [][]string{{"*"}, names} {
+		o := sendOrigin(t, relaytest.OriginOptions{}, types, names...)
+		r := start(t, o, false)
+		c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		for _, typeURL := range types {
+			c.Subscribe(typeURL, form...)
+			c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURL, names...) })
+		}
+		for _, typeURL := range types {
+			o.Put(sendThing(typeURL, "name-042", "second"))
+			sendCheck(t, c.Recv(t.Context()), typeURL, []string{"name-042"}, nil)
+		}
+	}
+}
+
+// sendFullState runs a test for a SotW client that was sent a, b and c of a type,
+// in every way to ask for them.
+func sendFullState(t *testing.T, types []string, test func(o *relaytest.Origin, c *relaytest.Client, typeURL string)) {
+	t.Helper()
+	for _, typeURL := range types {
 		for _, form := range [][]string{nil, {"*"}, {"a", "b", "c"}} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b", "c")
 			r := start(t, o, false)
 			c := r.client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Subscribe(typeURL, form...)
 			sendNext(t, c, typeURL, "a", "b", "c")
+			test(o, c, typeURL)
+		}
+	}
+}
+
+// SotW: each response for listeners and clusters holds all that the client is to
+// have, also if one of many changed.
+func TestR058_ListenersAndClustersComeInFull(t *testing.T) {
+	t.Parallel()
+	sendFullState(t, []string{relaytest.ListenerType, relaytest.ClusterType}, func(o *relaytest.Origin, c *relaytest.Client, typeURL string) {
+		o.Put(sendThing(typeURL, "b", "second"))
+		sendNext(t, c, typeURL, "a", "b", "c")
+	})
+	names := sendNames(100)
+	o := sendOrigin(t, relaytest.OriginOptions{}, []string{relaytest.ClusterType}, names...)
+	c := start(t, o, false).client(relaytest.ClientOptions{Variant: relaytest.SotW})
+	c.Subscribe(relaytest.ClusterType)
+	sendNext(t, c, relaytest.ClusterType, names...)
+	o.Put(sendThing(relaytest.ClusterType, "name-042", "second"))
+	sendNext(t, c, relaytest.ClusterType, names...)
+}
+
+// SotW: so does each response for scopes, since Envoy drops those that are absent.
+func TestR059_ScopesComeInFull(t *testing.T) {
+	t.Parallel()
+	sendFullState(t, []string{relaytest.ScopedRouteType}, func(o *relaytest.Origin, c *relaytest.Client, typeURL string) {
+		o.Put(sendThing(typeURL, "b", "second"))
+		sendNext(t, c, typeURL, "a", "b", "c")
+		o.Remove(typeURL, "b")
+		sendNext(t, c, typeURL, "a", "c")
+	})
+}
+
+// SotW: what was deleted is not in the next full response (R065); the last one is
+// empty because the origin's set is (R066).
+func TestR065_R066_DeletionIsOmission(t *testing.T) {
+	t.Parallel()
+	sendFullState(t, []string{relaytest.ListenerType, relaytest.ClusterType}, func(o *relaytest.Origin, c *relaytest.Client, typeURL string) {
+		o.Remove(typeURL, "b")
+		sendNext(t, c, typeURL, "a", "c")
+		o.Remove(typeURL, "a")
+		sendNext(t, c, typeURL, "c")
+		o.Remove(typeURL, "c")
+		sendNext(t, c, typeURL)
+		o.Put(sendThing(typeURL, "b", "third"))
+		sendNext(t, c, typeURL, "b")
+	})
+}
+
+// Delta: what was deleted and made again while the client had something to answer
+// is in the response that follows, once, and not among the removed.
+func TestR061_DeletedAndMadeAgainIsSentOnce(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.EndpointType, sendAcme} {
+		for _, form := range [][]string{{"*"}, {"a", "b"}} {
+			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+			r := start(t, o, false)
+			c := r.client(relaytest.ClientOptions{})
+			c.Subscribe(typeURL, form...)
+			for !c.State().Has(typeURL, "a", "b") {
+				c.Ack(c.Recv(t.Context()))
+			}
 			o.Put(sendThing(typeURL, "b", "second"))
-			sendNext(t, c, typeURL, "a", "b", "c")
-			o.Remove(typeURL, "b")
-			sendNext(t, c, typeURL, "a", "c")
+			held := c.Recv(t.Context())
 			o.Remove(typeURL, "a")
-			sendNext(t, c, typeURL, "c")
-			o.Remove(typeURL, "c")
-			sendNext(t, c, typeURL)
-			o.Put(sendThing(typeURL, "b", "third"))
-			sendNext(t, c, typeURL, "b")
+			o.Put(sendThing(typeURL, "a", "second"))
+			o.Remove(typeURL, "a")
+			o.Put(sendThing(typeURL, "a", "third"))
+			sendHas(t, r, typeURL, form[:1], "a", "third") // a client that asks alike
+			c.Ack(held)
+			sendNext(t, c, typeURL, "a")
+			c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "third")) })
 		}
 	}
 }
 
 // A name is once in a response, however it came to be due: as a member, by name,
 // and because it was given up. The client checks it.
-func TestR060_R061_NoNameTwice(t *testing.T) {
+func TestR060_NoNameTwice(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{sendAcme, relaytest.ListenerType, relaytest.ClusterType, relaytest.EndpointType} {
 		t.Run(typeURL, func(t *testing.T) {

@@ -18,13 +18,13 @@ func TestR100_CoalescedTypesLeaveInOrder(t *testing.T) { orderVariants(t, orderC
 // leaves the order to chance does not pass it.
 func TestC13_TypesNeverLeaveInRandomOrder(t *testing.T) {
 	for range 5 {
-		orderCoalesced(t, relaytest.Delta)
+		orderVariants(t, orderCoalesced)
 	}
 }
 
 func orderCoalesced(t *testing.T, v relaytest.Variant) {
 	orderBubble(t, nil, func(w *orderWorld) {
-		wire := []string{"cds", "eds", "leds", "ecds", "rtds", "lds", "srds", "rds", "vhds", "acme"}
+		wire := []string{"cds", "eds", "leds", "sds", "ecds", "rtds", "lds", "srds", "rds", "vhds", "acme"}
 		w.ready(v).subscribe("rds", "another") // so that all is asked of the origin at once, below
 		w.pass(time.Second)
 		c := w.envoy(v)

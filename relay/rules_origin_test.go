@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -31,12 +32,11 @@ func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 		}
 	}
 	for i := range updates {
-		o.Set(relaytest.ClusterType, "web", relaytest.Opaque(relaytest.ClusterType, "web", make([]byte, 4096)), fmt.Sprint(i))
-		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool {
-			st := s.Type(relaytest.ClusterType)
-			return st.Sent > i && st.Unanswered() == 0
-		})
+		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(relaytest.ClusterType).ACKs == i+1 })
+		body := bytes.Repeat([]byte{byte(i)}, 4096)
+		o.Set(relaytest.ClusterType, "web", relaytest.Opaque(relaytest.ClusterType, "web", body), fmt.Sprint(i))
 	}
+	o.WaitFor(t.Context(), "the last ACK", func(s *relaytest.OriginState) bool { return s.Type(relaytest.ClusterType).ACKs == updates+1 })
 	if st := o.State().Type(relaytest.ClusterType); st.NACKs != 0 || st.Strays != 0 {
 		t.Errorf("%d NACKs, %d strays at the origin, want none", st.NACKs, st.Strays)
 	}

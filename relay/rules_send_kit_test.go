@@ -93,9 +93,15 @@ func sendQuiet(t *testing.T, o *relaytest.Origin, c *relaytest.Client, what stri
 // wants nothing else, has received it.
 func sendSeen(t *testing.T, r *running, typeURL, name, text string) {
 	t.Helper()
+	sendHas(t, r, typeURL, []string{name}, name, text)
+}
+
+// sendHas is sendSeen by another way of asking.
+func sendHas(t *testing.T, r *running, typeURL string, form []string, name, text string) {
+	t.Helper()
 	c := r.client(relaytest.ClientOptions{AutoAck: true})
 	defer c.Close()
-	c.Subscribe(typeURL, name)
+	c.Subscribe(typeURL, form...)
 	want := relaytest.DigestOf(sendThing(typeURL, name, text))
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeURL, name) == want })
 }

@@ -73,7 +73,7 @@ func streamMetadata(n *corepb.Node) map[string]any { return n.GetMetadata().AsMa
 // A group is the nodes that agree in the configured fields and in the client
 // features that change content (R143), whatever else they say; the origin sees
 // those fields, and for the rest the relay's own node.
-func TestB04_WhatMakesAGroup(t *testing.T) {
+func TestB4_WhatMakesAGroup(t *testing.T) {
 	overprovisioning := func(n *corepb.Node) {
 		n.ClientFeatures = []string{"x", "envoy.lb.does_not_support_overprovisioning", "y"}
 	}
@@ -135,7 +135,7 @@ func TestB04_WhatMakesAGroup(t *testing.T) {
 
 // No two groups have the same key, whatever clients write into their nodes:
 // what the second of such clients got would be what the first one asked for.
-func TestB04_GroupsCannotBeForged(t *testing.T) {
+func TestB4_GroupsCannotBeForged(t *testing.T) {
 	const feature = "envoy.lb.does_not_support_overprovisioning"
 	for _, tc := range []struct {
 		by   string
@@ -162,7 +162,7 @@ func TestB04_GroupsCannotBeForged(t *testing.T) {
 
 // The origin is shown the relay's own node, with the fields of the group's key
 // from the client's: never the rest of the first client's.
-func TestB04_WhatTheOriginSees(t *testing.T) {
+func TestB4_WhatTheOriginSees(t *testing.T) {
 	own := []string{
 		"TENDER_NODE_CLUSTER=relays", "TENDER_NODE_LOCALITY=ro/zo/so",
 		`TENDER_NODE_METADATA={"env":"relay","deep":{"own":true},"mine":1}`,
@@ -232,7 +232,7 @@ func TestB04_WhatTheOriginSees(t *testing.T) {
 }
 
 // What the origin sees of a group does not depend on which client came first.
-func TestB04_TheFirstClientDecidesNothing(t *testing.T) {
+func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 	seen := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, true, "TENDER_NODE_GROUP_BY="+by)
@@ -266,7 +266,7 @@ func TestB04_TheFirstClientDecidesNothing(t *testing.T) {
 
 // Once for each group it is said that its clients differ in what the origin may
 // look at; not of fields that make the group.
-func TestB04_DifferencesInAGroupAreSaidOnce(t *testing.T) {
+func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 	for _, tc := range []struct {
 		by, fields string // fields that the warning names; "" for no warning
 		change     func(*corepb.Node)
@@ -303,7 +303,7 @@ func TestB04_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 
 // Over the limit of groups a new one is refused, unless there is one without
 // streams, which makes room.
-func TestB04_GroupsAreLimited(t *testing.T) {
+func TestB4_GroupsAreLimited(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
@@ -329,7 +329,7 @@ func TestB04_GroupsAreLimited(t *testing.T) {
 }
 
 // A group that nobody is in any more ends, after its subscriptions have lingered.
-func TestB04_AGroupWithoutStreamsEnds(t *testing.T) {
+func TestB4_AGroupWithoutStreamsEnds(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_WILDCARD_LINGER=1m")

@@ -10,6 +10,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -36,8 +37,7 @@ func TestR019_ANonceOfAnotherStreamIsIgnored(t *testing.T) {
 	})
 }
 
-// Every response has a nonce that no other one of the stream has, over all types
-// (B.13).
+// Every response has a nonce that no other one of the stream has, over all types.
 func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 	const changes = 500
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -81,21 +81,13 @@ func TestR028_AnACKIsQuiet(t *testing.T) {
 }
 
 // A refusal is known by error_detail alone, whatever version it names, also the
-// rejected one.
+// rejected one. (A Delta request names none.)
 func TestR029_ErrorDetailMakesANACK(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		log := &streamLog{TB: t}
 		o.Put(streamRoute("r", "1"))
-		c := start(log, o, true).client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c := start(log, o, true).client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(streamRDS, "r")
-		ask := func(nonce, version, refusal string) {
-			req := &discoverypb.DiscoveryRequest{TypeUrl: streamRDS, ResponseNonce: nonce, VersionInfo: version, ResourceNames: []string{"r"}}
-			if refusal != "" {
-				req.ErrorDetail = status.New(codes.Internal, refusal).Proto()
-			}
-			c.Send(req)
-			streamQuiet(t, c, time.Minute)
-		}
 		for _, tc := range []struct {
 			name, refusal string
 			version       func(r *relaytest.Response) string
@@ -108,7 +100,8 @@ func TestR029_ErrorDetailMakesANACK(t *testing.T) {
 		} {
 			before := log.count("client refused a response")
 			r := c.Recv(t.Context())
-			ask(r.Nonce, tc.version(r), tc.refusal)
+			c.Send(streamAnswer(v, r, tc.version(r), tc.refusal, "r"))
+			streamQuiet(t, c, time.Minute)
 			if got := log.count("client refused a response") - before; (got == 1) != (tc.refusal != "") {
 				t.Errorf("%s: %d refusals were recorded", tc.name, got)
 			}
@@ -118,6 +111,19 @@ func TestR029_ErrorDetailMakesANACK(t *testing.T) {
 			o.Put(streamRoute("r", tc.name))
 		}
 	})
+}
+
+// streamAnswer is an answer by hand: a NACK if there is a refusal. A SotW one
+// names a version and lists names.
+func streamAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal string, names ...string) proto.Message {
+	detail := status.New(codes.Internal, refusal).Proto()
+	if refusal == "" {
+		detail = nil
+	}
+	if v == relaytest.Delta {
+		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, ErrorDetail: detail}
+	}
+	return &discoverypb.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: version, ResourceNames: names, ErrorDetail: detail}
 }
 
 // What was refused is not sent again; the next other content is, also if that is

@@ -133,46 +133,63 @@ func TestC06_ANameAskedForAgainIsSent(t *testing.T) {
 	})
 }
 
-// A client that does not read holds up nobody, costs nothing that grows, and
-// gets only what is newest when it reads on.
+// A client that does not read holds up nobody, costs nothing that grows with the
+// number of updates (D.4, 11), and gets only what is newest when it reads on:
+// while its first response is unanswered, and where the relay goes on sending
+// until the transport takes no more.
 func TestC11_ABlockedClientHoldsUpNobody(t *testing.T) {
-	const updates, payload = 1000, 16 << 10
-	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-		t.Run(v.String(), func(t *testing.T) {
-			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-			put := func(i int) {
-				body := relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i), byte(i >> 8)}, payload/2))
-				o.Set(streamAcmeType, "a", body, fmt.Sprint(i))
-			}
-			put(0)
-			r := start(t, o, false, "TENDER_ACK_WAIT=10m")
-			conn := r.conn() // one for both: the blocked stream must not block the connection
-			blocked := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-			blocked.Subscribe(streamAcmeType)
-			blocked.Recv(t.Context())
-			blocked.Pause()
-			other := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: v})
-			other.Subscribe(streamAcmeType)
-			reached := func(i int) {
-				put(i)
+	const updates, most = 1000, 4 << 20
+	for _, tc := range []struct {
+		name, ackWait string
+		payload       int
+		responses     int // most of them that the blocked client may be sent
+	}{
+		{"unanswered", "10m", 16 << 10, 3}, // the first, one on its way, the newest
+		{"full", "100ms", 32 << 10, 12},    // and what the transport took
+	} {
+		for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
+			t.Run(tc.name+" "+v.String(), func(t *testing.T) {
+				o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+				put := func(i int) {
+					body := relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i), byte(i >> 8)}, tc.payload/2))
+					o.Set(streamAcmeType, "a", body, fmt.Sprint(i))
+				}
+				put(0)
+				r := start(t, o, false, "TENDER_ACK_WAIT="+tc.ackWait)
+				r.dial = append(r.dial, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
+				conn := r.conn() // one for both: the blocked stream must not block the connection
+				blocked := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+				blocked.Subscribe(streamAcmeType)
+				blocked.Recv(t.Context())
+				blocked.Pause()
+				other := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: v})
+				other.Subscribe(streamAcmeType)
+				reached := func(i int) {
+					put(i)
+					want := o.Resources().Digest(streamAcmeType, "a")
+					other.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
+				}
+				for i := 1; i <= updates/10; i++ { // until everything is as large as it gets
+					reached(i)
+				}
+				heap, goroutines := streamHeap(), runtime.NumGoroutine()
+				for i := updates/10 + 1; i <= updates; i++ {
+					reached(i)
+				}
+				if grown := streamHeap() - heap; grown > most {
+					t.Errorf("%d bytes more are held after %d updates of %d bytes, want at most %d", grown, updates, tc.payload, most)
+				}
+				if n := runtime.NumGoroutine(); n > goroutines+10 {
+					t.Errorf("%d goroutines after %d updates, %d before", n, updates, goroutines)
+				}
+				blocked.Resume()
 				want := o.Resources().Digest(streamAcmeType, "a")
-				other.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
-			}
-			reached(1)
-			before := streamHeap()
-			for i := 2; i <= updates; i++ {
-				reached(i)
-			}
-			if grown := streamHeap() - before; grown > updates*payload/2 {
-				t.Errorf("%d bytes more are held after %d updates of %d bytes", grown, updates, payload)
-			}
-			blocked.Resume()
-			want := o.Resources().Digest(streamAcmeType, "a")
-			blocked.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
-			if n := len(blocked.Responses()); n > 3 { // the first, one on its way, the newest
-				t.Errorf("the blocked client was sent %d responses, want 3 at most", n)
-			}
-		})
+				blocked.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
+				if n := len(blocked.Responses()); n > tc.responses {
+					t.Errorf("the blocked client was sent %d responses, want %d at most", n, tc.responses)
+				}
+			})
+		}
 	}
 }
 
@@ -180,6 +197,7 @@ func TestC11_ABlockedClientHoldsUpNobody(t *testing.T) {
 func streamHeap() int {
 	var m runtime.MemStats
 	runtime.GC()
+	runtime.GC() // what pools hold goes in two steps
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
 }

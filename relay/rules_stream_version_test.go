@@ -59,7 +59,7 @@ func TestR023_TheVersionFollowsTheSet(t *testing.T) {
 
 // The version of a named subscription is that of what the client sees: it differs
 // with the names, and not with the order in which they are said.
-func TestB02_TheVersionIsOfWhatTheClientSees(t *testing.T) {
+func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		for _, name := range []string{"a", "b", "c"} {
 			o.Put(relaytest.Cluster(name))
@@ -83,7 +83,7 @@ func TestB02_TheVersionIsOfWhatTheClientSees(t *testing.T) {
 
 // The origin's own version of a type stands before ours, and is not compared
 // (B.2); without one, ours stands alone.
-func TestB02_TheOriginsVersionIsShown(t *testing.T) {
+func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true)
@@ -113,8 +113,7 @@ func TestB02_TheOriginsVersionIsShown(t *testing.T) {
 	})
 }
 
-// Each type has a version of its own, which changes of others leave alone (R025:
-// so does each origin).
+// Each type has a version of its own, which changes of others leave alone.
 func TestR024_VersionsAreApartForEachType(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("a", "a"), streamRoute("a", "a"))
@@ -253,10 +252,10 @@ func streamDelta(n *corepb.Node, typeURL string, names []string, known map[strin
 	return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: known}
 }
 
-// A Delta client that says which versions it holds is spared those, but for
+// R085: a Delta client that says which versions it holds is spared those, but for
 // endpoints and secrets that it names, and but for Envoys that report versions
 // that they do not hold (B.3).
-func TestB03_KnownVersionsAreSpared(t *testing.T) {
+func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
 		for _, typeURL := range []string{streamCDS, streamEDS, streamRDS, relaytest.SecretType, streamAcmeType} {
@@ -305,7 +304,7 @@ func TestB03_KnownVersionsAreSpared(t *testing.T) {
 
 // Later than in its first request nothing that a client says it holds spares
 // it anything.
-func TestB03_OnlyTheFirstRequestSpares(t *testing.T) {
+func TestB3_OnlyTheFirstRequestSpares(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Set(streamRDS, "a", streamRoute("a", "1"), "v1")
 		o.Set(streamRDS, "b", streamRoute("b", "1"), "v1")
@@ -323,7 +322,7 @@ func TestB03_OnlyTheFirstRequestSpares(t *testing.T) {
 // A version that the origin gave the same content before is as good as the
 // present one; one that it gave to other content makes all its versions
 // worthless, and is said once (B.2).
-func TestB02_VersionsOfTheOriginInDelta(t *testing.T) {
+func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		log := &streamLog{TB: t}
 		o.Set(streamCDS, "a", relaytest.Cluster("a"), "v1")
@@ -365,7 +364,7 @@ func TestB02_VersionsOfTheOriginInDelta(t *testing.T) {
 // Where the origin gives no versions, or TENDER_DELTA_VERSIONS=content says not
 // to use them, they are made from content: a reused number hides nothing, and
 // spares nobody what changed.
-func TestB02_VersionsOfContentInDelta(t *testing.T) {
+func TestB2_VersionsOfContentInDelta(t *testing.T) {
 	for _, tc := range []struct {
 		name, env string
 		behaviour relaytest.Behaviour

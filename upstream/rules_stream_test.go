@@ -121,7 +121,7 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 
 // What the relay does not understand in a type it does not know, or would rather
 // not see, is no reason to refuse: only the faults of B.9 are.
-func TestB9_AcceptedThoughOdd(t *testing.T) {
+func TestB9_R069_R091_AcceptedThoughOdd(t *testing.T) {
 	tests := []struct {
 		name string
 		resp *discoverypb.DeltaDiscoveryResponse
@@ -159,14 +159,14 @@ func TestB9_AcceptedThoughOdd(t *testing.T) {
 func TestB9_CommittedBeforeAck(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := mirror(t, o, upstream.Config{})
+	r.put(clusters, "a@0")
 	r.watch.SubscribeAll(clusters)
 	for i := range 200 {
 		want := fmt.Sprintf("a@%d", i)
-		r.put(clusters, want)
-		r.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool {
-			st := s.Type(clusters)
-			return st.Sent > i && st.Unanswered() == 0
-		})
+		if i > 0 {
+			r.put(clusters, want)
+		}
+		r.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(clusters).ACKs == i+1 })
 		r.expect("members at the time of the ACK", r.members(clusters), want)
 	}
 }
@@ -188,9 +188,8 @@ func TestR054_WildcardForms(t *testing.T) {
 	})
 }
 
-// Changes of a subscription have no nonce; ACKs have no names, and no request but
-// the first of a type has versions.
-func TestR082_R089_KindsOfRequests(t *testing.T) {
+// Changes of a subscription have no nonce; ACKs have no names.
+func TestR082_KindsOfRequests(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
 		r.watch.Subscribe(endpoints, []string{"a"})
@@ -213,7 +212,7 @@ func TestR082_R089_KindsOfRequests(t *testing.T) {
 
 // After a reconnect every subscription is stated again in the first request of
 // its type, with what is held; nothing else is said until the origin speaks.
-func TestR088_R089_EverythingIsStatedAgain(t *testing.T) {
+func TestR088_EverythingIsStatedAgain(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@7")
 		r.put(endpoints, "a@1")
@@ -226,6 +225,38 @@ func TestR088_R089_EverythingIsStatedAgain(t *testing.T) {
 		r.expect("last stream", r.conversation(r.streams()-1),
 			"[Cluster node a=1 b=7] [ClusterLoadAssignment +a +missing a=1] [Listener] [ClusterLoadAssignment ack 1] [Listener ack 2]")
 		r.expect("members", r.members(clusters), "a@1 b@7")
+	})
+}
+
+// The origin is told what is held in the first request of each type on a stream
+// that follows another one, and in no other request.
+func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@1")
+		r.put(endpoints, "a@1", "b@1", "c@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"a", "b"})
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"a"}) // on the auxiliary stream
+		r.pass(confirmed)
+		first := r.streams()
+		for round := range 3 {
+			r.Restart()
+			r.pass(confirmed)
+			r.put(clusters, fmt.Sprint("b@", round+2))
+			r.watch.Subscribe(endpoints, []string{"c"})
+			r.pass(confirmed)
+		}
+		for i, st := range r.State().Streams {
+			begun := map[string]bool{}
+			for _, req := range st.Requests {
+				typeURL := req.Message.GetTypeUrl()
+				if says, may := len(req.Message.GetInitialResourceVersions()) > 0, i >= first && !begun[typeURL]; says != may {
+					t.Errorf("stream %d: %s says what is held: %v, want %v", i, showRequest(req.Message), says, may)
+				}
+				begun[typeURL] = true
+			}
+		}
 	})
 }
 
