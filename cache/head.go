@@ -16,6 +16,15 @@ type Head struct {
 	// Since is when that last changed; zero if it never did.
 	Since time.Time
 
+	// Heard reports whether the origin has said anything on the stream that is up.
+	Heard bool
+
+	// Lost is when the origin was lost; zero if it never was. Streams on which it said
+	// nothing do not bring it back: the first that ends so counts, those that follow
+	// it do not.
+	Lost time.Time
+	mute bool // the last stream ended, and the origin had said nothing on it
+
 	// Reused reports that the origin was seen to give different content the same
 	// version: its versions then prove nothing about what a client holds (B.2).
 	Reused bool

@@ -64,6 +64,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		set = &a.typ.Named
 	}
 	set.system = u.SystemVersion
+	a.head.Heard = a.head.Connected
 	if u.ControlPlane != "" {
 		a.head.Origin = u.ControlPlane
 	}
@@ -383,6 +384,11 @@ func (w *Writer) SetConnected(up bool) {
 	head.Connected, head.Since = up, time.Now()
 	if up {
 		head.epoch++
+	} else {
+		if head.Heard || !head.mute {
+			head.Lost = head.Since
+		}
+		head.Heard, head.mute = false, !head.Heard
 	}
 	for _, t := range x.types {
 		for _, n := range t.names {

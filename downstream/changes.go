@@ -312,9 +312,9 @@ func (s *subscription) answerOrOwe(w *writer, h *cache.Head, n *subscribed, limi
 func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) (owed bool) {
 	e, seq := w.typ.Lookup(n.name)
 	switch {
-	case e == nil:
-		return n.sent == 0
-	case seq <= n.sent, n.sent != 0 && seq > limit:
+	case e == nil, seq <= n.sent: // the log tells when there is something to say
+	case n.sent != 0 && seq > limit:
+		return seq <= w.sub.scanned // the log will not tell of it again
 	case e.Present():
 		held := n.sent == 0 && s.holds(h, e)
 		n.sent = seq

@@ -122,9 +122,6 @@ func (c *Config) checkNames(r *wire.Request) error {
 			if len(name) > c.MaxNameBytes {
 				return status.Errorf(codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 			}
-			if name == "" && wire.Known(r.TypeURL) {
-				return status.Errorf(codes.InvalidArgument, "a resource name of type %q is empty", r.TypeURL)
-			}
 		}
 	}
 	return nil

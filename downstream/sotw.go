@@ -11,6 +11,11 @@ import (
 // origin was asked for and has not answered (B.7). Clients wait 15s.
 const resolveWait = 10 * time.Second
 
+// coldMargin is added to it, for a client that may hold what would be missing,
+// while the origin has said nothing on its connection: it may be a relay that knows
+// nothing itself, and says so by ending the stream after as long (B.8).
+const coldMargin = 2 * time.Second
+
 // fullSet returns the client's complete set, if it has to be sent now: of full-
 // state types a response without a resource deletes it, so nothing is sent that
 // lacks what the relay merely does not know yet (R066, R075).
@@ -120,8 +125,8 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 		return time.Time{}
 	}
 	for _, n := range s.names {
-		if s.resolved(h, t, n) {
-			continue
+		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
+			continue // a name that was added to a set that the client has holds nothing back
 		}
 		wait := s.resolveBy(h, n.name, now)
 		if wait.Equal(forever) {
@@ -149,6 +154,8 @@ func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) ti
 		return s.since.Add(resolveWait)
 	case asked.IsZero():
 		return now.Add(resolveWait)
+	case !h.Heard && s.version != "":
+		return asked.Add(resolveWait + coldMargin)
 	default:
 		return asked.Add(resolveWait)
 	}

@@ -54,7 +54,8 @@ type stream struct {
 	byType map[string]*subscription
 	nonces uint64
 	timer  *time.Timer
-	sent   bool // some response was sent
+	sent   bool      // some response was sent
+	closed time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
 	// certain: it answered what came after them.
@@ -72,22 +73,8 @@ func (s *stream) run(ctx context.Context) error {
 	defer s.timer.Stop()
 	defer s.close()
 	for {
-		select {
-		case r := <-requests:
-			if err := s.take(r, requests); err != nil {
-				return err
-			}
-		case <-s.wake():
-		case <-s.timer.C:
-			if s.watch == nil {
-				return status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
-			}
-		case err := <-ended:
+		if over, err := s.wait(ctx, requests, ended); over {
 			return err
-		case <-s.server.draining:
-			return s.drain()
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
 		}
 		if s.watch == nil {
 			continue
@@ -96,8 +83,55 @@ func (s *stream) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		next, over := s.closing(next)
+		if over {
+			return nil
+		}
 		s.rearm(next)
 	}
+}
+
+// wait waits for something to happen: a request, which it takes, a change, or the
+// time to look again. It reports whether the stream is over, and how it ended.
+func (s *stream) wait(ctx context.Context, requests <-chan *wire.Request, ended <-chan error) (over bool, err error) {
+	select {
+	case r := <-requests:
+		err := s.take(r, requests)
+		return err != nil, err
+	case <-s.wake():
+	case <-s.timer.C:
+		if s.watch == nil {
+			return true, status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
+		}
+	case err := <-ended:
+		if err != nil || s.watch == nil {
+			return true, err
+		}
+		s.closed = time.Now()
+	case <-s.server.draining:
+		return true, s.drain()
+	case <-ctx.Done():
+		return true, status.FromContextError(ctx.Err()).Err()
+	}
+	return false, nil
+}
+
+// closing reports whether a client that has closed its side was answered, or has
+// waited long enough; if not, it returns when to look again.
+func (s *stream) closing(next time.Time) (until time.Time, over bool) {
+	if s.closed.IsZero() {
+		return next, false
+	}
+	until = s.closed.Add(s.cfg.ColdWait)
+	return earlier(next, until), !s.unanswered() || !time.Now().Before(until)
+}
+
+// unanswered reports whether the client asked for a type of which it was sent
+// nothing.
+func (s *stream) unanswered() bool {
+	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
+		return !sub.answered && (sub.wildcard != nil || len(sub.names) > 0)
+	})
 }
 
 // receive hands requests to run until the client closes its side or the stream
@@ -237,7 +271,7 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
-		total += len(sub.names)
+		total += len(sub.names) + len(sub.let)
 	}
 	if total > s.cfg.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
@@ -391,6 +425,7 @@ func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply)
 	const overhead = 16 // tags and lengths, generously
 	s.sent = true
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
+	sub.said = r.body.Version()
 	sub.responded(nonce, s.written, time.Now(), s.cfg.AckWait)
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)
@@ -460,8 +495,8 @@ func (s *stream) checkCold(p *pass) error {
 		}
 	}
 	since := s.began
-	if p.head.Since.After(since) {
-		since = p.head.Since
+	if p.head.Lost.After(since) {
+		since = p.head.Lost
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

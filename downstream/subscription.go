@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -61,6 +62,7 @@ type subscription struct {
 
 	// Conversation.
 	nonce   string // of the newest response
+	said    string // its version
 	pending bool   // it is not answered yet
 	through uint64 // bytes on the stream up to the end of it
 	sentAt  time.Time
@@ -112,10 +114,11 @@ func (s *subscription) request(r *wire.Request, now time.Time) (refused bool) {
 // means nothing (R019); an older one of this stream shortens the wait for the
 // newer response's answer (B.14).
 func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
-	if r.Nonce == "" {
+	switch {
+	case s.answers(r):
+	case r.Nonce == "":
 		return false
-	}
-	if r.Nonce != s.nonce {
+	default:
 		if !s.delta && s.pending {
 			s.until = earlier(s.until, s.sentAt.Add(staleWait))
 		}
@@ -124,10 +127,19 @@ func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
 	s.pending = false
 	if r.Refused {
 		s.refused++
-		return true
+	} else {
+		s.acked++
 	}
-	s.acked++
-	return false
+	return r.Refused
+}
+
+// answers reports whether the request answers the newest response: by its nonce,
+// or, of a SotW client that sends none, by an error or the version alone.
+func (s *subscription) answers(r *wire.Request) bool {
+	if r.Nonce != "" {
+		return r.Nonce == s.nonce
+	}
+	return !s.delta && s.pending && (r.Refused || r.Version != "" && r.Version == s.said)
 }
 
 // requestDelta changes the subscription as a DeltaDiscoveryRequest says:
@@ -166,7 +178,7 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 		}
 		texts = without(texts, wire.Wildcard)
 	}
-	if len(texts) == 0 {
+	if texts = s.real(texts); len(texts) == 0 {
 		return
 	}
 	if !first {
@@ -174,8 +186,14 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 			delete(s.known, text) // what it said it had, it may have forgotten (R084)
 		}
 	}
-	s.since = now
-	s.let = slices.DeleteFunc(s.let, func(t string) bool { return slices.Contains(texts, t) })
+	s.since, s.until = now, now // who asks for more reads: what it asks for waits for no answer
+	if len(s.let) > 0 {
+		again := make(map[string]struct{}, len(texts))
+		for _, text := range texts {
+			again[text] = struct{}{}
+		}
+		s.let = slices.DeleteFunc(s.let, func(t string) bool { _, is := again[t]; return is })
+	}
 	added := s.watch.Subscribe(s.typeURL, texts)
 	slices.SortFunc(added, (*cache.Name).Compare)
 	s.merge(slices.Compact(added), true)
@@ -186,23 +204,26 @@ func (s *subscription) drop(texts []string) {
 		s.explicit = true // "*" was spoken of, so the legacy meaning is gone (B.22)
 		s.unsubscribeAll()
 	}
-	var gone []*cache.Name
+	gone := make(map[*cache.Name]struct{})
 	for i, n := range s.watch.Find(s.typeURL, texts) {
 		at, ok := s.find(n)
 		if !ok {
-			at, ok = s.findAlias(texts[i])
+			at, ok = s.findAlias(texts[i], gone)
 		}
 		if !ok {
 			continue // not subscribed: harmless (R078)
 		}
-		gone = append(gone, s.names[at].name)
-		s.names = slices.Delete(s.names, at, at+1)
+		if _, twice := gone[s.names[at].name]; twice {
+			continue
+		}
+		gone[s.names[at].name] = struct{}{}
 		if s.wildcard != nil {
 			s.let = append(s.let, texts[i])
 			delete(s.known, texts[i])
 		}
 	}
-	s.watch.Unsubscribe(s.typeURL, gone)
+	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
+	s.watch.Unsubscribe(s.typeURL, slices.Collect(maps.Keys(gone)))
 }
 
 // requestSotW changes the subscription to exactly what a DiscoveryRequest lists
@@ -214,6 +235,9 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 		return
 	}
 	s.namesSum = r.NamesSum
+	if r.Nonce == "" {
+		s.until = now // likewise
+	}
 	all := slices.Contains(r.Subscribe, wire.Wildcard)
 	if len(r.Subscribe) > 0 {
 		s.explicit = true
@@ -225,7 +249,7 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	} else {
 		s.unsubscribeAll()
 	}
-	s.replace(without(r.Subscribe, wire.Wildcard), now)
+	s.replace(s.real(without(r.Subscribe, wire.Wildcard)), now)
 }
 
 // replace makes texts the names of the subscription. Those that it had keep
@@ -283,12 +307,15 @@ func (s *subscription) find(n *cache.Name) (at int, ok bool) {
 
 // findAlias returns where the name stands by which the client subscribed to a
 // resource that has the text as its name, or as an alias (R077).
-func (s *subscription) findAlias(text string) (at int, ok bool) {
+func (s *subscription) findAlias(text string, gone map[*cache.Name]struct{}) (at int, ok bool) {
 	t := s.watch.Head().Type(s.typeURL)
 	if !t.Named.Aliased() {
 		return 0, false
 	}
 	for i, n := range s.names {
+		if _, is := gone[n.name]; is {
+			continue
+		}
 		e, _ := t.Lookup(n.name)
 		if e.Present() && (e.Resource.Name == text || slices.Contains(e.Resource.Aliases, text)) {
 			return i, true
@@ -381,6 +408,15 @@ func without(texts []string, text string) []string {
 		return texts
 	}
 	return slices.DeleteFunc(slices.Clone(texts), func(t string) bool { return t == text })
+}
+
+// real leaves out the empty name, which no resource of a known type has (B.22): some
+// clients give up all names by listing only that one.
+func (s *subscription) real(texts []string) []string {
+	if !wire.Known(s.typeURL) {
+		return texts
+	}
+	return without(texts, "")
 }
 
 // earlier returns the earlier of two times; a zero time is none.

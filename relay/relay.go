@@ -15,8 +15,10 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -112,7 +114,7 @@ func (r *Relay) serve() (err error) {
 	r.grpc = NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection)
 	r.server.Register(r.grpc)
 	r.health = health.NewServer()
-	r.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	healthpb.RegisterHealthServer(r.grpc, r.health)
 	reflection.Register(r.grpc)
 	if len(r.listeners) > 0 {
@@ -219,8 +221,15 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) readiness(ctx context.Context) {
 	r.origin.ready(ctx)
 	if ctx.Err() == nil {
-		r.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+		r.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
+}
+
+// setHealth answers for the server as a whole, and for the service that probes may
+// name.
+func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
+	r.health.SetServingStatus("", status)
+	r.health.SetServingStatus(discoverypb.AggregatedDiscoveryService_ServiceDesc.ServiceName, status)
 }
 
 // lastCalls is how long calls that are not xDS streams, such as health watches,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -459,10 +460,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 			s.learn = learning{} // the silence of a lost origin completes nothing
 		}
 	}
-	if !errors.Is(err, errResync) && !errors.Is(err, context.Canceled) { // the latter: Mirror is about to return
-		m.log.Warn("stream to the origin ended", slog.String("stream", role.String()),
-			slog.Any("err", err), slog.Duration("retry_in", wait.Round(time.Millisecond)))
-	}
+	m.logEnd(role, err, wait)
 	if role == auxiliary {
 		m.unasked()
 	} else {
@@ -470,6 +468,17 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		if aux := m.lines[auxiliary].stream; aux != nil {
 			aux.cancel(errResync)
 		}
+	}
+}
+
+func (m *mirror) logEnd(r role, err error, wait time.Duration) {
+	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
+	switch {
+	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
+	case errors.Is(err, io.EOF):
+		m.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
+	default:
+		m.log.Warn("stream to the origin ended", slog.String("stream", r.String()), slog.Any("err", err), retry)
 	}
 }
 

@@ -20,6 +20,8 @@ func (m *mirror) met(l *line, identifier string, now time.Time) {
 	}
 	if m.identifier != "" && l.versions && m.resyncAt.IsZero() {
 		m.resyncAt = now.Add(confirmQuiet)
+		m.log.Info("another instance answers for the origin: it will be asked for everything once",
+			slog.String("control_plane", identifier), slog.Duration("in", confirmQuiet))
 	}
 	m.identifier = identifier
 }

@@ -11,11 +11,12 @@ const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"
 // A Body is what many streams may share of a response: everything but its nonce
 // and the identifier of the control plane. Build it, then share it.
 type Body struct {
-	delta  bool
-	wrap   bool // SotW: each resource in its Resource message
-	pieces mem.BufferSlice
-	size   int
-	count  int // resources and removals
+	delta   bool
+	version string
+	wrap    bool // SotW: each resource in its Resource message
+	pieces  mem.BufferSlice
+	size    int
+	count   int // resources and removals
 }
 
 // NewDeltaBody begins the body of a DeltaDiscoveryResponse.
@@ -31,7 +32,7 @@ func NewSotWBody(typeURL, version string, wrap bool) *Body {
 }
 
 func newBody(delta bool, typeURL, version string) *Body {
-	b := &Body{delta: delta}
+	b := &Body{delta: delta, version: version}
 	header := appendString(nil, responseSystemVersion, version)
 	b.add(appendString(header, responseTypeURL, typeURL))
 	return b
@@ -74,6 +75,9 @@ func (b *Body) Remove(name string) {
 	field := protowire.AppendTag(nil, responseRemoved, protowire.BytesType)
 	b.add(protowire.AppendString(field, name))
 }
+
+// Version returns the response's version_info, or system_version_info.
+func (b *Body) Version() string { return b.version }
 
 // Size returns the encoded size in bytes.
 func (b *Body) Size() int { return b.size }

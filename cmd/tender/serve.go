@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -87,7 +88,9 @@ func limitMemory(ctx context.Context, log *slog.Logger) {
 		log.LogAttrs(ctx, slog.LevelDebug, "no memory limit", slog.Any("err", err))
 		return
 	}
-	log.LogAttrs(ctx, slog.LevelDebug, "memory limit", slog.Int64("bytes", limit))
+	if limit < math.MaxInt64 {
+		log.LogAttrs(ctx, slog.LevelDebug, "memory limit", slog.Int64("bytes", limit))
+	}
 }
 
 // explain names the variable to change when err says that an address could not
