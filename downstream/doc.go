@@ -4,9 +4,11 @@
 // # Where to read
 //
 // The hot path is stream.run: wake, flush, wait. stream.flush walks the stream's
-// subscriptions in make-before-break order (order.go); each asks its half of the
-// protocol, delta.go or sotw.go, what its client must be told now. What a client
-// asked for and was sent is bookkeeping without I/O, in subscription.go.
+// subscriptions in make-before-break order (order.go); subscription.next says what
+// the client must be told now: what changed (changes.go: Delta, and SotW types of
+// which a response may be partial) or the complete set (sotw.go). Removals that
+// must wait for other types come last (delta.go, and finalSet in sotw.go). What a
+// client asked for and was sent is bookkeeping without I/O, in subscription.go.
 //
 // # Concurrency properties
 //
@@ -14,5 +16,6 @@
 // receiver only decodes requests and hands them over. A stream holds no queue:
 // it remembers positions in the view's logs, and reads what lies after them when
 // its client is ready, so that a slow client costs as much as an idle one and
-// gets the newest state (B.12). Nothing here locks, but to register interest.
+// gets the newest state (B.12). What locks is rare: joining a group,
+// registering interest, logging a refusal.
 package downstream

@@ -187,7 +187,7 @@ var variables = []spec{
 	{
 		name: "DRAIN", preset: "45s",
 		allowed: between(time.Second, time.Hour),
-		meaning: "how long the relay takes to end its streams when it is told to stop",
+		meaning: "how long ending the streams may take at most when the relay is told to stop",
 		parse:   durationBetween(time.Second, time.Hour),
 	},
 }

@@ -36,6 +36,7 @@ type getOptions struct {
 	timeout     time.Duration // 0 means forever
 	nodeID      string
 	nodeCluster string
+	userAgent   string
 	tls         getTLS
 }
 
@@ -89,6 +90,7 @@ func newGetCommand() *cobra.Command {
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer; 0 waits forever")
 	f.StringVar(&o.nodeID, "node-id", "tender-get/"+host, "node `id` to present")
 	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to present")
+	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to present, such as envoy")
 	f.StringVar(&o.tls.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); this and the next three turn TLS on")
 	f.StringVar(&o.tls.cert, "cert", "", "PEM `file` with the client's certificate")
 	f.StringVar(&o.tls.key, "key", "", "PEM `file` with the client's key")

@@ -222,7 +222,7 @@ func (o *getOptions) node() *corepb.Node {
 	return &corepb.Node{
 		Id:                   o.nodeID,
 		Cluster:              o.nodeCluster,
-		UserAgentName:        "tender-get",
+		UserAgentName:        o.userAgent,
 		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
 	}
 }

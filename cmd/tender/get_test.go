@@ -228,12 +228,12 @@ func TestGetAcknowledges(t *testing.T) {
 			return nil
 		},
 	})
-	node := []string{"--node-id=me", "--node-cluster=us"}
+	node := []string{"--node-id=me", "--node-cluster=us", "--user-agent=envoy"}
 
 	// The server ends the stream after the ACK, so that the watch ends too.
 	execute(append([]string{"get", "-w", "-a", address, "cds"}, node...)...)
 	first, ack := (<-requests).(*discoverypb.DeltaDiscoveryRequest), (<-requests).(*discoverypb.DeltaDiscoveryRequest)
-	if n := first.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || first.GetTypeUrl() != cds || len(first.GetResourceNamesSubscribe()) != 0 {
+	if n := first.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || n.GetUserAgentName() != "envoy" || first.GetTypeUrl() != cds || len(first.GetResourceNamesSubscribe()) != 0 {
 		t.Errorf("first Delta request: %v", first)
 	}
 	if want := (&discoverypb.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: "n"}); !proto.Equal(ack, want) {
@@ -242,7 +242,7 @@ func TestGetAcknowledges(t *testing.T) {
 
 	execute(append([]string{"get", "-w", "-a", address, "--sotw", "cds", "a"}, node...)...)
 	firstS, ackS := (<-requests).(*discoverypb.DiscoveryRequest), (<-requests).(*discoverypb.DiscoveryRequest)
-	if n := firstS.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || firstS.GetTypeUrl() != cds || firstS.GetResourceNames()[0] != "a" {
+	if n := firstS.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || n.GetUserAgentName() != "envoy" || firstS.GetTypeUrl() != cds || firstS.GetResourceNames()[0] != "a" {
 		t.Errorf("first SotW request: %v", firstS)
 	}
 	if want := (&discoverypb.DiscoveryRequest{TypeUrl: cds, ResponseNonce: "n", VersionInfo: "v", ResourceNames: []string{"a"}}); !proto.Equal(ackS, want) {

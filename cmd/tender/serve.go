@@ -23,9 +23,9 @@ func newServeCommand(environ func() []string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run the relay, configured by TENDER_… variables (see tender check)",
-		Long: "Serve runs the relay until it is told to stop. SIGTERM drains: clients move on\n" +
-			"in their own time, for at most TENDER_DRAIN. SIGINT, or a second SIGTERM, stops\n" +
-			"at once. tender check lists the variables that configure it.",
+		Long: "Serve runs the relay until it is told to stop. SIGTERM drains: streams are\n" +
+			"ended so that clients connect elsewhere without an error, which takes at most\n" +
+			"TENDER_DRAIN. SIGINT, or a second SIGTERM, stops at once. tender check lists the variables that configure it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(environ())
