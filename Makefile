@@ -13,6 +13,9 @@ BENCHTIME ?= 1s
 # More arguments, as in: make demo ARGS='--clients 1000'
 ARGS      ?=
 
+# Debian packages are installed as root.
+SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
+
 # The date is that of the commit: the same commit makes the same binary.
 VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
 COMMIT  ?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null | grep -v HEAD),unknown)
@@ -64,8 +67,8 @@ cover: deps ## Measure what the tests reach, into cover.out
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-deps: ## Install what the tests need beside Go (today: nothing)
-	@:
+deps: ## Install what the tests need beside Go: a C compiler, for the race detector
+	@command -v gcc >/dev/null || { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends gcc libc6-dev; }
 
 $(LINT):
 	@mkdir -p $(@D)/install
