@@ -425,8 +425,7 @@ func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply)
 	const overhead = 16 // tags and lengths, generously
 	s.sent = true
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
-	sub.said = r.body.Version()
-	sub.responded(nonce, s.written, time.Now(), s.cfg.AckWait)
+	sub.responded(nonce, r.body.Version(), s.written, time.Now())
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)
 	}

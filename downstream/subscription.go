@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -67,8 +66,6 @@ type subscription struct {
 	through uint64 // bytes on the stream up to the end of it
 	sentAt  time.Time
 	until   time.Time // when waiting for the answer ends (B.12)
-	acked   uint64
-	refused uint64
 }
 
 // A subscribed name, and when what the client was told of it was current: 0 if it
@@ -76,21 +73,6 @@ type subscription struct {
 type subscribed struct {
 	name *cache.Name
 	sent cache.Seq
-}
-
-// String returns the subscription's state in one line, for tests and logs.
-func (s *subscription) String() string {
-	out := "sent=" + strconv.FormatUint(uint64(s.sent), 10) + " names=" + strconv.Itoa(len(s.names))
-	if s.wildcard != nil {
-		out += " wildcard"
-	}
-	if s.pending {
-		out += " pending=" + s.nonce
-	}
-	if s.refused > 0 {
-		out += " refused=" + strconv.FormatUint(s.refused, 10)
-	}
-	return out
 }
 
 // request takes a request's subscription changes and its answer to a response.
@@ -125,11 +107,6 @@ func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
 		return r.Refused
 	}
 	s.pending = false
-	if r.Refused {
-		s.refused++
-	} else {
-		s.acked++
-	}
 	return r.Refused
 }
 
@@ -236,7 +213,7 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	}
 	s.namesSum = r.NamesSum
 	if r.Nonce == "" {
-		s.until = now // likewise
+		s.until = now // spontaneous: see add
 	}
 	all := slices.Contains(r.Subscribe, wire.Wildcard)
 	if len(r.Subscribe) > 0 {
@@ -349,12 +326,12 @@ func (s *subscription) close() {
 	s.names = nil
 }
 
-// responded records that a response left under a nonce, and that it ends that
-// many bytes into the stream.
-func (s *subscription) responded(nonce string, through uint64, now time.Time, ackWait time.Duration) {
+// responded records that a response of that version left under a nonce, and that
+// it ends that many bytes into the stream.
+func (s *subscription) responded(nonce, version string, through uint64, now time.Time) {
 	s.answered = true
-	s.nonce, s.pending, s.through = nonce, true, through
-	s.sentAt, s.until = now, now.Add(ackWait)
+	s.nonce, s.said, s.pending, s.through = nonce, version, true, through
+	s.sentAt, s.until = now, now.Add(s.cfg.AckWait)
 }
 
 // blocked reports whether the newest response still waits for its answer. The

@@ -151,10 +151,6 @@ func (w *orderWorld) ready(v relaytest.Variant) *orderClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true})
 }
 
-func (w *orderWorld) grpc(v relaytest.Variant) *orderClient {
-	return w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.GRPCNode("grpc")})
-}
-
 func (w *orderWorld) dial(opts relaytest.ClientOptions) *orderClient {
 	return &orderClient{Client: w.relay.client(opts), w: w, last: make(map[string]*relaytest.Response)}
 }

@@ -245,6 +245,11 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
 	}
+	if m.lines[main].stream == nil {
+		for _, s := range m.subs {
+			s.settle()
+		}
+	}
 	for r := main; r <= auxiliary; r++ {
 		at(m.tend(ctx, r, now))
 	}
@@ -332,14 +337,12 @@ func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 
 // wanted reports whether a stream has anything to carry.
 func (m *mirror) wanted(r role) bool {
-	wanted := false
 	for _, s := range m.subs {
-		if m.lines[main].stream == nil {
-			s.settle()
+		if s.wants(r) {
+			return true
 		}
-		wanted = wanted || s.wants(r)
 	}
-	return wanted
+	return false
 }
 
 // tend opens a stream that is wanted, closes one that is not, and says when one

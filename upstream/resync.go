@@ -57,7 +57,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if s.sweep.asked.IsZero() || !m.lines[s.sweep.on].open {
 		return earlier(next, m.held(s, now)) // nobody was asked, so silence means nothing
 	}
-	over, deleted, mass, at := s.sweep.verdict(t, s.texts, now)
+	over, deleted, mass, at := s.sweep.verdict(t, s.wantedNames, now)
 	if over {
 		m.letGo(s, now)
 		s.foreign[cache.Members] = nil
@@ -78,8 +78,7 @@ func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Ti
 // clients named.
 func (m *mirror) letGo(s *subscription, now time.Time) {
 	l := &m.lines[s.sweep.on]
-	wanted := s.texts()
-	names := slices.DeleteFunc(s.sweep.names, func(name string) bool { _, keep := wanted[name]; return keep })
+	names := s.unwanted(s.sweep.names)
 	s.sweep.finish()
 	for len(names) > 0 && l.open {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}

@@ -89,8 +89,8 @@ func (s *subscription) estrange(h *cache.Head) {
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
 }
 
-// texts returns the names that clients asked for, with those that linger.
-func (s *subscription) texts() map[string]struct{} {
+// wantedNames returns the names that clients asked for, with those that linger.
+func (s *subscription) wantedNames() map[string]struct{} {
 	out := make(map[string]struct{}, len(s.names))
 	for n := range s.names {
 		out[n.String()] = struct{}{}
@@ -98,11 +98,20 @@ func (s *subscription) texts() map[string]struct{} {
 	return out
 }
 
+// unwanted returns names without those that clients asked for, in their place.
+func (s *subscription) unwanted(names []string) []string {
+	if len(names) == 0 {
+		return nil // to look at all that is wanted would be for nothing
+	}
+	wanted := s.wantedNames()
+	return slices.DeleteFunc(names, func(name string) bool { _, is := wanted[name]; return is })
+}
+
 // namesPerRequest bounds one request that changes a subscription (B.5).
 const namesPerRequest = 500
 
 // assign decides which stream carries a kind of demand: the one that came first
-// for a type has the main stream; nothing ever moves.
+// for a type has the main stream. Nothing moves later, but for settle.
 func assign(kind *role, other role) {
 	if *kind != nowhere {
 		return
@@ -211,8 +220,7 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 		}
 	}
 	subscribe := texts(asked)
-	wanted := s.texts()
-	unsubscribe := slices.DeleteFunc(texts(s.gone), func(name string) bool { _, again := wanted[name]; return again })
+	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.gone = nil, nil
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}

@@ -189,7 +189,7 @@ func (s *sweep) askedOn(on role) []string {
 
 // verdict reports whether the sweep is over, and which members are gone. mass is
 // set if they are too many, or too many of all, to be believed at once.
-func (s *sweep) verdict(t *cache.Type, texts func() map[string]struct{}, now time.Time) (over bool, deleted map[string]struct{}, mass bool, next time.Time) {
+func (s *sweep) verdict(t *cache.Type, wanted func() map[string]struct{}, now time.Time) (over bool, deleted map[string]struct{}, mass bool, next time.Time) {
 	if s.asked.IsZero() {
 		return false, nil, false, time.Time{}
 	}
@@ -197,7 +197,7 @@ func (s *sweep) verdict(t *cache.Type, texts func() map[string]struct{}, now tim
 	if len(s.gone) < len(s.suspects) && now.Before(next) {
 		return false, nil, false, next
 	}
-	deleted = s.believed(texts())
+	deleted = s.believed(wanted())
 	noControl := s.control == "" || s.repeated && s.alive.IsZero()
 	unproven := noControl && len(s.gone) < len(deleted)
 	many := len(deleted) > massDeleteNames && float64(len(deleted)) > massDeleteFraction*float64(t.Members.Count())
