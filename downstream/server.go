@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,6 +115,9 @@ func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return status.Errorf(codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
+	if strings.ContainsRune(r.TypeURL, 0) {
+		return status.Errorf(codes.InvalidArgument, "type_url %q has a NUL character", r.TypeURL)
+	}
 	if n := len(r.Subscribe); n > c.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names in one request, at most %d are served", n, c.MaxNames)
 	}
@@ -148,6 +152,7 @@ type Server struct {
 
 	cfg      Config
 	nacks    refusalLog
+	names    refusalLog
 	streams  atomic.Int64
 	draining chan struct{}
 	drain    sync.Once
@@ -164,6 +169,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{
 		cfg:      cfg,
 		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
+		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
@@ -248,5 +254,15 @@ func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
 		slog.Int("code", int(r.ErrorCode)), slog.String("detail", r.ErrorMessage),
+		slog.Int64("others_left_out", l.skipped.Swap(0)))
+}
+
+func (l *refusalLog) misnamed(to *slog.Logger, typeURL string, b wire.BadName) {
+	if !l.limit.Allow() {
+		l.skipped.Add(1)
+		return
+	}
+	to.LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
+		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

@@ -46,6 +46,7 @@ type stream struct {
 	watch   *cache.Watch
 	agent   agent
 	wrap    bool   // the client understands wrapped resources
+	ttl     bool   // and that resources expire
 	nodeSum uint64 // of the Node of the first request
 	began   time.Time
 
@@ -130,7 +131,7 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 // nothing.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.answered && (sub.wildcard != nil || len(sub.names) > 0)
+		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0)
 	})
 }
 
@@ -194,6 +195,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	s.misnamed(sub, r.Canonicalise())
 	if sub.request(r, now) {
 		s.refused(r)
 	}
@@ -229,9 +231,7 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 	}
 	s.group, s.watch, s.began = group, group.View.Watch(), now
 	s.nodeSum, s.agent = sum, agentOf(n)
-	s.wrap = slices.ContainsFunc(n.GetClientFeatures(), func(f string) bool {
-		return f == "xds.config.resource-in-sotw" || f == "xds.config.supports-resource-in-sotw" || f == "envoy.config.resource-in-sotw"
-	})
+	s.wrap, s.ttl = features(n)
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
 	s.log.Debug("stream began", slog.Bool("delta", s.delta))
 	return nil
@@ -248,14 +248,18 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
-		traits:    s.cfg.traitsOf(typeURL, s.agent.envoy),
-		delta:     s.delta,
-		wrap:      !s.delta && s.wrap && !wire.Known(typeURL),
-		forgetful: s.agent.forgetful,
-		relists:   s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
-		watch:     s.watch,
-		cfg:       s.cfg,
-		log:       s.log,
+		traits:       s.cfg.traitsOf(typeURL, s.agent.envoy),
+		conversation: new(conversation),
+		key:          typeURL,
+		delta:        s.delta,
+		wrap:         s.wrapOf(typeURL),
+		ttl:          s.ttl && (s.delta || s.wrap),
+		errors:       s.agent.grpc || s.agent.relay,
+		forgetful:    s.agent.forgetful,
+		relists:      s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
+		watch:        s.watch,
+		cfg:          s.cfg,
+		log:          s.log,
 	}
 	s.byType[typeURL] = sub
 	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
@@ -268,15 +272,53 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	return sub, nil
 }
 
+// wrapOf returns which resources of a type a SotW client gets in their message.
+func (s *stream) wrapOf(typeURL string) wire.Wrap {
+	switch {
+	case s.delta || !s.wrap:
+		return wire.Bare
+	case wire.Known(typeURL):
+		return wire.WrapTelling
+	default:
+		return wire.WrapEveryone // nobody else could say what it is called
+	}
+}
+
+// features reports what a client said that it understands, in the spellings that
+// there are (R142).
+func features(n *node) (wrap, ttl bool) {
+	for _, f := range n.GetClientFeatures() {
+		switch f {
+		case "xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw":
+			wrap = true
+		case "xds.config.supports-resource-ttl", "envoy.config.supports-resource-ttl":
+			ttl = true
+		}
+	}
+	return wrap, ttl
+}
+
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let)
+		total += len(sub.names) + len(sub.let) + len(sub.globs)
 	}
 	if total > s.cfg.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
 	}
 	return nil
+}
+
+// misnamed takes note of names that cannot be: nobody is asked for them, and a client
+// that understands it is told why (B.23).
+func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
+	for _, b := range bad {
+		sub.explicit = true // to ask for what cannot be is not to ask for everything
+		s.server.names.misnamed(s.log, sub.typeURL, b)
+		if sub.errors {
+			sub.failures.misnamed(b)
+		}
+	}
 }
 
 // refused records a NACK: nothing is resent until the origin changes something
@@ -304,30 +346,44 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
 	for _, sub := range s.subs {
-		if err := s.serve(ctx, p, sub); err != nil {
-			return time.Time{}, err
-		}
-	}
-	if !p.waiting {
-		for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
-			if sub := s.byType[typeURL]; sub != nil {
-				if err := s.serveRemovals(ctx, p, sub); err != nil {
-					return time.Time{}, err
-				}
+		for part := range sub.parts() {
+			if err := s.serve(ctx, p, part); err != nil {
+				return time.Time{}, err
 			}
 		}
 	}
+	if err := s.flushRemovals(ctx, p); err != nil {
+		return time.Time{}, err
+	}
 	for _, sub := range s.subs {
-		if sub.wildcard != nil {
-			sub.wildcard.Passed(sub.removed)
-		}
+		sub.passed()
 	}
 	return p.next, s.checkCold(p)
 }
 
+// flushRemovals sends the removals that waited, if nothing that may refer to what is
+// gone is left to be sent.
+func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
+	if p.waiting {
+		return nil
+	}
+	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
+		sub := s.byType[typeURL]
+		if sub == nil {
+			continue
+		}
+		for part := range sub.parts() {
+			if err := s.serveRemovals(ctx, p, part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
-	t := p.head.Type(sub.typeURL)
+	t := p.head.Type(sub.key)
 	if sub.blocked(p.now) {
 		if sub.behind(t) {
 			p.at(sub.until)
@@ -361,12 +417,17 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 	case !s.delta && s.fullState:
 		r, until = s.fullSet(p.head, t, limit, p.now)
 	case !s.delta && s.grouped:
-		r, err = s.group(p.head, t, limit)
+		r, err = s.group(p.head, t, limit, p.now)
 	default:
-		r, err = s.changes(p.head, t, limit)
+		r, err = s.changes(p.head, t, limit, p.now)
+	}
+	if r == nil && err == nil {
+		until = earlier(until, s.unreachableFrom(p.head, p.now))
 	}
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
-		r, until = s.forgotten(p.head, t, p.now)
+		var again time.Time
+		r, again = s.forgotten(p.head, t, p.now)
+		until = earlier(until, again)
 	}
 	return r, until, err
 }
@@ -376,7 +437,7 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	if sub.blocked(p.now) {
 		return nil // serve has seen to the timer
 	}
-	t := p.head.Type(sub.typeURL)
+	t := p.head.Type(sub.key)
 	var r *reply
 	var until time.Time
 	if sub.delta {
@@ -417,7 +478,7 @@ func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply)
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
 	if !sub.answered {
-		resp.ControlPlane = s.server.identifier(p.head.Origin)
+		resp.ControlPlane = s.server.identifier(p.head.MembersFrom(sub.key).Identifier)
 	}
 	if err := s.transmit(ctx, resp); err != nil {
 		return err
@@ -485,17 +546,22 @@ func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
 // nothing of what it asked for and the origin is not there: without a response, so
 // that a client that has another server goes there (B.8).
 func (s *stream) checkCold(p *pass) error {
-	if s.sent || p.head.Connected {
+	if s.sent {
 		return nil
 	}
+	since := s.began
 	for _, sub := range s.subs {
-		if sub.answerable(p.head.Type(sub.typeURL)) {
+		if sub.answerable(p.head) {
 			return nil
 		}
-	}
-	since := s.began
-	if p.head.Lost.After(since) {
-		since = p.head.Lost
+		for from := range sub.sources(p.head) {
+			if from.Connected {
+				return nil
+			}
+			if from.Lost.After(since) {
+				since = from.Lost
+			}
+		}
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

@@ -76,7 +76,7 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.Freeze(true)
 		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
 		r.pass(10 * time.Minute)
-		if r.view.Head().Connected {
+		if r.view.Head().First().Connected {
 			t.Error("still connected after 10 minutes of nothing")
 		}
 		r.expect("members", r.members(clusters), "a@1")
@@ -118,7 +118,7 @@ func TestMirrorEnds(t *testing.T) {
 				if d := time.Since(since); d > 0 {
 					t.Errorf("took %v", d)
 				}
-				if r.view.Head().Connected {
+				if r.view.Head().First().Connected {
 					t.Error("the view is connected though nobody keeps it")
 				}
 				r.Freeze(false)
@@ -241,7 +241,7 @@ func TestR135_Unimplemented(t *testing.T) {
 		if n := r.log.count("Unimplemented") - before; n < 97 || n > 153 {
 			t.Errorf("%d attempts in an hour, want 120 ±25%%", n)
 		}
-		if r.view.Head().Connected {
+		if r.view.Head().First().Connected {
 			t.Error("connected to an origin that has no such service")
 		}
 	})

@@ -46,10 +46,13 @@ type subscription struct {
 	named role
 	names map[*cache.Name]struct{}
 	added []*cache.Name // not yet sent
+	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
 
 	learn learning // what is known of the members
 	sweep sweep    // what a resync has not seen again
+
+	collections map[string]*collection // by glob; they travel with the names
 
 	// foreign is what is held from another target, whose versions mean nothing to
 	// the one that is connected.
@@ -136,7 +139,7 @@ func (s *subscription) settle() {
 
 // wants reports whether the stream of that role has anything to carry.
 func (s *subscription) wants(r role) bool {
-	return s.wildcard == r || s.named == r && len(s.names) > 0 || s.sweep.asking(r)
+	return s.wildcard == r || s.named == r && len(s.names)+len(s.collections) > 0 || s.sweep.asking(r)
 }
 
 // restate returns the first requests of the type on a new stream: everything that
@@ -162,14 +165,18 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 			asked = append(asked, n)
 			names = append(names, n.String())
 			e := t.Named.Get(n)
-			if !e.Present() {
-				continue
+			if !e.Present() || e.Resource.Constraints != nil {
+				continue // the version of a name cannot say of which variant it is
 			}
 			if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
 				versions[e.Resource.Name] = e.Resource.OriginVersion
 			}
 		}
-		s.added, s.gone = nil, nil
+		for glob, c := range s.collections {
+			names = append(names, glob)
+			c.restate(h, versions)
+		}
+		s.added, s.again, s.gone = nil, nil, nil
 	}
 	names = append(names, s.sweep.askedOn(r)...)
 	if withVersions && fits(versions) {
@@ -214,14 +221,14 @@ func fits(versions map[string]string) bool {
 // changes returns the requests that bring an open stream up to date with what is
 // wanted, and the names that they ask for.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	for _, n := range s.added {
+	for _, n := range append(s.added, s.again...) {
 		if _, wanted := s.names[n]; wanted {
 			asked = append(asked, n)
 		}
 	}
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
-	s.added, s.gone = nil, nil
+	s.added, s.again, s.gone = nil, nil, nil
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesSubscribe, subscribe = cut(subscribe)

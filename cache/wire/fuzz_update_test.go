@@ -10,6 +10,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -160,8 +161,8 @@ func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *disco
 	if got.Version != version {
 		t.Errorf("resource %q: got version %q, want %q", got.Name, got.Version, version)
 	}
-	if got.HasTTL != (want.GetTtl() != nil) {
-		t.Errorf("resource %v: got HasTTL %t", want, got.HasTTL)
+	if ttl := max(want.GetTtl().AsDuration(), 0); got.TTL != ttl {
+		t.Errorf("resource %v: got TTL %v, want %v", want, got.TTL, ttl)
 	}
 	if got.Size() != len(got.Field()) {
 		t.Errorf("resource %q: got size %d, want %d", got.Name, got.Size(), len(got.Field()))
@@ -177,6 +178,9 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 	for i, r := range got.Resources {
 		origin := proto.CloneOf(want.GetResources()[i])
 		origin.Version = r.Version
+		if origin.Ttl = nil; r.TTL > 0 {
+			origin.Ttl = durationpb.New(r.TTL)
+		}
 		wantMessage(t, "Delta resource", delta.GetResources()[i], origin)
 		if r.HasBody() {
 			wantMessage(t, "SotW resource", sotw.GetResources()[next], origin.GetResource())
@@ -190,11 +194,11 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 // accept it, and find all resources.
 func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryResponse, *discoverypb.DiscoveryResponse) {
 	t.Helper()
-	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", false)
+	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", wire.Bare)
 	bodies := 0
 	for _, r := range u.Resources {
-		body.Add(r)
-		full.Add(r)
+		body.Add(r, r.TTL)
+		full.Add(r, r.TTL)
 		if r.HasBody() {
 			bodies++
 		}

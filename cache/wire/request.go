@@ -211,3 +211,40 @@ func wellFormed(msg []byte) bool {
 	}
 	return true
 }
+
+// A BadName is a name that a client asked for and that no resource can have.
+type BadName struct {
+	Name string
+	Err  error
+}
+
+// Canonicalise brings the xdstp names of the request into the one spelling that equal
+// names have in common (R128). Those that have none are taken out and returned.
+func (r *Request) Canonicalise() (bad []BadName) {
+	r.Subscribe, bad = canonicalNames(r.Subscribe, bad)
+	r.Unsubscribe, _ = canonicalNames(r.Unsubscribe, nil)
+	for name, version := range r.InitialVersions {
+		canonical, err := CanonicalName(name)
+		if err == nil && canonical == name {
+			continue
+		}
+		delete(r.InitialVersions, name)
+		if err == nil {
+			r.InitialVersions[canonical] = version
+		}
+	}
+	return bad
+}
+
+func canonicalNames(names []string, bad []BadName) ([]string, []BadName) {
+	out := names[:0]
+	for _, name := range names {
+		canonical, err := CanonicalName(name)
+		if err != nil {
+			bad = append(bad, BadName{name, err})
+			continue
+		}
+		out = append(out, canonical)
+	}
+	return out, bad
+}

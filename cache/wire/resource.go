@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"time"
 	"unicode/utf8"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -21,6 +22,7 @@ const (
 	resourceName    protowire.Number = 3
 	resourceAliases protowire.Number = 4
 	resourceTTL     protowire.Number = 6
+	resourceFull    protowire.Number = 8 // resource_name: name and constraints
 
 	anyTypeURL protowire.Number = 1
 	anyValue   protowire.Number = 2
@@ -74,12 +76,23 @@ type Resource struct {
 	// its ClusterLoadAssignment (B.16).
 	EDSName string
 
-	// HasTTL reports that the resource expires (R107).
-	HasTTL bool
+	// TTL is how long the resource lives unless the origin says it again; zero is
+	// without end (R107).
+	TTL time.Duration
 
-	wrapper Digest          // of what the wrapper holds besides name, version and body
-	field   mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse
-	body    mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
+	// DoNotCache reports that the content may be passed on, but not kept (R125).
+	DoNotCache bool
+
+	// Constraints say which dynamic parameters a client must have for this variant
+	// of the resource, as an encoded DynamicParameterConstraints; nil if there are
+	// no variants (R122).
+	Constraints []byte
+
+	wrapper  Digest          // of what the wrapper holds besides name, version, TTL and body
+	field    mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL
+	body     mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
+	limited  bool            // the origin's message has a TTL, if only a zero one
+	released bool            // field and body were given up
 }
 
 // NewResource returns a resource that did not come from an origin's response: a
@@ -106,13 +119,40 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 
 // HasBody reports whether the resource has content. One without is a heartbeat
 // (R106) or an alias that the origin could not resolve (R095).
-func (r *Resource) HasBody() bool { return r.body != nil }
+func (r *Resource) HasBody() bool { return r.body != nil || r.released }
+
+// Heartbeat reports that the resource has nothing but a new TTL for what the
+// client has already (R106).
+func (r *Resource) Heartbeat() bool { return !r.HasBody() && len(r.Aliases) == 0 && r.TTL > 0 }
+
+// Unresolved reports that the origin knows no resource by these aliases (R095).
+func (r *Resource) Unresolved() bool { return !r.HasBody() && len(r.Aliases) > 0 }
+
+// Released reports that the content was given up: what the resource is called and
+// what it was are known, but it cannot be sent (R125).
+func (r *Resource) Released() bool { return r.released }
+
+// Release returns the resource without its content.
+func (r *Resource) Release() *Resource {
+	c := *r
+	c.field, c.body, c.released = nil, nil, true
+	return &c
+}
+
+// Key returns what tells the resource apart from all others of its type: its
+// name, and for a variant its constraints too.
+func (r *Resource) Key() string {
+	if r.Constraints == nil {
+		return r.Name
+	}
+	return r.Name + "\x00" + string(r.Constraints)
+}
 
 // Size returns the bytes that the resource takes in a response.
 func (r *Resource) Size() int { return len(r.field) }
 
-// Field returns the resource as the field of a DeltaDiscoveryResponse. Callers
-// must not modify it.
+// Field returns the resource as the field of a DeltaDiscoveryResponse, without its
+// TTL. Callers must not modify it.
 func (r *Resource) Field() []byte { return r.field }
 
 // Body returns the resource as field 2 of a DiscoveryResponse, nil if it has
@@ -131,7 +171,7 @@ func (r *Resource) Value() []byte {
 }
 
 // SameContent reports whether a client that has o would learn nothing from r
-// but another version.
+// but another version or TTL.
 func (r *Resource) SameContent(o *Resource) bool {
 	return r.Digest == o.Digest && r.wrapper == o.wrapper && r.HasBody() == o.HasBody()
 }
@@ -200,7 +240,7 @@ func (r *Resource) parse(msg []byte) (body span, err error) {
 	if len(p.rest) > 0 {
 		r.wrapper = sha256.Sum256(p.rest)
 	}
-	if err := checkWrapper(p.checked); err != nil || body.n == 0 {
+	if err := r.wrapperFields(p.checked); err != nil || body.n == 0 {
 		return body, err
 	}
 	return body, r.parseBody(p.body)
@@ -210,8 +250,8 @@ func (r *Resource) parse(msg []byte) (body span, err error) {
 type wrapperParser struct {
 	bodies  int
 	body    []byte // the Any
-	rest    []byte // fields that are neither name, version nor body
-	checked []byte // of these, what only the generated decoder can judge
+	rest    []byte // fields that are neither name, version, TTL nor body
+	checked []byte // of the fields, what only the generated decoder can judge
 }
 
 // field takes a field other than the body.
@@ -226,8 +266,10 @@ func (p *wrapperParser) field(r *Resource, num protowire.Number, typ protowire.T
 		return err
 	case isBytes && num == resourceAliases:
 		r.Aliases, err = appendText(r.Aliases, val)
+	case isBytes && num == resourceTTL:
+		p.checked = append(p.checked, raw...)
+		return nil
 	default:
-		r.HasTTL = r.HasTTL || isBytes && num == resourceTTL
 		p.checked = append(p.checked, raw...)
 	}
 	p.rest = append(p.rest, raw...)
@@ -248,23 +290,51 @@ func (r *Resource) parseBody(any []byte) error {
 	return nil
 }
 
-// checkWrapper refuses what a client's decoder would choke on: passed on as
-// bytes, it would end the streams of every client.
-func checkWrapper(fields []byte) error {
+// wrapperFields takes the fields that are rare, and refuses what a client's
+// decoder would choke on: passed on as bytes, it would end the streams of every
+// client.
+func (r *Resource) wrapperFields(fields []byte) error {
 	if len(fields) == 0 {
 		return nil
 	}
 	// A client finds the resource one level down, in a response.
 	opts := proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
-	if err := opts.Unmarshal(fields, new(discoverypb.Resource)); err != nil {
+	w := new(discoverypb.Resource)
+	if err := opts.Unmarshal(fields, w); err != nil {
 		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
 	}
+	r.TTL, r.limited = max(w.GetTtl().AsDuration(), 0), w.GetTtl() != nil
+	r.DoNotCache = w.GetCacheControl().GetDoNotCache()
+	full := w.GetResourceName()
+	if full.GetName() == "" {
+		return nil
+	}
+	if r.Name != "" {
+		return fmt.Errorf("%w: resource with both name %q and resource_name %q", ErrMalformed, r.Name, full.GetName())
+	}
+	r.Name = full.GetName()
+	r.Constraints = constraintBytes(full.GetDynamicParameterConstraints())
 	return nil
 }
 
-// layOut copies the message into a field of its own, with the version that
-// clients are told at its end: of a scalar field, the last value counts.
+// constraintBytes returns constraints in the one form that equal ones have in
+// common; nil if there are none.
+func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
+	// It was decoded, so it can be encoded.
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// layOut copies the message into a field of its own, without the TTL, which is not
+// for every client, and with the version that clients are told at its end: of a
+// scalar field, the last value counts.
 func (r *Resource) layOut(msg []byte, body span) {
+	if r.limited {
+		msg, body = withoutTTL(msg)
+	}
 	var version []byte
 	if r.Version != r.OriginVersion {
 		version = appendString(nil, resourceVersion, r.Version)
@@ -280,6 +350,23 @@ func (r *Resource) layOut(msg []byte, body span) {
 		from, to := start+body.at, start+body.at+body.n
 		r.body = r.field[from:to:to]
 	}
+}
+
+// withoutTTL returns a valid Resource message, which has at most one body, without
+// its TTL, and says where its body is then.
+func withoutTTL(msg []byte) (out []byte, body span) {
+	out = make([]byte, 0, len(msg))
+	for len(msg) > 0 {
+		num, typ, _, n := consumeField(msg)
+		if typ == protowire.BytesType && num == resourceBody {
+			body = span{len(out), n}
+		}
+		if typ != protowire.BytesType || num != resourceTTL {
+			out = append(out, msg[:n]...)
+		}
+		msg = msg[n:]
+	}
+	return out, body
 }
 
 // mergeBodies returns a valid Resource message with its several body fields made

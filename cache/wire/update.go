@@ -15,6 +15,9 @@ const (
 	responseRemoved       protowire.Number = 6
 	responseControlPlane  protowire.Number = 7 // SotW: 6
 	sotwControlPlane      protowire.Number = 6
+	responseRemovedNames  protowire.Number = 8
+	responseErrors        protowire.Number = 9 // SotW: 7
+	sotwErrors            protowire.Number = 7
 )
 
 // An Update is the envelope of one DeltaDiscoveryResponse.
@@ -25,7 +28,23 @@ type Update struct {
 	ControlPlane  string // the origin's control_plane.identifier
 	Resources     []*Resource
 	Removed       []string
+
+	// RemovedVariants are resources of which only the variant with these
+	// constraints is gone (R121).
+	RemovedVariants []Variant
+
+	// Errors say why the origin does not, or not any more, say what a resource is.
+	Errors []*ResourceError
 }
+
+// A Variant names one of the resources that share a name.
+type Variant struct {
+	Name        string
+	Constraints []byte // see Resource.Constraints
+}
+
+// Key is that of the resource, see Resource.Key.
+func (v Variant) Key() string { return (&Resource{Name: v.Name, Constraints: v.Constraints}).Key() }
 
 // A Decoder decodes what an origin sends. Its zero value is ready to use.
 type Decoder struct {
@@ -48,25 +67,48 @@ func (d Decoder) Decode(msg []byte) (Update, error) {
 	if u.TypeURL == "" {
 		return u, fmt.Errorf("decode update: %w: no type URL", ErrMalformed)
 	}
-	seen := make(map[string]struct{}, len(resources)+len(u.Removed))
 	for _, raw := range resources {
 		r, err := d.resource(u.TypeURL, raw)
 		if err != nil {
 			return u, fmt.Errorf("decode update: %w", err)
 		}
-		if _, dup := seen[r.Name]; dup {
-			return u, fmt.Errorf("decode update: %w %q", ErrDuplicate, r.Name)
-		}
-		seen[r.Name] = struct{}{}
 		u.Resources = append(u.Resources, r)
 	}
-	for _, name := range u.Removed {
-		if _, dup := seen[name]; dup {
-			return u, fmt.Errorf("decode update: %w %q, in removed_resources", ErrDuplicate, name)
-		}
-		seen[name] = struct{}{}
+	if err := u.checkDuplicates(); err != nil {
+		return u, fmt.Errorf("decode update: %w", err)
 	}
 	return u, nil
+}
+
+// checkDuplicates refuses an update that says two things of one resource (R062).
+func (u *Update) checkDuplicates() error {
+	seen := make(map[string]struct{}, len(u.Resources)+len(u.Removed))
+	twice := func(key string) bool {
+		_, twice := seen[key]
+		seen[key] = struct{}{}
+		return twice
+	}
+	for _, r := range u.Resources {
+		if twice(r.Key()) {
+			return fmt.Errorf("%w %q", ErrDuplicate, r.Name)
+		}
+	}
+	for _, e := range u.Errors { // what is removed may have one that says why
+		if _, there := seen[e.Key()]; there {
+			return fmt.Errorf("%w %q, in resource_errors", ErrDuplicate, e.Name)
+		}
+	}
+	for _, name := range u.Removed {
+		if twice(name) {
+			return fmt.Errorf("%w %q, in removed_resources", ErrDuplicate, name)
+		}
+	}
+	for _, v := range u.RemovedVariants {
+		if twice(v.Key()) {
+			return fmt.Errorf("%w %q, in removed_resource_names", ErrDuplicate, v.Name)
+		}
+	}
+	return nil
 }
 
 // envelope reads the response's own fields and leaves its resources as bytes. It
@@ -102,6 +144,10 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 		u.Nonce, err = text(val, "nonce")
 	case responseRemoved:
 		u.Removed, err = appendText(u.Removed, val)
+	case responseRemovedNames:
+		err = u.addRemovedName(val)
+	case responseErrors:
+		err = u.addError(val)
 	case responseControlPlane:
 		if !wellFormed(val) {
 			return fmt.Errorf("%w: control plane", ErrMalformed)
