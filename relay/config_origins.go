@@ -79,7 +79,7 @@ func (r *Route) UnmarshalText(text []byte) (err error) {
 		r.Authority = subject
 		return checkAuthority(subject)
 	default:
-		return fmt.Errorf("%s begins with neither type: nor authority:", quote(item))
+		return fmt.Errorf("%s is for neither a type nor an authority", quote(item))
 	}
 }
 

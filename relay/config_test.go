@@ -220,7 +220,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGINS", "w=b", `origin "w": "b" is not host:port`},
 	{"ORIGINS", "w=b:1,file:///c", `origin "w": a file origin stands alone`},
 	{"ROUTES", "cds", `"cds" does not end in =name`},
-	{"ROUTES", "cds=default", `"cds=default" begins with neither type: nor authority:`},
+	{"ROUTES", "cds=default", `"cds=default" is for neither a type nor an authority`},
 	{"ROUTES", "type:cd=default", `"cd" is neither a short name nor a type URL`},
 	{"ROUTES", "type:=default", `"" is neither a short name nor a type URL`},
 	{"ROUTES", "type:cds=", `"" is not a name for an origin`},

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -32,8 +33,9 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode]. Each means that the origin broke the protocol:
-// the session refuses the response and the cache keeps what it had (B.9).
+// Errors from [Decoder.Decode], with [ErrXDSTP]. Each means that the origin broke
+// the protocol: the session refuses the response and the cache keeps what it had
+// (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")
 	ErrUnnamed      = errors.New("resource without a name")
@@ -50,15 +52,16 @@ type Digest [sha256.Size]byte
 
 // A Resource is one named resource as its origin sent it. It is immutable.
 type Resource struct {
-	// Name is the resource's own name. It is empty only for types that the
-	// protocol does not define (B.22).
+	// Name is the resource's own name, in canonical form (B.23). It is empty only
+	// for types that the protocol does not define (B.22).
 	Name string
 
 	// Version is what clients are told: the origin's version, or one made from
 	// the content where the origin gave none (R090).
 	Version string
 
-	// Aliases are further names that subscribe to this resource (R092).
+	// Aliases are further names that subscribe to this resource (R092), in
+	// canonical form.
 	Aliases []string
 
 	// TypeURL is that of the resource's body, empty if it has none.
@@ -145,15 +148,12 @@ func (r *Resource) ContentVersion() string {
 // resource parses one Resource message and lays out its field anew, so that a
 // resource does not keep the whole response alive.
 func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
-	r := &Resource{}
-	body, err := r.parse(msg)
-	if errors.Is(err, errSplitBody) {
-		if msg, err = mergeBodies(msg); err == nil {
-			r = &Resource{}
-			body, err = r.parse(msg)
-		}
-	}
+	r, msg, body, err := parseResource(msg)
 	if err != nil {
+		return nil, err
+	}
+	originName := r.Name
+	if r.Name, err = CanonicalName(originName); err != nil {
 		return nil, err
 	}
 	if r.Name == "" && Known(typeURL) {
@@ -166,11 +166,29 @@ func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
 	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
-	r.layOut(msg, body)
+	r.layOut(msg, body, originName)
 	if typeURL == ClusterType {
 		r.EDSName = edsName(r.Value(), r.Name)
 	}
 	return r, nil
+}
+
+// parseResource parses a Resource message, and returns it as it is to be kept:
+// with canonical aliases and one body, which stands at the span.
+func parseResource(msg []byte) (*Resource, []byte, span, error) {
+	msg, err := respellAliases(msg)
+	if err != nil {
+		return nil, nil, span{}, err
+	}
+	r := &Resource{}
+	body, err := r.parse(msg)
+	if errors.Is(err, errSplitBody) {
+		if msg, err = mergeBodies(msg); err == nil {
+			r = &Resource{}
+			body, err = r.parse(msg)
+		}
+	}
+	return r, msg, body, err
 }
 
 // A span is where the body's field stands in a Resource message; n is 0 if there
@@ -262,24 +280,58 @@ func checkWrapper(fields []byte) error {
 	return nil
 }
 
-// layOut copies the message into a field of its own, with the version that
-// clients are told at its end: of a scalar field, the last value counts.
-func (r *Resource) layOut(msg []byte, body span) {
-	var version []byte
+// layOut copies the message into a field of its own, with the version and the
+// name that clients are told at its end, where they are not the origin's: of a
+// scalar field, the last value counts.
+func (r *Resource) layOut(msg []byte, body span, originName string) {
+	var told []byte
 	if r.Version != r.OriginVersion {
-		version = appendString(nil, resourceVersion, r.Version)
+		told = appendString(told, resourceVersion, r.Version)
 	}
-	size := uint64(len(msg) + len(version))
+	if r.Name != originName {
+		told = appendString(told, resourceName, r.Name)
+	}
+	size := uint64(len(msg) + len(told))
 	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
 	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
 	field = protowire.AppendVarint(field, size)
 	start := len(field)
 	field = append(field, msg...)
-	r.field = append(field, version...)
+	r.field = append(field, told...)
 	if body.n > 0 {
 		from, to := start+body.at, start+body.at+body.n
 		r.body = r.field[from:to:to]
 	}
+}
+
+// respellAliases returns a Resource message with its aliases in canonical form,
+// which is what clients ask for (B.23). A message with nothing to respell is
+// returned as it is, and so is a malformed one, for parse to refuse.
+func respellAliases(msg []byte) ([]byte, error) {
+	var out []byte
+	done := 0 // so much of msg is in out
+	for at := 0; at < len(msg); {
+		num, typ, val, n := consumeField(msg[at:])
+		if n < 0 {
+			return msg, nil
+		}
+		if num == resourceAliases && typ == protowire.BytesType && bytes.HasPrefix(val, []byte(xdstpScheme)) && utf8.Valid(val) {
+			alias, err := CanonicalName(string(val))
+			if err != nil {
+				return nil, err
+			}
+			if alias != string(val) {
+				out = append(out, msg[done:at]...)
+				out = protowire.AppendString(protowire.AppendTag(out, num, typ), alias)
+				done = at + n
+			}
+		}
+		at += n
+	}
+	if done == 0 {
+		return msg, nil
+	}
+	return append(out, msg[done:]...), nil
 }
 
 // mergeBodies returns a valid Resource message with its several body fields made
