@@ -50,12 +50,20 @@ func (u *Update) addError(val []byte) error {
 	if err := proto.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
 	}
-	name := m.GetResourceName()
-	if name.GetName() == "" {
+	full := m.GetResourceName()
+	name, err := CanonicalName(full.GetName())
+	switch {
+	case err != nil:
+		return err
+	case name == "":
 		return fmt.Errorf("%w, in resource_errors: %s", ErrUnnamed, m.GetErrorDetail().GetMessage())
 	}
+	if name != full.GetName() {
+		full.Name = name
+		val, _ = proto.Marshal(&m) // it was decoded, so it can be encoded
+	}
 	u.Errors = append(u.Errors, &ResourceError{
-		Variant: Variant{Name: name.GetName(), Constraints: constraintBytes(name.GetDynamicParameterConstraints())},
+		Variant: Variant{Name: name, Constraints: constraintBytes(full.GetDynamicParameterConstraints())},
 		Code:    codes.Code(m.GetErrorDetail().GetCode()),
 		Message: m.GetErrorDetail().GetMessage(),
 		encoded: append([]byte(nil), val...),
@@ -70,11 +78,15 @@ func (u *Update) addRemovedName(val []byte) error {
 	if err := proto.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: removed resource name: %w", ErrMalformed, err)
 	}
-	if c := constraintBytes(m.GetDynamicParameterConstraints()); c != nil {
-		u.RemovedVariants = append(u.RemovedVariants, Variant{Name: m.GetName(), Constraints: c})
-		return nil
+	name, err := CanonicalName(m.GetName())
+	if err != nil {
+		return err
 	}
-	u.Removed = append(u.Removed, m.GetName())
+	if c := constraintBytes(m.GetDynamicParameterConstraints()); c != nil {
+		u.RemovedVariants = append(u.RemovedVariants, Variant{Name: name, Constraints: c})
+	} else {
+		u.Removed = append(u.Removed, name)
+	}
 	return nil
 }
 

@@ -54,6 +54,10 @@ func updateSeeds(tb testing.TB) [][]byte {
 		join(updateOf(acme), bytesField(7, bytesField(1, notUTF8))),
 		join(updateOf(acme), bytesField(7, bytesField(1, "one")), bytesField(7, unknown), bytesField(7, "")),
 		join(updateOf(acme), unknown, group),
+		join(updateOf(acme, join(resourceOf("1", xdstpFoo+"?b=2&a=1", body), bytesField(4, xdstpFoo+"?b"))), bytesField(6, xdstpFoo+"?")),
+		updateOf(acme, join(bytesField(3, xdstpFoo+"#"), resourceOf("1", xdstpFoo+"?b=2&a=1", body))),
+		updateOf(acme, resourceOf("1", xdstpFoo+"?b=2&a=1", body), resourceOf("1", xdstpFoo+"?a=1&b=2", body)),
+		join(updateOf(acme), bytesField(6, xdstpFoo+"#")),
 	}
 }
 
@@ -76,6 +80,12 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 		}
 		return
 	}
+	if malformed := canonicalise(want); malformed != nil {
+		if err == nil || !errors.Is(err, wire.ErrXDSTP) && !errors.Is(err, strictness(want)) {
+			t.Fatalf("Decode(%q): got error %v, want %v", msg, err, malformed)
+		}
+		return
+	}
 	if strict := strictness(want); !errors.Is(err, strict) {
 		t.Fatalf("Decode(%q): got error %v, want %v", msg, err, strict)
 	}
@@ -93,8 +103,31 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 }
 
 func knownError(err error) bool {
-	return slices.ContainsFunc([]error{wire.ErrMalformed, wire.ErrUnnamed, wire.ErrDuplicate, wire.ErrTypeMismatch},
+	return slices.ContainsFunc([]error{wire.ErrMalformed, wire.ErrUnnamed, wire.ErrDuplicate, wire.ErrTypeMismatch, wire.ErrXDSTP},
 		func(known error) bool { return errors.Is(err, known) })
+}
+
+// canonicalise puts the names of an update in canonical form, and returns the
+// error for one that has none.
+func canonicalise(u *discoverypb.DeltaDiscoveryResponse) (malformed error) {
+	respell := func(name *string) {
+		canonical, err := wire.CanonicalName(*name)
+		if err != nil {
+			malformed = err
+			return
+		}
+		*name = canonical
+	}
+	for i := range u.GetRemovedResources() {
+		respell(&u.RemovedResources[i])
+	}
+	for _, r := range u.GetResources() {
+		respell(&r.Name)
+		for i := range r.GetAliases() {
+			respell(&r.Aliases[i])
+		}
+	}
+	return malformed
 }
 
 // strictness returns the error for a valid message that the protocol forbids all

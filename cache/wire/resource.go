@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -34,8 +35,9 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode]. Each means that the origin broke the protocol:
-// the session refuses the response and the cache keeps what it had (B.9).
+// Errors from [Decoder.Decode], with [ErrXDSTP]. Each means that the origin broke
+// the protocol: the session refuses the response and the cache keeps what it had
+// (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")
 	ErrUnnamed      = errors.New("resource without a name")
@@ -52,15 +54,16 @@ type Digest [sha256.Size]byte
 
 // A Resource is one named resource as its origin sent it. It is immutable.
 type Resource struct {
-	// Name is the resource's own name. It is empty only for types that the
-	// protocol does not define (B.22).
+	// Name is the resource's own name, in canonical form (B.23). It is empty only
+	// for types that the protocol does not define (B.22).
 	Name string
 
 	// Version is what clients are told: the origin's version, or one made from
 	// the content where the origin gave none (R090).
 	Version string
 
-	// Aliases are further names that subscribe to this resource (R092).
+	// Aliases are further names that subscribe to this resource (R092), in
+	// canonical form.
 	Aliases []string
 
 	// TypeURL is that of the resource's body, empty if it has none.
@@ -92,6 +95,7 @@ type Resource struct {
 	field    mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL
 	body     mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
 	limited  bool            // the origin's message has a TTL, if only a zero one
+	full     bool            // it has a resource_name
 	released bool            // field and body were given up
 }
 
@@ -185,15 +189,12 @@ func (r *Resource) ContentVersion() string {
 // resource parses one Resource message and lays out its field anew, so that a
 // resource does not keep the whole response alive.
 func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
-	r := &Resource{}
-	body, err := r.parse(msg)
-	if errors.Is(err, errSplitBody) {
-		if msg, err = mergeBodies(msg); err == nil {
-			r = &Resource{}
-			body, err = r.parse(msg)
-		}
-	}
+	r, msg, body, err := parseResource(msg)
 	if err != nil {
+		return nil, err
+	}
+	originName := r.Name
+	if r.Name, err = CanonicalName(originName); err != nil {
 		return nil, err
 	}
 	if r.Name == "" && Known(typeURL) {
@@ -206,11 +207,30 @@ func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
 	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
-	r.layOut(msg, body)
+	r.layOut(msg, body, originName)
 	if typeURL == ClusterType {
-		r.EDSName = edsName(r.Value(), r.Name)
+		// One that cannot be canonical is asked for by nobody.
+		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}
 	return r, nil
+}
+
+// parseResource parses a Resource message, and returns it as it is to be kept:
+// with canonical aliases and one body, which stands at the span.
+func parseResource(msg []byte) (*Resource, []byte, span, error) {
+	msg, err := respellAliases(msg)
+	if err != nil {
+		return nil, nil, span{}, err
+	}
+	r := &Resource{}
+	body, err := r.parse(msg)
+	if errors.Is(err, errSplitBody) {
+		if msg, err = mergeBodies(msg); err == nil {
+			r = &Resource{}
+			body, err = r.parse(msg)
+		}
+	}
+	return r, msg, body, err
 }
 
 // A span is where the body's field stands in a Resource message; n is 0 if there
@@ -312,7 +332,7 @@ func (r *Resource) wrapperFields(fields []byte) error {
 	if r.Name != "" {
 		return fmt.Errorf("%w: resource with both name %q and resource_name %q", ErrMalformed, r.Name, full.GetName())
 	}
-	r.Name = full.GetName()
+	r.Name, r.full = full.GetName(), true
 	r.Constraints = constraintBytes(full.GetDynamicParameterConstraints())
 	return nil
 }
@@ -329,44 +349,83 @@ func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
 }
 
 // layOut copies the message into a field of its own, without the TTL, which is not
-// for every client, and with the version that clients are told at its end: of a
-// scalar field, the last value counts.
-func (r *Resource) layOut(msg []byte, body span) {
-	if r.limited {
-		msg, body = withoutTTL(msg)
+// for every client, and with the version and the name that clients are told at its
+// end, where they are not the origin's: of a scalar field, the last value counts. A
+// resource_name becomes a plain name where there are no variants: not every client
+// knows it.
+func (r *Resource) layOut(msg []byte, body span, originName string) {
+	if r.limited || r.full {
+		msg, body = r.strip(msg)
 	}
-	var version []byte
+	var told []byte
 	if r.Version != r.OriginVersion {
-		version = appendString(nil, resourceVersion, r.Version)
+		told = appendString(told, resourceVersion, r.Version)
 	}
-	size := uint64(len(msg) + len(version))
+	switch {
+	case r.Constraints != nil:
+		told = appendFullName(told, resourceFull, Variant{r.Name, r.Constraints})
+	case r.Name != originName || r.full:
+		told = appendString(told, resourceName, r.Name)
+	}
+	size := uint64(len(msg) + len(told))
 	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
 	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
 	field = protowire.AppendVarint(field, size)
 	start := len(field)
 	field = append(field, msg...)
-	r.field = append(field, version...)
+	r.field = append(field, told...)
 	if body.n > 0 {
 		from, to := start+body.at, start+body.at+body.n
 		r.body = r.field[from:to:to]
 	}
 }
 
-// withoutTTL returns a valid Resource message, which has at most one body, without
-// its TTL, and says where its body is then.
-func withoutTTL(msg []byte) (out []byte, body span) {
+// strip returns a valid Resource message, which has at most one body, without its
+// TTL and its resource_name, and says where its body is then.
+func (r *Resource) strip(msg []byte) (out []byte, body span) {
 	out = make([]byte, 0, len(msg))
 	for len(msg) > 0 {
 		num, typ, _, n := consumeField(msg)
-		if typ == protowire.BytesType && num == resourceBody {
+		isBytes := typ == protowire.BytesType
+		if isBytes && num == resourceBody {
 			body = span{len(out), n}
 		}
-		if typ != protowire.BytesType || num != resourceTTL {
+		if !isBytes || num != resourceTTL && (num != resourceFull || !r.full) {
 			out = append(out, msg[:n]...)
 		}
 		msg = msg[n:]
 	}
 	return out, body
+}
+
+// respellAliases returns a Resource message with its aliases in canonical form,
+// which is what clients ask for (B.23). A message with nothing to respell is
+// returned as it is, and so is a malformed one, for parse to refuse.
+func respellAliases(msg []byte) ([]byte, error) {
+	var out []byte
+	done := 0 // so much of msg is in out
+	for at := 0; at < len(msg); {
+		num, typ, val, n := consumeField(msg[at:])
+		if n < 0 {
+			return msg, nil
+		}
+		if num == resourceAliases && typ == protowire.BytesType && bytes.HasPrefix(val, []byte(xdstpScheme)) && utf8.Valid(val) {
+			alias, err := CanonicalName(string(val))
+			if err != nil {
+				return nil, err
+			}
+			if alias != string(val) {
+				out = append(out, msg[done:at]...)
+				out = protowire.AppendString(protowire.AppendTag(out, num, typ), alias)
+				done = at + n
+			}
+		}
+		at += n
+	}
+	if done == 0 {
+		return msg, nil
+	}
+	return append(out, msg[done:]...), nil
 }
 
 // mergeBodies returns a valid Resource message with its several body fields made

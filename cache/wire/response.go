@@ -131,10 +131,16 @@ func (b *Body) Remove(name string) {
 
 // RemoveVariant adds to removed_resource_names, in a Delta body only.
 func (b *Body) RemoveVariant(v Variant) {
+	b.count++
+	b.add(appendFullName(nil, responseRemovedNames, v))
+}
+
+// appendFullName appends a ResourceName as a field: name=1,
+// dynamic_parameter_constraints=2.
+func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
 	name := appendString(nil, 1, v.Name)
 	name = protowire.AppendBytes(protowire.AppendTag(name, 2, protowire.BytesType), v.Constraints)
-	b.count++
-	b.add(protowire.AppendBytes(protowire.AppendTag(nil, responseRemovedNames, protowire.BytesType), name))
+	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), name)
 }
 
 // Version returns the response's version_info, or system_version_info.

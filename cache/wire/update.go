@@ -27,7 +27,7 @@ type Update struct {
 	Nonce         string
 	ControlPlane  string // the origin's control_plane.identifier
 	Resources     []*Resource
-	Removed       []string
+	Removed       []string // in canonical form (B.23)
 
 	// RemovedVariants are resources of which only the variant with these
 	// constraints is gone (R121).
@@ -58,7 +58,8 @@ type Decoder struct {
 // With an error the update still holds the type URL and the nonce, if msg had
 // them, so that the response can be refused by name.
 //
-// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch].
+// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
+// [ErrXDSTP].
 func (d Decoder) Decode(msg []byte) (Update, error) {
 	u, resources, err := envelope(msg)
 	if err != nil {
@@ -143,7 +144,11 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 	case responseNonce:
 		u.Nonce, err = text(val, "nonce")
 	case responseRemoved:
-		u.Removed, err = appendText(u.Removed, val)
+		var name string
+		if name, err = text(val, "resource name"); err == nil {
+			name, err = CanonicalName(name)
+		}
+		u.Removed = append(u.Removed, name)
 	case responseRemovedNames:
 		err = u.addRemovedName(val)
 	case responseErrors:
