@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -148,8 +147,6 @@ type Group struct {
 // A Server serves views to xDS clients. Its methods may be called from any
 // goroutine.
 type Server struct {
-	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
-
 	cfg      Config
 	nacks    refusalLog
 	names    refusalLog
@@ -173,11 +170,6 @@ func New(cfg Config) (*Server, error) {
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
-}
-
-// Register adds the server's services. The gRPC server must use [wire.Codec].
-func (s *Server) Register(r grpc.ServiceRegistrar) {
-	discoverypb.RegisterAggregatedDiscoveryServiceServer(r, s)
 }
 
 // Streams returns the number of open streams.
@@ -204,29 +196,21 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// StreamAggregatedResources serves a SotW ADS stream.
-func (s *Server) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return s.serve(rpc, false)
-}
-
-// DeltaAggregatedResources serves a Delta ADS stream.
-func (s *Server) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.serve(rpc, true)
-}
-
-func (s *Server) serve(rpc grpc.ServerStream, delta bool) error {
+// serve serves a stream of one type, or an aggregated one if typeURL is empty.
+func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
 	defer s.checkIdle()
 	defer s.streams.Add(-1)
 	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
 		return status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
 	}
 	st := &stream{
-		server: s,
-		cfg:    &s.cfg,
-		rpc:    rpc,
-		delta:  delta,
-		log:    s.cfg.Logger,
-		byType: make(map[string]*subscription),
+		server:  s,
+		cfg:     &s.cfg,
+		rpc:     rpc,
+		typeURL: typeURL,
+		delta:   delta,
+		log:     s.cfg.Logger,
+		byType:  make(map[string]*subscription),
 	}
 	return st.run(rpc.Context())
 }

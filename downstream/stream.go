@@ -35,11 +35,12 @@ var nodeSeed = maphash.MakeSeed()
 // the transport and its channel.
 type stream struct {
 	// Set at creation, read-only afterwards.
-	server *Server
-	cfg    *Config
-	rpc    grpc.ServerStream
-	delta  bool
-	log    *slog.Logger
+	server  *Server
+	cfg     *Config
+	rpc     grpc.ServerStream
+	typeURL string // the only one served; empty on an aggregated stream
+	delta   bool
+	log     *slog.Logger
 
 	// Owned by run, set by the first request.
 	group   Group
@@ -182,8 +183,8 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if r.Err != nil {
 		return status.Error(codes.InvalidArgument, r.Err.Error())
 	}
-	if r.TypeURL == "" {
-		return status.Error(codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type")
+	if err := s.fixType(r); err != nil {
+		return err
 	}
 	if err := s.identify(r, now); err != nil {
 		return err
@@ -233,7 +234,7 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
-	s.log.Debug("stream began", slog.Bool("delta", s.delta))
+	s.log.Debug("stream began", slog.String("type_url", s.typeURL), slog.Bool("delta", s.delta))
 	return nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
@@ -114,9 +113,9 @@ func (r *Relay) serve() (err error) {
 	r.grpc = NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection)
 	r.server.Register(r.grpc)
 	r.health = health.NewServer()
-	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	healthpb.RegisterHealthServer(r.grpc, r.health)
 	reflection.Register(r.grpc)
+	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	if len(r.listeners) > 0 {
 		return nil
 	}
@@ -225,11 +224,13 @@ func (r *Relay) readiness(ctx context.Context) {
 	}
 }
 
-// setHealth answers for the server as a whole, and for the service that probes may
-// name.
+// setHealth answers for the server as a whole, and for each service that probes may
+// name: all that are registered.
 func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	r.health.SetServingStatus("", status)
-	r.health.SetServingStatus(discoverypb.AggregatedDiscoveryService_ServiceDesc.ServiceName, status)
+	for service := range r.grpc.GetServiceInfo() {
+		r.health.SetServingStatus(service, status)
+	}
 }
 
 // lastCalls is how long calls that are not xDS streams, such as health watches,

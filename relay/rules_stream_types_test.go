@@ -144,33 +144,6 @@ func TestR005_AResponseWithANameTwiceIsRefused(t *testing.T) {
 	})
 }
 
-// Both aggregated variants read the same content.
-func TestR006_VariantsServeTheSameContent(t *testing.T) {
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	for i := range 10 {
-		o.Put(relaytest.Cluster(fmt.Sprint("c", i)), relaytest.Endpoints(fmt.Sprint("c", i), "127.0.0.1:80"))
-	}
-	r := start(t, o, false)
-	conn := r.conn() // both on one connection
-	var clients []*relaytest.Client
-	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-		c.Subscribe(streamCDS)
-		c.Subscribe(streamEDS, "c3", "c4")
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[streamCDS]) == 10 && len(s[streamEDS]) == 2 })
-		clients = append(clients, c)
-	}
-	sotw, delta := clients[0].State(), clients[1].State()
-	for _, typeURL := range []string{streamCDS, streamEDS} {
-		if !sotw.SameContent(delta, typeURL) {
-			t.Errorf("%s: the variants differ: %v and %v", typeURL, sotw[typeURL], delta[typeURL])
-		}
-	}
-	if !delta.SameContent(o.Resources(), streamCDS) {
-		t.Errorf("clusters differ from the origin's: %v", delta[streamCDS])
-	}
-}
-
 // On an aggregated stream a request without a type ends that stream, and no
 // other.
 func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T) {
