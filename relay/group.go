@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
 )
 
 // Client features of the relay itself (B.31).
@@ -31,11 +32,12 @@ var contentFeatures = []string{"envoy.config.require-any-fields-contain-struct",
 // groups sorts nodes into groups, and keeps a view for each (B.4). Its methods may
 // be called from any goroutine.
 type groups struct {
-	cfg    Config
-	own    *corepb.Node // what the relay says of itself
-	origin origin
-	log    *slog.Logger
-	cached cache.Config
+	cfg     Config
+	own     *corepb.Node // what the relay says of itself
+	origins origins
+	router  *router
+	log     *slog.Logger
+	cached  cache.Config
 
 	views   sync.WaitGroup
 	started chan struct{} // closed once ctx is set
@@ -43,14 +45,30 @@ type groups struct {
 
 	mu     sync.Mutex
 	byKey  map[string]*group
+	shared map[sharedKey]*sharedView
 	closed bool // wait was called
+}
+
+// A sharedView is what an origin says of names that mean the same to every node, if
+// only the node's features change what it must generate (R130, R143).
+type sharedView struct {
+	key    sharedKey
+	view   *cache.View
+	stop   context.CancelFunc
+	groups int // that take part, guarded by groups.mu
+}
+
+type sharedKey struct {
+	origin   int
+	features string
 }
 
 // A group is the nodes that the origin tells the same.
 type group struct {
-	key  string
-	view *cache.View
-	stop context.CancelFunc
+	key    string
+	view   *cache.View
+	stop   context.CancelFunc
+	shares []*sharedView
 
 	// Guarded by groups.mu.
 	streams int
@@ -62,15 +80,17 @@ type group struct {
 // traits are what an origin may look at in a node beside the group's key.
 type traits struct{ idPrefix, cluster, locality, metadata string }
 
-func newGroups(cfg Config, version string, o origin, log *slog.Logger) *groups {
+func newGroups(cfg Config, version string, all origins, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
 		own:     ownNode(cfg, version),
-		origin:  o,
+		origins: all,
+		router:  newRouter(cfg),
 		log:     log,
 		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
 		started: make(chan struct{}),
 		byKey:   make(map[string]*group),
+		shared:  make(map[sharedKey]*sharedView),
 	}
 	if cfg.VersionSource == VersionsOfOrigin {
 		g.cached.VersionSource = cache.FromOrigin
@@ -119,15 +139,54 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	return downstream.Group{View: gr.view, Key: key, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
 }
 
-func (g *groups) add(key string, upstream, first *corepb.Node) *group {
-	view, w := cache.New(g.cached)
+func (g *groups) add(key string, presented, first *corepb.Node) *group {
+	cfg := g.cached
+	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
+	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
 	gr := &group{key: key, view: view, stop: stop, first: traitsOf(first)}
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
-	// Awaited by wait.
-	g.views.Go(func() { g.origin.mirror(ctx, upstream, w, log) })
+	for i, o := range g.origins {
+		own, common := writers[i], writers[g.router.shared(i)]
+		s := g.share(i, presented.GetClientFeatures())
+		gr.shares = append(gr.shares, s)
+		// Awaited by wait.
+		g.views.Go(func() { o.mirror(ctx, presented, own, log) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
+	}
 	return gr
+}
+
+// share returns the view of the names of an origin that all groups share that have
+// the same content-affecting features.
+func (g *groups) share(origin int, features []string) *sharedView {
+	node := proto.CloneOf(g.own)
+	node.ClientFeatures = features
+	key := sharedKey{origin, strings.Join(features, ",")}
+	s := g.shared[key]
+	if s == nil {
+		cfg := g.cached
+		cfg.Sources, cfg.Route = 2, namesOnly
+		view, writers := cache.NewRouted(cfg)
+		ctx, stop := context.WithCancel(g.ctx)
+		s = &sharedView{key: key, view: view, stop: stop}
+		g.shared[key] = s
+		o, log := g.origins[origin], g.log.With(slog.String("group", "xdstp"))
+		// Awaited by wait.
+		g.views.Go(func() { o.mirror(ctx, node, writers[0], log) })
+	}
+	s.groups++
+	return s
+}
+
+// namesOnly routes what a shared view holds: names and collections have its one
+// origin; the members of types belong to node groups, and so to nobody.
+func namesOnly(_, name string) int {
+	if name == "" {
+		return 1
+	}
+	return 0
 }
 
 // leave counts a stream out. A group without streams is kept for as long as its
@@ -152,6 +211,13 @@ func (g *groups) remove(gr *group) {
 		delete(g.byKey, gr.key)
 	}
 	gr.stop()
+	for _, s := range gr.shares {
+		if s.groups--; s.groups == 0 {
+			delete(g.shared, s.key)
+			s.stop()
+		}
+	}
+	gr.shares = nil
 }
 
 // evict removes a group without streams and reports whether there was one.

@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"os"
 	"strings"
 	"syscall"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
@@ -23,10 +21,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
-	"github.com/xdstender/tender/upstream"
 )
 
 // Options are what a relay needs that is not configuration.
@@ -44,26 +40,16 @@ type Options struct {
 	Listeners []net.Listener
 }
 
-// A Relay serves one origin to many clients.
+// A Relay serves one origin, or several, to many clients.
 type Relay struct {
 	cfg       Config
 	log       *slog.Logger
-	origin    origin
+	origins   origins
 	groups    *groups
 	server    *downstream.Server
 	grpc      *grpc.Server
 	health    *health.Server
 	listeners []net.Listener
-}
-
-// An origin keeps views like itself.
-type origin interface {
-	// mirror keeps the view of w like the origin until ctx ends. The node is whom
-	// the origin takes the relay for.
-	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger)
-	// ready waits until the origin can be reached, or ctx ends.
-	ready(ctx context.Context)
-	close() error
 }
 
 // New returns a relay that listens already and serves once it runs. Errors: no
@@ -77,12 +63,12 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if r.origin, err = openOrigin(cfg, opts, r.log); err != nil {
+	if r.origins, err = openOrigins(cfg, opts, r.log); err != nil {
 		return nil, err
 	}
-	r.groups = newGroups(cfg, opts.Version, r.origin, r.log)
+	r.groups = newGroups(cfg, opts.Version, r.origins, r.log)
 	if err := r.serve(); err != nil {
-		return nil, errors.Join(err, r.origin.close())
+		return nil, errors.Join(err, r.origins.close())
 	}
 	return r, nil
 }
@@ -212,13 +198,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	err := serving.Wait()
 	stop()
 	r.groups.wait()
-	return errors.Join(err, r.origin.close())
+	return errors.Join(err, r.origins.close())
 }
 
-// readiness reports the relay as serving once the origin was reached. Nothing but
+// readiness reports the relay as serving once the origin of TENDER_ORIGIN was reached. Nothing but
 // a drain unsets that: a lost origin must not empty a tier that can serve (B.8).
 func (r *Relay) readiness(ctx context.Context) {
-	r.origin.ready(ctx)
+	r.origins[0].ready(ctx)
 	if ctx.Err() == nil {
 		r.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
@@ -253,58 +239,3 @@ func (r *Relay) drain() {
 	defer soft.Stop()
 	<-stopped
 }
-
-// openOrigin returns the origin that the configuration names.
-func openOrigin(cfg Config, opts Options, log *slog.Logger) (origin, error) {
-	if dir, ok := strings.CutPrefix(cfg.Origin[0], "file://"); ok {
-		dir, err := url.PathUnescape(dir)
-		if err != nil {
-			return nil, fmt.Errorf("TENDER_ORIGIN=%q: %w", cfg.Origin[0], err)
-		}
-		files, err := upstream.OpenFiles(upstream.FilesConfig{Dir: dir, MassDeleteHold: cfg.MassDeleteHold, Logger: log})
-		if err != nil {
-			return nil, fmt.Errorf("TENDER_ORIGIN=%q: %w", cfg.Origin[0], err)
-		}
-		return filesOrigin{files}, nil
-	}
-	session, err := upstream.New(upstream.Config{
-		Targets:          cfg.Origin,
-		DialOptions:      opts.DialOptions,
-		Keepalive:        cfg.OriginKeepalive,
-		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
-		FullResync:       cfg.Resync == ResyncFull,
-		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
-		Linger:           cfg.Linger,
-		WildcardLinger:   cfg.WildcardLinger,
-		MaxLingering:     cfg.MaxLingering,
-		MassDeleteHold:   cfg.MassDeleteHold,
-		Prewarm:          cfg.Prewarm,
-		Logger:           log,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("TENDER_ORIGIN: %w", err)
-	}
-	return sessionOrigin{session}, nil
-}
-
-// sessionOrigin is a control plane.
-type sessionOrigin struct{ *upstream.Session }
-
-func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
-	o.Mirror(ctx, node, w, log)
-}
-
-func (o sessionOrigin) ready(ctx context.Context) { o.WaitConnected(ctx) }
-
-func (o sessionOrigin) close() error { return o.Close() }
-
-// filesOrigin is a directory. It tells all nodes the same.
-type filesOrigin struct{ *upstream.Files }
-
-func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger) {
-	o.Mirror(ctx, w)
-}
-
-func (o filesOrigin) ready(context.Context) {}
-
-func (o filesOrigin) close() error { return nil }
