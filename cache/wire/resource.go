@@ -126,11 +126,11 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 func (r *Resource) HasBody() bool { return r.body != nil || r.released }
 
 // Heartbeat reports that the resource has nothing but a new TTL for what the
-// client has already (R106).
-func (r *Resource) Heartbeat() bool { return !r.HasBody() && len(r.Aliases) == 0 && r.TTL > 0 }
+// client has already (R106). It may repeat the resource's aliases.
+func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 
 // Unresolved reports that the origin knows no resource by these aliases (R095).
-func (r *Resource) Unresolved() bool { return !r.HasBody() && len(r.Aliases) > 0 }
+func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
 // Released reports that the content was given up: what the resource is called and
 // what it was are known, but it cannot be sent (R125).
