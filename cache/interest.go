@@ -168,12 +168,14 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 		n := x.name(t, text)
 		out[i] = n
 		at, watched := slices.BinarySearch(n.watchers, w.id)
-		if watched {
-			continue
+		if !watched {
+			n.watchers = slices.Insert(n.watchers, at, w.id)
 		}
-		n.watchers = slices.Insert(n.watchers, at, w.id)
-		n.again = n.again || n.lapsed
-		if len(n.watchers) == 1 || n.lapsed {
+		if n.lapsed {
+			n.again = true
+			n.asked.Store(0)
+		}
+		if !watched && len(n.watchers) == 1 || n.lapsed {
 			p |= x.want(t, n)
 		}
 	}

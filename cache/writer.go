@@ -18,6 +18,7 @@ type Writer struct {
 	wakes  []*Watch // reused
 	tombs  map[string][]tomb
 	due    deadlines
+	missed map[string]time.Time // when members were last found missing, by type URL or collection
 
 	// aliases says under which further names the set of the named holds a
 	// resource: type URL, resource name, names.
@@ -25,7 +26,10 @@ type Writer struct {
 }
 
 func newWriter(v *View, source int) *Writer {
-	return &Writer{view: v, source: source, tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
+	return &Writer{
+		view: v, source: source,
+		tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name), missed: make(map[string]time.Time),
+	}
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
@@ -51,7 +55,7 @@ type Change struct {
 	New     int      // of these, new ones
 	Removed int      // resources that were there
 	Ignored int      // resources that nobody asked for (R096)
-	Same    int      // resources resent with the version that the set had
+	Same    int      // resources resent with the version that the set had, to no end
 	Reused  []string // names whose content changed under an unchanged version (B.2)
 	Renewed int      // resources whose time to live was said anew
 }
@@ -104,6 +108,7 @@ type apply struct {
 	edit   *edit
 	change Change
 	dirty  bool // the members changed: wake the wildcards
+	pokes  pokes
 }
 
 func (a *apply) set(kind Kind) *Set {
@@ -156,6 +161,7 @@ func (w *Writer) publish(a *apply) {
 	}
 	w.view.head.Store(a.head)
 	x.mu.Unlock()
+	x.poke(a.pokes)
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
@@ -248,6 +254,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	e.since, e.born = e.Seq, e.Seq
 	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
+		a.inherit(e, seen)
 	}
 	if old == nil {
 		n.entries++
@@ -274,11 +281,12 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 // or how long it lives, or the content had been given up.
 func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
 	again, changed := *old, false
-	if old.Resource.OriginVersion == r.OriginVersion {
-		a.change.Same++
-	} else {
+	switch {
+	case old.Resource.OriginVersion != r.OriginVersion:
 		again, changed = *old.withVersion(r.Resource), true
 		again.Leaf = r.leaf
+	case r.deadline.IsZero():
+		a.change.Same++
 	}
 	if old.Resource.Released() {
 		again.Resource, changed = r.Resource, true
@@ -408,10 +416,23 @@ func (a *apply) uncover(member *Entry) {
 	seen.since = seen.Seq
 	if named.shows(member.Resource) {
 		seen.since = member.since
+		a.inherit(&seen, member)
 	}
 	a.typ.Named.put(a.edit, &seen)
 	a.typ.Named.compact()
 	a.touched(Named, seen.Name)
+}
+
+// reveal has the member take the place of what readers saw under its name until now,
+// which had the same content.
+func (a *apply) reveal(n *Name, seen *Entry) {
+	member := a.typ.Members.Get(n)
+	if member == seen {
+		return // they saw it all along
+	}
+	shown := *member
+	a.inherit(&shown, seen)
+	a.typ.Members.put(a.edit, &shown)
 }
 
 // absent records that a name does not exist. To say so again on another
@@ -427,6 +448,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 		e.Prior = old.Resource
 		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.Members.Get(n).shows(seen.Resource) {
 			e.since = since
+			a.reveal(n, seen)
 		}
 		set.put(a.edit, e)
 	default:
@@ -613,6 +635,7 @@ func (w *Writer) forgetCollection(a *apply) {
 	delete(x.types, a.typ.URL)
 	delete(a.head.types, a.typ.URL)
 	delete(w.aliases, a.typ.URL)
+	delete(w.missed, a.typ.URL)
 	x.collections--
 }
 
