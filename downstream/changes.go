@@ -29,7 +29,7 @@ type writer struct {
 
 func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
 	w := &writer{sub: s, head: h, typ: t}
-	if t.Named.Aliased() || len(s.again) > 0 || s.ttl && t.Renewed() > s.renewed || t.Errors.Last() > 0 {
+	if t.Named.Aliased() || len(s.again) > 0 || s.lives(t) || t.Errors.Last() > 0 {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
@@ -146,6 +146,8 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 	}
 	if !w.reply.cut {
 		s.renew(w)
+	}
+	if !w.reply.cut {
 		s.fail(w, now)
 	}
 	return w.result(), nil
@@ -155,7 +157,7 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 // positions in the log of the members.
 func (s *subscription) shareable(t *cache.Type) bool {
 	return len(s.names) == 0 && len(s.owing) == 0 && len(s.known) == 0 && len(s.again) == 0 && len(s.let) == 0 &&
-		!(s.ttl && t.Members.TTLs() > 0) && t.Members.Bare() == 0 && !s.failures.behind(t) &&
+		!(s.ttl && t.Members.TTLs() > 0) && !s.lives(t) && t.Members.Bare() == 0 && !s.failures.behind(t) &&
 		(s.delta || s.parent == nil && len(s.globs) == 0)
 }
 
@@ -389,7 +391,7 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 		if !held || s.alwaysSent {
 			w.add(e)
 		}
-	case !h.Absent(e), s.lateRemovals && s.delta && n.sent != 0, e.Expired && n.sent == 0:
+	case !h.Absent(e), s.lateRemovals && s.delta && n.sent != 0, s.mayReturn(h, e, *n):
 		return true
 	default:
 		n.sent = seq

@@ -82,7 +82,7 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 		switch down := !h.From(n.name).Connected; {
 		case !down && told:
 			delete(f.told, n.name.String())
-		case down && !told && e == nil && t.Errors.Get(n.name) == nil:
+		case down && !told && (e == nil || s.mayReturn(h, e, n)) && t.Errors.Get(n.name) == nil:
 			if f.told == nil {
 				f.told = make(map[string]struct{})
 			}

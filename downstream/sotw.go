@@ -186,7 +186,14 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 // exists, that it does not, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
 	e, seq := t.Lookup(n.name)
-	return t.Errors.Get(n.name) != nil || e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
+	switch {
+	case t.Errors.Get(n.name) != nil:
+		return true
+	case e == nil, s.mayReturn(h, e, n):
+		return false
+	default:
+		return e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+	}
 }
 
 func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
@@ -212,7 +219,7 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 	switch {
 	case !s.synced:
 		return s.saidSo(t)
-	case s.fresh:
+	case s.fresh, s.mayHaveLost(h):
 		return false
 	}
 	for _, n := range s.names {
@@ -229,7 +236,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
-		t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
+		t.Members.TTLs() == 0 && !(s.ttl && t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.
@@ -359,7 +366,7 @@ func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
 // that it was not told about.
 func (s *subscription) caughtUp(h *cache.Head) {
 	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
-	s.renewed = h.Seq
+	s.renewed = positions{h.Seq, h.Seq}
 	if !s.lateRemovals {
 		s.removed = h.Seq
 	}
@@ -393,6 +400,7 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 			n.sent = seq
 		}
 	}
+	s.renewed = positions{h.Seq, h.Seq}
 	s.fail(w, now)
 	return w.result(), nil
 }

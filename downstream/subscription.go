@@ -63,7 +63,7 @@ type subscription struct {
 	owing    []*cache.Name // names that need a look whatever the logs say
 	again    []string      // members to send although unchanged (B.16)
 	let      []string      // names unsubscribed under a wildcard, to be answered (R079)
-	renewed  cache.Seq     // up to where the client was told how long resources live
+	renewed  positions     // up to where the client was told how long resources live
 	askedAt  time.Time     // when the members were last asked for anew (R125)
 	failures failures
 	synced   bool      // SotW: the client holds a complete set that this stream knows
@@ -365,7 +365,7 @@ func (s *subscription) behind(t *cache.Type) bool {
 	return s.wildcard != nil && t.Members.Last() > min(s.sent, s.removed) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
 		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 || s.wildcard != nil && len(s.known) > 0 ||
-		s.ttl && t.Renewed() > s.renewed || s.failures.behind(t) ||
+		s.lives(t) || s.failures.behind(t) ||
 		!s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.behind(s.watch.Head().Type(g.key)) })
 }
 

@@ -40,24 +40,29 @@ func (s *subscription) relearn() {
 	}
 }
 
-// wantCollection takes over that clients began or ceased to want a glob.
-func (m *mirror) wantCollection(s *subscription, glob string, wanted bool, now time.Time) {
+// wantCollection takes over that clients began or ceased to want a glob, or want to
+// have it all again.
+func (m *mirror) wantCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
-	case !wanted && c != nil:
+	case !d.Wanted && c != nil:
 		c.until = now.Add(jitter(m.cfg.WildcardLinger))
-	case !wanted:
+		return
+	case !d.Wanted:
+		return
 	case c != nil:
-		c.until = time.Time{}
+		if c.until = (time.Time{}); !d.Again {
+			return
+		}
 	default:
 		if s.collections == nil {
 			s.collections = make(map[string]*collection)
 		}
 		assign(&s.named, s.wildcard)
 		s.collections[glob] = &collection{key: cache.Collection(s.typeURL, glob)}
-		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
-		}
+	}
+	if l := &m.lines[s.named]; l.open {
+		m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
 	}
 }
 

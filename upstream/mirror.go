@@ -179,7 +179,7 @@ func (m *mirror) demand(now time.Time) {
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.wantCollection(s, glob, d.Wanted, now)
+			m.wantCollection(s, glob, d, now)
 		case d.Name == nil && d.Wanted:
 			s.wanted, s.until = true, time.Time{}
 			m.wantMembers(s, now)
