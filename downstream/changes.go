@@ -154,9 +154,17 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 // shareable reports whether what the client is owed depends only on its
 // positions in the log of the members.
 func (s *subscription) shareable(t *cache.Type) bool {
-	return len(s.names) == 0 && len(s.owing) == 0 && len(s.known) == 0 && len(s.again) == 0 && len(s.let) == 0 &&
-		!(s.ttl && t.Members.TTLs() > 0) && t.Members.Bare() == 0 && !s.failures.behind(t) &&
-		(s.delta || s.parent == nil && len(s.globs) == 0)
+	if len(s.names)+len(s.owing)+len(s.known)+len(s.again)+len(s.let) > 0 || s.failures.behind(t) {
+		return false
+	}
+	ownVersion := s.delta || s.parent == nil && len(s.globs) == 0
+	return ownVersion && s.sharesContent(t)
+}
+
+// sharesContent reports whether the client is sent members as every other: not with
+// what is left of their lives, and not only when the origin is asked for them again.
+func (s *subscription) sharesContent(t *cache.Type) bool {
+	return (!s.ttl || t.Members.TTLs() == 0) && t.Members.Bare() == 0
 }
 
 // members adds the members that changed after the client's position. It skips
@@ -376,26 +384,41 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 	e, seq := w.typ.Lookup(n.name)
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
+		return false
 	case n.sent != 0 && seq > limit:
 		return seq <= w.sub.scanned // the log will not tell of it again
-	case e.Present() && n.sent == 0 && s.failures.denied(w.typ, n.name):
+	case e.Present():
+		return s.answerPresent(w, h, n, e, seq)
+	default:
+		return s.answerAbsent(w, h, n, e, seq)
+	}
+}
+
+func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	switch {
+	case n.sent == 0 && s.failures.denied(w.typ, n.name):
 		return false // why it is not sent is told instead
-	case e.Present() && e.Resource.Released():
+	case e.Resource.Released():
 		s.askAgain(n.name)
 		return true
-	case e.Present():
-		held := n.sent == 0 && s.holds(h, e)
-		n.sent = seq
-		if !held || s.alwaysSent {
-			w.add(e)
-		}
-	case !h.Absent(e), s.lateRemovals && s.delta && n.sent != 0, e.Expired && n.sent == 0:
-		return true
-	default:
-		n.sent = seq
-		delete(s.known, e.Name.String())
-		w.gone(e)
 	}
+	held := n.sent == 0 && s.holds(h, e)
+	n.sent = seq
+	if !held || s.alwaysSent {
+		w.add(e)
+	}
+	return false
+}
+
+func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	late := s.lateRemovals && s.delta && n.sent != 0
+	unasked := e.Expired && n.sent == 0 // the origin may have it still
+	if late || unasked || !h.Absent(e) {
+		return true
+	}
+	n.sent = seq
+	delete(s.known, e.Name.String())
+	w.gone(e)
 	return false
 }
 

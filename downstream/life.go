@@ -32,23 +32,27 @@ func (s *subscription) renew(w *writer) {
 // was told last.
 func (s *subscription) renewals(t *cache.Type) func(func(*cache.Entry) bool) {
 	return func(yield func(*cache.Entry) bool) {
-		if s.wildcard != nil {
-			for e := range t.Members.RenewedSince(s.renewed) {
-				if _, named := s.find(e.Name); !named && e.Present() && e.Seq <= s.sent && !yield(e) {
-					return
-				}
-			}
-		}
 		for _, set := range []*cache.Set{&t.Members, &t.Named} {
 			for e := range set.RenewedSince(s.renewed) {
-				at, named := s.find(e.Name)
-				seen, seq := t.Lookup(e.Name)
-				if named && seen == e && e.Present() && seq <= s.names[at].sent && !yield(e) {
+				if s.sees(t, set, e) && !yield(e) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// sees reports whether what the client was sent last of a name is this entry of a set.
+func (s *subscription) sees(t *cache.Type, set *cache.Set, e *cache.Entry) bool {
+	if !e.Present() {
+		return false
+	}
+	at, named := s.find(e.Name)
+	if !named {
+		return s.wildcard != nil && set == &t.Members && e.Seq <= s.sent
+	}
+	seen, seq := t.Lookup(e.Name)
+	return seen == e && seq <= s.names[at].sent
 }
 
 // renewal reports whether a complete set is due only for the time that what is in it

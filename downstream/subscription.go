@@ -362,11 +362,17 @@ func (s *subscription) blocked(now time.Time) bool { return s.pending && now.Bef
 
 // behind reports whether there may be something to tell the client.
 func (s *subscription) behind(t *cache.Type) bool {
-	return s.wildcard != nil && t.Members.Last() > min(s.sent, s.removed) ||
+	return s.wildcard != nil && (t.Members.Last() > min(s.sent, s.removed) || len(s.known) > 0) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
-		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 || s.wildcard != nil && len(s.known) > 0 ||
-		s.ttl && t.Renewed() > s.renewed || s.failures.behind(t) ||
-		!s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.behind(s.watch.Head().Type(g.key)) })
+		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 ||
+		s.ttl && t.Renewed() > s.renewed || s.failures.behind(t) || s.globsBehind()
+}
+
+// globsBehind is behind for the globs whose members are in the complete set.
+func (s *subscription) globsBehind() bool {
+	return !s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool {
+		return g.behind(s.watch.Head().Type(g.key))
+	})
 }
 
 // answerable reports whether something is known that the client could be told.

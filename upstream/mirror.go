@@ -179,24 +179,11 @@ func (m *mirror) demand(now time.Time) {
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.wantCollection(s, glob, d.Wanted, now)
-		case d.Name == nil && d.Wanted:
-			s.wanted, s.until = true, time.Time{}
-			m.wantMembers(s, now)
-			if d.Again {
-				m.askMembersAgain(s, now)
-			}
+			m.demandCollection(s, glob, d.Wanted, now)
 		case d.Name == nil:
-			s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
-		case d.Wanted:
-			m.linger.remove(d.Name)
-			m.wantName(s, d.Name, d.Again)
+			m.demandMembers(s, d, now)
 		default:
-			size := 0
-			if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
-				size = e.Resource.Size()
-			}
-			m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
+			m.demandName(s, d, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {
@@ -205,6 +192,31 @@ func (m *mirror) demand(now time.Time) {
 	if m.batched >= namesPerRequest {
 		m.batchAt = now
 	}
+}
+
+func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
+	if !d.Wanted {
+		s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
+		return
+	}
+	s.wanted, s.until = true, time.Time{}
+	m.wantMembers(s, now)
+	if d.Again {
+		m.askMembersAgain(s, now)
+	}
+}
+
+func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
+	if d.Wanted {
+		m.linger.remove(d.Name)
+		m.wantName(s, d.Name, d.Again)
+		return
+	}
+	size := 0
+	if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
+		size = e.Resource.Size()
+	}
+	m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
 }
 
 func (m *mirror) wantMembers(s *subscription, now time.Time) {

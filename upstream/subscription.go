@@ -161,22 +161,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		}
 	}
 	if s.named == r {
-		for n := range s.names {
-			asked = append(asked, n)
-			names = append(names, n.String())
-			e := t.Named.Get(n)
-			if !e.Present() || e.Resource.Constraints != nil {
-				continue // the version of a name cannot say of which variant it is
-			}
-			if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
-				versions[e.Resource.Name] = e.Resource.OriginVersion
-			}
-		}
-		for glob, c := range s.collections {
-			names = append(names, glob)
-			c.restate(h, versions)
-		}
-		s.added, s.again, s.gone = nil, nil, nil
+		names, asked = s.restateNames(h, versions)
 	}
 	names = append(names, s.sweep.askedOn(r)...)
 	if withVersions && fits(versions) {
@@ -188,6 +173,29 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	}
 	return reqs, asked
+}
+
+// restateNames returns all names and globs that are wanted, and adds to versions what is
+// held of them.
+func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
+	named := &h.Type(s.typeURL).Named
+	for n := range s.names {
+		asked = append(asked, n)
+		names = append(names, n.String())
+		e := named.Get(n)
+		if !e.Present() || e.Resource.Constraints != nil {
+			continue // the version of a name cannot say of which variant it is
+		}
+		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
+			versions[e.Resource.Name] = e.Resource.OriginVersion
+		}
+	}
+	for glob, c := range s.collections {
+		names = append(names, glob)
+		c.restate(h, versions)
+	}
+	s.added, s.again, s.gone = nil, nil, nil
+	return names, asked
 }
 
 // maxVersionsBytes bounds what a request says of held versions: many servers take
