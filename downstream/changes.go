@@ -68,6 +68,7 @@ func (w *writer) add(e *cache.Entry) {
 // remove tells a Delta client that a resource is gone; a SotW client learns it
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
+	name = wire.PlainName(name)
 	if w.sub.delta && !w.twice(name) {
 		w.begin().Remove(name)
 	}
@@ -83,8 +84,16 @@ func (w *writer) gone(e *cache.Entry) {
 		w.remove(e.Name.String())
 	case r.Constraints == nil:
 		w.remove(r.Name)
-	case !w.twice(r.Key()):
-		w.begin().RemoveVariant(wire.Variant{Name: r.Name, Constraints: r.Constraints})
+	default:
+		w.goneVariant(r.Variant())
+	}
+}
+
+// goneVariant tells a Delta client that one variant of a resource is gone, unless it is
+// told of that very one otherwise.
+func (w *writer) goneVariant(v wire.Variant) {
+	if w.sub.delta && !w.twice(v.Key()) {
+		w.begin().RemoveVariant(v)
 	}
 }
 
@@ -405,7 +414,35 @@ func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e 
 	held := n.sent == 0 && s.holds(h, e)
 	n.sent = seq
 	if !held || s.alwaysSent {
+		s.vary(w, n.name, e.Resource.Constraints)
 		w.add(e)
+	}
+	return false
+}
+
+// vary notes which variant of a resource the client is sent, and has it drop the one
+// that it had: of those that its parameters match there is only one (R122).
+func (s *subscription) vary(w *writer, n *cache.Name, constraints []byte) {
+	had := s.variants[n]
+	if constraints == nil {
+		delete(s.variants, n)
+	} else {
+		if s.variants == nil {
+			s.variants = make(map[*cache.Name][]byte)
+		}
+		s.variants[n] = constraints
+	}
+	if gone := (wire.Variant{Name: wire.PlainName(n.String()), Constraints: had}); had != nil && !s.shown(gone) {
+		w.goneVariant(gone)
+	}
+}
+
+// shown reports whether the client has a variant of a resource, by whatever parameters.
+func (s *subscription) shown(v wire.Variant) bool {
+	for n, constraints := range s.variants {
+		if string(constraints) == string(v.Constraints) && wire.PlainName(n.String()) == v.Name {
+			return true
+		}
 	}
 	return false
 }
@@ -418,6 +455,7 @@ func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *
 	}
 	n.sent = seq
 	delete(s.known, e.Name.String())
+	delete(s.variants, n.name)
 	w.gone(e)
 	return false
 }

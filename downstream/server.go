@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +70,11 @@ type Config struct {
 	// (B.16).
 	NoEDSAfterCDS bool
 
+	// DynamicParameters lets the parameters that a client gives, with a name or in its
+	// Node, choose among the variants of a resource (R122). Without it they are not
+	// looked at.
+	DynamicParameters bool
+
 	// ContentVersions says that Delta versions are made from content, which no
 	// reuse by the origin can confuse (B.2).
 	ContentVersions bool
@@ -113,9 +117,6 @@ func (c Config) withDefaults() (Config, error) {
 func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return status.Errorf(codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
-	}
-	if strings.ContainsRune(r.TypeURL, 0) {
-		return status.Errorf(codes.InvalidArgument, "type_url %q has a NUL character", r.TypeURL)
 	}
 	if n := len(r.Subscribe); n > c.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names in one request, at most %d are served", n, c.MaxNames)

@@ -6,10 +6,12 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,9 +48,10 @@ type stream struct {
 	group   Group
 	watch   *cache.Watch
 	agent   agent
-	wrap    bool   // the client understands wrapped resources
-	ttl     bool   // and that resources expire
-	nodeSum uint64 // of the Node of the first request
+	wrap    bool                            // the client understands wrapped resources
+	ttl     bool                            // and that resources expire
+	nodeSum uint64                          // of the Node of the first request
+	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 	began   time.Time
 
 	// Owned by run.
@@ -196,6 +199,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if s.cfg.DynamicParameters {
+		r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+	}
 	s.misnamed(sub, r.Canonicalise())
 	if sub.request(r, now) {
 		s.refused(r)
@@ -227,15 +233,23 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 		if group.View != s.group.View {
 			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
+		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
+			return status.Errorf(codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
+		}
 		s.nodeSum = sum
 		return nil
 	}
 	s.group, s.watch, s.began = group, group.View.Watch(), now
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
+	s.dynamic = n.GetDynamicParameters()
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
 	s.log.Debug("stream began", slog.String("type_url", s.typeURL), slog.Bool("delta", s.delta))
 	return nil
+}
+
+func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
+	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
 // subscription returns the stream's subscription of a type, a new one if need be.

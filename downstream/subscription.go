@@ -66,8 +66,9 @@ type subscription struct {
 	renewed  cache.Seq     // up to where the client was told how long resources live
 	askedAt  time.Time     // when the members were last asked for anew (R125)
 	failures failures
-	synced   bool      // SotW: the client holds a complete set that this stream knows
-	sum      cache.Sum // SotW: what is in that set
+	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
+	synced   bool                   // SotW: the client holds a complete set that this stream knows
+	sum      cache.Sum              // SotW: what is in that set
 
 	heldSince time.Time // Delta: when a mass of removals was held back
 }
@@ -218,6 +219,7 @@ func (s *subscription) drop(texts []string) {
 		}
 	}
 	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
+	maps.DeleteFunc(s.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
 	s.watch.Unsubscribe(s.key, slices.Collect(maps.Keys(gone)))
 }
 

@@ -90,6 +90,7 @@ func (r *Relay) serve() (err error) {
 		FullStateTypes:      r.cfg.FullStateTypes,
 		WildcardTypes:       r.cfg.WildcardTypes,
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
+		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
 		Logger:              r.log,
 	})

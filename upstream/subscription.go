@@ -183,7 +183,7 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 		asked = append(asked, n)
 		names = append(names, n.String())
 		e := named.Get(n)
-		if !e.Present() || e.Resource.Constraints != nil {
+		if !e.Present() || e.Resource.Constraints != nil || wire.PlainName(n.String()) != n.String() {
 			continue // the version of a name cannot say of which variant it is
 		}
 		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
