@@ -28,7 +28,9 @@ type Config struct {
 	Origin []string `env:"ORIGIN"`
 
 	// Listen lists addresses for clients: host:port, or unix: and a path.
-	Listen []string `env:"LISTEN"`
+	// RESTListen lists those for clients that poll by REST; it may be empty.
+	Listen     []string `env:"LISTEN"`
+	RESTListen []string `env:"REST_LISTEN"`
 
 	// The Node that the relay presents to the origin.
 	NodeID       string   `env:"NODE_ID"`

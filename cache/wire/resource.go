@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unicode/utf8"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -80,6 +81,8 @@ type Resource struct {
 	wrapper Digest          // of what the wrapper holds besides name, version and body
 	field   mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse
 	body    mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
+
+	json atomic.Pointer[[]byte] // what JSON made
 }
 
 // NewResource returns a resource that did not come from an origin's response: a
