@@ -56,9 +56,6 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		resp, err = s.answer(r.Context(), req)
 	}
-	if r.Context().Err() != nil {
-		return // the client has left
-	}
 	select {
 	case <-s.draining:
 		w.Header().Set("Connection", "close") // the next poll goes elsewhere
@@ -116,8 +113,13 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.Message }
 
+// statusClientClosed is told to a client that closed its side while it was waiting,
+// and mostly reaches nobody.
+const statusClientClosed = 499
+
 // httpStatus is what the codes of gRPC are in HTTP, as google.rpc.Code says.
 var httpStatus = map[codes.Code]int{
+	codes.Canceled:          statusClientClosed,
 	codes.InvalidArgument:   http.StatusBadRequest,
 	codes.Unauthenticated:   http.StatusUnauthorized,
 	codes.PermissionDenied:  http.StatusForbidden,

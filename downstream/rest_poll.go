@@ -60,7 +60,7 @@ const (
 
 // await waits until there is something to tell, but no longer than the poll may be
 // held. It returns the head that has it, or nil if what the client has is current.
-// Errors: nothing can be told for now, or ctx's.
+// Errors: nothing can be told for now, or ctx has ended.
 func (p *poll) await(ctx context.Context, draining <-chan struct{}) (*cache.Head, error) {
 	timer := time.NewTimer(time.Until(p.until))
 	defer timer.Stop()
@@ -86,7 +86,7 @@ func (p *poll) await(ctx context.Context, draining <-chan struct{}) (*cache.Head
 			}
 			return nil, status.Error(codes.Unavailable, "the relay is shutting down")
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
@@ -99,6 +99,7 @@ func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Tim
 	case !p.heard(t):
 		return unheard, time.Time{}
 	case s.version != "" && s.visibleSum(t).SameVersion(s.version):
+		s.synced = true // what is new from now on deletes nothing else that it has
 		return current, time.Time{}
 	case s.wildcard != nil && t.Phase < s.neededPhase():
 		return incomplete, time.Time{}
@@ -123,7 +124,7 @@ func (p *poll) heard(t *cache.Type) bool {
 
 // deletes reports whether the client would take what is missing for gone, and may
 // have it (B.7).
-func (p *poll) deletes() bool { return p.sub.fullState && p.sub.version != "" }
+func (p *poll) deletes() bool { return p.sub.fullState && p.sub.version != "" && !p.sub.synced }
 
 // overdue returns what a poll is told that may be held no longer: nothing if its
 // client is up to date.
