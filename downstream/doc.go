@@ -10,6 +10,9 @@
 // must wait for other types come last (delta.go, and finalSet in sotw.go). What a
 // client asked for and was sent is bookkeeping without I/O, in subscription.go.
 //
+// Over REST (rest.go), a poll is a subscription that is sent one complete set, or
+// waits until there is one that its client has not (rest_poll.go).
+//
 // # Concurrency properties
 //
 // A stream is one loop and one receiver. All its state belongs to the loop; the

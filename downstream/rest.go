@@ -47,12 +47,12 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	defer s.checkIdle()
 	defer s.streams.Add(-1)
-	open := s.streams.Add(1)
-	req, err := readREST(w, r, began)
-	if err == nil && open > int64(s.cfg.MaxStreams) {
-		err = refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed", open-1)
-	}
+	var req restRequest
 	var resp *restResponse
+	err := s.admit(s.streams.Add(1))
+	if err == nil {
+		req, err = readREST(w, r, began)
+	}
 	if err == nil {
 		resp, err = s.answer(r.Context(), req)
 	}
@@ -73,6 +73,14 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
 		slog.String("node", req.node.GetId()), slog.Int("status", code), slog.Any("err", err))
+}
+
+// admit refuses a poll that is one too many, before its body is read.
+func (s *Server) admit(open int64) error {
+	if open <= int64(s.cfg.MaxStreams) {
+		return nil
+	}
+	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed", open-1)
 }
 
 // answer returns the response to a poll, nil if what the client has is current, or
