@@ -433,6 +433,15 @@ func (s *subscription) passed() {
 	}
 }
 
+// pass records that the client needs no removal up to p.
+func (s *subscription) pass(p cache.Seq) {
+	s.removed = p
+	for _, g := range s.globs {
+		g.removed = p
+	}
+	s.passed()
+}
+
 // unsentAdditions returns whether resources were added or changed that the client
 // was not sent, and the position up to which it was.
 func (s *subscription) unsentAdditions(t *cache.Type) (unsent bool, upTo cache.Seq) {
