@@ -304,9 +304,11 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 // or how long it lives, or the content had been given up.
 func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
 	again, changed := *old, false
-	if old.Resource.OriginVersion == r.OriginVersion {
+	switch {
+	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.Released():
 		a.change.Same++
-	} else {
+	case old.Resource.OriginVersion == r.OriginVersion: // there was a reason to say it again
+	default:
 		again, changed = *old.withVersion(r.Resource), true
 		again.Leaf = r.leaf
 	}

@@ -52,7 +52,6 @@ type stream struct {
 	ttl     bool                            // and that resources expire
 	nodeSum uint64                          // of the Node of the first request
 	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
-	began   time.Time
 
 	// Owned by run.
 	subs   []*subscription // in the order of sending
@@ -60,6 +59,7 @@ type stream struct {
 	nonces uint64
 	timer  *time.Timer
 	sent   bool      // some response was sent
+	asked  time.Time // when something was first asked for, nothing being sent
 	closed time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -189,7 +189,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err := s.fixType(r); err != nil {
 		return err
 	}
-	if err := s.identify(r, now); err != nil {
+	if err := s.identify(r); err != nil {
 		return err
 	}
 	if err := s.cfg.checkNames(r); err != nil {
@@ -215,7 +215,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 // identify joins the group of the client's node, which its first request says
 // (R016). A node that says something else later belongs to another group, and
 // must not go on being served from this one (R018).
-func (s *stream) identify(r *wire.Request, now time.Time) error {
+func (s *stream) identify(r *wire.Request) error {
 	sum := maphash.Bytes(nodeSeed, r.Node)
 	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
 		return nil
@@ -239,7 +239,7 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 		s.nodeSum = sum
 		return nil
 	}
-	s.group, s.watch, s.began = group, group.View.Watch(), now
+	s.group, s.watch = group, group.View.Watch()
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.dynamic = n.GetDynamicParameters()
@@ -361,8 +361,11 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
 	for _, sub := range s.subs {
-		for part := range sub.parts() {
-			if err := s.serve(ctx, p, part); err != nil {
+		if err := s.serve(ctx, p, sub); err != nil {
+			return time.Time{}, err
+		}
+		for _, g := range sub.apart() {
+			if err := s.serve(ctx, p, g); err != nil {
 				return time.Time{}, err
 			}
 		}
@@ -387,7 +390,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 		if sub == nil {
 			continue
 		}
-		for part := range sub.parts() {
+		for _, part := range append([]*subscription{sub}, sub.apart()...) {
 			if err := s.serveRemovals(ctx, p, part); err != nil {
 				return err
 			}
@@ -564,12 +567,14 @@ func (s *stream) checkCold(p *pass) error {
 	if s.sent {
 		return nil
 	}
-	since := s.began
+	var since time.Time
+	asks := false
 	for _, sub := range s.subs {
 		if sub.answerable(p.head) {
 			return nil
 		}
 		for from := range sub.sources(p.head) {
+			asks = true
 			if from.Connected {
 				return nil
 			}
@@ -577,6 +582,15 @@ func (s *stream) checkCold(p *pass) error {
 				since = from.Lost
 			}
 		}
+	}
+	if !asks {
+		return nil // who asks for nothing lacks nothing
+	}
+	if s.asked.IsZero() {
+		s.asked = p.now
+	}
+	if s.asked.After(since) {
+		since = s.asked
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

@@ -408,19 +408,13 @@ func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
 	}
 }
 
-// parts yields the subscriptions that are served on their own: a complete SotW set
-// holds what its globs match, all else is answered for each glob.
-func (s *subscription) parts() func(func(*subscription) bool) {
-	return func(yield func(*subscription) bool) {
-		if !yield(s) || !s.delta && s.fullState {
-			return
-		}
-		for _, g := range s.globs {
-			if !yield(g) {
-				return
-			}
-		}
+// apart returns the globs that are served on their own: a complete SotW set holds what
+// they match, all else is answered for each.
+func (s *subscription) apart() []*subscription {
+	if !s.delta && s.fullState {
+		return nil
 	}
+	return s.globs
 }
 
 // passed records which removals the client needs no more.

@@ -16,6 +16,8 @@ type collection struct {
 	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
+
+	foreign heldNames // held from another target than the one that is connected
 }
 
 // restate prepares for a new stream: it adds what is held to the versions that the
@@ -23,7 +25,7 @@ type collection struct {
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	c.learn = learning{}
 	t := h.Type(c.key)
-	if t.Phase != cache.Confirmed {
+	if t.Phase != cache.Confirmed || len(c.foreign) > 0 {
 		return
 	}
 	for e := range t.Members.Since(0) {
@@ -94,8 +96,9 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	parts := s.split(u)
 	for glob, p := range parts {
-		c := m.w.Apply(cache.Members, *p)
-		s.collections[glob].learn.heard(now, c.New > 0)
+		c := s.collections[glob]
+		c.foreign.drop(*p)
+		c.learn.heard(now, m.w.Apply(cache.Members, *p).New > 0)
 	}
 	named := u
 	named.Removed = nil

@@ -90,6 +90,9 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
+	for _, c := range s.collections {
+		c.foreign = namesIn(&h.Type(c.key).Members)
+	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -229,14 +232,17 @@ func fits(versions map[string]string) bool {
 // changes returns the requests that bring an open stream up to date with what is
 // wanted, and the names that they ask for.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	for _, n := range append(s.added, s.again...) {
-		if _, wanted := s.names[n]; wanted {
-			asked = append(asked, n)
-		}
-	}
+	again := s.wantedOf(s.again)
+	asked = append(s.wantedOf(s.added), again...)
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.again, s.gone = nil, nil, nil
+	for rest := texts(again); len(rest) > 0; {
+		// Not every origin answers twice for a name that is subscribed to (C07).
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesUnsubscribe, rest = cut(rest)
+		reqs = append(reqs, r)
+	}
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
@@ -246,6 +252,16 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 		reqs = append(reqs, r)
 	}
 	return reqs, asked
+}
+
+// wantedOf returns those of names that are wanted still.
+func (s *subscription) wantedOf(names []*cache.Name) (wanted []*cache.Name) {
+	for _, n := range names {
+		if _, ok := s.names[n]; ok {
+			wanted = append(wanted, n)
+		}
+	}
+	return wanted
 }
 
 func cut(names []string) (head, rest []string) {
