@@ -95,7 +95,7 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	<-g.started
-	key, upstream := g.sort(n)
+	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -223,12 +223,19 @@ func ownNode(cfg Config, version string) *corepb.Node {
 	return n
 }
 
-// sort returns the key of a node's group, and the node that the origin is shown
-// for it: the fields of the key, and for the rest the relay's own (B.4).
-func (g *groups) sort(n *corepb.Node) (key string, upstream *corepb.Node) {
-	upstream = proto.CloneOf(g.own)
+// Group returns what a relay of this configuration and version makes of a client's
+// node: the key of the node's group, and the node that the origin is shown for
+// it (B.4). Clients share a view if their keys are equal, and then the origin is
+// shown the same.
+func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
+	return sortNode(n, ownNode(c, version), c.NodeGroupBy)
+}
+
+// sortNode returns the key of a node's group, and the relay's own node, which it is
+// given as upstream, with those fields of the client's that are in the key.
+func sortNode(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 	var parts []string
-	for _, field := range g.cfg.NodeGroupBy {
+	for _, field := range groupBy {
 		parts = append(parts, field+"="+copyField(upstream, n, field))
 	}
 	for _, f := range contentFeatures {
