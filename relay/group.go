@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -322,8 +321,10 @@ func keyText(value string) string {
 // copyMajorVersion copies the major version of the client's software: minor ones
 // would make a group for each release.
 func copyMajorVersion(to, from *corepb.Node) string {
-	if v := from.GetUserAgentBuildVersion().GetVersion(); v != nil {
-		build := &corepb.BuildVersion{Version: &typepb.SemanticVersion{MajorNumber: v.GetMajorNumber()}}
+	if v := proto.CloneOf(from.GetUserAgentBuildVersion().GetVersion()); v != nil {
+		v.MinorNumber, v.Patch = 0, 0
+		v.ProtoReflect().SetUnknown(nil) // which is not in the key
+		build := &corepb.BuildVersion{Version: v}
 		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
 		return strconv.FormatUint(uint64(v.GetMajorNumber()), 10)
 	}
