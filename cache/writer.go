@@ -58,6 +58,10 @@ type Change struct {
 	Same    int      // resources resent with the version that the set had, to no end
 	Reused  []string // names whose content changed under an unchanged version (B.2)
 	Renewed int      // resources whose time to live was said anew
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
 }
 
 // View returns the view that the writer writes to.
@@ -102,6 +106,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 type apply struct {
 	w      *Writer
 	now    time.Time
+	began  Seq   // before the apply
 	head   *Head // the new one
 	typ    *Type // of head, owned
 	index  *indexType
@@ -148,7 +153,7 @@ func (w *Writer) begin(typeURL string) *apply {
 	typ := *old.Type(typeURL)
 	typ.URL, typ.shared = typeURL, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
+	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -212,9 +217,9 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 	}
 	known := false
 	for text := range names(r.Resource) {
-		if n := a.index.names[text]; a.takes(n) {
+		for _, n := range a.askedAs(text, r.Variant()) {
 			known = true
-			a.put(kind, set, n, r)
+			a.putVariant(set, n, r)
 		}
 	}
 	if known {
@@ -222,6 +227,31 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 	} else {
 		a.change.Ignored++
 	}
+}
+
+// askedAs returns the names under which this source was asked for a variant of what
+// text names: with the parameters that it is for.
+func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
+	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
+		asked = append(asked, n)
+	}
+	for _, n := range a.index.variants[text] {
+		if _, parameters := wire.SplitParameters(n.text); a.takes(n) && v.Matches(parameters) {
+			asked = append(asked, n)
+		}
+	}
+	return asked
+}
+
+// putVariant puts a resource under a name, unless the same update has another variant
+// for the same parameters: of these the first counts.
+func (a *apply) putVariant(set *Set, n *Name, r received) {
+	old := set.Get(n)
+	if r.Constraints != nil && old.Present() && old.Seq > a.began && old.Resource.Key() != r.Key() {
+		a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
+		return
+	}
+	a.put(Named, set, n, r)
 }
 
 // takes reports whether the session asked this source for a name.
@@ -282,11 +312,12 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
 	again, changed := *old, false
 	switch {
-	case old.Resource.OriginVersion != r.OriginVersion:
+	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.Released():
+		a.change.Same++
+	case old.Resource.OriginVersion == r.OriginVersion: // there was a reason to say it again
+	default:
 		again, changed = *old.withVersion(r.Resource), true
 		again.Leaf = r.leaf
-	case r.deadline.IsZero():
-		a.change.Same++
 	}
 	if old.Resource.Released() {
 		again.Resource, changed = r.Resource, true
@@ -346,6 +377,9 @@ func (a *apply) remove(kind Kind, set *Set, text string) {
 	if n := a.index.names[text]; n != nil {
 		a.succeed(n)
 	}
+	for _, n := range a.index.variants[text] {
+		a.succeed(n)
+	}
 	a.gone(kind, set, text)
 }
 
@@ -368,10 +402,11 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 		}
 	}
 	delete(a.w.aliases[a.typ.URL], text)
-	if !a.takes(n) {
-		return
+	for _, n := range a.askedAs(text, wire.Variant{}) {
+		if e := set.Get(n); n.text == text || e == nil || !e.Present() {
+			a.absent(set, n, e)
+		}
 	}
-	a.absent(set, n, set.Get(n))
 }
 
 // removeVariant records that the origin no longer has one variant of a resource:

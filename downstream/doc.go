@@ -12,6 +12,9 @@
 // A stream of one type is the same with the type given (services.go, B.26): it
 // knows of no other type, so nothing on it waits for one.
 //
+// Over REST (rest.go), a poll is a subscription that is sent one complete set, or
+// waits until there is one that its client has not (rest_poll.go).
+//
 // # Concurrency properties
 //
 // A stream is one loop and one receiver. All its state belongs to the loop; the

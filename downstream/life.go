@@ -60,7 +60,7 @@ func (s *subscription) renewals(t *cache.Type, kind cache.Kind) func(func(*cache
 	}
 }
 
-// has reports whether the client was sent what an entry holds.
+// has reports whether what the client was sent last of a name is this entry of a set.
 func (s *subscription) has(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
 	if !named {

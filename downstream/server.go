@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +51,8 @@ type Config struct {
 	// the rest follows in further ones. Zero means 1 MiB.
 	ResponseBytes int
 
-	// MaxStreams bounds the streams of the server. Zero means 50,000.
+	// MaxStreams bounds the streams of the server, and the polls that are held beside
+	// them. Zero means 50,000.
 	MaxStreams int
 
 	// MaxNames bounds the resource names of a stream. Zero means 100,000.
@@ -70,6 +70,11 @@ type Config struct {
 	// NoEDSAfterCDS switches off that endpoints follow their changed cluster
 	// (B.16).
 	NoEDSAfterCDS bool
+
+	// DynamicParameters lets the parameters that a client gives, with a name or in its
+	// Node, choose among the variants of a resource (R122). Without it they are not
+	// looked at.
+	DynamicParameters bool
 
 	// ContentVersions says that Delta versions are made from content, which no
 	// reuse by the origin can confuse (B.2).
@@ -114,9 +119,6 @@ func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return status.Errorf(codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
-	if strings.ContainsRune(r.TypeURL, 0) {
-		return status.Errorf(codes.InvalidArgument, "type_url %q has a NUL character", r.TypeURL)
-	}
 	if n := len(r.Subscribe); n > c.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names in one request, at most %d are served", n, c.MaxNames)
 	}
@@ -150,10 +152,10 @@ type Server struct {
 	cfg      Config
 	nacks    refusalLog
 	names    refusalLog
-	streams  atomic.Int64
+	streams  atomic.Int64 // and held polls
 	draining chan struct{}
 	drain    sync.Once
-	idle     chan struct{} // closed once a draining server has no stream left
+	idle     chan struct{} // closed once a draining server has no stream and no poll left
 	idled    sync.Once
 }
 
@@ -172,12 +174,12 @@ func New(cfg Config) (*Server, error) {
 	}, nil
 }
 
-// Streams returns the number of open streams.
+// Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
 // Drain ends all streams, and every new one at once: with OK where the client was
 // served, which clients take as a reason to connect elsewhere and not as an
-// error. It returns once they have ended.
+// error. Held polls are answered at once. It returns once they have ended.
 func (s *Server) Drain() {
 	s.drain.Do(func() { close(s.draining) })
 	s.checkIdle()
@@ -231,8 +233,7 @@ type refusalLog struct {
 }
 
 func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
-	if !l.limit.Allow() {
-		l.skipped.Add(1)
+	if !l.allow() {
 		return
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
@@ -241,9 +242,17 @@ func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }
 
+// allow reports whether a line may be written now; if not, it counts it.
+func (l *refusalLog) allow() bool {
+	if l.limit.Allow() {
+		return true
+	}
+	l.skipped.Add(1)
+	return false
+}
+
 func (l *refusalLog) misnamed(to *slog.Logger, typeURL string, b wire.BadName) {
-	if !l.limit.Allow() {
-		l.skipped.Add(1)
+	if !l.allow() {
 		return
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",

@@ -6,10 +6,12 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,10 +48,10 @@ type stream struct {
 	group   Group
 	watch   *cache.Watch
 	agent   agent
-	wrap    bool   // the client understands wrapped resources
-	ttl     bool   // and that resources expire
-	nodeSum uint64 // of the Node of the first request
-	began   time.Time
+	wrap    bool                            // the client understands wrapped resources
+	ttl     bool                            // and that resources expire
+	nodeSum uint64                          // of the Node of the first request
+	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
 	// Owned by run.
 	subs   []*subscription // in the order of sending
@@ -57,6 +59,7 @@ type stream struct {
 	nonces uint64
 	timer  *time.Timer
 	sent   bool      // some response was sent
+	asked  time.Time // when something was first asked for, nothing being sent
 	closed time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -186,7 +189,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err := s.fixType(r); err != nil {
 		return err
 	}
-	if err := s.identify(r, now); err != nil {
+	if err := s.identify(r); err != nil {
 		return err
 	}
 	if err := s.cfg.checkNames(r); err != nil {
@@ -195,6 +198,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	sub, err := s.subscription(r.TypeURL)
 	if err != nil {
 		return err
+	}
+	if s.cfg.DynamicParameters {
+		r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 	}
 	s.misnamed(sub, r.Canonicalise())
 	if sub.request(r, now) {
@@ -209,7 +215,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 // identify joins the group of the client's node, which its first request says
 // (R016). A node that says something else later belongs to another group, and
 // must not go on being served from this one (R018).
-func (s *stream) identify(r *wire.Request, now time.Time) error {
+func (s *stream) identify(r *wire.Request) error {
 	sum := maphash.Bytes(nodeSeed, r.Node)
 	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
 		return nil
@@ -227,15 +233,23 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 		if group.View != s.group.View {
 			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
+		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
+			return status.Errorf(codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
+		}
 		s.nodeSum = sum
 		return nil
 	}
-	s.group, s.watch, s.began = group, group.View.Watch(), now
+	s.group, s.watch = group, group.View.Watch()
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
+	s.dynamic = n.GetDynamicParameters()
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
 	s.log.Debug("stream began", slog.String("type_url", s.typeURL), slog.Bool("delta", s.delta))
 	return nil
+}
+
+func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
+	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
 // subscription returns the stream's subscription of a type, a new one if need be.
@@ -347,8 +361,11 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
 	for _, sub := range s.subs {
-		for part := range sub.parts() {
-			if err := s.serve(ctx, p, part); err != nil {
+		if err := s.serve(ctx, p, sub); err != nil {
+			return time.Time{}, err
+		}
+		for _, g := range sub.apart() {
+			if err := s.serve(ctx, p, g); err != nil {
 				return time.Time{}, err
 			}
 		}
@@ -373,7 +390,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 		if sub == nil {
 			continue
 		}
-		for part := range sub.parts() {
+		for _, part := range append([]*subscription{sub}, sub.apart()...) {
 			if err := s.serveRemovals(ctx, p, part); err != nil {
 				return err
 			}
@@ -550,12 +567,14 @@ func (s *stream) checkCold(p *pass) error {
 	if s.sent {
 		return nil
 	}
-	since := s.began
+	var since time.Time
+	asks := false
 	for _, sub := range s.subs {
 		if sub.answerable(p.head) {
 			return nil
 		}
 		for from := range sub.sources(p.head) {
+			asks = true
 			if from.Connected {
 				return nil
 			}
@@ -563,6 +582,15 @@ func (s *stream) checkCold(p *pass) error {
 				since = from.Lost
 			}
 		}
+	}
+	if !asks {
+		return nil // who asks for nothing lacks nothing
+	}
+	if s.asked.IsZero() {
+		s.asked = p.now
+	}
+	if s.asked.After(since) {
+		since = s.asked
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

@@ -20,6 +20,7 @@ type running struct {
 	t      testing.TB
 	dial   []grpc.DialOption
 	target string
+	rest   func(context.Context) (net.Conn, error) // dials the address of polls
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -34,7 +35,9 @@ func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *run
 	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
-		opts.Listeners, opts.DialOptions = []net.Listener{l}, o.DialOptions()
+		rest := newPipeListener()
+		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, o.DialOptions()
+		r.rest = rest.dial
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
@@ -42,12 +45,15 @@ func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *run
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Origin = []string{o.Target()}
+	cfg.Origin, cfg.RESTListen = []string{o.Target()}, []string{"127.0.0.1:0"}
 	if r.Relay, err = relay.New(cfg, opts); err != nil {
 		t.Fatal(err)
 	}
 	if !inMemory {
 		r.target = r.Addrs()[0].String()
+		r.rest = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", r.RESTAddrs()[0].String())
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel

@@ -16,6 +16,8 @@ type collection struct {
 	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
+
+	foreign heldNames // held from another target than the one that is connected
 }
 
 // restate prepares for a new stream: it adds what is held to the versions that the
@@ -23,7 +25,7 @@ type collection struct {
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	c.learn = learning{}
 	t := h.Type(c.key)
-	if t.Phase != cache.Confirmed {
+	if t.Phase != cache.Confirmed || len(c.foreign) > 0 {
 		return
 	}
 	for e := range t.Members.Since(0) {
@@ -40,9 +42,9 @@ func (s *subscription) relearn() {
 	}
 }
 
-// wantCollection takes over that clients began or ceased to want a glob, or want to
+// demandCollection takes over that clients began or ceased to want a glob, or want to
 // have it all again.
-func (m *mirror) wantCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
+func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c != nil:
@@ -97,51 +99,56 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	if len(s.collections) == 0 {
 		return u
 	}
+	parts := s.split(u)
+	for glob, p := range parts {
+		c := s.collections[glob]
+		c.foreign.drop(*p)
+		c.learn.heard(now, m.w.Apply(cache.Members, *p).New > 0)
+	}
+	named := u
+	named.Removed = nil
+	for _, name := range u.Removed {
+		if c := s.collections[name]; c != nil {
+			m.emptied(c, u, now)
+		} else {
+			named.Removed = append(named.Removed, name)
+		}
+	}
+	return named
+}
+
+// split returns what an update says of each collection, by glob.
+func (s *subscription) split(u wire.Update) map[string]*wire.Update {
 	parts := make(map[string]*wire.Update)
 	part := func(name string) *wire.Update {
 		glob, ok := wire.GlobOf(name)
-		if !ok || s.collections[glob] == nil {
-			if glob = name; s.collections[glob] == nil {
-				return nil
-			}
+		if !ok {
+			glob = name // what is said of the glob itself
+		}
+		c := s.collections[glob]
+		if c == nil {
+			return new(wire.Update) // of which nothing is made
 		}
 		if parts[glob] == nil {
-			parts[glob] = &wire.Update{TypeURL: s.collections[glob].key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
+			parts[glob] = &wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
 		}
 		return parts[glob]
 	}
 	for _, r := range u.Resources {
-		if p := part(r.Name); p != nil {
-			p.Resources = append(p.Resources, r)
-		}
+		p := part(r.Name)
+		p.Resources = append(p.Resources, r)
 	}
-	named := u
-	named.Removed, named.Errors = nil, nil
-	var empty []string
 	for _, name := range u.Removed {
-		if s.collections[name] != nil {
-			empty = append(empty, name)
-			continue
-		}
-		named.Removed = append(named.Removed, name)
-		if p := part(name); p != nil {
+		if s.collections[name] == nil {
+			p := part(name)
 			p.Removed = append(p.Removed, name)
 		}
 	}
 	for _, e := range u.Errors {
-		if p := part(e.Name); p != nil {
-			p.Errors = append(p.Errors, e)
-		}
-		named.Errors = append(named.Errors, e)
+		p := part(e.Name)
+		p.Errors = append(p.Errors, e)
 	}
-	for glob, p := range parts {
-		c := m.w.Apply(cache.Members, *p)
-		s.collections[glob].learn.heard(now, c.New > 0)
-	}
-	for _, glob := range empty {
-		m.emptied(s.collections[glob], u, now)
-	}
-	return named
+	return parts
 }
 
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to

@@ -179,24 +179,11 @@ func (m *mirror) demand(now time.Time) {
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.wantCollection(s, glob, d, now)
-		case d.Name == nil && d.Wanted:
-			s.wanted, s.until = true, time.Time{}
-			m.wantMembers(s, now)
-			if d.Again {
-				m.askMembersAgain(s, now)
-			}
+			m.demandCollection(s, glob, d, now)
 		case d.Name == nil:
-			s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
-		case d.Wanted:
-			m.linger.remove(d.Name)
-			m.wantName(s, d.Name, d.Again)
+			m.demandMembers(s, d, now)
 		default:
-			size := 0
-			if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
-				size = e.Resource.Size()
-			}
-			m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
+			m.demandName(s, d, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {
@@ -205,6 +192,31 @@ func (m *mirror) demand(now time.Time) {
 	if m.batched >= namesPerRequest {
 		m.batchAt = now
 	}
+}
+
+func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
+	if !d.Wanted {
+		s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
+		return
+	}
+	s.wanted, s.until = true, time.Time{}
+	m.wantMembers(s, now)
+	if d.Again {
+		m.askMembersAgain(s, now)
+	}
+}
+
+func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
+	if d.Wanted {
+		m.linger.remove(d.Name)
+		m.wantName(s, d.Name, d.Again)
+		return
+	}
+	size := 0
+	if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
+		size = e.Resource.Size()
+	}
+	m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
 }
 
 func (m *mirror) wantMembers(s *subscription, now time.Time) {
@@ -253,7 +265,25 @@ func (m *mirror) request(l *line, r *discoverypb.DeltaDiscoveryRequest, now time
 	if l.role == main && !l.responded && !l.versions && !m.silent && l.silentAt.IsZero() {
 		l.silentAt = now.Add(silenceWait)
 	}
+	locate(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)
+	locate(&r.ResourceNamesUnsubscribe, &r.ResourceLocatorsUnsubscribe)
 	l.request(m.node, r)
+}
+
+// locate moves the names that have dynamic parameters to where these can be said
+// (R120).
+func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
+	plain := func(text string) bool { return wire.PlainName(text) == text }
+	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
+		return
+	}
+	for _, text := range *names {
+		if !plain(text) {
+			name, parameters := wire.SplitParameters(text)
+			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
+		}
+	}
+	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
 }
 
 // act does what it is time for, and returns when to look again.
@@ -587,6 +617,10 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		m.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
 			"TENDER_DELTA_VERSIONS=content makes versions from content",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
+	}
+	if len(c.Ambiguous) > 0 {
+		m.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
+			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
 	}
 	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -97,6 +98,8 @@ type Resource struct {
 	limited  bool            // the origin's message has a TTL, if only a zero one
 	full     bool            // it has a resource_name
 	released bool            // field and body were given up
+
+	json atomic.Pointer[[]byte] // what JSON made
 }
 
 // NewResource returns a resource that did not come from an origin's response: a
@@ -138,9 +141,25 @@ func (r *Resource) Released() bool { return r.released }
 
 // Release returns the resource without its content.
 func (r *Resource) Release() *Resource {
-	c := *r
+	c := r.clone()
 	c.field, c.body, c.released = nil, nil, true
-	return &c
+	return c
+}
+
+// WithoutTTL returns the resource as one that does not expire.
+func (r *Resource) WithoutTTL() *Resource {
+	c := r.clone()
+	c.TTL = 0
+	return c
+}
+
+// clone returns a copy that may still be changed.
+func (r *Resource) clone() *Resource {
+	return &Resource{
+		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
+		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
+		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, released: r.released,
+	}
 }
 
 // Key returns what tells the resource apart from all others of its type: its

@@ -37,15 +37,6 @@ type Update struct {
 	Errors []*ResourceError
 }
 
-// A Variant names one of the resources that share a name.
-type Variant struct {
-	Name        string
-	Constraints []byte // see Resource.Constraints
-}
-
-// Key is that of the resource, see Resource.Key.
-func (v Variant) Key() string { return (&Resource{Name: v.Name, Constraints: v.Constraints}).Key() }
-
 // A Decoder decodes what an origin sends. Its zero value is ready to use.
 type Decoder struct {
 	// ContentVersions publishes versions made from content instead of the
