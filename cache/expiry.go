@@ -70,7 +70,7 @@ func (a *apply) beat(kind Kind, set *Set, r received) {
 	for _, n := range held {
 		old := set.Get(n)
 		switch {
-		case old.Present() && old.Resource.OriginVersion == r.OriginVersion:
+		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
 			a.change.Seen++
 			again := *old
 			a.renew(kind, &again, r.deadline)

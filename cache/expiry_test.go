@@ -338,6 +338,43 @@ func TestR106_HeartbeatOfWhatIsNotHere(t *testing.T) {
 	}
 }
 
+// TestR106_HeartbeatOfAVariant: of several resources of one name it is for the one with
+// its constraints.
+func TestR106_HeartbeatOfAVariant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.watch = o.view.Watch()
+		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
+		o.want(o.watch, prod, test)
+		variant := func(env, content string) *wire.Resource {
+			r := &discoverypb.Resource{
+				ResourceName: &discoverypb.ResourceName{Name: "a", DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
+					Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
+						Key:            "env",
+						ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
+					}},
+				}},
+				Version: "1", Ttl: durationpb.New(time.Minute),
+			}
+			if content != "" {
+				r.Resource = &anypb.Any{TypeUrl: acme, Value: []byte(content)}
+			}
+			return decoded(t, acme, r)
+		}
+		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
+		o.wantShown("given", Named, prod, "x")
+		o.wantShown("given", Named, test, "y")
+		o.pass(30 * time.Second)
+		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
+		o.beat(Named, "a", "1", time.Hour) // of none in particular
+		o.pass(30 * time.Second)
+		o.wantShown("without a heartbeat", Named, prod, "-")
+		o.wantShown("with one", Named, test, "y")
+		o.pass(30 * time.Second)
+		o.wantShown("with one", Named, test, "-")
+	})
+}
+
 // TestR107_ComesBack: a resource that expired and is sent again is a new one.
 func TestR107_ComesBack(t *testing.T) {
 	inTime(t, func(t *testing.T, o *timed, kind Kind) {
