@@ -486,13 +486,22 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 			if got := o.TakeDemand(); len(got) != 0 {
 				t.Errorf("%s: got the demand %+v once more", who, got)
 			}
+			o.pass(time.Minute)
 			o.give(Named, "a", "1", "x", time.Minute)
+			o.view.Watch().Subscribe(acme, []string{"a"})
+			if got := o.TakeDemand(); len(got) != 0 {
+				t.Errorf("%s: it is here again, and got the demand %+v", who, got)
+			}
 			o.pass(time.Minute)
 		}
 		o.remove(Named, "a")
 		e, _ := o.typ().Lookup(n)
 		if e.Expired || !o.view.Head().Absent(e) {
 			t.Errorf("the origin has answered: got expired %t and absent %t", e.Expired, o.view.Head().Absent(e))
+		}
+		o.view.Watch().Subscribe(acme, []string{"a"})
+		if got := o.TakeDemand(); len(got) != 0 {
+			t.Errorf("the origin has answered, and got the demand %+v", got)
 		}
 	})
 }

@@ -298,6 +298,9 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
 	a.change.Changed++
+	if kind == Named {
+		n.lapsed = false
+	}
 	a.limit(kind, e)
 	set.put(a.edit, e)
 	a.unalias(old)
@@ -473,6 +476,7 @@ func (a *apply) reveal(n *Name, seen *Entry) {
 // absent records that a name does not exist. To say so again on another
 // connection is no change, but streams that could not be told before now can.
 func (a *apply) absent(set *Set, n *Name, old *Entry) {
+	n.lapsed = false
 	switch {
 	case old == nil:
 		n.entries++

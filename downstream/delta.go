@@ -34,7 +34,7 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 		return true
 	}
 	e, seq := w.typ.Lookup(n)
-	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) {
+	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) || s.mayReturn(h, e, s.names[at]) {
 		return false
 	}
 	s.names[at].sent = seq

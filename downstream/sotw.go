@@ -157,7 +157,7 @@ func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owe
 		return false, false
 	case e.Present():
 		return true, false
-	case !h.Absent(e):
+	case !h.Absent(e), s.mayReturn(h, e, *n):
 		return false, false
 	case n.sent != 0:
 		return false, true
