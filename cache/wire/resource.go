@@ -32,7 +32,7 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode]. Each means that the origin broke the protocol:
+// Errors from [Decoder.Decode] and [Decoder.DecodeSotW]. Each means that the origin broke the protocol:
 // the session refuses the response and the cache keeps what it had (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")

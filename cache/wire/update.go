@@ -17,7 +17,7 @@ const (
 	sotwControlPlane      protowire.Number = 6
 )
 
-// An Update is the envelope of one DeltaDiscoveryResponse.
+// An Update is the envelope of one response of an origin.
 type Update struct {
 	TypeURL       string
 	SystemVersion string // for people only, never compared (R091)
@@ -25,6 +25,11 @@ type Update struct {
 	ControlPlane  string // the origin's control_plane.identifier
 	Resources     []*Resource
 	Removed       []string
+
+	// Complete reports that there is nothing else than Resources of what was
+	// subscribed to. Only the SotW variant can say so, and no decoder does: it
+	// depends on the subscription.
+	Complete bool
 }
 
 // A Decoder decodes what an origin sends. Its zero value is ready to use.
@@ -41,7 +46,7 @@ type Decoder struct {
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch].
 func (d Decoder) Decode(msg []byte) (Update, error) {
-	u, resources, err := envelope(msg)
+	u, resources, err := envelope(msg, (*Update).set)
 	if err != nil {
 		return u, fmt.Errorf("decode update: %w", err)
 	}
@@ -69,9 +74,10 @@ func (d Decoder) Decode(msg []byte) (Update, error) {
 	return u, nil
 }
 
-// envelope reads the response's own fields and leaves its resources as bytes. It
-// reads on after a bad field, since the type URL and the nonce may follow it.
-func envelope(msg []byte) (u Update, resources [][]byte, err error) {
+// envelope reads the response's own fields with set and leaves its resources as
+// bytes. It reads on after a bad field, since the type URL and the nonce may
+// follow it.
+func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u Update, resources [][]byte, err error) {
 	for b := msg; len(b) > 0; {
 		num, typ, val, n := consumeField(b)
 		if n < 0 {
@@ -84,7 +90,7 @@ func envelope(msg []byte) (u Update, resources [][]byte, err error) {
 		case num == responseResources:
 			resources = append(resources, val)
 		default:
-			if bad := u.set(num, val); err == nil {
+			if bad := set(&u, num, val); err == nil {
 				err = bad
 			}
 		}
