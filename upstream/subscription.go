@@ -48,8 +48,9 @@ type subscription struct {
 	added []*cache.Name // not yet sent
 	gone  []*cache.Name // to be unsubscribed
 
-	learn learning // what is known of the members
-	sweep sweep    // what a resync has not seen again
+	learn  learning // what is known of the members
+	sweep  sweep    // what a resync has not seen again
+	absent heldBack // names that a SotW origin left out
 
 	// foreign is what is held from another target, whose versions mean nothing to
 	// the one that is connected.
@@ -261,6 +262,10 @@ type learning struct {
 	first   time.Time // response since the members were asked for; zero if none came
 	last    time.Time // response
 	newName time.Time // response with a name that was not known
+
+	// complete: a SotW origin has sent the set as a whole. An empty one does not
+	// count, it may be that of an origin that has just started.
+	complete bool
 }
 
 // heard records a response.
@@ -279,6 +284,9 @@ func (l *learning) heard(now time.Time, news bool) {
 func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next time.Time) {
 	if l.first.IsZero() || known == cache.Confirmed {
 		return known, time.Time{}
+	}
+	if l.complete {
+		return cache.Confirmed, time.Time{}
 	}
 	settled := earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
 	confirmed := earlier(l.newName.Add(confirmQuiet), l.first.Add(confirmMax))
