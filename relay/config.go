@@ -27,6 +27,8 @@ type Config struct {
 	// makes that an error.
 	Origin []string `env:"ORIGIN"`
 
+	OriginProtocol string `env:"ORIGIN_PROTOCOL"` // ProtocolAuto, ProtocolDelta or ProtocolSotW
+
 	// Listen lists addresses for clients: host:port, or unix: and a path.
 	Listen []string `env:"LISTEN"`
 
@@ -92,6 +94,13 @@ const (
 const (
 	VersionsOfContent = "content" // versions are made from the bytes
 	VersionsOfOrigin  = "origin"  // versions are the origin's own
+)
+
+// Values of [Config.OriginProtocol].
+const (
+	ProtocolAuto  = "auto"  // Delta, or SotW where the origin has no Delta
+	ProtocolDelta = "delta" // Delta only
+	ProtocolSotW  = "sotw"  // SotW only
 )
 
 // LoadConfig reads the variables that start with TENDER_ from environ, whose

@@ -38,6 +38,12 @@ var variables = []spec{
 		parse:   parseOrigin,
 	},
 	{
+		name: "ORIGIN_PROTOCOL", preset: ProtocolAuto,
+		allowed: "`auto`, `delta` or `sotw`",
+		meaning: "variant of xDS to speak with control planes; `auto` is Delta, or SotW where the control plane has no Delta",
+		parse:   oneOf(ProtocolAuto, ProtocolDelta, ProtocolSotW),
+	},
+	{
 		name: "LISTEN", preset: ":18000",
 		allowed: "`:port`, `host:port`, `unix:/path`, several separated by commas",
 		meaning: "where clients find the relay",

@@ -27,6 +27,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{
+		OriginProtocol:          ProtocolAuto,
 		Listen:                  []string{":18000"},
 		NodeID:                  "tender/" + host,
 		NodeCluster:             "tender",
@@ -73,6 +74,7 @@ var goodValues = []struct{ name, value, shown string }{
 	{"ORIGIN", "control-plane.mesh:18000", ""},
 	{"ORIGIN", " a:1 , [::1]:2 ,dns:///b:3,unix:///run/c.sock,unix:/run/d", "a:1,[::1]:2,dns:///b:3,unix:///run/c.sock,unix:/run/d"},
 	{"ORIGIN", "file:///etc/tender", ""},
+	{"ORIGIN_PROTOCOL", "SotW", "sotw"},
 	{"LISTEN", "0.0.0.0:18000,[::]:18001,unix:/run/tender.sock,localhost:0", ""},
 	{"NODE_ID", "relay~10.0.0.1~a.b~b.svc", ""},
 	{"NODE_CLUSTER", "Flotte Süd", ""},
@@ -192,6 +194,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGIN", "file:///a?b", "is not a file URL without a host"},
 	{"ORIGIN", "file:a", "does not name a directory by an absolute path"},
 	{"ORIGIN", "file:///", "does not name a directory by an absolute path"},
+	{"ORIGIN_PROTOCOL", "grpc", "not one of the words"},
 	{"LISTEN", "18000", `"18000" is not host:port`},
 	{"LISTEN", "tcp://:18000", "is not an address to listen on"},
 	{"LISTEN", ":18000,:18000", "comes twice"},
@@ -330,7 +333,7 @@ func TestPlannedVariables(t *testing.T) {
 		"ORIGIN_TOKEN_FILE", "ORIGIN_HEADERS", "ORIGIN_EAST_TLS_CA", "ORIGIN_EAST_TOKEN_FILE", "ORIGIN_PROXY",
 		"TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "TLS_MIN", "SECRETS", "AUTHZ",
 		"SNAPSHOT_DIR", "MAX_SNAPSHOT_AGE", "SNAPSHOT_SENSITIVE",
-		"ORIGIN_PROTOCOL", "LRS", "DYNAMIC_PARAMETERS", "DEBUG",
+		"LRS", "DYNAMIC_PARAMETERS", "DEBUG",
 	} {
 		_, err := LoadConfig([]string{prefix + name + "=x"})
 		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {

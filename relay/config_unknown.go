@@ -10,7 +10,7 @@ import (
 // and this version does not have, in regular expressions over the name without
 // prefix. A relay that ignored them would be less safe than its operator thinks.
 var planned = regexp.MustCompile(`^(` + strings.Join([]string{
-	`ORIGINS`, `ROUTES`, `ORIGIN_PROTOCOL`, `ORIGIN_PROXY`, `ORIGIN_TOKEN_FILE`, `ORIGIN_HEADERS`, `ORIGIN_TLS(_CA|_CERT|_KEY|_SERVER_NAME)?`,
+	`ORIGINS`, `ROUTES`, `ORIGIN_PROXY`, `ORIGIN_TOKEN_FILE`, `ORIGIN_HEADERS`, `ORIGIN_TLS(_CA|_CERT|_KEY|_SERVER_NAME)?`,
 	`ORIGIN_[A-Z0-9_]+_(TLS(_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)`,
 	`(TLS|REST|ADMIN|PROBE)_LISTEN`, `TLS_(CERT|KEY|CLIENT_CA|MIN)`, `SECRETS`, `AUTHZ`,
 	`SNAPSHOT_DIR`, `MAX_SNAPSHOT_AGE`, `SNAPSHOT_SENSITIVE`,

@@ -268,6 +268,7 @@ func openOrigin(cfg Config, opts Options, log *slog.Logger) (origin, error) {
 	}
 	session, err := upstream.New(upstream.Config{
 		Targets:          cfg.Origin,
+		Protocol:         protocols[cfg.OriginProtocol],
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
@@ -284,6 +285,13 @@ func openOrigin(cfg Config, opts Options, log *slog.Logger) (origin, error) {
 		return nil, fmt.Errorf("TENDER_ORIGIN: %w", err)
 	}
 	return sessionOrigin{session}, nil
+}
+
+// protocols are the values of [Config.OriginProtocol].
+var protocols = map[string]upstream.Protocol{
+	ProtocolAuto:  upstream.ProtocolAuto,
+	ProtocolDelta: upstream.ProtocolDelta,
+	ProtocolSotW:  upstream.ProtocolSotW,
 }
 
 // sessionOrigin is a control plane.

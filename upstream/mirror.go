@@ -449,7 +449,9 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
-	case other, errors.Is(err, errResync):
+	case other && role == main, errors.Is(err, errResync):
+	case other: // the main stream finds out what is spoken
+		wait = reconnectMax
 	case served:
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)

@@ -37,17 +37,21 @@ func (m *mirror) speaksSotW(r role) bool {
 }
 
 // otherVariant reports whether a stream has ended because the target does not
-// implement Delta, so that SotW is to be tried, and at once. Any other end of a
-// SotW stream lets Delta be tried again: what answers next may be a newer server.
+// implement Delta, so that SotW is to be tried. Any other end that the origin puts
+// to the main stream lets Delta be tried again: what answers next may be a newer
+// server.
 func (m *mirror) otherVariant(l *line, err error) bool {
-	if l.role != main || errors.Is(err, errResync) {
+	if errors.Is(err, errResync) {
 		return false
 	}
-	m.noDelta = m.cfg.Protocol == ProtocolAuto && l.sotw == nil && !l.responded && status.Code(err) == codes.Unimplemented
-	if m.noDelta {
-		m.session.tellNoDelta(m.target)
+	noDelta := m.cfg.Protocol == ProtocolAuto && l.sotw == nil && !l.responded && status.Code(err) == codes.Unimplemented
+	if l.role == main {
+		m.noDelta = noDelta
+		if noDelta {
+			m.session.tellNoDelta(m.target)
+		}
 	}
-	return m.noDelta
+	return noDelta
 }
 
 // tellNoDelta logs, once, that a target does not implement Delta.

@@ -53,7 +53,10 @@ func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
 	s.identify(req.GetNode())
 	t, first := s.typeState(req.GetTypeUrl())
 	t.Requests++
-	s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
+	// Until the next response, all requests have the nonce of the last one.
+	if n := s.open[req.GetResponseNonce()]; n == nil || !n.answered {
+		s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
+	}
 	if req.GetResponseNonce() != t.nonce {
 		return
 	}
