@@ -40,7 +40,7 @@ type list struct {
 	refusal *statuspb.Status // of that response, until it is sent
 
 	// What the absence of a name from a response may say.
-	answered bool                // a response held all that there is
+	answered bool                // a response listed something
 	first    map[string]struct{} // names of the first request: every response takes them into account
 	had      map[string]struct{} // names in the last response
 }
@@ -182,8 +182,9 @@ func (m *mirror) flushLists() {
 //
 // What the origin had listed on the stream and lists no more, it has removed. What
 // its first list leaves out may be gone, or the origin has just started: a mass of
-// that is held back, and all of it if nothing is left (B.15, C15). Of names that
-// were asked for later than the type, absence says nothing until they were listed.
+// that is held back (B.15, C15). An empty list is no first one: all that was there
+// is held back, however little, and of other names it says nothing. Nor does any
+// list of names that were asked for later than the type, until they were listed.
 func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
 	sotw := m.lines[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
@@ -198,7 +199,7 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.
 		s.sweep.marked = nil // the list leaves no doubt
 	}
 	if !t.answered {
-		t.answered = true
+		t.answered = len(said) > 0
 		u.Removed = append(u.Removed, m.neverListed(s, r, t, said, now)...)
 	}
 	if r == s.named {
@@ -261,7 +262,7 @@ func (m *mirror) neverListed(s *subscription, r role, t *list, said map[string]s
 			case there || !known:
 			case set.Get(n).Present():
 				gone[n.String()] = struct{}{}
-			default:
+			case len(said) > 0:
 				removed = append(removed, n.String()) // which deletes nothing
 			}
 		}
