@@ -43,6 +43,18 @@ func (s *OriginStream) SendSotW(resp *discoverypb.DiscoveryResponse) (nonce stri
 	return resp.GetNonce()
 }
 
+// InjectSotW is Inject for SotW streams.
+func (o *Origin) InjectSotW(resp *discoverypb.DiscoveryResponse) {
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	for _, s := range o.streams {
+		if s.record.Types[resp.GetTypeUrl()] != nil && s.record.SotW {
+			s.enqueueSotW(proto.CloneOf(resp), 0)
+		}
+	}
+	o.mon.changed()
+}
+
 // Wrapped returns a resource as a SotW response holds it with name and version.
 func Wrapped(r *discoverypb.Resource) *anypb.Any { return pack(r) }
 
