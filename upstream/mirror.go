@@ -381,6 +381,9 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 			return earlier(l.retryAt, now.Add(connectedEvery))
 		}
 	}
+	if r == main {
+		m.target = m.session.target()
+	}
 	l.stream = m.session.open(ctx, m.target, r, m.speaksSotW(r), m.events)
 	l.open, l.versions, l.silentAt = false, false, time.Time{}
 	m.running++

@@ -24,14 +24,11 @@ const (
 
 func (p Protocol) String() string { return [...]string{"auto", "delta", "sotw"}[p] }
 
-// speaksSotW reports in which variant a stream is to be opened. For the main
-// stream it also chooses the target; the auxiliary one is of the same variant.
+// speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is
+// of the variant of the main one.
 func (m *mirror) speaksSotW(r role) bool {
 	if r == auxiliary {
 		return m.lines[main].sotw != nil
-	}
-	if target := m.session.target(); target != m.target {
-		m.target, m.noDelta = target, false
 	}
 	return m.noDelta || m.cfg.Protocol == ProtocolSotW
 }

@@ -58,6 +58,9 @@ func TestB15_C15_SotWMassDeletionIsHeld(t *testing.T) {
 					if n := r.log.count("ERROR the origin seems to have lost"); (n == 1) != tt.held {
 						t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 					}
+					if n := r.streams(); n != 2 {
+						t.Errorf("%d streams, want 2: there is nothing to ask for", n)
+					}
 					r.pass(2 * time.Minute)
 					if n := count(); n != tt.there-tt.lost {
 						t.Errorf("%d there after 11 minutes, want %d", n, tt.there-tt.lost)
@@ -130,6 +133,21 @@ func TestB15_SotWSecondLook(t *testing.T) {
 			}
 		})
 	})
+	t.Run("all names are back", func(t *testing.T) {
+		inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.put(listeners, numbered(20)...)
+			r.watch.Subscribe(listeners, nameOnly(numbered(20)))
+			r.pass(confirmed)
+			r.away(removing(listeners, nameOnly(numbered(20))[5:]...))
+			r.pass(time.Minute)
+			r.put(listeners, numbered(20)...)
+			r.pass(time.Hour)
+			r.expect("named", r.named(listeners), shown(numbered(20)))
+			if n := r.streams(); n != 2 {
+				t.Errorf("%d streams, want 2: there is nothing to look at again", n)
+			}
+		})
+	})
 	t.Run("some are back", func(t *testing.T) {
 		losesInSotW(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
@@ -171,6 +189,27 @@ func TestB15_SotWSecondLook(t *testing.T) {
 				t.Errorf("%d members, want 50", n)
 			}
 		})
+	})
+}
+
+// Of a wildcard of a type that is not of full state, what the origin no longer
+// resends is asked for by name, as in Delta.
+func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		const acme = "type.googleapis.com/acme.Foo"
+		r.put(acme, numbered(20)...)
+		r.watch.SubscribeAll(acme)
+		r.pass(confirmed)
+		r.away(removing(acme, "n003"))
+		r.pass(29 * time.Second)
+		if n := r.view.Head().Type(acme).Members.Count(); n != 20 {
+			t.Errorf("%d members after 29s, want 20", n)
+		}
+		r.pass(5 * time.Second)
+		if n := r.view.Head().Type(acme).Members.Count(); n != 19 {
+			t.Errorf("%d members after 34s, want 19", n)
+		}
+		r.expect("asked by", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
 	})
 }
 

@@ -192,6 +192,71 @@ func TestR070_R071_SotWNames(t *testing.T) {
 	})
 }
 
+// A glob is answered under the names of its members, so a list never has it.
+func TestR132_SotWGlobIsNotMissing(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
+		const dir = "xdstp://authority/envoy.config.listener.v3.Listener/dir/"
+		r.watch.Subscribe(listeners, []string{dir + "*", dir + "none"})
+		s := r.Accept(t.Context())
+		r.pass(soon)
+		s.SendSotW(sotwResponse(listeners, dir+"a@1"))
+		r.pass(soon)
+		r.expect("named", r.named(listeners), "!"+dir+"none")
+	})
+}
+
+// A list that comes before its type was asked for says nothing by what it lacks.
+func TestR071_SotWListBeforeTheRequest(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
+		r.watch.Subscribe(endpoints, []string{"e"})
+		s := r.Accept(t.Context())
+		r.pass(soon)
+		r.watch.Subscribe(listeners, []string{"a", "b"})
+		r.pass(time.Millisecond) // names are sent after 5ms
+		s.SendSotW(sotwResponse(listeners, "a@1"))
+		r.pass(soon)
+		r.expect("named", r.named(listeners), "a@")
+		r.expect("stream", r.conversation(0), "[ClusterLoadAssignment node e] [Listener a b]")
+	})
+}
+
+// An origin that was not told what is held need not be asked twice when another
+// instance of it answers.
+func TestB15_SotWOtherInstance(t *testing.T) {
+	inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {
+		r.SetControlPlane("one")
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.SetControlPlane("two")
+		r.Restart()
+		r.pass(time.Hour)
+		if n := r.streams(); n != 2 {
+			t.Errorf("%d streams, want 2", n)
+		}
+	})
+}
+
+// The first list may have been under way, too, when a name was asked for.
+func TestR071_SotWNameBeforeTheFirstList(t *testing.T) {
+	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
+	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
+		again := r.watch.Subscribe(listeners, []string{"again"})
+		r.watch.Subscribe(listeners, []string{"a", "none"})
+		s := r.Accept(t.Context())
+		r.pass(soon)
+		r.watch.Unsubscribe(listeners, again)
+		r.pass(2 * time.Minute)
+		r.watch.Subscribe(listeners, []string{"again", "later"})
+		r.pass(soon)
+		s.SendSotW(sotwResponse(listeners, "a@1"))
+		r.pass(soon)
+		r.expect("first list", r.named(listeners), "!none a@")
+		r.expect("stream", r.conversation(0), "[Listener node a again none] [Listener a none] [Listener a again later none]"+
+			" [Listener a again later none version=v1 ack 1]")
+	})
+}
+
 // A name that was given up and is wanted again is like one that was never asked
 // for.
 func TestR071_SotWNameWantedAgain(t *testing.T) {

@@ -132,12 +132,11 @@ func (t *list) add(name string) {
 
 func (t *list) drop(name string) {
 	if name == wire.Wildcard {
-		t.leaving, t.wildcard, t.had = t.wildcard, false, nil
+		t.leaving, t.wildcard = t.wildcard, false
 		return
 	}
 	delete(t.names, name)
 	delete(t.first, name)
-	delete(t.had, name)
 	t.stated = nil
 }
 
