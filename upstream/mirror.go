@@ -425,7 +425,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	head := m.w.View().Head()
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
-	withVersions := l.sotw == nil && !m.cfg.FullResync && !l.full && m.source == m.target
+	withVersions := m.mayResume(l)
 	if carries {
 		// A set that was not complete could not be told from a shrunken one.
 		withVersions = withVersions && t.Phase == cache.Confirmed

@@ -26,6 +26,11 @@ func (m *mirror) met(l *line, identifier string, now time.Time) {
 	m.identifier = identifier
 }
 
+// mayResume reports whether a new stream may say what is held. In SotW it cannot.
+func (m *mirror) mayResume(l *line) bool {
+	return l.sotw == nil && !m.cfg.FullResync && !l.full && m.source == m.target
+}
+
 // resync opens the streams anew and asks for everything.
 func (m *mirror) resync() {
 	m.resyncAt = time.Time{}
