@@ -42,6 +42,8 @@ func TestD4_Invariants(t *testing.T) {
 				SilentOnMissing: rapid.Bool().Draw(rt, "silent on missing"),
 				IgnoreIRV:       rapid.Bool().Draw(rt, "ignore versions"),
 				EmptyVersions:   rapid.Bool().Draw(rt, "empty versions"),
+				SotW:            rapid.Bool().Draw(rt, "SotW"),
+				Wrap:            true, // in SotW, for acmeType
 			},
 			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
 		}
@@ -105,6 +107,7 @@ type scene struct {
 	relay    *running
 	clients  []*actor
 	silent   bool                        // the origin may never say that a name is gone
+	partial  bool                        // it never says so of types that are not of full state
 	existed  [2]map[string]bool          // type URL and name, by group
 	removed  [2]map[string]bool          // likewise
 	routed   map[relaytest.Digest]string // routes to the cluster that they name
@@ -158,7 +161,8 @@ func (sc *scene) run(s script) {
 			panic(r)
 		}
 	}()
-	sc.silent = s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.silent = !s.behaviour.SotW && s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.partial = s.behaviour.SotW
 	sc.origin = relaytest.NewOrigin(sc, relaytest.OriginOptions{Memory: true, Behaviour: s.behaviour})
 	sc.contents[0] = sc.origin.Content
 	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })

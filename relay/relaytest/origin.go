@@ -37,6 +37,15 @@ type Behaviour struct {
 	// recorded and never answered.
 	Manual bool
 
+	// SotW makes it an origin that speaks SotW only: streams of the variant that it
+	// does not speak end with UNIMPLEMENTED. It holds for streams that are opened from
+	// now on.
+	SotW bool
+
+	// Wrap puts each resource of a SotW response into a Resource message, with its
+	// name and version. Those that have aliases, or no body, always are.
+	Wrap bool
+
 	// SilentOnMissing says nothing about names that do not exist, as
 	// go-control-plane does, instead of listing them as removed. (What
 	// initial_resource_versions names is still reported.)
@@ -60,7 +69,8 @@ type Behaviour struct {
 	// Delay holds back each automatic response for this long. Order is kept.
 	Delay time.Duration
 
-	// SystemVersion is the system_version_info of automatic responses.
+	// SystemVersion is the system_version_info of automatic responses, or their
+	// version_info, which without it is another one for each response.
 	SystemVersion string
 
 	// ControlPlane is the control_plane.identifier of automatic responses;
@@ -68,7 +78,7 @@ type Behaviour struct {
 	ControlPlane string
 }
 
-// An Origin is a Delta ADS server under the control of its caller. All methods
+// An Origin is an ADS server, of Delta or of SotW, under the control of its caller. All methods
 // may be called from any goroutine, unless they say otherwise.
 //
 // The embedded Content is what nodes get that no Content of [Origin.For] claims.
@@ -146,8 +156,8 @@ func (o *Origin) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// Change alters the behaviour. It holds for what is answered from now on;
-// Manual for streams that are opened from now on.
+// Change alters the behaviour. It holds for what is answered from now on; Manual
+// and SotW for streams that are opened from now on.
 func (o *Origin) Change(f func(*Behaviour)) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -171,13 +181,13 @@ func (o *Origin) For(match func(*corepb.Node) bool) *Content {
 	return c
 }
 
-// Inject sends resp, as it is, on every open stream that has asked for its
+// Inject sends resp, as it is, on every open Delta stream that has asked for its
 // type. Where it has no nonce, each stream puts in its own.
 func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
 	for _, s := range o.streams {
-		if s.record.Types[resp.GetTypeUrl()] != nil {
+		if s.record.Types[resp.GetTypeUrl()] != nil && !s.record.SotW {
 			s.enqueue(s.stamped(resp), 0)
 		}
 	}
@@ -335,5 +345,9 @@ type service struct {
 }
 
 func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.origin.open(rpc).run()
+	return s.origin.serveStream(rpc, false)
+}
+
+func (s service) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.origin.serveStream(rpc, true)
 }
