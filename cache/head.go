@@ -10,6 +10,13 @@ type Head struct {
 	// Seq is the position that a reader of the whole head is brought to.
 	Seq Seq
 
+	types   map[string]*Type
+	sources []Source
+	route   func(typeURL, name string) int
+}
+
+// A Source is how one of a view's origins stands.
+type Source struct {
 	// Connected reports whether the origin's stream is up.
 	Connected bool
 
@@ -29,12 +36,24 @@ type Head struct {
 	// version: its versions then prove nothing about what a client holds (B.2).
 	Reused bool
 
-	// Origin is the control_plane.identifier that the origin gave last.
-	Origin string
+	// Identifier is the control_plane.identifier that the origin gave last.
+	Identifier string
 
 	epoch uint32 // counts the upstream connections
-	types map[string]*Type
 }
+
+// MembersFrom returns how the origin stands that chooses the members of a type, or
+// of a collection.
+func (h *Head) MembersFrom(key string) *Source {
+	typeURL, glob, _ := SplitCollection(key)
+	return &h.sources[h.route(typeURL, glob)]
+}
+
+// First returns how the view's first origin stands.
+func (h *Head) First() *Source { return &h.sources[0] }
+
+// From returns how the origin stands that answers for a name.
+func (h *Head) From(n *Name) *Source { return &h.sources[n.source] }
 
 // A Phase is how much a view knows of the members of a type (B.7).
 type Phase int
@@ -54,10 +73,11 @@ func (p Phase) String() string { return [...]string{"unknown", "settled", "confi
 
 // A Type is what a head holds of one resource type.
 type Type struct {
-	URL     string
-	Members Set   // what the origin chose for a wildcard
-	Named   Set   // what was asked for by name
-	Phase   Phase // of Members
+	URL     string // or the collection, see Collection
+	Members Set    // what the origin chose for a wildcard
+	Named   Set    // what was asked for by name
+	Errors  Set    // what the origin said is wrong with resources
+	Phase   Phase  // of Members
 
 	shared *memo
 }
@@ -72,11 +92,17 @@ func (h *Head) Type(typeURL string) *Type {
 	return noType
 }
 
-// Types returns the number of types that the view knows.
+// Types returns the number of types and collections that the view knows.
 func (h *Head) Types() int { return len(h.types) }
 
-// Last returns the position of the type's newest change.
+// Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
+
+// Renewed returns the position of the newest renewal of a resource's time to live.
+func (t *Type) Renewed() Seq { return max(t.Members.renewed, t.Named.renewed) }
+
+// TTLs returns how many of the resources expire.
+func (t *Type) TTLs() int { return t.Members.ttls + t.Named.ttls }
 
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {
@@ -121,9 +147,14 @@ func changed(member, named *Entry) Seq {
 
 // Absent reports whether the origin has said, on the connection that is up now,
 // that the name does not exist. What it said before a disconnect must be said
-// again before a client may be told (B.7).
+// again before a client may be told (B.7). What has expired is gone whatever
+// became of the connection (R107).
 func (h *Head) Absent(e *Entry) bool {
-	return e != nil && e.Resource == nil && h.Connected && e.epoch == h.epoch
+	if e == nil || e.Resource != nil {
+		return false
+	}
+	from := h.From(e.Name)
+	return e.Expired || from.Connected && e.epoch == from.epoch
 }
 
 // SharedSlots is how many different values a type keeps for its readers. Most

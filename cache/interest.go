@@ -5,35 +5,48 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // The index of interest says who watches what. It is at once the wake list of a
 // change, the reference count of the upstream subscriptions, and the place where
 // names become small numbers.
 type index struct {
-	mu      sync.Mutex
-	types   map[string]*indexType
-	watches []*Watch // by id; nil where free
-	free    []uint32 // ids of watches
+	mu          sync.Mutex
+	types       map[string]*indexType
+	collections int      // of types, those that are collections
+	watches     []*Watch // by id; nil where free
+	free        []uint32 // ids of watches
 
-	demand []Demand      // changed since the session took it
+	route   func(typeURL, name string) int // of Config; never nil
+	sources []*source
+}
+
+// A source is where the demand waits that one origin has to satisfy.
+type source struct {
+	demand []Demand      // changed since its writer took it; guarded by index.mu
 	poke   chan struct{} // one slot: there is demand to take
 }
 
 type indexType struct {
 	url       string
+	source    int // that has the members
 	names     map[string]*Name
-	ids       uint32   // next id of a name
-	freeIDs   []uint32 // of names that are gone
+	variants  map[string][]*Name // those that have dynamic parameters, by the name without
+	ids       uint32             // next id of a name
+	freeIDs   []uint32           // of names that are gone
 	wildcards []*Wildcard
-	queued    bool // the wildcard is in index.demand
+	queued    bool // the wildcard is in a source's demand
+	again     bool // all members are to be asked for once more
 }
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams
 // keep names as pointers: eight bytes, and equal if and only if the names are.
 type Name struct {
-	text string
-	id   uint32
+	text   string
+	id     uint32
+	source int // that answers for it
 
 	// asked is when the origin was asked for the name on the connection that is
 	// up, in Unix nanoseconds; 0 if it was not.
@@ -42,8 +55,10 @@ type Name struct {
 	// Guarded by index.mu.
 	watchers []uint32 // sorted ids of watches
 	entries  int      // of the two sets
-	queued   bool     // in index.demand
+	queued   bool     // in a source's demand
 	tracked  bool     // the session subscribed to it, or lets it linger
+	lapsed   bool     // what the origin said is no longer known: the next to ask has it asked again
+	again    bool     // it is to be asked for once more
 }
 
 // String returns the name itself.
@@ -117,9 +132,12 @@ func (w *Watch) SubscribeAll(typeURL string) *Wildcard {
 	t := x.typ(typeURL)
 	wc := &Wildcard{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
-	poke := len(t.wildcards) == 1 && x.want(t, nil)
+	var p pokes
+	if len(t.wildcards) == 1 {
+		p = x.want(t, nil)
+	}
 	x.mu.Unlock()
-	x.pokeIf(poke)
+	x.poke(p)
 	return wc
 }
 
@@ -133,34 +151,54 @@ func (w *Watch) UnsubscribeAll(wc *Wildcard) {
 	t.wildcards[wc.at].at = wc.at
 	t.wildcards[last] = nil
 	t.wildcards = t.wildcards[:last]
-	poke := last == 0 && x.want(t, nil)
+	var p pokes
+	if last == 0 {
+		p = x.want(t, nil)
+	}
 	x.mu.Unlock()
-	x.pokeIf(poke)
+	x.poke(p)
 }
 
 // Subscribe watches names of a type, those that it watches already included. It
 // returns them in the order given.
 func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	out := make([]*Name, len(names))
-	poke := false
+	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.typ(typeURL)
 	for i, text := range names {
-		n := t.name(text)
+		n := x.name(t, text)
 		out[i] = n
 		at, watched := slices.BinarySearch(n.watchers, w.id)
 		if watched {
 			continue
 		}
 		n.watchers = slices.Insert(n.watchers, at, w.id)
-		if len(n.watchers) == 1 && x.want(t, n) {
-			poke = true
+		n.again = n.again || n.lapsed
+		if len(n.watchers) == 1 || n.lapsed {
+			p |= x.want(t, n)
 		}
 	}
 	x.mu.Unlock()
-	x.pokeIf(poke)
+	x.poke(p)
 	return out
+}
+
+// AskAgain has the origin asked once more for a name, or for all members of the type
+// if n is nil: its content was given up, and somebody needs it (R125).
+func (w *Watch) AskAgain(typeURL string, n *Name) {
+	x := &w.view.index
+	x.mu.Lock()
+	t := x.typ(typeURL)
+	if n == nil {
+		t.again = true
+	} else {
+		n.again = true
+	}
+	p := x.want(t, n)
+	x.mu.Unlock()
+	x.poke(p)
 }
 
 // Find returns the index's names for texts; nil stands for one that nobody
@@ -185,17 +223,17 @@ func (w *Watch) Head() *Head { return w.view.Head() }
 func (w *Watch) Find(typeURL string, texts []string) []*Name { return w.view.Find(typeURL, texts) }
 
 // HasType reports whether anybody has ever watched the type, or the origin has
-// spoken of it; and how many such types there are.
+// spoken of it; and how many such types there are, without collections.
 func (v *View) HasType(typeURL string) (known bool, types int) {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.types[typeURL] != nil, len(x.types)
+	return x.types[typeURL] != nil, len(x.types) - x.collections
 }
 
 // Unsubscribe ends the watch of names.
 func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
-	poke := false
+	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.typ(typeURL)
@@ -207,61 +245,82 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 			continue
 		}
 		n.watchers = nil
-		if n.tracked && x.want(t, n) {
-			poke = true
+		if n.tracked {
+			p |= x.want(t, n)
 		}
 		t.release(n)
 	}
 	x.mu.Unlock()
-	x.pokeIf(poke)
+	x.poke(p)
 }
 
 // A Demand is a change in what streams want of a type: its members, or one name.
 type Demand struct {
-	TypeURL string
-	Name    *Name // nil: the members
+	TypeURL string // or the collection, see Collection
+	Name    *Name  // nil: the members
 	Wanted  bool
+	Again   bool // asked for before, and to be answered anew
 }
 
-// want queues a change of demand and reports whether the session must be poked.
-func (x *index) want(t *indexType, n *Name) bool {
-	queued := &t.queued
+// pokes says which sources have demand to take, one bit for each.
+type pokes uint64
+
+// maxSources is how many sources a view can have.
+const maxSources = 64
+
+// want queues a change of demand and says which source must be poked.
+func (x *index) want(t *indexType, n *Name) pokes {
+	queued, from := &t.queued, t.source
 	if n != nil {
-		queued = &n.queued
+		queued, from = &n.queued, n.source
 	}
 	if *queued {
-		return false
+		return 0
 	}
 	*queued = true
-	x.demand = append(x.demand, Demand{TypeURL: t.url, Name: n})
-	return true
+	x.sources[from].demand = append(x.sources[from].demand, Demand{TypeURL: t.url, Name: n})
+	return 1 << from
 }
 
-func (x *index) pokeIf(poke bool) {
-	if !poke {
-		return
-	}
-	select {
-	case x.poke <- struct{}{}:
-	default: // a poke is waiting already
+// poke tells the sources. The index must not be locked.
+func (x *index) poke(p pokes) {
+	for i := 0; p != 0; i, p = i+1, p>>1 {
+		if p&1 == 0 {
+			continue
+		}
+		select {
+		case x.sources[i].poke <- struct{}{}:
+		default: // a poke is waiting already
+		}
 	}
 }
 
-func (x *index) typ(url string) *indexType {
-	t := x.types[url]
+func (x *index) typ(key string) *indexType {
+	t := x.types[key]
 	if t == nil {
-		t = &indexType{url: url, names: make(map[string]*Name)}
-		x.types[url] = t
+		typeURL, glob, is := SplitCollection(key)
+		if is {
+			x.collections++
+		}
+		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name)}
+		x.types[key] = t
 	}
 	return t
 }
 
-// name returns the type's Name for a text, making one if need be.
-func (t *indexType) name(text string) *Name {
+// name returns the Name for a text of a type, making one if need be.
+func (x *index) name(t *indexType, text string) *Name {
 	if n := t.names[text]; n != nil {
 		return n
 	}
-	n := &Name{text: text}
+	typeURL, _, _ := SplitCollection(t.url)
+	n := &Name{text: text, source: x.route(typeURL, text)}
+	if plain := wire.PlainName(text); plain != text {
+		if t.variants == nil {
+			t.variants = make(map[string][]*Name)
+		}
+		t.variants[plain] = append(t.variants[plain], n)
+	}
 	if k := len(t.freeIDs); k > 0 {
 		n.id, t.freeIDs = t.freeIDs[k-1], t.freeIDs[:k-1]
 	} else {
@@ -279,6 +338,18 @@ func (t *indexType) release(n *Name) {
 	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
 		t.freeIDs = append(t.freeIDs, n.id)
+		t.releaseVariant(n)
+	}
+}
+
+func (t *indexType) releaseVariant(n *Name) {
+	plain := wire.PlainName(n.text)
+	if plain == n.text {
+		return
+	}
+	left := slices.DeleteFunc(t.variants[plain], func(v *Name) bool { return v == n })
+	if t.variants[plain] = left; len(left) == 0 {
+		delete(t.variants, plain)
 	}
 }
 

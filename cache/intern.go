@@ -19,7 +19,7 @@ type Interner struct {
 	once sync.Once
 
 	mu   sync.Mutex
-	refs map[uint64]weak.Pointer[wire.Resource] // by hash of the resource's field
+	refs map[uint64]weak.Pointer[wire.Resource] // by hash of the resource's field and TTL
 }
 
 // Intern returns a resource equal to r, the first one that was seen and is still
@@ -29,12 +29,12 @@ func (i *Interner) Intern(r *wire.Resource) *wire.Resource {
 		i.seed = maphash.MakeSeed()
 		i.refs = make(map[uint64]weak.Pointer[wire.Resource])
 	})
-	key := maphash.Bytes(i.seed, r.Field())
+	key := maphash.Bytes(i.seed, r.Field()) ^ uint64(r.TTL)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if p, ok := i.refs[key]; ok {
 		if same := p.Value(); same != nil {
-			if bytes.Equal(same.Field(), r.Field()) && same.OriginVersion == r.OriginVersion {
+			if bytes.Equal(same.Field(), r.Field()) && same.OriginVersion == r.OriginVersion && same.TTL == r.TTL {
 				return same
 			}
 			return r // another resource with the same hash

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -31,11 +32,29 @@ type Entry struct {
 	// Leaf is what the resource, or the prior one, adds to the sum of its set.
 	Leaf Sum
 
+	// Deadline is when the resource expires unless the origin says it again; zero is
+	// never.
+	Deadline time.Time
+
+	// Renewed is when its time to live was last said anew, its content being the same.
+	Renewed Seq
+
+	// Expired reports that the resource is gone because its time was up.
+	Expired bool
+
+	// Err is, among the errors, what the origin said is wrong with the resource, and
+	// ByWildcard whether it said so to one who follows the wildcard.
+	Err        *wire.ResourceError
+	ByWildcard bool
+
 	born       Seq      // when the resource came to be, the last time that it did
 	was        Seq      // of the present entry that this removal replaced
 	since      Seq      // when those who named the name began to see what the entry shows them
 	epoch      uint32   // upstream connection in which the absence was said
 	equivalent []string // further versions that the origin gave the same content, newest last
+
+	due    time.Time // when something has to be done about the entry; zero is never
+	queued time.Time // when the writer will look at it, at the latest when it is due
 }
 
 // maxEquivalent is how many versions of the same content an entry remembers
@@ -61,6 +80,17 @@ func (e *Entry) HasVersion(version string) bool {
 	return e.Resource.Version == version || slices.Contains(e.equivalent, version)
 }
 
+// Versions returns how many versions the origin gave this content.
+func (e *Entry) Versions() int { return 1 + len(e.equivalent) }
+
+// Life returns for how long the resource lives on; zero is without end.
+func (e *Entry) Life(now time.Time) time.Duration {
+	if e.Deadline.IsZero() {
+		return 0
+	}
+	return max(e.Deadline.Sub(now), time.Millisecond)
+}
+
 // withVersion returns the entry with the same content under a new version.
 func (e *Entry) withVersion(r *wire.Resource) *Entry {
 	c := *e
@@ -77,18 +107,22 @@ func (e *Entry) withVersion(r *wire.Resource) *Entry {
 // to ask what changed since a position costs the number of changes and not of
 // resources.
 type Set struct {
-	table table
-	log   []logged // by seq; entries that changed again are dead
-	live  int      // entries in table, absent ones included
+	table    table
+	log      []logged // by seq; entries that changed again are dead
+	renewals []logged // likewise, of times to live said anew
+	live     int      // entries in table, absent ones included
 
 	aliased bool // some resource was received under an alias
 
 	count  int    // resources present
 	ttls   int    // of these, those that expire
+	bare   int    // of these, those whose content was given up
 	sum    Sum    // of the resources present
 	system string // system_version_info of the last response
 	last   Seq    // of the newest change
 	floor  Seq    // of the newest removal that the set no longer remembers
+
+	renewed Seq // of the newest renewal
 }
 
 type logged struct {
@@ -115,6 +149,22 @@ func (s *Set) Since(p Seq) iter.Seq[*Entry] {
 	}
 }
 
+// RenewedSince returns the entries whose time to live was said anew after p, oldest
+// renewal first.
+func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		if s.renewed <= p {
+			return
+		}
+		at := sort.Search(len(s.renewals), func(i int) bool { return s.renewals[i].seq > p })
+		for _, l := range s.renewals[at:] {
+			if e := s.Get(l.name); e != nil && e.Renewed == l.seq && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
 // ChangedSince returns at most how many entries changed after p.
 func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.after(p) }
 
@@ -135,6 +185,9 @@ func (s *Set) Align(p Seq) Seq {
 
 // TTLs returns how many of the resources present expire.
 func (s *Set) TTLs() int { return s.ttls }
+
+// Bare returns of how many of the resources present the content was given up.
+func (s *Set) Bare() int { return s.bare }
 
 // Sum identifies the content of the resources present.
 func (s *Set) Sum() Sum { return s.sum }
@@ -177,6 +230,10 @@ func (s *Set) put(by *edit, e *Entry) {
 		s.log = append(s.log, logged{e.Name, e.Seq})
 		s.last = e.Seq
 	}
+	if e.Renewed > s.renewed {
+		s.renewals = append(s.renewals, logged{e.Name, e.Renewed})
+		s.renewed = e.Renewed
+	}
 }
 
 // drop forgets an entry. If that was a removal that readers behind it have not
@@ -189,33 +246,44 @@ func (s *Set) drop(by *edit, e *Entry) {
 
 func (s *Set) account(old, e *Entry) {
 	if old.Present() {
-		s.count--
-		if old.Resource.HasTTL {
-			s.ttls--
-		}
+		s.tally(old, -1)
 		s.sum = s.sum.Sub(old.Leaf)
 	}
 	if e.Present() {
-		s.count++
-		if e.Resource.HasTTL {
-			s.ttls++
-		}
+		s.tally(e, 1)
 		s.sum = s.sum.Add(e.Leaf)
 	}
 }
 
-// compact rewrites a log of which more than half is dead. Its cost is shared by
+func (s *Set) tally(e *Entry, by int) {
+	s.count += by
+	if !e.Deadline.IsZero() {
+		s.ttls += by
+	}
+	if e.Resource.Released() {
+		s.bare += by
+	}
+}
+
+// compact rewrites the logs of which more than half is dead. Its cost is shared by
 // the changes that killed the entries.
 func (s *Set) compact() {
 	const slack = 64
-	if len(s.log) <= 2*s.live+slack {
-		return
+	if len(s.log) > 2*s.live+slack {
+		s.log = s.alive(s.log, func(e *Entry) Seq { return e.Seq })
 	}
-	log := make([]logged, 0, s.live+s.live/2)
-	for _, l := range s.log {
-		if s.at(l) != nil {
-			log = append(log, l)
+	if len(s.renewals) > 2*s.live+slack {
+		s.renewals = s.alive(s.renewals, func(e *Entry) Seq { return e.Renewed })
+	}
+}
+
+// alive returns a log without its dead entries, those that stand there again later.
+func (s *Set) alive(log []logged, seq func(*Entry) Seq) []logged {
+	out := make([]logged, 0, s.live+s.live/2)
+	for _, l := range log {
+		if e := s.Get(l.name); e != nil && seq(e) == l.seq {
+			out = append(out, l)
 		}
 	}
-	s.log = log
+	return out
 }

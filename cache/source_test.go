@@ -29,8 +29,8 @@ func TestB2_HashedVersionsAreBelieved(t *testing.T) {
 		}
 		apply("one order of fields")
 		c := apply("another order of fields")
-		if c.Changed != tt.changed || view.Head().Reused != tt.reused {
-			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, view.Head().Reused, tt.changed, tt.reused)
+		if c.Changed != tt.changed || view.Head().MembersFrom("type.googleapis.com/acme.Foo").Reused != tt.reused {
+			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, view.Head().MembersFrom("type.googleapis.com/acme.Foo").Reused, tt.changed, tt.reused)
 		}
 	}
 }

@@ -17,28 +17,55 @@ type Config struct {
 	// have not been told. Zero means 130s, twice the longest time for which a
 	// stream may hold one back.
 	TombstoneAge time.Duration
+
+	// Sources is the number of origins that make up the view, each with a writer of
+	// its own; at most 64. Zero means one.
+	Sources int
+
+	// Route returns which source answers for a name of a type, or, for an empty name,
+	// for its members. It must be a pure function. Nil means source 0.
+	Route func(typeURL, name string) int
 }
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is what one origin says to one node group.
+// A View is what one node group is told: as a rule by one origin, but different
+// types and names may come from different ones.
 type View struct {
 	cfg   Config
 	head  atomic.Pointer[Head]
 	index index
 }
 
-// New returns an empty view and the right to write to it, which belongs to one
-// goroutine.
+// New returns an empty view of one source, and the right to write to it, which
+// belongs to one goroutine.
 func New(cfg Config) (*View, *Writer) {
+	cfg.Sources = 1
+	v, writers := NewRouted(cfg)
+	return v, writers[0]
+}
+
+// NewRouted returns an empty view and the right to write to it, one for each source.
+// Each writer belongs to one goroutine, and writes only what is routed to its source.
+func NewRouted(cfg Config) (*View, []*Writer) {
 	if cfg.TombstoneAge == 0 {
 		cfg.TombstoneAge = defaultTombstoneAge
 	}
-	v := &View{cfg: cfg}
-	v.index.types = make(map[string]*indexType)
-	v.index.poke = make(chan struct{}, 1)
-	v.head.Store(&Head{types: map[string]*Type{}})
-	return v, &Writer{view: v, tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
+	if cfg.Route == nil {
+		cfg.Route = func(string, string) int { return 0 }
+	}
+	n := max(cfg.Sources, 1)
+	if n > maxSources {
+		panic("cache: too many sources")
+	}
+	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), route: cfg.Route}}
+	writers := make([]*Writer, n)
+	for i := range writers {
+		v.index.sources = append(v.index.sources, &source{poke: make(chan struct{}, 1)})
+		writers[i] = newWriter(v, i)
+	}
+	v.head.Store(&Head{types: map[string]*Type{}, sources: make([]Source, n), route: cfg.Route})
+	return v, writers
 }
 
 // Head returns the newest version of the view.

@@ -9,17 +9,23 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Writer changes a view. All its methods belong to one goroutine. Each
-// publishes a new head if it changed anything, and then wakes the streams that
-// the change concerns.
+// A Writer changes what comes from one source of a view. All its methods belong to
+// one goroutine. Each publishes a new head if it changed anything, and then wakes the
+// streams that the change concerns.
 type Writer struct {
-	view  *View
-	wakes []*Watch // reused
-	tombs map[string][]tomb
+	view   *View
+	source int
+	wakes  []*Watch // reused
+	tombs  map[string][]tomb
+	due    deadlines
 
 	// aliases says under which further names the set of the named holds a
 	// resource: type URL, resource name, names.
 	aliases map[string]map[string][]*Name
+}
+
+func newWriter(v *View, source int) *Writer {
+	return &Writer{view: v, source: source, tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
@@ -47,34 +53,46 @@ type Change struct {
 	Ignored int      // resources that nobody asked for (R096)
 	Same    int      // resources resent with the version that the set had
 	Reused  []string // names whose content changed under an unchanged version (B.2)
+	Renewed int      // resources whose time to live was said anew
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
 }
 
 // View returns the view that the writer writes to.
 func (w *Writer) View() *View { return w.view }
 
+// Connected reports whether the writer's origin is there.
+func (w *Writer) Connected() bool { return w.view.Head().sources[w.source].Connected }
+
+// Owns reports whether the writer's source has the members of a type.
+func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
+
 // Apply records what an origin said of a type. Among the named, what nobody
 // asked for is ignored (R096); unknown removals among the members are ignored
 // (R069). Content that is already there changes nothing that a client would be
-// told, whatever its version (R040).
+// told, whatever its version (R040), but for how long it lives.
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	received := w.receive(u)
 	a := w.begin(u.TypeURL)
-	set := &a.typ.Members
-	if kind == Named {
-		set = &a.typ.Named
-	}
+	set := a.set(kind)
 	set.system = u.SystemVersion
-	a.head.Heard = a.head.Connected
-	if u.ControlPlane != "" {
-		a.head.Origin = u.ControlPlane
-	}
+	a.heard(u.ControlPlane)
 	for _, r := range received {
 		a.add(kind, set, r)
 	}
 	for _, name := range u.Removed {
 		a.remove(kind, set, name)
 	}
+	for _, v := range u.RemovedVariants {
+		a.removeVariant(set, v)
+	}
+	for _, e := range u.Errors {
+		a.fail(kind, e)
+	}
 	set.compact()
+	a.typ.Errors.compact()
 	w.publish(a)
 	return a.change
 }
@@ -83,12 +101,40 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 // to publish.
 type apply struct {
 	w      *Writer
+	now    time.Time
+	began  Seq   // before the apply
 	head   *Head // the new one
 	typ    *Type // of head, owned
 	index  *indexType
 	edit   *edit
 	change Change
 	dirty  bool // the members changed: wake the wildcards
+}
+
+func (a *apply) set(kind Kind) *Set {
+	if kind == Named {
+		return &a.typ.Named
+	}
+	return &a.typ.Members
+}
+
+// heard records that the origin said something, and who it is.
+func (a *apply) heard(identifier string) {
+	from := &a.head.sources[a.w.source]
+	if from.Heard == from.Connected && (identifier == "" || identifier == from.Identifier) {
+		return
+	}
+	from = a.w.from(a.head)
+	from.Heard = from.Connected
+	if identifier != "" {
+		from.Identifier = identifier
+	}
+}
+
+// from returns the writer's source in a head that is being made, for writing.
+func (w *Writer) from(h *Head) *Source {
+	h.sources = slices.Clone(h.sources)
+	return &h.sources[w.source]
 }
 
 // begin locks the index and copies what is about to change.
@@ -102,7 +148,7 @@ func (w *Writer) begin(typeURL string) *apply {
 	typ := *old.Type(typeURL)
 	typ.URL, typ.shared = typeURL, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
+	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -129,36 +175,45 @@ func (a *apply) next() Seq {
 // A received resource, with what can be found out of it without the lock.
 type received struct {
 	*wire.Resource
-	leaf Sum
+	leaf     Sum
+	deadline time.Time // zero if it does not expire
 }
 
-// receive prepares an update's resources. A heartbeat is none: there is nothing to
-// hold and nothing to tell (R106).
+// receive prepares an update's resources. One without content that is no answer for
+// an alias and no heartbeat says nothing.
 func (w *Writer) receive(u wire.Update) []received {
-	out := make([]received, 0, len(u.Resources))
+	out, now := make([]received, 0, len(u.Resources)), time.Now()
 	for _, r := range u.Resources {
-		if !r.HasBody() && len(r.Aliases) == 0 {
+		if !r.HasBody() && !r.Unresolved() && !r.Heartbeat() {
 			continue
 		}
-		if in := w.view.cfg.Interner; in != nil {
+		if in := w.view.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		out = append(out, received{r, w.view.cfg.VersionSource.leaf(u.TypeURL, r)})
+		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(u.TypeURL, r)}
+		if r.TTL > 0 {
+			in.deadline = now.Add(r.TTL)
+		}
+		out = append(out, in)
 	}
 	return out
 }
 
 func (a *apply) add(kind Kind, set *Set, r received) {
+	if r.Heartbeat() {
+		a.beat(kind, set, r)
+		return
+	}
 	if kind == Members {
 		a.change.Seen++
-		a.put(kind, set, a.index.name(r.Name), r)
+		a.put(kind, set, a.w.view.index.name(a.index, r.Name), r)
 		return
 	}
 	known := false
 	for text := range names(r.Resource) {
-		if n := a.index.names[text]; n != nil && n.tracked {
+		for _, n := range a.askedAs(text, r.Variant()) {
 			known = true
-			a.put(kind, set, n, r)
+			a.putVariant(set, n, r)
 		}
 	}
 	if known {
@@ -167,6 +222,34 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 		a.change.Ignored++
 	}
 }
+
+// askedAs returns the names under which this source was asked for a variant of what
+// text names: with the parameters that it is for.
+func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
+	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
+		asked = append(asked, n)
+	}
+	for _, n := range a.index.variants[text] {
+		if _, parameters := wire.SplitParameters(n.text); a.takes(n) && v.Matches(parameters) {
+			asked = append(asked, n)
+		}
+	}
+	return asked
+}
+
+// putVariant puts a resource under a name, unless the same update has another variant
+// for the same parameters: of these the first counts.
+func (a *apply) putVariant(set *Set, n *Name, r received) {
+	old := set.Get(n)
+	if r.Constraints != nil && old.Present() && old.Seq > a.began && old.Resource.Key() != r.Key() {
+		a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
+		return
+	}
+	a.put(Named, set, n, r)
+}
+
+// takes reports whether the session asked this source for a name.
+func (a *apply) takes(n *Name) bool { return n != nil && n.tracked && n.source == a.w.source }
 
 // names yields what a resource may be subscribed by (R092).
 func names(r *wire.Resource) func(func(string) bool) {
@@ -185,21 +268,22 @@ func names(r *wire.Resource) func(func(string) bool) {
 func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
-	same := old.Present() && old.Resource.Name == r.Name
-	if same && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
-		a.keep(set, old, r)
+	same := old.Present() && old.Resource.Key() == r.Key()
+	failed := a.succeed(n) // then clients have to see it again
+	if same && !failed && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
+		a.keep(kind, set, old, r)
 		return
 	}
-	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf}
+	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf, Deadline: r.deadline}
 	e.since, e.born = e.Seq, e.Seq
-	if seen, since := a.typ.Lookup(n); seen.shows(r.Resource) {
+	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
 	}
 	if old == nil {
 		n.entries++
 	}
 	if old.Present() {
-		e.born = old.born
+		e.born, e.queued = old.born, old.queued
 	} else {
 		a.change.New++
 	}
@@ -207,6 +291,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
 	a.change.Changed++
+	a.limit(kind, e)
 	set.put(a.edit, e)
 	a.unalias(old)
 	if n.text != r.Name {
@@ -215,23 +300,37 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	a.touched(kind, n)
 }
 
-// keep takes a resource that clients need not be told of: at most its version is
-// new.
-func (a *apply) keep(set *Set, old *Entry, r received) {
-	if old.Resource.OriginVersion == r.OriginVersion {
+// keep takes a resource with content that clients have: at most its version is new,
+// or how long it lives, or the content had been given up.
+func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
+	again, changed := *old, false
+	switch {
+	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.Released():
 		a.change.Same++
-		return
+	case old.Resource.OriginVersion == r.OriginVersion: // there was a reason to say it again
+	default:
+		again, changed = *old.withVersion(r.Resource), true
+		again.Leaf = r.leaf
 	}
-	again := old.withVersion(r.Resource)
-	again.Leaf = r.leaf
-	set.put(a.edit, again)
+	if old.Resource.Released() {
+		again.Resource, changed = r.Resource, true
+		a.touched(kind, old.Name)
+	}
+	if !r.deadline.Equal(old.Deadline) {
+		again.Resource, changed = r.Resource, true
+		a.renew(kind, &again, r.deadline)
+	}
+	if changed || r.Unresolved() || r.DoNotCache {
+		a.limit(kind, &again)
+		set.put(a.edit, &again)
+	}
 }
 
 // checkReuse notes that other content came under the same version (B.2).
 func (a *apply) checkReuse(n *Name, old, r *wire.Resource) {
 	if v := r.OriginVersion; v != "" && v == old.OriginVersion && r.Digest != old.Digest {
 		a.change.Reused = append(a.change.Reused, n.text)
-		a.head.Reused = true
+		a.w.from(a.head).Reused = true
 	}
 }
 
@@ -266,8 +365,19 @@ func (a *apply) unalias(old *Entry) {
 	of[r.Name] = left
 }
 
-// remove records that the origin has no such resource.
+// remove records that the origin has no such resource, and nothing else to say of it.
 func (a *apply) remove(kind Kind, set *Set, text string) {
+	if n := a.index.names[text]; n != nil {
+		a.succeed(n)
+	}
+	for _, n := range a.index.variants[text] {
+		a.succeed(n)
+	}
+	a.gone(kind, set, text)
+}
+
+// gone records that the origin has no such resource.
+func (a *apply) gone(kind Kind, set *Set, text string) {
 	n := a.index.names[text]
 	if kind == Members {
 		if n == nil {
@@ -285,10 +395,30 @@ func (a *apply) remove(kind Kind, set *Set, text string) {
 		}
 	}
 	delete(a.w.aliases[a.typ.URL], text)
-	if n == nil || !n.tracked {
-		return
+	for _, n := range a.askedAs(text, wire.Variant{}) {
+		if e := set.Get(n); n.text == text || e == nil || !e.Present() {
+			a.absent(set, n, e)
+		}
 	}
-	a.absent(set, n, set.Get(n))
+}
+
+// removeVariant records that the origin no longer has one variant of a resource:
+// those who were shown it are told, and those who were shown another are not (R121).
+func (a *apply) removeVariant(set *Set, v wire.Variant) {
+	gone := func(e *Entry) bool {
+		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
+	}
+	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][v.Name]) {
+		if e := set.Get(n); gone(e) {
+			a.absent(set, n, e)
+			a.unalias(e)
+		}
+	}
+	if n := a.index.names[v.Name]; n != nil {
+		if e := set.Get(n); gone(e) {
+			a.absent(set, n, e)
+		}
+	}
 }
 
 // bury replaces a member by its tombstone.
@@ -326,7 +456,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	switch {
 	case old == nil:
 		n.entries++
-		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.head.epoch})
+		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.epoch()})
 	case old.Present():
 		a.change.Removed++
 		e := a.removal(old)
@@ -337,14 +467,17 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 		set.put(a.edit, e)
 	default:
 		again := *old
-		again.epoch = a.head.epoch
+		again.epoch, again.Expired = a.epoch(), false
 		set.put(a.edit, &again)
 	}
 	a.touched(Named, n)
 }
 
+// epoch returns the connection on which the origin is speaking.
+func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
+
 func (a *apply) removal(old *Entry) *Entry {
-	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.head.epoch, Leaf: old.Leaf}
+	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
 	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType {
 		e.Prior = old.Resource
@@ -377,22 +510,25 @@ func (w *Writer) SetConnected(up bool) {
 	x := &w.view.index
 	x.mu.Lock()
 	head := *w.view.head.Load()
-	if head.Connected == up {
+	if head.sources[w.source].Connected == up {
 		x.mu.Unlock()
 		return
 	}
-	head.Connected, head.Since = up, time.Now()
+	from := w.from(&head)
+	from.Connected, from.Since = up, time.Now()
 	if up {
-		head.epoch++
+		from.epoch++
 	} else {
-		if head.Heard || !head.mute {
-			head.Lost = head.Since
+		if from.Heard || !from.mute {
+			from.Lost = from.Since
 		}
-		head.Heard, head.mute = false, !head.Heard
+		from.Heard, from.mute = false, !from.Heard
 	}
 	for _, t := range x.types {
 		for _, n := range t.names {
-			n.asked.Store(0)
+			if n.source == w.source {
+				n.asked.Store(0)
+			}
 		}
 	}
 	wakes := x.all(nil)
@@ -417,29 +553,29 @@ func (w *Writer) Asked(names []*Name, at time.Time) {
 
 // Demand returns a channel that receives when TakeDemand has something to
 // return.
-func (w *Writer) Demand() <-chan struct{} { return w.view.index.poke }
+func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source].poke }
 
-// TakeDemand returns what streams began or ceased to want since the last call.
-// A name that is returned as wanted stays known, and its resource is accepted,
-// until Forget.
+// TakeDemand returns what streams began or ceased to want of this source since the
+// last call. A name that is returned as wanted stays known, and its resource is
+// accepted, until Forget.
 func (w *Writer) TakeDemand() []Demand {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	taken := x.demand
-	x.demand = nil
+	taken := x.sources[w.source].demand
+	x.sources[w.source].demand = nil
 	for i := range taken {
 		d := &taken[i]
 		t := x.types[d.TypeURL]
 		if d.Name == nil {
-			t.queued = false
-			d.Wanted = len(t.wildcards) > 0
+			d.Wanted, d.Again = len(t.wildcards) > 0, t.again
+			t.queued, t.again = false, false
 			continue
 		}
-		d.Name.queued = false
-		d.Wanted = len(d.Name.watchers) > 0
+		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
+		d.Name.queued, d.Name.again = false, false
 		if d.Wanted {
-			d.Name.tracked = true
+			d.Name.tracked, d.Name.lapsed = true, false
 		}
 	}
 	return slices.DeleteFunc(taken, func(d Demand) bool {
@@ -461,17 +597,23 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			kept = append(kept, n)
 			continue
 		}
-		n.tracked = false
-		if e := set.Get(n); e != nil {
-			set.drop(a.edit, e)
-			a.unalias(e)
-			n.entries--
-		}
+		n.tracked, n.lapsed = false, false
+		a.drop(set, n)
+		a.drop(&a.typ.Errors, n)
 		a.index.release(n)
 	}
 	set.compact()
 	w.publish(a)
 	return kept
+}
+
+// drop forgets what a set holds of a name.
+func (a *apply) drop(set *Set, n *Name) {
+	if e := set.Get(n); e != nil {
+		set.drop(a.edit, e)
+		a.unalias(e)
+		n.entries--
+	}
 }
 
 // ForgetMembers drops the members of a type and reports whether it did: not if a
@@ -487,12 +629,27 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 			e.Name.entries--
 			a.index.release(e.Name)
 		}
+		a.forgive()
 		a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
 		a.typ.Phase = Unknown
 		delete(w.tombs, typeURL)
+		w.forgetCollection(a)
 	}
 	w.publish(a)
 	return forget
+}
+
+// forgetCollection drops a collection that nobody follows: there may be as many as
+// clients make up.
+func (w *Writer) forgetCollection(a *apply) {
+	if _, _, is := SplitCollection(a.typ.URL); !is || len(a.index.names) > 0 {
+		return
+	}
+	x := &w.view.index
+	delete(x.types, a.typ.URL)
+	delete(a.head.types, a.typ.URL)
+	delete(w.aliases, a.typ.URL)
+	x.collections--
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too

@@ -37,8 +37,8 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 				t.Errorf("kind %d, %s: a resend woke a stream", kind, test.what)
 			}
 			after := o.view.Head()
-			if after.Seq != before.Seq || after.Reused {
-				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq, after.Reused, before.Seq)
+			if after.Seq != before.Seq || after.MembersFrom(acme).Reused {
+				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq, after.MembersFrom(acme).Reused, before.Seq)
 			}
 			e, seq := after.Type(acme).Lookup(o.name("a"))
 			if old, _ := before.Type(acme).Lookup(o.name("a")); seq != old.Seq || !old.HasVersion("1") {
@@ -138,8 +138,8 @@ func TestB2_VersionReuse(t *testing.T) {
 			for _, p := range test.puts {
 				got = append(got, o.put(kind, p.name, p.version, p.content).Reused...)
 			}
-			if !slices.Equal(got, test.want) || o.view.Head().Reused != (len(test.want) > 0) {
-				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got, o.view.Head().Reused, test.want)
+			if !slices.Equal(got, test.want) || o.view.Head().MembersFrom(acme).Reused != (len(test.want) > 0) {
+				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got, o.view.Head().MembersFrom(acme).Reused, test.want)
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func TestB2_ReuseNeedsOneResource(t *testing.T) {
 	o.want(o.view.Watch(), "alias")
 	o.put(Named, "x", "1", "x", "alias")
 	change := o.put(Named, "y", "1", "y", "alias")
-	if len(change.Reused) != 0 || o.view.Head().Reused {
+	if len(change.Reused) != 0 || o.view.Head().MembersFrom(acme).Reused {
 		t.Errorf("got reused %q", change.Reused)
 	}
 }
@@ -281,7 +281,7 @@ func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
 		wantChange(t, o.Apply(kind, u), Change{})
 		after := o.view.Head()
 		e, _ := after.Type(acme).Lookup(o.name("a"))
-		if awake(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.Reused || o.knows("unwanted") {
+		if awake(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.MembersFrom(acme).Reused || o.knows("unwanted") {
 			t.Errorf("kind %d: a heartbeat changed something, the content is %q", kind, contentOf(e))
 		}
 	}
@@ -515,7 +515,7 @@ func TestHeadOfNothing(t *testing.T) {
 	v, w := New(Config{})
 	h := v.Head()
 	typ := h.Type("nobody knows it")
-	if w.View() != v || h.Seq != 0 || h.Connected || h.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
+	if w.View() != v || h.Seq != 0 || h.MembersFrom(acme).Connected || h.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
 		t.Errorf("got %+v and %+v", h, typ)
 	}
 	if e, seq := typ.Lookup(&Name{text: "a"}); e != nil || seq != 0 {
@@ -529,8 +529,8 @@ func TestHeadOfNothing(t *testing.T) {
 	}
 	w.Apply(Members, wire.Update{TypeURL: acme, ControlPlane: "cp-1"})
 	w.Apply(Members, wire.Update{TypeURL: acme})
-	if h := v.Head(); h.Origin != "cp-1" || h.Types() != 1 || h.Type(acme).URL != acme {
-		t.Errorf("got origin %q and %d types, want cp-1 and 1", h.Origin, h.Types())
+	if h := v.Head(); h.MembersFrom(acme).Identifier != "cp-1" || h.Types() != 1 || h.Type(acme).URL != acme {
+		t.Errorf("got origin %q and %d types, want cp-1 and 1", h.MembersFrom(acme).Identifier, h.Types())
 	}
 	if known, types := v.HasType(acme); !known || types != 1 {
 		t.Errorf("got known %t and %d types, want one", known, types)

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"slices"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -20,14 +21,15 @@ type reply struct {
 // A writer collects what one response holds.
 type writer struct {
 	sub     *subscription
+	head    *cache.Head
 	typ     *cache.Type
 	reply   reply
-	emitted map[string]struct{} // names sent, kept only where one may come up twice
+	emitted map[string]struct{} // what was said something of, kept only where that may happen twice
 }
 
-func (s *subscription) newWriter(t *cache.Type) *writer {
-	w := &writer{sub: s, typ: t}
-	if t.Named.Aliased() || len(s.again) > 0 {
+func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
+	w := &writer{sub: s, head: h, typ: t}
+	if t.Named.Aliased() || len(s.again) > 0 || s.ttl && t.Renewed() > s.renewed || t.Errors.Last() > 0 {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
@@ -36,19 +38,28 @@ func (s *subscription) newWriter(t *cache.Type) *writer {
 // begin makes sure that there is a response, be it empty.
 func (w *writer) begin() *wire.Body {
 	if w.reply.body == nil {
-		w.reply.body = w.sub.newBody(w.typ)
+		w.reply.body = w.sub.newBody(w.head, w.typ)
 	}
 	return w.reply.body
 }
 
-func (w *writer) add(r *wire.Resource) {
-	if w.emitted != nil {
-		if _, twice := w.emitted[r.Name]; twice {
-			return
-		}
-		w.emitted[r.Name] = struct{}{}
+// twice reports whether something was said already of what has a key, and notes that
+// something is now.
+func (w *writer) twice(key string) bool {
+	if w.emitted == nil {
+		return false
 	}
-	w.begin().Add(r)
+	_, twice := w.emitted[key]
+	w.emitted[key] = struct{}{}
+	return twice
+}
+
+func (w *writer) add(e *cache.Entry) {
+	r := e.Resource
+	if w.twice(r.Key()) {
+		return
+	}
+	w.begin().Add(r, w.sub.life(e))
 	if r.EDSName != "" {
 		w.reply.eds = append(w.reply.eds, r.EDSName)
 	}
@@ -57,16 +68,33 @@ func (w *writer) add(r *wire.Resource) {
 // remove tells a Delta client that a resource is gone; a SotW client learns it
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
-	if !w.sub.delta {
-		return
+	name = wire.PlainName(name)
+	if w.sub.delta && !w.twice(name) {
+		w.begin().Remove(name)
 	}
-	if w.emitted != nil {
-		if _, twice := w.emitted[name]; twice {
-			return
-		}
-		w.emitted[name] = struct{}{}
+}
+
+// gone tells a Delta client that what an entry stands for is gone, by the name under
+// which the client knows it.
+func (w *writer) gone(e *cache.Entry) {
+	r := e.Prior
+	switch {
+	case !w.sub.delta:
+	case r == nil:
+		w.remove(e.Name.String())
+	case r.Constraints == nil:
+		w.remove(r.Name)
+	default:
+		w.goneVariant(r.Variant())
 	}
-	w.begin().Remove(name)
+}
+
+// goneVariant tells a Delta client that one variant of a resource is gone, unless it is
+// told of that very one otherwise.
+func (w *writer) goneVariant(v wire.Variant) {
+	if w.sub.delta && !w.twice(v.Key()) {
+		w.begin().RemoveVariant(v)
+	}
 }
 
 // maxResponseBytes is what a response that can be cut never exceeds, unless by a
@@ -95,25 +123,29 @@ func (w *writer) result() *reply {
 	return &w.reply
 }
 
-func (s *subscription) newBody(t *cache.Type) *wire.Body {
+func (s *subscription) newBody(h *cache.Head, t *cache.Type) *wire.Body {
 	if s.delta {
 		return wire.NewDeltaBody(s.typeURL, t.System())
 	}
-	return wire.NewSotWBody(s.typeURL, s.visibleSum(t).Version(t.System()), s.wrap)
+	whole := s
+	if s.parent != nil {
+		whole = s.parent // the version is of all that the client sees of the type
+	}
+	return wire.NewSotWBody(s.typeURL, whole.visibleSum(h).Version(t.System()), s.wrap)
 }
 
 // changes returns what the client must be told now of a type whose responses
 // hold only what changed: every Delta type, and the partial SotW ones. It reads
 // the logs up to limit; what was just asked for is exempt from the limit (B.11).
 // Removals that may have to wait are left to removals.
-func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq) (*reply, error) {
+func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
 	if s.wildcard != nil && s.begunAll && s.delta && s.removed < t.Members.Floor() {
 		return nil, errOutrun
 	}
-	if s.wildcard != nil && t.Phase >= cache.Settled && s.shareable() {
+	if s.wildcard != nil && t.Phase >= cache.Settled && s.shareable(t) {
 		return s.sharedMembers(h, t, limit), nil
 	}
-	w := s.newWriter(t)
+	w := s.newWriter(h, t)
 	if s.wildcard != nil && t.Phase >= cache.Settled {
 		s.answerLet(w)
 		s.members(w, h, limit)
@@ -121,13 +153,27 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq) (*
 	if !w.reply.cut {
 		s.named(w, h, limit)
 	}
+	if !w.reply.cut {
+		s.renew(w)
+		s.fail(w, now)
+	}
 	return w.result(), nil
 }
 
 // shareable reports whether what the client is owed depends only on its
 // positions in the log of the members.
-func (s *subscription) shareable() bool {
-	return len(s.names) == 0 && len(s.owing) == 0 && len(s.known) == 0 && len(s.again) == 0 && len(s.let) == 0
+func (s *subscription) shareable(t *cache.Type) bool {
+	if len(s.names)+len(s.owing)+len(s.known)+len(s.again)+len(s.let) > 0 || s.failures.behind(t) {
+		return false
+	}
+	ownVersion := s.delta || s.parent == nil && len(s.globs) == 0
+	return ownVersion && s.sharesContent(t)
+}
+
+// sharesContent reports whether the client is sent members as every other: not with
+// what is left of their lives, and not only when the origin is asked for them again.
+func (s *subscription) sharesContent(t *cache.Type) bool {
+	return (!s.ttl || t.Members.TTLs() == 0) && t.Members.Bare() == 0
 }
 
 // members adds the members that changed after the client's position. It skips
@@ -138,7 +184,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 		limit = h.Seq
 		s.begin(h)
 	}
-	s.renewed(w)
+	s.resend(w)
 	for e := range w.typ.Members.Since(s.sent) {
 		if e.Seq > limit {
 			break
@@ -155,20 +201,49 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 	}
 	if initial && w.reply.body == nil && s.knownN == 0 {
 		w.begin() // an empty set is an answer too (R097)
+		if s.glob != "" {
+			w.remove(s.glob) // of a glob, this is how it is given (R132)
+		}
 	}
 }
 
-// renewed adds members that are sent again although they did not change (B.16).
-func (s *subscription) renewed(w *writer) {
-	for _, n := range s.watch.Find(s.typeURL, s.again) {
+// resend adds members that are sent again although they did not change (B.16).
+func (s *subscription) resend(w *writer) {
+	var still []string
+	for _, n := range s.watch.Find(s.key, s.again) {
 		if n == nil {
 			continue
 		}
-		if e := w.typ.Members.Get(n); e.Present() && e.Seq <= s.sent {
-			w.add(e.Resource)
+		switch e := w.typ.Members.Get(n); {
+		case !e.Present() || e.Seq > s.sent:
+		case e.Resource.Released():
+			still = append(still, n.String())
+			s.askAgain(nil)
+		default:
+			w.add(e)
 		}
 	}
-	s.again = nil
+	s.again = still
+}
+
+// askAgainEvery bounds how often the origin is asked for what was given up.
+const askAgainEvery = time.Second
+
+// askAgain has the origin asked once more for a name, or for all members, since it
+// did not allow to keep the content (R125).
+func (s *subscription) askAgain(n *cache.Name) {
+	now := time.Now()
+	last := s.askedAt
+	if n != nil {
+		last = n.Asked()
+	}
+	if now.Sub(last) < askAgainEvery {
+		return
+	}
+	if n == nil {
+		s.askedAt = now
+	}
+	s.watch.AskAgain(s.key, n)
 }
 
 // begin records that the members begin to be sent. What went before is nothing to
@@ -189,8 +264,12 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 		if !s.lateRemovals && e.Seq > s.removed {
 			w.remove(e.Name.String())
 		}
-	case !s.holds(h, e):
-		w.add(e.Resource)
+	case s.holds(h, e):
+	case e.Resource.Released():
+		s.again = append(s.again, e.Name.String())
+		s.askAgain(nil)
+	default:
+		w.add(e)
 	}
 }
 
@@ -198,7 +277,8 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 // that are at the same one get the same body, built once.
 func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.Seq) *reply {
 	type key struct {
-		delta, wrap         bool
+		delta               bool
+		wrap                wire.Wrap
 		fresh, begun        bool
 		returning           bool
 		sent, removed, upTo cache.Seq
@@ -220,7 +300,7 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 	slot := 1 + int(k.sent)%(cache.SharedSlots-1) // the first one is for complete sets
 	got := t.Shared(k, slot, func() any {
 		c := *s // positions move in a copy
-		w := c.newWriter(t)
+		w := c.newWriter(h, t)
 		c.members(w, h, limit)
 		r := w.result()
 		if r != nil {
@@ -313,30 +393,71 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 	e, seq := w.typ.Lookup(n.name)
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
+		return false
 	case n.sent != 0 && seq > limit:
 		return seq <= w.sub.scanned // the log will not tell of it again
 	case e.Present():
-		held := n.sent == 0 && s.holds(h, e)
-		n.sent = seq
-		if !held || s.alwaysSent {
-			w.add(e.Resource)
-		}
-	case !h.Absent(e), s.lateRemovals && s.delta && n.sent != 0:
-		return true
+		return s.answerPresent(w, h, n, e, seq)
 	default:
-		n.sent = seq
-		delete(s.known, e.Name.String())
-		w.remove(goneName(e))
+		return s.answerAbsent(w, h, n, e, seq)
+	}
+}
+
+func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	switch {
+	case n.sent == 0 && s.failures.denied(w.typ, n.name):
+		return false // why it is not sent is told instead
+	case e.Resource.Released():
+		s.askAgain(n.name)
+		return true
+	}
+	held := n.sent == 0 && s.holds(h, e)
+	n.sent = seq
+	if !held || s.alwaysSent {
+		s.vary(w, n.name, e.Resource.Constraints)
+		w.add(e)
 	}
 	return false
 }
 
-// goneName returns the name under which a client knows a resource that is gone.
-func goneName(e *cache.Entry) string {
-	if e.Prior != nil {
-		return e.Prior.Name
+// vary notes which variant of a resource the client is sent, and has it drop the one
+// that it had: of those that its parameters match there is only one (R122).
+func (s *subscription) vary(w *writer, n *cache.Name, constraints []byte) {
+	had := s.variants[n]
+	if constraints == nil {
+		delete(s.variants, n)
+	} else {
+		if s.variants == nil {
+			s.variants = make(map[*cache.Name][]byte)
+		}
+		s.variants[n] = constraints
 	}
-	return e.Name.String()
+	if gone := (wire.Variant{Name: wire.PlainName(n.String()), Constraints: had}); had != nil && !s.shown(gone) {
+		w.goneVariant(gone)
+	}
+}
+
+// shown reports whether the client has a variant of a resource, by whatever parameters.
+func (s *subscription) shown(v wire.Variant) bool {
+	for n, constraints := range s.variants {
+		if string(constraints) == string(v.Constraints) && wire.PlainName(n.String()) == v.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	late := s.lateRemovals && s.delta && n.sent != 0
+	unasked := e.Expired && n.sent == 0 // the origin may have it still
+	if late || unasked || !h.Absent(e) {
+		return true
+	}
+	n.sent = seq
+	delete(s.known, e.Name.String())
+	delete(s.variants, n.name)
+	w.gone(e)
+	return false
 }
 
 // holds reports whether a Delta client said that it holds this very content. It
@@ -347,7 +468,8 @@ func (s *subscription) holds(h *cache.Head, e *cache.Entry) bool {
 		return false
 	}
 	delete(s.known, e.Name.String())
-	return e.HasVersion(version) && !s.forgetful && (!h.Reused || s.cfg.ContentVersions)
+	expires := s.ttl && !e.Deadline.IsZero() // it may have expired at the client (C31)
+	return e.HasVersion(version) && !s.forgetful && !expires && (!h.From(e.Name).Reused || s.cfg.ContentVersions)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot
@@ -357,13 +479,13 @@ func (s *subscription) answerLet(w *writer) {
 	if len(s.let) == 0 {
 		return
 	}
-	for i, n := range s.watch.Find(s.typeURL, s.let) {
+	for i, n := range s.watch.Find(s.key, s.let) {
 		if n != nil {
 			switch e := w.typ.Members.Get(n); {
 			case e.Present() && (s.fresh || e.Seq > s.sent):
 				continue
 			case e.Present():
-				w.add(e.Resource)
+				w.add(e)
 				continue
 			case e != nil && s.begunAll && e.Seq > s.removed:
 				continue
@@ -375,7 +497,8 @@ func (s *subscription) answerLet(w *writer) {
 }
 
 // visibleSum identifies all that the client sees of the type (B.2).
-func (s *subscription) visibleSum(t *cache.Type) (sum cache.Sum) {
+func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
+	t := h.Type(s.key)
 	if s.wildcard != nil {
 		sum = t.Members.Sum()
 	}
@@ -389,6 +512,9 @@ func (s *subscription) visibleSum(t *cache.Type) (sum cache.Sum) {
 		if e.Present() {
 			sum = sum.Add(e.Leaf)
 		}
+	}
+	for _, g := range s.globs {
+		sum = sum.Add(h.Type(g.key).Members.Sum())
 	}
 	return sum
 }

@@ -13,7 +13,7 @@ import (
 // resources was sent (B.11). Delta only: a SotW client is told by the next full
 // set, or not at all.
 func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
-	w := s.newWriter(t)
+	w := s.newWriter(h, t)
 	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
 		for e := range t.Members.Since(s.removed) {
 			if _, named := s.find(e.Name); !named && !e.Present() {
@@ -38,7 +38,7 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 		return false
 	}
 	s.names[at].sent = seq
-	w.remove(goneName(e))
+	w.gone(e)
 	return true
 }
 
@@ -60,17 +60,21 @@ const resyncWait = 5 * time.Second
 // too, so the origin has to be back for a while (R068); and a mass of removals
 // waits. It returns when to look again.
 func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r *reply, until time.Time) {
-	if len(s.known) == 0 || s.wildcard == nil || s.fresh || t.Phase < cache.Confirmed || !h.Connected {
+	if len(s.known) == 0 || s.wildcard == nil || s.fresh || t.Phase < cache.Confirmed {
 		return nil, time.Time{}
 	}
-	if until = h.Since.Add(resyncWait); now.Before(until) {
+	from := h.MembersFrom(s.key)
+	if !from.Connected {
+		return nil, time.Time{}
+	}
+	if until = from.Since.Add(resyncWait); now.Before(until) {
 		return nil, until
 	}
 	gone := s.unknown(t)
 	if until = s.massHeldUntil(len(gone), now); now.Before(until) {
 		return nil, until
 	}
-	w := s.newWriter(t)
+	w := s.newWriter(h, t)
 	for _, text := range gone {
 		delete(s.known, text)
 		w.remove(text)
@@ -85,7 +89,7 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 // that it subscribed to are answered as such.
 func (s *subscription) unknown(t *cache.Type) (gone []string) {
 	texts := slices.Sorted(maps.Keys(s.known))
-	for i, n := range s.watch.Find(s.typeURL, texts) {
+	for i, n := range s.watch.Find(s.key, texts) {
 		if _, named := s.find(n); !named && (n == nil || !t.Members.Get(n).Present()) {
 			gone = append(gone, texts[i])
 		}

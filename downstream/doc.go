@@ -1,5 +1,5 @@
 // Package downstream serves what a view holds to xDS clients, in both variants
-// of the protocol, on thousands of streams.
+// of the protocol, on thousands of streams, aggregated ones and those of one type.
 //
 // # Where to read
 //
@@ -9,6 +9,11 @@
 // which a response may be partial) or the complete set (sotw.go). Removals that
 // must wait for other types come last (delta.go, and finalSet in sotw.go). What a
 // client asked for and was sent is bookkeeping without I/O, in subscription.go.
+// A stream of one type is the same with the type given (services.go, B.26): it
+// knows of no other type, so nothing on it waits for one.
+//
+// Over REST (rest.go), a poll is a subscription that is sent one complete set, or
+// waits until there is one that its client has not (rest_poll.go).
 //
 // # Concurrency properties
 //

@@ -75,6 +75,7 @@ func (t *traits) byOption(c Config) {
 type agent struct {
 	envoy bool
 	grpc  bool
+	relay bool // one like this
 
 	// forgetful: an Envoy before 1.22 keeps the first version that it saw of a
 	// resource, so what it says it holds proves nothing (B.3).
@@ -89,6 +90,7 @@ func agentOf(n *node) agent {
 	a := agent{
 		envoy: n.GetUserAgentName() == "envoy",
 		grpc:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
+		relay: n.GetUserAgentName() == "tender",
 	}
 	if v := n.GetUserAgentBuildVersion().GetVersion(); a.envoy && v != nil {
 		before := func(minor uint32) bool {

@@ -16,7 +16,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	watch := view.Watch()
 	cfg := &Config{ResponseBytes: 1 << 20}
-	sub := &subscription{traits: cfg.traitsOf(wire.EndpointType, true), delta: true, watch: watch, cfg: cfg, log: slog.New(slog.DiscardHandler)}
+	sub := &subscription{traits: cfg.traitsOf(wire.EndpointType, true), conversation: new(conversation), key: wire.EndpointType, delta: true, watch: watch, cfg: cfg, log: slog.New(slog.DiscardHandler)}
 	sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
 	w.TakeDemand()
 	for i := range 50 {
@@ -32,7 +32,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 		w.Apply(cache.Members, u)
 		sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence"}}, time.Now())
 		h := view.Head()
-		r, err := sub.changes(h, h.Type(wire.EndpointType), h.Seq)
+		r, err := sub.changes(h, h.Type(wire.EndpointType), h.Seq, time.Now())
 		if err != nil || r == nil || r.body.Len() != 2 {
 			t.Fatalf("change %d: got %v, %v, want a and b", i, r, err)
 		}

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -52,7 +51,8 @@ type Config struct {
 	// the rest follows in further ones. Zero means 1 MiB.
 	ResponseBytes int
 
-	// MaxStreams bounds the streams of the server. Zero means 50,000.
+	// MaxStreams bounds the streams of the server, and the polls that are held beside
+	// them. Zero means 50,000.
 	MaxStreams int
 
 	// MaxNames bounds the resource names of a stream. Zero means 100,000.
@@ -70,6 +70,11 @@ type Config struct {
 	// NoEDSAfterCDS switches off that endpoints follow their changed cluster
 	// (B.16).
 	NoEDSAfterCDS bool
+
+	// DynamicParameters lets the parameters that a client gives, with a name or in its
+	// Node, choose among the variants of a resource (R122). Without it they are not
+	// looked at.
+	DynamicParameters bool
 
 	// ContentVersions says that Delta versions are made from content, which no
 	// reuse by the origin can confuse (B.2).
@@ -144,14 +149,13 @@ type Group struct {
 // A Server serves views to xDS clients. Its methods may be called from any
 // goroutine.
 type Server struct {
-	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
-
 	cfg      Config
 	nacks    refusalLog
-	streams  atomic.Int64
+	names    refusalLog
+	streams  atomic.Int64 // and held polls
 	draining chan struct{}
 	drain    sync.Once
-	idle     chan struct{} // closed once a draining server has no stream left
+	idle     chan struct{} // closed once a draining server has no stream and no poll left
 	idled    sync.Once
 }
 
@@ -164,22 +168,18 @@ func New(cfg Config) (*Server, error) {
 	return &Server{
 		cfg:      cfg,
 		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
+		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
 }
 
-// Register adds the server's services. The gRPC server must use [wire.Codec].
-func (s *Server) Register(r grpc.ServiceRegistrar) {
-	discoverypb.RegisterAggregatedDiscoveryServiceServer(r, s)
-}
-
-// Streams returns the number of open streams.
+// Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
 // Drain ends all streams, and every new one at once: with OK where the client was
 // served, which clients take as a reason to connect elsewhere and not as an
-// error. It returns once they have ended.
+// error. Held polls are answered at once. It returns once they have ended.
 func (s *Server) Drain() {
 	s.drain.Do(func() { close(s.draining) })
 	s.checkIdle()
@@ -198,29 +198,21 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// StreamAggregatedResources serves a SotW ADS stream.
-func (s *Server) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return s.serve(rpc, false)
-}
-
-// DeltaAggregatedResources serves a Delta ADS stream.
-func (s *Server) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.serve(rpc, true)
-}
-
-func (s *Server) serve(rpc grpc.ServerStream, delta bool) error {
+// serve serves a stream of one type, or an aggregated one if typeURL is empty.
+func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
 	defer s.checkIdle()
 	defer s.streams.Add(-1)
 	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
 		return status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
 	}
 	st := &stream{
-		server: s,
-		cfg:    &s.cfg,
-		rpc:    rpc,
-		delta:  delta,
-		log:    s.cfg.Logger,
-		byType: make(map[string]*subscription),
+		server:  s,
+		cfg:     &s.cfg,
+		rpc:     rpc,
+		typeURL: typeURL,
+		delta:   delta,
+		log:     s.cfg.Logger,
+		byType:  make(map[string]*subscription),
 	}
 	return st.run(rpc.Context())
 }
@@ -241,12 +233,29 @@ type refusalLog struct {
 }
 
 func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
-	if !l.limit.Allow() {
-		l.skipped.Add(1)
+	if !l.allow() {
 		return
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
 		slog.Int("code", int(r.ErrorCode)), slog.String("detail", r.ErrorMessage),
+		slog.Int64("others_left_out", l.skipped.Swap(0)))
+}
+
+// allow reports whether a line may be written now; if not, it counts it.
+func (l *refusalLog) allow() bool {
+	if l.limit.Allow() {
+		return true
+	}
+	l.skipped.Add(1)
+	return false
+}
+
+func (l *refusalLog) misnamed(to *slog.Logger, typeURL string, b wire.BadName) {
+	if !l.allow() {
+		return
+	}
+	to.LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
+		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -24,33 +25,79 @@ const coldMargin = 2 * time.Second
 // is new: they leave with the next set, once what referred to them was sent
 // (B.11). It returns when to look again, if waiting is all there is to do.
 func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
-	if s.wildcard != nil && t.Phase < s.neededPhase() {
+	if !s.complete(h, t) {
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
-	if !owed && (!gone || s.lateRemovals) {
+	again := s.repeated(h, t, now)
+	if !owed && !again && (!gone || s.lateRemovals) {
 		s.caughtUp(h)
 		return nil, time.Time{}
 	}
-	if s.synced && t.Last() > limit {
-		return nil, time.Time{} // the client's answer for clusters frees it
-	}
-	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
+	if until, held := s.held(h, t, limit, now); held {
 		return nil, until
 	}
-	if s.unchanged(t) {
-		s.synced, s.sum = true, s.visibleSum(t)
+	if !again && s.unchanged(h, t) {
+		s.synced, s.sum = true, s.visibleSum(h)
 		s.caughtUp(h)
 		s.told(h, t, false)
 		return nil, time.Time{}
 	}
+	if s.bare(h, t) {
+		return nil, time.Time{} // what comes wakes the stream
+	}
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
+}
+
+// repeated reports whether the set has to be sent although it may be the same: for
+// how long resources live, or for what is wrong with some.
+func (s *subscription) repeated(h *cache.Head, t *cache.Type, now time.Time) bool {
+	s.failures.collect(s, h, t, now)
+	return s.renewal(h, t) || s.failures.any()
+}
+
+// held reports whether a set that is due has to wait, and when to look again if no
+// event ends that.
+func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (until time.Time, held bool) {
+	if s.synced && t.Last() > limit {
+		return time.Time{}, true // the client's answer for clusters frees it
+	}
+	until = s.unresolvedUntil(h, t, now)
+	return until, now.Before(until)
+}
+
+// complete reports whether enough is known of all members that the client asked for.
+func (s *subscription) complete(h *cache.Head, t *cache.Type) bool {
+	need := s.neededPhase()
+	return (s.wildcard == nil || t.Phase >= need) &&
+		!slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Phase < need })
+}
+
+// bare reports whether the set holds something whose content was given up; the origin
+// is asked for it (R125).
+func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
+	for _, g := range append([]*subscription{s}, s.globs...) {
+		if g.wildcard != nil && h.Type(g.key).Members.Bare() > 0 {
+			g.askAgain(nil)
+			bare = true
+		}
+	}
+	if t.Named.Bare() == 0 {
+		return bare
+	}
+	for _, n := range s.names {
+		if e, _ := t.Lookup(n.name); e.Present() && e.Resource.Released() {
+			s.askAgain(n.name)
+			bare = true
+		}
+	}
+	return bare
 }
 
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
 func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
-	if s.wildcard != nil && t.Phase < s.neededPhase() {
+	if !s.complete(h, t) {
 		return nil, time.Time{}
 	}
 	if owed, gone := s.due(h, t); owed || !gone {
@@ -59,8 +106,11 @@ func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*r
 	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
 		return nil, until
 	}
-	if s.visibleSum(t) == s.sum {
+	if s.visibleSum(h) == s.sum {
 		s.told(h, t, false) // it came and went before the client saw it
+		return nil, time.Time{}
+	}
+	if s.bare(h, t) {
 		return nil, time.Time{}
 	}
 	return s.set(h, t, false), time.Time{}
@@ -78,28 +128,45 @@ func (s *subscription) neededPhase() cache.Phase {
 // due reports whether the client is owed resources, and whether it holds some
 // that are gone.
 func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
-	owed = s.fresh
-	if s.wildcard != nil && !s.fresh {
-		owed = s.anySince(&t.Members, s.sent, true)
-		gone = s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
+	owed, gone = s.dueMembers(t)
+	for _, g := range s.globs {
+		o, g := g.dueMembers(h.Type(g.key))
+		owed, gone = owed || o, gone || g
 	}
 	for i := range s.names {
-		n := &s.names[i]
-		e, seq := t.Lookup(n.name)
-		switch {
-		case e == nil || seq <= n.sent:
-		case e.Present():
-			owed = true
-		case !h.Absent(e):
-		case n.sent != 0:
-			gone = true
-		case !s.synced:
-			owed = true
-		default:
-			n.sent = seq // new to the client, and not there: it is omitted already
-		}
+		o, g := s.dueName(h, t, &s.names[i])
+		owed, gone = owed || o, gone || g
 	}
 	return owed, gone
+}
+
+// dueMembers is due for all that the client did not name.
+func (s *subscription) dueMembers(t *cache.Type) (owed, gone bool) {
+	if s.wildcard == nil || s.fresh {
+		return s.fresh, false
+	}
+	owed = s.anySince(&t.Members, s.sent, true)
+	return owed, s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
+}
+
+// dueName is due for one name.
+func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owed, gone bool) {
+	e, seq := t.Lookup(n.name)
+	switch {
+	case e == nil || seq <= n.sent:
+		return false, false
+	case e.Present():
+		return true, false
+	case !h.Absent(e):
+		return false, false
+	case n.sent != 0:
+		return false, true
+	case !s.synced:
+		return true, false
+	default:
+		n.sent = seq // new to the client, and not there: it is omitted already
+		return false, false
+	}
 }
 
 // anySince reports whether a member that the client did not name appeared or
@@ -143,18 +210,19 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 // exists, that it does not, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
 	e, seq := t.Lookup(n.name)
-	return e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
+	return t.Errors.Get(n.name) != nil || e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
 }
 
 func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
+	from := h.From(n)
 	switch asked := n.Asked(); {
-	case !h.Connected && s.version != "":
+	case !from.Connected && s.version != "":
 		return forever
-	case !h.Connected:
+	case !from.Connected:
 		return s.since.Add(resolveWait)
 	case asked.IsZero():
 		return now.Add(resolveWait)
-	case !h.Heard && s.version != "":
+	case !from.Heard && s.version != "":
 		return asked.Add(resolveWait + coldMargin)
 	default:
 		return asked.Add(resolveWait)
@@ -164,7 +232,7 @@ func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) ti
 // unchanged reports whether the client has just this set: because it said so in
 // its first request, which is proof only for a wildcard alone (R027), or because
 // it was sent it, and what changed since has changed back.
-func (s *subscription) unchanged(t *cache.Type) bool {
+func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 	switch {
 	case !s.synced:
 		return s.saidSo(t)
@@ -176,13 +244,13 @@ func (s *subscription) unchanged(t *cache.Type) bool {
 			return false // just asked for
 		}
 	}
-	return s.visibleSum(t) == s.sum
+	return s.visibleSum(h) == s.sum
 }
 
 // saidSo reports whether the version in the client's first request proves that it
 // holds this set (B.3).
 func (s *subscription) saidSo(t *cache.Type) bool {
-	wildcardOnly := s.wildcard != nil && len(s.names) == 0
+	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
 		t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
@@ -191,7 +259,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 // set builds a complete set and records it as sent.
 func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 	var r *reply
-	if len(s.names) == 0 && !union {
+	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent(t) && !s.failures.any() {
 		r = s.sharedSet(t)
 		s.sum = t.Members.Sum()
 	} else {
@@ -208,6 +276,9 @@ func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
 	if !union {
 		s.removed = h.Seq
+		for _, g := range s.globs {
+			g.removed = h.Seq
+		}
 	}
 	for i := range s.names {
 		n := &s.names[i]
@@ -223,12 +294,12 @@ func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
 // sharedSet returns all members, as one body for every client that wants just
 // them; the names of the endpoints that changed clusters need are this client's.
 func (s *subscription) sharedSet(t *cache.Type) *reply {
-	type key struct{ wrap bool }
+	type key struct{ wrap wire.Wrap }
 	body := t.Shared(key{s.wrap}, 0, func() any {
 		b := wire.NewSotWBody(s.typeURL, t.Members.Sum().Version(t.System()), s.wrap)
 		for e := range t.Members.Since(0) {
 			if e.Present() {
-				b.Add(e.Resource)
+				b.Add(e.Resource, 0)
 			}
 		}
 		return b.Join()
@@ -245,25 +316,35 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 // ownSet returns the set of a client that named resources, or that is shown a
 // union.
 func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
-	b := setBuilder{seen: make(map[string]struct{})}
-	for _, n := range s.names {
-		e, seq := t.Lookup(n.name)
-		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
-		case e.Present():
-			b.add(e.Resource, e.Leaf, seq > n.sent)
-		case e != nil && e.Prior != nil && keeps:
-			b.add(e.Prior, e.Leaf, false)
+	b := setBuilder{sub: s, seen: make(map[string]struct{})}
+	s.addNames(&b, h, t, union)
+	for _, g := range append([]*subscription{s}, s.globs...) {
+		if g.wildcard != nil {
+			g.addMembers(&b, h.Type(g.key), union)
 		}
-	}
-	if s.wildcard != nil {
-		s.addMembers(&b, t, union)
 	}
 	s.sum = b.sum
 	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), s.wrap)
-	for _, r := range b.show {
-		body.Add(r)
+	for i, r := range b.show {
+		body.Add(r, b.lives[i])
 	}
+	s.failures.tell(body, func(key string) bool { _, shown := b.seen[key]; return shown })
 	return &reply{body: body, eds: b.eds}
+}
+
+// addNames adds what the client named, and in a union, or if the origin has to say so
+// once more, what it was sent and that is gone.
+func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type, union bool) {
+	for _, n := range s.names {
+		e, seq := t.Lookup(n.name)
+		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
+		case e.Present() && n.sent == 0 && s.failures.denied(t, n.name):
+		case e.Present():
+			b.add(e.Resource, e, seq > n.sent)
+		case e != nil && e.Prior != nil && keeps:
+			b.add(e.Prior, e, false)
+		}
+	}
 }
 
 // addMembers adds the members that the client did not name, and in a union those
@@ -275,27 +356,30 @@ func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
 		}
 		switch held := e.Seq > s.removed && e.Born() <= s.sent; {
 		case e.Present():
-			b.add(e.Resource, e.Leaf, e.Seq > s.sent)
+			b.add(e.Resource, e, e.Seq > s.sent)
 		case union && e.Prior != nil && held:
-			b.add(e.Prior, e.Leaf, false)
+			b.add(e.Prior, e, false)
 		}
 	}
 }
 
 // A setBuilder collects a complete set, each resource once.
 type setBuilder struct {
-	show []*wire.Resource
-	seen map[string]struct{}
-	eds  []string // endpoints that changed clusters need
-	sum  cache.Sum
+	sub   *subscription
+	show  []*wire.Resource
+	lives []time.Duration // for how long, each
+	seen  map[string]struct{}
+	eds   []string // endpoints that changed clusters need
+	sum   cache.Sum
 }
 
-func (b *setBuilder) add(r *wire.Resource, leaf cache.Sum, changed bool) {
-	if _, twice := b.seen[r.Name]; twice {
+// add adds what an entry holds, or held last.
+func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
+	if _, twice := b.seen[r.Key()]; twice || r.Released() {
 		return
 	}
-	b.seen[r.Name] = struct{}{}
-	b.show, b.sum = append(b.show, r), b.sum.Add(leaf)
+	b.seen[r.Key()] = struct{}{}
+	b.show, b.lives, b.sum = append(b.show, r), append(b.lives, b.sub.life(e)), b.sum.Add(e.Leaf)
 	if changed && r.EDSName != "" {
 		b.eds = append(b.eds, r.EDSName)
 	}
@@ -305,29 +389,40 @@ func (b *setBuilder) add(r *wire.Resource, leaf cache.Sum, changed bool) {
 // that it was not told about.
 func (s *subscription) caughtUp(h *cache.Head) {
 	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
+	s.renewed = h.Seq
 	if !s.lateRemovals {
 		s.removed = h.Seq
+	}
+	for _, g := range s.globs {
+		g.caughtUp(h)
 	}
 }
 
 // group returns all that the client named and that exists, if any of it is
 // due: for types of which Envoy drops what a response leaves out (B.17).
-func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq) (*reply, error) {
+func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
 	if s.wildcard != nil {
-		return s.changes(h, t, limit)
+		return s.changes(h, t, limit, now)
 	}
-	w := s.newWriter(t)
+	w := s.newWriter(h, t)
 	s.named(w, h, limit)
-	if w.result() == nil {
-		return nil, nil
+	if s.renew(w); w.result() == nil {
+		s.fail(w, now)
+		return w.result(), nil
 	}
-	w = s.newWriter(t)
+	w = s.newWriter(h, t)
 	for i := range s.names {
 		n := &s.names[i]
-		if e, seq := t.Lookup(n.name); e.Present() {
-			w.add(e.Resource)
+		switch e, seq := t.Lookup(n.name); {
+		case !e.Present():
+		case e.Resource.Released():
+			s.askAgain(n.name)
+			return nil, nil // what comes wakes the stream
+		default:
+			w.add(e)
 			n.sent = seq
 		}
 	}
+	s.fail(w, now)
 	return w.result(), nil
 }

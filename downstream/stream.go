@@ -6,10 +6,12 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,19 +37,21 @@ var nodeSeed = maphash.MakeSeed()
 // the transport and its channel.
 type stream struct {
 	// Set at creation, read-only afterwards.
-	server *Server
-	cfg    *Config
-	rpc    grpc.ServerStream
-	delta  bool
-	log    *slog.Logger
+	server  *Server
+	cfg     *Config
+	rpc     grpc.ServerStream
+	typeURL string // the only one served; empty on an aggregated stream
+	delta   bool
+	log     *slog.Logger
 
 	// Owned by run, set by the first request.
 	group   Group
 	watch   *cache.Watch
 	agent   agent
-	wrap    bool   // the client understands wrapped resources
-	nodeSum uint64 // of the Node of the first request
-	began   time.Time
+	wrap    bool                            // the client understands wrapped resources
+	ttl     bool                            // and that resources expire
+	nodeSum uint64                          // of the Node of the first request
+	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
 	// Owned by run.
 	subs   []*subscription // in the order of sending
@@ -55,6 +59,7 @@ type stream struct {
 	nonces uint64
 	timer  *time.Timer
 	sent   bool      // some response was sent
+	asked  time.Time // when something was first asked for, nothing being sent
 	closed time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -130,7 +135,7 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 // nothing.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.answered && (sub.wildcard != nil || len(sub.names) > 0)
+		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0)
 	})
 }
 
@@ -181,10 +186,10 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if r.Err != nil {
 		return status.Error(codes.InvalidArgument, r.Err.Error())
 	}
-	if r.TypeURL == "" {
-		return status.Error(codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type")
+	if err := s.fixType(r); err != nil {
+		return err
 	}
-	if err := s.identify(r, now); err != nil {
+	if err := s.identify(r); err != nil {
 		return err
 	}
 	if err := s.cfg.checkNames(r); err != nil {
@@ -194,6 +199,10 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if s.cfg.DynamicParameters {
+		r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+	}
+	s.misnamed(sub, r.Canonicalise())
 	if sub.request(r, now) {
 		s.refused(r)
 	}
@@ -206,7 +215,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 // identify joins the group of the client's node, which its first request says
 // (R016). A node that says something else later belongs to another group, and
 // must not go on being served from this one (R018).
-func (s *stream) identify(r *wire.Request, now time.Time) error {
+func (s *stream) identify(r *wire.Request) error {
 	sum := maphash.Bytes(nodeSeed, r.Node)
 	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
 		return nil
@@ -224,17 +233,23 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 		if group.View != s.group.View {
 			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
+		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
+			return status.Errorf(codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
+		}
 		s.nodeSum = sum
 		return nil
 	}
-	s.group, s.watch, s.began = group, group.View.Watch(), now
+	s.group, s.watch = group, group.View.Watch()
 	s.nodeSum, s.agent = sum, agentOf(n)
-	s.wrap = slices.ContainsFunc(n.GetClientFeatures(), func(f string) bool {
-		return f == "xds.config.resource-in-sotw" || f == "xds.config.supports-resource-in-sotw" || f == "envoy.config.resource-in-sotw"
-	})
+	s.wrap, s.ttl = features(n)
+	s.dynamic = n.GetDynamicParameters()
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
-	s.log.Debug("stream began", slog.Bool("delta", s.delta))
+	s.log.Debug("stream began", slog.String("type_url", s.typeURL), slog.Bool("delta", s.delta))
 	return nil
+}
+
+func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
+	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
 // subscription returns the stream's subscription of a type, a new one if need be.
@@ -248,14 +263,18 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
-		traits:    s.cfg.traitsOf(typeURL, s.agent.envoy),
-		delta:     s.delta,
-		wrap:      !s.delta && s.wrap && !wire.Known(typeURL),
-		forgetful: s.agent.forgetful,
-		relists:   s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
-		watch:     s.watch,
-		cfg:       s.cfg,
-		log:       s.log,
+		traits:       s.cfg.traitsOf(typeURL, s.agent.envoy),
+		conversation: new(conversation),
+		key:          typeURL,
+		delta:        s.delta,
+		wrap:         s.wrapOf(typeURL),
+		ttl:          s.ttl && (s.delta || s.wrap),
+		errors:       s.agent.grpc || s.agent.relay,
+		forgetful:    s.agent.forgetful,
+		relists:      s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
+		watch:        s.watch,
+		cfg:          s.cfg,
+		log:          s.log,
 	}
 	s.byType[typeURL] = sub
 	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
@@ -268,15 +287,53 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	return sub, nil
 }
 
+// wrapOf returns which resources of a type a SotW client gets in their message.
+func (s *stream) wrapOf(typeURL string) wire.Wrap {
+	switch {
+	case s.delta || !s.wrap:
+		return wire.Bare
+	case wire.Known(typeURL):
+		return wire.WrapTelling
+	default:
+		return wire.WrapEveryone // nobody else could say what it is called
+	}
+}
+
+// features reports what a client said that it understands, in the spellings that
+// there are (R142).
+func features(n *node) (wrap, ttl bool) {
+	for _, f := range n.GetClientFeatures() {
+		switch f {
+		case "xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw":
+			wrap = true
+		case "xds.config.supports-resource-ttl", "envoy.config.supports-resource-ttl":
+			ttl = true
+		}
+	}
+	return wrap, ttl
+}
+
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let)
+		total += len(sub.names) + len(sub.let) + len(sub.globs)
 	}
 	if total > s.cfg.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
 	}
 	return nil
+}
+
+// misnamed takes note of names that cannot be: nobody is asked for them, and a client
+// that understands it is told why (B.23).
+func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
+	for _, b := range bad {
+		sub.explicit = true // to ask for what cannot be is not to ask for everything
+		s.server.names.misnamed(s.log, sub.typeURL, b)
+		if sub.errors {
+			sub.failures.misnamed(b)
+		}
+	}
 }
 
 // refused records a NACK: nothing is resent until the origin changes something
@@ -307,27 +364,44 @@ func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err 
 		if err := s.serve(ctx, p, sub); err != nil {
 			return time.Time{}, err
 		}
-	}
-	if !p.waiting {
-		for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
-			if sub := s.byType[typeURL]; sub != nil {
-				if err := s.serveRemovals(ctx, p, sub); err != nil {
-					return time.Time{}, err
-				}
+		for _, g := range sub.apart() {
+			if err := s.serve(ctx, p, g); err != nil {
+				return time.Time{}, err
 			}
 		}
 	}
+	if err := s.flushRemovals(ctx, p); err != nil {
+		return time.Time{}, err
+	}
 	for _, sub := range s.subs {
-		if sub.wildcard != nil {
-			sub.wildcard.Passed(sub.removed)
-		}
+		sub.passed()
 	}
 	return p.next, s.checkCold(p)
 }
 
+// flushRemovals sends the removals that waited, if nothing that may refer to what is
+// gone is left to be sent.
+func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
+	if p.waiting {
+		return nil
+	}
+	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
+		sub := s.byType[typeURL]
+		if sub == nil {
+			continue
+		}
+		for _, part := range append([]*subscription{sub}, sub.apart()...) {
+			if err := s.serveRemovals(ctx, p, part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
-	t := p.head.Type(sub.typeURL)
+	t := p.head.Type(sub.key)
 	if sub.blocked(p.now) {
 		if sub.behind(t) {
 			p.at(sub.until)
@@ -361,12 +435,17 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 	case !s.delta && s.fullState:
 		r, until = s.fullSet(p.head, t, limit, p.now)
 	case !s.delta && s.grouped:
-		r, err = s.group(p.head, t, limit)
+		r, err = s.group(p.head, t, limit, p.now)
 	default:
-		r, err = s.changes(p.head, t, limit)
+		r, err = s.changes(p.head, t, limit, p.now)
+	}
+	if r == nil && err == nil {
+		until = earlier(until, s.unreachableFrom(p.head, p.now))
 	}
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
-		r, until = s.forgotten(p.head, t, p.now)
+		var again time.Time
+		r, again = s.forgotten(p.head, t, p.now)
+		until = earlier(until, again)
 	}
 	return r, until, err
 }
@@ -376,7 +455,7 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	if sub.blocked(p.now) {
 		return nil // serve has seen to the timer
 	}
-	t := p.head.Type(sub.typeURL)
+	t := p.head.Type(sub.key)
 	var r *reply
 	var until time.Time
 	if sub.delta {
@@ -417,7 +496,7 @@ func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply)
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
 	if !sub.answered {
-		resp.ControlPlane = s.server.identifier(p.head.Origin)
+		resp.ControlPlane = s.server.identifier(p.head.MembersFrom(sub.key).Identifier)
 	}
 	if err := s.transmit(ctx, resp); err != nil {
 		return err
@@ -485,17 +564,33 @@ func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
 // nothing of what it asked for and the origin is not there: without a response, so
 // that a client that has another server goes there (B.8).
 func (s *stream) checkCold(p *pass) error {
-	if s.sent || p.head.Connected {
+	if s.sent {
 		return nil
 	}
+	var since time.Time
+	asks := false
 	for _, sub := range s.subs {
-		if sub.answerable(p.head.Type(sub.typeURL)) {
+		if sub.answerable(p.head) {
 			return nil
 		}
+		for from := range sub.sources(p.head) {
+			asks = true
+			if from.Connected {
+				return nil
+			}
+			if from.Lost.After(since) {
+				since = from.Lost
+			}
+		}
 	}
-	since := s.began
-	if p.head.Lost.After(since) {
-		since = p.head.Lost
+	if !asks {
+		return nil // who asks for nothing lacks nothing
+	}
+	if s.asked.IsZero() {
+		s.asked = p.now
+	}
+	if s.asked.After(since) {
+		since = s.asked
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

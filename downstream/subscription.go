@@ -21,13 +21,23 @@ const staleWait = 3 * time.Second
 // response never changes what the client subscribed to (C08).
 type subscription struct {
 	traits
+	*conversation
+	key       string // of the type in the cache: its URL, or a collection
 	delta     bool
-	wrap      bool // SotW: resources go in their Resource message (B.19)
-	forgetful bool // what the client says it holds proves nothing (B.3)
-	relists   bool // in a first request, the names that it holds mean all (C18)
+	wrap      wire.Wrap // SotW: which resources go in their Resource message (B.19)
+	ttl       bool      // the client is told how long resources live (R104)
+	errors    bool      // the client is known to understand resource_errors (B.39)
+	forgetful bool      // what the client says it holds proves nothing (B.3)
+	relists   bool      // in a first request, the names that it holds mean all (C18)
 	watch     *cache.Watch
 	cfg       *Config
 	log       *slog.Logger
+
+	// Globs are subscriptions to collections, which share the conversation of the
+	// type; parent is the type's own, nil for itself (R132).
+	globs  []*subscription
+	parent *subscription
+	glob   string
 
 	// What the client wants.
 	begun    bool // a request has come
@@ -53,19 +63,27 @@ type subscription struct {
 	owing    []*cache.Name // names that need a look whatever the logs say
 	again    []string      // members to send although unchanged (B.16)
 	let      []string      // names unsubscribed under a wildcard, to be answered (R079)
-	answered bool          // some response was sent
-	synced   bool          // SotW: the client holds a complete set that this stream knows
-	sum      cache.Sum     // SotW: what is in that set
+	renewed  cache.Seq     // up to where the client was told how long resources live
+	askedAt  time.Time     // when the members were last asked for anew (R125)
+	failures failures
+	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
+	synced   bool                   // SotW: the client holds a complete set that this stream knows
+	sum      cache.Sum              // SotW: what is in that set
 
 	heldSince time.Time // Delta: when a mass of removals was held back
+}
 
-	// Conversation.
-	nonce   string // of the newest response
-	said    string // its version
-	pending bool   // it is not answered yet
-	through uint64 // bytes on the stream up to the end of it
-	sentAt  time.Time
-	until   time.Time // when waiting for the answer ends (B.12)
+// A conversation is what was said of one type and answered: what all subscriptions to
+// the type on a stream have in common.
+type conversation struct {
+	answered bool   // some response was sent
+	refused  bool   // some response was refused
+	nonce    string // of the newest response
+	said     string // its version
+	pending  bool   // it is not answered yet
+	through  uint64 // bytes on the stream up to the end of it
+	sentAt   time.Time
+	until    time.Time // when waiting for the answer ends (B.12)
 }
 
 // A subscribed name, and when what the client was told of it was current: 0 if it
@@ -107,6 +125,7 @@ func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
 		return r.Refused
 	}
 	s.pending = false
+	s.refused = s.refused || r.Refused
 	return r.Refused
 }
 
@@ -124,7 +143,7 @@ func (s *subscription) answers(r *wire.Request) bool {
 func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) {
 	if first {
 		s.known, s.knownN = r.InitialVersions, len(r.InitialVersions)
-		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && s.legacyWildcard {
+		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && !s.explicit && s.legacyWildcard {
 			s.subscribeAll()
 		}
 		if s.relists && sameNames(r.Subscribe, r.InitialVersions) {
@@ -133,10 +152,10 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		}
 	}
 	if len(r.Subscribe) > 0 {
-		s.add(r.Subscribe, first, now)
+		s.add(s.addGlobs(r.Subscribe), first, now)
 	}
 	if len(r.Unsubscribe) > 0 {
-		s.drop(r.Unsubscribe)
+		s.drop(s.dropGlobs(r.Unsubscribe))
 	}
 }
 
@@ -171,7 +190,7 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 		}
 		s.let = slices.DeleteFunc(s.let, func(t string) bool { _, is := again[t]; return is })
 	}
-	added := s.watch.Subscribe(s.typeURL, texts)
+	added := s.watch.Subscribe(s.key, texts)
 	slices.SortFunc(added, (*cache.Name).Compare)
 	s.merge(slices.Compact(added), true)
 }
@@ -182,7 +201,7 @@ func (s *subscription) drop(texts []string) {
 		s.unsubscribeAll()
 	}
 	gone := make(map[*cache.Name]struct{})
-	for i, n := range s.watch.Find(s.typeURL, texts) {
+	for i, n := range s.watch.Find(s.key, texts) {
 		at, ok := s.find(n)
 		if !ok {
 			at, ok = s.findAlias(texts[i], gone)
@@ -200,7 +219,8 @@ func (s *subscription) drop(texts []string) {
 		}
 	}
 	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
-	s.watch.Unsubscribe(s.typeURL, slices.Collect(maps.Keys(gone)))
+	maps.DeleteFunc(s.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
+	s.watch.Unsubscribe(s.key, slices.Collect(maps.Keys(gone)))
 }
 
 // requestSotW changes the subscription to exactly what a DiscoveryRequest lists
@@ -226,13 +246,13 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	} else {
 		s.unsubscribeAll()
 	}
-	s.replace(s.real(without(r.Subscribe, wire.Wildcard)), now)
+	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard))), now)
 }
 
 // replace makes texts the names of the subscription. Those that it had keep
 // what they were sent; those that left and come back are owed again (R044).
 func (s *subscription) replace(texts []string, now time.Time) {
-	wanted := s.watch.Subscribe(s.typeURL, texts)
+	wanted := s.watch.Subscribe(s.key, texts)
 	slices.SortFunc(wanted, (*cache.Name).Compare)
 	wanted = slices.Compact(wanted)
 	var gone []*cache.Name
@@ -243,7 +263,7 @@ func (s *subscription) replace(texts []string, now time.Time) {
 		}
 		return !keep
 	})
-	s.watch.Unsubscribe(s.typeURL, gone)
+	s.watch.Unsubscribe(s.key, gone)
 	if len(wanted) > len(s.names) {
 		s.since = now
 	}
@@ -269,6 +289,7 @@ func (s *subscription) merge(names []*cache.Name, renew bool) {
 		merged = append(merged, here)
 		if !had || renew {
 			s.owing = append(s.owing, n)
+			s.failures.fresh = append(s.failures.fresh, n)
 		}
 	}
 	s.names = append(merged, old...)
@@ -285,7 +306,7 @@ func (s *subscription) find(n *cache.Name) (at int, ok bool) {
 // findAlias returns where the name stands by which the client subscribed to a
 // resource that has the text as its name, or as an alias (R077).
 func (s *subscription) findAlias(text string, gone map[*cache.Name]struct{}) (at int, ok bool) {
-	t := s.watch.Head().Type(s.typeURL)
+	t := s.watch.Head().Type(s.key)
 	if !t.Named.Aliased() {
 		return 0, false
 	}
@@ -303,7 +324,7 @@ func (s *subscription) findAlias(text string, gone map[*cache.Name]struct{}) (at
 
 func (s *subscription) subscribeAll() {
 	if s.wildcard == nil {
-		s.wildcard = s.watch.SubscribeAll(s.typeURL)
+		s.wildcard = s.watch.SubscribeAll(s.key)
 		s.fresh, s.begunAll, s.sent, s.removed = true, false, 0, 0
 	}
 }
@@ -317,12 +338,15 @@ func (s *subscription) unsubscribeAll() {
 
 // close gives up all interest.
 func (s *subscription) close() {
+	for _, g := range s.globs {
+		g.close()
+	}
 	s.unsubscribeAll()
 	gone := make([]*cache.Name, len(s.names))
 	for i, n := range s.names {
 		gone[i] = n.name
 	}
-	s.watch.Unsubscribe(s.typeURL, gone)
+	s.watch.Unsubscribe(s.key, gone)
 	s.names = nil
 }
 
@@ -340,17 +364,76 @@ func (s *subscription) blocked(now time.Time) bool { return s.pending && now.Bef
 
 // behind reports whether there may be something to tell the client.
 func (s *subscription) behind(t *cache.Type) bool {
-	return s.wildcard != nil && t.Members.Last() > min(s.sent, s.removed) ||
+	return s.wildcard != nil && (t.Members.Last() > min(s.sent, s.removed) || len(s.known) > 0) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
-		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 || s.wildcard != nil && len(s.known) > 0
+		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 ||
+		s.ttl && t.Renewed() > s.renewed || s.failures.behind(t) || s.globsBehind()
+}
+
+// globsBehind is behind for the globs whose members are in the complete set.
+func (s *subscription) globsBehind() bool {
+	return !s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool {
+		return g.behind(s.watch.Head().Type(g.key))
+	})
 }
 
 // answerable reports whether something is known that the client could be told.
-func (s *subscription) answerable(t *cache.Type) bool {
-	return s.wildcard != nil && t.Phase >= cache.Settled || slices.ContainsFunc(s.names, func(n subscribed) bool {
-		e, _ := t.Lookup(n.name)
-		return e.Present()
-	})
+func (s *subscription) answerable(h *cache.Head) bool {
+	t := h.Type(s.key)
+	return s.wildcard != nil && t.Phase >= cache.Settled ||
+		slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.answerable(h) }) ||
+		slices.ContainsFunc(s.names, func(n subscribed) bool {
+			e, _ := t.Lookup(n.name)
+			return e.Present() || t.Errors.Get(n.name) != nil
+		})
+}
+
+// sources yields how the origins stand that answer for what the client asked for, some
+// more than once.
+func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
+	return func(yield func(*cache.Source) bool) {
+		if s.wildcard != nil && !yield(h.MembersFrom(s.key)) {
+			return
+		}
+		for _, g := range s.globs {
+			if !yield(h.MembersFrom(g.key)) {
+				return
+			}
+		}
+		for _, n := range s.names {
+			if !yield(h.From(n.name)) {
+				return
+			}
+		}
+	}
+}
+
+// apart returns the globs that are served on their own: a complete SotW set holds what
+// they match, all else is answered for each.
+func (s *subscription) apart() []*subscription {
+	if !s.delta && s.fullState {
+		return nil
+	}
+	return s.globs
+}
+
+// passed records which removals the client needs no more.
+func (s *subscription) passed() {
+	if s.wildcard != nil {
+		s.wildcard.Passed(s.removed)
+	}
+	for _, g := range s.globs {
+		g.passed()
+	}
+}
+
+// pass records that the client needs no removal up to p.
+func (s *subscription) pass(p cache.Seq) {
+	s.removed = p
+	for _, g := range s.globs {
+		g.removed = p
+	}
+	s.passed()
 }
 
 // unsentAdditions returns whether resources were added or changed that the client

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,8 +26,16 @@ type Config struct {
 	// makes that an error.
 	Origin []string `env:"ORIGIN"`
 
+	// Origins are further origins, and Routes say what goes to them. Every route
+	// leads to an origin that exists, and every one of Origins has a route.
+	Origins        []NamedOrigin `env:"ORIGINS, delimiter=;"`
+	Routes         []Route       `env:"ROUTES, delimiter=;"`
+	OriginProtocol string        `env:"ORIGIN_PROTOCOL"` // ProtocolAuto, ProtocolDelta or ProtocolSotW
+
 	// Listen lists addresses for clients: host:port, or unix: and a path.
-	Listen []string `env:"LISTEN"`
+	// RESTListen lists those for clients that poll by REST; it may be empty.
+	Listen     []string `env:"LISTEN"`
+	RESTListen []string `env:"REST_LISTEN"`
 
 	// The Node that the relay presents to the origin.
 	NodeID       string   `env:"NODE_ID"`
@@ -56,6 +63,14 @@ type Config struct {
 	FullStateTypes []string `env:"FULL_STATE_TYPES"`
 	WildcardTypes  []string `env:"WILDCARD_TYPES"`
 	EDSAfterCDS    bool     `env:"EDS_AFTER_CDS"`
+
+	// LRS says what becomes of load reports: LRSOff, LRSPassthrough or LRSAggregate.
+	// It is LRSOff for an origin that is a directory.
+	LRS string `env:"LRS"`
+
+	// DynamicParameters lets one name have several variants, of which each client
+	// gets the one whose constraints its parameters meet.
+	DynamicParameters bool `env:"DYNAMIC_PARAMETERS"`
 
 	// Limits. All are above zero.
 	MaxStreams              int           `env:"MAX_STREAMS"`
@@ -94,6 +109,20 @@ const (
 	VersionsOfOrigin  = "origin"  // versions are the origin's own
 )
 
+// Values of [Config.OriginProtocol].
+const (
+	ProtocolAuto  = "auto"  // Delta, or SotW where the origin has no Delta
+	ProtocolDelta = "delta" // Delta only
+	ProtocolSotW  = "sotw"  // SotW only
+)
+
+// Values of [Config.LRS].
+const (
+	LRSOff         = "off"         // load reports are refused
+	LRSPassthrough = "passthrough" // one stream to the origin for each client's
+	LRSAggregate   = "aggregate"   // one stream to the origin for each node group, with sums
+)
+
 // LoadConfig reads the variables that start with TENDER_ from environ, whose
 // entries have the form of os.Environ. An empty variable counts as unset.
 //
@@ -103,33 +132,36 @@ const (
 func LoadConfig(environ []string) (Config, error) {
 	env := tenderVariables(environ)
 	cfg := Config{given: map[string]bool{}, refused: map[string]string{}}
-	values := map[string]string{}
-	var errs []error
+	values, wrong := map[string]string{}, map[string]error{}
 	for i := range variables {
 		v := &variables[i]
 		values[v.name] = v.preset
-		raw, set := env[v.name]
-		delete(env, v.name)
-		if !set || raw == "" {
+		if env[v.name] == "" {
 			continue
 		}
-		normal, err := v.parse(strings.TrimSpace(raw))
+		normal, err := v.parse(strings.TrimSpace(env[v.name]))
 		if err != nil {
-			errs = append(errs, v.refuse(raw, err))
-			cfg.refused[v.name] = raw
+			wrong[v.name] = err
 			continue
 		}
 		values[v.name], cfg.given[v.name] = normal, true
 	}
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if err := explainUnknown(name); err != nil {
-			errs = append(errs, err)
+	undecoded := cfg.decode(values)
+	maps.Copy(wrong, cfg.conflicts(wrong))
+	errs := append(cfg.refuse(env, wrong), explainUnknowns(env)...)
+	return cfg, errors.Join(append(errs, undecoded)...)
+}
+
+// refuse records the values that are wrong, and returns an error for each.
+func (c *Config) refuse(env map[string]string, wrong map[string]error) (errs []error) {
+	for i := range variables {
+		v := &variables[i]
+		if cause := wrong[v.name]; cause != nil {
+			errs = append(errs, v.refuse(env[v.name], cause))
+			c.refused[v.name] = env[v.name]
 		}
 	}
-	if err := cfg.decode(values); err != nil {
-		errs = append(errs, err)
-	}
-	return cfg, errors.Join(errs...)
+	return errs
 }
 
 // decode fills the fields from values, which parse has brought to the form

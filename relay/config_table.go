@@ -38,10 +38,34 @@ var variables = []spec{
 		parse:   parseOrigin,
 	},
 	{
+		name:    "ORIGINS",
+		allowed: "`name=target`, several separated by `;`, each target as for `TENDER_ORIGIN`; names of `a-z`, `0-9` and `-` except `default`",
+		meaning: "further control planes, for `TENDER_ROUTES`",
+		parse:   parseOrigins,
+	},
+	{
+		name:    "ROUTES",
+		allowed: "`type:<type>=name`, `authority:<authority>=name`, several separated by `;`: a short name or a type URL; an xdstp authority in canonical form, or `*` for all others; a name of `TENDER_ORIGINS`, each of which needs a route, or `default`",
+		meaning: "what goes to which origin; an authority's route beats a type's, and the rest goes to `default`, which is `TENDER_ORIGIN`",
+		parse:   parseRoutes,
+	},
+	{
+		name: "ORIGIN_PROTOCOL", preset: ProtocolAuto,
+		allowed: "`auto`, `delta` or `sotw`",
+		meaning: "variant of xDS to speak with control planes; `auto` is Delta, or SotW where the control plane has no Delta",
+		parse:   oneOf(ProtocolAuto, ProtocolDelta, ProtocolSotW),
+	},
+	{
 		name: "LISTEN", preset: ":18000",
 		allowed: "`:port`, `host:port`, `unix:/path`, several separated by commas",
 		meaning: "where clients find the relay",
 		parse:   parseListen,
+	},
+	{
+		name: "REST_LISTEN", shown: "`off`",
+		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are not in it",
+		meaning: "where clients that poll by REST find the relay",
+		parse:   parseListenOrOff,
 	},
 	{
 		name: "NODE_ID", shown: "`tender/<hostname>`",
@@ -113,6 +137,18 @@ var variables = []spec{
 		name: "EDS_AFTER_CDS", preset: "true",
 		allowed: "`on` or `off`",
 		meaning: "send the endpoints again after a cluster that changed, as Envoy expects",
+		parse:   parseSwitch,
+	},
+	{
+		name: "LRS", preset: LRSOff,
+		allowed: "`off`, `passthrough` or `aggregate`; only `off` if `TENDER_ORIGIN` is a directory",
+		meaning: "load reports of the clients: refused, passed on one by one, or summed up for the origin",
+		parse:   oneOf(LRSOff, LRSPassthrough, LRSAggregate),
+	},
+	{
+		name: "DYNAMIC_PARAMETERS", preset: "false",
+		allowed: "`on` or `off`",
+		meaning: "variants of one name, chosen by each client's dynamic parameters (xDS TP2)",
 		parse:   parseSwitch,
 	},
 	{
@@ -249,7 +285,8 @@ func (c Config) Table() []Setting {
 			s.Value, s.Source = quote(raw), "refused"
 		case c.given[v.name]:
 			s.Source = "environment"
-		case s.Value == "":
+		}
+		if s.Value == "" {
 			s.Value = plain(v.shown)
 		}
 		if v.name == "NODE_GROUP_BY" && s.Value == "" {
@@ -265,7 +302,7 @@ func (c Config) fields() map[string]any {
 	value := reflect.ValueOf(c)
 	fields := map[string]any{}
 	for i := range value.NumField() {
-		if name := value.Type().Field(i).Tag.Get("env"); name != "" {
+		if name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("env"), ","); name != "" {
 			fields[name] = value.Field(i).Interface()
 		}
 	}
@@ -278,6 +315,10 @@ func show(field any) string {
 	switch field := field.(type) {
 	case []string:
 		return escape(strings.Join(field, ","))
+	case []NamedOrigin:
+		return showAll(field)
+	case []Route:
+		return showAll(field)
 	case bool:
 		if field {
 			return "on"
@@ -296,6 +337,15 @@ func show(field any) string {
 	default:
 		return escape(fmt.Sprint(field))
 	}
+}
+
+// showAll returns a list of which the variable separates the items by ";".
+func showAll[T any](fields []T) string {
+	texts := make([]string, len(fields))
+	for i, field := range fields {
+		texts[i] = show(field)
+	}
+	return strings.Join(texts, ";")
 }
 
 // MarkdownTable returns the table of variables as the README shows it.
@@ -319,8 +369,11 @@ func MarkdownTable() string {
 // presetShown returns the default as one would write it: 10m rather than the
 // 10m0s that time.Duration prints, on rather than true.
 func (v *spec) presetShown() string {
-	if v.preset == "true" {
+	switch v.preset {
+	case "true":
 		return "on"
+	case "false":
+		return "off"
 	}
 	if d, err := time.ParseDuration(v.preset); err == nil {
 		return shortDuration(d)

@@ -30,11 +30,13 @@ func TestLoadConfigDefaults(t *testing.T) {
 		Listen:                  []string{":18000"},
 		NodeID:                  "tender/" + host,
 		NodeCluster:             "tender",
+		OriginProtocol:          ProtocolAuto,
 		NodeGroupBy:             []string{"user_agent_name"},
 		Resync:                  ResyncTrustVersions,
 		VersionSource:           VersionsOfContent,
 		DeltaVersions:           VersionsOfOrigin,
 		EDSAfterCDS:             true,
+		LRS:                     LRSOff,
 		ColdWait:                10 * time.Second,
 		MassDeleteHold:          10 * time.Minute,
 		OriginKeepalive:         330 * time.Second,
@@ -73,7 +75,14 @@ var goodValues = []struct{ name, value, shown string }{
 	{"ORIGIN", "control-plane.mesh:18000", ""},
 	{"ORIGIN", " a:1 , [::1]:2 ,dns:///b:3,unix:///run/c.sock,unix:/run/d", "a:1,[::1]:2,dns:///b:3,unix:///run/c.sock,unix:/run/d"},
 	{"ORIGIN", "file:///etc/tender", ""},
+	{"ORIGINS", "west=b:1;w-2=c:1", ""},
+	{"ORIGINS", " west = b:1 , c:2 ; w-2=file:///etc/tender ", "west=b:1,c:2;w-2=file:///etc/tender"},
+	{"ROUTES", "type:cds=default; authority:*=default", "type:" + typeCDS + "=default;authority:*=default"},
+	{"ROUTES", "type:example.com/a.b.C=default;authority:a=b%2Fc:1=default", ""},
+	{"ORIGIN_PROTOCOL", "SotW", "sotw"},
 	{"LISTEN", "0.0.0.0:18000,[::]:18001,unix:/run/tender.sock,localhost:0", ""},
+	{"REST_LISTEN", "127.0.0.1:18001,unix:/run/rest.sock", ""},
+	{"REST_LISTEN", "Off", "off"},
 	{"NODE_ID", "relay~10.0.0.1~a.b~b.svc", ""},
 	{"NODE_CLUSTER", "Flotte Süd", ""},
 	{"NODE_LOCALITY", "eu/eu-1/a", ""},
@@ -88,6 +97,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"FULL_STATE_TYPES", "example.com/a.b.C", ""},
 	{"WILDCARD_TYPES", "eds", typeEDS},
 	{"EDS_AFTER_CDS", "off", ""},
+	{"LRS", "aggregate", ""},
+	{"DYNAMIC_PARAMETERS", "ON", "on"},
 	{"COLD_WAIT", "1m30s", ""},
 	{"MASS_DELETE_HOLD", "60m", "1h"},
 	{"ORIGIN_KEEPALIVE", "10s", ""},
@@ -110,12 +121,19 @@ var goodValues = []struct{ name, value, shown string }{
 	{"DRAIN", "3s", ""},
 }
 
+// goodWith is what the good values of a variable need beside them.
+var goodWith = map[string]string{"ORIGINS": "ROUTES=type:cds=west;type:eds=w-2"}
+
 func TestLoadConfigGoodValues(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tt := range goodValues {
 		seen[tt.name] = true
 		t.Run(tt.name, func(t *testing.T) {
 			environ := []string{prefix + tt.name + "=" + tt.value}
+			companion, _, _ := strings.Cut(goodWith[tt.name], "=")
+			if companion != "" {
+				environ = append(environ, prefix+goodWith[tt.name])
+			}
 			cfg, err := LoadConfig(environ)
 			if err != nil {
 				t.Fatalf("LoadConfig(%q): %v", environ, err)
@@ -126,7 +144,7 @@ func TestLoadConfigGoodValues(t *testing.T) {
 			}
 			for _, s := range cfg.Table() {
 				if s.Variable != prefix+tt.name {
-					if s.Source != "default" {
+					if s.Source != "default" && s.Variable != prefix+companion {
 						t.Errorf("%s comes from the %s, want default", s.Variable, s.Source)
 					}
 					continue
@@ -192,11 +210,35 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGIN", "file:///a?b", "is not a file URL without a host"},
 	{"ORIGIN", "file:a", "does not name a directory by an absolute path"},
 	{"ORIGIN", "file:///", "does not name a directory by an absolute path"},
+	{"ORIGINS", "b:1", `"b:1" is not name=target`},
+	{"ORIGINS", "West=b:1", `"West" is not a name for an origin`},
+	{"ORIGINS", "=b:1", `"" is not a name for an origin`},
+	{"ORIGINS", "default=b:1", `"default" is the name of the origin in TENDER_ORIGIN`},
+	{"ORIGINS", "w=b:1;w=c:1", `the name "w" comes twice`},
+	{"ORIGINS", "w=b:1;", "empty item in the list"},
+	{"ORIGINS", "w=", `origin "w": empty item in the list`},
+	{"ORIGINS", "w=b", `origin "w": "b" is not host:port`},
+	{"ORIGINS", "w=b:1,file:///c", `origin "w": a file origin stands alone`},
+	{"ROUTES", "cds", `"cds" does not end in =name`},
+	{"ROUTES", "cds=default", `"cds=default" is for neither a type nor an authority`},
+	{"ROUTES", "type:cd=default", `"cd" is neither a short name nor a type URL`},
+	{"ROUTES", "type:=default", `"" is neither a short name nor a type URL`},
+	{"ROUTES", "type:cds=", `"" is not a name for an origin`},
+	{"ROUTES", "type:cds=default;type:" + typeCDS + "=default", `"type:` + typeCDS + `" has two routes`},
+	{"ROUTES", "authority:a=default;authority:a=default", `"authority:a" has two routes`},
+	{"ROUTES", "authority:=default", "the authority of a route is empty"},
+	{"ROUTES", "authority:%61=default", `the authority "%61" is spelled "a" in canonical form`},
+	{"ROUTES", "authority:a/b=default", `'/' in the authority "a/b"`},
+	{"ROUTES", "authority:%zz=default", `authority "%zz": invalid URL escape "%zz"`},
+	{"ROUTES", "type:cds=west", `"type:` + typeCDS + `" leads to "west", which TENDER_ORIGINS does not have`},
+	{"ORIGIN_PROTOCOL", "grpc", "not one of the words"},
 	{"LISTEN", "18000", `"18000" is not host:port`},
 	{"LISTEN", "tcp://:18000", "is not an address to listen on"},
 	{"LISTEN", ":18000,:18000", "comes twice"},
 	{"LISTEN", "unix:", "does not name a socket"},
 	{"LISTEN", ":http", `the port "http" is not a number from 0 to 65535`},
+	{"REST_LISTEN", "on", `"on" is not host:port`},
+	{"REST_LISTEN", "[::]:18001, :18000", `":18000" is in TENDER_LISTEN too`},
 	{"NODE_ID", "a\x1b[31mb", "cannot be printed"},
 	{"NODE_ID", "a\xffb", "not UTF-8"},
 	{"NODE_CLUSTER", strings.Repeat("a", 4097), "4097 bytes"},
@@ -218,6 +260,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"FULL_STATE_TYPES", "type.googleapis.com/", "is neither a short name nor a type URL"},
 	{"WILDCARD_TYPES", "/a.b", "is neither a short name nor a type URL"},
 	{"EDS_AFTER_CDS", "true", "not one of the words"},
+	{"LRS", "on", "not one of the words"},
+	{"DYNAMIC_PARAMETERS", "yes", "not one of the words"},
 	{"COLD_WAIT", "10", "not a duration"},
 	{"COLD_WAIT", "0s", "too short"},
 	{"MASS_DELETE_HOLD", "-10m", "too short"},
@@ -325,12 +369,12 @@ func TestUnknownVariables(t *testing.T) {
 // from typing mistakes, and that none of them exists already.
 func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
-		"ORIGINS", "ROUTES", "TLS_LISTEN", "REST_LISTEN", "ADMIN_LISTEN", "PROBE_LISTEN",
+		"TLS_LISTEN", "ADMIN_LISTEN", "PROBE_LISTEN",
 		"ORIGIN_TLS", "ORIGIN_TLS_CA", "ORIGIN_TLS_CERT", "ORIGIN_TLS_KEY", "ORIGIN_TLS_SERVER_NAME",
 		"ORIGIN_TOKEN_FILE", "ORIGIN_HEADERS", "ORIGIN_EAST_TLS_CA", "ORIGIN_EAST_TOKEN_FILE", "ORIGIN_PROXY",
 		"TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "TLS_MIN", "SECRETS", "AUTHZ",
 		"SNAPSHOT_DIR", "MAX_SNAPSHOT_AGE", "SNAPSHOT_SENSITIVE",
-		"ORIGIN_PROTOCOL", "LRS", "DYNAMIC_PARAMETERS", "DEBUG",
+		"DEBUG",
 	} {
 		_, err := LoadConfig([]string{prefix + name + "=x"})
 		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {

@@ -2,7 +2,9 @@ package relay
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -10,17 +12,29 @@ import (
 // and this version does not have, in regular expressions over the name without
 // prefix. A relay that ignored them would be less safe than its operator thinks.
 var planned = regexp.MustCompile(`^(` + strings.Join([]string{
-	`ORIGINS`, `ROUTES`, `ORIGIN_PROTOCOL`, `ORIGIN_PROXY`, `ORIGIN_TOKEN_FILE`, `ORIGIN_HEADERS`, `ORIGIN_TLS(_CA|_CERT|_KEY|_SERVER_NAME)?`,
+	`ORIGIN_PROXY`, `ORIGIN_TOKEN_FILE`, `ORIGIN_HEADERS`, `ORIGIN_TLS(_CA|_CERT|_KEY|_SERVER_NAME)?`,
 	`ORIGIN_[A-Z0-9_]+_(TLS(_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)`,
-	`(TLS|REST|ADMIN|PROBE)_LISTEN`, `TLS_(CERT|KEY|CLIENT_CA|MIN)`, `SECRETS`, `AUTHZ`,
+	`(TLS|ADMIN|PROBE)_LISTEN`, `TLS_(CERT|KEY|CLIENT_CA|MIN)`, `SECRETS`, `AUTHZ`,
 	`SNAPSHOT_DIR`, `MAX_SNAPSHOT_AGE`, `SNAPSHOT_SENSITIVE`,
-	`LRS`, `DYNAMIC_PARAMETERS`, `DEBUG`,
+	`DEBUG`,
 }, "|") + `)$`)
 
 // kubernetes are the names that Kubernetes sets in every pod for a Service that
 // is called tender, or tender-x: they are not ours and are ignored.
 var kubernetes = regexp.MustCompile(
 	`^([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// explainUnknowns returns an error for each name in env that is not in the table,
+// in alphabetical order.
+func explainUnknowns(env map[string]string) (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		known := slices.ContainsFunc(variables, func(v spec) bool { return v.name == name })
+		if err := explainUnknown(name); !known && err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
 
 // explainUnknown returns the error for a variable that is not in the table, or
 // nil for one that Kubernetes set. It leaves the value out: that is not what is

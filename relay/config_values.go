@@ -111,7 +111,7 @@ func (m *Metadata) UnmarshalText(text []byte) error {
 // The words that several rows of the table share.
 const (
 	groupByNone    = "none"
-	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version`, `locality.region`, `locality.zone`, `locality.sub_zone`"
+	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, `locality.zone`, `locality.sub_zone`"
 	allowedTypes   = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
 )
 
@@ -121,11 +121,11 @@ var groupFields = []string{
 	"locality.region", "locality.zone", "locality.sub_zone",
 }
 
-// list splits at commas and trims. An empty item is an error, and so is an item
-// that comes twice.
-func list(raw string, check func(item string) (string, error)) (string, error) {
+// list splits at a separator and trims. An empty item is an error, and so is an
+// item that comes twice.
+func list(raw, separator string, check func(item string) (string, error)) (string, error) {
 	var items []string
-	for item := range strings.SplitSeq(raw, ",") {
+	for item := range strings.SplitSeq(raw, separator) {
 		item = strings.TrimSpace(item)
 		if item == "" {
 			return "", errors.New("empty item in the list")
@@ -139,13 +139,13 @@ func list(raw string, check func(item string) (string, error)) (string, error) {
 		}
 		items = append(items, normal)
 	}
-	return strings.Join(items, ","), nil
+	return strings.Join(items, separator), nil
 }
 
 // parseOrigin reads TENDER_ORIGIN.
 func parseOrigin(raw string) (string, error) {
 	files, targets := 0, 0
-	value, err := list(raw, func(item string) (string, error) {
+	value, err := list(raw, ",", func(item string) (string, error) {
 		targets++
 		if strings.HasPrefix(item, "file:") {
 			files++
@@ -234,7 +234,7 @@ func notInHost(r rune) bool {
 
 // parseListen reads TENDER_LISTEN. Port 0 means any free port.
 func parseListen(raw string) (string, error) {
-	return list(raw, func(item string) (string, error) {
+	return list(raw, ",", func(item string) (string, error) {
 		if rest, ok := strings.CutPrefix(item, "unix:"); ok {
 			return item, checkSocket(item, rest)
 		}
@@ -278,7 +278,7 @@ func parseGroupBy(raw string) (string, error) {
 	if raw == groupByNone {
 		return "", nil
 	}
-	return list(raw, func(item string) (string, error) {
+	return list(raw, ",", func(item string) (string, error) {
 		if item == groupByNone {
 			return "", errors.New("none stands alone")
 		}
@@ -300,15 +300,26 @@ var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][
 
 // parseTypes reads a list of types; it returns type URLs.
 func parseTypes(raw string) (string, error) {
-	return list(raw, func(item string) (string, error) {
-		if url, ok := schema.TypeURLFor(item); ok {
-			return url, nil
-		}
-		if !typeURL.MatchString(item) {
-			return "", fmt.Errorf("%s is neither a short name nor a type URL", quote(item))
-		}
-		return item, nil
-	})
+	return list(raw, ",", parseType)
+}
+
+// parseType reads a short name or a type URL; it returns the type URL.
+func parseType(item string) (string, error) {
+	if url, ok := schema.TypeURLFor(item); ok {
+		return url, nil
+	}
+	if !typeURL.MatchString(item) {
+		return "", fmt.Errorf("%s is neither a short name nor a type URL", quote(item))
+	}
+	return item, nil
+}
+
+// parseListenOrOff reads TENDER_REST_LISTEN. It returns nothing for off.
+func parseListenOrOff(raw string) (string, error) {
+	if strings.EqualFold(raw, "off") {
+		return "", nil
+	}
+	return parseListen(raw)
 }
 
 // parseSwitch reads on or off into what the decoder of bool reads.

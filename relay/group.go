@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
 )
 
 // Client features of the relay itself (B.31).
@@ -31,29 +33,49 @@ var contentFeatures = []string{"envoy.config.require-any-fields-contain-struct",
 // groups sorts nodes into groups, and keeps a view for each (B.4). Its methods may
 // be called from any goroutine.
 type groups struct {
-	cfg    Config
-	own    *corepb.Node // what the relay says of itself
-	origin origin
-	log    *slog.Logger
-	cached cache.Config
+	cfg     Config
+	own     *corepb.Node // what the relay says of itself
+	origins origins
+	router  *router
+	log     *slog.Logger
+	cached  cache.Config
 
 	views   sync.WaitGroup
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
+	refusing atomic.Bool // that groups are refused was logged, since one was last removed
+
 	mu     sync.Mutex
 	byKey  map[string]*group
+	shared map[sharedKey]*sharedView
 	closed bool // wait was called
+}
+
+// A sharedView is what an origin says of names that mean the same to every node, if
+// only the node's features change what it must generate (R130, R143).
+type sharedView struct {
+	key    sharedKey
+	view   *cache.View
+	stop   context.CancelFunc
+	groups int // that take part, guarded by groups.mu
+}
+
+type sharedKey struct {
+	origin   int
+	features string
 }
 
 // A group is the nodes that the origin tells the same.
 type group struct {
-	key  string
-	view *cache.View
-	stop context.CancelFunc
+	key    string
+	view   *cache.View
+	stop   context.CancelFunc
+	shares []*sharedView
 
 	// Guarded by groups.mu.
 	streams int
+	left    time.Time   // when the last stream did
 	idle    *time.Timer // ends the group once its view has given up everything
 	first   traits      // of the first node
 	warned  bool        // that the nodes differ
@@ -62,15 +84,17 @@ type group struct {
 // traits are what an origin may look at in a node beside the group's key.
 type traits struct{ idPrefix, cluster, locality, metadata string }
 
-func newGroups(cfg Config, version string, o origin, log *slog.Logger) *groups {
+func newGroups(cfg Config, version string, all origins, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
 		own:     ownNode(cfg, version),
-		origin:  o,
+		origins: all,
+		router:  newRouter(cfg),
 		log:     log,
 		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
 		started: make(chan struct{}),
 		byKey:   make(map[string]*group),
+		shared:  make(map[sharedKey]*sharedView),
 	}
 	if cfg.VersionSource == VersionsOfOrigin {
 		g.cached.VersionSource = cache.FromOrigin
@@ -95,16 +119,35 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	<-g.started
-	key, upstream := g.sort(n)
+	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
+	gr, differ, err := g.enter(key, upstream, n)
+	if err != nil {
+		if status.Code(err) == codes.ResourceExhausted && !g.refusing.Swap(true) {
+			g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
+				slog.String("group", key), slog.String("node", n.GetId()))
+		}
+		return downstream.Group{}, err
+	}
+	if len(differ) > 0 {
+		g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
+			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
+			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
+	}
+	return downstream.Group{View: gr.view, Key: key, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+}
+
+// enter counts a stream of n into its group, which it makes if there is none. The
+// first time that n differs from the group's first node, it says in what.
+func (g *groups) enter(key string, upstream, n *corepb.Node) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return downstream.Group{}, status.Error(codes.Unavailable, "the relay has stopped")
+		return nil, nil, status.Error(codes.Unavailable, "the relay has stopped")
 	}
-	gr := g.byKey[key]
+	gr = g.byKey[key]
 	if gr == nil {
 		if len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {
-			return downstream.Group{}, status.Errorf(codes.ResourceExhausted,
+			return nil, nil, status.Errorf(codes.ResourceExhausted,
 				"node group %q is one too many: at most %d groups are kept (TENDER_MAX_GROUPS); TENDER_NODE_GROUP_BY decides what makes a group",
 				key, g.cfg.MaxGroups)
 		}
@@ -115,19 +158,57 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 		gr.idle.Stop()
 		gr.idle = nil
 	}
-	g.compare(gr, n)
-	return downstream.Group{View: gr.view, Key: key, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+	return gr, gr.compare(n), nil
 }
 
-func (g *groups) add(key string, upstream, first *corepb.Node) *group {
-	view, w := cache.New(g.cached)
+func (g *groups) add(key string, presented, first *corepb.Node) *group {
+	cfg := g.cached
+	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
+	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
 	gr := &group{key: key, view: view, stop: stop, first: traitsOf(first)}
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
-	// Awaited by wait.
-	g.views.Go(func() { g.origin.mirror(ctx, upstream, w, log) })
+	for i, o := range g.origins {
+		own, common := writers[i], writers[g.router.shared(i)]
+		s := g.share(i, presented.GetClientFeatures())
+		gr.shares = append(gr.shares, s)
+		// Awaited by wait.
+		g.views.Go(func() { o.mirror(ctx, presented, own, log) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
+	}
 	return gr
+}
+
+// share returns the view of the names of an origin that all groups share that have
+// the same content-affecting features.
+func (g *groups) share(origin int, features []string) *sharedView {
+	node := proto.CloneOf(g.own)
+	node.ClientFeatures = features
+	key := sharedKey{origin, strings.Join(features, ",")}
+	s := g.shared[key]
+	if s == nil {
+		cfg := g.cached
+		cfg.Sources, cfg.Route = 2, namesOnly
+		view, writers := cache.NewRouted(cfg)
+		ctx, stop := context.WithCancel(g.ctx)
+		s = &sharedView{key: key, view: view, stop: stop}
+		g.shared[key] = s
+		o, log := g.origins[origin], g.log.With(slog.String("group", "xdstp"))
+		// Awaited by wait.
+		g.views.Go(func() { o.mirror(ctx, node, writers[0], log) })
+	}
+	s.groups++
+	return s
+}
+
+// namesOnly routes what a shared view holds: names and collections have its one
+// origin; the members of types belong to node groups, and so to nobody.
+func namesOnly(_, name string) int {
+	if name == "" {
+		return 1
+	}
+	return 0
 }
 
 // leave counts a stream out. A group without streams is kept for as long as its
@@ -138,6 +219,7 @@ func (g *groups) leave(gr *group) {
 	if gr.streams--; gr.streams > 0 {
 		return
 	}
+	gr.left = time.Now()
 	gr.idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -150,32 +232,45 @@ func (g *groups) leave(gr *group) {
 func (g *groups) remove(gr *group) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
+		g.refusing.Store(false)
 	}
 	gr.stop()
-}
-
-// evict removes a group without streams and reports whether there was one.
-func (g *groups) evict() bool {
-	for _, gr := range g.byKey {
-		if gr.streams == 0 {
-			if gr.idle != nil {
-				gr.idle.Stop()
-			}
-			g.remove(gr)
-			return true
+	for _, s := range gr.shares {
+		if s.groups--; s.groups == 0 {
+			delete(g.shared, s.key)
+			s.stop()
 		}
 	}
-	return false
+	gr.shares = nil
 }
 
-// compare warns, once for a group, when its nodes differ in what an origin may
-// look at: the origin sees only the node that the relay presents.
-func (g *groups) compare(gr *group, n *corepb.Node) {
+// evict removes the group that has been without streams for longest, and reports
+// whether there was one.
+func (g *groups) evict() bool {
+	var oldest *group
+	for _, gr := range g.byKey {
+		if gr.streams == 0 && (oldest == nil || gr.left.Before(oldest.left)) {
+			oldest = gr
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	if oldest.idle != nil {
+		oldest.idle.Stop()
+	}
+	g.remove(oldest)
+	return true
+}
+
+// compare returns, once for a group, in which fields that an origin may look at a
+// node differs from the group's first: the origin sees only the node that the
+// relay presents.
+func (gr *group) compare(n *corepb.Node) (differ []string) {
 	if gr.warned {
-		return
+		return nil
 	}
 	t := traitsOf(n)
-	var differ []string
 	for _, f := range []struct{ name, a, b string }{
 		{"id", gr.first.idPrefix, t.idPrefix},
 		{"cluster", gr.first.cluster, t.cluster},
@@ -186,13 +281,8 @@ func (g *groups) compare(gr *group, n *corepb.Node) {
 			differ = append(differ, f.name)
 		}
 	}
-	if len(differ) == 0 {
-		return
-	}
-	gr.warned = true
-	g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
-		"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
-		slog.String("group", gr.key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
+	gr.warned = len(differ) > 0
+	return differ
 }
 
 func traitsOf(n *corepb.Node) traits {
@@ -223,12 +313,19 @@ func ownNode(cfg Config, version string) *corepb.Node {
 	return n
 }
 
-// sort returns the key of a node's group, and the node that the origin is shown
-// for it: the fields of the key, and for the rest the relay's own (B.4).
-func (g *groups) sort(n *corepb.Node) (key string, upstream *corepb.Node) {
-	upstream = proto.CloneOf(g.own)
+// Group returns what a relay of this configuration and version makes of a client's
+// node: the key of the node's group, and the node that the origin is shown for
+// it (B.4). Clients share a view if their keys are equal, and then the origin is
+// shown the same.
+func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
+	return sortNode(n, ownNode(c, version), c.NodeGroupBy)
+}
+
+// sortNode returns the key of a node's group, and the relay's own node, which it is
+// given as upstream, with those fields of the client's that are in the key.
+func sortNode(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 	var parts []string
-	for _, field := range g.cfg.NodeGroupBy {
+	for _, field := range groupBy {
 		parts = append(parts, field+"="+copyField(upstream, n, field))
 	}
 	for _, f := range contentFeatures {
@@ -270,8 +367,11 @@ func copyField(to, from *corepb.Node, field string) string {
 	if to.Metadata == nil {
 		to.Metadata = &structpb.Struct{}
 	}
+	// Made anew, so that nothing comes along that is not in the key.
+	value := v.AsInterface()
+	v, _ = structpb.NewValue(value) // all that AsInterface returns is one
 	put(to.Metadata, path, v)
-	return jsonOf(v.AsInterface())
+	return jsonOf(value)
 }
 
 // keyText returns a value as it stands in a key: quoted where one value could be
@@ -287,10 +387,12 @@ func keyText(value string) string {
 // copyMajorVersion copies the major version of the client's software: minor ones
 // would make a group for each release.
 func copyMajorVersion(to, from *corepb.Node) string {
-	if build := proto.CloneOf(from.GetUserAgentBuildVersion()); build.GetVersion() != nil {
-		build.Version.MinorNumber, build.Version.Patch, build.Metadata = 0, 0, nil
+	if v := proto.CloneOf(from.GetUserAgentBuildVersion().GetVersion()); v != nil {
+		v.MinorNumber, v.Patch = 0, 0
+		v.ProtoReflect().SetUnknown(nil) // which is not in the key
+		build := &corepb.BuildVersion{Version: v}
 		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
-		return strconv.FormatUint(uint64(build.GetVersion().GetMajorNumber()), 10)
+		return strconv.FormatUint(uint64(v.GetMajorNumber()), 10)
 	}
 	major, _, _ := strings.Cut(strings.TrimPrefix(from.GetUserAgentVersion(), "v"), ".")
 	to.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: major}

@@ -21,6 +21,7 @@ type running struct {
 	dial   []grpc.DialOption
 	target string
 	memory bool
+	rest   func(context.Context) (net.Conn, error) // dials the address of polls
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -46,7 +47,9 @@ func startAt(t testing.TB, target string, dial []grpc.DialOption, inMemory bool,
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
-		opts.Listeners, opts.DialOptions = []net.Listener{l}, dial
+		rest := newPipeListener()
+		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, dial
+		r.rest = rest.dial
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
@@ -54,12 +57,15 @@ func startAt(t testing.TB, target string, dial []grpc.DialOption, inMemory bool,
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Origin = []string{target}
+	cfg.Origin, cfg.RESTListen = []string{target}, []string{"127.0.0.1:0"}
 	if r.Relay, err = relay.New(cfg, opts); err != nil {
 		t.Fatal(err)
 	}
 	if !inMemory {
 		r.target = r.Addrs()[0].String()
+		r.rest = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", r.RESTAddrs()[0].String())
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel

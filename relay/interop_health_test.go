@@ -5,8 +5,10 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -50,7 +52,63 @@ func TestInterop_Health(t *testing.T) {
 	expect(healthpb.HealthCheckResponse_NOT_SERVING) // the next after SERVING: the death was none
 }
 
-// TestInterop_Reflection: tools find the discovery service by reflection.
+// interopServices are the services that tools and probes find.
+var interopServices = []string{
+	"grpc.health.v1.Health",
+	"envoy.service.discovery.v3.AggregatedDiscoveryService",
+	"envoy.service.cluster.v3.ClusterDiscoveryService",
+	"envoy.service.endpoint.v3.EndpointDiscoveryService",
+	"envoy.service.endpoint.v3.LocalityEndpointDiscoveryService",
+	"envoy.service.secret.v3.SecretDiscoveryService",
+	"envoy.service.extension.v3.ExtensionConfigDiscoveryService",
+	"envoy.service.runtime.v3.RuntimeDiscoveryService",
+	"envoy.service.listener.v3.ListenerDiscoveryService",
+	"envoy.service.route.v3.ScopedRoutesDiscoveryService",
+	"envoy.service.route.v3.RouteDiscoveryService",
+	"envoy.service.route.v3.VirtualHostDiscoveryService",
+}
+
+// TestInterop_HealthOfEachService: probes may name any service, and are told the
+// same of it as of the whole; of what is not there they are told so.
+func TestInterop_HealthOfEachService(t *testing.T) {
+	interopLeaks(t)
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Stop()
+	r, _ := interopStart(t, o.Target(), "", nil)
+	client := healthpb.NewHealthClient(r.conn())
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	watch, err := client.Watch(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{
+		healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING,
+	} {
+		if want == healthpb.HealthCheckResponse_SERVING {
+			o.Restart()
+		}
+		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
+			t.Fatalf("health: %v, error %v, want %v", got, err, want)
+		}
+		for _, service := range interopServices {
+			each, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: service})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for got := (*healthpb.HealthCheckResponse)(nil); got.GetStatus() != want; {
+				if got, err = each.Recv(); err != nil {
+					t.Fatalf("health of %s: %v, want %v", service, err, want)
+				}
+			}
+		}
+	}
+	if got, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: "envoy.api.v2.ClusterDiscoveryService"}); status.Code(err) != codes.NotFound {
+		t.Errorf("health of a service that is not there: %v, error %v, want %v", got, err, codes.NotFound)
+	}
+}
+
+// TestInterop_Reflection: tools find the discovery services by reflection.
 func TestInterop_Reflection(t *testing.T) {
 	interopLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -78,7 +136,7 @@ func TestInterop_Reflection(t *testing.T) {
 	}).GetListServicesResponse().GetService() {
 		listed[s.GetName()] = true
 	}
-	for _, want := range []string{"envoy.service.discovery.v3.AggregatedDiscoveryService", "grpc.health.v1.Health"} {
+	for _, want := range interopServices {
 		if !listed[want] {
 			t.Errorf("reflection lists %v, want %s among them", listed, want)
 		}

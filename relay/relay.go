@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
+	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
@@ -24,10 +23,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
-	"github.com/xdstender/tender/upstream"
 )
 
 // Options are what a relay needs that is not configuration.
@@ -41,30 +38,23 @@ type Options struct {
 	// DialOptions are added to those that connect to the origin.
 	DialOptions []grpc.DialOption
 
-	// Listeners are served instead of the addresses of the configuration.
-	Listeners []net.Listener
+	// Listeners and RESTListeners are served instead of the addresses of the
+	// configuration.
+	Listeners, RESTListeners []net.Listener
 }
 
-// A Relay serves one origin to many clients.
+// A Relay serves one origin, or several, to many clients.
 type Relay struct {
-	cfg       Config
-	log       *slog.Logger
-	origin    origin
-	groups    *groups
-	server    *downstream.Server
-	grpc      *grpc.Server
-	health    *health.Server
-	listeners []net.Listener
-}
-
-// An origin keeps views like itself.
-type origin interface {
-	// mirror keeps the view of w like the origin until ctx ends. The node is whom
-	// the origin takes the relay for.
-	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger)
-	// ready waits until the origin can be reached, or ctx ends.
-	ready(ctx context.Context)
-	close() error
+	cfg           Config
+	log           *slog.Logger
+	origins       origins
+	groups        *groups
+	server        *downstream.Server
+	grpc          *grpc.Server
+	rest          *http.Server
+	health        *health.Server
+	listeners     []net.Listener
+	restListeners []net.Listener
 }
 
 // New returns a relay that listens already and serves once it runs. Errors: no
@@ -73,22 +63,22 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
 	}
-	r := &Relay{cfg: cfg, log: opts.Logger, listeners: opts.Listeners}
+	r := &Relay{cfg: cfg, log: opts.Logger, listeners: opts.Listeners, restListeners: opts.RESTListeners}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if r.origin, err = openOrigin(cfg, opts, r.log); err != nil {
+	if r.origins, err = openOrigins(cfg, opts, r.log); err != nil {
 		return nil, err
 	}
-	r.groups = newGroups(cfg, opts.Version, r.origin, r.log)
+	r.groups = newGroups(cfg, opts.Version, r.origins, r.log)
 	if err := r.serve(); err != nil {
-		return nil, errors.Join(err, r.origin.close())
+		return nil, errors.Join(err, r.origins.close())
 	}
 	return r, nil
 }
 
-// serve makes the gRPC server and opens its addresses.
+// serve makes the servers and opens their addresses.
 func (r *Relay) serve() (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
@@ -105,6 +95,7 @@ func (r *Relay) serve() (err error) {
 		FullStateTypes:      r.cfg.FullStateTypes,
 		WildcardTypes:       r.cfg.WildcardTypes,
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
+		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
 		Logger:              r.log,
 	})
@@ -114,21 +105,25 @@ func (r *Relay) serve() (err error) {
 	r.grpc = NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection)
 	r.server.Register(r.grpc)
 	r.health = health.NewServer()
-	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	healthpb.RegisterHealthServer(r.grpc, r.health)
 	reflection.Register(r.grpc)
-	if len(r.listeners) > 0 {
-		return nil
-	}
-	for _, address := range r.cfg.Listen {
-		l, err := listen(address)
-		if err != nil {
-			for _, open := range r.listeners {
-				err = errors.Join(err, open.Close())
-			}
+	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
+	return r.listen()
+}
+
+// listen opens the addresses of the configuration, all or none, where no listeners
+// were given.
+func (r *Relay) listen() (err error) {
+	if len(r.listeners) == 0 {
+		if r.listeners, err = listenAll(r.cfg.Listen); err != nil {
 			return err
 		}
-		r.listeners = append(r.listeners, l)
+	}
+	if len(r.restListeners) == 0 {
+		if r.restListeners, err = listenAll(r.cfg.RESTListen); err != nil {
+			return errors.Join(fmt.Errorf("TENDER_REST_LISTEN: %w", err), closeAll(r.listeners))
+		}
 	}
 	return nil
 }
@@ -161,6 +156,25 @@ func identifier(nodeID string) string {
 	return nodeID + "#" + hex.EncodeToString(b[:])
 }
 
+// listenAll opens all addresses, or none.
+func listenAll(addresses []string) (listeners []net.Listener, err error) {
+	for _, address := range addresses {
+		l, err := listen(address)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(listeners))
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+func closeAll(listeners []net.Listener) (err error) {
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
 // listen opens a TCP address, or unix:/path.
 func listen(address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix:")
@@ -182,16 +196,18 @@ func listen(address string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// Addrs returns the addresses that the relay listens on.
-func (r *Relay) Addrs() []net.Addr {
-	addrs := make([]net.Addr, len(r.listeners))
-	for i, l := range r.listeners {
+// Addrs returns the addresses that the relay listens on for streams.
+func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners) }
+
+func addrs(listeners []net.Listener) []net.Addr {
+	addrs := make([]net.Addr, len(listeners))
+	for i, l := range listeners {
 		addrs[i] = l.Addr()
 	}
 	return addrs
 }
 
-// Streams returns the number of clients' streams.
+// Streams returns the number of clients' streams, held polls included.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
 // Run serves until ctx ends, then lets the clients go: those that were served
@@ -207,29 +223,34 @@ func (r *Relay) Run(ctx context.Context) error {
 	for _, l := range r.listeners {
 		serving.Go(func() error { return r.grpc.Serve(l) }) // until the server stops
 	}
+	for _, l := range r.restListeners {
+		serving.Go(func() error { return r.serveREST(l) })
+	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	<-failed.Done()
 	r.drain()
 	err := serving.Wait()
 	stop()
 	r.groups.wait()
-	return errors.Join(err, r.origin.close())
+	return errors.Join(err, r.origins.close())
 }
 
-// readiness reports the relay as serving once the origin was reached. Nothing but
+// readiness reports the relay as serving once the origin of TENDER_ORIGIN was reached. Nothing but
 // a drain unsets that: a lost origin must not empty a tier that can serve (B.8).
 func (r *Relay) readiness(ctx context.Context) {
-	r.origin.ready(ctx)
+	r.origins[0].ready(ctx)
 	if ctx.Err() == nil {
 		r.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
 }
 
-// setHealth answers for the server as a whole, and for the service that probes may
-// name.
+// setHealth answers for the server as a whole, and for each service that probes may
+// name: all that are registered.
 func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	r.health.SetServingStatus("", status)
-	r.health.SetServingStatus(discoverypb.AggregatedDiscoveryService_ServiceDesc.ServiceName, status)
+	for service := range r.grpc.GetServiceInfo() {
+		r.health.SetServingStatus(service, status)
+	}
 }
 
 // lastCalls is how long calls that are not xDS streams, such as health watches,
@@ -240,70 +261,13 @@ const lastCalls = time.Second
 // clients would open the next stream on the same one, then the streams end.
 func (r *Relay) drain() {
 	r.health.Shutdown()
-	hard := time.AfterFunc(r.cfg.Drain, r.grpc.Stop)
+	hard := time.AfterFunc(r.cfg.Drain, r.stop)
 	defer hard.Stop()
-	stopped := make(chan struct{})
-	go func() { // awaited below
-		defer close(stopped)
-		r.grpc.GracefulStop()
-	}()
+	var stopped sync.WaitGroup
+	stopped.Go(r.grpc.GracefulStop)
+	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends what it waits for
 	r.server.Drain()
-	soft := time.AfterFunc(lastCalls, r.grpc.Stop)
+	soft := time.AfterFunc(lastCalls, r.stop)
 	defer soft.Stop()
-	<-stopped
+	stopped.Wait()
 }
-
-// openOrigin returns the origin that the configuration names.
-func openOrigin(cfg Config, opts Options, log *slog.Logger) (origin, error) {
-	if dir, ok := strings.CutPrefix(cfg.Origin[0], "file://"); ok {
-		dir, err := url.PathUnescape(dir)
-		if err != nil {
-			return nil, fmt.Errorf("TENDER_ORIGIN=%q: %w", cfg.Origin[0], err)
-		}
-		files, err := upstream.OpenFiles(upstream.FilesConfig{Dir: dir, MassDeleteHold: cfg.MassDeleteHold, Logger: log})
-		if err != nil {
-			return nil, fmt.Errorf("TENDER_ORIGIN=%q: %w", cfg.Origin[0], err)
-		}
-		return filesOrigin{files}, nil
-	}
-	session, err := upstream.New(upstream.Config{
-		Targets:          cfg.Origin,
-		DialOptions:      opts.DialOptions,
-		Keepalive:        cfg.OriginKeepalive,
-		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
-		FullResync:       cfg.Resync == ResyncFull,
-		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
-		Linger:           cfg.Linger,
-		WildcardLinger:   cfg.WildcardLinger,
-		MaxLingering:     cfg.MaxLingering,
-		MassDeleteHold:   cfg.MassDeleteHold,
-		Prewarm:          cfg.Prewarm,
-		Logger:           log,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("TENDER_ORIGIN: %w", err)
-	}
-	return sessionOrigin{session}, nil
-}
-
-// sessionOrigin is a control plane.
-type sessionOrigin struct{ *upstream.Session }
-
-func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
-	o.Mirror(ctx, node, w, log)
-}
-
-func (o sessionOrigin) ready(ctx context.Context) { o.WaitConnected(ctx) }
-
-func (o sessionOrigin) close() error { return o.Close() }
-
-// filesOrigin is a directory. It tells all nodes the same.
-type filesOrigin struct{ *upstream.Files }
-
-func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger) {
-	o.Mirror(ctx, w)
-}
-
-func (o filesOrigin) ready(context.Context) {}
-
-func (o filesOrigin) close() error { return nil }

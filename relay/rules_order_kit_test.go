@@ -21,7 +21,7 @@ import (
 var orderTypes = map[string]string{
 	"cds":  relaytest.ClusterType,
 	"eds":  relaytest.EndpointType,
-	"leds": "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint",
+	"leds": relaytest.LocalityEndpointType,
 	"sds":  relaytest.SecretType,
 	"ecds": relaytest.ExtensionConfigType,
 	"rtds": relaytest.RuntimeType,

@@ -33,7 +33,7 @@ func TestB17_Types(t *testing.T) {
 		{relaytest.SecretType, false, false, true},
 		{relaytest.RuntimeType, false, false, true},
 		{relaytest.ExtensionConfigType, false, false, true},
-		{"type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint", false, false, false},
+		{relaytest.LocalityEndpointType, false, false, false},
 	}
 	var types []string
 	for _, test := range tests {

@@ -25,10 +25,12 @@ import (
 //
 //	> relay TENDER_ACK_WAIT=1s        (first, if at all)
 //	> envoy connects, delta           (or sotw; "grpc" begins the names of gRPC clients)
+//	> envoy/eds/2 connects, delta     (a stream of one type of the same Envoy)
 //	> origin cds web@1, eds -web      (a revision appears, a resource goes; all at once)
 //	> origin stops, starts, or is silent on missing names
 //	> envoy subscribes cds a b        (no names: the legacy wildcard)
 //	> envoy acks cds                  (also: eds …; nacks)
+//	> envoy closes its stream
 //	> wait 5s
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/transcripts/*.txt")
@@ -146,21 +148,30 @@ func (p *player) client(name string, does []string) {
 	}
 	switch does[0] {
 	case "connects,":
-		opts := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(name)}
-		if does[1] == "delta" {
-			opts.Variant = relaytest.Delta
-		}
-		if strings.HasPrefix(name, "grpc") {
-			opts.Node = relaytest.GRPCNode(name)
-		}
-		p.clients[name], p.names = p.w.dial(opts), append(p.names, name)
+		p.clients[name], p.names = p.w.dial(playerOptions(name, does[1])), append(p.names, name)
 	case "subscribes":
 		c.subscribe(does[1], strings.Join(does[2:], " "))
 	case "acks":
 		c.ack(does[1:]...)
 	case "nacks":
 		c.nack(does[1])
+	case "closes":
+		c.Close()
 	default:
 		p.w.t.Fatalf("%s %q: not understood", name, does)
 	}
+}
+
+// playerOptions returns how the client of a name connects.
+func playerOptions(name, variant string) relaytest.ClientOptions {
+	id, stream, _ := strings.Cut(name, "/")
+	short, _, _ := strings.Cut(stream, "/")
+	opts := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: orderTypes[short]}
+	if variant == "delta" {
+		opts.Variant = relaytest.Delta
+	}
+	if strings.HasPrefix(id, "grpc") {
+		opts.Node = relaytest.GRPCNode(id)
+	}
+	return opts
 }

@@ -447,7 +447,7 @@ func TestFilesManyMirrors(t *testing.T) {
 		}
 		writeFiles(t, dir, "mesh.yaml", clusters(fmt.Sprintf("a=%d", i+1)))
 		mirrors[i].stop()
-		if mirrors[i].view.Head().Connected {
+		if mirrors[i].view.Head().First().Connected {
 			t.Errorf("mirror %d ended, and its view counts as connected", i)
 		}
 	}
@@ -829,8 +829,8 @@ func TestFileWrapperKeepsAll(t *testing.T) {
 			c := parseFile("a.yaml", []byte(text), [32]byte{})
 			ok(t, c.err)
 			r := c.types[wire.ClusterType][0]
-			if r.Name != "a" || r.Version != "1" || !r.HasTTL {
-				t.Errorf("name %q, version %q, TTL %v", r.Name, r.Version, r.HasTTL)
+			if r.Name != "a" || r.Version != "1" || r.TTL == 0 {
+				t.Errorf("name %q, version %q, TTL %v", r.Name, r.Version, r.TTL)
 			}
 			if n := bytes.Count(r.Field(), []byte("\x1a\x01a")); n != 1 {
 				t.Errorf("%d names in %x", n, r.Field())

@@ -17,12 +17,13 @@ type Local struct {
 	w       *cache.Writer
 	content map[string]map[string]*wire.Resource // by type URL and name
 	system  map[string]string                    // version, by type URL
+	globs   map[string]map[string]string         // collections that somebody follows, by type URL and glob
 }
 
 // NewLocal returns a local origin of an empty view.
 func NewLocal(w *cache.Writer) *Local {
 	w.SetConnected(true)
-	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string)}
+	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(map[string]map[string]string)}
 }
 
 // Demand returns a channel that receives when Answer has something to do.
@@ -60,13 +61,55 @@ func (l *Local) Update(u wire.Update) cache.Change {
 }
 
 func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
+	for i, r := range u.Resources {
+		if r.TTL > 0 { // it lives for as long as it is there
+			r = r.WithoutTTL()
+			u.Resources[i], set[r.Name] = r, r
+		}
+	}
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
-	l.w.Apply(cache.Named, u) // of which the view takes what somebody named
-	c := l.w.Apply(cache.Members, u)
-	l.w.SetPhase(u.TypeURL, cache.Confirmed)
+	c := l.w.Apply(cache.Named, u) // of which the view takes what somebody named
+	for glob, key := range l.globs[u.TypeURL] {
+		l.w.Apply(cache.Members, matching(u, glob, key))
+	}
+	if l.w.Owns(u.TypeURL) {
+		c = l.w.Apply(cache.Members, u)
+		l.w.SetPhase(u.TypeURL, cache.Confirmed)
+	}
 	return c
+}
+
+// matching returns the part of an update that a collection has of it.
+func matching(u wire.Update, glob, key string) wire.Update {
+	other := func(name string) bool {
+		of, ok := wire.GlobOf(name)
+		return !ok || of != glob
+	}
+	u.TypeURL = key
+	u.Resources = slices.DeleteFunc(slices.Clone(u.Resources), func(r *wire.Resource) bool { return other(r.Name) })
+	u.Removed = slices.DeleteFunc(slices.Clone(u.Removed), other)
+	return u
+}
+
+// follow says what a collection holds, or ceases to.
+func (l *Local) follow(d cache.Demand, typeURL, glob string) {
+	globs := l.globs[typeURL]
+	if !d.Wanted {
+		if l.w.ForgetMembers(d.TypeURL) {
+			delete(globs, glob)
+		}
+		return
+	}
+	if globs == nil {
+		globs = make(map[string]string)
+		l.globs[typeURL] = globs
+	}
+	globs[glob] = d.TypeURL
+	u := wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
+	l.w.Apply(cache.Members, matching(u, glob, d.TypeURL))
+	l.w.SetPhase(d.TypeURL, cache.Confirmed)
 }
 
 // Answer says to those who began to want something what there is.
@@ -74,7 +117,11 @@ func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
 	forget := make(map[string][]*cache.Name)
 	for _, d := range l.w.TakeDemand() {
+		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
 		switch {
+		case isCollection:
+			l.follow(d, typeURL, glob)
+			continue
 		case d.Name == nil:
 			l.w.SetPhase(d.TypeURL, cache.Confirmed)
 			continue

@@ -110,6 +110,9 @@ func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer
 		m.lines[r].retry.Reset()
 	}
 	for _, typeURL := range s.cfg.Prewarm {
+		if !w.Owns(typeURL) {
+			continue
+		}
 		sub := m.sub(typeURL)
 		sub.prewarm, sub.wildcard = true, main
 	}
@@ -172,22 +175,15 @@ func (m *mirror) inOrder() []*subscription {
 // demand takes over what clients began or ceased to want.
 func (m *mirror) demand(now time.Time) {
 	for _, d := range m.w.TakeDemand() {
-		s := m.sub(d.TypeURL)
+		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
+		s := m.sub(typeURL)
 		switch {
-		case d.Name == nil && d.Wanted:
-			s.wanted, s.until = true, time.Time{}
-			m.wantMembers(s, now)
+		case isCollection:
+			m.demandCollection(s, glob, d.Wanted, now)
 		case d.Name == nil:
-			s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
-		case d.Wanted:
-			m.linger.remove(d.Name)
-			m.wantName(s, d.Name)
+			m.demandMembers(s, d, now)
 		default:
-			size := 0
-			if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
-				size = e.Resource.Size()
-			}
-			m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
+			m.demandName(s, d, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {
@@ -196,6 +192,31 @@ func (m *mirror) demand(now time.Time) {
 	if m.batched >= namesPerRequest {
 		m.batchAt = now
 	}
+}
+
+func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
+	if !d.Wanted {
+		s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
+		return
+	}
+	s.wanted, s.until = true, time.Time{}
+	m.wantMembers(s, now)
+	if d.Again {
+		m.askMembersAgain(s, now)
+	}
+}
+
+func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
+	if d.Wanted {
+		m.linger.remove(d.Name)
+		m.wantName(s, d.Name, d.Again)
+		return
+	}
+	size := 0
+	if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
+		size = e.Resource.Size()
+	}
+	m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
 }
 
 func (m *mirror) wantMembers(s *subscription, now time.Time) {
@@ -213,8 +234,22 @@ func (m *mirror) wantMembers(s *subscription, now time.Time) {
 	}
 }
 
-func (m *mirror) wantName(s *subscription, n *cache.Name) {
+// askMembersAgain has the origin say all members once more: what it said was not to
+// be kept (R125).
+func (m *mirror) askMembersAgain(s *subscription, now time.Time) {
+	if l := &m.lines[s.wildcard]; l.open {
+		r := s.subscribeWildcard()
+		r.ResourceNamesSubscribe = []string{wire.Wildcard}
+		m.request(l, r, now)
+	}
+}
+
+func (m *mirror) wantName(s *subscription, n *cache.Name, again bool) {
 	if _, have := s.names[n]; have {
+		if again {
+			s.again = append(s.again, n)
+			m.batched++
+		}
 		return
 	}
 	assign(&s.named, s.wildcard)
@@ -230,12 +265,31 @@ func (m *mirror) request(l *line, r *discoverypb.DeltaDiscoveryRequest, now time
 	if l.role == main && !l.responded && !l.versions && !m.silent && l.silentAt.IsZero() {
 		l.silentAt = now.Add(silenceWait)
 	}
+	locate(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)
+	locate(&r.ResourceNamesUnsubscribe, &r.ResourceLocatorsUnsubscribe)
 	l.request(m.node, r)
+}
+
+// locate moves the names that have dynamic parameters to where these can be said
+// (R120).
+func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
+	plain := func(text string) bool { return wire.PlainName(text) == text }
+	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
+		return
+	}
+	for _, text := range *names {
+		if !plain(text) {
+			name, parameters := wire.SplitParameters(text)
+			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
+		}
+	}
+	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
 }
 
 // act does what it is time for, and returns when to look again.
 func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 	at := func(t time.Time) { next = earlier(next, t) }
+	at(m.w.Expire(now))
 	at(m.expire(now))
 	if !m.batchAt.IsZero() && !now.Before(m.batchAt) {
 		m.flush(now)
@@ -280,6 +334,7 @@ func (m *mirror) expire(now time.Time) (next time.Time) {
 		m.batchAt = now
 	}
 	for _, s := range m.subs {
+		next = earlier(next, m.expireCollections(s, now))
 		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
 			continue
 		}
@@ -304,7 +359,7 @@ func (m *mirror) expire(now time.Time) (next time.Time) {
 func (m *mirror) flush(now time.Time) {
 	m.batchAt, m.batched = time.Time{}, 0
 	for _, s := range m.inOrder() {
-		if len(s.added)+len(s.gone) == 0 {
+		if len(s.added)+len(s.again)+len(s.gone) == 0 {
 			continue
 		}
 		if l := &m.lines[s.named]; l.open {
@@ -314,8 +369,8 @@ func (m *mirror) flush(now time.Time) {
 			}
 			m.w.Asked(asked, now)
 		}
-		s.added, s.gone = nil, nil // a stream that opens later states all names
-		if len(s.names) == 0 {
+		s.added, s.again, s.gone = nil, nil, nil // a stream that opens later states all names
+		if len(s.names)+len(s.collections) == 0 {
 			s.named = nowhere
 		}
 	}
@@ -323,14 +378,23 @@ func (m *mirror) flush(now time.Time) {
 
 // learned publishes what the silence of the origin says about the members.
 func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
-	if s.wildcard == nowhere {
-		return time.Time{}
+	for glob, c := range s.collections {
+		next = earlier(next, m.learnedOf(cache.Collection(s.typeURL, glob), &c.learn, now))
 	}
-	known := m.w.View().Head().Type(s.typeURL).Phase
-	p, next := s.learn.phase(now, known)
+	if s.wildcard == nowhere {
+		return next
+	}
+	return earlier(next, m.learnedOf(s.typeURL, &s.learn, now))
+}
+
+func (m *mirror) learnedOf(key string, l *learning, now time.Time) (next time.Time) {
+	known := m.w.View().Head().Type(key).Phase
+	p, next := l.phase(now, known)
 	if p != known {
-		m.w.SetPhase(s.typeURL, p)
-		m.log.Debug("members known", slog.String("type_url", s.typeURL), slog.String("phase", p.String()))
+		m.w.SetPhase(key, p)
+		typeURL, glob, _ := cache.SplitCollection(key)
+		m.log.Debug("members known", slog.String("type_url", typeURL), slog.String("name", cmp.Or(glob, wire.Wildcard)),
+			slog.String("phase", p.String()))
 	}
 	return next
 }
@@ -462,6 +526,9 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		if s.wildcard == role {
 			s.learn = learning{} // the silence of a lost origin completes nothing
 		}
+		if s.named == role {
+			s.relearn()
+		}
 	}
 	m.logEnd(role, err, wait)
 	if role == auxiliary {
@@ -540,6 +607,7 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		m.ignores = m.ignores || trusted && !s.sweep.trusted
 	case s.named:
 		s.foreign[cache.Named].drop(u)
+		u = m.applyCollections(s, u, now)
 		c = m.w.Apply(cache.Named, u)
 	default:
 		return // subscribed to no longer (R096)
@@ -549,6 +617,10 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		m.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
 			"TENDER_DELTA_VERSIONS=content makes versions from content",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
+	}
+	if len(c.Ambiguous) > 0 {
+		m.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
+			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
 	}
 	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))

@@ -25,6 +25,7 @@ func TestB9_Rubbish(t *testing.T) {
 	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
 	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
 	bad := protowire.AppendString(protowire.AppendTag(nil, 2, protowire.BytesType), "\xff\xff\xff")
+	removed := protowire.AppendString(protowire.AppendTag(nil, 6, protowire.BytesType), "xdstp://a/t/b?c=1&c=2")
 	tests := []struct {
 		name  string
 		bytes []byte
@@ -36,6 +37,7 @@ func TestB9_Rubbish(t *testing.T) {
 		{"no type", protowire.AppendString(protowire.AppendTag(nil, 5, protowire.BytesType), "x"), true, 0},
 		{"bad resource without a nonce", append(typed[:len(typed):len(typed)], bad...), true, 0},
 		{"bad resource with a nonce", append(nonced[:len(nonced):len(nonced)], bad...), false, 1},
+		{"xdstp name that has no canonical form", append(nonced[:len(nonced):len(nonced)], removed...), false, 1},
 		{"good but without a nonce", typed, false, 0},
 	}
 	for _, tt := range tests {
@@ -76,7 +78,7 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.Freeze(true)
 		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
 		r.pass(10 * time.Minute)
-		if r.view.Head().Connected {
+		if r.view.Head().First().Connected {
 			t.Error("still connected after 10 minutes of nothing")
 		}
 		r.expect("members", r.members(clusters), "a@1")
@@ -118,7 +120,7 @@ func TestMirrorEnds(t *testing.T) {
 				if d := time.Since(since); d > 0 {
 					t.Errorf("took %v", d)
 				}
-				if r.view.Head().Connected {
+				if r.view.Head().First().Connected {
 					t.Error("the view is connected though nobody keeps it")
 				}
 				r.Freeze(false)
@@ -241,7 +243,7 @@ func TestR135_Unimplemented(t *testing.T) {
 		if n := r.log.count("Unimplemented") - before; n < 97 || n > 153 {
 			t.Errorf("%d attempts in an hour, want 120 ±25%%", n)
 		}
-		if r.view.Head().Connected {
+		if r.view.Head().First().Connected {
 			t.Error("connected to an origin that has no such service")
 		}
 	})

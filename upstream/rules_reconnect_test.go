@@ -104,7 +104,7 @@ func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
 		r.put(clusters, "a@2")
 		r.pass(soon)
 		r.expect("members", r.members(clusters), "a@2")
-		if !r.view.Head().Connected || r.State().Streams[0].Ended {
+		if !r.view.Head().First().Connected || r.State().Streams[0].Ended {
 			t.Error("the main stream was ended")
 		}
 	})

@@ -46,10 +46,13 @@ type subscription struct {
 	named role
 	names map[*cache.Name]struct{}
 	added []*cache.Name // not yet sent
+	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
 
 	learn learning // what is known of the members
 	sweep sweep    // what a resync has not seen again
+
+	collections map[string]*collection // by glob; they travel with the names
 
 	// foreign is what is held from another target, whose versions mean nothing to
 	// the one that is connected.
@@ -87,6 +90,9 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
+	for _, c := range s.collections {
+		c.foreign = namesIn(&h.Type(c.key).Members)
+	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -136,7 +142,7 @@ func (s *subscription) settle() {
 
 // wants reports whether the stream of that role has anything to carry.
 func (s *subscription) wants(r role) bool {
-	return s.wildcard == r || s.named == r && len(s.names) > 0 || s.sweep.asking(r)
+	return s.wildcard == r || s.named == r && len(s.names)+len(s.collections) > 0 || s.sweep.asking(r)
 }
 
 // restate returns the first requests of the type on a new stream: everything that
@@ -158,18 +164,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		}
 	}
 	if s.named == r {
-		for n := range s.names {
-			asked = append(asked, n)
-			names = append(names, n.String())
-			e := t.Named.Get(n)
-			if !e.Present() {
-				continue
-			}
-			if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
-				versions[e.Resource.Name] = e.Resource.OriginVersion
-			}
-		}
-		s.added, s.gone = nil, nil
+		names, asked = s.restateNames(h, versions)
 	}
 	names = append(names, s.sweep.askedOn(r)...)
 	if withVersions && fits(versions) {
@@ -181,6 +176,29 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	}
 	return reqs, asked
+}
+
+// restateNames returns all names and globs that are wanted, and adds to versions what is
+// held of them.
+func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
+	named := &h.Type(s.typeURL).Named
+	for n := range s.names {
+		asked = append(asked, n)
+		names = append(names, n.String())
+		e := named.Get(n)
+		if !e.Present() || e.Resource.Constraints != nil || wire.PlainName(n.String()) != n.String() {
+			continue // the version of a name cannot say of which variant it is
+		}
+		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
+			versions[e.Resource.Name] = e.Resource.OriginVersion
+		}
+	}
+	for glob, c := range s.collections {
+		names = append(names, glob)
+		c.restate(h, versions)
+	}
+	s.added, s.again, s.gone = nil, nil, nil
+	return names, asked
 }
 
 // maxVersionsBytes bounds what a request says of held versions: many servers take
@@ -214,14 +232,17 @@ func fits(versions map[string]string) bool {
 // changes returns the requests that bring an open stream up to date with what is
 // wanted, and the names that they ask for.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	for _, n := range s.added {
-		if _, wanted := s.names[n]; wanted {
-			asked = append(asked, n)
-		}
-	}
+	again := s.wantedOf(s.again)
+	asked = append(s.wantedOf(s.added), again...)
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
-	s.added, s.gone = nil, nil
+	s.added, s.again, s.gone = nil, nil, nil
+	for rest := texts(again); len(rest) > 0; {
+		// Not every origin answers twice for a name that is subscribed to (C07).
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesUnsubscribe, rest = cut(rest)
+		reqs = append(reqs, r)
+	}
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
@@ -231,6 +252,16 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 		reqs = append(reqs, r)
 	}
 	return reqs, asked
+}
+
+// wantedOf returns those of names that are wanted still.
+func (s *subscription) wantedOf(names []*cache.Name) (wanted []*cache.Name) {
+	for _, n := range names {
+		if _, ok := s.names[n]; ok {
+			wanted = append(wanted, n)
+		}
+	}
+	return wanted
 }
 
 func cut(names []string) (head, rest []string) {

@@ -48,7 +48,7 @@ func TestMarshalAllocations(t *testing.T) {
 // bodyOf returns a body of n resources of size bytes.
 func bodyOf(tb testing.TB, delta bool, n, size int) *wire.Body {
 	tb.Helper()
-	body := wire.NewSotWBody(acme, "7", false)
+	body := wire.NewSotWBody(acme, "7", wire.Bare)
 	if delta {
 		body = wire.NewDeltaBody(acme, "7")
 	}
@@ -57,7 +57,7 @@ func bodyOf(tb testing.TB, delta bool, n, size int) *wire.Body {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		body.Add(r)
+		body.Add(r, r.TTL)
 	}
 	return body
 }
@@ -70,7 +70,7 @@ func TestSharedPiecesStayAsTheyAre(t *testing.T) {
 		body := wire.NewDeltaBody(u.TypeURL, u.SystemVersion)
 		var fields []byte
 		for _, r := range u.Resources {
-			body.Add(r)
+			body.Add(r, r.TTL)
 			fields = append(fields, r.Field()...)
 		}
 		if joined {
@@ -262,7 +262,7 @@ func serveCodec(t *testing.T) *grpc.ClientConn {
 	u := decode(t, marshal(t, richUpdate()))
 	body := wire.NewDeltaBody(u.TypeURL, u.SystemVersion)
 	for _, r := range u.Resources {
-		body.Add(r)
+		body.Add(r, r.TTL)
 	}
 	for _, name := range u.Removed {
 		body.Remove(name)

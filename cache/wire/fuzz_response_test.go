@@ -85,7 +85,7 @@ func emptyLike(m proto.Message) *wire.Body {
 	if _, ok := m.(*discoverypb.DeltaDiscoveryResponse); ok {
 		return wire.NewDeltaBody("", "")
 	}
-	return wire.NewSotWBody("", "", false)
+	return wire.NewSotWBody("", "", wire.Bare)
 }
 
 // builder builds the same response six times: both variants, and SotW with
@@ -101,8 +101,8 @@ func newBuilder(typeURL, version string) *builder {
 	return &builder{
 		typeURL:   typeURL,
 		deltaBody: wire.NewDeltaBody(typeURL, version),
-		sotwBody:  wire.NewSotWBody(typeURL, version, false),
-		wrapBody:  wire.NewSotWBody(typeURL, version, true),
+		sotwBody:  wire.NewSotWBody(typeURL, version, wire.Bare),
+		wrapBody:  wire.NewSotWBody(typeURL, version, wire.WrapEveryone),
 		delta:     &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, SystemVersionInfo: version},
 		sotw:      &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: version},
 		wrap:      &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: version},
@@ -171,9 +171,9 @@ func (b *builder) decoded(t *testing.T, msg []byte) {
 
 func (b *builder) add(t *testing.T, r *wire.Resource, want *discoverypb.Resource) {
 	t.Helper()
-	b.deltaBody.Add(r)
-	b.sotwBody.Add(r)
-	b.wrapBody.Add(r)
+	b.deltaBody.Add(r, r.TTL)
+	b.sotwBody.Add(r, r.TTL)
+	b.wrapBody.Add(r, r.TTL)
 	b.delta.Resources = append(b.delta.Resources, want)
 	if want.GetResource() != nil {
 		b.sotw.Resources = append(b.sotw.Resources, want.GetResource())

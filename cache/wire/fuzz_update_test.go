@@ -10,6 +10,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -53,6 +54,10 @@ func updateSeeds(tb testing.TB) [][]byte {
 		join(updateOf(acme), bytesField(7, bytesField(1, notUTF8))),
 		join(updateOf(acme), bytesField(7, bytesField(1, "one")), bytesField(7, unknown), bytesField(7, "")),
 		join(updateOf(acme), unknown, group),
+		join(updateOf(acme, join(resourceOf("1", xdstpFoo+"?b=2&a=1", body), bytesField(4, xdstpFoo+"?b"))), bytesField(6, xdstpFoo+"?")),
+		updateOf(acme, join(bytesField(3, xdstpFoo+"#"), resourceOf("1", xdstpFoo+"?b=2&a=1", body))),
+		updateOf(acme, resourceOf("1", xdstpFoo+"?b=2&a=1", body), resourceOf("1", xdstpFoo+"?a=1&b=2", body)),
+		join(updateOf(acme), bytesField(6, xdstpFoo+"#")),
 	}
 }
 
@@ -75,6 +80,12 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 		}
 		return
 	}
+	if malformed := canonicalise(want); malformed != nil {
+		if err == nil || !errors.Is(err, wire.ErrXDSTP) && !errors.Is(err, strictness(want)) {
+			t.Fatalf("Decode(%q): got error %v, want %v", msg, err, malformed)
+		}
+		return
+	}
 	if strict := strictness(want); !errors.Is(err, strict) {
 		t.Fatalf("Decode(%q): got error %v, want %v", msg, err, strict)
 	}
@@ -92,8 +103,31 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 }
 
 func knownError(err error) bool {
-	return slices.ContainsFunc([]error{wire.ErrMalformed, wire.ErrUnnamed, wire.ErrDuplicate, wire.ErrTypeMismatch},
+	return slices.ContainsFunc([]error{wire.ErrMalformed, wire.ErrUnnamed, wire.ErrDuplicate, wire.ErrTypeMismatch, wire.ErrXDSTP},
 		func(known error) bool { return errors.Is(err, known) })
+}
+
+// canonicalise puts the names of an update in canonical form, and returns the
+// error for one that has none.
+func canonicalise(u *discoverypb.DeltaDiscoveryResponse) (malformed error) {
+	respell := func(name *string) {
+		canonical, err := wire.CanonicalName(*name)
+		if err != nil {
+			malformed = err
+			return
+		}
+		*name = canonical
+	}
+	for i := range u.GetRemovedResources() {
+		respell(&u.RemovedResources[i])
+	}
+	for _, r := range u.GetResources() {
+		respell(&r.Name)
+		for i := range r.GetAliases() {
+			respell(&r.Aliases[i])
+		}
+	}
+	return malformed
 }
 
 // strictness returns the error for a valid message that the protocol forbids all
@@ -160,8 +194,8 @@ func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *disco
 	if got.Version != version {
 		t.Errorf("resource %q: got version %q, want %q", got.Name, got.Version, version)
 	}
-	if got.HasTTL != (want.GetTtl() != nil) {
-		t.Errorf("resource %v: got HasTTL %t", want, got.HasTTL)
+	if ttl := max(want.GetTtl().AsDuration(), 0); got.TTL != ttl {
+		t.Errorf("resource %v: got TTL %v, want %v", want, got.TTL, ttl)
 	}
 	if got.Size() != len(got.Field()) {
 		t.Errorf("resource %q: got size %d, want %d", got.Name, got.Size(), len(got.Field()))
@@ -177,6 +211,9 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 	for i, r := range got.Resources {
 		origin := proto.CloneOf(want.GetResources()[i])
 		origin.Version = r.Version
+		if origin.Ttl = nil; r.TTL > 0 {
+			origin.Ttl = durationpb.New(r.TTL)
+		}
 		wantMessage(t, "Delta resource", delta.GetResources()[i], origin)
 		if r.HasBody() {
 			wantMessage(t, "SotW resource", sotw.GetResources()[next], origin.GetResource())
@@ -190,11 +227,11 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 // accept it, and find all resources.
 func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryResponse, *discoverypb.DiscoveryResponse) {
 	t.Helper()
-	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", false)
+	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", wire.Bare)
 	bodies := 0
 	for _, r := range u.Resources {
-		body.Add(r)
-		full.Add(r)
+		body.Add(r, r.TTL)
+		full.Add(r, r.TTL)
 		if r.HasBody() {
 			bodies++
 		}

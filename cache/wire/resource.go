@@ -1,11 +1,14 @@
 package wire
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -21,6 +24,7 @@ const (
 	resourceName    protowire.Number = 3
 	resourceAliases protowire.Number = 4
 	resourceTTL     protowire.Number = 6
+	resourceFull    protowire.Number = 8 // resource_name: name and constraints
 
 	anyTypeURL protowire.Number = 1
 	anyValue   protowire.Number = 2
@@ -32,8 +36,9 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode]. Each means that the origin broke the protocol:
-// the session refuses the response and the cache keeps what it had (B.9).
+// Errors from [Decoder.Decode], with [ErrXDSTP]. Each means that the origin broke
+// the protocol: the session refuses the response and the cache keeps what it had
+// (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")
 	ErrUnnamed      = errors.New("resource without a name")
@@ -50,15 +55,16 @@ type Digest [sha256.Size]byte
 
 // A Resource is one named resource as its origin sent it. It is immutable.
 type Resource struct {
-	// Name is the resource's own name. It is empty only for types that the
-	// protocol does not define (B.22).
+	// Name is the resource's own name, in canonical form (B.23). It is empty only
+	// for types that the protocol does not define (B.22).
 	Name string
 
 	// Version is what clients are told: the origin's version, or one made from
 	// the content where the origin gave none (R090).
 	Version string
 
-	// Aliases are further names that subscribe to this resource (R092).
+	// Aliases are further names that subscribe to this resource (R092), in
+	// canonical form.
 	Aliases []string
 
 	// TypeURL is that of the resource's body, empty if it has none.
@@ -74,12 +80,26 @@ type Resource struct {
 	// its ClusterLoadAssignment (B.16).
 	EDSName string
 
-	// HasTTL reports that the resource expires (R107).
-	HasTTL bool
+	// TTL is how long the resource lives unless the origin says it again; zero is
+	// without end (R107).
+	TTL time.Duration
 
-	wrapper Digest          // of what the wrapper holds besides name, version and body
-	field   mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse
-	body    mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
+	// DoNotCache reports that the content may be passed on, but not kept (R125).
+	DoNotCache bool
+
+	// Constraints say which dynamic parameters a client must have for this variant
+	// of the resource, as an encoded DynamicParameterConstraints; nil if there are
+	// no variants (R122).
+	Constraints []byte
+
+	wrapper  Digest          // of what the wrapper holds besides name, version, TTL and body
+	field    mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL
+	body     mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
+	limited  bool            // the origin's message has a TTL, if only a zero one
+	full     bool            // it has a resource_name
+	released bool            // field and body were given up
+
+	json atomic.Pointer[[]byte] // what JSON made
 }
 
 // NewResource returns a resource that did not come from an origin's response: a
@@ -106,13 +126,56 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 
 // HasBody reports whether the resource has content. One without is a heartbeat
 // (R106) or an alias that the origin could not resolve (R095).
-func (r *Resource) HasBody() bool { return r.body != nil }
+func (r *Resource) HasBody() bool { return r.body != nil || r.released }
+
+// Heartbeat reports that the resource has nothing but a new TTL for what the
+// client has already (R106).
+func (r *Resource) Heartbeat() bool { return !r.HasBody() && len(r.Aliases) == 0 && r.TTL > 0 }
+
+// Unresolved reports that the origin knows no resource by these aliases (R095).
+func (r *Resource) Unresolved() bool { return !r.HasBody() && len(r.Aliases) > 0 }
+
+// Released reports that the content was given up: what the resource is called and
+// what it was are known, but it cannot be sent (R125).
+func (r *Resource) Released() bool { return r.released }
+
+// Release returns the resource without its content.
+func (r *Resource) Release() *Resource {
+	c := r.clone()
+	c.field, c.body, c.released = nil, nil, true
+	return c
+}
+
+// WithoutTTL returns the resource as one that does not expire.
+func (r *Resource) WithoutTTL() *Resource {
+	c := r.clone()
+	c.TTL = 0
+	return c
+}
+
+// clone returns a copy that may still be changed.
+func (r *Resource) clone() *Resource {
+	return &Resource{
+		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
+		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
+		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, released: r.released,
+	}
+}
+
+// Key returns what tells the resource apart from all others of its type: its
+// name, and for a variant its constraints too.
+func (r *Resource) Key() string {
+	if r.Constraints == nil {
+		return r.Name
+	}
+	return r.Name + "\x00" + string(r.Constraints)
+}
 
 // Size returns the bytes that the resource takes in a response.
 func (r *Resource) Size() int { return len(r.field) }
 
-// Field returns the resource as the field of a DeltaDiscoveryResponse. Callers
-// must not modify it.
+// Field returns the resource as the field of a DeltaDiscoveryResponse, without its
+// TTL. Callers must not modify it.
 func (r *Resource) Field() []byte { return r.field }
 
 // Body returns the resource as field 2 of a DiscoveryResponse, nil if it has
@@ -131,7 +194,7 @@ func (r *Resource) Value() []byte {
 }
 
 // SameContent reports whether a client that has o would learn nothing from r
-// but another version.
+// but another version or TTL.
 func (r *Resource) SameContent(o *Resource) bool {
 	return r.Digest == o.Digest && r.wrapper == o.wrapper && r.HasBody() == o.HasBody()
 }
@@ -145,15 +208,12 @@ func (r *Resource) ContentVersion() string {
 // resource parses one Resource message and lays out its field anew, so that a
 // resource does not keep the whole response alive.
 func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
-	r := &Resource{}
-	body, err := r.parse(msg)
-	if errors.Is(err, errSplitBody) {
-		if msg, err = mergeBodies(msg); err == nil {
-			r = &Resource{}
-			body, err = r.parse(msg)
-		}
-	}
+	r, msg, body, err := parseResource(msg)
 	if err != nil {
+		return nil, err
+	}
+	originName := r.Name
+	if r.Name, err = CanonicalName(originName); err != nil {
 		return nil, err
 	}
 	if r.Name == "" && Known(typeURL) {
@@ -166,11 +226,30 @@ func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
 	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
-	r.layOut(msg, body)
+	r.layOut(msg, body, originName)
 	if typeURL == ClusterType {
-		r.EDSName = edsName(r.Value(), r.Name)
+		// One that cannot be canonical is asked for by nobody.
+		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}
 	return r, nil
+}
+
+// parseResource parses a Resource message, and returns it as it is to be kept:
+// with canonical aliases and one body, which stands at the span.
+func parseResource(msg []byte) (*Resource, []byte, span, error) {
+	msg, err := respellAliases(msg)
+	if err != nil {
+		return nil, nil, span{}, err
+	}
+	r := &Resource{}
+	body, err := r.parse(msg)
+	if errors.Is(err, errSplitBody) {
+		if msg, err = mergeBodies(msg); err == nil {
+			r = &Resource{}
+			body, err = r.parse(msg)
+		}
+	}
+	return r, msg, body, err
 }
 
 // A span is where the body's field stands in a Resource message; n is 0 if there
@@ -200,7 +279,7 @@ func (r *Resource) parse(msg []byte) (body span, err error) {
 	if len(p.rest) > 0 {
 		r.wrapper = sha256.Sum256(p.rest)
 	}
-	if err := checkWrapper(p.checked); err != nil || body.n == 0 {
+	if err := r.wrapperFields(p.checked); err != nil || body.n == 0 {
 		return body, err
 	}
 	return body, r.parseBody(p.body)
@@ -210,8 +289,8 @@ func (r *Resource) parse(msg []byte) (body span, err error) {
 type wrapperParser struct {
 	bodies  int
 	body    []byte // the Any
-	rest    []byte // fields that are neither name, version nor body
-	checked []byte // of these, what only the generated decoder can judge
+	rest    []byte // fields that are neither name, version, TTL nor body
+	checked []byte // of the fields, what only the generated decoder can judge
 }
 
 // field takes a field other than the body.
@@ -226,8 +305,10 @@ func (p *wrapperParser) field(r *Resource, num protowire.Number, typ protowire.T
 		return err
 	case isBytes && num == resourceAliases:
 		r.Aliases, err = appendText(r.Aliases, val)
+	case isBytes && num == resourceTTL:
+		p.checked = append(p.checked, raw...)
+		return nil
 	default:
-		r.HasTTL = r.HasTTL || isBytes && num == resourceTTL
 		p.checked = append(p.checked, raw...)
 	}
 	p.rest = append(p.rest, raw...)
@@ -248,38 +329,122 @@ func (r *Resource) parseBody(any []byte) error {
 	return nil
 }
 
-// checkWrapper refuses what a client's decoder would choke on: passed on as
-// bytes, it would end the streams of every client.
-func checkWrapper(fields []byte) error {
+// wrapperFields takes the fields that are rare, and refuses what a client's
+// decoder would choke on: passed on as bytes, it would end the streams of every
+// client.
+func (r *Resource) wrapperFields(fields []byte) error {
 	if len(fields) == 0 {
 		return nil
 	}
 	// A client finds the resource one level down, in a response.
 	opts := proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
-	if err := opts.Unmarshal(fields, new(discoverypb.Resource)); err != nil {
+	w := new(discoverypb.Resource)
+	if err := opts.Unmarshal(fields, w); err != nil {
 		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
 	}
+	r.TTL, r.limited = max(w.GetTtl().AsDuration(), 0), w.GetTtl() != nil
+	r.DoNotCache = w.GetCacheControl().GetDoNotCache()
+	full := w.GetResourceName()
+	if full.GetName() == "" {
+		return nil
+	}
+	if r.Name != "" {
+		return fmt.Errorf("%w: resource with both name %q and resource_name %q", ErrMalformed, r.Name, full.GetName())
+	}
+	r.Name, r.full = full.GetName(), true
+	r.Constraints = constraintBytes(full.GetDynamicParameterConstraints())
 	return nil
 }
 
-// layOut copies the message into a field of its own, with the version that
-// clients are told at its end: of a scalar field, the last value counts.
-func (r *Resource) layOut(msg []byte, body span) {
-	var version []byte
-	if r.Version != r.OriginVersion {
-		version = appendString(nil, resourceVersion, r.Version)
+// constraintBytes returns constraints in the one form that equal ones have in
+// common; nil if there are none.
+func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
+	// It was decoded, so it can be encoded.
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+	if len(b) == 0 {
+		return nil
 	}
-	size := uint64(len(msg) + len(version))
+	return b
+}
+
+// layOut copies the message into a field of its own, without the TTL, which is not
+// for every client, and with the version and the name that clients are told at its
+// end, where they are not the origin's: of a scalar field, the last value counts. A
+// resource_name becomes a plain name where there are no variants: not every client
+// knows it.
+func (r *Resource) layOut(msg []byte, body span, originName string) {
+	if r.limited || r.full {
+		msg, body = r.strip(msg)
+	}
+	var told []byte
+	if r.Version != r.OriginVersion {
+		told = appendString(told, resourceVersion, r.Version)
+	}
+	switch {
+	case r.Constraints != nil:
+		told = appendFullName(told, resourceFull, Variant{r.Name, r.Constraints})
+	case r.Name != originName || r.full:
+		told = appendString(told, resourceName, r.Name)
+	}
+	size := uint64(len(msg) + len(told))
 	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
 	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
 	field = protowire.AppendVarint(field, size)
 	start := len(field)
 	field = append(field, msg...)
-	r.field = append(field, version...)
+	r.field = append(field, told...)
 	if body.n > 0 {
 		from, to := start+body.at, start+body.at+body.n
 		r.body = r.field[from:to:to]
 	}
+}
+
+// strip returns a valid Resource message, which has at most one body, without its
+// TTL and its resource_name, and says where its body is then.
+func (r *Resource) strip(msg []byte) (out []byte, body span) {
+	out = make([]byte, 0, len(msg))
+	for len(msg) > 0 {
+		num, typ, _, n := consumeField(msg)
+		isBytes := typ == protowire.BytesType
+		if isBytes && num == resourceBody {
+			body = span{len(out), n}
+		}
+		if !isBytes || num != resourceTTL && (num != resourceFull || !r.full) {
+			out = append(out, msg[:n]...)
+		}
+		msg = msg[n:]
+	}
+	return out, body
+}
+
+// respellAliases returns a Resource message with its aliases in canonical form,
+// which is what clients ask for (B.23). A message with nothing to respell is
+// returned as it is, and so is a malformed one, for parse to refuse.
+func respellAliases(msg []byte) ([]byte, error) {
+	var out []byte
+	done := 0 // so much of msg is in out
+	for at := 0; at < len(msg); {
+		num, typ, val, n := consumeField(msg[at:])
+		if n < 0 {
+			return msg, nil
+		}
+		if num == resourceAliases && typ == protowire.BytesType && bytes.HasPrefix(val, []byte(xdstpScheme)) && utf8.Valid(val) {
+			alias, err := CanonicalName(string(val))
+			if err != nil {
+				return nil, err
+			}
+			if alias != string(val) {
+				out = append(out, msg[done:at]...)
+				out = protowire.AppendString(protowire.AppendTag(out, num, typ), alias)
+				done = at + n
+			}
+		}
+		at += n
+	}
+	if done == 0 {
+		return msg, nil
+	}
+	return append(out, msg[done:]...), nil
 }
 
 // mergeBodies returns a valid Resource message with its several body fields made

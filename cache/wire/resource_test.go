@@ -70,7 +70,6 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 		"metadata":         join(resourceOf("1", "a", body), bytesField(9, join(meta, unknown))),
 		"any":              resourceOf("1", "a", join(body, unknown)),
 		"message":          resourceOf("1", "a", anyOf(wire.ClusterType, join(value, unknown))),
-		"ttl":              join(resourceOf("1", "a", body), bytesField(6, unknown)),
 		"no version given": join(resourceOf("", "a", join(body, unknown)), unknown),
 	}
 	for name, origin := range tests {
@@ -166,7 +165,7 @@ func TestSameContent(t *testing.T) {
 		"value":    {change(func(r *discoverypb.Resource) { r.Resource.Value = []byte("w") }), false},
 		"no body":  {change(func(r *discoverypb.Resource) { r.Resource = nil }), false},
 		"alias":    {change(func(r *discoverypb.Resource) { r.Aliases = []string{"b"} }), false},
-		"ttl":      {change(func(r *discoverypb.Resource) { r.Ttl = durationpb.New(time.Second) }), false},
+		"ttl":      {change(func(r *discoverypb.Resource) { r.Ttl = durationpb.New(time.Second) }), true},
 		"metadata": {change(func(r *discoverypb.Resource) { r.Metadata = &corepb.Metadata{} }), false},
 		"unknown":  {change(func(r *discoverypb.Resource) { r.ProtoReflect().SetUnknown(bytesField(4242, "x")) }), false},
 	}

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"time"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -13,7 +15,8 @@ const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"
 type Body struct {
 	delta   bool
 	version string
-	wrap    bool // SotW: each resource in its Resource message
+	wrap    bool // SotW: the client understands resources in their Resource message
+	wrapAll bool // SotW: the client needs the message of every resource
 	pieces  mem.BufferSlice
 	size    int
 	count   int // resources and removals
@@ -22,12 +25,21 @@ type Body struct {
 // NewDeltaBody begins the body of a DeltaDiscoveryResponse.
 func NewDeltaBody(typeURL, systemVersion string) *Body { return newBody(true, typeURL, systemVersion) }
 
-// NewSotWBody begins the body of a DiscoveryResponse. With wrap, each resource
-// comes with its name and version, in a Resource message (B.19); only for
-// clients that said that they understand it.
-func NewSotWBody(typeURL, version string, wrap bool) *Body {
+// A Wrap says which resources of a SotW response come with their name and
+// version, in a Resource message.
+type Wrap int
+
+// The ways to wrap, for clients that said that they understand it or not (B.19).
+const (
+	Bare         Wrap = iota // none
+	WrapTelling              // those whose message says something that the client needs
+	WrapEveryone             // all
+)
+
+// NewSotWBody begins the body of a DiscoveryResponse.
+func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 	b := newBody(false, typeURL, version)
-	b.wrap = wrap
+	b.wrap, b.wrapAll = wrap != Bare, wrap == WrapEveryone
 	return b
 }
 
@@ -38,35 +50,76 @@ func newBody(delta bool, typeURL, version string) *Body {
 	return b
 }
 
-// Add adds a resource. In a SotW body, one without content adds nothing (R111).
-func (b *Body) Add(r *Resource) {
+// Add adds a resource, with the rest of its time to live if that is not zero. In a
+// SotW body, one without content adds nothing (R111).
+func (b *Body) Add(r *Resource, ttl time.Duration) {
 	switch {
 	case b.delta:
-		b.add(r.field)
+		b.addMessage(nil, r, ttl)
 	case !r.HasBody():
 		return
-	case b.wrap:
-		b.addWrapped(r)
+	case b.wrap && (ttl > 0 || b.wrapAll || r.telling()):
+		b.addMessage(appendString(nil, anyTypeURL, resourceWrapper), r, ttl)
 	default:
 		b.add(r.body)
 	}
 	b.count++
 }
 
-// addWrapped adds an Any that holds the resource's Resource message. Only the
-// Any's own bytes are new, the message is shared.
-func (b *Body) addWrapped(r *Resource) {
+// telling reports whether the Resource message says something that a client needs
+// to know beside the content (B.19).
+func (r *Resource) telling() bool { return r.Constraints != nil || r.DoNotCache }
+
+// addMessage adds the resource's Resource message as a field of the response: in
+// Delta bare, in SotW as the value of an Any that begins with any. Only the lengths
+// and the TTL are new, the message is shared.
+func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
+	if any == nil && ttl <= 0 {
+		b.add(r.field)
+		return
+	}
 	_, _, tag := protowire.ConsumeTag(r.field)
 	message, _ := protowire.ConsumeBytes(r.field[tag:])
-
-	head := appendString(nil, anyTypeURL, resourceWrapper)
-	head = protowire.AppendTag(head, anyValue, protowire.BytesType)
-	head = protowire.AppendVarint(head, uint64(len(message)))
-
+	life := ttlField(ttl)
+	size := len(message) + len(life)
+	if any != nil {
+		any = protowire.AppendTag(any, anyValue, protowire.BytesType)
+		any = protowire.AppendVarint(any, uint64(size))
+		size += len(any)
+	}
 	field := protowire.AppendTag(nil, responseResources, protowire.BytesType)
-	field = protowire.AppendVarint(field, uint64(len(head)+len(message)))
-	b.add(append(field, head...))
+	field = protowire.AppendVarint(field, uint64(size))
+	b.add(append(field, any...))
 	b.add(message)
+	if len(life) > 0 {
+		b.add(life)
+	}
+}
+
+// Heartbeat adds a resource without its content, in a Delta body only: a client
+// that has this version starts its clock anew (R106).
+func (b *Body) Heartbeat(r *Resource, ttl time.Duration) {
+	msg := appendString(nil, resourceVersion, r.Version)
+	msg = appendString(msg, resourceName, r.Name)
+	msg = append(msg, ttlField(ttl)...)
+	b.count++
+	b.add(protowire.AppendBytes(protowire.AppendTag(nil, responseResources, protowire.BytesType), msg))
+}
+
+// ttlField returns Resource.ttl, nothing if there is none. A Duration is seconds=1
+// and nanos=2.
+func ttlField(ttl time.Duration) []byte {
+	if ttl <= 0 {
+		return nil
+	}
+	var d []byte
+	if s := ttl / time.Second; s > 0 {
+		d = protowire.AppendVarint(protowire.AppendTag(d, 1, protowire.VarintType), uint64(s))
+	}
+	if n := ttl % time.Second; n > 0 {
+		d = protowire.AppendVarint(protowire.AppendTag(d, 2, protowire.VarintType), uint64(n))
+	}
+	return protowire.AppendBytes(protowire.AppendTag(nil, resourceTTL, protowire.BytesType), d)
 }
 
 // Remove adds a name to removed_resources, in a Delta body only.
@@ -74,6 +127,20 @@ func (b *Body) Remove(name string) {
 	b.count++
 	field := protowire.AppendTag(nil, responseRemoved, protowire.BytesType)
 	b.add(protowire.AppendString(field, name))
+}
+
+// RemoveVariant adds to removed_resource_names, in a Delta body only.
+func (b *Body) RemoveVariant(v Variant) {
+	b.count++
+	b.add(appendFullName(nil, responseRemovedNames, v))
+}
+
+// appendFullName appends a ResourceName as a field: name=1,
+// dynamic_parameter_constraints=2.
+func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
+	name := appendString(nil, 1, v.Name)
+	name = protowire.AppendBytes(protowire.AppendTag(name, 2, protowire.BytesType), v.Constraints)
+	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), name)
 }
 
 // Version returns the response's version_info, or system_version_info.

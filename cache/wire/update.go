@@ -15,6 +15,9 @@ const (
 	responseRemoved       protowire.Number = 6
 	responseControlPlane  protowire.Number = 7 // SotW: 6
 	sotwControlPlane      protowire.Number = 6
+	responseRemovedNames  protowire.Number = 8
+	responseErrors        protowire.Number = 9 // SotW: 7
+	sotwErrors            protowire.Number = 7
 )
 
 // An Update is the envelope of one DeltaDiscoveryResponse.
@@ -24,7 +27,14 @@ type Update struct {
 	Nonce         string
 	ControlPlane  string // the origin's control_plane.identifier
 	Resources     []*Resource
-	Removed       []string
+	Removed       []string // in canonical form (B.23)
+
+	// RemovedVariants are resources of which only the variant with these
+	// constraints is gone (R121).
+	RemovedVariants []Variant
+
+	// Errors say why the origin does not, or not any more, say what a resource is.
+	Errors []*ResourceError
 }
 
 // A Decoder decodes what an origin sends. Its zero value is ready to use.
@@ -39,7 +49,8 @@ type Decoder struct {
 // With an error the update still holds the type URL and the nonce, if msg had
 // them, so that the response can be refused by name.
 //
-// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch].
+// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
+// [ErrXDSTP].
 func (d Decoder) Decode(msg []byte) (Update, error) {
 	u, resources, err := envelope(msg)
 	if err != nil {
@@ -48,25 +59,48 @@ func (d Decoder) Decode(msg []byte) (Update, error) {
 	if u.TypeURL == "" {
 		return u, fmt.Errorf("decode update: %w: no type URL", ErrMalformed)
 	}
-	seen := make(map[string]struct{}, len(resources)+len(u.Removed))
 	for _, raw := range resources {
 		r, err := d.resource(u.TypeURL, raw)
 		if err != nil {
 			return u, fmt.Errorf("decode update: %w", err)
 		}
-		if _, dup := seen[r.Name]; dup {
-			return u, fmt.Errorf("decode update: %w %q", ErrDuplicate, r.Name)
-		}
-		seen[r.Name] = struct{}{}
 		u.Resources = append(u.Resources, r)
 	}
-	for _, name := range u.Removed {
-		if _, dup := seen[name]; dup {
-			return u, fmt.Errorf("decode update: %w %q, in removed_resources", ErrDuplicate, name)
-		}
-		seen[name] = struct{}{}
+	if err := u.checkDuplicates(); err != nil {
+		return u, fmt.Errorf("decode update: %w", err)
 	}
 	return u, nil
+}
+
+// checkDuplicates refuses an update that says two things of one resource (R062).
+func (u *Update) checkDuplicates() error {
+	seen := make(map[string]struct{}, len(u.Resources)+len(u.Removed))
+	twice := func(key string) bool {
+		_, twice := seen[key]
+		seen[key] = struct{}{}
+		return twice
+	}
+	for _, r := range u.Resources {
+		if twice(r.Key()) {
+			return fmt.Errorf("%w %q", ErrDuplicate, r.Name)
+		}
+	}
+	for _, e := range u.Errors { // what is removed may have one that says why
+		if _, there := seen[e.Key()]; there {
+			return fmt.Errorf("%w %q, in resource_errors", ErrDuplicate, e.Name)
+		}
+	}
+	for _, name := range u.Removed {
+		if twice(name) {
+			return fmt.Errorf("%w %q, in removed_resources", ErrDuplicate, name)
+		}
+	}
+	for _, v := range u.RemovedVariants {
+		if twice(v.Key()) {
+			return fmt.Errorf("%w %q, in removed_resource_names", ErrDuplicate, v.Name)
+		}
+	}
+	return nil
 }
 
 // envelope reads the response's own fields and leaves its resources as bytes. It
@@ -101,7 +135,15 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 	case responseNonce:
 		u.Nonce, err = text(val, "nonce")
 	case responseRemoved:
-		u.Removed, err = appendText(u.Removed, val)
+		var name string
+		if name, err = text(val, "resource name"); err == nil {
+			name, err = CanonicalName(name)
+		}
+		u.Removed = append(u.Removed, name)
+	case responseRemovedNames:
+		err = u.addRemovedName(val)
+	case responseErrors:
+		err = u.addError(val)
 	case responseControlPlane:
 		if !wellFormed(val) {
 			return fmt.Errorf("%w: control plane", ErrMalformed)

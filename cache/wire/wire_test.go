@@ -100,7 +100,7 @@ func relayDelta(tb testing.TB, typeURL string, resources ...*wire.Resource) *dis
 	tb.Helper()
 	body := wire.NewDeltaBody(typeURL, "system-1")
 	for _, r := range resources {
-		body.Add(r)
+		body.Add(r, r.TTL)
 	}
 	out := new(discoverypb.DeltaDiscoveryResponse)
 	receive(tb, send(tb, &wire.Response{Body: body, Nonce: "nonce-9"}), out)
@@ -111,9 +111,9 @@ func relayDelta(tb testing.TB, typeURL string, resources ...*wire.Resource) *dis
 // does.
 func relaySotW(tb testing.TB, typeURL string, resources ...*wire.Resource) *discoverypb.DiscoveryResponse {
 	tb.Helper()
-	body := wire.NewSotWBody(typeURL, "version-1", false)
+	body := wire.NewSotWBody(typeURL, "version-1", wire.Bare)
 	for _, r := range resources {
-		body.Add(r)
+		body.Add(r, r.TTL)
 	}
 	out := new(discoverypb.DiscoveryResponse)
 	receive(tb, send(tb, &wire.Response{Body: body, Nonce: "nonce-9"}), out)
@@ -124,9 +124,9 @@ func relaySotW(tb testing.TB, typeURL string, resources ...*wire.Resource) *disc
 // returns what a client unwraps.
 func relayWrapped(tb testing.TB, typeURL string, resources ...*wire.Resource) []*discoverypb.Resource {
 	tb.Helper()
-	body := wire.NewSotWBody(typeURL, "version-1", true)
+	body := wire.NewSotWBody(typeURL, "version-1", wire.WrapEveryone)
 	for _, r := range resources {
-		body.Add(r)
+		body.Add(r, r.TTL)
 	}
 	res := new(discoverypb.DiscoveryResponse)
 	receive(tb, send(tb, &wire.Response{Body: body}), res)

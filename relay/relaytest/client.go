@@ -32,13 +32,6 @@ func (v Variant) String() string {
 	return "delta"
 }
 
-func (v Variant) method() string {
-	if v == SotW {
-		return discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
-	}
-	return discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
-}
-
 // ClientOptions says how a client speaks. The zero value is a Delta client of
 // an Envoy, driven by hand.
 type ClientOptions struct {
@@ -52,9 +45,12 @@ type ClientOptions struct {
 	// NodeAlways sends the Node with every request, as Envoy does by default.
 	NodeAlways bool
 
-	// Method replaces the ADS method by that of another stream of the same
-	// variant, e.g. "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters".
-	Method string
+	// TypeURL has the client open a stream of that type alone, which is the
+	// only one that it may ask for. Empty means an aggregated stream.
+	TypeURL string
+
+	// ImplicitType leaves type_url out of every request on a stream of one type.
+	ImplicitType bool
 
 	// AutoAck has the client answer each response by itself.
 	AutoAck bool
@@ -112,8 +108,8 @@ func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
 	if opts.Node == nil {
 		opts.Node = EnvoyNode("client")
 	}
-	if opts.Method == "" {
-		opts.Method = opts.Variant.method()
+	if opts.Variant.Method(opts.TypeURL) == "" {
+		tb.Fatalf("%v client: the protocol has no such stream of %s", opts.Variant, opts.TypeURL)
 	}
 	c := &Client{
 		tb:            tb,
@@ -292,6 +288,9 @@ func (c *Client) Close() {
 
 // String names the client in messages.
 func (c *Client) String() string {
+	if c.options.TypeURL != "" {
+		return fmt.Sprintf("%v client %q of %s", c.options.Variant, c.options.Node.GetId(), short(c.options.TypeURL))
+	}
 	return fmt.Sprintf("%v client %q", c.options.Variant, c.options.Node.GetId())
 }
 
@@ -326,7 +325,7 @@ func (c *Client) check(what string, err error, ok bool) {
 
 func (c *Client) open(conn *grpc.ClientConn) {
 	c.tb.Helper()
-	rpc, cancel, err := openStream(c.tb.Context(), conn, c.options.Method)
+	rpc, cancel, err := openStream(c.tb.Context(), conn, c.options.Variant.Method(c.options.TypeURL))
 	if err != nil {
 		c.tb.Fatalf("%v: open stream: %v", c, err)
 	}
@@ -372,6 +371,9 @@ func (c *Client) sendLocked(build func() proto.Message) {
 		return
 	}
 	c.account(req)
+	if c.options.ImplicitType {
+		req = withoutType(req)
+	}
 	c.mon.changed()
 	stream := c.stream
 	stream.asked = true
@@ -404,6 +406,18 @@ func (c *Client) account(req proto.Message) {
 		c.subscription(r.GetTypeUrl()).alter(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
 		c.forget(r.GetTypeUrl())
 	}
+}
+
+// withoutType returns a request that leaves its type to its stream.
+func withoutType(req proto.Message) proto.Message {
+	req = proto.Clone(req) // who wrote it may use it again
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		r.TypeUrl = ""
+	case *discoverypb.DeltaDiscoveryRequest:
+		r.TypeUrl = ""
+	}
+	return req
 }
 
 // acknowledge returns the answer to a response. Locked.

@@ -8,11 +8,12 @@
 // accepts each [OriginStream], reads its requests and sends what it likes,
 // rubbish included. The origin records all that happens to it.
 //
-// A [Client] speaks SotW or Delta over one stream. By hand, each message is the
-// caller's; with AutoAck it accepts what it gets and keeps the view of the
-// world that an Envoy or a gRPC client would have. A [LightClient] does only
-// the latter, cheaply enough to run thousands. Both check the protocol on every
-// response they get and report each violation to the TB.
+// A [Client] speaks SotW or Delta over one stream, aggregated or of one type.
+// By hand, each message is the caller's; with AutoAck it accepts what it gets
+// and keeps the view of the world that an Envoy or a gRPC client would have. A
+// [LightClient] does only the latter, cheaply enough to run thousands. Both
+// check the protocol on every response they get and report each violation to
+// the TB.
 //
 // Nothing here polls or sleeps. A blocking call waits for a change, bounded by
 // its context and by [Patience]; when that runs out it fails the test with a

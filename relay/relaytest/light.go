@@ -24,6 +24,10 @@ type LightOptions struct {
 	// Node is sent with the first request. Nil means EnvoyNode("light").
 	Node *corepb.Node
 
+	// TypeURL has the client open a stream of that type alone. Empty means an
+	// aggregated stream.
+	TypeURL string
+
 	// OnResource, if set, sees each resource as it arrives, on the client's own
 	// goroutine. It must not keep the slices.
 	OnResource func(typeURL string, name, value []byte)
@@ -75,7 +79,7 @@ func NewLightClient(tb TB, conn *grpc.ClientConn, opts LightOptions) *LightClien
 	if opts.Node == nil {
 		opts.Node = EnvoyNode("light")
 	}
-	rpc, cancel, err := openStream(tb.Context(), conn, opts.Variant.method(), grpc.ForceCodecV2(wireCodec{}))
+	rpc, cancel, err := openStream(tb.Context(), conn, opts.Variant.Method(opts.TypeURL), grpc.ForceCodecV2(wireCodec{}))
 	if err != nil {
 		tb.Fatalf("%v light client: open stream: %v", opts.Variant, err)
 	}

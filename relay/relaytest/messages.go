@@ -21,15 +21,16 @@ import (
 
 // Type URLs of the resource types that xDS clients ask for.
 const (
-	ListenerType        = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType           = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	ScopedRouteType     = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration"
-	VirtualHostType     = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
-	ClusterType         = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-	EndpointType        = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	SecretType          = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-	RuntimeType         = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
-	ExtensionConfigType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	ListenerType         = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType            = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	ScopedRouteType      = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration"
+	VirtualHostType      = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
+	ClusterType          = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	EndpointType         = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	LocalityEndpointType = "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint"
+	SecretType           = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	RuntimeType          = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
+	ExtensionConfigType  = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 )
 
 // wrapperType is the type of a resource that SotW wraps to give it a name.

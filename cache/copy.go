@@ -1,0 +1,56 @@
+package cache
+
+// Copy records what another view knows of names: whether they exist, what they are,
+// until when, and what is wrong with them. Entries keep their times, so that what is
+// passed on does not live longer for it. The type is that of from's head, or a
+// collection; of a name that the other view does not know, nothing is recorded.
+func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
+	t := from.Type(key)
+	a := w.begin(key)
+	set := a.set(kind)
+	set.system = t.System()
+	for _, n := range names {
+		source := t.Members.Get(n)
+		if kind == Named {
+			source = t.Named.Get(n)
+		}
+		if source != nil {
+			a.copy(kind, set, from, source)
+		}
+		if e := t.Errors.Get(n); e != nil {
+			a.fail(kind, e.Err)
+		}
+	}
+	if len(names) > 0 {
+		a.heard(from.From(names[0]).Identifier)
+	}
+	set.compact()
+	a.typ.Errors.compact()
+	w.publish(a)
+}
+
+func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
+	n := a.index.names[e.Name.text]
+	if kind == Members {
+		n = a.w.view.index.name(a.index, e.Name.text)
+	} else if !a.takes(n) {
+		return
+	}
+	switch {
+	case e.Present():
+		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline})
+	case kind == Members:
+		a.gone(kind, set, n.text)
+	case e.Expired:
+		if old := set.Get(n); old.Present() {
+			a.outlived(kind, set, old)
+		}
+	case from.Absent(e):
+		old := set.Get(n)
+		if old != nil && !old.Present() && !old.Expired && old.epoch == a.epoch() {
+			return // it is known
+		}
+		a.absent(set, n, old)
+		a.unalias(old)
+	}
+}

@@ -1,0 +1,165 @@
+package cache
+
+import (
+	"container/heap"
+	"time"
+)
+
+const (
+	// unresolvedLife is how long the origin's word that it knows no resource by an
+	// alias is passed on without asking it again (B.20).
+	unresolvedLife = 5 * time.Second
+
+	// uncachedLife is how long content that may not be kept stays, for the streams
+	// that wait for it now (B.25).
+	uncachedLife = time.Second
+)
+
+// A deadline is when something has to be done about an entry.
+type deadline struct {
+	at   time.Time
+	key  string // type URL or collection
+	kind Kind
+	name *Name
+}
+
+// deadlines is a heap, the next one first. What it says may be out of date: the entry
+// decides.
+type deadlines []deadline
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
+func (d deadlines) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *deadlines) Push(x any)        { *d = append(*d, x.(deadline)) }
+
+func (d *deadlines) Pop() any {
+	old := *d
+	last := old[len(old)-1]
+	*d = old[:len(old)-1]
+	return last
+}
+
+// renew records that the origin said anew how long an entry lives.
+func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
+	e.Deadline, e.Renewed = deadline, a.next()
+	a.change.Renewed++
+	a.touched(kind, e.Name)
+}
+
+// beat takes a heartbeat: it says for how long a resource lives on, to those who have
+// this very version (R106).
+func (a *apply) beat(kind Kind, set *Set, r received) {
+	for _, n := range a.heldAs(kind, r.Name) {
+		old := set.Get(n)
+		if !old.Present() || old.Resource.OriginVersion != r.OriginVersion {
+			continue
+		}
+		a.change.Seen++
+		again := *old
+		a.renew(kind, &again, r.deadline)
+		a.limit(kind, &again)
+		set.put(a.edit, &again)
+	}
+}
+
+// heldAs returns the names under which a set may hold a resource.
+func (a *apply) heldAs(kind Kind, resource string) []*Name {
+	var names []*Name
+	if n := a.index.names[resource]; n != nil {
+		names = append(names, n)
+	}
+	if kind == Named {
+		names = append(names, a.w.aliases[a.typ.URL][resource]...)
+	}
+	return names
+}
+
+// limit notes when an entry, which is not published yet, will have to be looked at.
+func (a *apply) limit(kind Kind, e *Entry) {
+	e.due = e.Deadline
+	switch r := e.Resource; {
+	case r.Unresolved():
+		e.due = a.now.Add(unresolvedLife)
+	case r.DoNotCache && !r.Released():
+		e.Name.lapsed = true // whoever comes next has it asked for again
+		e.due = a.now.Add(uncachedLife)
+		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
+			e.due = e.Deadline
+		}
+	}
+	if e.due.IsZero() || !e.queued.IsZero() && !e.due.Before(e.queued) {
+		return // nothing to do, or it will be looked at before
+	}
+	e.queued = e.due
+	heap.Push(&a.w.due, deadline{e.due, a.typ.URL, kind, e.Name})
+}
+
+// Expire removes what has outlived its time, for every client and whether or not
+// the origin is there (R107), forgets which aliases were not resolved, and gives up
+// content that may not be kept. It returns when to call it again; a zero time if
+// there is nothing to expire.
+func (w *Writer) Expire(now time.Time) (next time.Time) {
+	for len(w.due) > 0 && !now.Before(w.due[0].at) {
+		key := w.due[0].key
+		if w.view.Head().Type(key) == noType {
+			heap.Pop(&w.due) // of a collection that was given up
+			continue
+		}
+		a := w.begin(key)
+		a.now = now
+		for len(w.due) > 0 && w.due[0].key == key && !now.Before(w.due[0].at) {
+			d := heap.Pop(&w.due).(deadline)
+			a.expire(d)
+		}
+		a.typ.Named.compact()
+		a.typ.Members.compact()
+		w.publish(a)
+	}
+	if len(w.due) == 0 {
+		return time.Time{}
+	}
+	return w.due[0].at
+}
+
+// expire does what an entry's deadline asks for, if it still does.
+func (a *apply) expire(d deadline) {
+	set := a.set(d.kind)
+	e := set.Get(d.name)
+	if !e.Present() || !e.queued.Equal(d.at) {
+		return
+	}
+	switch r := e.Resource; {
+	case a.now.Before(e.due):
+		a.again(d.kind, set, *e)
+	case r.Unresolved() && d.kind == Named:
+		d.name.lapsed = true
+		a.drop(set, d.name)
+	case !e.Deadline.IsZero() && !a.now.Before(e.Deadline):
+		a.outlived(d.kind, set, e)
+	case r.DoNotCache && !r.Released():
+		given := *e
+		given.Resource = r.Release()
+		a.again(d.kind, set, given)
+	}
+}
+
+// again puts an entry back that has to be looked at later, if at all.
+func (a *apply) again(kind Kind, set *Set, e Entry) {
+	e.queued = time.Time{}
+	a.limit(kind, &e)
+	set.put(a.edit, &e)
+}
+
+// outlived removes an entry whose time is up. The next to ask for it has the origin
+// asked: it may have it still.
+func (a *apply) outlived(kind Kind, set *Set, e *Entry) {
+	if kind == Members {
+		a.bury(set, e)
+		return
+	}
+	a.absent(set, e.Name, e)
+	gone := *set.Get(e.Name)
+	gone.Expired = true
+	set.put(a.edit, &gone)
+	e.Name.lapsed = true
+}

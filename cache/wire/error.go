@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"fmt"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// A ResourceError is what an origin said is wrong with one resource. It is
+// immutable.
+//
+// Source: xDS proposal TP3, gRFC A88.
+type ResourceError struct {
+	Variant
+	Code    codes.Code
+	Message string
+
+	encoded []byte // the ResourceError message, as the origin sent it
+}
+
+// NewResourceError returns an error that the relay itself has to tell.
+func NewResourceError(name string, code codes.Code, message string) *ResourceError {
+	// Strings and a number can always be encoded.
+	encoded, _ := proto.Marshal(&discoverypb.ResourceError{
+		ResourceName: &discoverypb.ResourceName{Name: name},
+		ErrorDetail:  &statuspb.Status{Code: int32(code), Message: message},
+	})
+	return &ResourceError{Variant: Variant{Name: name}, Code: code, Message: message, encoded: encoded}
+}
+
+// Transient reports whether clients go on with the resource that they have
+// (R137).
+func (e *ResourceError) Transient() bool {
+	return e.Code == codes.Unavailable || e.Code == codes.Internal || e.Code == codes.Unknown
+}
+
+// NotFound reports whether the resource does not exist: the same as its removal.
+func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
+
+// Same reports whether a client that was told o would learn nothing from e.
+func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) == string(o.encoded) }
+
+// addError reads an entry of resource_errors.
+func (u *Update) addError(val []byte) error {
+	var m discoverypb.ResourceError
+	if err := proto.Unmarshal(val, &m); err != nil {
+		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
+	}
+	full := m.GetResourceName()
+	name, err := CanonicalName(full.GetName())
+	switch {
+	case err != nil:
+		return err
+	case name == "":
+		return fmt.Errorf("%w, in resource_errors: %s", ErrUnnamed, m.GetErrorDetail().GetMessage())
+	}
+	if name != full.GetName() {
+		full.Name = name
+		val, _ = proto.Marshal(&m) // it was decoded, so it can be encoded
+	}
+	u.Errors = append(u.Errors, &ResourceError{
+		Variant: Variant{Name: name, Constraints: constraintBytes(full.GetDynamicParameterConstraints())},
+		Code:    codes.Code(m.GetErrorDetail().GetCode()),
+		Message: m.GetErrorDetail().GetMessage(),
+		encoded: append([]byte(nil), val...),
+	})
+	return nil
+}
+
+// addRemovedName reads an entry of removed_resource_names. One without
+// constraints is the same as an entry of removed_resources.
+func (u *Update) addRemovedName(val []byte) error {
+	var m discoverypb.ResourceName
+	if err := proto.Unmarshal(val, &m); err != nil {
+		return fmt.Errorf("%w: removed resource name: %w", ErrMalformed, err)
+	}
+	name, err := CanonicalName(m.GetName())
+	if err != nil {
+		return err
+	}
+	if c := constraintBytes(m.GetDynamicParameterConstraints()); c != nil {
+		u.RemovedVariants = append(u.RemovedVariants, Variant{Name: name, Constraints: c})
+	} else {
+		u.Removed = append(u.Removed, name)
+	}
+	return nil
+}
+
+// Error adds an error to resource_errors. Its resource must not be in the body.
+func (b *Body) Error(e *ResourceError) {
+	num := sotwErrors
+	if b.delta {
+		num = responseErrors
+	}
+	b.count++
+	b.add(protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), e.encoded))
+}

@@ -1,0 +1,120 @@
+package wire_test
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+const xdstpFoo = "xdstp://a/acme.v1.Foo/shop"
+
+// TestR128_AnswersAreCanonical holds that clients are told the canonical spelling
+// of what the origin calls otherwise, and nothing else is changed.
+func TestR128_AnswersAreCanonical(t *testing.T) {
+	origin := richUpdate()
+	shop := origin.Resources[0]
+	shop.Name = xdstpFoo + "?b=2&a=1"
+	shop.Aliases = []string{"shop", xdstpFoo + "?c", xdstpFoo + "?c=1"}
+	origin.RemovedResources = []string{"gone", xdstpFoo + "/%67one"}
+	msg := marshal(t, origin)
+
+	shop.Name, shop.Aliases[1] = xdstpFoo+"?a=1&b=2", xdstpFoo+"?c="
+	u := decode(t, msg)
+	r := u.Resources[0]
+	if r.Name != shop.Name || !slices.Equal(r.Aliases, shop.Aliases) {
+		t.Errorf("got name %q aliases %q, want %q %q", r.Name, r.Aliases, shop.Name, shop.Aliases)
+	}
+	if want := []string{"gone", xdstpFoo + "/gone"}; !slices.Equal(u.Removed, want) {
+		t.Errorf("got removed %q, want %q", u.Removed, want)
+	}
+	wantMessage(t, "Delta", relayDelta(t, acme, r).GetResources()[0], shop)
+	wantMessage(t, "SotW", relaySotW(t, acme, r).GetResources()[0], shop.GetResource())
+	wantMessage(t, "wrapped SotW", relayWrapped(t, acme, r)[0], shop)
+}
+
+// TestR128_CanonicalBytesAreKept holds that a resource whose names are canonical
+// already is the origin's, byte for byte.
+func TestR128_CanonicalBytesAreKept(t *testing.T) {
+	body := join(bytesField(2, "v"), bytesField(1, acme))
+	for _, name := range []string{xdstpFoo + "?a=1&b=2", "xdstp:" + "no?b=2&a=1", "shop?b=2&a=1"} {
+		origin := join(bytesField(4, name), bytesField(3, name), bytesField(2, body), bytesField(1, "v"))
+		if r := decodeOne(t, acme, origin); !bytes.Equal(r.Field(), bytesField(2, origin)) {
+			t.Errorf("name %q: got %q, want %q", name, r.Field(), bytesField(2, origin))
+		}
+	}
+}
+
+// TestR128_SpellingIsNoContent holds that an origin that changes the spelling of
+// a name has not changed the resource.
+func TestR128_SpellingIsNoContent(t *testing.T) {
+	resource := func(query string) *wire.Resource {
+		return decodeOne(t, acme, marshal(t, &discoverypb.Resource{
+			Name: xdstpFoo + query, Aliases: []string{xdstpFoo + query + "&c=3"}, Version: "1", Ttl: durationpb.New(1),
+			Resource: &anypb.Any{TypeUrl: acme, Value: []byte("x")},
+		}))
+	}
+	a, b := resource("?a=1&b=2"), resource("?b=2&a=1")
+	if !a.SameContent(b) || a.Name != b.Name {
+		t.Errorf("resources differ:\n%q\n%q", a.Field(), b.Field())
+	}
+	if c := resource("?a=1&b=3"); a.SameContent(c) {
+		t.Errorf("resources with other aliases have the same content:\n%q\n%q", a.Field(), c.Field())
+	}
+}
+
+// TestR062_DuplicateSpellings holds that duplicates are judged by canonical names.
+func TestR062_DuplicateSpellings(t *testing.T) {
+	a, b := xdstpFoo+"?a=1&b=2", xdstpFoo+"?b=2&a=1"
+	first, second := resourceOf("1", a, anyOf(acme, nil)), resourceOf("1", b, anyOf(acme, nil))
+	tests := map[string][]byte{
+		"two resources":        updateOf(acme, first, second),
+		"two removals":         join(updateOf(acme), bytesField(6, a), bytesField(6, b)),
+		"resource and removal": join(updateOf(acme, first), bytesField(6, b)),
+	}
+	for name, msg := range tests {
+		t.Run(name, func(t *testing.T) {
+			u, err := wire.Decoder{}.Decode(msg)
+			if !errors.Is(err, wire.ErrDuplicate) || !strings.Contains(err.Error(), a) {
+				t.Fatalf("Decode: got error %v, want ErrDuplicate that names %s", err, a)
+			}
+			wantRefusable(t, u, acme)
+		})
+	}
+}
+
+// TestB23_OriginWithMalformedNames holds that a name without a canonical form
+// makes the response one to be refused.
+func TestB23_OriginWithMalformedNames(t *testing.T) {
+	good := resourceOf("1", "a", anyOf(acme, nil))
+	for _, name := range []string{xdstpFoo + "?a=1&a=2", xdstpFoo + "%", "xdstp://a", xdstpFoo + "#alt=b"} {
+		tests := map[string][]byte{
+			"name":                      updateOf(acme, good, resourceOf("1", name, anyOf(acme, nil))),
+			"alias":                     updateOf(acme, join(good, bytesField(4, name))),
+			"removal":                   join(updateOf(acme, good), bytesField(6, name)),
+			"removal before all others": join(bytesField(6, name), updateOf(acme, good)),
+		}
+		for what, msg := range tests {
+			t.Run(what+" "+name, func(t *testing.T) {
+				u, err := wire.Decoder{}.Decode(msg)
+				if !errors.Is(err, wire.ErrXDSTP) || !strings.Contains(err.Error(), name) {
+					t.Fatalf("Decode: got error %v, want ErrXDSTP that names %s", err, name)
+				}
+				wantRefusable(t, u, acme)
+			})
+		}
+		if _, err := wire.NewResource(acme, name, "1", nil); !errors.Is(err, wire.ErrXDSTP) {
+			t.Errorf("NewResource(%q): got error %v, want ErrXDSTP", name, err)
+		}
+	}
+	if u := decode(t, updateOf(acme, resourceOf("1", "shop#x?a=1&a=2", anyOf(acme, nil)))); u.Resources[0].Name != "shop#x?a=1&a=2" {
+		t.Errorf("plain name: got %q", u.Resources[0].Name)
+	}
+}

@@ -1,0 +1,192 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// PrimaryOrigin is what [Route.Origin] calls the origin of TENDER_ORIGIN. No other
+// origin may have that name.
+const PrimaryOrigin = "default"
+
+// AnyAuthority is the [Route.Authority] of the route for xdstp names whose
+// authority has no route of its own.
+const AnyAuthority = "*"
+
+// A NamedOrigin is one of TENDER_ORIGINS. As text it is name=target,target.
+type NamedOrigin struct {
+	Name    string
+	Targets []string // as Config.Origin
+}
+
+// MarshalText returns what UnmarshalText reads.
+func (o NamedOrigin) MarshalText() ([]byte, error) {
+	return []byte(o.Name + "=" + strings.Join(o.Targets, ",")), nil
+}
+
+// UnmarshalText reads a name and at least one target. It does not check them.
+func (o *NamedOrigin) UnmarshalText(text []byte) error {
+	name, targets, ok := strings.Cut(string(text), "=")
+	if !ok {
+		return fmt.Errorf("%s is not name=target", quote(string(text)))
+	}
+	*o = NamedOrigin{Name: strings.TrimSpace(name)}
+	for target := range strings.SplitSeq(targets, ",") {
+		o.Targets = append(o.Targets, strings.TrimSpace(target))
+	}
+	return nil
+}
+
+// A Route is one of TENDER_ROUTES: what goes to another origin than TENDER_ORIGIN.
+// Exactly one of TypeURL and Authority is set. As text it is type:<type>=<origin>
+// or authority:<authority>=<origin>.
+type Route struct {
+	TypeURL   string // resources of this type
+	Authority string // xdstp names of this authority, canonical; or AnyAuthority
+	Origin    string // a NamedOrigin's name, or PrimaryOrigin
+}
+
+// MarshalText returns what UnmarshalText reads.
+func (r Route) MarshalText() ([]byte, error) { return []byte(r.subject() + "=" + r.Origin), nil }
+
+// subject returns what the route is for: the text before the last "=".
+func (r Route) subject() string {
+	if r.TypeURL != "" {
+		return "type:" + r.TypeURL
+	}
+	return "authority:" + r.Authority
+}
+
+// UnmarshalText reads a route, whose type may be a short name.
+func (r *Route) UnmarshalText(text []byte) (err error) {
+	item := string(text)
+	end := strings.LastIndex(item, "=") // an authority may hold one, an origin's name may not
+	if end < 0 {
+		return fmt.Errorf("%s does not end in =name", quote(item))
+	}
+	*r = Route{Origin: strings.TrimSpace(item[end+1:])}
+	kind, subject, _ := strings.Cut(strings.TrimSpace(item[:end]), ":")
+	switch kind {
+	case "type":
+		r.TypeURL, err = parseType(subject)
+		return err
+	case "authority":
+		r.Authority = subject
+		return checkAuthority(subject)
+	default:
+		return fmt.Errorf("%s is for neither a type nor an authority", quote(item))
+	}
+}
+
+// checkAuthority reports what is wrong with the authority of a route.
+func checkAuthority(authority string) error {
+	canonical, err := wire.CanonicalAuthority(authority)
+	switch {
+	case authority == "":
+		return errors.New("the authority of a route is empty")
+	case err != nil:
+		return err
+	case canonical != authority:
+		return fmt.Errorf("the authority %s is spelled %s in canonical form", quote(authority), quote(canonical))
+	}
+	return nil
+}
+
+// originName is what an origin may be called: the name stands in log lines, and in
+// names of variables.
+var originName = regexp.MustCompile(`^[a-z0-9-]+$`)
+
+// parseOrigins reads TENDER_ORIGINS.
+func parseOrigins(raw string) (string, error) {
+	var names []string
+	return list(raw, ";", func(item string) (string, error) {
+		name, targets, ok := strings.Cut(item, "=")
+		name = strings.TrimSpace(name)
+		switch {
+		case !ok:
+			return "", fmt.Errorf("%s is not name=target", quote(item))
+		case !originName.MatchString(name):
+			return "", fmt.Errorf("%s is not a name for an origin", quote(name))
+		case name == PrimaryOrigin:
+			return "", fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", quote(name))
+		case slices.Contains(names, name):
+			return "", fmt.Errorf("the name %s comes twice", quote(name))
+		}
+		names = append(names, name)
+		targets, err := parseOrigin(strings.TrimSpace(targets))
+		if err != nil {
+			return "", fmt.Errorf("origin %s: %w", quote(name), err)
+		}
+		return name + "=" + targets, nil
+	})
+}
+
+// parseRoutes reads TENDER_ROUTES. Whether the origins exist, conflicts says.
+func parseRoutes(raw string) (string, error) {
+	var subjects []string
+	return list(raw, ";", func(item string) (string, error) {
+		var r Route
+		if err := r.UnmarshalText([]byte(item)); err != nil {
+			return "", err
+		}
+		if !originName.MatchString(r.Origin) {
+			return "", fmt.Errorf("%s is not a name for an origin", quote(r.Origin))
+		}
+		if slices.Contains(subjects, r.subject()) {
+			return "", fmt.Errorf("%s has two routes", quote(r.subject()))
+		}
+		subjects = append(subjects, r.subject())
+		return r.subject() + "=" + r.Origin, nil
+	})
+}
+
+// conflicts returns, by variable, what is wrong with values that are good by
+// themselves, and puts defaults in their place. It passes over what depends on a
+// variable in wrong, which has been refused already.
+func (c *Config) conflicts(wrong map[string]error) map[string]error {
+	found := map[string]error{}
+	if err := c.checkRoutes(); err != nil && wrong["ORIGINS"] == nil && wrong["ROUTES"] == nil {
+		found["ROUTES"], c.Routes = err, nil
+	}
+	if err := c.checkRESTListen(); err != nil {
+		found["REST_LISTEN"], c.RESTListen = err, nil
+	}
+	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
+		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
+		c.LRS = LRSOff
+	}
+	return found
+}
+
+// checkRoutes reports a route that leads nowhere, or else an origin that no route
+// leads to.
+func (c *Config) checkRoutes() error {
+	for _, r := range c.Routes {
+		exists := r.Origin == PrimaryOrigin || slices.ContainsFunc(c.Origins, func(o NamedOrigin) bool { return o.Name == r.Origin })
+		if !exists {
+			return fmt.Errorf("%s leads to %s, which TENDER_ORIGINS does not have", quote(r.subject()), quote(r.Origin))
+		}
+	}
+	for _, o := range c.Origins {
+		if !slices.ContainsFunc(c.Routes, func(r Route) bool { return r.Origin == o.Name }) {
+			return fmt.Errorf("no route leads to %s, which TENDER_ORIGINS has", quote(o.Name))
+		}
+	}
+	return nil
+}
+
+// checkRESTListen reports an address that is another listener's already. Port 0
+// means any that is free.
+func (c *Config) checkRESTListen() error {
+	for _, address := range c.RESTListen {
+		if slices.Contains(c.Listen, address) && !strings.HasSuffix(address, ":0") {
+			return fmt.Errorf("%s is in TENDER_LISTEN too", quote(address))
+		}
+	}
+	return nil
+}

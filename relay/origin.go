@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/upstream"
+)
+
+// An origin keeps views like itself.
+type origin interface {
+	// mirror keeps the view of w like the origin until ctx ends. The node is whom
+	// the origin takes the relay for.
+	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger)
+	// ready waits until the origin can be reached, or ctx ends.
+	ready(ctx context.Context)
+	close() error
+}
+
+// origins are those of a relay: that of TENDER_ORIGIN first, then those of
+// TENDER_ORIGINS in their order.
+type origins []origin
+
+// openOrigins returns the origins that the configuration names.
+func openOrigins(cfg Config, opts Options, log *slog.Logger) (all origins, err error) {
+	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, log)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, first)
+	for _, named := range cfg.Origins {
+		o, err := openOrigin("TENDER_ORIGINS", named.Targets, cfg, opts, log.With(slog.String("origin_name", named.Name)))
+		if err != nil {
+			return nil, errors.Join(err, all.close())
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+func (all origins) close() error {
+	var errs []error
+	for _, o := range all {
+		errs = append(errs, o.close())
+	}
+	return errors.Join(errs...)
+}
+
+// openOrigin returns one origin, which a variable names.
+func openOrigin(variable string, targets []string, cfg Config, opts Options, log *slog.Logger) (origin, error) {
+	if dir, ok := strings.CutPrefix(targets[0], "file://"); ok {
+		dir, err := url.PathUnescape(dir)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
+		}
+		files, err := upstream.OpenFiles(upstream.FilesConfig{Dir: dir, MassDeleteHold: cfg.MassDeleteHold, Logger: log})
+		if err != nil {
+			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
+		}
+		return filesOrigin{files}, nil
+	}
+	session, err := upstream.New(upstream.Config{
+		Targets:          targets,
+		DialOptions:      opts.DialOptions,
+		Keepalive:        cfg.OriginKeepalive,
+		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
+		FullResync:       cfg.Resync == ResyncFull,
+		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
+		Linger:           cfg.Linger,
+		WildcardLinger:   cfg.WildcardLinger,
+		MaxLingering:     cfg.MaxLingering,
+		MassDeleteHold:   cfg.MassDeleteHold,
+		Prewarm:          cfg.Prewarm,
+		Logger:           log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", variable, err)
+	}
+	return sessionOrigin{session}, nil
+}
+
+// sessionOrigin is a control plane.
+type sessionOrigin struct{ *upstream.Session }
+
+func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
+	o.Mirror(ctx, node, w, log)
+}
+
+func (o sessionOrigin) ready(ctx context.Context) { o.WaitConnected(ctx) }
+
+func (o sessionOrigin) close() error { return o.Close() }
+
+// filesOrigin is a directory. It tells all nodes the same.
+type filesOrigin struct{ *upstream.Files }
+
+func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger) {
+	o.Mirror(ctx, w)
+}
+
+func (o filesOrigin) ready(context.Context) {}
+
+func (o filesOrigin) close() error { return nil }

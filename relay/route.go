@@ -1,0 +1,54 @@
+package relay
+
+import (
+	"slices"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A router says which origin answers for what (R129). It is immutable.
+//
+// A view has two sources for each origin: what the origin says to a node group, and
+// what has a name that means the same to every node, which groups share (R130).
+type router struct {
+	origins     int
+	types       map[string]int // by type URL; the first origin has all others
+	authorities map[string]int
+	any         int // has the authorities without a route
+}
+
+func newRouter(cfg Config) *router {
+	r := &router{origins: 1 + len(cfg.Origins), types: make(map[string]int), authorities: make(map[string]int)}
+	for _, route := range cfg.Routes {
+		// -1 is the first origin, which has a name of its own.
+		origin := 1 + slices.IndexFunc(cfg.Origins, func(o NamedOrigin) bool { return o.Name == route.Origin })
+		switch {
+		case route.TypeURL != "":
+			r.types[route.TypeURL] = origin
+		case route.Authority == AnyAuthority:
+			r.any = origin
+		default:
+			r.authorities[route.Authority] = origin
+		}
+	}
+	return r
+}
+
+// sources returns how many sources a view has.
+func (r *router) sources() int { return 2 * r.origins }
+
+// shared returns the source of an origin for names that groups share.
+func (r *router) shared(origin int) int { return r.origins + origin }
+
+// route returns the source that answers for a name of a type, or, if it is empty, for
+// the members of the type. An authority goes before a type (B.23).
+func (r *router) route(typeURL, name string) int {
+	authority, ok := wire.Authority(name)
+	if !ok {
+		return r.types[typeURL]
+	}
+	if origin, ok := r.authorities[authority]; ok {
+		return r.shared(origin)
+	}
+	return r.shared(r.any)
+}

@@ -1,0 +1,218 @@
+package upstream
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+)
+
+// Share keeps part of a view like another view, of which many may take part, until
+// ctx ends: what has a name that means the same to every node need be asked for
+// only once (R130). It asks the other view for what is demanded of w, and for nothing
+// else.
+func Share(ctx context.Context, from *cache.View, w *cache.Writer) {
+	s := &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType)}
+	defer s.close()
+	s.follow(time.Now())
+	for {
+		select {
+		case <-w.Demand():
+			s.demand(time.Now())
+		case <-s.watch.C:
+		case <-s.timer():
+		case <-ctx.Done():
+			return
+		}
+		s.follow(time.Now())
+	}
+}
+
+// A share is one view's part in another. All of it belongs to its loop.
+type share struct {
+	from  *cache.View
+	w     *cache.Writer
+	watch *cache.Watch // of from
+
+	types map[string]*sharedType // by type URL or collection
+	next  time.Time              // when something expires
+}
+
+// A sharedType is what is taken of one type, or of one collection.
+type sharedType struct {
+	key      string
+	seen     cache.Seq                   // up to where from was looked at
+	names    map[*cache.Name]*cache.Name // of from, by that of w
+	mine     map[*cache.Name]struct{}    // those of from
+	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
+	wildcard *cache.Wildcard             // of a collection
+	phase    cache.Phase
+}
+
+func (s *share) timer() <-chan time.Time {
+	if s.next.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(s.next))
+}
+
+func (s *share) typ(key string) *sharedType {
+	t := s.types[key]
+	if t == nil {
+		t = &sharedType{
+			key:     key,
+			names:   make(map[*cache.Name]*cache.Name),
+			mine:    make(map[*cache.Name]struct{}),
+			pending: make(map[*cache.Name]struct{}),
+		}
+		s.types[key] = t
+	}
+	return t
+}
+
+// demand passes on what clients began or ceased to want. What nobody wants any more
+// lingers in the other view.
+func (s *share) demand(now time.Time) {
+	for _, d := range s.w.TakeDemand() {
+		t := s.typ(d.TypeURL)
+		switch have := t.names[d.Name]; {
+		case d.Name == nil:
+			s.demandMembers(t, d)
+		case d.Wanted && have == nil:
+			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
+			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
+		case d.Wanted && d.Again:
+			s.watch.AskAgain(t.key, have)
+		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
+			s.watch.Unsubscribe(t.key, []*cache.Name{have})
+			delete(t.names, d.Name)
+			delete(t.mine, have)
+			delete(t.pending, have)
+		}
+	}
+	s.ask(now)
+}
+
+func (s *share) demandMembers(t *sharedType, d cache.Demand) {
+	switch {
+	case d.Wanted && t.wildcard == nil:
+		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
+	case d.Wanted && d.Again:
+		s.watch.AskAgain(t.key, nil)
+	case !d.Wanted && t.wildcard != nil && s.w.ForgetMembers(t.key):
+		s.watch.UnsubscribeAll(t.wildcard)
+		delete(s.types, t.key)
+	}
+}
+
+// ask records that the origin has been asked, if it can be, for what was never
+// answered.
+func (s *share) ask(now time.Time) {
+	for _, t := range s.types {
+		for name, n := range t.names {
+			if !name.Asked().IsZero() || !s.from.Head().From(n).Connected {
+				continue
+			}
+			at := n.Asked()
+			if at.IsZero() {
+				at = now // it is about to be
+			}
+			s.w.Asked([]*cache.Name{name}, at)
+		}
+	}
+}
+
+// follow takes over what the other view has learnt.
+func (s *share) follow(now time.Time) {
+	h := s.from.Head()
+	s.stand(h, now)
+	for _, t := range s.types {
+		if t.wildcard != nil {
+			s.followMembers(h, t)
+		} else {
+			s.followNames(h, t)
+		}
+	}
+	s.w.Trim(now)
+	s.next = s.w.Expire(now)
+}
+
+// stand takes over whether the origin is there. All names come from one source.
+func (s *share) stand(h *cache.Head, now time.Time) {
+	from := h.First()
+	if s.w.Connected() == from.Connected {
+		return
+	}
+	s.w.SetConnected(from.Connected)
+	s.ask(now)
+}
+
+func (s *share) followMembers(h *cache.Head, t *sharedType) {
+	typ := h.Type(t.key)
+	var names []*cache.Name
+	changed(typ, &typ.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
+	if len(names) > 0 {
+		s.w.Copy(cache.Members, h, t.key, names)
+	}
+	t.seen = h.Seq
+	t.wildcard.Passed(h.Seq)
+	if typ.Phase != t.phase {
+		s.w.SetPhase(t.key, typ.Phase)
+		t.phase = typ.Phase
+	}
+}
+
+func (s *share) followNames(h *cache.Head, t *sharedType) {
+	typ := h.Type(t.key)
+	told := make(map[*cache.Name]struct{})
+	changed(typ, &typ.Named, t.seen, func(n *cache.Name) {
+		if _, mine := t.mine[n]; mine {
+			told[n] = struct{}{}
+		}
+	})
+	for n := range t.pending {
+		if typ.Named.Get(n) != nil || typ.Errors.Get(n) != nil {
+			told[n] = struct{}{}
+		}
+	}
+	t.seen = h.Seq
+	if len(told) == 0 {
+		return
+	}
+	s.w.Copy(cache.Named, h, t.key, slices.Collect(maps.Keys(told)))
+	for n := range told {
+		if e := typ.Named.Get(n); e.Present() && !e.Resource.Released() {
+			delete(t.pending, n)
+		} else {
+			t.pending[n] = struct{}{}
+		}
+	}
+}
+
+// changed yields the names of which something was said after p.
+func changed(t *cache.Type, set *cache.Set, p cache.Seq, yield func(*cache.Name)) {
+	for e := range set.Since(p) {
+		yield(e.Name)
+	}
+	for e := range set.RenewedSince(p) {
+		yield(e.Name)
+	}
+	for e := range t.Errors.Since(p) {
+		yield(e.Name)
+	}
+}
+
+func (s *share) close() {
+	for _, t := range s.types {
+		if t.wildcard != nil {
+			s.watch.UnsubscribeAll(t.wildcard)
+		}
+		for _, n := range t.names {
+			s.watch.Unsubscribe(t.key, []*cache.Name{n})
+		}
+	}
+	s.watch.Close()
+	s.w.SetConnected(false)
+}
