@@ -20,6 +20,7 @@ type running struct {
 	t      testing.TB
 	dial   []grpc.DialOption
 	target string
+	memory bool
 	rest   func(context.Context) (net.Conn, error) // dials the address of polls
 	cancel context.CancelFunc
 	ended  chan error
@@ -30,22 +31,33 @@ type running struct {
 // memory, so that both live in a synctest bubble; else all goes over sockets.
 func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *running {
 	t.Helper()
+	return startAt(t, o.Target(), o.DialOptions(), inMemory, append([]string{"TENDER_NODE_ID=tender/test"}, env...))
+}
+
+// below runs another relay, of which this one is the origin, until the test ends.
+func (r *running) below(env ...string) *running {
+	r.t.Helper()
+	return startAt(r.t, r.target, r.dial, r.memory, append([]string{"TENDER_NODE_ID=tender/below"}, env...))
+}
+
+// startAt runs a relay of the origin at target; in memory, dial reaches it.
+func startAt(t testing.TB, target string, dial []grpc.DialOption, inMemory bool, env []string) *running {
+	t.Helper()
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
-	env = append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test"}, env...)
-	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
 		rest := newPipeListener()
-		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, o.DialOptions()
+		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, dial
 		r.rest = rest.dial
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
-	cfg, err := relay.LoadConfig(env)
+	cfg, err := relay.LoadConfig(append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Origin, cfg.RESTListen = []string{o.Target()}, []string{"127.0.0.1:0"}
+	cfg.Origin, cfg.RESTListen = []string{target}, []string{"127.0.0.1:0"}
 	if r.Relay, err = relay.New(cfg, opts); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ import (
 
 // TestD4_Invariants runs random interleavings of changes at the origin, of
 // subscriptions, refusals, reconnects and stalls of clients, and of deaths of the
-// origin, against a model, and holds the relay to what must be true of each:
+// origin, against a model, and holds the relay, or two in a row (B.41), to what must
+// be true of each:
 //
 //  1. convergence: each client ends with the origin's set, restricted to its group
 //     and its subscription, in both variants;
@@ -38,6 +39,7 @@ import (
 func TestD4_Invariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
+			relays: rapid.IntRange(1, 2).Draw(rt, "relays"),
 			behaviour: relaytest.Behaviour{
 				SilentOnMissing: rapid.Bool().Draw(rt, "silent on missing"),
 				IgnoreIRV:       rapid.Bool().Draw(rt, "ignore versions"),
@@ -60,6 +62,7 @@ func TestD4_Invariants(t *testing.T) {
 }
 
 type script struct {
+	relays    int // in a row
 	behaviour relaytest.Behaviour
 	steps     []step
 }
@@ -170,6 +173,9 @@ func (sc *scene) run(s script) {
 	sc.routed, sc.owner = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}
 	// These clients do not come back by themselves, as real ones would.
 	sc.relay = start(sc, sc.origin, true, "TENDER_COLD_WAIT=10m")
+	for range s.relays - 1 {
+		sc.relay = sc.relay.below("TENDER_COLD_WAIT=10m")
+	}
 	for group := range sc.contents {
 		sc.put(group, acmeType, "always")
 	}
