@@ -34,6 +34,9 @@ type controlPlane struct {
 	addr   string
 	memory *interopMemory // nil: sockets
 
+	// register adds services when it restarts, if set.
+	register func(grpc.ServiceRegistrar)
+
 	requests chan *discoverypb.DeltaDiscoveryRequest // as they arrive
 
 	// Owned by the test.
@@ -136,6 +139,9 @@ func (o *controlPlane) serve(caches cachev3.Cache) {
 			return nil
 		},
 	}))
+	if o.register != nil {
+		o.register(o.server)
+	}
 	var l net.Listener
 	if o.memory != nil {
 		l = o.memory.listen()
