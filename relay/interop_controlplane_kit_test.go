@@ -43,6 +43,9 @@ type controlPlane struct {
 	addr   string
 	memory *interopMemory // nil: sockets
 
+	// register adds services when it restarts, if set.
+	register func(grpc.ServiceRegistrar)
+
 	// Requests as they arrive; of SotW what they have in common with those of Delta.
 	requests chan *discoverypb.DeltaDiscoveryRequest
 
@@ -154,6 +157,9 @@ func (o *controlPlane) serve(caches cachev3.Cache) {
 		server = withoutDelta{server}
 	}
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(o.server, server)
+	if o.register != nil {
+		o.register(o.server)
+	}
 	var l net.Listener
 	if o.memory != nil {
 		l = o.memory.listen()

@@ -16,9 +16,13 @@
 // and a new stream says what the view holds, so that it is told the difference
 // (B.15).
 //
+// Load reports go up beside that (lrs.go), on the same connection: one stream for
+// each group whose reports are summed, or one for each client.
+//
 // # Concurrency properties
 //
 // A mirror's state belongs to its loop. For each RPC stream there is a receiver,
 // which decodes and hands over, and a sender, so that the loop never waits for an
-// origin that does not read. All of them have ended when Mirror returns.
+// origin that does not read. All of them have ended when Mirror returns. The same
+// holds for ReportLoads, whose loop sends by itself: it has nobody to keep waiting.
 package upstream

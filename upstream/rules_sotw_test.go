@@ -309,7 +309,7 @@ func TestR106_SotWHeartbeatIsNoList(t *testing.T) {
 		beat := sotwResponse(clusters)
 		beat.Resources = append(beat.Resources, relaytest.Wrapped(&discoverypb.Resource{Name: "a", Ttl: durationpb.New(time.Minute)}))
 		s.SendSotW(beat)
-		r.pass(time.Hour)
+		r.pass(30 * time.Second)
 		r.expect("members", names(r.members(clusters)), "a b")
 		s.SendSotW(sotwResponse(clusters, "b@1"))
 		r.pass(soon)

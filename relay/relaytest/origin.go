@@ -27,6 +27,10 @@ type OriginOptions struct {
 	// ServerOptions go to the gRPC server: credentials, keepalive, limits.
 	ServerOptions []grpc.ServerOption
 
+	// Register adds services to each gRPC server that the origin starts. Nil adds
+	// none.
+	Register func(grpc.ServiceRegistrar)
+
 	// Behaviour is how the origin begins; Change alters it.
 	Behaviour Behaviour
 }
@@ -313,6 +317,9 @@ func (o *Origin) serve() {
 		grpc.ForceServerCodecV2(wireCodec{}), grpc.WaitForHandlers(true))
 	server, g := grpc.NewServer(opts...), newGate(o.listener.Addr())
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(server, service{origin: o})
+	if o.options.Register != nil {
+		o.options.Register(server)
+	}
 	o.servers, o.gate = append(o.servers, server), g
 	o.running.Go(func() { _ = server.Serve(g) }) // ends, without news, when the server is stopped
 }
