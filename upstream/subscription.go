@@ -159,7 +159,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() {
+			if e.Present() && e.Resource.Constraints == nil {
 				versions[e.Resource.Name] = e.Resource.OriginVersion
 			}
 		}
