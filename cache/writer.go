@@ -90,7 +90,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		a.remove(kind, set, name)
 	}
 	for _, v := range u.RemovedVariants {
-		a.removeVariant(set, v)
+		a.removeVariant(kind, set, v)
 	}
 	for _, e := range u.Errors {
 		a.fail(kind, e)
@@ -211,6 +211,10 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 		return
 	}
 	if kind == Members {
+		if !r.Variant().Matches(nil) { // a wildcard has no parameters
+			a.change.Ignored++
+			return
+		}
 		a.change.Seen++
 		a.put(kind, set, a.w.view.index.name(a.index, r.Name), r)
 		return
@@ -414,9 +418,15 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 
 // removeVariant records that the origin no longer has one variant of a resource:
 // those who were shown it are told, and those who were shown another are not (R121).
-func (a *apply) removeVariant(set *Set, v wire.Variant) {
+func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
+	}
+	if n := a.index.names[v.Name]; kind == Members {
+		if n != nil && gone(set.Get(n)) {
+			a.bury(set, set.Get(n))
+		}
+		return
 	}
 	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][v.Name]) {
 		if e := set.Get(n); gone(e) {
@@ -504,7 +514,7 @@ func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
 func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
-	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType {
+	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType || old.Resource.Constraints != nil {
 		e.Prior = old.Resource
 	}
 	return e

@@ -264,7 +264,7 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 	switch {
 	case !e.Present():
 		if !s.lateRemovals && e.Seq > s.removed {
-			w.remove(e.Name.String())
+			w.gone(e)
 		}
 	case s.holds(h, e):
 	case e.Resource.Released():

@@ -17,7 +17,7 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
 		for e := range t.Members.Since(s.removed) {
 			if _, named := s.find(e.Name); !named && !e.Present() {
-				w.remove(e.Name.String())
+				w.gone(e)
 			}
 		}
 		s.removed = h.Seq

@@ -80,6 +80,14 @@ type Config struct {
 	// reuse by the origin can confuse (B.2).
 	ContentVersions bool
 
+	// Loads takes load reports to the origin. Nil means that none are taken: clients
+	// are told UNIMPLEMENTED (R139).
+	Loads LoadOrigin
+
+	// SumLoads has the reports of a group's clients summed; else each client has a
+	// stream of its own to the origin (B.29).
+	SumLoads bool
+
 	// Logger receives what happens to streams. Nil discards it.
 	Logger *slog.Logger
 
@@ -143,6 +151,7 @@ type Views interface {
 type Group struct {
 	View  *cache.View
 	Key   string // for people
+	Node  *node  // whom the origin takes the group for; read-only
 	Leave func()
 }
 
@@ -152,6 +161,7 @@ type Server struct {
 	cfg      Config
 	nacks    refusalLog
 	names    refusalLog
+	loads    loadGroups
 	streams  atomic.Int64 // and held polls
 	draining chan struct{}
 	drain    sync.Once
@@ -169,6 +179,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
+		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
@@ -179,11 +190,13 @@ func (s *Server) Streams() int { return int(s.streams.Load()) }
 
 // Drain ends all streams, and every new one at once: with OK where the client was
 // served, which clients take as a reason to connect elsewhere and not as an
-// error. Held polls are answered at once. It returns once they have ended.
+// error. Held polls are answered at once. It returns once they have ended, and what
+// they reported was passed on.
 func (s *Server) Drain() {
 	s.drain.Do(func() { close(s.draining) })
 	s.checkIdle()
 	<-s.idle
+	s.loads.wait()
 }
 
 // checkIdle notes that a draining server has no stream left. One that comes after
@@ -200,11 +213,11 @@ func (s *Server) checkIdle() {
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	defer s.checkIdle()
-	defer s.streams.Add(-1)
-	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
-		return status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
+	leave, err := s.enter()
+	if err != nil {
+		return err
 	}
+	defer leave()
 	st := &stream{
 		server:  s,
 		cfg:     &s.cfg,
@@ -215,6 +228,19 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		byType:  make(map[string]*subscription),
 	}
 	return st.run(rpc.Context())
+}
+
+// enter counts a stream, which must call leave when it ends, or refuses it.
+func (s *Server) enter() (leave func(), err error) {
+	leave = func() {
+		s.streams.Add(-1)
+		s.checkIdle()
+	}
+	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
+		leave()
+		return nil, status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
+	}
+	return leave, nil
 }
 
 // identifier says who serves, and on whose behalf (B.38).

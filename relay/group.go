@@ -70,6 +70,7 @@ type sharedKey struct {
 type group struct {
 	key    string
 	view   *cache.View
+	node   *corepb.Node // whom the origin takes it for
 	stop   context.CancelFunc
 	shares []*sharedView
 
@@ -133,7 +134,7 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	return downstream.Group{View: gr.view, Key: key, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
 }
 
 // enter counts a stream of n into its group, which it makes if there is none. The
@@ -166,7 +167,7 @@ func (g *groups) add(key string, presented, first *corepb.Node) *group {
 	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
-	gr := &group{key: key, view: view, stop: stop, first: traitsOf(first)}
+	gr := &group{key: key, view: view, node: presented, stop: stop, first: traitsOf(first)}
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
 	for i, o := range g.origins {

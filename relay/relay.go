@@ -97,6 +97,8 @@ func (r *Relay) serve() (err error) {
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
 		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
+		Loads:               loadsOf(r.cfg, r.origins, r.log),
+		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Logger:              r.log,
 	})
 	if err != nil {

@@ -35,8 +35,15 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	}
 }
 
-// relearn forgets the timing of responses of a stream that has ended.
-func (s *subscription) relearn() {
+// unlearn forgets the timing of the responses of a stream that has ended: the silence
+// of a lost origin completes nothing.
+func (s *subscription) unlearn(r role) {
+	if s.wildcard == r {
+		s.learn = learning{}
+	}
+	if s.named != r {
+		return
+	}
 	for _, c := range s.collections {
 		c.learn = learning{}
 	}

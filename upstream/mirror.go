@@ -14,6 +14,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -52,6 +54,7 @@ type mirror struct {
 
 	target     int       // index of the target in use
 	source     int       // that of the target that answered last; -1 if none did
+	noDelta    bool      // the target does not implement Delta; until it ends a stream
 	ignores    bool      // the origin was seen to resend what it was told is held
 	identifier string    // of the control plane
 	resyncAt   time.Time // when to open the streams without saying what is held
@@ -134,7 +137,9 @@ func (m *mirror) run(ctx context.Context) {
 			return
 		}
 		timer.Stop()
-		if next := m.act(ctx, time.Now()); !next.IsZero() {
+		next := m.act(ctx, time.Now())
+		m.flushLists()
+		if !next.IsZero() {
 			timer.Reset(max(time.Until(next), 0))
 		}
 	}
@@ -265,25 +270,7 @@ func (m *mirror) request(l *line, r *discoverypb.DeltaDiscoveryRequest, now time
 	if l.role == main && !l.responded && !l.versions && !m.silent && l.silentAt.IsZero() {
 		l.silentAt = now.Add(silenceWait)
 	}
-	locate(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)
-	locate(&r.ResourceNamesUnsubscribe, &r.ResourceLocatorsUnsubscribe)
 	l.request(m.node, r)
-}
-
-// locate moves the names that have dynamic parameters to where these can be said
-// (R120).
-func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
-	plain := func(text string) bool { return wire.PlainName(text) == text }
-	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
-		return
-	}
-	for _, text := range *names {
-		if !plain(text) {
-			name, parameters := wire.SplitParameters(text)
-			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
-		}
-	}
-	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
 }
 
 // act does what it is time for, and returns when to look again.
@@ -298,6 +285,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 	for _, s := range m.subs {
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
+		at(m.held(s, now))
 	}
 	if m.lines[main].stream == nil {
 		for _, s := range m.subs {
@@ -364,8 +352,11 @@ func (m *mirror) flush(now time.Time) {
 		}
 		if l := &m.lines[s.named]; l.open {
 			reqs, asked := s.changes()
-			for _, r := range reqs {
+			for i, r := range reqs {
 				m.request(l, r, now)
+				if i < len(reqs)-1 && len(r.GetResourceNamesUnsubscribe()) > 0 {
+					l.flush(m.node) // what is given up to be asked for again is not one change
+				}
 			}
 			m.w.Asked(asked, now)
 		}
@@ -442,7 +433,7 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 	if r == main {
 		m.target = m.session.target()
 	}
-	l.stream = m.session.open(ctx, m.target, r, m.events)
+	l.stream = m.session.open(ctx, m.target, r, m.speaksSotW(r), m.events)
 	l.open, l.versions, l.silentAt = false, false, time.Time{}
 	m.running++
 	return time.Time{}
@@ -453,7 +444,7 @@ func (m *mirror) event(e event, now time.Time) {
 	if e.ended {
 		m.running--
 	}
-	if l.stream != e.stream {
+	if l.stream != e.stream || e.stream.replaced && !e.ended {
 		return // of a stream that was given up
 	}
 	switch {
@@ -483,7 +474,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	head := m.w.View().Head()
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
-	withVersions := !m.cfg.FullResync && !l.full && m.source == m.target
+	withVersions := m.mayResume(l)
 	if carries {
 		// A set that was not complete could not be told from a shrunken one.
 		withVersions = withVersions && t.Phase == cache.Confirmed
@@ -506,11 +497,13 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
-	served, role := l.served(now), l.role
+	served, role, other := l.served(now), l.role, m.otherVariant(l, err)
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
-	case errors.Is(err, errResync):
+	case other && role == main, errors.Is(err, errResync):
+	case other: // the main stream finds out what is spoken
+		wait = reconnectMax
 	case served:
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)
@@ -523,14 +516,11 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 	}
 	l.retryAt = now.Add(wait)
 	for _, s := range m.subs {
-		if s.wildcard == role {
-			s.learn = learning{} // the silence of a lost origin completes nothing
-		}
-		if s.named == role {
-			s.relearn()
-		}
+		s.unlearn(role)
 	}
-	m.logEnd(role, err, wait)
+	if !other {
+		m.logEnd(role, err, wait)
+	}
 	if role == auxiliary {
 		m.unasked()
 	} else {
@@ -545,6 +535,9 @@ func (m *mirror) logEnd(r role, err error, wait time.Duration) {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
+	case status.Code(err) == codes.Unimplemented:
+		m.log.Warn("the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows: auto allows both, delta and sotw one",
+			slog.String("protocol", m.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case errors.Is(err, io.EOF):
 		m.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
 	default:
@@ -593,6 +586,7 @@ func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
 }
 
 func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
+	u = m.withOmissions(s, r, u, now)
 	if s.sweep.asking(r) {
 		s.sweep.answered(u, now)
 	}
@@ -602,6 +596,7 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		s.foreign[cache.Members].drop(u)
 		c = m.w.Apply(cache.Members, u)
 		s.learn.heard(now, c.New > 0)
+		s.learn.complete = s.learn.complete || u.Complete && len(u.Resources) > 0
 		trusted := s.sweep.trusted
 		s.sweep.heard(u, c, now)
 		m.ignores = m.ignores || trusted && !s.sweep.trusted
@@ -612,6 +607,13 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	default:
 		return // subscribed to no longer (R096)
 	}
+	m.warn(u, c)
+	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
+		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
+}
+
+// warn tells what an origin should not have done.
+func (m *mirror) warn(u wire.Update, c cache.Change) {
 	if len(c.Reused) > 0 && !m.reused && !m.cfg.ContentVersions {
 		m.reused = true
 		m.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
@@ -622,6 +624,4 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		m.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
 	}
-	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
-		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
 }

@@ -49,8 +49,9 @@ type subscription struct {
 	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
 
-	learn learning // what is known of the members
-	sweep sweep    // what a resync has not seen again
+	learn  learning // what is known of the members
+	sweep  sweep    // what a resync has not seen again
+	absent heldBack // names that a SotW origin left out
 
 	collections map[string]*collection // by glob; they travel with the names
 
@@ -158,7 +159,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() {
+			if e.Present() && e.Resource.Constraints == nil {
 				versions[e.Resource.Name] = e.Resource.OriginVersion
 			}
 		}
@@ -292,6 +293,10 @@ type learning struct {
 	first   time.Time // response since the members were asked for; zero if none came
 	last    time.Time // response
 	newName time.Time // response with a name that was not known
+
+	// complete: a SotW origin has sent the set as a whole. An empty one does not
+	// count, it may be that of an origin that has just started.
+	complete bool
 }
 
 // heard records a response.
@@ -310,6 +315,9 @@ func (l *learning) heard(now time.Time, news bool) {
 func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next time.Time) {
 	if l.first.IsZero() || known == cache.Confirmed {
 		return known, time.Time{}
+	}
+	if l.complete {
+		return cache.Confirmed, time.Time{}
 	}
 	settled := earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
 	confirmed := earlier(l.newName.Add(confirmQuiet), l.first.Add(confirmMax))

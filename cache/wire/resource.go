@@ -36,9 +36,9 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode], with [ErrXDSTP]. Each means that the origin broke
-// the protocol: the session refuses the response and the cache keeps what it had
-// (B.9).
+// Errors from [Decoder.Decode] and [Decoder.DecodeSotW], with [ErrXDSTP]. Each means
+// that the origin broke the protocol: the session refuses the response and the
+// cache keeps what it had (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")
 	ErrUnnamed      = errors.New("resource without a name")

@@ -90,9 +90,9 @@ func (c *Content) Apply(f func(*Tx)) {
 		if c.types[typeURL] == nil {
 			c.types[typeURL] = make(map[string]*discoverypb.Resource)
 		}
-		// Streams first: what is removed is still there to tell its aliases.
+		// Delta streams first: what is removed is still there to tell its aliases.
 		for _, s := range o.streams {
-			if s.content == c && !s.manual && !s.record.Ended {
+			if s.tells(c) && !s.record.SotW {
 				s.push(typeURL, tx.changes[typeURL])
 			}
 		}
@@ -103,9 +103,17 @@ func (c *Content) Apply(f func(*Tx)) {
 				c.types[typeURL][name] = resource
 			}
 		}
+		for _, s := range o.streams {
+			if s.tells(c) && s.record.SotW {
+				s.pushSotW(typeURL, tx.changes[typeURL])
+			}
+		}
 	}
 	o.mon.changed()
 }
+
+// tells reports whether the stream is told of changes of a Content. Locked.
+func (s *OriginStream) tells(c *Content) bool { return s.content == c && !s.manual && !s.record.Ended }
 
 // Clear forgets every resource and tells nobody.
 func (c *Content) Clear() {
