@@ -3,7 +3,10 @@ package relay_test
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -29,21 +32,25 @@ type running struct {
 // memory, so that both live in a synctest bubble; else all goes over sockets.
 func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *running {
 	t.Helper()
+	return startSeveral(t, o, nil, inMemory, env...)
+}
+
+// startSeveral is start with further origins by name, each with its targets in
+// failover order. Each needs a route in TENDER_ROUTES. In memory, no two targets have
+// the same address.
+func startSeveral(t testing.TB, first *relaytest.Origin, further map[string][]*relaytest.Origin, inMemory bool, env ...string) *running {
+	t.Helper()
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
-	env = append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test"}, env...)
 	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
-		opts.Listeners, opts.DialOptions = []net.Listener{l}, o.DialOptions()
+		opts.Listeners = []net.Listener{l}
+		opts.DialOptions = relaytest.DialOptions(slices.Concat(append(slices.Collect(maps.Values(further)), []*relaytest.Origin{first})...)...)
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
-	cfg, err := relay.LoadConfig(env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Origin = []string{o.Target()}
-	if r.Relay, err = relay.New(cfg, opts); err != nil {
+	var err error
+	if r.Relay, err = relay.New(configure(t, first, further, env), opts); err != nil {
 		t.Fatal(err)
 	}
 	if !inMemory {
@@ -54,6 +61,33 @@ func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *run
 	go func() { r.ended <- r.Run(ctx) }() // awaited by stop
 	t.Cleanup(r.stop)
 	return r
+}
+
+// configure returns the configuration of a relay of origins.
+func configure(t testing.TB, first *relaytest.Origin, further map[string][]*relaytest.Origin, env []string) relay.Config {
+	t.Helper()
+	env = append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test"}, env...)
+	names := slices.Sorted(maps.Keys(further))
+	for i, name := range names {
+		names[i] = name + "=" + name + ":1" // a target in its place: no variable holds one in memory
+	}
+	if len(names) > 0 {
+		env = append(env, "TENDER_ORIGINS="+strings.Join(names, ";"))
+	}
+	cfg, err := relay.LoadConfig(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Origin = []string{first.Target()}
+	for i, o := range cfg.Origins {
+		if targets := further[o.Name]; targets != nil {
+			cfg.Origins[i].Targets = nil
+			for _, target := range targets {
+				cfg.Origins[i].Targets = append(cfg.Origins[i].Targets, target.Target())
+			}
+		}
+	}
+	return cfg
 }
 
 // stop ends the relay and waits until it has ended. It may be called again.

@@ -3,7 +3,6 @@ package relaytest
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -85,9 +84,6 @@ func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDi
 func (s *OriginStream) collection(typeURL, name string) []string {
 	if r := s.content.named(typeURL, name); r != nil {
 		return []string{r.GetName()}
-	}
-	if !strings.HasSuffix(name, "/*") {
-		return nil
 	}
 	var keys []string
 	for key := range s.content.types[typeURL] {
