@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -25,7 +24,7 @@ const coldMargin = 2 * time.Second
 // is new: they leave with the next set, once what referred to them was sent
 // (B.11). It returns when to look again, if waiting is all there is to do.
 func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
@@ -54,11 +53,10 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
 }
 
-// complete reports whether enough is known of all members that the client asked for.
-func (s *subscription) complete(h *cache.Head, t *cache.Type) bool {
-	need := s.neededPhase()
-	return (s.wildcard == nil || t.Phase >= need) &&
-		!slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Phase < need })
+// complete reports whether enough is known of all members that the client asked for;
+// what its globs stand for, unresolvedUntil waits for.
+func (s *subscription) complete(t *cache.Type) bool {
+	return s.wildcard == nil || t.Phase >= s.neededPhase()
 }
 
 // bare reports whether the set holds something whose content was given up; the origin
@@ -85,7 +83,7 @@ func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
 func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{}
 	}
 	if owed, gone := s.due(h, t); owed || !gone {
@@ -123,7 +121,7 @@ func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 	}
 	for _, g := range s.globs {
 		members := &h.Type(g.key).Members
-		owed = owed || g.fresh || g.anySince(members, g.sent, true)
+		owed = owed || g.fresh && h.Type(g.key).Phase >= cache.Settled || g.anySince(members, g.sent, true)
 		gone = gone || !g.fresh && (g.anySince(members, g.removed, false) || g.removed < members.Floor())
 	}
 	for i := range s.names {
@@ -166,6 +164,9 @@ var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Time) (until time.Time) {
 	if s.neverHeld {
 		return time.Time{}
+	}
+	if until = s.unsettledUntil(h); until.Equal(forever) {
+		return forever
 	}
 	for _, n := range s.names {
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
@@ -364,7 +365,9 @@ func (s *subscription) caughtUp(h *cache.Head) {
 		s.removed = h.Seq
 	}
 	for _, g := range s.globs {
+		unknown := g.fresh && h.Type(g.key).Phase < cache.Settled
 		g.caughtUp(h)
+		g.fresh = unknown
 	}
 }
 

@@ -196,7 +196,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	s.misnamed(sub, r.Canonicalise())
+	if !sub.repeats(r) {
+		s.misnamed(sub, r.Canonicalise())
+	}
 	if sub.request(r, now) {
 		s.refused(r)
 	}
@@ -245,7 +247,8 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	}
 	// The protocol's own types are always served: a client that makes types up must
 	// not shut all others out.
-	if known, types := s.group.View.HasType(typeURL); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
+	known, types := s.group.View.HasType(typeURL)
+	if types = max(types, len(s.subs)); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
 		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
@@ -316,7 +319,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.log, sub.typeURL, b)
-		if sub.errors {
+		if sub.errors && len(sub.failures.told) < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
 	}
@@ -465,6 +468,10 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 		return p.head.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
+	for _, g := range cds.globs {
+		some, sent := g.unsentAdditions(p.head.Type(g.key))
+		unsent, upTo = unsent || some, min(upTo, sent)
+	}
 	if !unsent {
 		return p.head.Seq
 	}
@@ -508,8 +515,8 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.names[at].sent = 0
 				eds.owing = append(eds.owing, n)
 			}
-		} else if eds.wildcard != nil && !eds.fresh {
-			eds.again = append(eds.again, names[i])
+		} else if by := eds.has(names[i]); by != nil && !by.fresh {
+			by.again = append(by.again, names[i])
 		}
 	}
 }
@@ -550,19 +557,22 @@ func (s *stream) checkCold(p *pass) error {
 	if s.sent {
 		return nil
 	}
-	since := s.began
+	since, asked := s.began, false
 	for _, sub := range s.subs {
 		if sub.answerable(p.head) {
 			return nil
 		}
 		for from := range sub.sources(p.head) {
-			if from.Connected {
+			if asked = true; from.Connected {
 				return nil
 			}
 			if from.Lost.After(since) {
 				since = from.Lost
 			}
 		}
+	}
+	if !asked {
+		return nil // who asks for nothing waits for no origin
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

@@ -44,8 +44,7 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 // answerKnown removes what the client says it has and the origin has not.
 func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
 	for name := range reply.known {
-		_, named := t.Names[name]
-		if (wildcard || named) && s.content.named(typeURL, name) == nil {
+		if (wildcard || t.wants(name, nil)) && s.content.named(typeURL, name) == nil {
 			reply.removed[name] = struct{}{}
 		}
 	}
