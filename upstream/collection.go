@@ -1,9 +1,10 @@
 package upstream
 
 import (
+	"log/slog"
+	"maps"
+	"slices"
 	"time"
-
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -16,21 +17,91 @@ type collection struct {
 	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
+	doubt doubt     // what a resync has not mentioned again
 }
 
-// restate prepares for a new stream: it adds what is held to the versions that the
-// origin is told.
+// A doubt is which members may have gone while the relay was not connected. An origin
+// that was told what is held says so; another leaves them out, and is asked for them
+// by name (B.15). Only what it then says is removed is gone.
+type doubt struct {
+	began   time.Time
+	marked  map[string]struct{} // not mentioned since the stream was opened
+	trusted bool                // the origin was told what is held
+	asked   []string            // by name
+	askedAt time.Time           // zero if they were not
+}
+
+// restate prepares for a new stream: all members are in doubt, and it adds what is held
+// to the versions that the origin is told, but for what it had not mentioned itself.
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
+	old := c.doubt
 	c.learn = learning{}
 	t := h.Type(c.key)
-	if t.Phase != cache.Confirmed {
-		return
-	}
+	c.doubt = doubt{marked: namesIn(&t.Members), trusted: t.Phase == cache.Confirmed}
 	for e := range t.Members.Since(0) {
-		if e.Present() {
+		if !e.Present() {
+			continue
+		}
+		if _, doubtful := old.marked[e.Resource.Name]; doubtful && !old.trusted {
+			c.doubt.trusted = false
+		} else if t.Phase == cache.Confirmed {
 			versions[e.Resource.Name] = e.Resource.OriginVersion
 		}
 	}
+}
+
+// believe records whether the origin was told what is held, and can be expected to
+// look at it.
+func (s *subscription) believe(told bool, now time.Time) {
+	for _, c := range s.collections {
+		c.doubt.began, c.doubt.trusted = now, c.doubt.trusted && told
+	}
+}
+
+// heard takes what an origin said of the members, and reports whether it showed that
+// the origin does not look at what it is told is held.
+func (c *collection) heard(u wire.Update, change cache.Change, now time.Time) (ignores bool) {
+	c.learn.heard(now, change.New > 0)
+	if c.doubt.trusted && now.Sub(c.doubt.began) > confirmMax {
+		c.doubt.marked = nil // a resend now has another reason
+	}
+	if ignores = c.doubt.trusted && change.Same > 0 && len(c.doubt.marked) > 0; ignores {
+		c.doubt.trusted = false
+	}
+	for _, r := range u.Resources {
+		delete(c.doubt.marked, r.Name)
+	}
+	for _, name := range u.Removed {
+		delete(c.doubt.marked, name)
+	}
+	return ignores
+}
+
+// resolve asks for members in doubt by name, once the origin has been quiet for a
+// while, and after as long again lets them go. It returns when to look again.
+func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
+	d, l := &c.doubt, &m.lines[s.named]
+	if d.trusted || c.learn.first.IsZero() || !l.open {
+		return time.Time{}
+	}
+	if d.askedAt.IsZero() {
+		if len(d.marked) == 0 {
+			return time.Time{}
+		}
+		if next = c.learn.last.Add(sweepQuiet); now.Before(next) {
+			return next
+		}
+		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
+		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
+		m.subscribe(l, s, d.asked, now)
+	}
+	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
+		return next
+	}
+	m.unsubscribe(l, s, s.unwanted(d.asked), now)
+	*d = doubt{}
+	return time.Time{}
 }
 
 // relearn forgets the timing of responses of a stream that has ended.
@@ -41,23 +112,27 @@ func (s *subscription) relearn() {
 }
 
 // wantCollection takes over that clients began or ceased to want a glob.
-func (m *mirror) wantCollection(s *subscription, glob string, wanted bool, now time.Time) {
+func (m *mirror) wantCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
-	case !wanted && c != nil:
+	case !d.Wanted && c != nil:
 		c.until = now.Add(jitter(m.cfg.WildcardLinger))
-	case !wanted:
+		return
+	case !d.Wanted:
+		return
 	case c != nil:
-		c.until = time.Time{}
+		if c.until = (time.Time{}); !d.Again {
+			return
+		}
 	default:
 		if s.collections == nil {
 			s.collections = make(map[string]*collection)
 		}
 		assign(&s.named, s.wildcard)
-		s.collections[glob] = &collection{key: cache.Collection(s.typeURL, glob)}
-		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
-		}
+		s.collections[glob] = &collection{key: d.TypeURL}
+	}
+	if l := &m.lines[s.named]; l.open {
+		m.subscribe(l, s, []string{glob}, now)
 	}
 }
 
@@ -77,7 +152,7 @@ func (m *mirror) expireCollections(s *subscription, now time.Time) (next time.Ti
 		}
 		delete(s.collections, glob)
 		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: []string{glob}}, now)
+			m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), glob), now)
 		}
 		if len(s.names)+len(s.collections) == 0 {
 			s.named = nowhere
@@ -131,7 +206,7 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	for glob, p := range parts {
 		c := m.w.Apply(cache.Members, *p)
-		s.collections[glob].learn.heard(now, c.New > 0)
+		m.ignores = s.collections[glob].heard(*p, c, now) || m.ignores
 	}
 	for _, glob := range empty {
 		m.emptied(s.collections[glob], u, now)
@@ -148,7 +223,6 @@ func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	m.w.Apply(cache.Members, u)
-	c.learn.heard(now, false)
+	c.heard(u, m.w.Apply(cache.Members, u), now)
 	m.w.SetPhase(c.key, cache.Confirmed)
 }

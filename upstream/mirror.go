@@ -179,7 +179,7 @@ func (m *mirror) demand(now time.Time) {
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.wantCollection(s, glob, d.Wanted, now)
+			m.wantCollection(s, glob, d, now)
 		case d.Name == nil && d.Wanted:
 			s.wanted, s.until = true, time.Time{}
 			m.wantMembers(s, now)
@@ -350,6 +350,7 @@ func (m *mirror) flush(now time.Time) {
 func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	for glob, c := range s.collections {
 		next = earlier(next, m.learnedOf(cache.Collection(s.typeURL, glob), &c.learn, now))
+		next = earlier(next, m.resolve(s, c, now))
 	}
 	if s.wildcard == nowhere {
 		return next
@@ -465,6 +466,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 		s.sweep.renew(now)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
+	if s.named == l.role && len(reqs) > 0 {
+		s.believe(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
 		s.sweep.trusted = s.sweep.trusted && (said || !carries)
