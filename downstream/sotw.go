@@ -310,7 +310,11 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 		}
 	}
 	s.sum = b.sum
-	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), s.wrap)
+	wrap := s.wrap
+	if wrap != wire.Bare && len(s.globs) > 0 {
+		wrap = wire.WrapEveryone // or the client would not learn the names (B.19)
+	}
+	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), wrap)
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}
