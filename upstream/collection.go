@@ -25,55 +25,58 @@ type collection struct {
 // by name (B.15). Only what it then says is removed is gone.
 type doubt struct {
 	began   time.Time
-	marked  map[string]struct{} // not mentioned since the stream was opened
-	trusted bool                // the origin was told what is held
-	asked   []string            // by name
-	askedAt time.Time           // zero if they were not
+	told    heldNames // the origin was told that they are held, and has not mentioned them since
+	marked  heldNames // it was not told, and has not mentioned them either
+	asked   []string  // by name
+	askedAt time.Time // zero if they were not
 }
 
-// restate prepares for a new stream: all members are in doubt, and it adds what is held
-// to the versions that the origin is told, but for what it had not mentioned itself.
+// restate prepares for a new stream: it adds what is held to the versions that the
+// origin is told, but for what it had not mentioned itself.
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
-	old := c.doubt
-	c.learn = learning{}
-	t := h.Type(c.key)
-	c.doubt = doubt{marked: namesIn(&t.Members), trusted: t.Phase == cache.Confirmed}
+	old, t := c.doubt.marked, h.Type(c.key)
+	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Members)}
+	if t.Phase != cache.Confirmed {
+		return
+	}
 	for e := range t.Members.Since(0) {
 		if !e.Present() {
 			continue
 		}
-		if _, doubtful := old.marked[e.Resource.Name]; doubtful && !old.trusted {
-			c.doubt.trusted = false
-		} else if t.Phase == cache.Confirmed {
+		if _, doubtful := old[e.Resource.Name]; !doubtful {
 			versions[e.Resource.Name] = e.Resource.OriginVersion
+			c.doubt.told[e.Resource.Name] = struct{}{}
+			delete(c.doubt.marked, e.Resource.Name)
 		}
 	}
 }
 
-// believe records whether the origin was told what is held, and can be expected to
-// look at it.
+// believe begins to wait for what the origin says on a new stream. Unless it was told
+// what is held, and can be expected to look at it, all of that is in doubt.
 func (s *subscription) believe(told bool, now time.Time) {
 	for _, c := range s.collections {
-		c.doubt.began, c.doubt.trusted = now, c.doubt.trusted && told
+		if c.doubt.began = now; !told {
+			c.doubt.distrust()
+		}
 	}
+}
+
+func (d *doubt) distrust() {
+	maps.Copy(d.marked, d.told)
+	d.told = nil
 }
 
 // heard takes what an origin said of the members, and reports whether it showed that
 // the origin does not look at what it is told is held.
 func (c *collection) heard(u wire.Update, change cache.Change, now time.Time) (ignores bool) {
 	c.learn.heard(now, change.New > 0)
-	if c.doubt.trusted && now.Sub(c.doubt.began) > confirmMax {
-		c.doubt.marked = nil // a resend now has another reason
+	d := &c.doubt
+	// Much later, a resend has another reason.
+	if ignores = change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax; ignores {
+		d.distrust()
 	}
-	if ignores = c.doubt.trusted && change.Same > 0 && len(c.doubt.marked) > 0; ignores {
-		c.doubt.trusted = false
-	}
-	for _, r := range u.Resources {
-		delete(c.doubt.marked, r.Name)
-	}
-	for _, name := range u.Removed {
-		delete(c.doubt.marked, name)
-	}
+	d.told.drop(u)
+	d.marked.drop(u)
 	return ignores
 }
 
@@ -81,14 +84,14 @@ func (c *collection) heard(u wire.Update, change cache.Change, now time.Time) (i
 // while, and after as long again lets them go. It returns when to look again.
 func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
 	d, l := &c.doubt, &m.lines[s.named]
-	if d.trusted || c.learn.first.IsZero() || !l.open {
+	if len(d.marked)+len(d.asked) == 0 || !l.open {
 		return time.Time{}
 	}
 	if d.askedAt.IsZero() {
-		if len(d.marked) == 0 {
-			return time.Time{}
+		if next = d.began.Add(sweepQuiet); c.learn.last.After(d.began) {
+			next = c.learn.last.Add(sweepQuiet)
 		}
-		if next = c.learn.last.Add(sweepQuiet); now.Before(next) {
+		if now.Before(next) {
 			return next
 		}
 		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
@@ -100,7 +103,8 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 		return next
 	}
 	m.unsubscribe(l, s, s.unwanted(d.asked), now)
-	*d = doubt{}
+	d.asked, d.askedAt = nil, time.Time{}
+	clear(d.marked)
 	return time.Time{}
 }
 

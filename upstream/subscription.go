@@ -130,7 +130,7 @@ func assign(kind *role, other role) {
 // that are there.
 func (s *subscription) settle() {
 	switch {
-	case s.wildcard == auxiliary && len(s.names) == 0:
+	case s.wildcard == auxiliary && len(s.names)+len(s.collections) == 0:
 		s.wildcard, s.named = main, nowhere
 	case s.named == auxiliary && s.wildcard == nowhere:
 		s.named = main
