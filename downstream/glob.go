@@ -175,11 +175,15 @@ func (s *subscription) unsettledUntil(h *cache.Head) (until time.Time) {
 		if h.Type(g.key).Phase >= s.neededPhase() {
 			continue
 		}
-		wait := g.since.Add(resolveWait)
-		switch from := h.MembersFrom(g.key); {
-		case s.version != "" && !from.Connected:
+		from, asked := h.MembersFrom(g.key), g.since
+		switch {
+		case !from.Connected && s.version != "":
 			return forever
-		case s.version != "" && !from.Heard:
+		case from.Connected && from.Since.After(asked):
+			asked = from.Since // it is asked anew on each connection
+		}
+		wait := asked.Add(resolveWait)
+		if s.version != "" && !from.Heard {
 			wait = wait.Add(coldMargin)
 		}
 		if wait.After(until) {
