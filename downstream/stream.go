@@ -128,11 +128,12 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	return earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
 
-// unanswered reports whether the client asked for a type of which it was sent
-// nothing.
+// unanswered reports whether the client asked for a type, or a glob, of which it was
+// sent nothing.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0)
+		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
+			slices.ContainsFunc(sub.globs, func(g *subscription) bool { return g.fresh })
 	})
 }
 
@@ -388,7 +389,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
-	if sub.blocked(p.now) {
+	if sub.blocked(p.now) && s.closed.IsZero() { // who has closed its side answers nothing
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals

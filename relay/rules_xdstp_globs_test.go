@@ -1,9 +1,13 @@
 package relay_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -468,4 +472,82 @@ func TestR132_EndpointsOfALocality(t *testing.T) {
 			c.hears("leds " + zone + "1@2 -" + zone + "0")
 		})
 	}
+}
+
+// TestR132_AHalfClosedStreamIsAnsweredForEachGlob: a client that has said all that it has
+// to say is told of each glob before its stream ends.
+func TestR132_AHalfClosedStreamIsAnsweredForEachGlob(t *testing.T) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.change("acme "+shop+"a@1", "acme "+mall+"a@1")
+			began := time.Now()
+			c := xdstpClient(w, v).subscribe("acme", shopGlob+" "+mallGlob)
+			c.CloseSend()
+			if err := c.WaitEnd(w.t.Context()); !errors.Is(err, io.EOF) {
+				t.Errorf("the stream ended with %v, want OK", err)
+			}
+			got := c.heard()
+			slices.Sort(got)
+			if want := []string{orderForm(v, "acme "+mall+"a@1"), orderForm(v, "acme "+shop+"a@1")}; !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	})
+}
+
+// TestB16_EndpointsOfAGlobFollowTheirCluster: a cluster that changed is followed by its
+// endpoints, although these did not, where a glob has them.
+func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
+	const dir = "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/dir/"
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.change("eds "+dir+"a@1", "eds "+dir+"b@1")
+			cluster := func(stat string) {
+				c := relaytest.Cluster("c", dir+"a")
+				c.AltStatName = stat
+				w.origin.Put(c)
+				synctest.Wait()
+			}
+			cluster("1")
+			c := w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: wrapNode()}).subscribe("eds", dir+"*")
+			w.settle()
+			c.expect(orderForm(v, "eds "+dir+"a@1 "+dir+"b@1"))
+			c.subscribe("cds", "")
+			w.settle()
+			c.expect(orderForm(v, "cds c@?"), orderForm(v, "eds "+dir+"a@1"))
+			cluster("2")
+			c.expect(orderForm(v, "cds c@?"), orderForm(v, "eds "+dir+"a@1"))
+			w.pass(time.Hour)
+			c.expect()
+		})
+	})
+}
+
+// TestB11_ClustersOfAGlobComeFirst: a route does not overtake a cluster that a glob
+// has and that waits for the answer to the one before; and clusters go last.
+func TestB11_ClustersOfAGlobComeFirst(t *testing.T) {
+	const dir = "xdstp://one/envoy.config.cluster.v3.Cluster/dir/"
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.change("cds "+dir+"a@1", "rds r@1")
+			c := xdstpClient(w, v).subscribe("cds", dir+"*").subscribe("rds", "r")
+			w.settle()
+			w.takes(c, "cds "+dir+"a@1", "rds r@1")
+			w.change("cds " + dir + "a@2")
+			c.expect(orderForm(v, "cds "+dir+"a@2"))
+			w.change("cds "+dir+"b@1", "rds r@2")
+			c.expect() // the cluster waits for the answer, and the route for the cluster
+			c.ack("cds")
+			c.expect(orderForm(v, "cds "+xdstpSet(v, dir+"a@2 "+dir+"b@1", dir+"b@1")), orderForm(v, "rds r@2"))
+			c.ack("cds")
+			c.ack("rds")
+			w.change("rds r@3", "cds -"+dir+"b") // one response each; and the other way round
+			if got := c.heard(); v == relaytest.Delta && !slices.Equal(got, []string{"rds r@3", "cds -" + dir + "b"}) {
+				t.Errorf("got %q, want the removal of the cluster last", got)
+			}
+		})
+	})
 }
