@@ -338,6 +338,16 @@ func TestR132_OneSetOfAllGlobs(t *testing.T) {
 		all := xdstpList([]string{"plain", one + "a", one + "b", mall + "a"}, "@1")
 		c.hears("cds {" + all + "}")
 		version := c.last[orderTypes["cds"]].Version
+		wrapped := func(c *orderClient) bool {
+			first := c.last[orderTypes["cds"]].Message.(*discoverypb.DiscoveryResponse).GetResources()[0]
+			return first.GetTypeUrl() != orderTypes["cds"]
+		}
+		bare := w.envoy(relaytest.SotW).subscribe("cds", "plain "+one+"* "+mallGlob)
+		bare.expect("cds {" + all + "}")
+		if !wrapped(c) || wrapped(bare) {
+			t.Errorf("with names %t, for one that does not understand it %t", wrapped(c), wrapped(bare))
+		}
+		bare.Close()
 		w.change("cds " + one + "a@2")
 		c.hears("cds {" + strings.Replace(all, one+"a@1", one+"a@2", 1) + "}")
 

@@ -101,7 +101,7 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 				orderBubble(t, nil, func(w *orderWorld) {
-					w.change("acme "+shop+"x@1", "acme plain@1", "cds a@1")
+					w.change("acme "+shop+"x@1", "acme plain@1", "cds plain@1", "cds other@1")
 					for _, short := range []string{"acme", "cds"} { // which have a legacy wildcard
 						for _, name := range malformed {
 							c := w.dial(relaytest.ClientOptions{Variant: v, Node: tt.node})
@@ -121,10 +121,15 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 							if r := c.TryRecv(); r != nil {
 								t.Errorf("%s %q: told once more: %v", short, name, r)
 							}
+							c.subscribe(short, "plain") // its stream lives
+							w.pass(time.Second)
+							c.hears(orderForm(v, short+" plain@1"))
 						}
 					}
-					if n := len(w.origin.State().Streams); n != 0 {
-						t.Errorf("the origin was asked:\n%v", w.origin.State())
+					for _, short := range []string{"acme", "cds"} {
+						if !w.origin.State().Subscribed(orderTypes[short], "plain") {
+							t.Errorf("the origin was asked for something else:\n%v", w.origin.State())
+						}
 					}
 				})
 			})
