@@ -79,6 +79,7 @@ type Type struct {
 	Errors  Set    // what the origin said is wrong with resources
 	Phase   Phase  // of Members
 
+	source int // that has the members
 	shared *memo
 }
 
@@ -109,9 +110,10 @@ func (t *Type) System() string {
 // Lookup returns what a stream that named n sees, and when that last changed:
 // of the type's two sets, the resource that was received last; the other one if
 // that is removed; an absent entry if the origin said that there is none; nil if
-// the origin has not said (B.5).
+// the origin has not said (B.5). Another origin's member of that name is not what was
+// asked for (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
-	member, named := t.Members.Get(n), t.Named.Get(n)
+	member, named := t.member(n), t.Named.Get(n)
 	switch {
 	case member.Present() && named.Present():
 		if member.Seq > named.Seq {
@@ -127,6 +129,14 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	default:
 		return nil, 0 // a tombstone among the members says nothing of the name
 	}
+}
+
+// member returns what those who named n may be shown of the members.
+func (t *Type) member(n *Name) *Entry {
+	if n.source != t.source {
+		return nil
+	}
+	return t.Members.Get(n)
 }
 
 // changed returns when the member became what readers see: when the named

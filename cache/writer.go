@@ -67,9 +67,6 @@ type Change struct {
 // View returns the view that the writer writes to.
 func (w *Writer) View() *View { return w.view }
 
-// Connected reports whether the writer's origin is there.
-func (w *Writer) Connected() bool { return w.view.Head().sources[w.source].Connected }
-
 // Owns reports whether the writer's source has the members of a type.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
@@ -151,9 +148,10 @@ func (w *Writer) begin(typeURL string) *apply {
 	head := *old
 	head.types = maps.Clone(old.types)
 	typ := *old.Type(typeURL)
-	typ.URL, typ.shared = typeURL, new(memo)
+	index := x.typ(typeURL)
+	typ.URL, typ.source, typ.shared = typeURL, index.source, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
+	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -188,7 +186,7 @@ type received struct {
 // receive prepares an update's resources. One without content that is no answer for
 // an alias and no heartbeat says nothing.
 func (w *Writer) receive(u wire.Update) []received {
-	out, now := make([]received, 0, len(u.Resources)), time.Now()
+	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
 		if !r.HasBody() && !r.Unresolved() && !r.Heartbeat() {
 			continue
@@ -196,7 +194,7 @@ func (w *Writer) receive(u wire.Update) []received {
 		if in := w.view.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(u.TypeURL, r)}
+		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(typeURL, r)}
 		if r.TTL > 0 {
 			in.deadline = now.Add(r.TTL)
 		}
@@ -381,7 +379,7 @@ func (a *apply) unalias(old *Entry) {
 
 // remove records that the origin has no such resource, and nothing else to say of it.
 func (a *apply) remove(kind Kind, set *Set, text string) {
-	if n := a.index.names[text]; n != nil {
+	if n := a.index.names[text]; n != nil && (kind == Members || a.takes(n)) {
 		a.succeed(n)
 	}
 	for _, n := range a.index.variants[text] {
@@ -456,7 +454,7 @@ func (a *apply) bury(set *Set, old *Entry) {
 // member's tombstone may be forgotten before they look.
 func (a *apply) uncover(member *Entry) {
 	named := a.typ.Named.Get(member.Name)
-	if named == nil || named.Present() && named.Seq > member.Seq {
+	if named == nil || named.Present() && named.Seq > member.Seq || member.Name.source != a.typ.source {
 		return
 	}
 	seen := *named
@@ -495,7 +493,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 		a.change.Removed++
 		e := a.removal(old)
 		e.Prior = old.Resource
-		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.Members.Get(n).shows(seen.Resource) {
+		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.member(n).shows(seen.Resource) {
 			e.since = since
 			a.reveal(n, seen)
 		}
@@ -514,7 +512,7 @@ func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
 func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
-	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType || old.Resource.Constraints != nil {
+	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
 		e.Prior = old.Resource
 	}
 	return e
@@ -542,14 +540,10 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 // earlier connection counts as unknown until it is said again (B.7). Names
 // that streams wait for are asked anew.
 func (w *Writer) SetConnected(up bool) {
-	x := &w.view.index
-	x.mu.Lock()
-	head := *w.view.head.Load()
-	if head.sources[w.source].Connected == up {
-		x.mu.Unlock()
+	from := w.view.Head().sources[w.source] // which nobody else changes
+	if from.Connected == up {
 		return
 	}
-	from := w.from(&head)
 	from.Connected, from.Since = up, time.Now()
 	if up {
 		from.epoch++
@@ -558,6 +552,23 @@ func (w *Writer) SetConnected(up bool) {
 			from.Lost = from.Since
 		}
 		from.Heard, from.mute = false, !from.Heard
+	}
+	w.Stand(from)
+}
+
+// Stand records how the writer's source stands: as that of another view does, from
+// which the writer takes what it writes. It has the effects of SetConnected.
+func (w *Writer) Stand(as Source) {
+	x := &w.view.index
+	x.mu.Lock()
+	head := *w.view.head.Load()
+	from := w.from(&head)
+	old := *from
+	*from = as
+	if as.epoch == old.epoch && as.Connected == old.Connected {
+		w.view.head.Store(&head)
+		x.mu.Unlock()
+		return
 	}
 	for _, t := range x.types {
 		for _, n := range t.names {
@@ -601,10 +612,8 @@ func (w *Writer) TakeDemand() []Demand {
 	x.sources[w.source].demand = nil
 	for i := range taken {
 		d := &taken[i]
-		t := x.types[d.TypeURL]
 		if d.Name == nil {
-			d.Wanted, d.Again = len(t.wildcards) > 0, t.again
-			t.queued, t.again = false, false
+			d.Wanted, d.Again = x.takeMembers(d.TypeURL)
 			continue
 		}
 		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
@@ -614,8 +623,11 @@ func (w *Writer) TakeDemand() []Demand {
 		}
 	}
 	return slices.DeleteFunc(taken, func(d Demand) bool {
-		if d.Name == nil || d.Wanted || d.Name.tracked {
+		switch {
+		case d.Wanted || d.Name != nil && d.Name.tracked:
 			return false
+		case d.Name == nil: // nobody has to give up a collection that was given up
+			return x.types[d.TypeURL] == nil
 		}
 		x.types[d.TypeURL].release(d.Name) // came and went between two calls
 		return true
@@ -680,12 +692,10 @@ func (w *Writer) forgetCollection(a *apply) {
 	if _, _, is := SplitCollection(a.typ.URL); !is || len(a.index.names) > 0 {
 		return
 	}
-	x := &w.view.index
-	delete(x.types, a.typ.URL)
+	w.view.index.forget(a.typ.URL)
 	delete(a.head.types, a.typ.URL)
 	delete(w.aliases, a.typ.URL)
 	delete(w.missed, a.typ.URL)
-	x.collections--
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too

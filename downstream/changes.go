@@ -69,7 +69,7 @@ func (w *writer) add(e *cache.Entry) {
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
 	name = wire.PlainName(name)
-	if w.sub.delta && !w.twice(name) {
+	if w.sub.delta && !w.sub.keeps(w.head, name) && !w.twice(name) {
 		w.begin().Remove(name)
 	}
 }
@@ -203,9 +203,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 	}
 	if initial && w.reply.body == nil && s.knownN == 0 {
 		w.begin() // an empty set is an answer too (R097)
-		if s.glob != "" {
-			w.remove(s.glob) // of a glob, this is how it is given (R132)
-		}
+		s.matchesNothing(w)
 	}
 }
 
@@ -266,7 +264,7 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 		if !s.lateRemovals && e.Seq > s.removed {
 			w.gone(e)
 		}
-	case s.holds(h, e):
+	case s.holds(h.MembersFrom(s.key), e):
 	case e.Resource.Released():
 		s.again = append(s.again, e.Name.String())
 		s.askAgain(nil)
@@ -413,7 +411,7 @@ func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e 
 		s.askAgain(n.name)
 		return true
 	}
-	held := n.sent == 0 && s.holds(h, e)
+	held := n.sent == 0 && s.holds(h.From(n.name), e)
 	n.sent = seq
 	if !held || s.alwaysSent {
 		s.vary(w, n.name, e.Resource.Constraints)
@@ -463,14 +461,14 @@ func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *
 
 // holds reports whether a Delta client said that it holds this very content. It
 // is believed once, and only of origins whose versions can be trusted (B.3).
-func (s *subscription) holds(h *cache.Head, e *cache.Entry) bool {
+func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
 	version, said := s.known[e.Name.String()]
 	if !said {
 		return false
 	}
 	delete(s.known, e.Name.String())
 	expires := s.ttl && !e.Deadline.IsZero() // it may have expired at the client (C31)
-	return e.HasVersion(version) && !s.forgetful && !expires && (!h.From(e.Name).Reused || s.cfg.ContentVersions)
+	return e.HasVersion(version) && !s.forgetful && !expires && (!from.Reused || s.cfg.ContentVersions)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot
@@ -515,7 +513,7 @@ func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
 		}
 	}
 	for _, g := range s.globs {
-		sum = sum.Add(h.Type(g.key).Members.Sum())
+		sum = sum.Add(s.addedBy(h, g))
 	}
 	return sum
 }

@@ -79,6 +79,9 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 		delete(s.known, text)
 		w.remove(text)
 	}
+	if len(gone) > 0 {
+		s.matchesNothing(w)
+	}
 	if len(s.names) == 0 {
 		s.known = nil
 	}

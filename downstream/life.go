@@ -53,15 +53,15 @@ func (s *subscription) renewals(t *cache.Type, kind cache.Kind) func(func(*cache
 	}
 	return func(yield func(*cache.Entry) bool) {
 		for e := range set.RenewedSince(s.renewed[kind]) {
-			if e.Present() && s.has(t, kind, e) && !yield(e) {
+			if e.Present() && s.sees(t, kind, e) && !yield(e) {
 				return
 			}
 		}
 	}
 }
 
-// has reports whether what the client was sent last of a name is this entry of a set.
-func (s *subscription) has(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
+// sees reports whether what the client was sent last of a name is this entry of a set.
+func (s *subscription) sees(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
 	if !named {
 		return kind == cache.Members && s.wildcard != nil && e.Seq <= s.sent

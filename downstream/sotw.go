@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -25,7 +24,7 @@ const coldMargin = 2 * time.Second
 // is new: they leave with the next set, once what referred to them was sent
 // (B.11). It returns when to look again, if waiting is all there is to do.
 func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
@@ -66,11 +65,10 @@ func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now t
 	return until, now.Before(until)
 }
 
-// complete reports whether enough is known of all members that the client asked for.
-func (s *subscription) complete(h *cache.Head, t *cache.Type) bool {
-	need := s.neededPhase()
-	return (s.wildcard == nil || t.Phase >= need) &&
-		!slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Phase < need })
+// complete reports whether enough is known of all members that the client asked for;
+// what its globs stand for, unresolvedUntil waits for.
+func (s *subscription) complete(t *cache.Type) bool {
+	return s.wildcard == nil || t.Phase >= s.neededPhase()
 }
 
 // bare reports whether the set holds something whose content was given up; the origin
@@ -97,7 +95,7 @@ func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
 func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{}
 	}
 	if owed, gone := s.due(h, t); owed || !gone {
@@ -130,8 +128,9 @@ func (s *subscription) neededPhase() cache.Phase {
 func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 	owed, gone = s.dueMembers(t)
 	for _, g := range s.globs {
-		o, g := g.dueMembers(h.Type(g.key))
-		owed, gone = owed || o, gone || g
+		gt := h.Type(g.key)
+		o, g := g.dueMembers(gt)
+		owed, gone = owed || o && gt.Phase >= cache.Settled, gone || g
 	}
 	for i := range s.names {
 		o, g := s.dueName(h, t, &s.names[i])
@@ -190,6 +189,9 @@ var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Time) (until time.Time) {
 	if s.neverHeld {
 		return time.Time{}
+	}
+	if until = s.unsettledUntil(h); until.Equal(forever) {
+		return forever
 	}
 	for _, n := range s.names {
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
@@ -331,7 +333,11 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 		}
 	}
 	s.sum = b.sum
-	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), s.wrap)
+	wrap := s.wrap
+	if wrap != wire.Bare && len(s.globs) > 0 {
+		wrap = wire.WrapEveryone // or the client would not learn the names (B.19)
+	}
+	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), wrap)
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}
@@ -401,7 +407,9 @@ func (s *subscription) caughtUp(h *cache.Head) {
 		s.removed = h.Seq
 	}
 	for _, g := range s.globs {
+		unknown := g.fresh && h.Type(g.key).Phase < cache.Settled
 		g.caughtUp(h)
+		g.fresh = unknown
 	}
 }
 

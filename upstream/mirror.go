@@ -371,6 +371,7 @@ func (m *mirror) flush(now time.Time) {
 func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	for glob, c := range s.collections {
 		next = earlier(next, m.learnedOf(cache.Collection(s.typeURL, glob), &c.learn, now))
+		next = earlier(next, m.resolve(s, c, now))
 	}
 	if s.wildcard == nowhere {
 		return next
@@ -486,6 +487,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 		s.sweep.renew(now)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
+	if s.named == l.role && len(reqs) > 0 {
+		s.believe(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
 		s.sweep.trusted = s.sweep.trusted && (said || !carries)

@@ -97,6 +97,7 @@ type Resource struct {
 	body     mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
 	limited  bool            // the origin's message has a TTL, if only a zero one
 	full     bool            // it has a resource_name
+	standsIn bool            // its type is not the one that was asked for
 	released bool            // field and body were given up
 
 	json atomic.Pointer[[]byte] // what JSON made
@@ -219,7 +220,8 @@ func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
 	if r.Name == "" && Known(typeURL) {
 		return nil, fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
 	}
-	if body.n > 0 && r.TypeURL != typeURL {
+	r.standsIn = body.n > 0 && r.TypeURL != typeURL
+	if r.standsIn && !r.maySubstitute(typeURL) {
 		return nil, fmt.Errorf("%w: %q in a response of type %q, name %q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
 	}
 	r.Version = r.OriginVersion
@@ -227,7 +229,7 @@ func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
 		r.Version = r.ContentVersion()
 	}
 	r.layOut(msg, body, originName)
-	if typeURL == ClusterType {
+	if r.TypeURL == ClusterType {
 		// One that cannot be canonical is asked for by nobody.
 		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}

@@ -3,7 +3,6 @@ package relaytest
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -45,8 +44,7 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 // answerKnown removes what the client says it has and the origin has not.
 func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
 	for name := range reply.known {
-		_, named := t.Names[name]
-		if (wildcard || named) && s.content.named(typeURL, name) == nil {
+		if (wildcard || t.wants(name, nil)) && s.content.named(typeURL, name) == nil {
 			reply.removed[name] = struct{}{}
 		}
 	}
@@ -85,9 +83,6 @@ func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDi
 func (s *OriginStream) collection(typeURL, name string) []string {
 	if r := s.content.named(typeURL, name); r != nil {
 		return []string{r.GetName()}
-	}
-	if !strings.HasSuffix(name, "/*") {
-		return nil
 	}
 	var keys []string
 	for key := range s.content.types[typeURL] {

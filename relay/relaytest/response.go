@@ -173,11 +173,18 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	if r.Name == "" {
 		broken = append(broken, "a resource has no name")
 	}
-	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL {
+	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL && !r.stands(typeURL) {
 		broken = append(broken, fmt.Sprintf("resource %q has type %s", r.Name, got))
 	}
 	if variant == Delta && r.Version == "" {
 		broken = append(broken, fmt.Sprintf("resource %q has no version", r.Name))
 	}
 	return broken
+}
+
+// stands reports whether the resource may be there in place of one of the type: as
+// a redirect, or as a list of such (TP1).
+func (r *Resource) stands(typeURL string) bool {
+	got := r.Body.GetTypeUrl()
+	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")
 }
