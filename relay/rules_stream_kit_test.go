@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"slices"
 	"sync"
@@ -162,10 +163,13 @@ func (streamBytes) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (streamBytes) Name() string { return "proto" }
 
-// streamRaw opens a stream on which messages are bytes.
+// streamRaw opens a stream on which messages are bytes. It lives as long as there is
+// patience.
 func streamRaw(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientStream {
 	t.Helper()
-	rpc, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	t.Cleanup(cancel)
+	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
 		grpc.ForceCodecV2(streamBytes{}), grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
