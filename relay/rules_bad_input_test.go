@@ -144,6 +144,7 @@ var badRequests = []badInput{
 	{"error_detail: not UTF-8", badRequest("error_detail", "\x12\x01\xff"), codes.InvalidArgument, `error message "\xff" is not UTF-8`},
 
 	{"response_nonce: not UTF-8", badRequest("response_nonce", "\xff"), codes.InvalidArgument, `nonce "\xff" is not UTF-8`},
+	{"response_nonce: long and not UTF-8", badRequest("response_nonce", strings.Repeat("\xff", 4000)), codes.InvalidArgument, "is not UTF-8"},
 	{"response_nonce: made up", badRequest("response_nonce", "4711"), codes.OK, ""},
 	{"response_nonce: made up, in a refusal", badRequest("response_nonce", "4711", "error_detail", "\x12\x02no"), codes.OK, ""},
 }
@@ -195,16 +196,19 @@ var badResponses = []badInput{
 	{"control_plane: not UTF-8", badAnswer("control_plane", "\x0a\x01\xff"), codes.InvalidArgument, `control plane "\xff" is not UTF-8`},
 
 	{"resources: twice the same name", badAnswer("resources", badCluster("b"), "resources", badCluster("b")), codes.InvalidArgument, `duplicate resource name "b"`},
+	{"resources: twice the same long name", badAnswer("resources", badCluster(strings.Repeat("n", 100_000)), "resources", badCluster(strings.Repeat("n", 100_000))), codes.InvalidArgument, `duplicate resource name "nnn`},
 	{"resources: no name", badAnswer("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument, `resource without a name, type "` + streamCDS + `"`},
 	{"resources: two names", badAnswer("resources", badResource("name", "b", "resource_name", badPart(&discoverypb.ResourceName{}, "name", "c"))), codes.InvalidArgument, `resource with both name "b" and resource_name "c"`},
 	{"resources: another type", badAnswer("resources", badResource("name", "b", "resource", badAny(streamLDS))), codes.InvalidArgument, `resource of another type: "` + streamLDS + `" in a response of type "` + streamCDS + `", name "b"`},
 	{"resources: rubbish", badAnswer("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument, "malformed message: resource at byte 0 of 1"},
 	{"resources: rubbish in the body", badAnswer("resources", badResource("name", "b", "resource", "\xff")), codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
 	{"resources: name not UTF-8", badAnswer("resources", badCluster("\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"resources: long name not UTF-8", badAnswer("resources", badCluster(strings.Repeat("\xff", 100_000))), codes.InvalidArgument, "is not UTF-8"},
 	{"resources: version not UTF-8", badAnswer("resources", badResource("name", "b", "version", "\xff")), codes.InvalidArgument, `resource version "\xff" is not UTF-8`},
 	{"resources: alias not UTF-8", badAnswer("resources", badResource("name", "b", "aliases", "\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
 	{"resources: rubbish for a TTL", badAnswer("resources", badResource("name", "b", "ttl", "\xff")), codes.InvalidArgument, "malformed message: resource"},
 	{"resources: xdstp with a directive", badAnswer("resources", badCluster("xdstp://x/a.B/c#d")), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B/c#d": it has a directive`},
+	{"resources: long xdstp", badAnswer("resources", badCluster("xdstp://"+strings.Repeat("n", 100_000))), codes.InvalidArgument, "it has no resource type"},
 	{"resources: alias xdstp without a type", badAnswer("resources", badResource("name", "b", "aliases", "xdstp://x")), codes.InvalidArgument, `malformed xdstp name "xdstp://x": it has no resource type`},
 
 	{"removed_resources: also a resource", badAnswer("resources", badCluster("b"), "removed_resources", "a", "removed_resources", "b"), codes.InvalidArgument, `duplicate resource name "b", in removed_resources`},
@@ -268,9 +272,14 @@ func TestInput_Bad(t *testing.T) {
 	}
 }
 
-// check fails the test unless the peer was told what the row says.
+// check fails the test unless the peer was told what the row says, in words that are
+// not many, however much it said.
 func (row badInput) check(t *testing.T, code codes.Code, said string) {
 	t.Helper()
+	const most = 2048
+	if len(said) > most && code == codes.InvalidArgument {
+		t.Errorf("%d bytes of words, want at most %d", len(said), most)
+	}
 	if code != row.code || !strings.Contains(said, row.says) {
 		t.Errorf("got %v, %s\nwant %v, …%s…", code, said, row.code, row.says)
 	}

@@ -193,3 +193,25 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 		streamTake(t, c, streamRDS, "a")
 	})
 }
+
+// What a client says when it refuses is written to the log in a length that people can
+// read.
+func TestInput_LongRefusalsAreCut(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		log := &streamLog{TB: t}
+		o.Put(streamRoute("a", "x"))
+		c := start(log, o, true).client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "a")
+		resp := c.Recv(t.Context())
+		before := len(log.text())
+		c.Send(streamAnswer(v, &relaytest.Response{TypeURL: streamRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(streamAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
+		synctest.Wait()
+		if log.count("client refused a response") != 2 || log.count(strings.Repeat("word", 100)) < 2 {
+			t.Error("the log does not tell of both refusals")
+		}
+		if n := len(log.text()) - before; n > 10_000 {
+			t.Errorf("two refusals of 5 MiB made %d bytes of log", n)
+		}
+	})
+}
