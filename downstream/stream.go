@@ -225,7 +225,7 @@ func (s *stream) identify(r *wire.Request) error {
 	}
 	n := new(node)
 	if err := proto.Unmarshal(r.Node, n); err != nil {
-		return status.Errorf(codes.InvalidArgument, "node: %v", err)
+		return status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
 	}
 	group, err := s.cfg.Views.Join(n)
 	if err != nil {

@@ -81,11 +81,33 @@ func run(t testing.TB, cfg relay.Config, dial []grpc.DialOption, inMemory bool) 
 			return new(net.Dialer).DialContext(ctx, "tcp", r.RESTAddrs()[0].String())
 		}
 	}
+	r.run()
+	return r
+}
+
+// startFiles runs a relay of a file origin until the test ends, over sockets.
+func startFiles(t testing.TB, dir string, env ...string) *running {
+	t.Helper()
+	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	cfg, err := relay.LoadConfig(append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=file://" + dir}, env...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if r.Relay, err = relay.New(cfg, relay.Options{Logger: logger, Version: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	r.target = r.Addrs()[0].String()
+	r.run()
+	return r
+}
+
+// run runs the relay until the test ends.
+func (r *running) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	go func() { r.ended <- r.Run(ctx) }() // awaited by stop
-	t.Cleanup(r.stop)
-	return r
+	r.t.Cleanup(r.stop)
 }
 
 // configure returns the configuration of a relay of origins.
