@@ -6,6 +6,7 @@ import (
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -19,6 +20,7 @@ type Response struct {
 	ControlPlane string
 	Resources    []Resource
 	Removed      []string // Delta only
+	Errors       []ResourceError
 
 	// Message is the response as received: a *DiscoveryResponse or a
 	// *DeltaDiscoveryResponse.
@@ -33,6 +35,16 @@ type Resource struct {
 	TTL     time.Duration // zero if it has none
 	Body    *anypb.Any    // nil in a heartbeat, and in an alias that means nothing
 }
+
+// A ResourceError is what a response says is wrong with a resource.
+type ResourceError struct {
+	Name    string
+	Code    codes.Code
+	Message string
+}
+
+// String prints the error as "name: CODE".
+func (e ResourceError) String() string { return e.Name + ": " + e.Code.String() }
 
 // Names returns the names of the resources, in the order of the response.
 func (r *Response) Names() []string {
@@ -56,6 +68,9 @@ func (r *Response) String() string {
 	if len(r.Removed) > 0 {
 		fmt.Fprintf(&b, " removed=%s", list(r.Removed))
 	}
+	if len(r.Errors) > 0 {
+		fmt.Fprintf(&b, " errors=%v", r.Errors)
+	}
 	return b.String()
 }
 
@@ -67,6 +82,7 @@ func newResponse(msg proto.Message) *Response {
 		for _, body := range m.GetResources() {
 			r.Resources = append(r.Resources, unwrap(body, m.GetVersionInfo()))
 		}
+		r.Errors = readErrors(m.GetResourceErrors())
 		return r
 	case *discoverypb.DeltaDiscoveryResponse:
 		r := &Response{TypeURL: m.GetTypeUrl(), Version: m.GetSystemVersionInfo(), Nonce: m.GetNonce(),
@@ -74,6 +90,7 @@ func newResponse(msg proto.Message) *Response {
 		for _, resource := range m.GetResources() {
 			r.Resources = append(r.Resources, enveloped(resource, resource.GetVersion()))
 		}
+		r.Errors = readErrors(m.GetResourceErrors())
 		return r
 	}
 	panic(fmt.Sprintf("response of type %T", msg))
@@ -105,6 +122,18 @@ func enveloped(r *discoverypb.Resource, version string) Resource {
 	}
 }
 
+func readErrors(messages []*discoverypb.ResourceError) []ResourceError {
+	var errors []ResourceError
+	for _, m := range messages {
+		errors = append(errors, ResourceError{
+			Name:    m.GetResourceName().GetName(),
+			Code:    codes.Code(m.GetErrorDetail().GetCode()),
+			Message: m.GetErrorDetail().GetMessage(),
+		})
+	}
+	return errors
+}
+
 // violations returns what of the protocol's rules a response breaks. seen has
 // the nonces of the stream so far.
 func (r *Response) violations(variant Variant, seen map[string]struct{}) []string {
@@ -134,6 +163,12 @@ func (r *Response) violations(variant Variant, seen map[string]struct{}) []strin
 		}
 		named[name] = struct{}{}
 	}
+	for _, e := range r.Errors {
+		if _, twice := named[e.Name]; twice {
+			broken = append(broken, fmt.Sprintf("%q has an error and is in it before", e.Name))
+		}
+		named[e.Name] = struct{}{}
+	}
 	return broken
 }
 
@@ -145,7 +180,7 @@ func (r *Resource) violations(variant Variant, typeURL string) []string {
 	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL {
 		broken = append(broken, fmt.Sprintf("resource %q has type %s", r.Name, got))
 	}
-	if variant == Delta && r.Version == "" {
+	if variant == Delta && r.Version == "" && r.Body != nil {
 		broken = append(broken, fmt.Sprintf("resource %q has no version", r.Name))
 	}
 	return broken
