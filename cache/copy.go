@@ -17,8 +17,11 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
-		if e := t.Errors.Get(n); e != nil {
+		switch e := t.Errors.Get(n); {
+		case e != nil:
 			a.fail(kind, e.Err)
+		case a.index.names[n.text] != nil:
+			a.succeed(a.index.names[n.text])
 		}
 	}
 	if len(names) > 0 {
@@ -38,7 +41,8 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 	}
 	switch {
 	case e.Present():
-		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline})
+		failing := from.Type(a.typ.URL).Errors.Get(e.Name) != nil
+		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline, failing: failing})
 	case kind == Members:
 		a.gone(kind, set, n.text)
 	case e.Expired:

@@ -81,11 +81,14 @@ func (a *apply) limit(kind Kind, e *Entry) {
 	case r.Unresolved():
 		e.due = a.now.Add(unresolvedLife)
 	case r.DoNotCache && !r.Released():
-		e.Name.lapsed = true // whoever comes next has it asked for again
 		e.due = a.now.Add(uncachedLife)
 		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
 			e.due = e.Deadline
 		}
+	}
+	if kind == Named {
+		// Whoever comes next has it asked for again if it may not be kept.
+		e.Name.lapsed = e.Resource.DoNotCache
 	}
 	if e.due.IsZero() || !e.queued.IsZero() && !e.due.Before(e.queued) {
 		return // nothing to do, or it will be looked at before
@@ -138,7 +141,8 @@ func (a *apply) expire(d deadline) {
 		a.outlived(d.kind, set, e)
 	case r.DoNotCache && !r.Released():
 		given := *e
-		given.Resource = r.Release()
+		given.Resource, given.givenUp = r.Release(), a.now.UnixNano()
+		set.bareAt = given.givenUp
 		a.again(d.kind, set, given)
 	}
 }

@@ -13,6 +13,7 @@ type Head struct {
 	types   map[string]*Type
 	sources []Source
 	route   func(typeURL, name string) int
+	turns   uint64 // how often a source came or went
 }
 
 // A Source is how one of a view's origins stands.
@@ -48,6 +49,10 @@ func (h *Head) MembersFrom(key string) *Source {
 	typeURL, glob, _ := SplitCollection(key)
 	return &h.sources[h.route(typeURL, glob)]
 }
+
+// Stand returns a number that is another whenever an origin has come or gone, and never
+// zero.
+func (h *Head) Stand() uint64 { return 1 + h.turns }
 
 // First returns how the view's first origin stands.
 func (h *Head) First() *Source { return &h.sources[0] }
@@ -120,10 +125,14 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	member, named := t.Members.Get(n), t.Named.Get(n)
 	switch {
 	case member.Present() && named.Present():
+		seen, other := named, member
 		if member.Seq > named.Seq {
-			return member, member.since
+			seen, other = member, named
 		}
-		return named, named.since
+		if seen.Resource.Released() && !other.Resource.Released() && other.shows(seen.Resource) {
+			return other, seen.since // the same, and it can be sent
+		}
+		return seen, seen.since
 	case member.Present():
 		return member, changed(member, named)
 	case named.Present():

@@ -78,8 +78,11 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	for _, r := range received {
 		a.add(kind, set, r)
 	}
+	if kind == Members && a.change.Seen > 0 {
+		a.succeedWhole()
+	}
 	for _, name := range u.Removed {
-		a.remove(kind, set, name)
+		a.remove(kind, set, name, u.Fails(name))
 	}
 	for _, v := range u.RemovedVariants {
 		a.removeVariant(set, v)
@@ -172,6 +175,7 @@ type received struct {
 	*wire.Resource
 	leaf     Sum
 	deadline time.Time // zero if it does not expire
+	failing  bool      // the origin says so beside what it said is wrong with it
 }
 
 // receive prepares an update's resources. One without content that is no answer for
@@ -211,11 +215,29 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 			a.put(kind, set, n, r)
 		}
 	}
-	if known {
+	if a.addUnlisted(set, r) || known {
 		a.change.Seen++
 	} else {
 		a.change.Ignored++
 	}
+}
+
+// addUnlisted gives new content to those who asked for the resource by an alias that
+// it does not list now: some origins list only the one that they were asked for last.
+// Whoever comes next by such an alias has the origin asked for an answer that has it.
+func (a *apply) addUnlisted(set *Set, r received) (known bool) {
+	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][r.Name]) {
+		old := set.Get(n)
+		if slices.Contains(r.Aliases, n.text) || !old.Present() || old.Resource.Name != r.Name {
+			continue
+		}
+		known = true
+		if old.Resource.Digest != r.Digest {
+			a.put(Named, set, n, r)
+			n.lapsed = true
+		}
+	}
+	return known
 }
 
 // takes reports whether the session asked this source for a name.
@@ -239,7 +261,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := a.succeed(n) // then clients have to see it again
+	failed := !r.failing && a.succeed(n) // then clients have to see it again
 	if same && !failed && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
 		a.keep(kind, set, old, r)
 		return
@@ -333,12 +355,21 @@ func (a *apply) unalias(old *Entry) {
 	of[r.Name] = left
 }
 
-// remove records that the origin has no such resource, and nothing else to say of it.
-func (a *apply) remove(kind Kind, set *Set, text string) {
-	if n := a.index.names[text]; n != nil {
+// remove records that the origin has no such resource, and, unless that has an error
+// as well, nothing else to say of it.
+func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
+	if a.typ.Errors.live == 0 || failing {
+		a.gone(kind, set, text)
+		return
+	}
+	names := a.heldAs(kind, text)
+	for _, n := range names {
 		a.succeed(n)
 	}
 	a.gone(kind, set, text)
+	for _, n := range names {
+		a.index.release(n)
+	}
 }
 
 // gone records that the origin has no such resource.
@@ -424,7 +455,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	case old.Present():
 		a.change.Removed++
 		e := a.removal(old)
-		e.Prior = old.Resource
+		e.Prior = remains(old.Resource)
 		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.Members.Get(n).shows(seen.Resource) {
 			e.since = since
 		}
@@ -444,9 +475,17 @@ func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
 	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType {
-		e.Prior = old.Resource
+		e.Prior = remains(old.Resource)
 	}
 	return e
+}
+
+// remains returns what is kept of a resource that is gone.
+func remains(r *wire.Resource) *wire.Resource {
+	if r.DoNotCache && !r.Released() {
+		return r.Release()
+	}
+	return r
 }
 
 // touched wakes who watches the name.
@@ -480,6 +519,7 @@ func (w *Writer) SetConnected(up bool) {
 	}
 	from := w.from(&head)
 	from.Connected, from.Since = up, time.Now()
+	head.turns++
 	if up {
 		from.epoch++
 	} else {
@@ -563,7 +603,9 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		a.drop(set, n)
-		a.drop(&a.typ.Errors, n)
+		if e := a.typ.Errors.Get(n); e != nil && !e.ByWildcard {
+			a.drop(&a.typ.Errors, n)
+		}
 		a.index.release(n)
 	}
 	set.compact()

@@ -19,7 +19,7 @@ func (s *subscription) addGlobs(texts []string) (rest []string) {
 			continue
 		}
 		if g := s.findGlob(text); g != nil {
-			g.fresh, g.sent, g.knownN = true, 0, 0
+			g.fresh, g.sent, g.knownN, g.failures.whole = true, 0, 0, true
 			continue
 		}
 		s.globs = append(s.globs, s.newGlob(text))

@@ -73,11 +73,26 @@ func (s *subscription) renewal(h *cache.Head, t *cache.Type) (due bool) {
 func (s *subscription) beat(w *writer, e *cache.Entry) {
 	accepted := !s.refused && !s.pending && e.Versions() == 1
 	switch {
+	case s.delta && accepted && !e.Deadline.IsZero() && e.Resource.Constraints == nil:
+		if !w.twice(e.Resource.Key()) {
+			w.begin().Heartbeat(e.Resource, s.life(e))
+		}
 	case e.Resource.Released():
-		// Whoever asks for it is told.
-	case !s.delta || !accepted || e.Deadline.IsZero() || e.Resource.Constraints != nil:
+		s.owe(w, e)
+	default:
 		w.add(e)
-	case !w.twice(e.Resource.Key()):
-		w.begin().Heartbeat(e.Resource, s.life(e))
 	}
+}
+
+// owe has a resource sent once its content is here again (R125).
+func (s *subscription) owe(w *writer, e *cache.Entry) {
+	at, named := s.find(e.Name)
+	if !named {
+		s.again = append(s.again, e.Name.String())
+		s.askMembersAgain(w.head, w.typ)
+		return
+	}
+	s.names[at].sent = 0
+	s.owing = append(s.owing, e.Name)
+	s.askAgain(w.head, e)
 }

@@ -29,8 +29,8 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
-	s.failures.collect(s, h, t, now)
-	again := s.renewal(h, t) || s.failures.any()
+	again := s.renewal(h, t)
+	again = s.failing(h, t) || again
 	owed = owed || again
 	if !owed && (!gone || s.lateRemovals) {
 		s.caughtUp(h)
@@ -61,26 +61,30 @@ func (s *subscription) complete(h *cache.Head, t *cache.Type) bool {
 		!slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Phase < need })
 }
 
-// bare reports whether the set holds something whose content was given up; the origin
-// is asked for it (R125).
+// bare reports whether the set holds something whose content was given up, and that
+// the client must not lose; the origin is asked for it (R125).
 func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil && h.Type(g.key).Members.Bare() > 0 {
-			g.askAgain(nil)
+		if members := h.Type(g.key); g.wildcard != nil && members.Members.Bare() > 0 {
+			g.askMembersAgain(h, members)
 			bare = true
 		}
 	}
-	if t.Named.Bare() == 0 {
+	if t.Named.Bare()+t.Members.Bare() == 0 {
 		return bare
 	}
 	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() && e.Resource.Released() {
-			s.askAgain(n.name)
+		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && n.sent != 0 {
+			s.askAgain(h, e)
 			bare = true
 		}
 	}
 	return bare
 }
+
+// lacks reports whether the client, which has never had a resource, cannot be given it
+// now: its content was given up.
+func lacks(n subscribed, e *cache.Entry) bool { return n.sent == 0 && e.Resource.Released() }
 
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
@@ -94,7 +98,7 @@ func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*r
 	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
 		return nil, until
 	}
-	if s.visibleSum(h) == s.sum {
+	if s.visibleSum(h) == s.sum && !s.failures.any() {
 		s.told(h, t, false) // it came and went before the client saw it
 		return nil, time.Time{}
 	}
@@ -128,11 +132,11 @@ func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 	}
 	for i := range s.names {
 		n := &s.names[i]
-		e, seq := t.Lookup(n.name)
+		e, seq := s.see(t, *n)
 		switch {
 		case e == nil || seq <= n.sent:
 		case e.Present():
-			owed = true
+			owed = owed || !s.synced || !lacks(*n, e)
 		case !h.Absent(e):
 		case n.sent != 0:
 			gone = true
@@ -168,6 +172,9 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 		return time.Time{}
 	}
 	for _, n := range s.names {
+		if e, _ := t.Lookup(n.name); e.Present() && lacks(n, e) {
+			s.askAgain(h, e)
+		}
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
 			continue // a name that was added to a set that the client has holds nothing back
 		}
@@ -183,10 +190,19 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 }
 
 // resolved reports whether a complete set can say what is true of a name: that it
-// exists, that it does not, or what the client was told before.
+// exists, that it does not, what is wrong with it, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
-	e, seq := t.Lookup(n.name)
-	return t.Errors.Get(n.name) != nil || e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
+	if err := t.Errors.Get(n.name); err != nil && !err.Err.NotFound() {
+		return true
+	}
+	switch e, seq := t.Lookup(n.name); {
+	case e == nil:
+		return false
+	case e.Present():
+		return !lacks(n, e)
+	default:
+		return h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+	}
 }
 
 func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
@@ -216,7 +232,7 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 		return false
 	}
 	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); n.sent == 0 && e.Present() {
+		if e, _ := s.see(t, n); n.sent == 0 && e.Present() && !e.Resource.Released() {
 			return false // just asked for
 		}
 	}
@@ -235,7 +251,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 // set builds a complete set and records it as sent.
 func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 	var r *reply
-	if len(s.names)+len(s.globs) == 0 && !union && !(s.ttl && t.Members.TTLs() > 0) && !s.failures.any() {
+	if len(s.names)+len(s.globs) == 0 && !union && !(s.ttl && t.Members.TTLs() > 0) && !s.failures.any() && !s.withholds(t) {
 		r = s.sharedSet(t)
 		s.sum = t.Members.Sum()
 	} else {
@@ -258,7 +274,8 @@ func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
 	}
 	for i := range s.names {
 		n := &s.names[i]
-		switch e, seq := t.Lookup(n.name); {
+		switch e, seq := s.see(t, *n); {
+		case e.Present() && lacks(*n, e):
 		case e.Present() || e != nil && h.Absent(e) && !union:
 			n.sent = seq
 		case e != nil && n.sent != 0:
@@ -294,9 +311,8 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 	b := setBuilder{sub: s, seen: make(map[string]struct{})}
 	for _, n := range s.names {
-		e, seq := t.Lookup(n.name)
+		e, seq := s.see(t, n)
 		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
-		case e.Present() && n.sent == 0 && s.failures.denied(t, n.name):
 		case e.Present():
 			b.add(e.Resource, e, seq > n.sent)
 		case e != nil && e.Prior != nil && keeps:
@@ -313,9 +329,12 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}
-	s.failures.tell(body, func(key string) bool { _, shown := b.seen[key]; return shown })
+	s.tellWith(body, h, t, union)
 	return &reply{body: body, eds: b.eds}
 }
+
+// hadMember reports whether the client was sent a member that is gone.
+func (s *subscription) hadMember(e *cache.Entry) bool { return e.Seq > s.removed && e.Born() <= s.sent }
 
 // addMembers adds the members that the client did not name, and in a union those
 // that it was sent and that are gone.
@@ -324,10 +343,12 @@ func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
 		if _, named := s.find(e.Name); named {
 			continue
 		}
-		switch held := e.Seq > s.removed && e.Born() <= s.sent; {
+		switch {
 		case e.Present():
-			b.add(e.Resource, e, e.Seq > s.sent)
-		case union && e.Prior != nil && held:
+			if !s.withheld(t, e) {
+				b.add(e.Resource, e, e.Seq > s.sent)
+			}
+		case union && e.Prior != nil && s.hadMember(e):
 			b.add(e.Prior, e, false)
 		}
 	}
@@ -358,6 +379,9 @@ func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
 // caughtUp records that the client has everything up to the head, but for names
 // that it was not told about.
 func (s *subscription) caughtUp(h *cache.Head) {
+	if s.fresh {
+		s.joined = h.Seq
+	}
 	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
 	s.renewed = h.Seq
 	if !s.lateRemovals {
@@ -376,23 +400,24 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 	}
 	w := s.newWriter(h, t)
 	s.named(w, h, limit)
-	if s.renew(w); w.result() == nil {
-		s.fail(w, now)
-		return w.result(), nil
+	if s.renew(w); !s.failing(h, t) && w.result() == nil {
+		return nil, nil
 	}
 	w = s.newWriter(h, t)
+	w.begin()
 	for i := range s.names {
 		n := &s.names[i]
-		switch e, seq := t.Lookup(n.name); {
+		switch e, seq := s.see(t, *n); {
 		case !e.Present():
 		case e.Resource.Released():
-			s.askAgain(n.name)
+			s.askAgain(h, e)
+			s.owing = append(s.owing, n.name)
 			return nil, nil // what comes wakes the stream
 		default:
 			w.add(e)
 			n.sent = seq
 		}
 	}
-	s.fail(w, now)
+	s.tellWith(w.begin(), h, t, false)
 	return w.result(), nil
 }

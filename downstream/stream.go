@@ -302,7 +302,7 @@ func features(n *node) (wrap, ttl bool) {
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let) + len(sub.globs)
+		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad)
 	}
 	if total > s.cfg.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
@@ -337,6 +337,9 @@ type pass struct {
 	// waiting is set while a type that may refer to clusters has changes that were
 	// not sent, so that removals must not overtake them.
 	waiting bool
+
+	// silent is set while the stream may have to end without a response (B.8).
+	silent bool
 }
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
@@ -346,6 +349,8 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 // returns when to look again if nothing happens before.
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
+	_, asked, cold := s.cold(p.head)
+	p.silent = cold && asked
 	for _, sub := range s.subs {
 		for part := range sub.parts() {
 			if err := s.serve(ctx, p, part); err != nil {
@@ -414,6 +419,7 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 
 // next returns the additions and changes that the client is to be sent.
 func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
+	s.failures.silent = p.silent
 	switch {
 	case !s.delta && s.fullState:
 		r, until = s.fullSet(p.head, t, limit, p.now)
@@ -422,9 +428,7 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 	default:
 		r, err = s.changes(p.head, t, limit, p.now)
 	}
-	if r == nil && err == nil {
-		until = earlier(until, s.unreachableFrom(p.head, p.now))
-	}
+	until = earlier(until, s.failures.lookAt)
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
 		var again time.Time
 		r, again = s.forgotten(p.head, t, p.now)
@@ -543,26 +547,36 @@ func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
 	}
 }
 
-// checkCold ends a stream that nothing can be sent on because the relay knows
-// nothing of what it asked for and the origin is not there: without a response, so
-// that a client that has another server goes there (B.8).
-func (s *stream) checkCold(p *pass) error {
+// cold reports whether nothing can be sent, since the relay knows nothing of what the
+// client asked for, if it asked for anything, and the origin is not there; and since
+// when.
+func (s *stream) cold(h *cache.Head) (since time.Time, asked, cold bool) {
 	if s.sent {
-		return nil
+		return since, false, false
 	}
-	since := s.began
+	since = s.began
 	for _, sub := range s.subs {
-		if sub.answerable(p.head) {
-			return nil
+		if sub.answerable(h) {
+			return since, true, false
 		}
-		for from := range sub.sources(p.head) {
-			if from.Connected {
-				return nil
+		for from := range sub.sources(h) {
+			if asked = true; from.Connected {
+				return since, true, false
 			}
 			if from.Lost.After(since) {
 				since = from.Lost
 			}
 		}
+	}
+	return since, asked, true
+}
+
+// checkCold ends a stream that is cold for too long: without a response, so that a
+// client that has another server goes there (B.8).
+func (s *stream) checkCold(p *pass) error {
+	since, _, cold := s.cold(p.head)
+	if !cold {
+		return nil
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

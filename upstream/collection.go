@@ -40,24 +40,31 @@ func (s *subscription) relearn() {
 	}
 }
 
-// wantCollection takes over that clients began or ceased to want a glob.
-func (m *mirror) wantCollection(s *subscription, glob string, wanted bool, now time.Time) {
+// wantCollection takes over that clients began or ceased to want a glob, or need
+// content that was not to be kept (R125).
+func (m *mirror) wantCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
-	case !wanted && c != nil:
+	case !d.Wanted && c != nil:
 		c.until = now.Add(jitter(m.cfg.WildcardLinger))
-	case !wanted:
+	case !d.Wanted:
 	case c != nil:
-		c.until = time.Time{}
+		if c.until = (time.Time{}); d.Again {
+			m.askCollection(s, glob, now)
+		}
 	default:
 		if s.collections == nil {
 			s.collections = make(map[string]*collection)
 		}
 		assign(&s.named, s.wildcard)
 		s.collections[glob] = &collection{key: cache.Collection(s.typeURL, glob)}
-		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
-		}
+		m.askCollection(s, glob, now)
+	}
+}
+
+func (m *mirror) askCollection(s *subscription, glob string, now time.Time) {
+	if l := &m.lines[s.named]; l.open {
+		m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
 	}
 }
 
@@ -127,11 +134,16 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 		if p := part(e.Name); p != nil {
 			p.Errors = append(p.Errors, e)
 		}
+		if e.NotFound() && s.collections[e.Name] != nil {
+			empty = append(empty, e.Name)
+		}
 		named.Errors = append(named.Errors, e)
 	}
 	for glob, p := range parts {
 		c := m.w.Apply(cache.Members, *p)
-		s.collections[glob].learn.heard(now, c.New > 0)
+		if !p.Fails(glob) { // which would say nothing about what there is
+			s.collections[glob].learn.heard(now, c.New > 0)
+		}
 	}
 	for _, glob := range empty {
 		m.emptied(s.collections[glob], u, now)

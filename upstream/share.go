@@ -79,12 +79,14 @@ func (s *share) demand(now time.Time) {
 		t := s.typ(d.TypeURL)
 		switch have := t.names[d.Name]; {
 		case d.Name == nil:
-			s.demandMembers(t, d)
+			s.demandMembers(t, d, now)
 		case d.Wanted && have == nil:
 			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
 		case d.Wanted && d.Again:
-			s.watch.AskAgain(t.key, have)
+			s.watch.AskAgain(t.key, have, now)
+			s.w.Asked([]*cache.Name{d.Name}, now)
+			t.pending[have] = struct{}{}
 		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
 			s.watch.Unsubscribe(t.key, []*cache.Name{have})
 			delete(t.names, d.Name)
@@ -95,12 +97,12 @@ func (s *share) demand(now time.Time) {
 	s.ask(now)
 }
 
-func (s *share) demandMembers(t *sharedType, d cache.Demand) {
+func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	switch {
 	case d.Wanted && t.wildcard == nil:
 		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
 	case d.Wanted && d.Again:
-		s.watch.AskAgain(t.key, nil)
+		s.watch.AskAgain(t.key, nil, now)
 	case !d.Wanted && t.wildcard != nil && s.w.ForgetMembers(t.key):
 		s.watch.UnsubscribeAll(t.wildcard)
 		delete(s.types, t.key)
@@ -153,7 +155,7 @@ func (s *share) followMembers(h *cache.Head, t *sharedType) {
 	typ := h.Type(t.key)
 	var names []*cache.Name
 	changed(typ, &typ.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
-	if len(names) > 0 {
+	if names = append(names, s.restored(t, &typ.Members)...); len(names) > 0 {
 		s.w.Copy(cache.Members, h, t.key, names)
 	}
 	t.seen = h.Seq
@@ -162,6 +164,28 @@ func (s *share) followMembers(h *cache.Head, t *sharedType) {
 		s.w.SetPhase(t.key, typ.Phase)
 		t.phase = typ.Phase
 	}
+}
+
+// restored returns members whose content was given up and that have it in the other
+// view, where it came without being a change.
+func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
+	mine := &s.w.View().Head().Type(t.key).Members
+	if mine.Bare() == 0 {
+		return nil
+	}
+	var texts []string
+	for e := range mine.Since(0) {
+		if e.Present() && e.Resource.Released() {
+			texts = append(texts, e.Name.String())
+		}
+	}
+	return slices.DeleteFunc(s.from.Find(t.key, texts), func(n *cache.Name) bool {
+		if n == nil {
+			return true
+		}
+		e := from.Get(n)
+		return !e.Present() || e.Resource.Released()
+	})
 }
 
 func (s *share) followNames(h *cache.Head, t *sharedType) {

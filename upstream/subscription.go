@@ -80,7 +80,7 @@ func (h heldNames) drop(u wire.Update) {
 	for _, r := range u.Resources {
 		delete(h, r.Name)
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		delete(h, name)
 	}
 }
@@ -165,8 +165,8 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 			asked = append(asked, n)
 			names = append(names, n.String())
 			e := t.Named.Get(n)
-			if !e.Present() || e.Resource.Constraints != nil {
-				continue // the version of a name cannot say of which variant it is
+			if !e.Present() || e.Resource.Constraints != nil || !e.Resource.HasBody() || e.Resource.Released() {
+				continue // the version of a name cannot say of which variant it is; and content is needed
 			}
 			if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
 				versions[e.Resource.Name] = e.Resource.OriginVersion

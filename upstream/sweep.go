@@ -74,7 +74,7 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 	for _, r := range u.Resources {
 		s.clear(r.Name)
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		s.clear(name)
 	}
 }
@@ -98,7 +98,7 @@ func (s *sweep) review(u wire.Update) {
 			s.returned = true
 		}
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		delete(s.held, name)
 	}
 	if len(s.held) == 0 {
@@ -127,7 +127,7 @@ func (s *sweep) answered(u wire.Update, now time.Time) {
 		}
 		s.clear(r.Name) // still there
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		if _, ok := s.suspects[name]; ok {
 			s.gone[name] = struct{}{}
 			s.alive = now
