@@ -17,18 +17,18 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
-		switch e := t.Errors.Get(n); {
+		switch e := t.Errors[kind].Get(n); {
 		case e != nil:
 			a.fail(kind, e.Err)
 		case a.index.names[n.text] != nil:
-			a.succeed(a.index.names[n.text])
+			a.succeed(kind, a.index.names[n.text])
 		}
 	}
 	if len(names) > 0 {
 		a.heard(from.From(names[0]).Identifier)
 	}
 	set.compact()
-	a.typ.Errors.compact()
+	a.typ.Errors[kind].compact()
 	w.publish(a)
 }
 
@@ -41,7 +41,7 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 	}
 	switch {
 	case e.Present():
-		failing := from.Type(a.typ.URL).Errors.Get(e.Name) != nil
+		failing := from.Type(a.typ.URL).Errors[kind].Get(e.Name) != nil
 		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline, failing: failing})
 	case kind == Members:
 		a.gone(kind, set, n.text)

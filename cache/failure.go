@@ -7,10 +7,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Began returns, of an error, when the origin first said just that, be it to one who
-// follows the wildcard or to one who named the resource.
-func (e *Entry) Began() Seq { return e.since }
-
 // fail records what the origin said is wrong with a resource, for those who asked for
 // it by an alias too. What was there stays, unless the error says that it does not
 // exist (R123).
@@ -40,58 +36,77 @@ func (a *apply) asked(kind Kind, resource string) []*Name {
 }
 
 func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
-	if e, _ := a.typ.Lookup(n); err.NotFound() && e.Present() {
-		return // it was there twice, and one is left
-	}
-	set := &a.typ.Errors
-	e := &Entry{Name: n, Err: err, ByWildcard: kind == Members}
+	set := &a.typ.Errors[kind]
 	old := set.Get(n)
-	if old != nil {
-		e.ByWildcard = e.ByWildcard || old.ByWildcard
-		if old.Err.Same(err) && e.ByWildcard == old.ByWildcard {
-			return // it was said before
-		}
-	} else {
-		n.entries++
-	}
-	e.Seq = a.next()
-	e.since, e.born = e.Seq, e.Seq
 	if old != nil && old.Err.Same(err) {
-		e.since = old.since
+		return // it was said before
 	}
-	if old != nil && old.Err.Transient() == err.Transient() {
+	e := &Entry{Name: n, Seq: a.next(), Err: err}
+	e.born = e.Seq
+	switch {
+	case old == nil:
+		n.entries++
+	case old.Err.Denied() == err.Denied():
 		e.born = old.born
+	case old.Err.Denied():
+		a.permit(a.set(kind), n)
 	}
 	set.put(a.edit, e)
 	a.touched(kind, n)
 }
 
+// permit makes news of a resource that was denied to clients that did not have it: now
+// it only fails, and they go on with what was last good.
+func (a *apply) permit(set *Set, n *Name) {
+	if e := set.Get(n); e.Present() {
+		again := *e
+		again.Seq = a.next()
+		again.since = again.Seq
+		set.put(a.edit, &again)
+	}
+}
+
 // succeed forgets what was wrong with a resource, and reports whether something was.
-func (a *apply) succeed(n *Name) bool {
-	if a.typ.Errors.live == 0 || a.typ.Errors.Get(n) == nil {
+func (a *apply) succeed(kind Kind, n *Name) bool {
+	set := &a.typ.Errors[kind]
+	if set.live == 0 || set.Get(n) == nil {
 		return false
 	}
-	a.drop(&a.typ.Errors, n)
+	a.drop(set, n)
 	return true
 }
 
 // succeedWhole forgets what was wrong with the members as a whole: some have come.
 func (a *apply) succeedWhole() {
-	if a.typ.Errors.live == 0 {
+	if a.typ.Errors[Members].live == 0 {
 		return
 	}
 	_, glob, _ := SplitCollection(a.typ.URL)
-	if n := a.index.names[cmp.Or(glob, wire.Wildcard)]; n != nil && a.succeed(n) {
+	if n := a.index.names[cmp.Or(glob, wire.Wildcard)]; n != nil && a.succeed(Members, n) {
 		a.index.release(n)
 	}
 }
 
-// forgive forgets the errors that concern the members.
+// settle makes news of the absence of a resource of which clients were told that it
+// fails: now they know that it does not exist.
+func (a *apply) settle(kind Kind, set *Set, n *Name) {
+	e := &Entry{Name: n, Seq: a.next(), epoch: a.epoch()}
+	e.since, e.born = e.Seq, e.Seq
+	if set.Get(n) == nil {
+		n.entries++
+	}
+	if kind == Members {
+		a.w.tombs[a.typ.URL] = append(a.w.tombs[a.typ.URL], tomb{n, e.Seq, a.now})
+	}
+	set.put(a.edit, e)
+	a.touched(kind, n)
+}
+
+// forgive forgets what is wrong with the members.
 func (a *apply) forgive() {
-	for e := range a.typ.Errors.Since(0) {
-		if e.ByWildcard {
-			a.drop(&a.typ.Errors, e.Name)
-			a.index.release(e.Name)
-		}
+	set := &a.typ.Errors[Members]
+	for e := range set.Since(0) {
+		a.drop(set, e.Name)
+		a.index.release(e.Name)
 	}
 }

@@ -81,7 +81,7 @@ type Type struct {
 	URL     string // or the collection, see Collection
 	Members Set    // what the origin chose for a wildcard
 	Named   Set    // what was asked for by name
-	Errors  Set    // what the origin said is wrong with resources
+	Errors  [2]Set // what the origin said is wrong with resources of each set, by Kind
 	Phase   Phase  // of Members
 
 	shared *memo
@@ -102,6 +102,9 @@ func (h *Head) Types() int { return len(h.types) }
 
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
+
+// Failed returns the position of the newest error.
+func (t *Type) Failed() Seq { return max(t.Errors[Members].last, t.Errors[Named].last) }
 
 // Renewed returns the position of the newest renewal of a resource's time to live.
 func (t *Type) Renewed() Seq { return max(t.Members.renewed, t.Named.renewed) }

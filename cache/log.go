@@ -39,10 +39,8 @@ type Entry struct {
 	// Renewed is when its time to live was last said anew, its content being the same.
 	Renewed Seq
 
-	// Err is, among the errors, what the origin said is wrong with the resource, and
-	// ByWildcard whether it said so to one who follows the wildcard.
-	Err        *wire.ResourceError
-	ByWildcard bool
+	// Err is, among the errors, what the origin said is wrong with the resource.
+	Err *wire.ResourceError
 
 	// Expired reports that the resource is gone because its time was up.
 	Expired bool
@@ -65,6 +63,14 @@ const maxEquivalent = 3
 // Present reports whether the resource exists.
 func (e *Entry) Present() bool { return e != nil && e.Resource != nil }
 
+// seq returns when a client had to be told last, 0 if it never had.
+func (e *Entry) seq() Seq {
+	if e == nil {
+		return 0
+	}
+	return e.Seq
+}
+
 // shows reports whether those who see the entry would learn nothing from r but
 // another version.
 func (e *Entry) shows(r *wire.Resource) bool {
@@ -72,7 +78,8 @@ func (e *Entry) shows(r *wire.Resource) bool {
 }
 
 // Born returns since when the resource, or the prior one, was there: a reader of
-// the whole set that stands before that has never seen it.
+// the whole set that stands before that has never seen it. Of an error, it is since
+// when the resource is denied, or fails otherwise.
 func (e *Entry) Born() Seq { return e.born }
 
 // GivenUp returns when the content of the resource was given up, if it was.

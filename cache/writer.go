@@ -91,7 +91,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		a.fail(kind, e)
 	}
 	set.compact()
-	a.typ.Errors.compact()
+	a.typ.Errors[kind].compact()
 	w.publish(a)
 	return a.change
 }
@@ -261,7 +261,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := !r.failing && a.succeed(n) // then clients have to see it again
+	failed := !r.failing && a.succeed(kind, n) // then clients have to see it again
 	if same && !failed && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
 		a.keep(kind, set, old, r)
 		return
@@ -358,16 +358,22 @@ func (a *apply) unalias(old *Entry) {
 // remove records that the origin has no such resource, and, unless that has an error
 // as well, nothing else to say of it.
 func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
-	if a.typ.Errors.live == 0 || failing {
+	if a.typ.Errors[kind].live == 0 || failing {
 		a.gone(kind, set, text)
 		return
 	}
 	names := a.heldAs(kind, text)
+	was := make(map[*Name]Seq)
 	for _, n := range names {
-		a.succeed(n)
+		if old := set.Get(n); a.succeed(kind, n) && !old.Present() {
+			was[n] = old.seq()
+		}
 	}
 	a.gone(kind, set, text)
 	for _, n := range names {
+		if seq, failed := was[n]; failed && set.Get(n).seq() == seq {
+			a.settle(kind, set, n)
+		}
 		a.index.release(n)
 	}
 }
@@ -603,9 +609,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		a.drop(set, n)
-		if e := a.typ.Errors.Get(n); e != nil && !e.ByWildcard {
-			a.drop(&a.typ.Errors, n)
-		}
+		a.drop(&a.typ.Errors[Named], n)
 		a.index.release(n)
 	}
 	set.compact()

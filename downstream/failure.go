@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"time"
@@ -30,7 +31,7 @@ type failures struct {
 
 // behind reports whether there may be something to tell.
 func (f *failures) behind(t *cache.Type) bool {
-	return t.Errors.Last() > f.scanned || f.whole && t.Errors.Last() > 0 || f.any()
+	return t.Failed() > f.scanned || f.whole && t.Failed() > 0 || f.any()
 }
 
 // any reports whether something waits to be told.
@@ -41,28 +42,23 @@ func (f *failures) any() bool { return len(f.due)+len(f.own) > 0 }
 func (f *failures) asked(t *cache.Type, n *cache.Name) {
 	f.checked = 0
 	delete(f.unasked, n)
-	if t.Errors.Last() > 0 {
+	if t.Failed() > 0 {
 		f.due = append(f.due, n)
 	}
 }
 
 // collect finds what the client has to be told (R123, R124).
 func (f *failures) collect(s *subscription, t *cache.Type) {
-	from := f.scanned
+	from := [...]cache.Seq{cache.Members: f.scanned, cache.Named: f.scanned}
 	if f.whole {
-		from = 0
+		from[cache.Members] = 0
 	}
-	if t.Errors.Last() > from {
-		for e := range t.Errors.Since(from) {
-			_, named := s.find(e.Name)
-			news := named && e.Began() > f.scanned
-			if news || s.wildcard != nil && e.ByWildcard && (f.whole || e.Seq > f.scanned) {
-				f.due = append(f.due, e.Name)
-			}
+	for kind := range t.Errors {
+		for e := range t.Errors[kind].Since(from[kind]) {
+			f.due = append(f.due, e.Name)
 		}
-		f.scanned = t.Errors.Last()
 	}
-	f.whole = false
+	f.scanned, f.whole = max(f.scanned, t.Failed()), false
 	if len(f.due) == 0 {
 		return
 	}
@@ -70,16 +66,15 @@ func (f *failures) collect(s *subscription, t *cache.Type) {
 	f.due = slices.DeleteFunc(slices.Compact(f.due), func(n *cache.Name) bool { return s.failureOf(t, n) == nil })
 }
 
-// failureOf returns what is wrong with a resource, if that concerns the client still.
+// failureOf returns what is wrong with a resource as the client sees it, if it does.
 func (s *subscription) failureOf(t *cache.Type, n *cache.Name) *cache.Entry {
-	e := t.Errors.Get(n)
-	if e == nil {
+	if _, named := s.find(n); named {
+		return t.Errors[cache.Named].Get(n)
+	}
+	if s.wildcard == nil {
 		return nil
 	}
-	if _, named := s.find(n); named || s.wildcard != nil && e.ByWildcard {
-		return e
-	}
-	return nil
+	return t.Errors[cache.Members].Get(n)
 }
 
 // misnamed has the client told that a name cannot be.
@@ -128,7 +123,7 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 // known reports whether the client was told of a name, or can be.
 func known(t *cache.Type, n subscribed) bool {
 	e, _ := t.Lookup(n.name)
-	return e != nil && (n.sent != 0 || !e.Present() || !e.Resource.Released()) || t.Errors.Get(n.name) != nil
+	return e != nil && (n.sent != 0 || !e.Present() || !e.Resource.Released()) || t.Errors[cache.Named].Get(n.name) != nil
 }
 
 // fail tells what is wrong with resources that the client subscribed to. Of what the
@@ -139,11 +134,11 @@ func (s *subscription) fail(w *writer, now time.Time) {
 	f.unreachable(s, w.head, w.typ, now)
 	var told []*wire.ResourceError
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
-		e := w.typ.Errors.Get(n)
+		e := s.failureOf(w.typ, n)
 		if slices.Contains(told, e.Err) {
 			return true // by another of its names
 		}
-		if !s.removalTold(w.head, w.typ, e) || w.twice(e.Err.Key()) {
+		if !s.timely(w.head, w.typ, e) || w.twice(e.Err.Key()) {
 			return false
 		}
 		told = append(told, e.Err)
@@ -164,20 +159,39 @@ func (f *failures) tellOwn(begin func() *wire.Body) {
 	f.own = nil
 }
 
-// removalTold reports whether the client knows already that a resource is gone, if an
-// error says so: to be told by the error would be as good as being told by the
-// removal, which has its time (B.7, B.11).
-func (s *subscription) removalTold(h *cache.Head, t *cache.Type, e *cache.Entry) bool {
-	if !e.Err.NotFound() {
-		return true
-	}
+// timely reports whether the client can be told of an error now. What is wrong with a
+// member follows the members. An error that says that a resource is gone follows its
+// removal, which has its time (B.7, B.11): to be told the one is as good as the other.
+func (s *subscription) timely(h *cache.Head, t *cache.Type, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
-	if !named {
+	switch {
+	case !named && e.Name.String() == cmp.Or(s.glob, wire.Wildcard):
+		return true
+	case !named && !s.begunAll:
+		return false
+	case !e.Err.NotFound():
+		return true
+	case !named:
 		gone := t.Members.Get(e.Name)
 		return gone == nil || gone.Seq <= s.removed
 	}
+	told := s.names[at].sent
+	if !s.delta && s.lateRemovals {
+		told = s.removed // the removal itself is not told
+	}
 	seen, seq := t.Lookup(e.Name)
-	return h.Absent(seen) && seq <= s.names[at].sent
+	return h.Absent(seen) && seq <= told
+}
+
+// lateFailures tells a SotW client what is wrong with resources whose removal had to
+// wait.
+func (s *subscription) lateFailures(h *cache.Head, t *cache.Type, now time.Time) *reply {
+	if s.removed = h.Seq; !s.failures.any() {
+		return nil
+	}
+	w := s.newWriter(h, t)
+	s.fail(w, now)
+	return w.result()
 }
 
 // failing reports whether a response that holds all that the client is to have is due
@@ -213,7 +227,7 @@ func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union 
 	if e.Present() {
 		return true, true
 	}
-	if err := t.Errors.Get(n).Err; err.NotFound() && !h.Absent(e) {
+	if err := s.failureOf(t, n).Err; err.NotFound() && !h.Absent(e) {
 		return true, false // that it is gone is yet to be confirmed
 	}
 	return e != nil && e.Prior != nil && union && s.names[at].sent != 0 && seq > s.names[at].sent, false
@@ -225,7 +239,7 @@ func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, u
 	var told []*wire.ResourceError
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
 		in, lasting := s.inSet(h, t, n, union)
-		if e := t.Errors.Get(n); !in && !slices.Contains(told, e.Err) {
+		if e := s.failureOf(t, n); !in && !slices.Contains(told, e.Err) {
 			told = append(told, e.Err)
 			body.Error(e.Err)
 		}
@@ -242,8 +256,8 @@ func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, u
 // have it (R137).
 func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq) {
 	e, seq := t.Lookup(n.name)
-	if e.Present() && n.sent == 0 && t.Errors.Last() > 0 && !s.returning() {
-		if err := t.Errors.Get(n.name); err != nil && !err.Err.Transient() {
+	if failed := &t.Errors[cache.Named]; e.Present() && n.sent == 0 && failed.Last() > 0 && !s.returning() {
+		if err := failed.Get(n.name); err != nil && err.Err.Denied() {
 			return nil, 0
 		}
 	}
@@ -253,17 +267,17 @@ func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq
 // withheld reports whether a member is kept from the client as see has it: from one
 // who began to follow the members when the origin denied it already.
 func (s *subscription) withheld(t *cache.Type, member *cache.Entry) bool {
-	if t.Errors.Last() == 0 || s.returning() {
+	if t.Errors[cache.Members].Last() == 0 || s.returning() {
 		return false
 	}
-	err := t.Errors.Get(member.Name)
-	return err != nil && err.ByWildcard && !err.Err.Transient() && (s.fresh || err.Born() <= s.joined)
+	err := t.Errors[cache.Members].Get(member.Name)
+	return err != nil && err.Err.Denied() && (s.fresh || err.Born() <= s.joined)
 }
 
 // withheldMembers yields the members that are kept from the client.
 func (s *subscription) withheldMembers(t *cache.Type) iter.Seq[*cache.Entry] {
 	return func(yield func(*cache.Entry) bool) {
-		for err := range t.Errors.Since(0) {
+		for err := range t.Errors[cache.Members].Since(0) {
 			if e := t.Members.Get(err.Name); e.Present() && s.withheld(t, e) && !yield(e) {
 				return
 			}

@@ -452,7 +452,7 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	} else if sub.fullState {
 		r, until = sub.finalSet(p.head, t, p.now)
 	} else {
-		sub.removed = p.head.Seq
+		r = sub.lateFailures(p.head, t, p.now)
 	}
 	p.at(until)
 	if r == nil {

@@ -222,6 +222,7 @@ func (s *subscription) drop(texts []string) {
 		delete(s.failures.unasked, name)
 		if s.wildcard != nil {
 			let = append(let, s.realName(name, texts[i]))
+			s.failures.due = append(s.failures.due, name) // what is wrong with the member concerns the client now
 		}
 	}
 	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
@@ -411,7 +412,7 @@ func (s *subscription) answerable(h *cache.Head) bool {
 		slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.answerable(h) }) ||
 		slices.ContainsFunc(s.names, func(n subscribed) bool {
 			e, _ := t.Lookup(n.name)
-			return e.Present() && !e.Resource.Released() || t.Errors.Get(n.name) != nil
+			return e.Present() && !e.Resource.Released() || t.Errors[cache.Named].Get(n.name) != nil
 		})
 }
 

@@ -154,7 +154,7 @@ func (s *share) stand(h *cache.Head, now time.Time) {
 func (s *share) followMembers(h *cache.Head, t *sharedType) {
 	typ := h.Type(t.key)
 	var names []*cache.Name
-	changed(typ, &typ.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
+	changed(typ, cache.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
 	if names = append(names, s.restored(t, &typ.Members)...); len(names) > 0 {
 		s.w.Copy(cache.Members, h, t.key, names)
 	}
@@ -191,13 +191,13 @@ func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
 func (s *share) followNames(h *cache.Head, t *sharedType) {
 	typ := h.Type(t.key)
 	told := make(map[*cache.Name]struct{})
-	changed(typ, &typ.Named, t.seen, func(n *cache.Name) {
+	changed(typ, cache.Named, t.seen, func(n *cache.Name) {
 		if _, mine := t.mine[n]; mine {
 			told[n] = struct{}{}
 		}
 	})
 	for n := range t.pending {
-		if typ.Named.Get(n) != nil || typ.Errors.Get(n) != nil {
+		if typ.Named.Get(n) != nil || typ.Errors[cache.Named].Get(n) != nil {
 			told[n] = struct{}{}
 		}
 	}
@@ -216,14 +216,18 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 }
 
 // changed yields the names of which something was said after p.
-func changed(t *cache.Type, set *cache.Set, p cache.Seq, yield func(*cache.Name)) {
+func changed(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
+	set := &t.Members
+	if kind == cache.Named {
+		set = &t.Named
+	}
 	for e := range set.Since(p) {
 		yield(e.Name)
 	}
 	for e := range set.RenewedSince(p) {
 		yield(e.Name)
 	}
-	for e := range t.Errors.Since(p) {
+	for e := range t.Errors[kind].Since(p) {
 		yield(e.Name)
 	}
 }

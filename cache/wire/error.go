@@ -37,7 +37,10 @@ func NewResourceError(name string, code codes.Code, message string) *ResourceErr
 
 // Transient reports whether clients go on with the resource that they have (R137).
 // Codes of which the protocol says nothing count as such.
-func (e *ResourceError) Transient() bool { return !e.NotFound() && e.Code != codes.PermissionDenied }
+func (e *ResourceError) Transient() bool { return !e.NotFound() && !e.Denied() }
+
+// Denied reports whether the client may not have the resource.
+func (e *ResourceError) Denied() bool { return e.Code == codes.PermissionDenied }
 
 // NotFound reports whether the resource does not exist: the same as its removal.
 func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }

@@ -118,6 +118,9 @@ func TestR137_TransientErrors(t *testing.T) {
 		if want := code == codes.NotFound; e.NotFound() != want {
 			t.Errorf("%v: got not found %t, want %t", code, e.NotFound(), want)
 		}
+		if want := code == codes.PermissionDenied; e.Denied() != want {
+			t.Errorf("%v: got denied %t, want %t", code, e.Denied(), want)
+		}
 	}
 }
 
