@@ -24,6 +24,9 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 			a.succeed(kind, a.index.names[n.text])
 		}
 	}
+	if kind == Members && !t.failsWhole() {
+		a.succeedWhole()
+	}
 	if len(names) > 0 {
 		a.heard(from.From(names[0]).Identifier)
 	}

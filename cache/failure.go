@@ -76,13 +76,25 @@ func (a *apply) succeed(kind Kind, n *Name) bool {
 	return true
 }
 
+// whole returns the name that stands for all members of a type, or of a collection.
+func whole(key string) string {
+	_, glob, _ := SplitCollection(key)
+	return cmp.Or(glob, wire.Wildcard)
+}
+
+// failsWhole reports whether something is wrong with the members as a whole.
+func (t *Type) failsWhole() bool {
+	for e := range t.Errors[Members].Since(0) {
+		if e.Name.text == whole(t.URL) {
+			return true
+		}
+	}
+	return false
+}
+
 // succeedWhole forgets what was wrong with the members as a whole: some have come.
 func (a *apply) succeedWhole() {
-	if a.typ.Errors[Members].live == 0 {
-		return
-	}
-	_, glob, _ := SplitCollection(a.typ.URL)
-	if n := a.index.names[cmp.Or(glob, wire.Wildcard)]; n != nil && a.succeed(Members, n) {
+	if n := a.index.names[whole(a.typ.URL)]; n != nil && a.succeed(Members, n) {
 		a.index.release(n)
 	}
 }

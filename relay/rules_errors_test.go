@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -45,8 +46,7 @@ func TestR124_ErrorsAreRememberedUntilTheResourceComes(t *testing.T) {
 		c.hears(say("a@1 !b:PermissionDenied"))
 		for _, e := range c.read[0].Errors {
 			if e.Message != orderWhy {
-				t := w.t
-				t.Errorf("got message %q, want %q", e.Message, orderWhy)
+				w.t.Errorf("got message %q, want %q", e.Message, orderWhy)
 			}
 		}
 		w.pass(time.Hour)
@@ -421,6 +421,49 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 	})
 }
 
+// A glob is told what is wrong with it and with what it matches, as a wildcard is; if it
+// is not found, it matches nothing.
+func TestR123_ErrorsOfGlobs(t *testing.T) {
+	for short, message := range map[string]string{"rds": "envoy.config.route.v3.RouteConfiguration", "lds": "envoy.config.listener.v3.Listener"} {
+		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+			orderBubble(t, nil, func(w *orderWorld) {
+				shop := "xdstp://authority/" + message + "/shop/"
+				glob, x := shop+"*", shop+"x"
+				say := func(what string) string { return orderForm(v, short+" "+what) }
+				w.change(short + " !" + glob + ":Unavailable")
+				c := w.envoy(v).subscribe(short, glob)
+				w.pass(time.Minute)
+				if !complete(v, short) { // where it would say that there is nothing
+					c.hears(say("!" + glob + ":Unavailable"))
+				}
+				c.expect()
+				w.change(short + " " + x + "@1")
+				w.settle()
+				c.hears(say(x + "@1"))
+				w.change(short + " !" + x + ":PermissionDenied")
+				next := w.envoy(v).subscribe(short, glob)
+				w.pass(time.Second)
+				if !complete(v, short) {
+					c.hears(say("!" + x + ":PermissionDenied"))
+				}
+				next.hears(say("!" + x + ":PermissionDenied"))
+				w.change(short + " " + x + "@2")
+				c.hears(say(x + "@2"))
+				next.hears(say(x + "@2"))
+
+				w.change(short + " !" + glob + ":NotFound")
+				if v == relaytest.Delta {
+					c.hears(say("-" + x + " !" + glob + ":NotFound"))
+				} else {
+					c.hears(say("!" + glob + ":NotFound"))
+				}
+				w.pass(time.Hour)
+				c.expect()
+			})
+		})
+	}
+}
+
 // An error of a name that nobody asked for is nobody's.
 func TestR123_ErrorsThatNobodyAskedForAreIgnored(t *testing.T) {
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
@@ -558,7 +601,7 @@ func (c *orderClient) ackAll() {
 	for _, r := range c.read {
 		c.Ack(r)
 	}
-	c.heard()
+	synctest.Wait()
 }
 
 // Whatever happens in whatever order, clients end with the errors that the origin has

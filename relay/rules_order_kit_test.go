@@ -112,7 +112,8 @@ func (w *orderWorld) parse(change string) (c orderChange) {
 		return c
 	}
 	if failing, ok := strings.CutPrefix(rest, "!"); ok {
-		name, text, _ := strings.Cut(failing, ":")
+		colon := strings.LastIndex(failing, ":")
+		name, text := failing[:max(colon, 0)], failing[colon+1:]
 		c.name = name
 		for code := codes.Canceled; code <= codes.Unauthenticated && c.code == codes.OK; code++ {
 			if code.String() == text {
