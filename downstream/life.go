@@ -88,17 +88,23 @@ func (s *subscription) renewal(h *cache.Head, t *cache.Type) (due bool) {
 // accepted this very version, otherwise with the resource itself (R109, R111). To an
 // Envoy, a virtual host without content is one that does not exist (R095).
 func (s *subscription) beat(w *writer, e *cache.Entry) {
-	accepted := !s.refused && !s.pending && e.Versions() == 1
 	switch {
-	case s.delta && accepted && !e.Deadline.IsZero() && e.Resource.Constraints == nil:
+	case s.knowsBy(e):
 		if !w.twice(e.Resource.Key()) {
 			w.begin().Heartbeat(e.Resource, s.life(e))
 		}
 	case e.Resource.Released():
 		s.owe(w, e)
-	case !s.delta || !accepted || e.Deadline.IsZero() || e.Resource.Constraints != nil || s.typeURL == wire.VirtualHostType:
+	default:
 		w.add(e)
 	}
+}
+
+// knowsBy reports whether a heartbeat is enough for the client to know how long a
+// resource lives.
+func (s *subscription) knowsBy(e *cache.Entry) bool {
+	accepted := !s.refused && !s.pending && e.Versions() == 1
+	return s.delta && accepted && !e.Deadline.IsZero() && e.Resource.Constraints == nil && s.typeURL != wire.VirtualHostType
 }
 
 // mayReturn reports whether a resource is gone only because its time was up, and the

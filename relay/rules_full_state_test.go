@@ -61,6 +61,7 @@ type fullHistory struct {
 	typeURL string
 	client  *relaytest.Client
 	wants   map[string]bool
+	asked   map[string]time.Time // since when
 	last    *relaytest.Response
 	count   int
 }
@@ -73,7 +74,7 @@ func (h *fullHistory) run(silent bool, steps []fullStep) {
 	}()
 	h.origin = relaytest.NewOrigin(h, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: silent}})
 	h.relay = start(h, h.origin, true)
-	h.client, h.wants = h.relay.client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{}
+	h.client, h.wants, h.asked = h.relay.client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{}, map[string]time.Time{}
 	for range 3 {
 		h.put(name(h.count))
 	}
@@ -99,11 +100,13 @@ func (h *fullHistory) run(silent bool, steps []fullStep) {
 	}
 }
 
-// due returns what the client is subscribed to and the origin has.
+// due returns what the client is subscribed to and the origin has: not what it asked
+// for just now, which the origin was not asked for yet, and which it cannot hold.
 func (h *fullHistory) due() map[string]bool {
 	due := make(map[string]bool)
+	settled := func(name string) bool { return h.wants[name] && time.Since(h.asked[name]) >= time.Second }
 	for _, name := range h.origin.Resources().Names(h.typeURL) {
-		if h.wants["*"] || h.wants[name] {
+		if settled("*") || settled(name) {
 			due[name] = true
 		}
 	}
@@ -122,8 +125,10 @@ func (h *fullHistory) put(name string) {
 
 // ask subscribes to a name, or gives it up.
 func (h *fullHistory) ask(name string, wanted bool) {
-	h.wants[name] = wanted
-	if wanted {
+	if wanted && !h.wants[name] {
+		h.asked[name] = time.Now()
+	}
+	if h.wants[name] = wanted; wanted {
 		h.client.Subscribe(h.typeURL, name)
 	} else {
 		h.client.Unsubscribe(h.typeURL, name)

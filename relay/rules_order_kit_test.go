@@ -125,9 +125,9 @@ func (w *orderWorld) parse(change string) (c orderChange) {
 		}
 		return c
 	}
-	parts := strings.Split(rest, "=")
-	name, number, _ := strings.Cut(parts[0], "@")
-	rev, err := strconv.Atoi(number)
+	at := strings.LastIndex(rest, "@") // a name may have all else
+	name, parts := rest[:max(at, 0)], strings.Split(rest[at+1:], "=")
+	rev, err := strconv.Atoi(parts[0])
 	if err != nil || orderTypes[short] == "" {
 		w.t.Fatalf("change %q: not of the form %q", change, "cds web@2")
 	}
