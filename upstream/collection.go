@@ -30,7 +30,7 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	}
 	for e := range t.Members.Since(0) {
 		if e.Present() {
-			versions[e.Resource.Name] = e.Resource.OriginVersion
+			versions[e.Resource.Name] = heldVersion(e.Resource)
 		}
 	}
 }
@@ -138,6 +138,10 @@ func (s *subscription) split(u wire.Update) map[string]*wire.Update {
 			p := part(name)
 			p.Removed = append(p.Removed, name)
 		}
+	}
+	for _, v := range u.RemovedVariants {
+		p := part(v.Name)
+		p.RemovedVariants = append(p.RemovedVariants, v)
 	}
 	for _, e := range u.Errors {
 		p := part(e.Name)

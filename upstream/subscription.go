@@ -160,7 +160,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
 			if e.Present() {
-				versions[e.Resource.Name] = e.Resource.OriginVersion
+				versions[e.Resource.Name] = heldVersion(e.Resource)
 			}
 		}
 	}
@@ -179,6 +179,16 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 	return reqs, asked
 }
 
+// heldVersion returns the version at which the origin is told that a resource is held.
+// Of one whose content was given up it is told none: it says what it is once more, or
+// that it is gone (R125).
+func heldVersion(r *wire.Resource) string {
+	if r.Released() {
+		return ""
+	}
+	return r.OriginVersion
+}
+
 // restateNames returns all names and globs that are wanted, and adds to versions what is
 // held of them.
 func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
@@ -191,7 +201,7 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 			continue // the version of a name cannot say of which variant it is
 		}
 		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
-			versions[e.Resource.Name] = e.Resource.OriginVersion
+			versions[e.Resource.Name] = heldVersion(e.Resource)
 		}
 	}
 	for glob, c := range s.collections {
