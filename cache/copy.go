@@ -2,8 +2,9 @@ package cache
 
 // Copy records what another view knows of names: whether they exist, what they are,
 // until when, and what is wrong with them. Entries keep their times, so that what is
-// passed on does not live longer for it. The type is that of from's head, or a
-// collection; of a name that the other view does not know, nothing is recorded.
+// passed on does not live longer for it. The names are the other view's, key is a type
+// or a collection; of a name that the other view does not know, nothing is recorded.
+// How the other view's source stands, Stand must have been told before.
 func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 	t := from.Type(key)
 	a := w.begin(key)
@@ -17,12 +18,7 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
-		if e := t.Errors.Get(n); e != nil {
-			a.fail(kind, e.Err)
-		}
-	}
-	if len(names) > 0 {
-		a.heard(from.From(names[0]).Identifier)
+		a.copyError(kind, n.text, t.Errors.Get(n))
 	}
 	set.compact()
 	a.typ.Errors.compact()
@@ -52,5 +48,18 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 		}
 		a.absent(set, n, old)
 		a.unalias(old)
+	}
+}
+
+// copyError records what is wrong with a resource; e is nil if nothing is.
+func (a *apply) copyError(kind Kind, name string, e *Entry) {
+	n := a.index.names[name]
+	switch {
+	case e != nil && n != nil && a.typ.Errors.Get(n) != nil && a.typ.Errors.Get(n).Err.Same(e.Err):
+		// It is known, and so is what followed from it.
+	case e != nil:
+		a.fail(kind, e.Err)
+	case n != nil:
+		a.succeed(n)
 	}
 }

@@ -79,6 +79,7 @@ type Type struct {
 	Errors  Set    // what the origin said is wrong with resources
 	Phase   Phase  // of Members
 
+	source int // that has the members
 	shared *memo
 }
 
@@ -105,12 +106,6 @@ func (h *Head) Types() int { return len(h.types) }
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
 
-// Renewed returns the position of the newest renewal of a resource's time to live.
-func (t *Type) Renewed() Seq { return max(t.Members.renewed, t.Named.renewed) }
-
-// TTLs returns how many of the resources expire.
-func (t *Type) TTLs() int { return t.Members.ttls + t.Named.ttls }
-
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {
 	if t.Members.last >= t.Named.last && t.Members.system != "" {
@@ -122,9 +117,10 @@ func (t *Type) System() string {
 // Lookup returns what a stream that named n sees, and when that last changed:
 // of the type's two sets, the resource that was received last; the other one if
 // that is removed; an absent entry if the origin said that there is none; nil if
-// the origin has not said (B.5).
+// the origin has not said (B.5). Another origin's member of that name is not what was
+// asked for (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
-	member, named := t.Members.Get(n), t.Named.Get(n)
+	member, named := t.member(n), t.Named.Get(n)
 	switch {
 	case member.Present() && named.Present():
 		if member.Seq > named.Seq {
@@ -140,6 +136,14 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	default:
 		return nil, 0 // a tombstone among the members says nothing of the name
 	}
+}
+
+// member returns what those who named n may be shown of the members.
+func (t *Type) member(n *Name) *Entry {
+	if n.source != t.source {
+		return nil
+	}
+	return t.Members.Get(n)
 }
 
 // changed returns when the member became what readers see: when the named

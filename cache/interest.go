@@ -38,6 +38,7 @@ type indexType struct {
 	freeIDs   []uint32           // of names that are gone
 	wildcards []*Wildcard
 	queued    bool // the wildcard is in a source's demand
+	tracked   bool // the session subscribed to the members, or lets them linger
 	again     bool // all members are to be asked for once more
 }
 
@@ -171,12 +172,14 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 		n := x.name(t, text)
 		out[i] = n
 		at, watched := slices.BinarySearch(n.watchers, w.id)
-		if watched {
-			continue
+		if !watched {
+			n.watchers = slices.Insert(n.watchers, at, w.id)
 		}
-		n.watchers = slices.Insert(n.watchers, at, w.id)
-		n.again = n.again || n.lapsed
-		if len(n.watchers) == 1 || n.lapsed {
+		if n.lapsed {
+			n.again = true
+			n.asked.Store(0)
+		}
+		if !watched && len(n.watchers) == 1 || n.lapsed {
 			p |= x.want(t, n)
 		}
 	}
@@ -301,11 +304,33 @@ func (x *index) typ(key string) *indexType {
 		typeURL, glob, is := SplitCollection(key)
 		if is {
 			x.collections++
+			x.typ(typeURL) // which is bounded, however many globs of it there are
 		}
 		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name)}
 		x.types[key] = t
 	}
 	return t
+}
+
+// takeMembers returns what is demanded of the members of a type or collection. A
+// collection that came and went, so that nobody will give it up, is forgotten.
+func (x *index) takeMembers(key string) (wanted, again bool) {
+	t := x.types[key]
+	if t == nil {
+		return false, false // it was given up after the demand changed
+	}
+	wanted, again = len(t.wildcards) > 0, t.again
+	t.queued, t.again, t.tracked = false, false, t.tracked || wanted
+	if _, _, is := SplitCollection(key); is && !t.tracked {
+		x.forget(key)
+	}
+	return wanted, again
+}
+
+// forget drops a collection, which nobody follows.
+func (x *index) forget(key string) {
+	delete(x.types, key)
+	x.collections--
 }
 
 // name returns the Name for a text of a type, making one if need be.

@@ -38,7 +38,9 @@ func variantOf(t tester, name, content, env string) *wire.Resource {
 	})
 }
 
-func withEnv(name, env string) string { return wire.WithParameters(name, map[string]string{"env": env}) }
+func withEnv(name, env string) string {
+	return wire.WithParameters(name, map[string]string{"env": env})
+}
 
 // content returns the content that one who named a text is shown; "" for none, "?" if
 // the origin has not said.

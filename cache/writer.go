@@ -18,7 +18,8 @@ type Writer struct {
 	wakes  []*Watch // reused
 	tombs  map[string][]tomb
 	due    deadlines
-	kept   int // of due, when it was last rid of what is out of date
+	kept   int                  // of due, when it was last rid of what is out of date
+	missed map[string]time.Time // when members were last found missing, by type URL or collection
 
 	// aliases says under which further names the set of the named holds a
 	// resource: type URL, resource name, names.
@@ -26,7 +27,10 @@ type Writer struct {
 }
 
 func newWriter(v *View, source int) *Writer {
-	return &Writer{view: v, source: source, tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
+	return &Writer{
+		view: v, source: source,
+		tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name), missed: make(map[string]time.Time),
+	}
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
@@ -52,7 +56,7 @@ type Change struct {
 	New     int      // of these, new ones
 	Removed int      // resources that were there
 	Ignored int      // resources that nobody asked for (R096)
-	Same    int      // resources resent with the version that the set had
+	Same    int      // resources resent with the version that the set had, to no end
 	Reused  []string // names whose content changed under an unchanged version (B.2)
 	Renewed int      // resources whose time to live was said anew
 
@@ -63,9 +67,6 @@ type Change struct {
 
 // View returns the view that the writer writes to.
 func (w *Writer) View() *View { return w.view }
-
-// Connected reports whether the writer's origin is there.
-func (w *Writer) Connected() bool { return w.view.Head().sources[w.source].Connected }
 
 // Owns reports whether the writer's source has the members of a type.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
@@ -112,6 +113,7 @@ type apply struct {
 	edit   *edit
 	change Change
 	dirty  bool // the members changed: wake the wildcards
+	pokes  pokes
 
 	// firsts says, if there are variants among what is received, which came first for
 	// each name.
@@ -148,9 +150,10 @@ func (w *Writer) begin(typeURL string) *apply {
 	head := *old
 	head.types = maps.Clone(old.types)
 	typ := *old.Type(typeURL)
-	typ.URL, typ.shared = typeURL, new(memo)
+	index := x.typ(typeURL)
+	typ.URL, typ.source, typ.shared = typeURL, index.source, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
+	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -163,6 +166,7 @@ func (w *Writer) publish(a *apply) {
 	}
 	w.view.head.Store(a.head)
 	x.mu.Unlock()
+	x.poke(a.pokes)
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
@@ -184,7 +188,7 @@ type received struct {
 // receive prepares an update's resources. One without content that is no answer for
 // an alias and no heartbeat says nothing.
 func (w *Writer) receive(u wire.Update) []received {
-	out, now := make([]received, 0, len(u.Resources)), time.Now()
+	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
 		if !r.HasBody() && !r.Unresolved() && !r.Heartbeat() {
 			continue
@@ -192,7 +196,7 @@ func (w *Writer) receive(u wire.Update) []received {
 		if in := w.view.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(u.TypeURL, r)}
+		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(typeURL, r)}
 		if r.TTL > 0 {
 			in.deadline = now.Add(r.TTL)
 		}
@@ -207,6 +211,10 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 		return
 	}
 	if kind == Members {
+		if !r.Variant().Matches(nil) { // a wildcard has no parameters
+			a.change.Ignored++
+			return
+		}
 		a.change.Seen++
 		a.putVariant(kind, set, a.w.view.index.name(a.index, r.Name), r)
 		return
@@ -283,6 +291,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	e.since, e.born = e.Seq, e.Seq
 	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
+		a.inherit(e, seen)
 	}
 	if old == nil {
 		n.entries++
@@ -296,6 +305,9 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
 	a.change.Changed++
+	if kind == Named {
+		n.lapsed = false
+	}
 	a.limit(kind, e)
 	set.put(a.edit, e)
 	a.unalias(old)
@@ -372,7 +384,7 @@ func (a *apply) unalias(old *Entry) {
 
 // remove records that the origin has no such resource, and nothing else to say of it.
 func (a *apply) remove(kind Kind, set *Set, text string) {
-	if n := a.index.names[text]; n != nil {
+	if n := a.index.names[text]; n != nil && (kind == Members || a.takes(n)) {
 		a.succeed(n)
 	}
 	for _, n := range a.index.variants[text] {
@@ -452,7 +464,7 @@ func (a *apply) bury(set *Set, old *Entry) {
 // member's tombstone may be forgotten before they look.
 func (a *apply) uncover(member *Entry) {
 	named := a.typ.Named.Get(member.Name)
-	if named == nil || named.Present() && named.Seq > member.Seq {
+	if named == nil || named.Present() && named.Seq > member.Seq || member.Name.source != a.typ.source {
 		return
 	}
 	seen := *named
@@ -460,15 +472,29 @@ func (a *apply) uncover(member *Entry) {
 	seen.since = seen.Seq
 	if named.shows(member.Resource) {
 		seen.since = member.since
+		a.inherit(&seen, member)
 	}
 	a.typ.Named.put(a.edit, &seen)
 	a.typ.Named.compact()
 	a.touched(Named, seen.Name)
 }
 
+// reveal has the member take the place of what readers saw under its name until now,
+// which had the same content.
+func (a *apply) reveal(n *Name, seen *Entry) {
+	member := a.typ.Members.Get(n)
+	if member == seen {
+		return // they saw it all along
+	}
+	shown := *member
+	a.inherit(&shown, seen)
+	a.typ.Members.put(a.edit, &shown)
+}
+
 // absent records that a name does not exist. To say so again on another
 // connection is no change, but streams that could not be told before now can.
 func (a *apply) absent(set *Set, n *Name, old *Entry) {
+	n.lapsed = false
 	switch {
 	case old == nil:
 		n.entries++
@@ -477,8 +503,9 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 		a.change.Removed++
 		e := a.removal(old)
 		e.Prior = old.Resource
-		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.Members.Get(n).shows(seen.Resource) {
+		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.member(n).shows(seen.Resource) {
 			e.since = since
+			a.reveal(n, seen)
 		}
 		set.put(a.edit, e)
 	default:
@@ -495,7 +522,7 @@ func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
 func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
-	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType {
+	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
 		e.Prior = old.Resource
 	}
 	return e
@@ -523,14 +550,10 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 // earlier connection counts as unknown until it is said again (B.7). Names
 // that streams wait for are asked anew.
 func (w *Writer) SetConnected(up bool) {
-	x := &w.view.index
-	x.mu.Lock()
-	head := *w.view.head.Load()
-	if head.sources[w.source].Connected == up {
-		x.mu.Unlock()
+	from := w.view.Head().sources[w.source] // which nobody else changes
+	if from.Connected == up {
 		return
 	}
-	from := w.from(&head)
 	from.Connected, from.Since = up, time.Now()
 	if up {
 		from.epoch++
@@ -539,6 +562,23 @@ func (w *Writer) SetConnected(up bool) {
 			from.Lost = from.Since
 		}
 		from.Heard, from.mute = false, !from.Heard
+	}
+	w.Stand(from)
+}
+
+// Stand records how the writer's source stands: as that of another view does, from
+// which the writer takes what it writes. It has the effects of SetConnected.
+func (w *Writer) Stand(as Source) {
+	x := &w.view.index
+	x.mu.Lock()
+	head := *w.view.head.Load()
+	from := w.from(&head)
+	old := *from
+	*from = as
+	if as.epoch == old.epoch && as.Connected == old.Connected {
+		w.view.head.Store(&head)
+		x.mu.Unlock()
+		return
 	}
 	for _, t := range x.types {
 		for _, n := range t.names {
@@ -582,10 +622,8 @@ func (w *Writer) TakeDemand() []Demand {
 	x.sources[w.source].demand = nil
 	for i := range taken {
 		d := &taken[i]
-		t := x.types[d.TypeURL]
 		if d.Name == nil {
-			d.Wanted, d.Again = len(t.wildcards) > 0, t.again
-			t.queued, t.again = false, false
+			d.Wanted, d.Again = x.takeMembers(d.TypeURL)
 			continue
 		}
 		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
@@ -595,8 +633,11 @@ func (w *Writer) TakeDemand() []Demand {
 		}
 	}
 	return slices.DeleteFunc(taken, func(d Demand) bool {
-		if d.Name == nil || d.Wanted || d.Name.tracked {
+		switch {
+		case d.Wanted || d.Name != nil && d.Name.tracked:
 			return false
+		case d.Name == nil: // nobody has to give up a collection that was given up
+			return x.types[d.TypeURL] == nil
 		}
 		x.types[d.TypeURL].release(d.Name) // came and went between two calls
 		return true
@@ -661,11 +702,10 @@ func (w *Writer) forgetCollection(a *apply) {
 	if _, _, is := SplitCollection(a.typ.URL); !is || len(a.index.names) > 0 {
 		return
 	}
-	x := &w.view.index
-	delete(x.types, a.typ.URL)
+	w.view.index.forget(a.typ.URL)
 	delete(a.head.types, a.typ.URL)
 	delete(w.aliases, a.typ.URL)
-	x.collections--
+	delete(w.missed, a.typ.URL)
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too

@@ -29,7 +29,7 @@ type writer struct {
 
 func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
 	w := &writer{sub: s, head: h, typ: t}
-	if t.Named.Aliased() || len(s.again) > 0 || s.ttl && t.Renewed() > s.renewed || t.Errors.Last() > 0 {
+	if t.Named.Aliased() || len(s.again) > 0 || s.lives(t) || t.Errors.Last() > 0 {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
@@ -69,7 +69,7 @@ func (w *writer) add(e *cache.Entry) {
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
 	name = wire.PlainName(name)
-	if w.sub.delta && !w.twice(name) {
+	if w.sub.delta && !w.sub.keeps(w.head, name) && !w.twice(name) {
 		w.begin().Remove(name)
 	}
 }
@@ -155,6 +155,8 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 	}
 	if !w.reply.cut {
 		s.renew(w)
+	}
+	if !w.reply.cut {
 		s.fail(w, now)
 	}
 	return w.result(), nil
@@ -173,7 +175,7 @@ func (s *subscription) shareable(t *cache.Type) bool {
 // sharesContent reports whether the client is sent members as every other: not with
 // what is left of their lives, and not only when the origin is asked for them again.
 func (s *subscription) sharesContent(t *cache.Type) bool {
-	return (!s.ttl || t.Members.TTLs() == 0) && t.Members.Bare() == 0
+	return (!s.ttl || t.Members.TTLs() == 0) && !s.lives(t) && t.Members.Bare() == 0
 }
 
 // members adds the members that changed after the client's position. It skips
@@ -201,9 +203,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 	}
 	if initial && w.reply.body == nil && s.knownN == 0 {
 		w.begin() // an empty set is an answer too (R097)
-		if s.glob != "" {
-			w.remove(s.glob) // of a glob, this is how it is given (R132)
-		}
+		s.matchesNothing(w)
 	}
 }
 
@@ -262,9 +262,9 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 	switch {
 	case !e.Present():
 		if !s.lateRemovals && e.Seq > s.removed {
-			w.remove(e.Name.String())
+			w.gone(e)
 		}
-	case s.holds(h, e):
+	case s.holds(h.MembersFrom(s.key), e):
 	case e.Resource.Released():
 		s.again = append(s.again, e.Name.String())
 		s.askAgain(nil)
@@ -411,7 +411,7 @@ func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e 
 		s.askAgain(n.name)
 		return true
 	}
-	held := n.sent == 0 && s.holds(h, e)
+	held := n.sent == 0 && s.holds(h.From(n.name), e)
 	n.sent = seq
 	if !held || s.alwaysSent {
 		s.vary(w, n.name, e.Resource.Constraints)
@@ -449,8 +449,7 @@ func (s *subscription) shown(v wire.Variant) bool {
 
 func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
 	late := s.lateRemovals && s.delta && n.sent != 0
-	unasked := e.Expired && n.sent == 0 // the origin may have it still
-	if late || unasked || !h.Absent(e) {
+	if late || s.mayReturn(h, e, *n) || !h.Absent(e) {
 		return true
 	}
 	n.sent = seq
@@ -462,14 +461,14 @@ func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *
 
 // holds reports whether a Delta client said that it holds this very content. It
 // is believed once, and only of origins whose versions can be trusted (B.3).
-func (s *subscription) holds(h *cache.Head, e *cache.Entry) bool {
+func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
 	version, said := s.known[e.Name.String()]
 	if !said {
 		return false
 	}
 	delete(s.known, e.Name.String())
 	expires := s.ttl && !e.Deadline.IsZero() // it may have expired at the client (C31)
-	return e.HasVersion(version) && !s.forgetful && !expires && (!h.From(e.Name).Reused || s.cfg.ContentVersions)
+	return e.HasVersion(version) && !s.forgetful && !expires && (!from.Reused || s.cfg.ContentVersions)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot
@@ -514,7 +513,7 @@ func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
 		}
 	}
 	for _, g := range s.globs {
-		sum = sum.Add(h.Type(g.key).Members.Sum())
+		sum = sum.Add(s.addedBy(h, g))
 	}
 	return sum
 }

@@ -82,7 +82,8 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 			delete(f.told, name)
 			continue
 		}
-		if e, _ := t.Lookup(n.name); e == nil && t.Errors.Get(n.name) == nil && f.tells(name) {
+		e, _ := t.Lookup(n.name)
+		if (e == nil || s.mayReturn(h, e, n)) && t.Errors.Get(n.name) == nil && f.tells(name) {
 			f.due = append(f.due, wire.NewResourceError(name, codes.Unavailable, "the origin cannot be reached"))
 		}
 	}

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -25,7 +24,7 @@ const coldMargin = 2 * time.Second
 // is new: they leave with the next set, once what referred to them was sent
 // (B.11). It returns when to look again, if waiting is all there is to do.
 func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
@@ -66,11 +65,10 @@ func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now t
 	return until, now.Before(until)
 }
 
-// complete reports whether enough is known of all members that the client asked for.
-func (s *subscription) complete(h *cache.Head, t *cache.Type) bool {
-	need := s.neededPhase()
-	return (s.wildcard == nil || t.Phase >= need) &&
-		!slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Phase < need })
+// complete reports whether enough is known of all members that the client asked for;
+// what its globs stand for, unresolvedUntil waits for.
+func (s *subscription) complete(t *cache.Type) bool {
+	return s.wildcard == nil || t.Phase >= s.neededPhase()
 }
 
 // bare reports whether the set holds something whose content was given up; the origin
@@ -97,7 +95,7 @@ func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
 func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{}
 	}
 	if owed, gone := s.due(h, t); owed || !gone {
@@ -130,8 +128,9 @@ func (s *subscription) neededPhase() cache.Phase {
 func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 	owed, gone = s.dueMembers(t)
 	for _, g := range s.globs {
-		o, g := g.dueMembers(h.Type(g.key))
-		owed, gone = owed || o, gone || g
+		gt := h.Type(g.key)
+		o, g := g.dueMembers(gt)
+		owed, gone = owed || o && gt.Phase >= cache.Settled, gone || g
 	}
 	for i := range s.names {
 		o, g := s.dueName(h, t, &s.names[i])
@@ -157,7 +156,7 @@ func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owe
 		return false, false
 	case e.Present():
 		return true, false
-	case !h.Absent(e):
+	case !h.Absent(e), s.mayReturn(h, e, *n):
 		return false, false
 	case n.sent != 0:
 		return false, true
@@ -191,6 +190,9 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 	if s.neverHeld {
 		return time.Time{}
 	}
+	if until = s.unsettledUntil(h); until.Equal(forever) {
+		return forever
+	}
 	for _, n := range s.names {
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
 			continue // a name that was added to a set that the client has holds nothing back
@@ -210,7 +212,14 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 // exists, that it does not, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
 	e, seq := t.Lookup(n.name)
-	return t.Errors.Get(n.name) != nil || e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
+	switch {
+	case t.Errors.Get(n.name) != nil:
+		return true
+	case e == nil, s.mayReturn(h, e, n):
+		return false
+	default:
+		return e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+	}
 }
 
 func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
@@ -236,7 +245,7 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 	switch {
 	case !s.synced:
 		return s.saidSo(t)
-	case s.fresh:
+	case s.fresh, s.mayHaveLost(h):
 		return false
 	}
 	for _, n := range s.names {
@@ -258,7 +267,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
-		t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
+		t.Members.TTLs() == 0 && !(s.ttl && t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.
@@ -329,7 +338,11 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 		}
 	}
 	s.sum = b.sum
-	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), s.wrap)
+	wrap := s.wrap
+	if wrap != wire.Bare && len(s.globs) > 0 {
+		wrap = wire.WrapEveryone // or the client would not learn the names (B.19)
+	}
+	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), wrap)
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}
@@ -394,12 +407,14 @@ func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
 // that it was not told about.
 func (s *subscription) caughtUp(h *cache.Head) {
 	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
-	s.renewed = h.Seq
+	s.renewed = positions{h.Seq, h.Seq}
 	if !s.lateRemovals {
 		s.removed = h.Seq
 	}
 	for _, g := range s.globs {
+		unknown := g.fresh && h.Type(g.key).Phase < cache.Settled
 		g.caughtUp(h)
+		g.fresh = unknown
 	}
 }
 
@@ -428,6 +443,7 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 			n.sent = seq
 		}
 	}
+	s.renewed = positions{h.Seq, h.Seq}
 	s.fail(w, now)
 	return w.result(), nil
 }

@@ -131,11 +131,12 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	return earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
 
-// unanswered reports whether the client asked for a type of which it was sent
-// nothing.
+// unanswered reports whether the client asked for a type, or a glob, of which it was
+// sent nothing.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0)
+		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
+			slices.ContainsFunc(sub.globs, func(g *subscription) bool { return g.fresh })
 	})
 }
 
@@ -199,10 +200,12 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if s.cfg.DynamicParameters {
-		r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+	if !sub.repeats(r) {
+		if s.cfg.DynamicParameters {
+			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+		}
+		s.misnamed(sub, r.Canonicalise())
 	}
-	s.misnamed(sub, r.Canonicalise())
 	if sub.request(r, now) {
 		s.refused(r)
 	}
@@ -222,7 +225,7 @@ func (s *stream) identify(r *wire.Request) error {
 	}
 	n := new(node)
 	if err := proto.Unmarshal(r.Node, n); err != nil {
-		return status.Errorf(codes.InvalidArgument, "node: %v", err)
+		return status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
 	}
 	group, err := s.cfg.Views.Join(n)
 	if err != nil {
@@ -259,7 +262,8 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	}
 	// The protocol's own types are always served: a client that makes types up must
 	// not shut all others out.
-	if known, types := s.group.View.HasType(typeURL); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
+	known, types := s.group.View.HasType(typeURL)
+	if types = max(types, len(s.subs)); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
 		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
@@ -330,7 +334,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.log, sub.typeURL, b)
-		if sub.errors {
+		if sub.errors && len(sub.failures.told) < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
 	}
@@ -402,7 +406,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
-	if sub.blocked(p.now) {
+	if sub.blocked(p.now) && s.closed.IsZero() { // who has closed its side answers nothing
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals
@@ -482,6 +486,10 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 		return p.head.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
+	for _, g := range cds.globs {
+		some, sent := g.unsentAdditions(p.head.Type(g.key))
+		unsent, upTo = unsent || some, min(upTo, sent)
+	}
 	if !unsent {
 		return p.head.Seq
 	}
@@ -525,8 +533,8 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.names[at].sent = 0
 				eds.owing = append(eds.owing, n)
 			}
-		} else if eds.wildcard != nil && !eds.fresh {
-			eds.again = append(eds.again, names[i])
+		} else if by := eds.has(names[i]); by != nil && !by.fresh {
+			by.again = append(by.again, names[i])
 		}
 	}
 }

@@ -63,7 +63,7 @@ type subscription struct {
 	owing    []*cache.Name // names that need a look whatever the logs say
 	again    []string      // members to send although unchanged (B.16)
 	let      []string      // names unsubscribed under a wildcard, to be answered (R079)
-	renewed  cache.Seq     // up to where the client was told how long resources live
+	renewed  positions     // up to where the client was told how long resources live
 	askedAt  time.Time     // when the members were last asked for anew (R125)
 	failures failures
 	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
@@ -109,6 +109,11 @@ func (s *subscription) request(r *wire.Request, now time.Time) (refused bool) {
 	return refused
 }
 
+// repeats reports whether the request lists just the names that the one before did.
+func (s *subscription) repeats(r *wire.Request) bool {
+	return s.begun && !s.delta && r.NamesSum == s.namesSum
+}
+
 // acknowledge takes the request as the answer to the response whose nonce it
 // carries. Only error_detail makes it a NACK (R029). A nonce of another stream
 // means nothing (R019); an older one of this stream shortens the wait for the
@@ -152,7 +157,9 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		}
 	}
 	if len(r.Subscribe) > 0 {
-		s.add(s.addGlobs(r.Subscribe), first, now)
+		names, globs := splitGlobs(r.Subscribe)
+		s.add(names, first, now)
+		s.addGlobs(globs, first, now)
 	}
 	if len(r.Unsubscribe) > 0 {
 		s.drop(s.dropGlobs(r.Unsubscribe))
@@ -228,7 +235,7 @@ func (s *subscription) drop(texts []string) {
 func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	if first {
 		s.version = r.Version
-	} else if r.NamesSum == s.namesSum {
+	} else if s.repeats(r) {
 		return
 	}
 	s.namesSum = r.NamesSum
@@ -246,7 +253,7 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	} else {
 		s.unsubscribeAll()
 	}
-	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard))), now)
+	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
 }
 
 // replace makes texts the names of the subscription. Those that it had keep
@@ -368,7 +375,7 @@ func (s *subscription) behind(t *cache.Type) bool {
 	return s.wildcard != nil && (t.Members.Last() > min(s.sent, s.removed) || len(s.known) > 0) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
 		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 ||
-		s.ttl && t.Renewed() > s.renewed || s.failures.behind(t) || s.globsBehind()
+		s.lives(t) || s.failures.behind(t) || s.globsBehind()
 }
 
 // globsBehind is behind for the globs whose members are in the complete set.

@@ -205,6 +205,27 @@ func TestR121_AVariantIsRemovedByItsConstraints(t *testing.T) {
 	test.want([]*discoverypb.Resource{changed})
 }
 
+// A client that follows the wildcard has no parameters: it is sent the variant for such
+// clients, and told by its constraints when that is gone.
+func TestR121_VariantsAmongTheMembers(t *testing.T) {
+	t.Parallel()
+	r, o := variantsRelay(t)
+	c := r.variantClient(t, relaytest.EnvoyNode("w"), "*", nil)
+	s := o.Accept(t.Context())
+	asked(t, s)
+	others := variant("a", "1", without("env"), "10.0.0.3:1")
+	s.Send(&discoverypb.DeltaDiscoveryResponse{
+		TypeUrl:   relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{variant("a", "1", envIs("prod"), "10.0.0.1:1"), others, variant("a", "1", envIs("test"), "10.0.0.2:1")},
+	})
+	c.want([]*discoverypb.Resource{others})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{
+		TypeUrl:              relaytest.EndpointType,
+		RemovedResourceNames: []*discoverypb.ResourceName{fullName("a", envIs("prod")), fullName("a", without("env"))},
+	})
+	c.want(nil, fullName("a", without("env")))
+}
+
 // A resource has a name or a resource_name, and not both.
 func TestR121_BothNamesAreRefused(t *testing.T) {
 	t.Parallel()

@@ -1,9 +1,10 @@
 package upstream
 
 import (
+	"log/slog"
+	"maps"
+	"slices"
 	"time"
-
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -16,50 +17,134 @@ type collection struct {
 	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
+	doubt doubt     // what a resync has not mentioned again
+}
 
-	foreign heldNames // held from another target than the one that is connected
+// A doubt is which members may have gone while the relay was not connected. An origin
+// that was told what is held says so; another leaves them out, and is asked for them
+// by name (B.15). Only what it then says is removed is gone.
+type doubt struct {
+	began   time.Time
+	told    heldNames // the origin was told that they are held, and has not mentioned them since
+	marked  heldNames // it was not told, and has not mentioned them either
+	asked   []string  // by name
+	askedAt time.Time // zero if they were not
 }
 
 // restate prepares for a new stream: it adds what is held to the versions that the
-// origin is told.
+// origin is told, but for what it had not mentioned itself.
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
-	c.learn = learning{}
-	t := h.Type(c.key)
-	if t.Phase != cache.Confirmed || len(c.foreign) > 0 {
+	old, t := c.doubt.marked, h.Type(c.key)
+	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Members)}
+	if t.Phase != cache.Confirmed {
 		return
 	}
 	for e := range t.Members.Since(0) {
-		if e.Present() {
+		if !e.Present() {
+			continue
+		}
+		if _, doubtful := old[e.Resource.Name]; !doubtful {
 			versions[e.Resource.Name] = heldVersion(e.Resource)
+			c.doubt.told[e.Resource.Name] = struct{}{}
+			delete(c.doubt.marked, e.Resource.Name)
 		}
 	}
 }
 
-// relearn forgets the timing of responses of a stream that has ended.
-func (s *subscription) relearn() {
+// believe begins to wait for what the origin says on a new stream. Unless it was told
+// what is held, and can be expected to look at it, all of that is in doubt.
+func (s *subscription) believe(told bool, now time.Time) {
+	for _, c := range s.collections {
+		if c.doubt.began = now; !told {
+			c.doubt.distrust()
+		}
+	}
+}
+
+func (d *doubt) distrust() {
+	maps.Copy(d.marked, d.told)
+	d.told = nil
+}
+
+// heard takes what an origin said of the members, and reports whether it showed that
+// the origin does not look at what it is told is held.
+func (c *collection) heard(u wire.Update, change cache.Change, now time.Time) (ignores bool) {
+	c.learn.heard(now, change.New > 0)
+	d := &c.doubt
+	// Much later, a resend has another reason.
+	if ignores = change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax; ignores {
+		d.distrust()
+	}
+	d.told.drop(u)
+	d.marked.drop(u)
+	return ignores
+}
+
+// resolve asks for members in doubt by name, once the origin has been quiet for a
+// while, and after as long again lets them go. It returns when to look again.
+func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
+	d, l := &c.doubt, &m.lines[s.named]
+	if len(d.marked)+len(d.asked) == 0 || !l.open {
+		return time.Time{}
+	}
+	if d.askedAt.IsZero() {
+		if next = d.began.Add(sweepQuiet); c.learn.last.After(d.began) {
+			next = c.learn.last.Add(sweepQuiet)
+		}
+		if now.Before(next) {
+			return next
+		}
+		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
+		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
+		m.subscribe(l, s, d.asked, now)
+	}
+	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
+		return next
+	}
+	m.unsubscribe(l, s, s.unwanted(d.asked), now)
+	d.asked, d.askedAt = nil, time.Time{}
+	clear(d.marked)
+	return time.Time{}
+}
+
+// unlearn forgets the timing of the responses of a stream that has ended: the silence
+// of a lost origin completes nothing.
+func (s *subscription) unlearn(r role) {
+	if s.wildcard == r {
+		s.learn = learning{}
+	}
+	if s.named != r {
+		return
+	}
 	for _, c := range s.collections {
 		c.learn = learning{}
 	}
 }
 
-// demandCollection takes over that clients began or ceased to want a glob.
-func (m *mirror) demandCollection(s *subscription, glob string, wanted bool, now time.Time) {
+// demandCollection takes over that clients began or ceased to want a glob, or want to
+// have it all again.
+func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
-	case !wanted && c != nil:
+	case !d.Wanted && c != nil:
 		c.until = now.Add(jitter(m.cfg.WildcardLinger))
-	case !wanted:
+		return
+	case !d.Wanted:
+		return
 	case c != nil:
-		c.until = time.Time{}
+		if c.until = (time.Time{}); !d.Again {
+			return
+		}
 	default:
 		if s.collections == nil {
 			s.collections = make(map[string]*collection)
 		}
 		assign(&s.named, s.wildcard)
-		s.collections[glob] = &collection{key: cache.Collection(s.typeURL, glob)}
-		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
-		}
+		s.collections[glob] = &collection{key: d.TypeURL}
+	}
+	if l := &m.lines[s.named]; l.open {
+		m.subscribe(l, s, []string{glob}, now)
 	}
 }
 
@@ -79,7 +164,7 @@ func (m *mirror) expireCollections(s *subscription, now time.Time) (next time.Ti
 		}
 		delete(s.collections, glob)
 		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: []string{glob}}, now)
+			m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), glob), now)
 		}
 		if len(s.names)+len(s.collections) == 0 {
 			s.named = nowhere
@@ -96,9 +181,8 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	parts := s.split(u)
 	for glob, p := range parts {
-		c := s.collections[glob]
-		c.foreign.drop(*p)
-		c.learn.heard(now, m.w.Apply(cache.Members, *p).New > 0)
+		ignores := s.collections[glob].heard(*p, m.w.Apply(cache.Members, *p), now)
+		m.ignores = m.ignores || ignores
 	}
 	named := u
 	named.Removed = nil
@@ -159,7 +243,6 @@ func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	m.w.Apply(cache.Members, u)
-	c.learn.heard(now, false)
+	c.heard(u, m.w.Apply(cache.Members, u), now)
 	m.w.SetPhase(c.key, cache.Confirmed)
 }

@@ -184,7 +184,7 @@ func (m *mirror) demand(now time.Time) {
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.demandCollection(s, glob, d.Wanted, now)
+			m.demandCollection(s, glob, d, now)
 		case d.Name == nil:
 			m.demandMembers(s, d, now)
 		default:
@@ -371,6 +371,7 @@ func (m *mirror) flush(now time.Time) {
 func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	for glob, c := range s.collections {
 		next = earlier(next, m.learnedOf(cache.Collection(s.typeURL, glob), &c.learn, now))
+		next = earlier(next, m.resolve(s, c, now))
 	}
 	if s.wildcard == nowhere {
 		return next
@@ -486,6 +487,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 		s.sweep.renew(now)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
+	if s.named == l.role && len(reqs) > 0 {
+		s.believe(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
 		s.sweep.trusted = s.sweep.trusted && (said || !carries)
@@ -516,12 +520,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 	}
 	l.retryAt = now.Add(wait)
 	for _, s := range m.subs {
-		if s.wildcard == role {
-			s.learn = learning{} // the silence of a lost origin completes nothing
-		}
-		if s.named == role {
-			s.relearn()
-		}
+		s.unlearn(role)
 	}
 	if !other {
 		m.logEnd(role, err, wait)
@@ -612,6 +611,13 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	default:
 		return // subscribed to no longer (R096)
 	}
+	m.warn(u, c)
+	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
+		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
+}
+
+// warn tells what an origin should not have done.
+func (m *mirror) warn(u wire.Update, c cache.Change) {
 	if len(c.Reused) > 0 && !m.reused && !m.cfg.ContentVersions {
 		m.reused = true
 		m.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
@@ -622,6 +628,4 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		m.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
 	}
-	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
-		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
 }

@@ -37,6 +37,7 @@ type share struct {
 	watch *cache.Watch // of from
 
 	types map[string]*sharedType // by type URL or collection
+	stood cache.Source           // how the other view's source did when it was looked at last
 	next  time.Time              // when something expires
 }
 
@@ -48,7 +49,6 @@ type sharedType struct {
 	mine     map[*cache.Name]struct{}    // those of from
 	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
 	wildcard *cache.Wildcard             // of a collection
-	phase    cache.Phase
 }
 
 func (s *share) timer() <-chan time.Time {
@@ -85,6 +85,8 @@ func (s *share) demand(now time.Time) {
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
 		case d.Wanted && d.Again:
 			s.watch.AskAgain(t.key, have)
+			s.w.Asked([]*cache.Name{d.Name}, now)
+			t.pending[have] = struct{}{} // what it is once more is no change
 		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
 			s.watch.Unsubscribe(t.key, []*cache.Name{have})
 			delete(t.names, d.Name)
@@ -139,29 +141,29 @@ func (s *share) follow(now time.Time) {
 	s.next = s.w.Expire(now)
 }
 
-// stand takes over whether the origin is there. All names come from one source.
+// stand takes over how the origin stands. All names come from one source.
 func (s *share) stand(h *cache.Head, now time.Time) {
-	from := h.First()
-	if s.w.Connected() == from.Connected {
-		return
+	if from := *h.First(); from != s.stood {
+		s.w.Stand(from)
+		s.stood = from
+		s.ask(now)
 	}
-	s.w.SetConnected(from.Connected)
-	s.ask(now)
 }
 
 func (s *share) followMembers(h *cache.Head, t *sharedType) {
 	typ := h.Type(t.key)
 	var names []*cache.Name
-	changed(typ, &typ.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
+	seen := t.seen
+	if s.w.View().Head().Type(t.key).Members.Bare() > 0 {
+		seen = 0 // content that was given up comes again without a change
+	}
+	changed(typ, &typ.Members, seen, func(n *cache.Name) { names = append(names, n) })
 	if len(names) > 0 {
 		s.w.Copy(cache.Members, h, t.key, names)
 	}
 	t.seen = h.Seq
 	t.wildcard.Passed(h.Seq)
-	if typ.Phase != t.phase {
-		s.w.SetPhase(t.key, typ.Phase)
-		t.phase = typ.Phase
-	}
+	s.w.SetPhase(t.key, typ.Phase)
 }
 
 func (s *share) followNames(h *cache.Head, t *sharedType) {

@@ -91,9 +91,6 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
-	for _, c := range s.collections {
-		c.foreign = namesIn(&h.Type(c.key).Members)
-	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -134,7 +131,7 @@ func assign(kind *role, other role) {
 // that are there.
 func (s *subscription) settle() {
 	switch {
-	case s.wildcard == auxiliary && len(s.names) == 0:
+	case s.wildcard == auxiliary && len(s.names)+len(s.collections) == 0:
 		s.wildcard, s.named = main, nowhere
 	case s.named == auxiliary && s.wildcard == nowhere:
 		s.named = main
@@ -159,7 +156,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() {
+			if e.Present() && e.Resource.Constraints == nil {
 				versions[e.Resource.Name] = heldVersion(e.Resource)
 			}
 		}

@@ -56,7 +56,7 @@ func (u *Update) addError(val []byte) error {
 	case err != nil:
 		return err
 	case name == "":
-		return fmt.Errorf("%w, in resource_errors: %s", ErrUnnamed, m.GetErrorDetail().GetMessage())
+		return fmt.Errorf("%w, in resource_errors: %.256s", ErrUnnamed, m.GetErrorDetail().GetMessage())
 	}
 	if name != full.GetName() {
 		full.Name = name

@@ -3,7 +3,6 @@ package relaytest
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -45,8 +44,7 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 // answerKnown removes what the client says it has and the origin has not.
 func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
 	for name := range reply.known {
-		_, named := t.Names[name]
-		if (wildcard || named) && s.content.named(typeURL, name) == nil {
+		if (wildcard || t.wants(name, nil)) && s.content.named(typeURL, name) == nil {
 			reply.removed[name] = struct{}{}
 		}
 	}
@@ -86,9 +84,6 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 	if r := s.content.named(typeURL, name); r != nil {
 		return []string{r.GetName()}
 	}
-	if !strings.HasSuffix(name, "/*") {
-		return nil
-	}
 	var keys []string
 	for key := range s.content.types[typeURL] {
 		if collectionOf(key) == name {
@@ -108,8 +103,8 @@ func (s *OriginStream) push(typeURL string, changes map[string]*discoverypb.Reso
 	reply := newReply()
 	for name, r := range changes {
 		shown := r
-		if r == nil {
-			shown = s.content.types[typeURL][name]
+		if held := s.content.types[typeURL][name]; r == nil || r.GetResource() == nil && held != nil {
+			shown = held // a removal or a heartbeat is for whoever has it under any name
 		}
 		switch {
 		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):

@@ -3,10 +3,12 @@ package relaytest
 import (
 	"encoding/hex"
 	"slices"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // A Content is the resources that an origin has for some nodes. Every change
@@ -34,6 +36,35 @@ func (c *Content) Set(typeURL, name string, msg proto.Message, version string) {
 // body. Name and version are sent as they are.
 func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
 	c.Apply(func(tx *Tx) { tx.SetRaw(typeURL, resource) })
+}
+
+// Expiring is Set for a resource that lives for ttl, from whenever a client is told.
+func (c *Content) Expiring(typeURL, name string, msg proto.Message, ttl time.Duration) {
+	body := pack(msg)
+	d := digest(body)
+	c.SetRaw(typeURL, &discoverypb.Resource{
+		Name: name, Version: hex.EncodeToString(d[:8]), Resource: body, Ttl: durationpb.New(ttl),
+	})
+}
+
+// Heartbeat says of resources that they live on, each for as long as it was given: to
+// the streams that want them, and without their content.
+func (c *Content) Heartbeat(typeURL string, names ...string) {
+	o := c.origin
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	beats := make(map[string]*discoverypb.Resource, len(names))
+	for _, name := range names {
+		if r := c.types[typeURL][name]; r != nil {
+			beats[name] = &discoverypb.Resource{Name: name, Version: r.GetVersion(), Ttl: r.GetTtl()}
+		}
+	}
+	for _, s := range o.streams {
+		if s.content == c && !s.manual && !s.record.Ended {
+			s.push(typeURL, beats)
+		}
+	}
+	o.mon.changed()
 }
 
 // Put sets messages under the type and name that they have themselves, with

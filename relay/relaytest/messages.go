@@ -3,6 +3,7 @@ package relaytest
 import (
 	"net"
 	"strconv"
+	"strings"
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -35,6 +36,34 @@ const (
 
 // wrapperType is the type of a resource that SotW wraps to give it a name.
 const wrapperType = "type.googleapis.com/envoy.service.discovery.v3.Resource"
+
+// Client features, as clients spell them today.
+const (
+	FeatureTTL     = "xds.config.supports-resource-ttl"
+	FeatureWrapper = "xds.config.resource-in-sotw"
+)
+
+// WithFeatures returns a Node that has further client features.
+func WithFeatures(n *corepb.Node, more ...string) *corepb.Node {
+	n = proto.CloneOf(n)
+	n.ClientFeatures = append(n.ClientFeatures, more...)
+	return n
+}
+
+// features are what a client said that it understands.
+type features struct{ wrap, ttl bool }
+
+// featuresOf reads the client features of a Node in all their spellings.
+func featuresOf(n *corepb.Node) (f features) {
+	for _, feature := range n.GetClientFeatures() {
+		f.wrap = f.wrap || strings.HasSuffix(feature, "resource-in-sotw")
+		f.ttl = f.ttl || strings.HasSuffix(feature, "supports-resource-ttl")
+	}
+	return f
+}
+
+// redirectType is the type of what says under which name a resource is found.
+const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
 
 // EnvoyNode returns the Node of an Envoy of this id.
 func EnvoyNode(id string) *corepb.Node {
