@@ -1,11 +1,15 @@
 package cache
 
-import "github.com/xdstender/tender/cache/wire"
+import (
+	"slices"
+
+	"github.com/xdstender/tender/cache/wire"
+)
 
 // fail records what the origin said is wrong with a resource. What was there stays,
 // unless the error says that it does not exist (R123).
 func (a *apply) fail(kind Kind, err *wire.ResourceError) {
-	names := a.askedAs(err.Name, err.Variant)
+	names := slices.Clone(a.askedAs(err.Name, err.Variant))
 	if kind == Members {
 		names = []*Name{a.w.view.index.name(a.index, err.Name)}
 	}

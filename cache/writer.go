@@ -16,6 +16,7 @@ type Writer struct {
 	view   *View
 	source int
 	wakes  []*Watch // reused
+	asked  []*Name  // likewise
 	tombs  map[string][]tomb
 	due    deadlines
 	kept   int                  // of due, when it was last rid of what is out of date
@@ -234,8 +235,9 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 }
 
 // askedAs returns the names under which this source was asked for a variant of what
-// text names: with the parameters that it is for.
-func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
+// text names: with the parameters that it is for. They are valid until the next call.
+func (a *apply) askedAs(text string, v wire.Variant) []*Name {
+	asked := a.w.asked[:0]
 	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
 		asked = append(asked, n)
 	}
@@ -244,6 +246,7 @@ func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
 			asked = append(asked, n)
 		}
 	}
+	a.w.asked = asked
 	return asked
 }
 
