@@ -37,7 +37,8 @@ import (
 //  10. byte identity: whatever a client is sent, its origin has sent so.
 //
 // What a stalled client costs (11) is a test of its own: TestC11. Some names are xdstp,
-// which both groups share (R130), and a glob stands for these.
+// which both groups share (R130), and a glob stands for these;
+// of some resources the content may not be kept (R125).
 func TestD4_Invariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
@@ -254,6 +255,9 @@ func sceneName(typeURL string, i int) string {
 
 func isShared(name string) bool { return strings.HasPrefix(name, "xdstp:") }
 
+// isUncached reports whether the content of a name may not be kept (R125).
+func isUncached(name string) bool { return name == "n4" || strings.HasSuffix(name, "/d/b") }
+
 // home returns in which group's content a name is that clients of a group ask for.
 func home(group int, name string) int {
 	if isShared(name) {
@@ -299,7 +303,12 @@ func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
 	if isShared(name) {
 		sc.shared[relaytest.DigestOf(msg)] = true
 	}
-	sc.contents[group].Set(typeURL, name, msg, "")
+	sc.contents[group].Apply(func(tx *relaytest.Tx) {
+		tx.Set(typeURL, name, msg, "")
+		if isUncached(name) {
+			tx.Uncached(typeURL, name)
+		}
+	})
 }
 
 // warm changes an EDS cluster, whose endpoints stay as they are.
