@@ -18,10 +18,13 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
-		a.copyError(kind, n.text, t.Errors.Get(n))
+		a.copyError(kind, n.text, t.Errors[kind].Get(n))
+	}
+	if kind == Members && !t.failsWhole() {
+		a.succeedWhole()
 	}
 	set.compact()
-	a.typ.Errors.compact()
+	a.typ.Errors[kind].compact()
 	w.publish(a)
 }
 
@@ -34,7 +37,8 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 	}
 	switch {
 	case e.Present():
-		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline})
+		failing := from.Type(a.typ.URL).Errors[kind].Get(e.Name) != nil
+		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline, failing: failing})
 	case kind == Members:
 		a.gone(kind, set, n.text)
 	case e.Expired:
@@ -55,11 +59,11 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 func (a *apply) copyError(kind Kind, name string, e *Entry) {
 	n := a.index.names[name]
 	switch {
-	case e != nil && n != nil && a.typ.Errors.Get(n) != nil && a.typ.Errors.Get(n).Err.Same(e.Err):
+	case e != nil && n != nil && a.typ.Errors[kind].Get(n) != nil && a.typ.Errors[kind].Get(n).Err.Same(e.Err):
 		// It is known, and so is what followed from it.
 	case e != nil:
 		a.fail(kind, e.Err)
 	case n != nil:
-		a.succeed(n)
+		a.succeed(kind, n)
 	}
 }

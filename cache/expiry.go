@@ -126,11 +126,14 @@ func (a *apply) limit(kind Kind, e *Entry) {
 	case r.Unresolved():
 		e.due = a.now.Add(unresolvedLife)
 	case r.DoNotCache && !r.Released():
-		e.Name.lapsed = true // whoever comes next has it asked for again
 		e.due = a.now.Add(uncachedLife)
 		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
 			e.due = e.Deadline
 		}
+	}
+	if kind == Named {
+		// Whoever comes next has it asked for again if it may not be kept.
+		e.Name.lapsed = e.Resource.DoNotCache
 	}
 	a.queue(kind, e)
 }
@@ -209,7 +212,8 @@ func (a *apply) expire(d deadline) {
 		a.outlived(d.kind, set, e)
 	case r.DoNotCache && !r.Released():
 		given := *e
-		given.Resource, given.queued = r.Release(), time.Time{}
+		given.Resource, given.givenUp, given.queued = r.Release(), a.now.UnixNano(), time.Time{}
+		set.bareAt = given.givenUp
 		a.limit(d.kind, &given)
 		set.put(a.edit, &given)
 	}

@@ -13,6 +13,7 @@ type Head struct {
 	types   map[string]*Type
 	sources []Source
 	route   func(typeURL, name string) int
+	turns   uint64 // how often a source came or went
 }
 
 // A Source is how one of a view's origins stands.
@@ -49,6 +50,10 @@ func (h *Head) MembersFrom(key string) *Source {
 	return &h.sources[h.route(typeURL, glob)]
 }
 
+// Stand returns a number that is another whenever an origin has come or gone, and never
+// zero.
+func (h *Head) Stand() uint64 { return 1 + h.turns }
+
 // First returns how the view's first origin stands.
 func (h *Head) First() *Source { return &h.sources[0] }
 
@@ -76,7 +81,7 @@ type Type struct {
 	URL     string // or the collection, see Collection
 	Members Set    // what the origin chose for a wildcard
 	Named   Set    // what was asked for by name
-	Errors  Set    // what the origin said is wrong with resources
+	Errors  [2]Set // what the origin said is wrong with resources of each set, by Kind
 	Phase   Phase  // of Members
 
 	source int // that has the members
@@ -106,6 +111,9 @@ func (h *Head) Types() int { return len(h.types) }
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
 
+// Failed returns the position of the newest error.
+func (t *Type) Failed() Seq { return max(t.Errors[Members].last, t.Errors[Named].last) }
+
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {
 	if t.Members.last >= t.Named.last && t.Members.system != "" {
@@ -123,10 +131,14 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	member, named := t.member(n), t.Named.Get(n)
 	switch {
 	case member.Present() && named.Present():
+		seen, other := named, member
 		if member.Seq > named.Seq {
-			return member, member.since
+			seen, other = member, named
 		}
-		return named, named.since
+		if seen.Resource.Released() && !other.Resource.Released() && other.shows(seen.Resource) {
+			return other, seen.since // the same, and it can be sent
+		}
+		return seen, seen.since
 	case member.Present():
 		return member, changed(member, named)
 	case named.Present():

@@ -40,6 +40,8 @@ type indexType struct {
 	queued    bool // the wildcard is in a source's demand
 	tracked   bool // the session subscribed to the members, or lets them linger
 	again     bool // all members are to be asked for once more
+
+	asked time.Time // when they last were for content that was given up
 }
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams
@@ -189,17 +191,38 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 }
 
 // AskAgain has the origin asked once more for a name, or for all members of the type
-// if n is nil: its content was given up, and somebody needs it (R125).
-func (w *Watch) AskAgain(typeURL string, n *Name) {
+// if n is nil, since somebody needs content that was given up (R125); but not if it
+// was asked after that.
+func (w *Watch) AskAgain(typeURL string, n *Name, givenUp time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.typ(typeURL)
-	if n == nil {
-		t.again = true
-	} else {
+	var p pokes
+	switch {
+	case n == nil && t.asked.Before(givenUp):
+		t.again, t.asked = true, time.Now()
+		p = x.want(t, nil)
+	case n != nil && n.Asked().Before(givenUp):
 		n.again = true
+		p = x.want(t, n)
 	}
-	p := x.want(t, n)
+	x.mu.Unlock()
+	x.poke(p)
+}
+
+// Renew has the origin asked once more for those of the names, which the stream
+// watches, of which what it said is no longer known.
+func (w *Watch) Renew(typeURL string, names []*Name) {
+	var p pokes
+	x := &w.view.index
+	x.mu.Lock()
+	t := x.typ(typeURL)
+	for _, n := range names {
+		if n.lapsed {
+			n.again = true
+			p |= x.want(t, n)
+		}
+	}
 	x.mu.Unlock()
 	x.poke(p)
 }

@@ -88,8 +88,11 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	for _, r := range resources {
 		a.add(kind, set, r)
 	}
+	if kind == Members && a.change.Seen > 0 {
+		a.succeedWhole()
+	}
 	for _, name := range u.Removed {
-		a.remove(kind, set, name)
+		a.remove(kind, set, name, u.Fails(name))
 	}
 	for _, v := range u.RemovedVariants {
 		a.removeVariant(kind, set, v)
@@ -98,7 +101,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		a.fail(kind, e)
 	}
 	set.compact()
-	a.typ.Errors.compact()
+	a.typ.Errors[kind].compact()
 	w.publish(a)
 	return a.change
 }
@@ -184,6 +187,7 @@ type received struct {
 	*wire.Resource
 	leaf     Sum
 	deadline time.Time // zero if it does not expire
+	failing  bool      // the origin says so beside what it said is wrong with it
 }
 
 // receive prepares an update's resources. One without content that is no answer for
@@ -227,7 +231,7 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 			a.putVariant(kind, set, n, r)
 		}
 	}
-	if known {
+	if a.addUnlisted(set, r) || known {
 		a.change.Seen++
 	} else {
 		a.change.Ignored++
@@ -264,6 +268,24 @@ func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
 	a.put(kind, set, n, r)
 }
 
+// addUnlisted gives new content to those who asked for the resource by an alias that
+// it does not list now: some origins list only the one that they were asked for last.
+// Whoever comes next by such an alias has the origin asked for an answer that has it.
+func (a *apply) addUnlisted(set *Set, r received) (known bool) {
+	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][r.Name]) {
+		old := set.Get(n)
+		if slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name || !old.Present() || old.Resource.Name != r.Name {
+			continue
+		}
+		known = true
+		if old.Resource.Digest != r.Digest {
+			a.put(Named, set, n, r)
+			n.lapsed = true
+		}
+	}
+	return known
+}
+
 // takes reports whether the session asked this source for a name.
 func (a *apply) takes(n *Name) bool { return n != nil && n.tracked && n.source == a.w.source }
 
@@ -285,7 +307,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := a.succeed(n) // then clients have to see it again
+	failed := !r.failing && a.succeed(kind, n) // then clients have to see it again
 	if same && !failed && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
 		a.keep(kind, set, old, r)
 		return
@@ -385,15 +407,27 @@ func (a *apply) unalias(old *Entry) {
 	of[r.Name] = left
 }
 
-// remove records that the origin has no such resource, and nothing else to say of it.
-func (a *apply) remove(kind Kind, set *Set, text string) {
-	if n := a.index.names[text]; n != nil && (kind == Members || a.takes(n)) {
-		a.succeed(n)
+// remove records that the origin has no such resource, and, unless that has an error
+// as well, nothing else to say of it.
+func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
+	if a.typ.Errors[kind].live == 0 || failing {
+		a.gone(kind, set, text)
+		return
 	}
-	for _, n := range a.index.variants[text] {
-		a.succeed(n)
+	names := a.asked(kind, wire.Variant{Name: text})
+	was := make(map[*Name]Seq)
+	for _, n := range names {
+		if old := set.Get(n); a.succeed(kind, n) && !old.Present() {
+			was[n] = old.seq()
+		}
 	}
 	a.gone(kind, set, text)
+	for _, n := range names {
+		if seq, failed := was[n]; failed && set.Get(n).seq() == seq {
+			a.settle(kind, set, n)
+		}
+		a.index.release(n)
+	}
 }
 
 // gone records that the origin has no such resource. That says nothing of variants,
@@ -505,7 +539,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	case old.Present():
 		a.change.Removed++
 		e := a.removal(old)
-		e.Prior = old.Resource
+		e.Prior = remains(old.Resource)
 		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.member(n).shows(seen.Resource) {
 			e.since = since
 			a.reveal(n, seen)
@@ -526,9 +560,17 @@ func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
 	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
-		e.Prior = old.Resource
+		e.Prior = remains(old.Resource)
 	}
 	return e
+}
+
+// remains returns what is kept of a resource that is gone.
+func remains(r *wire.Resource) *wire.Resource {
+	if r.DoNotCache && !r.Released() {
+		return r.Release()
+	}
+	return r
 }
 
 // touched wakes who watches the name.
@@ -583,6 +625,7 @@ func (w *Writer) Stand(as Source) {
 		x.mu.Unlock()
 		return
 	}
+	head.turns++
 	for _, t := range x.types {
 		for _, n := range t.names {
 			if n.source == w.source {
@@ -659,7 +702,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		a.drop(set, n)
-		a.drop(&a.typ.Errors, n)
+		a.drop(&a.typ.Errors[Named], n)
 		a.index.release(n)
 	}
 	set.compact()

@@ -320,7 +320,7 @@ func features(n *node) (wrap, ttl bool) {
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let) + len(sub.globs)
+		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad)
 	}
 	if total > s.cfg.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
@@ -334,7 +334,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.log, sub.typeURL, b)
-		if sub.errors && len(sub.failures.told) < s.cfg.MaxNames {
+		if sub.errors && len(sub.failures.bad) < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
 	}
@@ -355,6 +355,9 @@ type pass struct {
 	// waiting is set while a type that may refer to clusters has changes that were
 	// not sent, so that removals must not overtake them.
 	waiting bool
+
+	// silent is set while the stream may have to end without a response (B.8).
+	silent bool
 }
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
@@ -364,6 +367,7 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 // returns when to look again if nothing happens before.
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
+	_, p.silent = s.cold(p.head, now)
 	for _, sub := range s.subs {
 		if err := s.serve(ctx, p, sub); err != nil {
 			return time.Time{}, err
@@ -435,6 +439,7 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 
 // next returns the additions and changes that the client is to be sent.
 func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
+	s.failures.silent = p.silent
 	switch {
 	case !s.delta && s.fullState:
 		r, until = s.fullSet(p.head, t, limit, p.now)
@@ -443,9 +448,7 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 	default:
 		r, err = s.changes(p.head, t, limit, p.now)
 	}
-	if r == nil && err == nil {
-		until = earlier(until, s.unreachableFrom(p.head, p.now))
-	}
+	until = earlier(until, s.failures.lookAt)
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
 		var again time.Time
 		r, again = s.forgotten(p.head, t, p.now)
@@ -469,7 +472,7 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	} else if sub.fullState {
 		r, until = sub.finalSet(p.head, t, p.now)
 	} else {
-		sub.removed = p.head.Seq
+		r = sub.lateFailures(p.head, t, p.now)
 	}
 	p.at(until)
 	if r == nil {
@@ -568,23 +571,21 @@ func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
 	}
 }
 
-// checkCold ends a stream that nothing can be sent on because the relay knows
-// nothing of what it asked for and the origin is not there: without a response, so
-// that a client that has another server goes there (B.8).
-func (s *stream) checkCold(p *pass) error {
+// cold reports whether nothing can be sent, since the relay knows nothing of what the
+// client asked for and the origin is not there; and since when.
+func (s *stream) cold(h *cache.Head, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
-		return nil
+		return since, false
 	}
-	var since time.Time
 	asks := false
 	for _, sub := range s.subs {
-		if sub.answerable(p.head) {
-			return nil
+		if sub.answerable(h) {
+			return since, false
 		}
-		for from := range sub.sources(p.head) {
+		for from := range sub.sources(h) {
 			asks = true
 			if from.Connected {
-				return nil
+				return since, false
 			}
 			if from.Lost.After(since) {
 				since = from.Lost
@@ -592,13 +593,23 @@ func (s *stream) checkCold(p *pass) error {
 		}
 	}
 	if !asks {
-		return nil // who asks for nothing lacks nothing
+		return since, false // who asks for nothing lacks nothing
 	}
 	if s.asked.IsZero() {
-		s.asked = p.now
+		s.asked = now
 	}
 	if s.asked.After(since) {
 		since = s.asked
+	}
+	return since, true
+}
+
+// checkCold ends a stream that is cold for too long: without a response, so that a
+// client that has another server goes there (B.8).
+func (s *stream) checkCold(p *pass) error {
+	since, cold := s.cold(p.head, p.now)
+	if !cold {
+		return nil
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

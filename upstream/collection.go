@@ -40,7 +40,7 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 		return
 	}
 	for e := range t.Members.Since(0) {
-		if !e.Present() {
+		if !e.Present() || !sayable(e.Resource) {
 			continue
 		}
 		if _, doubtful := old[e.Resource.Name]; !doubtful {
@@ -123,7 +123,7 @@ func (s *subscription) unlearn(r role) {
 }
 
 // demandCollection takes over that clients began or ceased to want a glob, or want to
-// have it all again.
+// have it all again, since it was not to be kept (R125).
 func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
@@ -181,7 +181,11 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	parts := s.split(u)
 	for glob, p := range parts {
-		ignores := s.collections[glob].heard(*p, m.w.Apply(cache.Members, *p), now)
+		c := m.w.Apply(cache.Members, *p)
+		if p.Fails(glob) {
+			continue // which says nothing about what there is
+		}
+		ignores := s.collections[glob].heard(*p, c, now)
 		m.ignores = m.ignores || ignores
 	}
 	named := u
@@ -191,6 +195,11 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 			m.emptied(c, u, now)
 		} else {
 			named.Removed = append(named.Removed, name)
+		}
+	}
+	for _, e := range u.Errors {
+		if c := s.collections[e.Name]; c != nil && e.NotFound() {
+			m.emptied(c, u, now)
 		}
 	}
 	return named

@@ -191,7 +191,7 @@ func TestR123_ErrorsAreShared(t *testing.T) {
 		r.pass(time.Second)
 		failed := func(v *part) (out string) {
 			for _, text := range []string{"a", "b"} {
-				if e := v.view.Head().Type(endpoints).Errors.Get(nameOf(t, v.view, endpoints, text)); e != nil {
+				if e := v.view.Head().Type(endpoints).Errors[cache.Named].Get(nameOf(t, v.view, endpoints, text)); e != nil {
 					out += text + " "
 				}
 			}
@@ -311,9 +311,9 @@ func (p *part) want(name string) {
 func (p *part) again(t *testing.T, name string) {
 	t.Helper()
 	if name == shopGlob {
-		p.watch.AskAgain(cache.Collection(endpoints, name), nil)
+		p.watch.AskAgain(cache.Collection(endpoints, name), nil, time.Now())
 	} else {
-		p.watch.AskAgain(endpoints, nameOf(t, p.view, endpoints, name))
+		p.watch.AskAgain(endpoints, nameOf(t, p.view, endpoints, name), time.Now())
 	}
 }
 

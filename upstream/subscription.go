@@ -81,7 +81,7 @@ func (h heldNames) drop(u wire.Update) {
 	for _, r := range u.Resources {
 		delete(h, r.Name)
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		delete(h, name)
 	}
 }
@@ -156,7 +156,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() && e.Resource.Constraints == nil {
+			if e.Present() && sayable(e.Resource) {
 				versions[e.Resource.Name] = heldVersion(e.Resource)
 			}
 		}
@@ -186,6 +186,12 @@ func heldVersion(r *wire.Resource) string {
 	return r.OriginVersion
 }
 
+// sayable reports whether the version of a resource can say what is held: not of which
+// variant it is, nor where there was none and the content is needed again.
+func sayable(r *wire.Resource) bool {
+	return r.Constraints == nil && r.HasBody() && (!r.Released() || r.OriginVersion != "")
+}
+
 // restateNames returns all names and globs that are wanted, and adds to versions what is
 // held of them.
 func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
@@ -194,8 +200,8 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 		asked = append(asked, n)
 		names = append(names, n.String())
 		e := named.Get(n)
-		if !e.Present() || e.Resource.Constraints != nil || wire.PlainName(n.String()) != n.String() {
-			continue // the version of a name cannot say of which variant it is
+		if !e.Present() || !sayable(e.Resource) || wire.PlainName(n.String()) != n.String() {
+			continue
 		}
 		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
 			versions[e.Resource.Name] = heldVersion(e.Resource)

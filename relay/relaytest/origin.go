@@ -72,6 +72,11 @@ type Behaviour struct {
 	// means none. It must not call the origin.
 	NamedOnly func(typeURL, name string) bool
 
+	// Unresolved reports which names that do not exist are answered as aliases
+	// that mean nothing: with a resource that has neither body nor version.
+	// Nil means none. It must not call the origin.
+	Unresolved func(typeURL, name string) bool
+
 	// Delay holds back each automatic response for this long. Order is kept.
 	Delay time.Duration
 
