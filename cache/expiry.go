@@ -2,6 +2,7 @@ package cache
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 )
 
@@ -143,7 +144,25 @@ func (a *apply) queue(kind Kind, e *Entry) {
 		return // nothing to do, or it will be looked at before
 	}
 	e.queued = e.due
-	heap.Push(&a.w.due, deadline{e.due, a.typ.URL, kind, e.Name})
+	a.schedule(deadline{e.due, a.typ.URL, kind, e.Name})
+}
+
+// schedule has the writer look at an entry at some time. What was scheduled for entries
+// that have gone since is forgotten now and then, or what comes and goes would fill the
+// heap for as long as it was to live.
+func (a *apply) schedule(d deadline) {
+	const slack = 64
+	w := a.w
+	if len(w.due) > 2*w.kept+slack {
+		w.due = slices.DeleteFunc(w.due, func(d deadline) bool {
+			t := a.head.Type(d.key)
+			e := t.set(d.kind).Get(d.name)
+			return !e.Present() || !e.queued.Equal(d.at)
+		})
+		heap.Init(&w.due)
+		w.kept = len(w.due)
+	}
+	heap.Push(&w.due, d)
 }
 
 // Expire removes what has outlived its time, for every client and whether or not

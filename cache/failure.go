@@ -2,6 +2,7 @@ package cache
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -31,7 +32,7 @@ func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
 	if kind == Members {
 		return []*Name{a.w.view.index.name(a.index, v.Name)}
 	}
-	names := a.askedAs(v.Name, v)
+	names := slices.Clone(a.askedAs(v.Name, v))
 	for _, n := range a.w.aliases[a.typ.URL][v.Name] {
 		if a.takes(n) && wire.PlainName(n.text) != v.Name {
 			names = append(names, n)

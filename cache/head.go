@@ -90,6 +90,13 @@ type Type struct {
 
 var noType = &Type{}
 
+func (t *Type) set(kind Kind) *Set {
+	if kind == Named {
+		return &t.Named
+	}
+	return &t.Members
+}
+
 // Type returns what the head holds of a type; never nil.
 func (h *Head) Type(typeURL string) *Type {
 	if t, ok := h.types[typeURL]; ok {

@@ -16,8 +16,10 @@ type Writer struct {
 	view   *View
 	source int
 	wakes  []*Watch // reused
+	asked  []*Name  // likewise
 	tombs  map[string][]tomb
 	due    deadlines
+	kept   int                  // of due, when it was last rid of what is out of date
 	missed map[string]time.Time // when members were last found missing, by type URL or collection
 
 	// aliases says under which further names the set of the named holds a
@@ -75,12 +77,15 @@ func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, ""
 // (R069). Content that is already there changes nothing that a client would be
 // told, whatever its version (R040), but for how long it lives.
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
-	received := w.receive(u)
+	resources := w.receive(u)
 	a := w.begin(u.TypeURL)
 	set := a.set(kind)
 	set.system = u.SystemVersion
 	a.heard(u.ControlPlane)
-	for _, r := range received {
+	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
+		a.firsts = make(map[*Name]string)
+	}
+	for _, r := range resources {
 		a.add(kind, set, r)
 	}
 	if kind == Members && a.change.Seen > 0 {
@@ -106,7 +111,6 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 type apply struct {
 	w      *Writer
 	now    time.Time
-	began  Seq   // before the apply
 	head   *Head // the new one
 	typ    *Type // of head, owned
 	index  *indexType
@@ -114,14 +118,13 @@ type apply struct {
 	change Change
 	dirty  bool // the members changed: wake the wildcards
 	pokes  pokes
+
+	// firsts says, if there are variants among what is received, which came first for
+	// each name.
+	firsts map[*Name]string
 }
 
-func (a *apply) set(kind Kind) *Set {
-	if kind == Named {
-		return &a.typ.Named
-	}
-	return &a.typ.Members
-}
+func (a *apply) set(kind Kind) *Set { return a.typ.set(kind) }
 
 // heard records that the origin said something, and who it is.
 func (a *apply) heard(identifier string) {
@@ -154,7 +157,7 @@ func (w *Writer) begin(typeURL string) *apply {
 	index := x.typ(typeURL)
 	typ.URL, typ.source, typ.shared = typeURL, index.source, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: index, edit: new(edit)}
+	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -218,14 +221,14 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 			return
 		}
 		a.change.Seen++
-		a.put(kind, set, a.w.view.index.name(a.index, r.Name), r)
+		a.putVariant(kind, set, a.w.view.index.name(a.index, r.Name), r)
 		return
 	}
 	known := false
 	for text := range names(r.Resource) {
 		for _, n := range a.askedAs(text, r.Variant()) {
 			known = true
-			a.putVariant(set, n, r)
+			a.putVariant(kind, set, n, r)
 		}
 	}
 	if a.addUnlisted(set, r) || known {
@@ -236,8 +239,9 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 }
 
 // askedAs returns the names under which this source was asked for a variant of what
-// text names: with the parameters that it is for.
-func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
+// text names: with the parameters that it is for. They are valid until the next call.
+func (a *apply) askedAs(text string, v wire.Variant) []*Name {
+	asked := a.w.asked[:0]
 	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
 		asked = append(asked, n)
 	}
@@ -246,18 +250,22 @@ func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
 			asked = append(asked, n)
 		}
 	}
+	a.w.asked = asked
 	return asked
 }
 
 // putVariant puts a resource under a name, unless the same update has another variant
 // for the same parameters: of these the first counts.
-func (a *apply) putVariant(set *Set, n *Name, r received) {
-	old := set.Get(n)
-	if r.Constraints != nil && old.Present() && old.Seq > a.began && old.Resource.Key() != r.Key() {
-		a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
-		return
+func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
+	if a.firsts != nil {
+		first, taken := a.firsts[n]
+		if taken && first != r.Key() {
+			a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
+			return
+		}
+		a.firsts[n] = r.Key()
 	}
-	a.put(Named, set, n, r)
+	a.put(kind, set, n, r)
 }
 
 // addUnlisted gives new content to those who asked for the resource by an alias that
@@ -422,7 +430,8 @@ func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
 	}
 }
 
-// gone records that the origin has no such resource.
+// gone records that the origin has no such resource. That says nothing of variants,
+// which go by their constraints (R121), but if text has the parameters of one name.
 func (a *apply) gone(kind Kind, set *Set, text string) {
 	n := a.index.names[text]
 	if kind == Members {
@@ -435,14 +444,19 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 		return
 	}
 	// Those who subscribed by an alias held the same resource.
-	for _, alias := range a.w.aliases[a.typ.URL][text] {
-		if e := set.Get(alias); e.Present() && e.Resource.Name == text {
+	for _, alias := range slices.Clone(a.w.aliases[a.typ.URL][text]) {
+		if e := set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
 			a.absent(set, alias, e)
+			a.unalias(e)
 		}
 	}
-	delete(a.w.aliases[a.typ.URL], text)
 	for _, n := range a.askedAs(text, wire.Variant{}) {
-		if e := set.Get(n); n.text == text || e == nil || !e.Present() {
+		e := set.Get(n)
+		own := n.text == text
+		if own && wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil {
+			continue
+		}
+		if own || !e.Present() {
 			a.absent(set, n, e)
 		}
 	}
@@ -454,9 +468,10 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
 	}
-	if n := a.index.names[v.Name]; kind == Members {
-		if n != nil && gone(set.Get(n)) {
-			a.bury(set, set.Get(n))
+	own := a.index.names[v.Name]
+	if kind == Members {
+		if own != nil && gone(set.Get(own)) {
+			a.bury(set, set.Get(own))
 		}
 		return
 	}
@@ -466,10 +481,8 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 			a.unalias(e)
 		}
 	}
-	if n := a.index.names[v.Name]; n != nil {
-		if e := set.Get(n); gone(e) {
-			a.absent(set, n, e)
-		}
+	if own != nil && gone(set.Get(own)) {
+		a.absent(set, own, set.Get(own))
 	}
 }
 

@@ -262,6 +262,11 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 			return false // just asked for
 		}
 	}
+	for _, g := range s.globs {
+		if g.fresh && h.Type(g.key).Members.Count() > 0 {
+			return false // likewise
+		}
+	}
 	return s.visibleSum(h) == s.sum
 }
 

@@ -300,6 +300,7 @@ func (s *subscription) replace(texts []string, now time.Time) {
 		_, keep := slices.BinarySearchFunc(wanted, n.name, (*cache.Name).Compare)
 		if !keep {
 			gone = append(gone, n.name)
+			delete(s.variants, n.name)
 			delete(s.failures.unasked, n.name)
 		}
 		return !keep

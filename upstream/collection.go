@@ -40,11 +40,11 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 		return
 	}
 	for e := range t.Members.Since(0) {
-		if !e.Present() {
+		if !e.Present() || !sayable(e.Resource) {
 			continue
 		}
 		if _, doubtful := old[e.Resource.Name]; !doubtful {
-			versions[e.Resource.Name] = e.Resource.OriginVersion
+			versions[e.Resource.Name] = heldVersion(e.Resource)
 			c.doubt.told[e.Resource.Name] = struct{}{}
 			delete(c.doubt.marked, e.Resource.Name)
 		}
@@ -231,6 +231,10 @@ func (s *subscription) split(u wire.Update) map[string]*wire.Update {
 			p := part(name)
 			p.Removed = append(p.Removed, name)
 		}
+	}
+	for _, v := range u.RemovedVariants {
+		p := part(v.Name)
+		p.RemovedVariants = append(p.RemovedVariants, v)
 	}
 	for _, e := range u.Errors {
 		p := part(e.Name)

@@ -156,8 +156,8 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() && e.Resource.Constraints == nil {
-				versions[e.Resource.Name] = e.Resource.OriginVersion
+			if e.Present() && sayable(e.Resource) {
+				versions[e.Resource.Name] = heldVersion(e.Resource)
 			}
 		}
 	}
@@ -176,9 +176,21 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 	return reqs, asked
 }
 
+// heldVersion returns the version at which the origin is told that a resource is held.
+// Of one whose content was given up it is told none: it says what it is once more, or
+// that it is gone (R125).
+func heldVersion(r *wire.Resource) string {
+	if r.Released() {
+		return ""
+	}
+	return r.OriginVersion
+}
+
 // sayable reports whether the version of a resource can say what is held: not of which
-// variant it is, and not where the content is needed again.
-func sayable(r *wire.Resource) bool { return r.Constraints == nil && r.HasBody() && !r.Released() }
+// variant it is, nor where there was none and the content is needed again.
+func sayable(r *wire.Resource) bool {
+	return r.Constraints == nil && r.HasBody() && (!r.Released() || r.OriginVersion != "")
+}
 
 // restateNames returns all names and globs that are wanted, and adds to versions what is
 // held of them.
@@ -192,7 +204,7 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 			continue
 		}
 		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
-			versions[e.Resource.Name] = e.Resource.OriginVersion
+			versions[e.Resource.Name] = heldVersion(e.Resource)
 		}
 	}
 	for glob, c := range s.collections {

@@ -209,6 +209,12 @@ func (tx *Tx) Put(msgs ...proto.Message) {
 	}
 }
 
+// Uncached says of a resource, which the transaction sets, that its content may not be
+// kept.
+func (tx *Tx) Uncached(typeURL, name string) {
+	tx.changes[typeURL][name].resource.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
+}
+
 // Remove is [Content.Remove].
 func (tx *Tx) Remove(typeURL, name string) { tx.change(typeURL, name, change{}) }
 
