@@ -52,10 +52,11 @@ func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
 
 // inherit is for an entry that readers of another one see from now on, without being
 // told, since its content is the same: they may have it under another version, and
-// have to learn how long it lives now.
+// have to learn how long it lives now. Whether they have read of the other's renewals
+// is not known.
 func (a *apply) inherit(e, seen *Entry) {
 	e.alsoAs(seen)
-	if !e.Deadline.Equal(seen.Deadline) {
+	if !e.Deadline.Equal(seen.Deadline) || seen.Renewed > 0 {
 		e.Renewed = a.next()
 		a.change.Renewed++
 	}

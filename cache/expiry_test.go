@@ -543,6 +543,11 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 		{"named after a member", func(o *timed) { o.give(Members, "a", "1", "x", short); o.give(Named, "a", "1", "x", long) }, true, long, 1},
 		{"in another version", func(o *timed) { o.give(Members, "a", "1", "x", short); o.give(Named, "a", "2", "x", long) }, true, long, 2},
 		{"member after the named", func(o *timed) { o.give(Named, "a", "1", "x", short); o.give(Members, "a", "2", "x", 0) }, true, 0, 2},
+		{"a renewal that may not be read", func(o *timed) {
+			o.give(Members, "a", "1", "x", long)
+			o.give(Members, "a", "1", "x", short)
+			o.give(Named, "a", "1", "x", short)
+		}, true, short, 1},
 		{"equal times", func(o *timed) { o.give(Named, "a", "1", "x", short); o.give(Members, "a", "1", "x", short) }, false, short, 1},
 		{"none has a time", func(o *timed) { o.give(Named, "a", "1", "x", 0); o.give(Members, "a", "2", "x", 0) }, false, 0, 2},
 		{"the member expires", func(o *timed) {
@@ -581,6 +586,70 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestR105_ReaderOfANameKnowsItsTime goes through random conversations of both sets with
+// one who named a resource and looks now and then: whenever he does, he has been told
+// until when lives what he is shown.
+func TestR105_ReaderOfANameKnowsItsTime(t *testing.T) {
+	type step struct {
+		what, content string
+		kind          Kind
+		ttl           int
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+			return step{
+				what:    rapid.SampledFrom([]string{"give", "give", "beat", "pass", "remove", "look", "look"}).Draw(t, "what"),
+				content: rapid.SampledFrom([]string{"x", "x", "y"}).Draw(t, "content"),
+				kind:    Kind(rapid.IntRange(0, 1).Draw(t, "kind")),
+				ttl:     rapid.IntRange(0, 3).Draw(t, "ttl"),
+			}
+		}), 1, 30).Draw(rt, "steps")
+		failed := ""
+		synctest.Test(t, func(t *testing.T) {
+			o := &timed{origin: newOrigin(t, Config{})}
+			n := o.want(o.view.Watch(), "a")[0]
+			var sent, at Seq
+			var until time.Time
+			for i, s := range steps {
+				ttl := time.Duration(s.ttl) * time.Second
+				switch s.what {
+				case "give":
+					o.give(s.kind, "a", s.content, s.content, ttl)
+				case "beat":
+					if ttl > 0 {
+						o.beat(s.kind, "a", s.content, ttl)
+					}
+				case "pass":
+					o.pass(ttl)
+				case "remove":
+					o.remove(s.kind, "a")
+				}
+				if o.Expire(time.Now()); s.what != "look" {
+					continue
+				}
+				typ := o.typ()
+				e, seq := typ.Lookup(n)
+				if e != nil && seq > sent {
+					sent, until = seq, e.Deadline
+				}
+				for _, set := range []*Set{&typ.Members, &typ.Named} {
+					for renewed := range set.RenewedSince(at) {
+						if renewed == e {
+							until = e.Deadline
+						}
+					}
+				}
+				if at = o.view.Head().Seq; e.Present() && !until.Equal(e.Deadline) {
+					failed = fmt.Sprintf("step %d: told that it lives until %v, it does until %v", i, until, e.Deadline)
+				}
+			}
+		})
+		if failed != "" {
+			rt.Fatal(failed)
+		}
+	})
 }
 
 // TestR108_Life: what is left, and never nothing.

@@ -36,6 +36,7 @@ func isMass(deleted, of int) bool {
 type sweep struct {
 	began   time.Time
 	marked  map[string]struct{} // members not mentioned since the stream opened
+	last    time.Time           // response that said something for the first time on the stream
 	trusted bool                // the origin was told what is held, and so says itself what is gone
 
 	asked    time.Time // when suspects were asked for; zero if they were not
@@ -82,11 +83,16 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 	if c.Same > 0 {
 		s.trusted = false // it resends what it was told is held, so it ignores that
 	}
+	doubtful := len(s.marked)
 	for _, r := range u.Resources {
 		s.clear(r.Name)
 	}
 	for name := range u.Gone() {
 		s.clear(name)
+	}
+	// An origin may say for ever of what it has mentioned that it lives on.
+	if len(s.marked) < doubtful || c.Changed > 0 {
+		s.last = now
 	}
 }
 
@@ -152,7 +158,10 @@ func (s *sweep) suspect(l *learning, now time.Time) (due bool, next time.Time) {
 	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() || l.first.IsZero() {
 		return false, time.Time{}
 	}
-	next = l.last.Add(sweepQuiet)
+	next = l.first.Add(sweepQuiet)
+	if s.last.After(l.first) {
+		next = s.last.Add(sweepQuiet)
+	}
 	return !now.Before(next), next
 }
 
@@ -231,6 +240,7 @@ func (s *sweep) believed(named map[string]struct{}) map[string]struct{} {
 
 // finish forgets the sweep, but not what is held back.
 func (s *sweep) finish() {
+	s.last = time.Time{}
 	s.marked, s.suspects, s.gone, s.names = nil, nil, nil, nil
 	s.asked, s.alive, s.control, s.repeated, s.on = time.Time{}, time.Time{}, "", false, nowhere
 }

@@ -64,7 +64,7 @@ func TestSotWOriginWraps(t *testing.T) {
 	o.Set(ClusterType, "bare", Cluster("bare"), "1")
 	o.SetRaw(ClusterType, &discoverypb.Resource{Name: "aliased", Aliases: []string{"alias"}, Resource: pack(Cluster("x"))})
 	wrapped := func() (names []string) {
-		c := NewClient(t, o.Dial(), ClientOptions{Variant: SotW, Node: WithFeatures(EnvoyNode("wrapped"), FeatureWrapper)})
+		c := NewClient(t, o.Dial(), ClientOptions{Variant: SotW, Node: WithFeatures(EnvoyNode("client"), FeatureWrapper)})
 		c.Subscribe(ClusterType)
 		for _, body := range c.Recv(t.Context()).Message.(*discoverypb.DiscoveryResponse).GetResources() {
 			if r := new(discoverypb.Resource); body.UnmarshalTo(r) == nil {
