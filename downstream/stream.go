@@ -49,7 +49,6 @@ type stream struct {
 	wrap    bool   // the client understands wrapped resources
 	ttl     bool   // and that resources expire
 	nodeSum uint64 // of the Node of the first request
-	began   time.Time
 
 	// Owned by run.
 	subs   []*subscription // in the order of sending
@@ -57,6 +56,7 @@ type stream struct {
 	nonces uint64
 	timer  *time.Timer
 	sent   bool      // some response was sent
+	asked  time.Time // when the client began to ask for something; zero if it does not
 	closed time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -187,7 +187,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err := s.fixType(r); err != nil {
 		return err
 	}
-	if err := s.identify(r, now); err != nil {
+	if err := s.identify(r); err != nil {
 		return err
 	}
 	if err := s.cfg.checkNames(r); err != nil {
@@ -212,7 +212,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 // identify joins the group of the client's node, which its first request says
 // (R016). A node that says something else later belongs to another group, and
 // must not go on being served from this one (R018).
-func (s *stream) identify(r *wire.Request, now time.Time) error {
+func (s *stream) identify(r *wire.Request) error {
 	sum := maphash.Bytes(nodeSeed, r.Node)
 	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
 		return nil
@@ -233,7 +233,7 @@ func (s *stream) identify(r *wire.Request, now time.Time) error {
 		s.nodeSum = sum
 		return nil
 	}
-	s.group, s.watch, s.began = group, group.View.Watch(), now
+	s.group, s.watch = group, group.View.Watch()
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
@@ -389,7 +389,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
-	if sub.blocked(p.now) && s.closed.IsZero() { // who has closed its side answers nothing
+	if s.blocked(p, sub) {
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals
@@ -414,6 +414,12 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	}
 	p.waiting = p.waiting || more && !sub.lateRemovals
 	return nil
+}
+
+// blocked reports whether a type waits for the answer to its newest response. Who has
+// closed its side answers nothing.
+func (s *stream) blocked(p *pass, sub *subscription) bool {
+	return s.closed.IsZero() && sub.blocked(p.now)
 }
 
 // next returns the additions and changes that the client is to be sent.
@@ -558,7 +564,7 @@ func (s *stream) checkCold(p *pass) error {
 	if s.sent {
 		return nil
 	}
-	since, asked := s.began, false
+	asked, lost := false, time.Time{}
 	for _, sub := range s.subs {
 		if sub.answerable(p.head) {
 			return nil
@@ -567,15 +573,22 @@ func (s *stream) checkCold(p *pass) error {
 			if asked = true; from.Connected {
 				return nil
 			}
-			if from.Lost.After(since) {
-				since = from.Lost
+			if from.Lost.After(lost) {
+				lost = from.Lost
 			}
 		}
 	}
-	if !asked {
-		return nil // who asks for nothing waits for no origin
+	switch {
+	case !asked:
+		s.asked = time.Time{} // who asks for nothing waits for no origin
+		return nil
+	case s.asked.IsZero():
+		s.asked = p.now
 	}
-	until := since.Add(s.cfg.ColdWait)
+	until := s.asked.Add(s.cfg.ColdWait)
+	if lost.After(s.asked) {
+		until = lost.Add(s.cfg.ColdWait)
+	}
 	if p.now.Before(until) {
 		p.at(until)
 		return nil
