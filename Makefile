@@ -1,5 +1,5 @@
-# Everything runs from here; make help lists it. Go alone is needed, and a C
-# compiler for the race detector.
+# Everything runs from here; make help lists it. Go alone is needed, and for the
+# tests what make deps installs.
 
 .DEFAULT_GOAL := help
 
@@ -26,6 +26,10 @@ LDFLAGS  = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.dat
 LINT_VERSION := v2.15.0
 LINT_MODULE  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 LINT         := .bin/golangci-lint-$(LINT_VERSION)
+
+# A client of the tests, with the packages that its lock file names. A copy of that
+# file says what is installed.
+GRPC_JS := relay/testdata/grpc-js
 
 .PHONY: help build test race lint fuzz bench demo cover deps
 
@@ -67,8 +71,16 @@ cover: deps ## Measure what the tests reach, into cover.out
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-deps: ## Install what the tests need beside Go: a C compiler, for the race detector
-	@command -v gcc >/dev/null || { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends gcc libc6-dev; }
+deps: ## Install what the tests need beside Go: a C compiler, and gRPC for Node.js and Python
+	@missing=; \
+	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	command -v node >/dev/null || missing="$$missing nodejs"; \
+	command -v npm >/dev/null || missing="$$missing npm"; \
+	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
+	if [ -n "$$missing" ]; then \
+		$(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends $$missing || exit 1; \
+	fi
+	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
 
 $(LINT):
 	@mkdir -p $(@D)/install

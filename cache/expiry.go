@@ -13,6 +13,9 @@ const (
 	// uncachedLife is how long content that may not be kept stays, for the streams
 	// that wait for it now (B.25).
 	uncachedLife = time.Second
+
+	// missEvery bounds how often the origin is asked for what it believes to be here.
+	missEvery = time.Second
 )
 
 // A deadline is when something has to be done about an entry.
@@ -46,32 +49,73 @@ func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
 	a.touched(kind, e.Name)
 }
 
+// inherit is for an entry that readers of another one see from now on, without being
+// told, since its content is the same: they may have it under another version, and
+// have to learn how long it lives now.
+func (a *apply) inherit(e, seen *Entry) {
+	e.alsoAs(seen)
+	if !e.Deadline.Equal(seen.Deadline) {
+		e.Renewed = a.next()
+		a.change.Renewed++
+	}
+}
+
 // beat takes a heartbeat: it says for how long a resource lives on, to those who have
 // this very version (R106).
 func (a *apply) beat(kind Kind, set *Set, r received) {
-	for _, n := range a.heldAs(kind, r.Name) {
+	held := a.heldAs(kind, r.Name)
+	if len(held) == 0 && kind == Members {
+		a.miss(nil)
+	}
+	for _, n := range held {
 		old := set.Get(n)
-		if !old.Present() || old.Resource.OriginVersion != r.OriginVersion {
-			continue
+		switch {
+		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
+			a.change.Seen++
+			again := *old
+			a.renew(kind, &again, r.deadline)
+			a.limit(kind, &again)
+			set.put(a.edit, &again)
+		case old.Present():
+		case kind == Members:
+			a.miss(nil)
+		default:
+			a.miss(n)
 		}
-		a.change.Seen++
-		again := *old
-		a.renew(kind, &again, r.deadline)
-		a.limit(kind, &again)
-		set.put(a.edit, &again)
 	}
 }
 
 // heldAs returns the names under which a set may hold a resource.
 func (a *apply) heldAs(kind Kind, resource string) []*Name {
 	var names []*Name
-	if n := a.index.names[resource]; n != nil {
+	if n := a.index.names[resource]; n != nil && (kind == Members || a.takes(n)) {
 		names = append(names, n)
 	}
 	if kind == Named {
 		names = append(names, a.w.aliases[a.typ.URL][resource]...)
 	}
 	return names
+}
+
+// miss has the origin asked once more for a name, or for the members if n is nil. It
+// believes that a resource is here and only says that it lives on, so otherwise
+// nobody would ever have it.
+func (a *apply) miss(n *Name) {
+	last := a.w.missed[a.typ.URL]
+	if n != nil {
+		last = n.Asked()
+	}
+	switch {
+	case a.now.Sub(last) < missEvery:
+		return
+	case n == nil && len(a.index.wildcards) > 0:
+		a.index.again, a.w.missed[a.typ.URL] = true, a.now
+	case n != nil && len(n.watchers) > 0:
+		n.again = true
+	default:
+		return
+	}
+	a.pokes |= a.w.view.index.want(a.index, n)
 }
 
 // limit notes when an entry, which is not published yet, will have to be looked at.
@@ -87,6 +131,11 @@ func (a *apply) limit(kind Kind, e *Entry) {
 			e.due = e.Deadline
 		}
 	}
+	a.queue(kind, e)
+}
+
+// queue sees to it that an entry is looked at when it is due, if ever.
+func (a *apply) queue(kind Kind, e *Entry) {
 	if e.due.IsZero() || !e.queued.IsZero() && !e.due.Before(e.queued) {
 		return // nothing to do, or it will be looked at before
 	}
@@ -129,8 +178,11 @@ func (a *apply) expire(d deadline) {
 		return
 	}
 	switch r := e.Resource; {
-	case a.now.Before(e.due):
-		a.again(d.kind, set, *e)
+	case e.due.IsZero() || a.now.Before(e.due):
+		again := *e
+		again.queued = time.Time{}
+		a.queue(d.kind, &again)
+		set.put(a.edit, &again)
 	case r.Unresolved() && d.kind == Named:
 		d.name.lapsed = true
 		a.drop(set, d.name)
@@ -138,16 +190,10 @@ func (a *apply) expire(d deadline) {
 		a.outlived(d.kind, set, e)
 	case r.DoNotCache && !r.Released():
 		given := *e
-		given.Resource = r.Release()
-		a.again(d.kind, set, given)
+		given.Resource, given.queued = r.Release(), time.Time{}
+		a.limit(d.kind, &given)
+		set.put(a.edit, &given)
 	}
-}
-
-// again puts an entry back that has to be looked at later, if at all.
-func (a *apply) again(kind Kind, set *Set, e Entry) {
-	e.queued = time.Time{}
-	a.limit(kind, &e)
-	set.put(a.edit, &e)
 }
 
 // outlived removes an entry whose time is up. The next to ask for it has the origin

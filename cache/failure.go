@@ -5,17 +5,22 @@ import "github.com/xdstender/tender/cache/wire"
 // fail records what the origin said is wrong with a resource. What was there stays,
 // unless the error says that it does not exist (R123).
 func (a *apply) fail(kind Kind, err *wire.ResourceError) {
-	n := a.index.names[err.Name]
-	switch {
-	case kind == Members:
-		n = a.w.view.index.name(a.index, err.Name)
-	case !a.takes(n):
+	names := a.askedAs(err.Name, err.Variant)
+	if kind == Members {
+		names = []*Name{a.w.view.index.name(a.index, err.Name)}
+	}
+	if len(names) == 0 {
 		a.change.Ignored++
-		return
 	}
 	if err.NotFound() {
 		a.gone(kind, a.set(kind), err.Name)
 	}
+	for _, n := range names {
+		a.failName(kind, n, err)
+	}
+}
+
+func (a *apply) failName(kind Kind, n *Name, err *wire.ResourceError) {
 	set := &a.typ.Errors
 	old := set.Get(n)
 	if old != nil && old.Err.Same(err) && old.ByWildcard == (kind == Members) {

@@ -99,12 +99,6 @@ func (h *Head) Types() int { return len(h.types) }
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
 
-// Renewed returns the position of the newest renewal of a resource's time to live.
-func (t *Type) Renewed() Seq { return max(t.Members.renewed, t.Named.renewed) }
-
-// TTLs returns how many of the resources expire.
-func (t *Type) TTLs() int { return t.Members.ttls + t.Named.ttls }
-
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {
 	if t.Members.last >= t.Named.last && t.Members.system != "" {

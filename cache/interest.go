@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // The index of interest says who watches what. It is at once the wake list of a
@@ -31,8 +33,9 @@ type indexType struct {
 	url       string
 	source    int // that has the members
 	names     map[string]*Name
-	ids       uint32   // next id of a name
-	freeIDs   []uint32 // of names that are gone
+	variants  map[string][]*Name // those that have dynamic parameters, by the name without
+	ids       uint32             // next id of a name
+	freeIDs   []uint32           // of names that are gone
 	wildcards []*Wildcard
 	queued    bool // the wildcard is in a source's demand
 	tracked   bool // the session subscribed to the members, or lets them linger
@@ -169,12 +172,14 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 		n := x.name(t, text)
 		out[i] = n
 		at, watched := slices.BinarySearch(n.watchers, w.id)
-		if watched {
-			continue
+		if !watched {
+			n.watchers = slices.Insert(n.watchers, at, w.id)
 		}
-		n.watchers = slices.Insert(n.watchers, at, w.id)
-		n.again = n.again || n.lapsed
-		if len(n.watchers) == 1 || n.lapsed {
+		if n.lapsed {
+			n.again = true
+			n.asked.Store(0)
+		}
+		if !watched && len(n.watchers) == 1 || n.lapsed {
 			p |= x.want(t, n)
 		}
 	}
@@ -335,6 +340,12 @@ func (x *index) name(t *indexType, text string) *Name {
 	}
 	typeURL, _, _ := SplitCollection(t.url)
 	n := &Name{text: text, source: x.route(typeURL, text)}
+	if plain := wire.PlainName(text); plain != text {
+		if t.variants == nil {
+			t.variants = make(map[string][]*Name)
+		}
+		t.variants[plain] = append(t.variants[plain], n)
+	}
 	if k := len(t.freeIDs); k > 0 {
 		n.id, t.freeIDs = t.freeIDs[k-1], t.freeIDs[:k-1]
 	} else {
@@ -352,6 +363,18 @@ func (t *indexType) release(n *Name) {
 	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
 		t.freeIDs = append(t.freeIDs, n.id)
+		t.releaseVariant(n)
+	}
+}
+
+func (t *indexType) releaseVariant(n *Name) {
+	plain := wire.PlainName(n.text)
+	if plain == n.text {
+		return
+	}
+	left := slices.DeleteFunc(t.variants[plain], func(v *Name) bool { return v == n })
+	if t.variants[plain] = left; len(left) == 0 {
+		delete(t.variants, plain)
 	}
 }
 

@@ -80,7 +80,7 @@ func (e *Entry) HasVersion(version string) bool {
 	return e.Resource.Version == version || slices.Contains(e.equivalent, version)
 }
 
-// Versions returns how many versions the origin gave this content.
+// Versions returns under how many versions clients may have this content.
 func (e *Entry) Versions() int { return 1 + len(e.equivalent) }
 
 // Life returns for how long the resource lives on; zero is without end.
@@ -95,11 +95,22 @@ func (e *Entry) Life(now time.Time) time.Duration {
 func (e *Entry) withVersion(r *wire.Resource) *Entry {
 	c := *e
 	c.Resource = r
-	c.equivalent = append(slices.Clone(e.equivalent), e.Resource.Version)
-	if n := len(c.equivalent) - maxEquivalent; n > 0 {
-		c.equivalent = c.equivalent[n:]
-	}
+	c.equivalent = lastVersions(append(slices.Clone(e.equivalent), e.Resource.Version))
 	return &c
+}
+
+// alsoAs adds to an entry that is not published yet the versions that another one has
+// for the same content.
+func (e *Entry) alsoAs(o *Entry) {
+	for _, v := range append(slices.Clone(o.equivalent), o.Resource.Version) {
+		if !e.HasVersion(v) {
+			e.equivalent = lastVersions(append(slices.Clone(e.equivalent), v))
+		}
+	}
+}
+
+func lastVersions(versions []string) []string {
+	return versions[max(len(versions)-maxEquivalent, 0):]
 }
 
 // A Set is one of a type's two sets: its entries, and the log that says in which
@@ -113,6 +124,7 @@ type Set struct {
 	live     int      // entries in table, absent ones included
 
 	aliased bool // some resource was received under an alias
+	limited bool // some resource was to expire
 
 	count  int    // resources present
 	ttls   int    // of these, those that expire
@@ -186,6 +198,13 @@ func (s *Set) Align(p Seq) Seq {
 // TTLs returns how many of the resources present expire.
 func (s *Set) TTLs() int { return s.ttls }
 
+// Renewed returns the position of the newest renewal of a resource's time to live.
+func (s *Set) Renewed() Seq { return s.renewed }
+
+// Limited reports whether any of the resources that the set has ever held was to
+// expire: a client may have lost it without a word (C31).
+func (s *Set) Limited() bool { return s.limited }
+
 // Bare returns of how many of the resources present the content was given up.
 func (s *Set) Bare() int { return s.bare }
 
@@ -224,6 +243,7 @@ func (s *Set) put(by *edit, e *Entry) {
 	if old == nil {
 		s.live++
 	}
+	s.limited = s.limited || !e.Deadline.IsZero()
 	s.account(old, e)
 	s.table = s.table.set(by, e.Name.id, e)
 	if old == nil || old.Seq != e.Seq {

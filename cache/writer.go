@@ -18,6 +18,7 @@ type Writer struct {
 	wakes  []*Watch // reused
 	tombs  map[string][]tomb
 	due    deadlines
+	missed map[string]time.Time // when members were last found missing, by type URL or collection
 
 	// aliases says under which further names the set of the named holds a
 	// resource: type URL, resource name, names.
@@ -25,7 +26,10 @@ type Writer struct {
 }
 
 func newWriter(v *View, source int) *Writer {
-	return &Writer{view: v, source: source, tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
+	return &Writer{
+		view: v, source: source,
+		tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name), missed: make(map[string]time.Time),
+	}
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
@@ -51,9 +55,13 @@ type Change struct {
 	New     int      // of these, new ones
 	Removed int      // resources that were there
 	Ignored int      // resources that nobody asked for (R096)
-	Same    int      // resources resent with the version that the set had
+	Same    int      // resources resent with the version that the set had, to no end
 	Reused  []string // names whose content changed under an unchanged version (B.2)
 	Renewed int      // resources whose time to live was said anew
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
 }
 
 // View returns the view that the writer writes to.
@@ -79,7 +87,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		a.remove(kind, set, name)
 	}
 	for _, v := range u.RemovedVariants {
-		a.removeVariant(set, v)
+		a.removeVariant(kind, set, v)
 	}
 	for _, e := range u.Errors {
 		a.fail(kind, e)
@@ -95,12 +103,14 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 type apply struct {
 	w      *Writer
 	now    time.Time
+	began  Seq   // before the apply
 	head   *Head // the new one
 	typ    *Type // of head, owned
 	index  *indexType
 	edit   *edit
 	change Change
 	dirty  bool // the members changed: wake the wildcards
+	pokes  pokes
 }
 
 func (a *apply) set(kind Kind) *Set {
@@ -141,7 +151,7 @@ func (w *Writer) begin(typeURL string) *apply {
 	index := x.typ(typeURL)
 	typ.URL, typ.source, typ.shared = typeURL, index.source, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
+	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -154,6 +164,7 @@ func (w *Writer) publish(a *apply) {
 	}
 	w.view.head.Store(a.head)
 	x.mu.Unlock()
+	x.poke(a.pokes)
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
@@ -198,15 +209,19 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 		return
 	}
 	if kind == Members {
+		if !r.Variant().Matches(nil) { // a wildcard has no parameters
+			a.change.Ignored++
+			return
+		}
 		a.change.Seen++
 		a.put(kind, set, a.w.view.index.name(a.index, r.Name), r)
 		return
 	}
 	known := false
 	for text := range names(r.Resource) {
-		if n := a.index.names[text]; a.takes(n) {
+		for _, n := range a.askedAs(text, r.Variant()) {
 			known = true
-			a.put(kind, set, n, r)
+			a.putVariant(set, n, r)
 		}
 	}
 	if known {
@@ -214,6 +229,31 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 	} else {
 		a.change.Ignored++
 	}
+}
+
+// askedAs returns the names under which this source was asked for a variant of what
+// text names: with the parameters that it is for.
+func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
+	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
+		asked = append(asked, n)
+	}
+	for _, n := range a.index.variants[text] {
+		if _, parameters := wire.SplitParameters(n.text); a.takes(n) && v.Matches(parameters) {
+			asked = append(asked, n)
+		}
+	}
+	return asked
+}
+
+// putVariant puts a resource under a name, unless the same update has another variant
+// for the same parameters: of these the first counts.
+func (a *apply) putVariant(set *Set, n *Name, r received) {
+	old := set.Get(n)
+	if r.Constraints != nil && old.Present() && old.Seq > a.began && old.Resource.Key() != r.Key() {
+		a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
+		return
+	}
+	a.put(Named, set, n, r)
 }
 
 // takes reports whether the session asked this source for a name.
@@ -246,6 +286,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	e.since, e.born = e.Seq, e.Seq
 	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
+		a.inherit(e, seen)
 	}
 	if old == nil {
 		n.entries++
@@ -259,6 +300,9 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
 	a.change.Changed++
+	if kind == Named {
+		n.lapsed = false
+	}
 	a.limit(kind, e)
 	set.put(a.edit, e)
 	a.unalias(old)
@@ -272,9 +316,11 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 // or how long it lives, or the content had been given up.
 func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
 	again, changed := *old, false
-	if old.Resource.OriginVersion == r.OriginVersion {
+	switch {
+	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.Released():
 		a.change.Same++
-	} else {
+	case old.Resource.OriginVersion == r.OriginVersion: // there was a reason to say it again
+	default:
 		again, changed = *old.withVersion(r.Resource), true
 		again.Leaf = r.leaf
 	}
@@ -336,6 +382,9 @@ func (a *apply) remove(kind Kind, set *Set, text string) {
 	if n := a.index.names[text]; n != nil && (kind == Members || a.takes(n)) {
 		a.succeed(n)
 	}
+	for _, n := range a.index.variants[text] {
+		a.succeed(n)
+	}
 	a.gone(kind, set, text)
 }
 
@@ -358,17 +407,24 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 		}
 	}
 	delete(a.w.aliases[a.typ.URL], text)
-	if !a.takes(n) {
-		return
+	for _, n := range a.askedAs(text, wire.Variant{}) {
+		if e := set.Get(n); n.text == text || e == nil || !e.Present() {
+			a.absent(set, n, e)
+		}
 	}
-	a.absent(set, n, set.Get(n))
 }
 
 // removeVariant records that the origin no longer has one variant of a resource:
 // those who were shown it are told, and those who were shown another are not (R121).
-func (a *apply) removeVariant(set *Set, v wire.Variant) {
+func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
+	}
+	if n := a.index.names[v.Name]; kind == Members {
+		if n != nil && gone(set.Get(n)) {
+			a.bury(set, set.Get(n))
+		}
+		return
 	}
 	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][v.Name]) {
 		if e := set.Get(n); gone(e) {
@@ -406,15 +462,29 @@ func (a *apply) uncover(member *Entry) {
 	seen.since = seen.Seq
 	if named.shows(member.Resource) {
 		seen.since = member.since
+		a.inherit(&seen, member)
 	}
 	a.typ.Named.put(a.edit, &seen)
 	a.typ.Named.compact()
 	a.touched(Named, seen.Name)
 }
 
+// reveal has the member take the place of what readers saw under its name until now,
+// which had the same content.
+func (a *apply) reveal(n *Name, seen *Entry) {
+	member := a.typ.Members.Get(n)
+	if member == seen {
+		return // they saw it all along
+	}
+	shown := *member
+	a.inherit(&shown, seen)
+	a.typ.Members.put(a.edit, &shown)
+}
+
 // absent records that a name does not exist. To say so again on another
 // connection is no change, but streams that could not be told before now can.
 func (a *apply) absent(set *Set, n *Name, old *Entry) {
+	n.lapsed = false
 	switch {
 	case old == nil:
 		n.entries++
@@ -425,6 +495,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 		e.Prior = old.Resource
 		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.member(n).shows(seen.Resource) {
 			e.since = since
+			a.reveal(n, seen)
 		}
 		set.put(a.edit, e)
 	default:
@@ -441,7 +512,7 @@ func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
 func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
-	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType {
+	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
 		e.Prior = old.Resource
 	}
 	return e
@@ -624,6 +695,7 @@ func (w *Writer) forgetCollection(a *apply) {
 	w.view.index.forget(a.typ.URL)
 	delete(a.head.types, a.typ.URL)
 	delete(w.aliases, a.typ.URL)
+	delete(w.missed, a.typ.URL)
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too

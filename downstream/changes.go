@@ -29,7 +29,7 @@ type writer struct {
 
 func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
 	w := &writer{sub: s, head: h, typ: t}
-	if t.Named.Aliased() || len(s.again) > 0 || s.ttl && t.Renewed() > s.renewed || t.Errors.Last() > 0 {
+	if t.Named.Aliased() || len(s.again) > 0 || s.lives(t) || t.Errors.Last() > 0 {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
@@ -68,6 +68,7 @@ func (w *writer) add(e *cache.Entry) {
 // remove tells a Delta client that a resource is gone; a SotW client learns it
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
+	name = wire.PlainName(name)
 	if w.sub.delta && !w.sub.keeps(w.head, name) && !w.twice(name) {
 		w.begin().Remove(name)
 	}
@@ -83,8 +84,16 @@ func (w *writer) gone(e *cache.Entry) {
 		w.remove(e.Name.String())
 	case r.Constraints == nil:
 		w.remove(r.Name)
-	case !w.twice(r.Key()):
-		w.begin().RemoveVariant(wire.Variant{Name: r.Name, Constraints: r.Constraints})
+	default:
+		w.goneVariant(r.Variant())
+	}
+}
+
+// goneVariant tells a Delta client that one variant of a resource is gone, unless it is
+// told of that very one otherwise.
+func (w *writer) goneVariant(v wire.Variant) {
+	if w.sub.delta && !w.twice(v.Key()) {
+		w.begin().RemoveVariant(v)
 	}
 }
 
@@ -146,6 +155,8 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 	}
 	if !w.reply.cut {
 		s.renew(w)
+	}
+	if !w.reply.cut {
 		s.fail(w, now)
 	}
 	return w.result(), nil
@@ -154,9 +165,17 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 // shareable reports whether what the client is owed depends only on its
 // positions in the log of the members.
 func (s *subscription) shareable(t *cache.Type) bool {
-	return len(s.names) == 0 && len(s.owing) == 0 && len(s.known) == 0 && len(s.again) == 0 && len(s.let) == 0 &&
-		!(s.ttl && t.Members.TTLs() > 0) && t.Members.Bare() == 0 && !s.failures.behind(t) &&
-		(s.delta || s.parent == nil && len(s.globs) == 0)
+	if len(s.names)+len(s.owing)+len(s.known)+len(s.again)+len(s.let) > 0 || s.failures.behind(t) {
+		return false
+	}
+	ownVersion := s.delta || s.parent == nil && len(s.globs) == 0
+	return ownVersion && s.sharesContent(t)
+}
+
+// sharesContent reports whether the client is sent members as every other: not with
+// what is left of their lives, and not only when the origin is asked for them again.
+func (s *subscription) sharesContent(t *cache.Type) bool {
+	return (!s.ttl || t.Members.TTLs() == 0) && !s.lives(t) && t.Members.Bare() == 0
 }
 
 // members adds the members that changed after the client's position. It skips
@@ -243,7 +262,7 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 	switch {
 	case !e.Present():
 		if !s.lateRemovals && e.Seq > s.removed {
-			w.remove(e.Name.String())
+			w.gone(e)
 		}
 	case s.holds(h.MembersFrom(s.key), e):
 	case e.Resource.Released():
@@ -374,26 +393,69 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 	e, seq := w.typ.Lookup(n.name)
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
+		return false
 	case n.sent != 0 && seq > limit:
 		return seq <= w.sub.scanned // the log will not tell of it again
-	case e.Present() && n.sent == 0 && s.failures.denied(w.typ, n.name):
+	case e.Present():
+		return s.answerPresent(w, h, n, e, seq)
+	default:
+		return s.answerAbsent(w, h, n, e, seq)
+	}
+}
+
+func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	switch {
+	case n.sent == 0 && s.failures.denied(w.typ, n.name):
 		return false // why it is not sent is told instead
-	case e.Present() && e.Resource.Released():
+	case e.Resource.Released():
 		s.askAgain(n.name)
 		return true
-	case e.Present():
-		held := n.sent == 0 && s.holds(h.From(n.name), e)
-		n.sent = seq
-		if !held || s.alwaysSent {
-			w.add(e)
-		}
-	case !h.Absent(e), s.lateRemovals && s.delta && n.sent != 0, e.Expired && n.sent == 0:
-		return true
-	default:
-		n.sent = seq
-		delete(s.known, e.Name.String())
-		w.gone(e)
 	}
+	held := n.sent == 0 && s.holds(h.From(n.name), e)
+	n.sent = seq
+	if !held || s.alwaysSent {
+		s.vary(w, n.name, e.Resource.Constraints)
+		w.add(e)
+	}
+	return false
+}
+
+// vary notes which variant of a resource the client is sent, and has it drop the one
+// that it had: of those that its parameters match there is only one (R122).
+func (s *subscription) vary(w *writer, n *cache.Name, constraints []byte) {
+	had := s.variants[n]
+	if constraints == nil {
+		delete(s.variants, n)
+	} else {
+		if s.variants == nil {
+			s.variants = make(map[*cache.Name][]byte)
+		}
+		s.variants[n] = constraints
+	}
+	if gone := (wire.Variant{Name: wire.PlainName(n.String()), Constraints: had}); had != nil && !s.shown(gone) {
+		w.goneVariant(gone)
+	}
+}
+
+// shown reports whether the client has a variant of a resource, by whatever parameters.
+func (s *subscription) shown(v wire.Variant) bool {
+	for n, constraints := range s.variants {
+		if string(constraints) == string(v.Constraints) && wire.PlainName(n.String()) == v.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	late := s.lateRemovals && s.delta && n.sent != 0
+	if late || s.mayReturn(h, e, *n) || !h.Absent(e) {
+		return true
+	}
+	n.sent = seq
+	delete(s.known, e.Name.String())
+	delete(s.variants, n.name)
+	w.gone(e)
 	return false
 }
 

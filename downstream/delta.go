@@ -17,7 +17,7 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
 		for e := range t.Members.Since(s.removed) {
 			if _, named := s.find(e.Name); !named && !e.Present() {
-				w.remove(e.Name.String())
+				w.gone(e)
 			}
 		}
 		s.removed = h.Seq
@@ -34,7 +34,7 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 		return true
 	}
 	e, seq := w.typ.Lookup(n)
-	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) {
+	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) || s.mayReturn(h, e, s.names[at]) {
 		return false
 	}
 	s.names[at].sent = seq

@@ -12,6 +12,12 @@
 // A stream of one type is the same with the type given (services.go, B.26): it
 // knows of no other type, so nothing on it waits for one.
 //
+// Over REST (rest.go), a poll is a subscription that is sent one complete set, or
+// waits until there is one that its client has not (rest_poll.go).
+//
+// Load reports go the other way (lrs.go): they are passed through, or summed for
+// each group (loads.go; the sums, without I/O, are in load.go).
+//
 // # Concurrency properties
 //
 // A stream is one loop and one receiver. All its state belongs to the loop; the
@@ -19,5 +25,5 @@
 // it remembers positions in the view's logs, and reads what lies after them when
 // its client is ready, so that a slow client costs as much as an idle one and
 // gets the newest state (B.12). What locks is rare: joining a group,
-// registering interest, logging a refusal.
+// registering interest, logging a refusal, adding a load report.
 package downstream

@@ -77,19 +77,29 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 		return
 	}
 	for _, n := range s.names {
+		name := n.name.String()
+		if h.From(n.name).Connected {
+			delete(f.told, name)
+			continue
+		}
 		e, _ := t.Lookup(n.name)
-		_, told := f.told[n.name.String()]
-		switch down := !h.From(n.name).Connected; {
-		case !down && told:
-			delete(f.told, n.name.String())
-		case down && !told && e == nil && t.Errors.Get(n.name) == nil:
-			if f.told == nil {
-				f.told = make(map[string]struct{})
-			}
-			f.told[n.name.String()] = struct{}{}
-			f.due = append(f.due, wire.NewResourceError(n.name.String(), codes.Unavailable, "the origin cannot be reached"))
+		if (e == nil || s.mayReturn(h, e, n)) && t.Errors.Get(n.name) == nil && f.tells(name) {
+			f.due = append(f.due, wire.NewResourceError(name, codes.Unavailable, "the origin cannot be reached"))
 		}
 	}
+}
+
+// tells reports whether the client has not been told yet of a name that cannot be
+// asked for, and notes that it is now.
+func (f *failures) tells(name string) bool {
+	if _, told := f.told[name]; told {
+		return false
+	}
+	if f.told == nil {
+		f.told = make(map[string]struct{})
+	}
+	f.told[name] = struct{}{}
+	return true
 }
 
 // unreachableFrom returns when the client has to be told of names that cannot be
@@ -112,14 +122,9 @@ func (s *subscription) unreachableFrom(h *cache.Head, now time.Time) time.Time {
 
 // misnamed has the client told that a name cannot be.
 func (f *failures) misnamed(b wire.BadName) {
-	if _, told := f.told[b.Name]; told {
-		return
+	if f.tells(b.Name) {
+		f.own = append(f.own, wire.NewResourceError(b.Name, codes.Unavailable, b.Err.Error()))
 	}
-	if f.told == nil {
-		f.told = make(map[string]struct{})
-	}
-	f.told[b.Name] = struct{}{}
-	f.own = append(f.own, wire.NewResourceError(b.Name, codes.Unavailable, b.Err.Error()))
 }
 
 // tell adds to a body what is due, but for that of which the body says something

@@ -1,10 +1,15 @@
 package downstream
 
 import (
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 )
+
+// positions are those in the renewals of a type's two sets.
+type positions [cache.Named + 1]cache.Seq
 
 // life returns for how long the client is told that a resource lives; zero is without
 // end, or nothing for this client (R104). It is what is left, not what the origin
@@ -16,39 +21,53 @@ func (s *subscription) life(e *cache.Entry) time.Duration {
 	return e.Life(time.Now())
 }
 
+// lives reports whether there may be something to tell of how long resources live.
+func (s *subscription) lives(t *cache.Type) bool {
+	return s.ttl && (t.Members.Renewed() > s.renewed[cache.Members] || t.Named.Renewed() > s.renewed[cache.Named])
+}
+
 // renew tells of resources that the client has for how long they live now, since the
 // origin has said so anew (R105).
 func (s *subscription) renew(w *writer) {
-	if !s.ttl || w.typ.Renewed() <= s.renewed {
+	if !s.lives(w.typ) {
 		return
 	}
-	for e := range s.renewals(w.typ) {
-		s.beat(w, e)
+	for kind := range s.renewed {
+		for e := range s.renewals(w.typ, cache.Kind(kind)) {
+			if w.full(e) {
+				return
+			}
+			s.beat(w, e)
+			s.renewed[kind] = e.Renewed
+		}
+		s.renewed[kind] = w.head.Seq
 	}
-	s.renewed = w.head.Seq
 }
 
-// renewals yields the entries that the client has been sent and that live on since it
-// was told last.
-func (s *subscription) renewals(t *cache.Type) func(func(*cache.Entry) bool) {
+// renewals yields the entries of a set that the client has been sent and that live on
+// since it was told last.
+func (s *subscription) renewals(t *cache.Type, kind cache.Kind) func(func(*cache.Entry) bool) {
+	set := &t.Members
+	if kind == cache.Named {
+		set = &t.Named
+	}
 	return func(yield func(*cache.Entry) bool) {
-		if s.wildcard != nil {
-			for e := range t.Members.RenewedSince(s.renewed) {
-				if _, named := s.find(e.Name); !named && e.Present() && e.Seq <= s.sent && !yield(e) {
-					return
-				}
-			}
-		}
-		for _, set := range []*cache.Set{&t.Members, &t.Named} {
-			for e := range set.RenewedSince(s.renewed) {
-				at, named := s.find(e.Name)
-				seen, seq := t.Lookup(e.Name)
-				if named && seen == e && e.Present() && seq <= s.names[at].sent && !yield(e) {
-					return
-				}
+		for e := range set.RenewedSince(s.renewed[kind]) {
+			if e.Present() && s.has(t, kind, e) && !yield(e) {
+				return
 			}
 		}
 	}
+}
+
+// has reports whether what the client was sent last of a name is this entry of a set.
+func (s *subscription) has(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
+	at, named := s.find(e.Name)
+	if !named {
+		return kind == cache.Members && s.wildcard != nil && e.Seq <= s.sent
+	}
+	seen, seq := t.Lookup(e.Name)
+	return seen == e && seq <= s.names[at].sent
 }
 
 // renewal reports whether a complete set is due only for the time that what is in it
@@ -57,27 +76,45 @@ func (s *subscription) renewal(h *cache.Head, t *cache.Type) (due bool) {
 	if !s.ttl {
 		return false
 	}
-	for range s.renewals(t) {
-		return true
-	}
-	for _, g := range s.globs {
-		for range g.renewals(h.Type(g.key)) {
+	for kind := range s.renewed {
+		for range s.renewals(t, cache.Kind(kind)) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.renewal(h, h.Type(g.key)) })
 }
 
 // beat tells how long a resource lives: by a heartbeat to one who is known to have
-// accepted this very version, otherwise with the resource itself (R109, R111).
+// accepted this very version, otherwise with the resource itself (R109, R111). To an
+// Envoy, a virtual host without content is one that does not exist (R095).
 func (s *subscription) beat(w *writer, e *cache.Entry) {
 	accepted := !s.refused && !s.pending && e.Versions() == 1
 	switch {
 	case e.Resource.Released():
 		// Whoever asks for it is told.
-	case !s.delta || !accepted || e.Deadline.IsZero() || e.Resource.Constraints != nil:
+	case !s.delta || !accepted || e.Deadline.IsZero() || e.Resource.Constraints != nil || s.typeURL == wire.VirtualHostType:
 		w.add(e)
 	case !w.twice(e.Resource.Key()):
 		w.begin().Heartbeat(e.Resource, s.life(e))
 	}
+}
+
+// mayReturn reports whether a resource is gone only because its time was up, and the
+// client asks for it now: then that is no answer. The origin is asked again, and until
+// it has answered nothing is known; but one who holds it is told if the origin is not
+// there to ask (R107).
+func (s *subscription) mayReturn(h *cache.Head, e *cache.Entry, n subscribed) bool {
+	if !e.Expired || n.sent != 0 {
+		return false
+	}
+	_, holds := s.known[n.name.String()]
+	return h.From(n.name).Connected || !holds && s.version == ""
+}
+
+// mayHaveLost reports whether resources that the client was sent may have expired
+// there: then the same set again is news (C31).
+func (s *subscription) mayHaveLost(h *cache.Head) bool {
+	t := h.Type(s.key)
+	return s.ttl && (t.Members.Limited() || t.Named.Limited() ||
+		slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Members.Limited() }))
 }

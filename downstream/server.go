@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +51,8 @@ type Config struct {
 	// the rest follows in further ones. Zero means 1 MiB.
 	ResponseBytes int
 
-	// MaxStreams bounds the streams of the server. Zero means 50,000.
+	// MaxStreams bounds the streams of the server, and the polls that are held beside
+	// them. Zero means 50,000.
 	MaxStreams int
 
 	// MaxNames bounds the resource names of a stream. Zero means 100,000.
@@ -71,9 +71,22 @@ type Config struct {
 	// (B.16).
 	NoEDSAfterCDS bool
 
+	// DynamicParameters lets the parameters that a client gives, with a name or in its
+	// Node, choose among the variants of a resource (R122). Without it they are not
+	// looked at.
+	DynamicParameters bool
+
 	// ContentVersions says that Delta versions are made from content, which no
 	// reuse by the origin can confuse (B.2).
 	ContentVersions bool
+
+	// Loads takes load reports to the origin. Nil means that none are taken: clients
+	// are told UNIMPLEMENTED (R139).
+	Loads LoadOrigin
+
+	// SumLoads has the reports of a group's clients summed; else each client has a
+	// stream of its own to the origin (B.29).
+	SumLoads bool
 
 	// Logger receives what happens to streams. Nil discards it.
 	Logger *slog.Logger
@@ -114,9 +127,6 @@ func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return status.Errorf(codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
-	if strings.ContainsRune(r.TypeURL, 0) {
-		return status.Errorf(codes.InvalidArgument, "type_url %q has a NUL character", r.TypeURL)
-	}
 	if n := len(r.Subscribe); n > c.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names in one request, at most %d are served", n, c.MaxNames)
 	}
@@ -141,6 +151,7 @@ type Views interface {
 type Group struct {
 	View  *cache.View
 	Key   string // for people
+	Node  *node  // whom the origin takes the group for; read-only
 	Leave func()
 }
 
@@ -150,10 +161,11 @@ type Server struct {
 	cfg      Config
 	nacks    refusalLog
 	names    refusalLog
-	streams  atomic.Int64
+	loads    loadGroups
+	streams  atomic.Int64 // and held polls
 	draining chan struct{}
 	drain    sync.Once
-	idle     chan struct{} // closed once a draining server has no stream left
+	idle     chan struct{} // closed once a draining server has no stream and no poll left
 	idled    sync.Once
 }
 
@@ -167,21 +179,24 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
+		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
 }
 
-// Streams returns the number of open streams.
+// Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
 // Drain ends all streams, and every new one at once: with OK where the client was
 // served, which clients take as a reason to connect elsewhere and not as an
-// error. It returns once they have ended.
+// error. Held polls are answered at once. It returns once they have ended, and what
+// they reported was passed on.
 func (s *Server) Drain() {
 	s.drain.Do(func() { close(s.draining) })
 	s.checkIdle()
 	<-s.idle
+	s.loads.wait()
 }
 
 // checkIdle notes that a draining server has no stream left. One that comes after
@@ -198,11 +213,11 @@ func (s *Server) checkIdle() {
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	defer s.checkIdle()
-	defer s.streams.Add(-1)
-	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
-		return status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
+	leave, err := s.enter()
+	if err != nil {
+		return err
 	}
+	defer leave()
 	st := &stream{
 		server:  s,
 		cfg:     &s.cfg,
@@ -213,6 +228,19 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		byType:  make(map[string]*subscription),
 	}
 	return st.run(rpc.Context())
+}
+
+// enter counts a stream, which must call leave when it ends, or refuses it.
+func (s *Server) enter() (leave func(), err error) {
+	leave = func() {
+		s.streams.Add(-1)
+		s.checkIdle()
+	}
+	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
+		leave()
+		return nil, status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
+	}
+	return leave, nil
 }
 
 // identifier says who serves, and on whose behalf (B.38).
@@ -231,8 +259,7 @@ type refusalLog struct {
 }
 
 func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
-	if !l.limit.Allow() {
-		l.skipped.Add(1)
+	if !l.allow() {
 		return
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
@@ -241,9 +268,17 @@ func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }
 
+// allow reports whether a line may be written now; if not, it counts it.
+func (l *refusalLog) allow() bool {
+	if l.limit.Allow() {
+		return true
+	}
+	l.skipped.Add(1)
+	return false
+}
+
 func (l *refusalLog) misnamed(to *slog.Logger, typeURL string, b wire.BadName) {
-	if !l.limit.Allow() {
-		l.skipped.Add(1)
+	if !l.allow() {
 		return
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",

@@ -8,6 +8,7 @@ import (
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	extensionpb "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	listenerpb "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	routepb "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
 	runtimepb "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	secretpb "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
@@ -46,6 +47,9 @@ var services = []service{
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	for _, sv := range services {
 		r.RegisterService(sv.streams(), s)
+	}
+	if s.cfg.Loads != nil {
+		lrspb.RegisterLoadReportingServiceServer(r, loadService{s})
 	}
 }
 

@@ -28,17 +28,12 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
-	s.failures.collect(s, h, t, now)
-	again := s.renewal(h, t) || s.failures.any()
-	owed = owed || again
-	if !owed && (!gone || s.lateRemovals) {
+	again := s.repeated(h, t, now)
+	if !owed && !again && (!gone || s.lateRemovals) {
 		s.caughtUp(h)
 		return nil, time.Time{}
 	}
-	if s.synced && t.Last() > limit {
-		return nil, time.Time{} // the client's answer for clusters frees it
-	}
-	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
+	if until, held := s.held(h, t, limit, now); held {
 		return nil, until
 	}
 	if !again && s.unchanged(h, t) {
@@ -51,6 +46,23 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{} // what comes wakes the stream
 	}
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
+}
+
+// repeated reports whether the set has to be sent although it may be the same: for
+// how long resources live, or for what is wrong with some.
+func (s *subscription) repeated(h *cache.Head, t *cache.Type, now time.Time) bool {
+	s.failures.collect(s, h, t, now)
+	return s.renewal(h, t) || s.failures.any()
+}
+
+// held reports whether a set that is due has to wait, and when to look again if no
+// event ends that.
+func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (until time.Time, held bool) {
+	if s.synced && t.Last() > limit {
+		return time.Time{}, true // the client's answer for clusters frees it
+	}
+	until = s.unresolvedUntil(h, t, now)
+	return until, now.Before(until)
 }
 
 // complete reports whether enough is known of all members that the client asked for;
@@ -114,33 +126,45 @@ func (s *subscription) neededPhase() cache.Phase {
 // due reports whether the client is owed resources, and whether it holds some
 // that are gone.
 func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
-	owed = s.fresh
-	if s.wildcard != nil && !s.fresh {
-		owed = s.anySince(&t.Members, s.sent, true)
-		gone = s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
-	}
+	owed, gone = s.dueMembers(t)
 	for _, g := range s.globs {
-		members := &h.Type(g.key).Members
-		owed = owed || g.fresh && h.Type(g.key).Phase >= cache.Settled || g.anySince(members, g.sent, true)
-		gone = gone || !g.fresh && (g.anySince(members, g.removed, false) || g.removed < members.Floor())
+		o, g := g.dueMembers(h.Type(g.key))
+		owed, gone = owed || o, gone || g
 	}
 	for i := range s.names {
-		n := &s.names[i]
-		e, seq := t.Lookup(n.name)
-		switch {
-		case e == nil || seq <= n.sent:
-		case e.Present():
-			owed = true
-		case !h.Absent(e):
-		case n.sent != 0:
-			gone = true
-		case !s.synced:
-			owed = true
-		default:
-			n.sent = seq // new to the client, and not there: it is omitted already
-		}
+		o, g := s.dueName(h, t, &s.names[i])
+		owed, gone = owed || o, gone || g
 	}
 	return owed, gone
+}
+
+// dueMembers is due for all that the client did not name.
+func (s *subscription) dueMembers(t *cache.Type) (owed, gone bool) {
+	if s.wildcard == nil || s.fresh {
+		return s.fresh && t.Phase >= cache.Settled, false
+	}
+	owed = s.anySince(&t.Members, s.sent, true)
+	return owed, s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
+}
+
+// dueName is due for one name.
+func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owed, gone bool) {
+	e, seq := t.Lookup(n.name)
+	switch {
+	case e == nil || seq <= n.sent:
+		return false, false
+	case e.Present():
+		return true, false
+	case !h.Absent(e), s.mayReturn(h, e, *n):
+		return false, false
+	case n.sent != 0:
+		return false, true
+	case !s.synced:
+		return true, false
+	default:
+		n.sent = seq // new to the client, and not there: it is omitted already
+		return false, false
+	}
 }
 
 // anySince reports whether a member that the client did not name appeared or
@@ -187,7 +211,14 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 // exists, that it does not, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
 	e, seq := t.Lookup(n.name)
-	return t.Errors.Get(n.name) != nil || e != nil && (e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0)
+	switch {
+	case t.Errors.Get(n.name) != nil:
+		return true
+	case e == nil, s.mayReturn(h, e, n):
+		return false
+	default:
+		return e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+	}
 }
 
 func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
@@ -213,7 +244,7 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 	switch {
 	case !s.synced:
 		return s.saidSo(t)
-	case s.fresh:
+	case s.fresh, s.mayHaveLost(h):
 		return false
 	}
 	for _, n := range s.names {
@@ -230,13 +261,13 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
-		t.Members.TTLs() == 0 && t.Members.Sum().SameVersion(s.version)
+		t.Members.TTLs() == 0 && !(s.ttl && t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.
 func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 	var r *reply
-	if len(s.names)+len(s.globs) == 0 && !union && !(s.ttl && t.Members.TTLs() > 0) && !s.failures.any() {
+	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent(t) && !s.failures.any() {
 		r = s.sharedSet(t)
 		s.sum = t.Members.Sum()
 	} else {
@@ -294,16 +325,7 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 // union.
 func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 	b := setBuilder{sub: s, seen: make(map[string]struct{})}
-	for _, n := range s.names {
-		e, seq := t.Lookup(n.name)
-		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
-		case e.Present() && n.sent == 0 && s.failures.denied(t, n.name):
-		case e.Present():
-			b.add(e.Resource, e, seq > n.sent)
-		case e != nil && e.Prior != nil && keeps:
-			b.add(e.Prior, e, false)
-		}
-	}
+	s.addNames(&b, h, t, union)
 	for _, g := range append([]*subscription{s}, s.globs...) {
 		if g.wildcard != nil {
 			g.addMembers(&b, h.Type(g.key), union)
@@ -320,6 +342,21 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 	}
 	s.failures.tell(body, func(key string) bool { _, shown := b.seen[key]; return shown })
 	return &reply{body: body, eds: b.eds}
+}
+
+// addNames adds what the client named, and in a union, or if the origin has to say so
+// once more, what it was sent and that is gone.
+func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type, union bool) {
+	for _, n := range s.names {
+		e, seq := t.Lookup(n.name)
+		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
+		case e.Present() && n.sent == 0 && s.failures.denied(t, n.name):
+		case e.Present():
+			b.add(e.Resource, e, seq > n.sent)
+		case e != nil && e.Prior != nil && keeps:
+			b.add(e.Prior, e, false)
+		}
+	}
 }
 
 // addMembers adds the members that the client did not name, and in a union those
@@ -364,7 +401,7 @@ func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
 // that it was not told about.
 func (s *subscription) caughtUp(h *cache.Head) {
 	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
-	s.renewed = h.Seq
+	s.renewed = positions{h.Seq, h.Seq}
 	if !s.lateRemovals {
 		s.removed = h.Seq
 	}
@@ -400,6 +437,7 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 			n.sent = seq
 		}
 	}
+	s.renewed = positions{h.Seq, h.Seq}
 	s.fail(w, now)
 	return w.result(), nil
 }

@@ -6,10 +6,12 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -46,9 +48,10 @@ type stream struct {
 	group   Group
 	watch   *cache.Watch
 	agent   agent
-	wrap    bool   // the client understands wrapped resources
-	ttl     bool   // and that resources expire
-	nodeSum uint64 // of the Node of the first request
+	wrap    bool                            // the client understands wrapped resources
+	ttl     bool                            // and that resources expire
+	nodeSum uint64                          // of the Node of the first request
+	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
 	// Owned by run.
 	subs   []*subscription // in the order of sending
@@ -56,7 +59,7 @@ type stream struct {
 	nonces uint64
 	timer  *time.Timer
 	sent   bool      // some response was sent
-	asked  time.Time // when the client began to ask for something; zero if it does not
+	asked  time.Time // when something was first asked for, nothing being sent
 	closed time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -197,6 +200,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if s.cfg.DynamicParameters {
+		r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+	}
 	if !sub.repeats(r) {
 		s.misnamed(sub, r.Canonicalise())
 	}
@@ -230,15 +236,23 @@ func (s *stream) identify(r *wire.Request) error {
 		if group.View != s.group.View {
 			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
+		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
+			return status.Errorf(codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
+		}
 		s.nodeSum = sum
 		return nil
 	}
 	s.group, s.watch = group, group.View.Watch()
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
+	s.dynamic = n.GetDynamicParameters()
 	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
 	s.log.Debug("stream began", slog.String("type_url", s.typeURL), slog.Bool("delta", s.delta))
 	return nil
+}
+
+func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
+	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
 // subscription returns the stream's subscription of a type, a new one if need be.
@@ -351,8 +365,11 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
 	for _, sub := range s.subs {
-		for part := range sub.parts() {
-			if err := s.serve(ctx, p, part); err != nil {
+		if err := s.serve(ctx, p, sub); err != nil {
+			return time.Time{}, err
+		}
+		for _, g := range sub.apart() {
+			if err := s.serve(ctx, p, g); err != nil {
 				return time.Time{}, err
 			}
 		}
@@ -377,7 +394,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 		if sub == nil {
 			continue
 		}
-		for part := range sub.parts() {
+		for _, part := range append([]*subscription{sub}, sub.apart()...) {
 			if err := s.serveRemovals(ctx, p, part); err != nil {
 				return err
 			}
@@ -522,7 +539,7 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.names[at].sent = 0
 				eds.owing = append(eds.owing, n)
 			}
-		} else if by := eds.has(names[i]); by != nil && !by.fresh {
+		} else if by := eds.memberOf(names[i]); by != nil && !by.fresh {
 			by.again = append(by.again, names[i])
 		}
 	}
@@ -564,31 +581,32 @@ func (s *stream) checkCold(p *pass) error {
 	if s.sent {
 		return nil
 	}
-	asked, lost := false, time.Time{}
+	var since time.Time
+	asks := false
 	for _, sub := range s.subs {
 		if sub.answerable(p.head) {
 			return nil
 		}
 		for from := range sub.sources(p.head) {
-			if asked = true; from.Connected {
+			asks = true
+			if from.Connected {
 				return nil
 			}
-			if from.Lost.After(lost) {
-				lost = from.Lost
+			if from.Lost.After(since) {
+				since = from.Lost
 			}
 		}
 	}
-	switch {
-	case !asked:
-		s.asked = time.Time{} // who asks for nothing waits for no origin
-		return nil
-	case s.asked.IsZero():
+	if !asks {
+		return nil // who asks for nothing lacks nothing
+	}
+	if s.asked.IsZero() {
 		s.asked = p.now
 	}
-	until := s.asked.Add(s.cfg.ColdWait)
-	if lost.After(s.asked) {
-		until = lost.Add(s.cfg.ColdWait)
+	if s.asked.After(since) {
+		since = s.asked
 	}
+	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {
 		p.at(until)
 		return nil

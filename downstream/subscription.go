@@ -63,11 +63,12 @@ type subscription struct {
 	owing    []*cache.Name // names that need a look whatever the logs say
 	again    []string      // members to send although unchanged (B.16)
 	let      []string      // names unsubscribed under a wildcard, to be answered (R079)
-	renewed  cache.Seq     // up to where the client was told how long resources live
+	renewed  positions     // up to where the client was told how long resources live
 	askedAt  time.Time     // when the members were last asked for anew (R125)
 	failures failures
-	synced   bool      // SotW: the client holds a complete set that this stream knows
-	sum      cache.Sum // SotW: what is in that set
+	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
+	synced   bool                   // SotW: the client holds a complete set that this stream knows
+	sum      cache.Sum              // SotW: what is in that set
 
 	heldSince time.Time // Delta: when a mass of removals was held back
 }
@@ -225,6 +226,7 @@ func (s *subscription) drop(texts []string) {
 		}
 	}
 	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
+	maps.DeleteFunc(s.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
 	s.watch.Unsubscribe(s.key, slices.Collect(maps.Keys(gone)))
 }
 
@@ -369,11 +371,17 @@ func (s *subscription) blocked(now time.Time) bool { return s.pending && now.Bef
 
 // behind reports whether there may be something to tell the client.
 func (s *subscription) behind(t *cache.Type) bool {
-	return s.wildcard != nil && t.Members.Last() > min(s.sent, s.removed) ||
+	return s.wildcard != nil && (t.Members.Last() > min(s.sent, s.removed) || len(s.known) > 0) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
-		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 || s.wildcard != nil && len(s.known) > 0 ||
-		s.ttl && t.Renewed() > s.renewed || s.failures.behind(t) ||
-		!s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.behind(s.watch.Head().Type(g.key)) })
+		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 ||
+		s.lives(t) || s.failures.behind(t) || s.globsBehind()
+}
+
+// globsBehind is behind for the globs whose members are in the complete set.
+func (s *subscription) globsBehind() bool {
+	return !s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool {
+		return g.behind(s.watch.Head().Type(g.key))
+	})
 }
 
 // answerable reports whether something is known that the client could be told.
@@ -407,19 +415,13 @@ func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
 	}
 }
 
-// parts yields the subscriptions that are served on their own: a complete SotW set
-// holds what its globs match, all else is answered for each glob.
-func (s *subscription) parts() func(func(*subscription) bool) {
-	return func(yield func(*subscription) bool) {
-		if !yield(s) || !s.delta && s.fullState {
-			return
-		}
-		for _, g := range s.globs {
-			if !yield(g) {
-				return
-			}
-		}
+// apart returns the globs that are served on their own: a complete SotW set holds what
+// they match, all else is answered for each.
+func (s *subscription) apart() []*subscription {
+	if !s.delta && s.fullState {
+		return nil
 	}
+	return s.globs
 }
 
 // passed records which removals the client needs no more.
@@ -430,6 +432,15 @@ func (s *subscription) passed() {
 	for _, g := range s.globs {
 		g.passed()
 	}
+}
+
+// pass records that the client needs no removal up to p.
+func (s *subscription) pass(p cache.Seq) {
+	s.removed = p
+	for _, g := range s.globs {
+		g.removed = p
+	}
+	s.passed()
 }
 
 // unsentAdditions returns whether resources were added or changed that the client

@@ -111,7 +111,7 @@ func (m *Metadata) UnmarshalText(text []byte) error {
 // The words that several rows of the table share.
 const (
 	groupByNone    = "none"
-	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version`, `locality.region`, `locality.zone`, `locality.sub_zone`"
+	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, `locality.zone`, `locality.sub_zone`"
 	allowedTypes   = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
 )
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -43,6 +44,8 @@ type groups struct {
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
+	refusing atomic.Bool // that groups are refused was logged, since one was last removed
+
 	mu     sync.Mutex
 	byKey  map[string]*group
 	shared map[sharedKey]*sharedView
@@ -67,11 +70,13 @@ type sharedKey struct {
 type group struct {
 	key    string
 	view   *cache.View
+	node   *corepb.Node // whom the origin takes it for
 	stop   context.CancelFunc
 	shares []*sharedView
 
 	// Guarded by groups.mu.
 	streams int
+	left    time.Time   // when the last stream did
 	idle    *time.Timer // ends the group once its view has given up everything
 	first   traits      // of the first node
 	warned  bool        // that the nodes differ
@@ -115,16 +120,35 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	<-g.started
-	key, upstream := g.sort(n)
+	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
+	gr, differ, err := g.enter(key, upstream, n)
+	if err != nil {
+		if status.Code(err) == codes.ResourceExhausted && !g.refusing.Swap(true) {
+			g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
+				slog.String("group", key), slog.String("node", n.GetId()))
+		}
+		return downstream.Group{}, err
+	}
+	if len(differ) > 0 {
+		g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
+			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
+			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
+	}
+	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+}
+
+// enter counts a stream of n into its group, which it makes if there is none. The
+// first time that n differs from the group's first node, it says in what.
+func (g *groups) enter(key string, upstream, n *corepb.Node) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return downstream.Group{}, status.Error(codes.Unavailable, "the relay has stopped")
+		return nil, nil, status.Error(codes.Unavailable, "the relay has stopped")
 	}
-	gr := g.byKey[key]
+	gr = g.byKey[key]
 	if gr == nil {
 		if len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {
-			return downstream.Group{}, status.Errorf(codes.ResourceExhausted,
+			return nil, nil, status.Errorf(codes.ResourceExhausted,
 				"node group %q is one too many: at most %d groups are kept (TENDER_MAX_GROUPS); TENDER_NODE_GROUP_BY decides what makes a group",
 				key, g.cfg.MaxGroups)
 		}
@@ -135,8 +159,7 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 		gr.idle.Stop()
 		gr.idle = nil
 	}
-	g.compare(gr, n)
-	return downstream.Group{View: gr.view, Key: key, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+	return gr, gr.compare(n), nil
 }
 
 func (g *groups) add(key string, presented, first *corepb.Node) *group {
@@ -144,7 +167,7 @@ func (g *groups) add(key string, presented, first *corepb.Node) *group {
 	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
-	gr := &group{key: key, view: view, stop: stop, first: traitsOf(first)}
+	gr := &group{key: key, view: view, node: presented, stop: stop, first: traitsOf(first)}
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
 	for i, o := range g.origins {
@@ -197,6 +220,7 @@ func (g *groups) leave(gr *group) {
 	if gr.streams--; gr.streams > 0 {
 		return
 	}
+	gr.left = time.Now()
 	gr.idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -209,6 +233,7 @@ func (g *groups) leave(gr *group) {
 func (g *groups) remove(gr *group) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
+		g.refusing.Store(false)
 	}
 	gr.stop()
 	for _, s := range gr.shares {
@@ -220,28 +245,33 @@ func (g *groups) remove(gr *group) {
 	gr.shares = nil
 }
 
-// evict removes a group without streams and reports whether there was one.
+// evict removes the group that has been without streams for longest, and reports
+// whether there was one.
 func (g *groups) evict() bool {
+	var oldest *group
 	for _, gr := range g.byKey {
-		if gr.streams == 0 {
-			if gr.idle != nil {
-				gr.idle.Stop()
-			}
-			g.remove(gr)
-			return true
+		if gr.streams == 0 && (oldest == nil || gr.left.Before(oldest.left)) {
+			oldest = gr
 		}
 	}
-	return false
+	if oldest == nil {
+		return false
+	}
+	if oldest.idle != nil {
+		oldest.idle.Stop()
+	}
+	g.remove(oldest)
+	return true
 }
 
-// compare warns, once for a group, when its nodes differ in what an origin may
-// look at: the origin sees only the node that the relay presents.
-func (g *groups) compare(gr *group, n *corepb.Node) {
+// compare returns, once for a group, in which fields that an origin may look at a
+// node differs from the group's first: the origin sees only the node that the
+// relay presents.
+func (gr *group) compare(n *corepb.Node) (differ []string) {
 	if gr.warned {
-		return
+		return nil
 	}
 	t := traitsOf(n)
-	var differ []string
 	for _, f := range []struct{ name, a, b string }{
 		{"id", gr.first.idPrefix, t.idPrefix},
 		{"cluster", gr.first.cluster, t.cluster},
@@ -252,13 +282,8 @@ func (g *groups) compare(gr *group, n *corepb.Node) {
 			differ = append(differ, f.name)
 		}
 	}
-	if len(differ) == 0 {
-		return
-	}
-	gr.warned = true
-	g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
-		"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
-		slog.String("group", gr.key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
+	gr.warned = len(differ) > 0
+	return differ
 }
 
 func traitsOf(n *corepb.Node) traits {
@@ -289,12 +314,19 @@ func ownNode(cfg Config, version string) *corepb.Node {
 	return n
 }
 
-// sort returns the key of a node's group, and the node that the origin is shown
-// for it: the fields of the key, and for the rest the relay's own (B.4).
-func (g *groups) sort(n *corepb.Node) (key string, upstream *corepb.Node) {
-	upstream = proto.CloneOf(g.own)
+// Group returns what a relay of this configuration and version makes of a client's
+// node: the key of the node's group, and the node that the origin is shown for
+// it (B.4). Clients share a view if their keys are equal, and then the origin is
+// shown the same.
+func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
+	return sortNode(n, ownNode(c, version), c.NodeGroupBy)
+}
+
+// sortNode returns the key of a node's group, and the relay's own node, which it is
+// given as upstream, with those fields of the client's that are in the key.
+func sortNode(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 	var parts []string
-	for _, field := range g.cfg.NodeGroupBy {
+	for _, field := range groupBy {
 		parts = append(parts, field+"="+copyField(upstream, n, field))
 	}
 	for _, f := range contentFeatures {
@@ -336,8 +368,11 @@ func copyField(to, from *corepb.Node, field string) string {
 	if to.Metadata == nil {
 		to.Metadata = &structpb.Struct{}
 	}
+	// Made anew, so that nothing comes along that is not in the key.
+	value := v.AsInterface()
+	v, _ = structpb.NewValue(value) // all that AsInterface returns is one
 	put(to.Metadata, path, v)
-	return jsonOf(v.AsInterface())
+	return jsonOf(value)
 }
 
 // keyText returns a value as it stands in a key: quoted where one value could be
@@ -353,10 +388,12 @@ func keyText(value string) string {
 // copyMajorVersion copies the major version of the client's software: minor ones
 // would make a group for each release.
 func copyMajorVersion(to, from *corepb.Node) string {
-	if build := proto.CloneOf(from.GetUserAgentBuildVersion()); build.GetVersion() != nil {
-		build.Version.MinorNumber, build.Version.Patch, build.Metadata = 0, 0, nil
+	if v := proto.CloneOf(from.GetUserAgentBuildVersion().GetVersion()); v != nil {
+		v.MinorNumber, v.Patch = 0, 0
+		v.ProtoReflect().SetUnknown(nil) // which is not in the key
+		build := &corepb.BuildVersion{Version: v}
 		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
-		return strconv.FormatUint(uint64(build.GetVersion().GetMajorNumber()), 10)
+		return strconv.FormatUint(uint64(v.GetMajorNumber()), 10)
 	}
 	major, _, _ := strings.Cut(strings.TrimPrefix(from.GetUserAgentVersion(), "v"), ".")
 	to.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: major}

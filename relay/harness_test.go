@@ -23,6 +23,8 @@ type running struct {
 	t      testing.TB
 	dial   []grpc.DialOption
 	target string
+	memory bool
+	rest   func(context.Context) (net.Conn, error) // dials the address of polls
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -40,21 +42,46 @@ func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *run
 // the same address.
 func startSeveral(t testing.TB, first *relaytest.Origin, further map[string][]*relaytest.Origin, inMemory bool, env ...string) *running {
 	t.Helper()
+	all := []*relaytest.Origin{first}
+	named := make(map[string][]string)
+	for name, targets := range further {
+		for _, o := range targets {
+			all, named[name] = append(all, o), append(named[name], o.Target())
+		}
+	}
+	env = append([]string{"TENDER_NODE_ID=tender/test"}, env...)
+	return startAt(t, first.Target(), named, relaytest.DialOptions(all...), inMemory, env)
+}
+
+// below runs another relay, of which this one is the origin, until the test ends.
+func (r *running) below(env ...string) *running {
+	r.t.Helper()
+	return startAt(r.t, r.target, nil, r.dial, r.memory, append([]string{"TENDER_NODE_ID=tender/below"}, env...))
+}
+
+// startAt runs a relay of the origin at target, and of further ones by name; in
+// memory, dial reaches them.
+func startAt(t testing.TB, target string, further map[string][]string, dial []grpc.DialOption, inMemory bool, env []string) *running {
+	t.Helper()
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
-	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
-		opts.Listeners = []net.Listener{l}
-		opts.DialOptions = relaytest.DialOptions(slices.Concat(append(slices.Collect(maps.Values(further)), []*relaytest.Origin{first})...)...)
+		rest := newPipeListener()
+		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, dial
+		r.rest = rest.dial
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
 	var err error
-	if r.Relay, err = relay.New(configure(t, first, further, env), opts); err != nil {
+	if r.Relay, err = relay.New(configure(t, target, further, env), opts); err != nil {
 		t.Fatal(err)
 	}
 	if !inMemory {
 		r.target = r.Addrs()[0].String()
+		r.rest = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", r.RESTAddrs()[0].String())
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -64,27 +91,24 @@ func startSeveral(t testing.TB, first *relaytest.Origin, further map[string][]*r
 }
 
 // configure returns the configuration of a relay of origins.
-func configure(t testing.TB, first *relaytest.Origin, further map[string][]*relaytest.Origin, env []string) relay.Config {
+func configure(t testing.TB, target string, further map[string][]string, env []string) relay.Config {
 	t.Helper()
-	env = append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test"}, env...)
-	names := slices.Sorted(maps.Keys(further))
-	for i, name := range names {
-		names[i] = name + "=" + name + ":1" // a target in its place: no variable holds one in memory
+	env = append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...)
+	var named []string
+	for _, name := range slices.Sorted(maps.Keys(further)) {
+		named = append(named, name+"="+name+":1") // in the place of targets that no variable holds
 	}
-	if len(names) > 0 {
-		env = append(env, "TENDER_ORIGINS="+strings.Join(names, ";"))
+	if len(named) > 0 {
+		env = append(env, "TENDER_ORIGINS="+strings.Join(named, ";"))
 	}
 	cfg, err := relay.LoadConfig(env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Origin = []string{first.Target()}
+	cfg.Origin, cfg.RESTListen = []string{target}, []string{"127.0.0.1:0"}
 	for i, o := range cfg.Origins {
 		if targets := further[o.Name]; targets != nil {
-			cfg.Origins[i].Targets = nil
-			for _, target := range targets {
-				cfg.Origins[i].Targets = append(cfg.Origins[i].Targets, target.Target())
-			}
+			cfg.Origins[i].Targets = targets
 		}
 	}
 	return cfg

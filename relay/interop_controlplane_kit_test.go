@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -14,6 +15,8 @@ import (
 	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -24,6 +27,12 @@ const (
 	linearCaches = "linear"
 	snapshots    = "snapshot"
 	adsSnapshots = "snapshot, ADS mode"
+
+	// Without Delta. There is none for ADS mode: in SotW that answers no request that
+	// does not name every resource there is.
+	linearSotW    = linearCaches + sotwOnly
+	snapshotsSotW = snapshots + sotwOnly
+	sotwOnly      = ", SotW only"
 )
 
 // A controlPlane is go-control-plane's own server as an origin. It starts with
@@ -34,7 +43,11 @@ type controlPlane struct {
 	addr   string
 	memory *interopMemory // nil: sockets
 
-	requests chan *discoverypb.DeltaDiscoveryRequest // as they arrive
+	// register adds services when it restarts, if set.
+	register func(grpc.ServiceRegistrar)
+
+	// Requests as they arrive; of SotW what they have in common with those of Delta.
+	requests chan *discoverypb.DeltaDiscoveryRequest
 
 	// Owned by the test.
 	world  map[string]map[string]proto.Message // by type and name: what it should serve
@@ -101,7 +114,7 @@ func (o *controlPlane) Restart() {
 	o.told = make(map[string]map[string]proto.Message)
 	o.linear, o.snapshot = make(map[string]*cachev3.LinearCache), nil
 	var caches cachev3.Cache
-	if o.kind == linearCaches {
+	if strings.HasPrefix(o.kind, linearCaches) {
 		mux := &cachev3.MuxCache{
 			Classify:      func(r *cachev3.Request) string { return r.GetTypeUrl() },
 			ClassifyDelta: func(r *cachev3.DeltaRequest) string { return r.GetTypeUrl() },
@@ -127,15 +140,26 @@ func (o *controlPlane) serve(caches cachev3.Cache) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
 	o.server = grpc.NewServer()
-	discoverypb.RegisterAggregatedDiscoveryServiceServer(o.server, serverv3.NewServer(ctx, caches, serverv3.CallbackFuncs{
-		StreamDeltaRequestFunc: func(_ int64, r *discoverypb.DeltaDiscoveryRequest) error {
-			select {
-			case o.requests <- proto.CloneOf(r):
-			default: // nobody waits
-			}
-			return nil
+	heard := func(r *discoverypb.DeltaDiscoveryRequest) error {
+		select {
+		case o.requests <- r:
+		default: // nobody waits
+		}
+		return nil
+	}
+	var server discoverypb.AggregatedDiscoveryServiceServer = serverv3.NewServer(ctx, caches, serverv3.CallbackFuncs{
+		StreamDeltaRequestFunc: func(_ int64, r *discoverypb.DeltaDiscoveryRequest) error { return heard(proto.CloneOf(r)) },
+		StreamRequestFunc: func(_ int64, r *discoverypb.DiscoveryRequest) error {
+			return heard(&discoverypb.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetResponseNonce()})
 		},
-	}))
+	})
+	if strings.HasSuffix(o.kind, sotwOnly) {
+		server = withoutDelta{server}
+	}
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(o.server, server)
+	if o.register != nil {
+		o.register(o.server)
+	}
 	var l net.Listener
 	if o.memory != nil {
 		l = o.memory.listen()
@@ -145,9 +169,18 @@ func (o *controlPlane) serve(caches cachev3.Cache) {
 			o.t.Fatalf("listen: %v", err)
 		}
 	}
-	server, served := o.server, make(chan error, 1)
+	running, served := o.server, make(chan error, 1)
 	o.served = served
-	go func() { served <- server.Serve(l) }() // awaited by Stop
+	go func() { served <- running.Serve(l) }() // awaited by Stop
+}
+
+// withoutDelta is a server that does not implement Delta.
+type withoutDelta struct {
+	discoverypb.AggregatedDiscoveryServiceServer
+}
+
+func (withoutDelta) DeltaAggregatedResources(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return status.Error(codes.Unimplemented, "not implemented")
 }
 
 // Put sets resources and tells them.

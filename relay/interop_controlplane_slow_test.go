@@ -140,6 +140,57 @@ func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
 	})
 }
 
+// TestInterop_GoControlPlaneSotWReturns: what a control plane that speaks SotW does
+// not list when it returns is gone at once, and held back if it is a mass.
+func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
+	for _, kind := range []string{linearSotW, snapshotsSotW} {
+		for _, tt := range []struct {
+			lost     int
+			min, max time.Duration
+		}{
+			{2, 0, 5 * time.Second},
+			{30, 10 * time.Minute, 11 * time.Minute},
+		} {
+			t.Run(fmt.Sprintf("%s, %d", kind, tt.lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					memory := newInteropMemory()
+					o := newControlPlane(t, kind, memory, planeWorld()...)
+					gone := make(map[string][]string)
+					for i := range tt.lost {
+						name := fmt.Sprintf("lost%d", i)
+						o.edit([]proto.Message{relaytest.Cluster(name)}, nil)
+						gone[relaytest.ClusterType] = append(gone[relaytest.ClusterType], name)
+					}
+					o.push()
+					before := slices.Sorted(maps.Keys(o.world[relaytest.ClusterType]))
+					r, _ := interopStart(t, o.Target(), "", memory)
+					var clients []*relaytest.Client
+					for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+						c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+						c.Subscribe(relaytest.ClusterType)
+						follow(c, o, relaytest.ClusterType)
+						clients = append(clients, c)
+					}
+					o.Stop()
+					o.edit(nil, gone)
+					o.Restart()
+					time.Sleep(tt.min)
+					synctest.Wait()
+					for _, c := range clients {
+						if tt.min > 0 && !c.State().Has(relaytest.ClusterType, before...) {
+							t.Errorf("%v has %v after %v, want all that it had", c, c.State().Names(relaytest.ClusterType), tt.min)
+						}
+					}
+					time.Sleep(tt.max - tt.min)
+					for _, c := range clients {
+						follow(c, o, relaytest.ClusterType)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestInterop_GoControlPlaneMassDeletion: with explicit removals a mass of
 // them is obeyed; inferred ones are held back for the time that the
 // configuration says.

@@ -128,6 +128,22 @@ func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
 	}
 }
 
+// TestInterop_GoControlPlaneSotW does the same with both where they do not
+// implement Delta.
+func TestInterop_GoControlPlaneSotW(t *testing.T) {
+	interopLeaks(t)
+	for _, kind := range []string{linearSotW, snapshotsSotW} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			planeScenario(t, kind)
+		})
+	}
+	t.Run(snapshotsSotW+", late", func(t *testing.T) {
+		t.Parallel()
+		planeLate(t, snapshotsSotW)
+	})
+}
+
 func planeScenario(t *testing.T, kind string) {
 	o := newControlPlane(t, kind, nil, planeWorld()...)
 	r, _ := interopStart(t, o.Target(), "", nil)

@@ -100,37 +100,42 @@ func grpcWorld(backend string) []proto.Message {
 
 // TestInterop_GRPCClient has gRPC-Go's own xDS client find its backends through
 // the relay, beside Envoys, in groups of their own and in one for all; and
-// follow changes through the deaths of the origin and of the relay.
+// follow changes through the deaths of the origin and of the relay; also where the
+// relay is the client of another (B.41).
 func TestInterop_GRPCClient(t *testing.T) {
 	interopLeaks(t)
 	for _, tt := range []struct {
 		name, groupBy string
+		relays        int
 		origin        func(t *testing.T, msgs ...proto.Message) interopOrigin
 	}{
-		{"scripted origin, groups apart", "user_agent_name", func(t *testing.T, msgs ...proto.Message) interopOrigin {
+		{"scripted origin, groups apart", "user_agent_name", 1, func(t *testing.T, msgs ...proto.Message) interopOrigin {
 			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 			o.Put(msgs...)
 			return o
 		}},
-		{"go-control-plane, one group", "none", func(t *testing.T, msgs ...proto.Message) interopOrigin {
+		{"go-control-plane, one group", "none", 1, func(t *testing.T, msgs ...proto.Message) interopOrigin {
 			return newControlPlane(t, linearCaches, nil, msgs...)
 		}},
-		{"snapshots, one group", "none", func(t *testing.T, msgs ...proto.Message) interopOrigin {
+		{"snapshots, one group", "none", 1, func(t *testing.T, msgs ...proto.Message) interopOrigin {
 			return newControlPlane(t, adsSnapshots, nil, msgs...)
+		}},
+		{"chain, groups apart", "user_agent_name", 2, func(t *testing.T, msgs ...proto.Message) interopOrigin {
+			return newControlPlane(t, linearCaches, nil, msgs...)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			grpcScenario(t, func(msgs ...proto.Message) interopOrigin { return tt.origin(t, msgs...) }, "TENDER_NODE_GROUP_BY="+tt.groupBy)
+			grpcScenario(t, func(msgs ...proto.Message) interopOrigin { return tt.origin(t, msgs...) }, tt.relays, "TENDER_NODE_GROUP_BY="+tt.groupBy)
 		})
 	}
 }
 
-func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, env string) {
+func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, relays int, env string) {
 	one, two := interopBackend(t), interopBackend(t)
 	o := newOrigin(grpcWorld(one)...)
 	address := interopAddress(t)
-	r, log := interopStart(t, o.Target(), address, nil, env)
+	r, log := interopChain(t, o.Target(), address, relays, env)
 	envoy := r.client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
 	envoy.Subscribe(relaytest.ClusterType)
 	envoy.Subscribe(relaytest.EndpointType, "service-endpoints")
@@ -172,7 +177,7 @@ func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, 
 		}
 	}
 	o.Put(relaytest.Endpoints("service-endpoints", two))
-	r, _ = interopStart(t, o.Target(), address, nil, env)
+	r, _ = interopChain(t, o.Target(), address, relays, env)
 	first.reaches(two)
 	second.reaches(two)
 	envoy.Reconnect(r.conn())

@@ -69,6 +69,19 @@ func interopStart(t testing.TB, target, listen string, memory *interopMemory, en
 	return r, log
 }
 
+// interopChain runs relays in a row until the test ends: the first one of the origin
+// at target, the last one on the address listen. It returns the last one, and the log
+// of the first.
+func interopChain(t testing.TB, target, listen string, relays int, env ...string) (*running, *interopLog) {
+	t.Helper()
+	if relays == 1 {
+		return interopStart(t, target, listen, nil, env...)
+	}
+	above, log := interopChain(t, target, "", relays-1, env...)
+	r, _ := interopStart(t, above.target, listen, nil, env...)
+	return r, log
+}
+
 // interopLeaks fails the test if it leaves goroutines behind. To be called first,
 // so that it looks last.
 func interopLeaks(t *testing.T) {

@@ -68,6 +68,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, log
 	}
 	session, err := upstream.New(upstream.Config{
 		Targets:          targets,
+		Protocol:         protocols[cfg.OriginProtocol],
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
@@ -84,6 +85,13 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, log
 		return nil, fmt.Errorf("%s: %w", variable, err)
 	}
 	return sessionOrigin{session}, nil
+}
+
+// protocols are the values of [Config.OriginProtocol].
+var protocols = map[string]upstream.Protocol{
+	ProtocolAuto:  upstream.ProtocolAuto,
+	ProtocolDelta: upstream.ProtocolDelta,
+	ProtocolSotW:  upstream.ProtocolSotW,
 }
 
 // sessionOrigin is a control plane.

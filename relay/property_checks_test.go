@@ -62,7 +62,7 @@ func (sc *scene) check() {
 func (sc *scene) converged(a *actor) {
 	origin, got := sc.contents[a.group].Resources(), a.State()
 	for _, typeURL := range sceneTypes {
-		full := a.variant == relaytest.Delta || fullState(typeURL)
+		full := a.variant == relaytest.Delta && !sc.partial || fullState(typeURL)
 		for n, want := range origin[typeURL] {
 			wanted := a.wants[typeURL][n] || a.wants[typeURL]["*"]
 			if have, ok := got[typeURL][n]; wanted && (!ok || have.Digest != want.Digest) {

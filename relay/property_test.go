@@ -19,7 +19,8 @@ import (
 
 // TestD4_Invariants runs random interleavings of changes at the origin, of
 // subscriptions, refusals, reconnects and stalls of clients, and of deaths of the
-// origin, against a model, and holds the relay to what must be true of each:
+// origin, against a model, and holds the relay, or two in a row (B.41), to what must
+// be true of each:
 //
 //  1. convergence: each client ends with the origin's set, restricted to its group
 //     and its subscription, in both variants;
@@ -38,10 +39,13 @@ import (
 func TestD4_Invariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
+			relays: rapid.IntRange(1, 2).Draw(rt, "relays"),
 			behaviour: relaytest.Behaviour{
 				SilentOnMissing: rapid.Bool().Draw(rt, "silent on missing"),
 				IgnoreIRV:       rapid.Bool().Draw(rt, "ignore versions"),
 				EmptyVersions:   rapid.Bool().Draw(rt, "empty versions"),
+				SotW:            rapid.Bool().Draw(rt, "SotW"),
+				Wrap:            true, // in SotW, for acmeType
 			},
 			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
 		}
@@ -58,6 +62,7 @@ func TestD4_Invariants(t *testing.T) {
 }
 
 type script struct {
+	relays    int // in a row
 	behaviour relaytest.Behaviour
 	steps     []step
 }
@@ -105,6 +110,7 @@ type scene struct {
 	relay    *running
 	clients  []*actor
 	silent   bool                        // the origin may never say that a name is gone
+	partial  bool                        // it never says so of types that are not of full state
 	existed  [2]map[string]bool          // type URL and name, by group
 	removed  [2]map[string]bool          // likewise
 	routed   map[relaytest.Digest]string // routes to the cluster that they name
@@ -158,7 +164,8 @@ func (sc *scene) run(s script) {
 			panic(r)
 		}
 	}()
-	sc.silent = s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.silent = !s.behaviour.SotW && s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.partial = s.behaviour.SotW
 	sc.origin = relaytest.NewOrigin(sc, relaytest.OriginOptions{Memory: true, Behaviour: s.behaviour})
 	sc.contents[0] = sc.origin.Content
 	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
@@ -166,6 +173,9 @@ func (sc *scene) run(s script) {
 	sc.routed, sc.owner = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}
 	// These clients do not come back by themselves, as real ones would.
 	sc.relay = start(sc, sc.origin, true, "TENDER_COLD_WAIT=10m")
+	for range s.relays - 1 {
+		sc.relay = sc.relay.below("TENDER_COLD_WAIT=10m")
+	}
 	for group := range sc.contents {
 		sc.put(group, acmeType, "always")
 	}

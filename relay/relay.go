@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,20 +38,23 @@ type Options struct {
 	// DialOptions are added to those that connect to the origin.
 	DialOptions []grpc.DialOption
 
-	// Listeners are served instead of the addresses of the configuration.
-	Listeners []net.Listener
+	// Listeners and RESTListeners are served instead of the addresses of the
+	// configuration.
+	Listeners, RESTListeners []net.Listener
 }
 
 // A Relay serves one origin, or several, to many clients.
 type Relay struct {
-	cfg       Config
-	log       *slog.Logger
-	origins   origins
-	groups    *groups
-	server    *downstream.Server
-	grpc      *grpc.Server
-	health    *health.Server
-	listeners []net.Listener
+	cfg           Config
+	log           *slog.Logger
+	origins       origins
+	groups        *groups
+	server        *downstream.Server
+	grpc          *grpc.Server
+	rest          *http.Server
+	health        *health.Server
+	listeners     []net.Listener
+	restListeners []net.Listener
 }
 
 // New returns a relay that listens already and serves once it runs. Errors: no
@@ -58,7 +63,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
 	}
-	r := &Relay{cfg: cfg, log: opts.Logger, listeners: opts.Listeners}
+	r := &Relay{cfg: cfg, log: opts.Logger, listeners: opts.Listeners, restListeners: opts.RESTListeners}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -73,7 +78,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	return r, nil
 }
 
-// serve makes the gRPC server and opens its addresses.
+// serve makes the servers and opens their addresses.
 func (r *Relay) serve() (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
@@ -90,7 +95,10 @@ func (r *Relay) serve() (err error) {
 		FullStateTypes:      r.cfg.FullStateTypes,
 		WildcardTypes:       r.cfg.WildcardTypes,
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
+		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
+		Loads:               loadsOf(r.cfg, r.origins, r.log),
+		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Logger:              r.log,
 	})
 	if err != nil {
@@ -102,18 +110,22 @@ func (r *Relay) serve() (err error) {
 	healthpb.RegisterHealthServer(r.grpc, r.health)
 	reflection.Register(r.grpc)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	if len(r.listeners) > 0 {
-		return nil
-	}
-	for _, address := range r.cfg.Listen {
-		l, err := listen(address)
-		if err != nil {
-			for _, open := range r.listeners {
-				err = errors.Join(err, open.Close())
-			}
+	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
+	return r.listen()
+}
+
+// listen opens the addresses of the configuration, all or none, where no listeners
+// were given.
+func (r *Relay) listen() (err error) {
+	if len(r.listeners) == 0 {
+		if r.listeners, err = listenAll(r.cfg.Listen); err != nil {
 			return err
 		}
-		r.listeners = append(r.listeners, l)
+	}
+	if len(r.restListeners) == 0 {
+		if r.restListeners, err = listenAll(r.cfg.RESTListen); err != nil {
+			return errors.Join(fmt.Errorf("TENDER_REST_LISTEN: %w", err), closeAll(r.listeners))
+		}
 	}
 	return nil
 }
@@ -146,6 +158,25 @@ func identifier(nodeID string) string {
 	return nodeID + "#" + hex.EncodeToString(b[:])
 }
 
+// listenAll opens all addresses, or none.
+func listenAll(addresses []string) (listeners []net.Listener, err error) {
+	for _, address := range addresses {
+		l, err := listen(address)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(listeners))
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+func closeAll(listeners []net.Listener) (err error) {
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
 // listen opens a TCP address, or unix:/path.
 func listen(address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix:")
@@ -167,16 +198,18 @@ func listen(address string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// Addrs returns the addresses that the relay listens on.
-func (r *Relay) Addrs() []net.Addr {
-	addrs := make([]net.Addr, len(r.listeners))
-	for i, l := range r.listeners {
+// Addrs returns the addresses that the relay listens on for streams.
+func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners) }
+
+func addrs(listeners []net.Listener) []net.Addr {
+	addrs := make([]net.Addr, len(listeners))
+	for i, l := range listeners {
 		addrs[i] = l.Addr()
 	}
 	return addrs
 }
 
-// Streams returns the number of clients' streams.
+// Streams returns the number of clients' streams, held polls included.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
 // Run serves until ctx ends, then lets the clients go: those that were served
@@ -191,6 +224,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
 		serving.Go(func() error { return r.grpc.Serve(l) }) // until the server stops
+	}
+	for _, l := range r.restListeners {
+		serving.Go(func() error { return r.serveREST(l) })
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	<-failed.Done()
@@ -227,15 +263,13 @@ const lastCalls = time.Second
 // clients would open the next stream on the same one, then the streams end.
 func (r *Relay) drain() {
 	r.health.Shutdown()
-	hard := time.AfterFunc(r.cfg.Drain, r.grpc.Stop)
+	hard := time.AfterFunc(r.cfg.Drain, r.stop)
 	defer hard.Stop()
-	stopped := make(chan struct{})
-	go func() { // awaited below
-		defer close(stopped)
-		r.grpc.GracefulStop()
-	}()
+	var stopped sync.WaitGroup
+	stopped.Go(r.grpc.GracefulStop)
+	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends what it waits for
 	r.server.Drain()
-	soft := time.AfterFunc(lastCalls, r.grpc.Stop)
+	soft := time.AfterFunc(lastCalls, r.stop)
 	defer soft.Stop()
-	<-stopped
+	stopped.Wait()
 }

@@ -95,6 +95,10 @@ func TestB17_TypesByOption(t *testing.T) {
 				}
 				o.Put(sendThing(typeURL, "b", form[0]+v.String()))
 				sendNext(t, c, typeURL, want...)
+				// Names and wildcard come on two streams, without an order between them.
+				o.WaitFor(t.Context(), "an answer to all", func(s *relaytest.OriginState) bool {
+					return !slices.ContainsFunc(s.Open(), func(st *relaytest.StreamState) bool { return st.Type(typeURL).Unanswered() > 0 })
+				})
 				o.Remove(typeURL, "b")
 				if v == relaytest.SotW {
 					sendNext(t, c, typeURL, "a")

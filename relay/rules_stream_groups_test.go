@@ -106,6 +106,24 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 		{"kinds of metadata", "metadata.deep.tier", func(n *corepb.Node) {
 			n.Metadata.Fields["deep"].GetStructValue().Fields["tier"] = structpb.NewStringValue("1")
 		}, 2},
+		{"beside a list", "metadata.list", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, 1},
+		{"an item of a list", "metadata.list", func(n *corepb.Node) {
+			n.Metadata.Fields["list"].GetListValue().Values[0] = structpb.NewStringValue("b")
+		}, 2},
+		{"a list of one, and what is in it", "metadata.list", func(n *corepb.Node) { n.Metadata.Fields["list"] = structpb.NewStringValue("a") }, 2},
+		{"an object", "metadata.deep", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["other"] = structpb.NewStringValue("y")
+		}, 2},
+		{"a path through a list", "metadata.list.0", func(n *corepb.Node) { delete(n.Metadata.Fields, "list") }, 1},
+		{"a path through a text", "metadata.env.x", func(n *corepb.Node) { delete(n.Metadata.Fields, "env") }, 1},
+		{"null, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewNullValue() }, 2},
+		{"null, and its name", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("null") }, 2},
+		{"an empty text, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewStringValue("") }, 2},
+		{"no locality", "locality.region", func(n *corepb.Node) { n.Locality = nil }, 2},
+		{"version as text", "user_agent_version", func(n *corepb.Node) {
+			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "1.36.0"}
+		}, 2},
+		{"no version", "user_agent_version", func(n *corepb.Node) { n.UserAgentVersionType = nil }, 2},
 		{"a feature that changes content", "user_agent_name", overprovisioning, 2},
 		{"a feature that changes content, by none", "none", overprovisioning, 2},
 		{"another feature", "user_agent_name", func(n *corepb.Node) { n.ClientFeatures = []string{"x"} }, 1},
@@ -182,6 +200,15 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 			v := n.GetUserAgentBuildVersion().GetVersion()
 			return v.GetMajorNumber() == 1 && v.GetMinorNumber() == 0
 		}},
+		{"user_agent_version", func(n *corepb.Node) {
+			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "v2.7.1"}
+		}, func(n *corepb.Node) bool { return n.GetUserAgentVersion() == "2" }},
+		{"locality.region", nil, func(n *corepb.Node) bool {
+			return n.GetLocality().GetRegion() == "r1" && n.GetLocality().GetZone() == "zo"
+		}},
+		{"locality.sub_zone", nil, func(n *corepb.Node) bool {
+			return n.GetLocality().GetSubZone() == "s1" && n.GetLocality().GetZone() == "zo"
+		}},
 		{"locality.zone", nil, func(n *corepb.Node) bool {
 			return n.GetLocality().GetZone() == "z1" && n.GetLocality().GetRegion() == "ro"
 		}},
@@ -192,6 +219,28 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 		{"metadata.deep.tier", nil, func(n *corepb.Node) bool {
 			deep, _ := streamMetadata(n)["deep"].(map[string]any)
 			return deep["tier"] == 1.0 && deep["own"] == true && deep["other"] == nil
+		}},
+		{"metadata.deep", nil, func(n *corepb.Node) bool {
+			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			return deep["tier"] == 1.0 && deep["other"] == "x" && deep["own"] == nil
+		}},
+		{"metadata.list", nil, func(n *corepb.Node) bool {
+			list, _ := streamMetadata(n)["list"].([]any)
+			return len(list) == 1 && list[0] == "a"
+		}},
+		{"metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, func(n *corepb.Node) bool {
+			env, has := streamMetadata(n)["env"]
+			return has && env == nil
+		}},
+		{"metadata.deep.tier,metadata.deep", nil, func(n *corepb.Node) bool {
+			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			return deep["tier"] == 1.0 && deep["other"] == "x"
+		}},
+		{"metadata.mine.part", func(n *corepb.Node) {
+			n.Metadata.Fields["mine"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"part": structpb.NewBoolValue(true)}})
+		}, func(n *corepb.Node) bool { // where the relay has no object
+			mine, _ := streamMetadata(n)["mine"].(map[string]any)
+			return mine["part"] == true
 		}},
 		// A field of the key that the client does not have is not the relay's own
 		// either.
@@ -251,12 +300,24 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 	one := streamNode(nil)
 	for _, tc := range []struct{ by, name string }{
 		{"user_agent_name", "default"}, {"locality.region", "region"}, {"user_agent_version", "version"}, {"metadata.env", "metadata"},
+		{"metadata.deep", "object"},
 	} {
 		two := streamNode(func(n *corepb.Node) {
 			n.Id, n.Cluster, n.Locality.Zone = "id-2", "c2", "z2"
 			n.Metadata.Fields["x"] = structpb.NewStringValue("y")
 			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "1.2.3"}
 		})
+		// Nor on what is in its node beside the key, where no field has a name for it.
+		three := proto.CloneOf(one)
+		version := three.GetUserAgentBuildVersion()
+		for _, m := range []proto.Message{
+			three, version, version.Version, three.Locality, three.Metadata, three.Metadata.Fields["env"], three.Metadata.Fields["deep"].GetStructValue(),
+		} {
+			m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 4242, protowire.VarintType), 1))
+		}
+		if a, b := seen(t, tc.by, one, three), seen(t, tc.by, three, one); len(a) != 1 || len(b) != 1 || !proto.Equal(a[0], b[0]) {
+			t.Errorf("by %s: the origin sees %v or %v of unknown fields, as who comes first", tc.by, a, b)
+		}
 		a, b := seen(t, tc.by, one, two), seen(t, tc.by, two, one)
 		if len(a) != len(b) || !slices.EqualFunc(a, b, func(x, y *corepb.Node) bool { return proto.Equal(x, y) }) {
 			t.Errorf("by %s: the origin sees %v or %v, as who comes first", tc.by, a, b)
@@ -325,6 +386,145 @@ func TestB4_GroupsAreLimited(t *testing.T) {
 		o.Put(relaytest.Cluster("a", "changed"))
 		streamTake(t, two, streamCDS, "a") // never evicted under a client
 		o.WaitFor(t.Context(), "the end of the first group's stream", func(s *relaytest.OriginState) bool { return len(s.Open()) == 2 })
+	})
+}
+
+// Of several groups without streams, the one that was left first makes room.
+func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) {
+	for _, first := range []int{0, 1, 2} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			o.Put(relaytest.Cluster("a"))
+			r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=3")
+			ask := func(cluster string) *relaytest.Client {
+				c := r.client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
+				c.Subscribe(streamCDS, "*")
+				streamTake(t, c, streamCDS, "a")
+				return c
+			}
+			names := []string{"c0", "c1", "c2"}
+			var clients []*relaytest.Client
+			for _, name := range names {
+				clients = append(clients, ask(name))
+			}
+			for i := range clients {
+				clients[(first+i)%len(clients)].Close()
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+			ask("new")
+			gone := names[first]
+			synctest.Wait()
+			open := o.State().Open()
+			if len(open) != 3 || slices.ContainsFunc(open, func(s *relaytest.StreamState) bool { return s.Node.GetCluster() == gone }) {
+				t.Errorf("%s was left first, and is among %d groups still", gone, len(open))
+			}
+		})
+	}
+}
+
+// It is said once that groups are refused, and again when that has been over.
+func TestB4_RefusedGroupsAreSaidOnce(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		log := &streamLog{TB: t}
+		r := start(log, o, true, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=1")
+		ask := func(cluster string) *relaytest.Client {
+			c := r.client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
+			c.Subscribe(streamCDS, "*")
+			return c
+		}
+		said := func(want int) {
+			t.Helper()
+			if got := log.count("clients of further ones are refused"); got != want {
+				t.Errorf("said %d times, want %d", got, want)
+			}
+		}
+		one := ask("one")
+		streamTake(t, one, streamCDS, "a")
+		said(0)
+		streamEnd(t, ask("two"), codes.ResourceExhausted)
+		streamEnd(t, ask("three"), codes.ResourceExhausted)
+		said(1)
+		one.Close()
+		synctest.Wait()
+		streamTake(t, ask("two"), streamCDS, "a")
+		streamEnd(t, ask("three"), codes.ResourceExhausted)
+		said(2)
+	})
+}
+
+// By default an Envoy and a gRPC client of one cluster never share a group, and the
+// features that change content tell groups apart in whatever order they come.
+func TestR143_FeaturesMakeGroups(t *testing.T) {
+	const (
+		anyStruct = "envoy.config.require-any-fields-contain-struct"
+		noOver    = "envoy.lb.does_not_support_overprovisioning"
+	)
+	node := func(n *corepb.Node, features ...string) *corepb.Node {
+		n.Cluster, n.ClientFeatures = "shop", features
+		return n
+	}
+	envoy := func(features ...string) *corepb.Node { return node(relaytest.EnvoyNode("e"), features...) }
+	grpc := node(relaytest.GRPCNode("g"), relaytest.GRPCNode("g").GetClientFeatures()...)
+	for _, tc := range []struct {
+		name   string
+		a, b   *corepb.Node
+		groups int
+	}{
+		{"gRPC and Envoy", envoy(), grpc, 2},
+		{"gRPC and gRPC", grpc, proto.CloneOf(grpc), 1},
+		{"Envoy with the features of gRPC", envoy(noOver, "xds.config.resource-in-sotw"), grpc, 2},
+		{"both orders", envoy(anyStruct, "x", noOver), envoy(noOver, anyStruct), 1},
+		{"twice is once", envoy(noOver, noOver), envoy(noOver), 1},
+		{"one and the other", envoy(anyStruct), envoy(noOver), 2},
+		{"one and both", envoy(anyStruct), envoy(anyStruct, noOver), 2},
+		{"one and none", envoy(anyStruct), envoy(), 2},
+		{"features that only Tender looks at", envoy("xds.config.resource-in-sotw"), envoy("envoy.lrs.supports_send_all_clusters"), 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				o.Put(relaytest.Cluster("a"))
+				r := start(t, o, true)
+				for _, n := range []*corepb.Node{tc.a, tc.b} {
+					c := r.client(relaytest.ClientOptions{Variant: v, Node: n})
+					c.Subscribe(streamCDS, "*")
+					c.Ack(c.Recv(t.Context()))
+				}
+				if n := len(o.State().Streams); n != tc.groups {
+					t.Errorf("%d groups, want %d", n, tc.groups)
+				}
+			})
+		})
+	}
+}
+
+// The origin is told the relay's own features and those of the group, never what
+// all clients can take together.
+func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
+	own := []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
+	clients := [][]string{
+		nil,
+		{"envoy.lb.does_not_support_overprovisioning", "a.b"},
+		{"a.b", "xds.config.resource-in-sotw", "envoy.lrs.supports_send_all_clusters"},
+		{"envoy.lb.does_not_support_overprovisioning", "envoy.config.require-any-fields-contain-struct"},
+	}
+	want := [][]string{own, append(slices.Clone(own), clients[1][0]), append(slices.Clone(own), clients[3][1], clients[3][0])}
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		r := start(t, o, true, "TENDER_NODE_GROUP_BY=none")
+		for _, features := range clients {
+			n := relaytest.EnvoyNode("n")
+			n.ClientFeatures = features
+			c := r.client(relaytest.ClientOptions{Node: n})
+			c.Subscribe(streamCDS, "*")
+			c.Recv(t.Context())
+		}
+		var got [][]string
+		for _, s := range o.State().Streams {
+			got = append(got, s.Node.GetClientFeatures())
+		}
+		if !slices.EqualFunc(got, want, func(a, b []string) bool { return slices.Equal(a, b) }) {
+			t.Errorf("the origin is told %q, want %q", got, want)
+		}
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	xdscorepb "github.com/cncf/xds/go/xds/core/v3"
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -271,37 +273,71 @@ func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
 // A later Node that belongs to another group ends the stream, and the client gets
 // the new group's set when it returns; one of the same group changes nothing.
 func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "b" }).Put(relaytest.Cluster("for-b"))
-		o.Put(relaytest.Cluster("for-a"))
-		node := relaytest.EnvoyNode("n")
-		node.Cluster = "a"
-		r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster")
-		c := r.client(relaytest.ClientOptions{Variant: v, Node: node})
-		c.Subscribe(streamCDS, "*")
-		first := streamTake(t, c, streamCDS, "for-a")
+	const noOver = "envoy.lb.does_not_support_overprovisioning"
+	for _, tc := range []struct {
+		name   string
+		change func(*corepb.Node)
+		ends   bool
+	}{
+		{"extensions", func(n *corepb.Node) { n.Extensions = []*corepb.Extension{{Name: "more"}} }, false},
+		{"id", func(n *corepb.Node) { n.Id = "renamed" }, false},
+		{"dynamic parameters", func(n *corepb.Node) {
+			n.DynamicParameters = map[string]*xdscorepb.ContextParams{streamCDS: {Params: map[string]string{"shard": "1"}}}
+		}, false},
+		{"a feature", func(n *corepb.Node) { n.ClientFeatures = []string{"a.b"} }, false},
+		{"metadata beside the key", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["other"] = structpb.NewStringValue("y")
+		}, false},
+		{"a feature that changes content", func(n *corepb.Node) {
+			n.ClientFeatures = []string{noOver}
+		}, true},
+		{"metadata of the key", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["tier"] = structpb.NewNumberValue(2)
+		}, true},
+		{"metadata taken away", func(n *corepb.Node) { n.Metadata = nil }, true},
+		{"cluster", func(n *corepb.Node) { n.Cluster = "b" }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				before := streamNode(nil)
+				after := streamNode(tc.change)
+				r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster,metadata.deep.tier")
+				o.For(func(n *corepb.Node) bool {
+					deep, _ := streamMetadata(n)["deep"].(map[string]any)
+					return n.GetCluster() != "edge" || deep["tier"] != 1.0 || slices.Contains(n.GetClientFeatures(), noOver)
+				}).Put(relaytest.Cluster("second"))
+				o.Put(relaytest.Cluster("first"))
+				c := r.client(relaytest.ClientOptions{Variant: v, Node: before})
+				c.Subscribe(streamCDS, "*")
+				first := streamTake(t, c, streamCDS, "first")
 
-		again := func(change func(*corepb.Node)) {
-			n := proto.CloneOf(node)
-			change(n)
-			switch req := streamRequest(v, streamCDS, first.Nonce, "*").(type) {
-			case *discoverypb.DiscoveryRequest:
-				req.Node, req.VersionInfo = n, first.Version
-				c.Send(req)
-			case *discoverypb.DeltaDiscoveryRequest:
-				req.Node, req.ResourceNamesSubscribe = n, nil
-				c.Send(req)
-			}
-		}
-		again(func(n *corepb.Node) { n.Extensions = []*corepb.Extension{{Name: "more"}} })
-		again(func(n *corepb.Node) { n.Id = "renamed" })
-		streamQuiet(t, c, time.Minute)
-		again(func(n *corepb.Node) { n.Cluster = "b" })
-		streamEnd(t, c, codes.Unavailable)
+				for range 2 {
+					streamSay(c, v, first, after)
+				}
+				if !tc.ends {
+					streamQuiet(t, c, time.Minute)
+					o.Put(relaytest.Cluster("first", "changed"))
+					streamTake(t, c, streamCDS, "first")
+					return
+				}
+				streamEnd(t, c, codes.Unavailable)
+				proto.Reset(before)
+				proto.Merge(before, after)
+				c.Reconnect(r.conn())
+				streamHas(t, c.Recv(t.Context()), streamCDS, "second")
+			})
+		})
+	}
+}
 
-		node.Cluster = "b"
-		c.Reconnect(r.conn())
-		got := c.Recv(t.Context())
-		streamHas(t, got, streamCDS, "for-b")
-	})
+// streamSay sends a request that changes nothing, with a node.
+func streamSay(c *relaytest.Client, v relaytest.Variant, last *relaytest.Response, n *corepb.Node) {
+	switch req := streamRequest(v, streamCDS, last.Nonce, "*").(type) {
+	case *discoverypb.DiscoveryRequest:
+		req.Node, req.VersionInfo = n, last.Version
+		c.Send(req)
+	case *discoverypb.DeltaDiscoveryRequest:
+		req.Node, req.ResourceNamesSubscribe = n, nil
+		c.Send(req)
+	}
 }

@@ -18,6 +18,8 @@ type collection struct {
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
 	doubt doubt     // what a resync has not mentioned again
+
+	foreign heldNames // held from another target than the one that is connected
 }
 
 // A doubt is which members may have gone while the relay was not connected. An origin
@@ -43,7 +45,9 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 		if !e.Present() {
 			continue
 		}
-		if _, doubtful := old[e.Resource.Name]; !doubtful {
+		_, doubtful := old[e.Resource.Name]
+		_, foreign := c.foreign[e.Resource.Name]
+		if !doubtful && !foreign {
 			versions[e.Resource.Name] = e.Resource.OriginVersion
 			c.doubt.told[e.Resource.Name] = struct{}{}
 			delete(c.doubt.marked, e.Resource.Name)
@@ -51,9 +55,9 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	}
 }
 
-// believe begins to wait for what the origin says on a new stream. Unless it was told
+// trust begins to wait for what the origin says on a new stream. Unless it was told
 // what is held, and can be expected to look at it, all of that is in doubt.
-func (s *subscription) believe(told bool, now time.Time) {
+func (s *subscription) trust(told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
 			c.doubt.distrust()
@@ -108,15 +112,23 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 	return time.Time{}
 }
 
-// relearn forgets the timing of responses of a stream that has ended.
-func (s *subscription) relearn() {
+// unlearn forgets the timing of the responses of a stream that has ended: the silence
+// of a lost origin completes nothing.
+func (s *subscription) unlearn(r role) {
+	if s.wildcard == r {
+		s.learn = learning{}
+	}
+	if s.named != r {
+		return
+	}
 	for _, c := range s.collections {
 		c.learn = learning{}
 	}
 }
 
-// wantCollection takes over that clients began or ceased to want a glob.
-func (m *mirror) wantCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
+// demandCollection takes over that clients began or ceased to want a glob, or want to
+// have it all again.
+func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c != nil:
@@ -171,51 +183,57 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	if len(s.collections) == 0 {
 		return u
 	}
+	parts := s.split(u)
+	for glob, p := range parts {
+		c := s.collections[glob]
+		c.foreign.drop(*p)
+		ignores := c.heard(*p, m.w.Apply(cache.Members, *p), now)
+		m.ignores = m.ignores || ignores
+	}
+	named := u
+	named.Removed = nil
+	for _, name := range u.Removed {
+		if c := s.collections[name]; c != nil {
+			m.emptied(c, u, now)
+		} else {
+			named.Removed = append(named.Removed, name)
+		}
+	}
+	return named
+}
+
+// split returns what an update says of each collection, by glob.
+func (s *subscription) split(u wire.Update) map[string]*wire.Update {
 	parts := make(map[string]*wire.Update)
 	part := func(name string) *wire.Update {
 		glob, ok := wire.GlobOf(name)
-		if !ok || s.collections[glob] == nil {
-			if glob = name; s.collections[glob] == nil {
-				return nil
-			}
+		if !ok {
+			glob = name // what is said of the glob itself
+		}
+		c := s.collections[glob]
+		if c == nil {
+			return new(wire.Update) // of which nothing is made
 		}
 		if parts[glob] == nil {
-			parts[glob] = &wire.Update{TypeURL: s.collections[glob].key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
+			parts[glob] = &wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
 		}
 		return parts[glob]
 	}
 	for _, r := range u.Resources {
-		if p := part(r.Name); p != nil {
-			p.Resources = append(p.Resources, r)
-		}
+		p := part(r.Name)
+		p.Resources = append(p.Resources, r)
 	}
-	named := u
-	named.Removed, named.Errors = nil, nil
-	var empty []string
 	for _, name := range u.Removed {
-		if s.collections[name] != nil {
-			empty = append(empty, name)
-			continue
-		}
-		named.Removed = append(named.Removed, name)
-		if p := part(name); p != nil {
+		if s.collections[name] == nil {
+			p := part(name)
 			p.Removed = append(p.Removed, name)
 		}
 	}
 	for _, e := range u.Errors {
-		if p := part(e.Name); p != nil {
-			p.Errors = append(p.Errors, e)
-		}
-		named.Errors = append(named.Errors, e)
+		p := part(e.Name)
+		p.Errors = append(p.Errors, e)
 	}
-	for glob, p := range parts {
-		c := m.w.Apply(cache.Members, *p)
-		m.ignores = s.collections[glob].heard(*p, c, now) || m.ignores
-	}
-	for _, glob := range empty {
-		m.emptied(s.collections[glob], u, now)
-	}
-	return named
+	return parts
 }
 
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to

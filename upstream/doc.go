@@ -1,10 +1,13 @@
 // Package upstream is the relay as a client of its origins.
 //
 // A [Session] is one origin: one HTTP/2 connection, shared by all views. Each
-// view is kept like its origin by a mirror: one loop that owns all state, with a
-// Delta ADS stream that mirrors what clients want (B.5). Where one type is wanted
-// both by wildcard and by name, the kind that came second goes to a second, the
-// auxiliary stream, so that it is always known what belongs to the wildcard.
+// view is kept like its origin by a mirror: one loop that owns all state, with an
+// ADS stream that mirrors what clients want (B.5). Where one type is wanted both by
+// wildcard and by name, the kind that came second goes to a second, the auxiliary
+// stream, so that it is always known what belongs to the wildcard.
+//
+// Streams are Delta. With an origin that does not implement it they are SotW: that
+// is translated in sotw.go, and the rest of the package thinks in Delta.
 //
 //	demand ─▶ mirror ─▶ DeltaDiscoveryRequest ─▶ origin
 //	cache ◀── mirror ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
@@ -13,9 +16,13 @@
 // and a new stream says what the view holds, so that it is told the difference
 // (B.15).
 //
+// Load reports go up beside that (lrs.go), on the same connection: one stream for
+// each group whose reports are summed, or one for each client.
+//
 // # Concurrency properties
 //
 // A mirror's state belongs to its loop. For each RPC stream there is a receiver,
 // which decodes and hands over, and a sender, so that the loop never waits for an
-// origin that does not read. All of them have ended when Mirror returns.
+// origin that does not read. All of them have ended when Mirror returns. The same
+// holds for ReportLoads, whose loop sends by itself: it has nobody to keep waiting.
 package upstream

@@ -896,3 +896,40 @@ func TestOpenFilesErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestR107_LocalContentDoesNotExpire: it is there, so it lives on, whatever it says.
+func TestR107_LocalContentDoesNotExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/x/*"
+		view, w := cache.New(cache.Config{})
+		watch := view.Watch()
+		watch.SubscribeAll(wire.ClusterType)
+		watch.SubscribeAll(cache.Collection(wire.ClusterType, glob))
+		watch.Subscribe(wire.ClusterType, []string{"a"})
+		local := NewLocal(w)
+		local.Answer()
+		text := "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: %q, ttl: 9s, resource: {'@type': " + wire.ClusterType + ", name: a}}\n"
+		given := func(name string) *wire.Resource {
+			c := parseFile("a.yaml", fmt.Appendf(nil, text, name), [32]byte{})
+			ok(t, c.err)
+			r := c.types[wire.ClusterType][0]
+			if r.TTL == 0 {
+				t.Fatalf("%s has no TTL that could be ignored", name)
+			}
+			return r
+		}
+		local.Set(wire.ClusterType, "1", []*wire.Resource{given("a")})
+		local.Update(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{given("b"), given("xdstp://a/envoy.config.cluster.v3.Cluster/x/c")}})
+		watch.Subscribe(wire.ClusterType, []string{"b"})
+		local.Answer()
+		time.Sleep(time.Hour)
+		if next := w.Expire(time.Now()); !next.IsZero() {
+			t.Errorf("something expires at %v", next)
+		}
+		h := view.Head()
+		typ, members := h.Type(wire.ClusterType), h.Type(cache.Collection(wire.ClusterType, glob)).Members
+		if n, m, c := typ.Named.Count(), typ.Members.Count(), members.Count(); n != 2 || m != 3 || c != 1 {
+			t.Errorf("after an hour: %d named, %d members, %d in the collection, want 2, 3 and 1", n, m, c)
+		}
+	})
+}

@@ -63,9 +63,8 @@ func (l *Local) Update(u wire.Update) cache.Change {
 func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	for i, r := range u.Resources {
 		if r.TTL > 0 { // it lives for as long as it is there
-			again := *r
-			again.TTL = 0
-			u.Resources[i], set[r.Name] = &again, &again
+			r = r.WithoutTTL()
+			u.Resources[i], set[r.Name] = r, r
 		}
 	}
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })

@@ -14,6 +14,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -52,6 +54,7 @@ type mirror struct {
 
 	target     int       // index of the target in use
 	source     int       // that of the target that answered last; -1 if none did
+	noDelta    bool      // the target does not implement Delta; until it ends a stream
 	ignores    bool      // the origin was seen to resend what it was told is held
 	identifier string    // of the control plane
 	resyncAt   time.Time // when to open the streams without saying what is held
@@ -134,7 +137,9 @@ func (m *mirror) run(ctx context.Context) {
 			return
 		}
 		timer.Stop()
-		if next := m.act(ctx, time.Now()); !next.IsZero() {
+		next := m.act(ctx, time.Now())
+		m.flushLists()
+		if !next.IsZero() {
 			timer.Reset(max(time.Until(next), 0))
 		}
 	}
@@ -179,24 +184,11 @@ func (m *mirror) demand(now time.Time) {
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.wantCollection(s, glob, d, now)
-		case d.Name == nil && d.Wanted:
-			s.wanted, s.until = true, time.Time{}
-			m.wantMembers(s, now)
-			if d.Again {
-				m.askMembersAgain(s, now)
-			}
+			m.demandCollection(s, glob, d, now)
 		case d.Name == nil:
-			s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
-		case d.Wanted:
-			m.linger.remove(d.Name)
-			m.wantName(s, d.Name, d.Again)
+			m.demandMembers(s, d, now)
 		default:
-			size := 0
-			if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
-				size = e.Resource.Size()
-			}
-			m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
+			m.demandName(s, d, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {
@@ -205,6 +197,31 @@ func (m *mirror) demand(now time.Time) {
 	if m.batched >= namesPerRequest {
 		m.batchAt = now
 	}
+}
+
+func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
+	if !d.Wanted {
+		s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
+		return
+	}
+	s.wanted, s.until = true, time.Time{}
+	m.wantMembers(s, now)
+	if d.Again {
+		m.askMembersAgain(s, now)
+	}
+}
+
+func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
+	if d.Wanted {
+		m.linger.remove(d.Name)
+		m.wantName(s, d.Name, d.Again)
+		return
+	}
+	size := 0
+	if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
+		size = e.Resource.Size()
+	}
+	m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
 }
 
 func (m *mirror) wantMembers(s *subscription, now time.Time) {
@@ -268,6 +285,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 	for _, s := range m.subs {
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
+		at(m.held(s, now))
 	}
 	if m.lines[main].stream == nil {
 		for _, s := range m.subs {
@@ -334,8 +352,11 @@ func (m *mirror) flush(now time.Time) {
 		}
 		if l := &m.lines[s.named]; l.open {
 			reqs, asked := s.changes()
-			for _, r := range reqs {
+			for i, r := range reqs {
 				m.request(l, r, now)
+				if i < len(reqs)-1 && len(r.GetResourceNamesUnsubscribe()) > 0 {
+					l.flush(m.node) // what is given up to be asked for again is not one change
+				}
 			}
 			m.w.Asked(asked, now)
 		}
@@ -413,7 +434,7 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 	if r == main {
 		m.target = m.session.target()
 	}
-	l.stream = m.session.open(ctx, m.target, r, m.events)
+	l.stream = m.session.open(ctx, m.target, r, m.speaksSotW(r), m.events)
 	l.open, l.versions, l.silentAt = false, false, time.Time{}
 	m.running++
 	return time.Time{}
@@ -424,7 +445,7 @@ func (m *mirror) event(e event, now time.Time) {
 	if e.ended {
 		m.running--
 	}
-	if l.stream != e.stream {
+	if l.stream != e.stream || e.stream.replaced && !e.ended {
 		return // of a stream that was given up
 	}
 	switch {
@@ -454,7 +475,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	head := m.w.View().Head()
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
-	withVersions := !m.cfg.FullResync && !l.full && m.source == m.target
+	withVersions := m.mayResume(l)
 	if carries {
 		// A set that was not complete could not be told from a shrunken one.
 		withVersions = withVersions && t.Phase == cache.Confirmed
@@ -467,7 +488,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {
-		s.believe(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+		s.trust(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
 	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
@@ -480,11 +501,13 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
-	served, role := l.served(now), l.role
+	served, role, other := l.served(now), l.role, m.otherVariant(l, err)
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
-	case errors.Is(err, errResync):
+	case other && role == main, errors.Is(err, errResync):
+	case other: // the main stream finds out what is spoken
+		wait = reconnectMax
 	case served:
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)
@@ -497,14 +520,11 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 	}
 	l.retryAt = now.Add(wait)
 	for _, s := range m.subs {
-		if s.wildcard == role {
-			s.learn = learning{} // the silence of a lost origin completes nothing
-		}
-		if s.named == role {
-			s.relearn()
-		}
+		s.unlearn(role)
 	}
-	m.logEnd(role, err, wait)
+	if !other {
+		m.logEnd(role, err, wait)
+	}
 	if role == auxiliary {
 		m.unasked()
 	} else {
@@ -519,6 +539,9 @@ func (m *mirror) logEnd(r role, err error, wait time.Duration) {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
+	case status.Code(err) == codes.Unimplemented:
+		m.log.Warn("the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows: auto allows both, delta and sotw one",
+			slog.String("protocol", m.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case errors.Is(err, io.EOF):
 		m.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
 	default:
@@ -567,6 +590,7 @@ func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
 }
 
 func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
+	u = m.withOmissions(s, r, u, now)
 	if s.sweep.asking(r) {
 		s.sweep.answered(u, now)
 	}
@@ -576,6 +600,7 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		s.foreign[cache.Members].drop(u)
 		c = m.w.Apply(cache.Members, u)
 		s.learn.heard(now, c.New > 0)
+		s.learn.complete = s.learn.complete || u.Complete && len(u.Resources) > 0
 		trusted := s.sweep.trusted
 		s.sweep.heard(u, c, now)
 		m.ignores = m.ignores || trusted && !s.sweep.trusted
@@ -586,12 +611,21 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	default:
 		return // subscribed to no longer (R096)
 	}
+	m.warn(u, c)
+	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
+		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
+}
+
+// warn tells what an origin should not have done.
+func (m *mirror) warn(u wire.Update, c cache.Change) {
 	if len(c.Reused) > 0 && !m.reused && !m.cfg.ContentVersions {
 		m.reused = true
 		m.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
 			"TENDER_DELTA_VERSIONS=content makes versions from content",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
 	}
-	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
-		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
+	if len(c.Ambiguous) > 0 {
+		m.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
+			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
+	}
 }

@@ -26,6 +26,11 @@ func (m *mirror) met(l *line, identifier string, now time.Time) {
 	m.identifier = identifier
 }
 
+// mayResume reports whether a new stream may say what is held. In SotW it cannot.
+func (m *mirror) mayResume(l *line) bool {
+	return l.sotw == nil && !m.cfg.FullResync && !l.full && m.source == m.target
+}
+
 // resync opens the streams anew and asks for everything.
 func (m *mirror) resync() {
 	m.resyncAt = time.Time{}
@@ -55,7 +60,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 		}
 	}
 	if s.sweep.asked.IsZero() || !m.lines[s.sweep.on].open {
-		return earlier(next, m.held(s, now)) // nobody was asked, so silence means nothing
+		return next // nobody was asked, so silence means nothing
 	}
 	over, deleted, mass, at := s.sweep.verdict(t, s.wantedNames, now)
 	if over {
@@ -63,7 +68,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 		s.foreign[cache.Members] = nil
 		m.delete(s, deleted, mass, now)
 	}
-	return earlier(at, m.held(s, now))
+	return at
 }
 
 func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Time) {
@@ -93,25 +98,12 @@ func (m *mirror) unsubscribe(l *line, s *subscription, names []string, now time.
 	}
 }
 
-// delete removes members that are gone. A mass of them is held back, and removed
-// only if a second look, after the hold, finds just the same.
+// delete removes members that are gone, or holds them back.
 func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool, now time.Time) {
-	names := slices.Sorted(maps.Keys(deleted))
-	again := s.sweep.again(deleted)
-	if again && !s.sweep.heldUntil.IsZero() {
-		return // seen once more, but the hold is not over
-	}
-	if mass && !again {
-		s.sweep.hold(deleted, now.Add(m.cfg.MassDeleteHold))
-		m.log.Error("the origin seems to have lost resources: their removal is held back",
-			slog.String("type_url", s.typeURL), slog.Int("held", len(names)), slog.Duration("hold", m.cfg.MassDeleteHold))
-		return
-	}
-	s.sweep.hold(nil, time.Time{})
+	names := m.believe(s, &s.sweep.heldBack, deleted, mass, now)
 	if len(names) == 0 {
 		return
 	}
-	m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(names)))
 	m.w.Apply(cache.Members, wire.Update{
 		TypeURL:       s.typeURL,
 		SystemVersion: m.w.View().Head().Type(s.typeURL).Members.System(),
@@ -119,15 +111,38 @@ func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool,
 	})
 }
 
+// believe returns which of the resources that seem to be gone are to be removed:
+// all, or none. A mass of them is held back, and removed only if a second look,
+// after the hold, finds just the same.
+func (m *mirror) believe(s *subscription, h *heldBack, deleted map[string]struct{}, mass bool, now time.Time) []string {
+	again := h.again(deleted)
+	if again && !h.heldUntil.IsZero() {
+		return nil // seen once more, but the hold is not over
+	}
+	if mass && !again {
+		h.hold(deleted, now.Add(m.cfg.MassDeleteHold))
+		m.log.Error("the origin seems to have lost resources: their removal is held back",
+			slog.String("type_url", s.typeURL), slog.Int("held", len(deleted)), slog.Duration("hold", m.cfg.MassDeleteHold))
+		return nil
+	}
+	h.hold(nil, time.Time{})
+	if len(deleted) > 0 {
+		m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(deleted)))
+	}
+	return slices.Sorted(maps.Keys(deleted))
+}
+
 // held forces the second look once a hold is over.
 func (m *mirror) held(s *subscription, now time.Time) (next time.Time) {
-	if s.sweep.held == nil || s.sweep.heldUntil.IsZero() {
-		return time.Time{}
+	for _, h := range []*heldBack{&s.sweep.heldBack, &s.absent} {
+		switch {
+		case h.held == nil || h.heldUntil.IsZero():
+		case now.Before(h.heldUntil):
+			next = earlier(next, h.heldUntil)
+		default:
+			h.heldUntil = time.Time{}
+			m.resync()
+		}
 	}
-	if now.Before(s.sweep.heldUntil) {
-		return s.sweep.heldUntil
-	}
-	s.sweep.heldUntil = time.Time{}
-	m.resync()
-	return time.Time{}
+	return next
 }

@@ -129,8 +129,11 @@ func TestD4_ConvergesAfterTrouble(t *testing.T) {
 		{IgnoreIRV: true, EmptyVersions: true},
 		{SilentOnMissing: true},
 		{Delay: 30 * time.Millisecond},
+		{SotW: true, EmptyVersions: true},
+		{SotW: true, Wrap: true},
+		{SotW: true, Wrap: true, Delay: 30 * time.Millisecond},
 	}
-	const seeds, steps = 20, 60
+	const seeds, steps = 32, 60
 	for seed := range uint64(seeds) {
 		b := origins[seed%uint64(len(origins))]
 		cfg := upstream.Config{Linger: 20 * time.Second, WildcardLinger: 20 * time.Second, MaxLingering: 2, FullResync: seed%4 == 3 && !b.SilentOnMissing}

@@ -25,6 +25,7 @@ func TestB9_Rubbish(t *testing.T) {
 	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
 	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
 	bad := protowire.AppendString(protowire.AppendTag(nil, 2, protowire.BytesType), "\xff\xff\xff")
+	removed := protowire.AppendString(protowire.AppendTag(nil, 6, protowire.BytesType), "xdstp://a/t/b?c=1&c=2")
 	tests := []struct {
 		name  string
 		bytes []byte
@@ -36,6 +37,7 @@ func TestB9_Rubbish(t *testing.T) {
 		{"no type", protowire.AppendString(protowire.AppendTag(nil, 5, protowire.BytesType), "x"), true, 0},
 		{"bad resource without a nonce", append(typed[:len(typed):len(typed)], bad...), true, 0},
 		{"bad resource with a nonce", append(nonced[:len(nonced):len(nonced)], bad...), false, 1},
+		{"xdstp name that has no canonical form", append(nonced[:len(nonced):len(nonced)], removed...), false, 1},
 		{"good but without a nonce", typed, false, 0},
 	}
 	for _, tt := range tests {

@@ -152,9 +152,34 @@ func (r *rig) conversation(n int) string {
 	}
 	var out []string
 	for _, req := range streams[n].Requests {
-		out = append(out, showRequest(req.Message))
+		if req.SotW != nil {
+			out = append(out, showList(req.SotW))
+		} else {
+			out = append(out, showRequest(req.Message))
+		}
 	}
 	return strings.Join(out, " ")
+}
+
+// showList shows a request of SotW: the type's short name, node if there is one, the
+// names, the version, and ack or nack with the nonce.
+func showList(m *discoverypb.DiscoveryRequest) string {
+	typeURL := m.GetTypeUrl()
+	words := []string{typeURL[strings.LastIndexByte(typeURL, '.')+1:]}
+	if m.GetNode() != nil {
+		words = append(words, "node")
+	}
+	words = append(words, m.GetResourceNames()...)
+	if v := m.GetVersionInfo(); v != "" {
+		words = append(words, "version="+v)
+	}
+	switch {
+	case m.GetErrorDetail() != nil:
+		words = append(words, "nack", m.GetResponseNonce())
+	case m.GetResponseNonce() != "":
+		words = append(words, "ack", m.GetResponseNonce())
+	}
+	return "[" + strings.Join(words, " ") + "]"
 }
 
 func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {

@@ -29,6 +29,10 @@ type Config struct {
 	// DialOptions are added to the session's own, for tests.
 	DialOptions []grpc.DialOption
 
+	// Protocol is the variant of xDS that the origin is spoken to in. Zero means
+	// Delta, or SotW if a target does not implement Delta.
+	Protocol Protocol
+
 	// Keepalive is how often HTTP/2 pings look after the connection. Zero means
 	// 330s: servers end connections that ping more often than every five minutes.
 	Keepalive time.Duration
@@ -66,6 +70,9 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Targets) == 0 {
 		return Config{}, errors.New("upstream: no target")
 	}
+	if c.Protocol < ProtocolAuto || c.Protocol > ProtocolSotW {
+		return Config{}, fmt.Errorf("upstream: Protocol = %d, allowed: ProtocolAuto, ProtocolDelta, ProtocolSotW", c.Protocol)
+	}
 	c.Keepalive = cmp.Or(c.Keepalive, 330*time.Second)
 	c.Linger = cmp.Or(c.Linger, 5*time.Minute)
 	c.WildcardLinger = cmp.Or(c.WildcardLinger, 15*time.Minute)
@@ -85,6 +92,8 @@ type Session struct {
 	cfg    Config
 	conns  []*grpc.ClientConn // one for each target; those not in use are idle
 	active atomic.Int64       // index of the target in use
+
+	toldNoDelta []atomic.Bool // of each target
 }
 
 // New returns a session; nothing is sent before a view wants something. Errors: a
@@ -94,7 +103,7 @@ func New(cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg}
+	s := &Session{cfg: cfg, toldNoDelta: make([]atomic.Bool, len(cfg.Targets))}
 	for _, target := range cfg.Targets {
 		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
 		if err != nil {

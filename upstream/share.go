@@ -85,6 +85,7 @@ func (s *share) demand(now time.Time) {
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
 		case d.Wanted && d.Again:
 			s.watch.AskAgain(t.key, have)
+			s.w.Asked([]*cache.Name{d.Name}, now)
 			t.pending[have] = struct{}{} // what it is once more is no change
 		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
 			s.watch.Unsubscribe(t.key, []*cache.Name{have})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -11,6 +12,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -25,18 +27,23 @@ const sendQueue = 4096
 
 var errNotReading = errors.New("the origin does not read")
 
-// deltaStream describes the one method that the relay calls.
-var deltaStream = &grpc.StreamDesc{StreamName: "DeltaAggregatedResources", ServerStreams: true, ClientStreams: true}
+// deltaStream and sotwStream describe the methods that the relay calls.
+var (
+	deltaStream = &grpc.StreamDesc{StreamName: "DeltaAggregatedResources", ServerStreams: true, ClientStreams: true}
+	sotwStream  = &grpc.StreamDesc{StreamName: "StreamAggregatedResources", ServerStreams: true, ClientStreams: true}
+)
 
-// A stream is one Delta ADS stream. Its fields belong to the mirror's loop.
+// A stream is one ADS stream. Its fields belong to the mirror's loop.
 type stream struct {
 	role   role
 	cancel context.CancelCauseFunc
-	out    chan *discoverypb.DeltaDiscoveryRequest
+	out    chan proto.Message
+	sotw   *lists // nil: the stream is Delta
 
 	begun     map[string]bool // types of which a first request was sent
 	nodeSent  bool
 	responded bool
+	replaced  bool // by a new stream, which can say what this one cannot
 }
 
 // An event is what a stream's goroutines tell the mirror: that it is open, what it
@@ -50,13 +57,16 @@ type event struct {
 }
 
 // open starts a stream. Its outcome comes as an event: opened, or ended.
-func (s *Session) open(ctx context.Context, target int, r role, events chan<- event) *stream {
+func (s *Session) open(ctx context.Context, target int, r role, sotw bool, events chan<- event) *stream {
 	ctx, cancel := context.WithCancelCause(ctx)
 	st := &stream{
 		role:   r,
 		cancel: cancel,
-		out:    make(chan *discoverypb.DeltaDiscoveryRequest, sendQueue),
+		out:    make(chan proto.Message, sendQueue),
 		begun:  make(map[string]bool),
+	}
+	if sotw {
+		st.sotw = newLists()
 	}
 	// Ended by cancel; the mirror waits for the event that it ended.
 	go func() {
@@ -73,7 +83,11 @@ func (s *Session) open(ctx context.Context, target int, r role, events chan<- ev
 // converse opens the RPC and receives until it ends.
 func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, dec wire.Decoder, events chan<- event) error {
 	timeout := time.AfterFunc(openTimeout, func() { st.cancel(fmt.Errorf("no stream within %v", openTimeout)) })
-	rpc, err := conn.NewStream(ctx, deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName)
+	desc, method, decode := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName, dec.Decode
+	if st.sotw != nil {
+		desc, method, decode = sotwStream, discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName, dec.DecodeSotW
+	}
+	rpc, err := conn.NewStream(ctx, desc, method)
 	if !timeout.Stop() || err != nil {
 		return err
 	}
@@ -84,19 +98,19 @@ func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, dec wire.
 		defer close(sent)
 		st.send(ctx, rpc)
 	}()
-	err = st.receive(rpc, dec, events)
+	err = st.receive(rpc, decode, events)
 	st.cancel(err)
 	<-sent
 	return err
 }
 
-func (st *stream) receive(rpc grpc.ClientStream, dec wire.Decoder, events chan<- event) error {
+func (st *stream) receive(rpc grpc.ClientStream, decode func([]byte) (wire.Update, error), events chan<- event) error {
 	for {
 		var msg wire.Message
 		if err := rpc.RecvMsg(&msg); err != nil {
 			return err
 		}
-		u, err := dec.Decode(msg.Bytes)
+		u, err := decode(msg.Bytes)
 		tell(events, event{stream: st, update: u, err: err})
 	}
 }
@@ -131,11 +145,55 @@ func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 // have ended.
 func tell(events chan<- event, e event) { events <- e }
 
-// request queues a request. The first of the stream carries the node (R020).
+// request queues a request. The first of the stream carries the node (R020). On a
+// SotW stream it changes the list of its type, which flush sends.
 func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryRequest) {
+	if st.sotw != nil {
+		if !st.sotw.change(r) {
+			st.replaced = true
+			st.cancel(errResync)
+		}
+		return
+	}
+	locate(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)
+	locate(&r.ResourceNamesUnsubscribe, &r.ResourceLocatorsUnsubscribe)
 	if !st.nodeSent {
 		r.Node, st.nodeSent = node, true
 	}
+	st.queue(r)
+}
+
+// locate moves the names that have dynamic parameters to where these can be said
+// (R120).
+func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
+	plain := func(text string) bool { return wire.PlainName(text) == text }
+	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
+		return
+	}
+	for _, text := range *names {
+		if !plain(text) {
+			name, parameters := wire.SplitParameters(text)
+			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
+		}
+	}
+	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
+}
+
+// flush sends the lists of a SotW stream that changed since the last call: one
+// request for each type.
+func (st *stream) flush(node *corepb.Node) {
+	if st.sotw == nil {
+		return
+	}
+	for _, r := range st.sotw.requests() {
+		if !st.nodeSent {
+			r.Node, st.nodeSent = node, true
+		}
+		st.queue(r)
+	}
+}
+
+func (st *stream) queue(r proto.Message) {
 	select {
 	case st.out <- r:
 	default:
@@ -143,13 +201,18 @@ func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryReques
 	}
 }
 
-// answer acknowledges a response, or refuses it with a reason. It carries no
-// names: control planes differ in what they make of names on an ACK (R082).
+// answer acknowledges a response, or refuses it with a reason. In Delta it carries
+// no names: control planes differ in what they make of names on an ACK (R082).
 func (st *stream) answer(node *corepb.Node, u wire.Update, refusal error) {
-	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: u.TypeURL, ResponseNonce: u.Nonce}
+	var detail *statuspb.Status
 	if refusal != nil {
-		r.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: refusal.Error()}
+		detail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: refusal.Error()}
 	}
+	if st.sotw != nil {
+		st.sotw.answer(u, detail)
+		return
+	}
+	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: u.TypeURL, ResponseNonce: u.Nonce, ErrorDetail: detail}
 	st.begun[u.TypeURL] = true
 	st.request(node, r)
 }

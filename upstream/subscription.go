@@ -49,8 +49,9 @@ type subscription struct {
 	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
 
-	learn learning // what is known of the members
-	sweep sweep    // what a resync has not seen again
+	learn  learning // what is known of the members
+	sweep  sweep    // what a resync has not seen again
+	absent heldBack // names that a SotW origin left out
 
 	collections map[string]*collection // by glob; they travel with the names
 
@@ -90,6 +91,9 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
+	for _, c := range s.collections {
+		c.foreign = namesIn(&h.Type(c.key).Members)
+	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -155,28 +159,13 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() {
+			if e.Present() && e.Resource.Constraints == nil {
 				versions[e.Resource.Name] = e.Resource.OriginVersion
 			}
 		}
 	}
 	if s.named == r {
-		for n := range s.names {
-			asked = append(asked, n)
-			names = append(names, n.String())
-			e := t.Named.Get(n)
-			if !e.Present() || e.Resource.Constraints != nil {
-				continue // the version of a name cannot say of which variant it is
-			}
-			if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
-				versions[e.Resource.Name] = e.Resource.OriginVersion
-			}
-		}
-		for glob, c := range s.collections {
-			names = append(names, glob)
-			c.restate(h, versions)
-		}
-		s.added, s.again, s.gone = nil, nil, nil
+		names, asked = s.restateNames(h, versions)
 	}
 	names = append(names, s.sweep.askedOn(r)...)
 	if withVersions && fits(versions) {
@@ -188,6 +177,29 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	}
 	return reqs, asked
+}
+
+// restateNames returns all names and globs that are wanted, and adds to versions what is
+// held of them.
+func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
+	named := &h.Type(s.typeURL).Named
+	for n := range s.names {
+		asked = append(asked, n)
+		names = append(names, n.String())
+		e := named.Get(n)
+		if !e.Present() || e.Resource.Constraints != nil || wire.PlainName(n.String()) != n.String() {
+			continue // the version of a name cannot say of which variant it is
+		}
+		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
+			versions[e.Resource.Name] = e.Resource.OriginVersion
+		}
+	}
+	for glob, c := range s.collections {
+		names = append(names, glob)
+		c.restate(h, versions)
+	}
+	s.added, s.again, s.gone = nil, nil, nil
+	return names, asked
 }
 
 // maxVersionsBytes bounds what a request says of held versions: many servers take
@@ -221,14 +233,17 @@ func fits(versions map[string]string) bool {
 // changes returns the requests that bring an open stream up to date with what is
 // wanted, and the names that they ask for.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	for _, n := range append(s.added, s.again...) {
-		if _, wanted := s.names[n]; wanted {
-			asked = append(asked, n)
-		}
-	}
+	again := s.wantedOf(s.again)
+	asked = append(s.wantedOf(s.added), again...)
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.again, s.gone = nil, nil, nil
+	for rest := texts(again); len(rest) > 0; {
+		// Not every origin answers twice for a name that is subscribed to (C07).
+		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+		r.ResourceNamesUnsubscribe, rest = cut(rest)
+		reqs = append(reqs, r)
+	}
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
@@ -238,6 +253,16 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 		reqs = append(reqs, r)
 	}
 	return reqs, asked
+}
+
+// wantedOf returns those of names that are wanted still.
+func (s *subscription) wantedOf(names []*cache.Name) (wanted []*cache.Name) {
+	for _, n := range names {
+		if _, ok := s.names[n]; ok {
+			wanted = append(wanted, n)
+		}
+	}
+	return wanted
 }
 
 func cut(names []string) (head, rest []string) {
@@ -268,6 +293,10 @@ type learning struct {
 	first   time.Time // response since the members were asked for; zero if none came
 	last    time.Time // response
 	newName time.Time // response with a name that was not known
+
+	// complete: a SotW origin has sent the set as a whole. An empty one does not
+	// count, it may be that of an origin that has just started.
+	complete bool
 }
 
 // heard records a response.
@@ -286,6 +315,9 @@ func (l *learning) heard(now time.Time, news bool) {
 func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next time.Time) {
 	if l.first.IsZero() || known == cache.Confirmed {
 		return known, time.Time{}
+	}
+	if l.complete {
+		return cache.Confirmed, time.Time{}
 	}
 	settled := earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
 	confirmed := earlier(l.newName.Add(confirmQuiet), l.first.Add(confirmMax))

@@ -21,6 +21,12 @@ const (
 	massDeleteFraction = 0.1
 )
 
+// isMass reports whether so many deletions, of so many resources, are too many to
+// be believed at once.
+func isMass(deleted, of int) bool {
+	return deleted > massDeleteNames && float64(deleted) > massDeleteFraction*float64(of)
+}
+
 // A sweep finds out which members an origin dropped while the relay was not
 // connected, where the origin does not say so itself. Members that a resync did
 // not mention are suspects; each is asked for by name, on the stream that does
@@ -41,9 +47,14 @@ type sweep struct {
 	repeated bool                // the control was asked for before, for a client
 	alive    time.Time           // when the origin last answered for anything since asked
 
-	held      map[string]struct{} // deletions held back
-	heldUntil time.Time
-	returned  bool // some of what was held back is there again
+	heldBack
+}
+
+// heldBack is a mass of inferred deletions that waits for a second look.
+type heldBack struct {
+	held      map[string]struct{} // nil if nothing is held back
+	heldUntil time.Time           // when to look again; zero if that has begun
+	returned  bool                // some of what was held back is there again
 }
 
 // begin starts a resync: all members are in doubt, unless the origin was told of
@@ -88,32 +99,32 @@ func (s *sweep) clear(name string) {
 
 // review takes out of what is held back that which the origin has decided itself.
 // If it mentions all of it, there is nothing left to look at again.
-func (s *sweep) review(u wire.Update) {
-	if len(s.held) == 0 {
+func (h *heldBack) review(u wire.Update) {
+	if len(h.held) == 0 {
 		return
 	}
 	for _, r := range u.Resources {
-		if _, ok := s.held[r.Name]; ok {
-			delete(s.held, r.Name)
-			s.returned = true
+		if _, ok := h.held[r.Name]; ok {
+			delete(h.held, r.Name)
+			h.returned = true
 		}
 	}
 	for _, name := range u.Removed {
-		delete(s.held, name)
+		delete(h.held, name)
 	}
-	if len(s.held) == 0 {
-		s.hold(nil, time.Time{})
+	if len(h.held) == 0 {
+		h.hold(nil, time.Time{})
 	}
 }
 
 // hold keeps deletions back until then.
-func (s *sweep) hold(deleted map[string]struct{}, until time.Time) {
-	s.held, s.heldUntil, s.returned = deleted, until, false
+func (h *heldBack) hold(deleted map[string]struct{}, until time.Time) {
+	h.held, h.heldUntil, h.returned = deleted, until, false
 }
 
 // again reports whether the second look found just what is held back.
-func (s *sweep) again(deleted map[string]struct{}) bool {
-	return s.held != nil && !s.returned && maps.Equal(s.held, deleted)
+func (h *heldBack) again(deleted map[string]struct{}) bool {
+	return h.held != nil && !h.returned && maps.Equal(h.held, deleted)
 }
 
 // answered takes a response to suspects asked for by name.
@@ -200,8 +211,7 @@ func (s *sweep) verdict(t *cache.Type, wanted func() map[string]struct{}, now ti
 	deleted = s.believed(wanted())
 	noControl := s.control == "" || s.repeated && s.alive.IsZero()
 	unproven := noControl && len(s.gone) < len(deleted)
-	many := len(deleted) > massDeleteNames && float64(len(deleted)) > massDeleteFraction*float64(t.Members.Count())
-	return true, deleted, many || unproven && len(deleted) > 0, time.Time{}
+	return true, deleted, isMass(len(deleted), t.Members.Count()) || unproven && len(deleted) > 0, time.Time{}
 }
 
 // believed returns the suspects that are gone as far as the origin has said so, or

@@ -8,21 +8,26 @@ import (
 
 // Codec is gRPC's protobuf codec, but for three types that it moves as bytes:
 // a [*Response] is sent from shared pieces, a [*Request] is read without the
-// generated decoder, a [*Message] is received as it came. Install it with
+// generated decoder, a [*Message] is received and sent as it is. Install it with
 // grpc.ForceServerCodecV2 and grpc.ForceCodecV2.
 type Codec struct{}
 
 var _ encoding.CodecV2 = Codec{}
 
-// A Message is a received message, undecoded.
+// A Message is a message as it came, undecoded. One that was sent must not be
+// changed any more.
 type Message struct{ Bytes []byte }
 
 // Marshal implements encoding.CodecV2.
 func (Codec) Marshal(v any) (mem.BufferSlice, error) {
-	if r, ok := v.(*Response); ok {
-		return r.buffers(), nil
+	switch m := v.(type) {
+	case *Response:
+		return m.buffers(), nil
+	case *Message:
+		return mem.BufferSlice{mem.SliceBuffer(m.Bytes)}, nil
+	default:
+		return generated().Marshal(v)
 	}
-	return generated().Marshal(v)
 }
 
 // Unmarshal implements encoding.CodecV2.

@@ -183,6 +183,14 @@ func TestCodecMovesOtherMessagesAsUsual(t *testing.T) {
 	if !bytes.Equal(raw.Bytes, buf.Materialize()) {
 		t.Errorf("Message: got %q, want %q", raw.Bytes, buf.Materialize())
 	}
+	back, err := codec.Marshal(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Free()
+	if !bytes.Equal(back.Materialize(), raw.Bytes) {
+		t.Errorf("Message sent: got %q, want %q", back.Materialize(), raw.Bytes)
+	}
 	if _, err := codec.Marshal("no message"); err == nil {
 		t.Error("Marshal of a string: got no error")
 	}

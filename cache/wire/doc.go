@@ -1,9 +1,10 @@
 // Package wire holds xDS messages in the form they travel: bytes.
 //
-// The relay parses the envelope of a DeltaDiscoveryResponse (type URL, nonce,
-// resource names and versions) and never the resources inside it. A [Resource]
-// keeps the origin's own field bytes, so what a client below receives is byte
-// for byte what the origin sent, unknown fields included (R004, R127).
+// The relay parses the envelope of a response (type URL, nonce, resource names and
+// versions) and never the resources inside it, but for the name that a SotW origin
+// gives in no other place. A [Resource] keeps the origin's own field bytes, so what
+// a client below receives is byte for byte what the origin sent, unknown fields
+// included (R004, R127).
 //
 // The way down uses the same bytes. A Delta response is a sequence of protobuf
 // fields, and protobuf fields may be concatenated: a [Body] is the shared part

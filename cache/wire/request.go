@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -33,6 +34,10 @@ type Request struct {
 	// names of a SotW one. A name may be listed twice.
 	Subscribe   []string
 	Unsubscribe []string // Delta
+
+	// SubscribeWith and UnsubscribeWith hold the dynamic parameters that some of the
+	// names came with (R120), by their place in Subscribe and Unsubscribe.
+	SubscribeWith, UnsubscribeWith map[int]map[string]string
 
 	// InitialVersions is what a returning Delta client says it holds: name to
 	// version (R085).
@@ -129,9 +134,9 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldUnsubscribe:
 		r.Unsubscribe, err = appendText(r.Unsubscribe, val)
 	case fieldSubscribeLocator:
-		r.Subscribe, err = appendLocator(r.Subscribe, val)
+		r.Subscribe, err = appendLocator(r.Subscribe, &r.SubscribeWith, val)
 	case fieldUnsubscribeLocator:
-		r.Unsubscribe, err = appendLocator(r.Unsubscribe, val)
+		r.Unsubscribe, err = appendLocator(r.Unsubscribe, &r.UnsubscribeWith, val)
 	case fieldInitialVersions:
 		err = r.addInitialVersion(val)
 	case fieldError:
@@ -145,28 +150,53 @@ func appendText(names []string, val []byte) ([]string, error) {
 	return append(names, name), err
 }
 
-// appendLocator appends the name of a ResourceLocator (R120).
-func appendLocator(names []string, val []byte) ([]string, error) {
+// appendLocator appends the name of a ResourceLocator, and notes its parameters
+// (R120): name=1, dynamic_parameters=2, a map.
+func appendLocator(names []string, with *map[int]map[string]string, val []byte) ([]string, error) {
 	if !wellFormed(val) {
 		return names, fmt.Errorf("%w: resource locator", ErrMalformed)
 	}
 	name, _ := stringField(val, 1)
-	return appendText(names, []byte(name))
+	names, err := appendText(names, []byte(name))
+	for err == nil && len(val) > 0 {
+		num, typ, entry, n := consumeField(val)
+		val = val[n:]
+		if num != 2 || typ != protowire.BytesType {
+			continue
+		}
+		var key, value string
+		if key, value, err = mapEntry(entry, "dynamic parameter"); err != nil {
+			break
+		}
+		if *with == nil {
+			*with = make(map[int]map[string]string)
+		}
+		at := len(names) - 1
+		if (*with)[at] == nil {
+			(*with)[at] = make(map[string]string)
+		}
+		(*with)[at][key] = value
+	}
+	return names, err
 }
 
-// addInitialVersion reads one entry of the map of initial_resource_versions: key
-// is 1, value is 2.
-func (r *Request) addInitialVersion(entry []byte) error {
+// mapEntry reads an entry of a map of strings: key is 1, value is 2.
+func mapEntry(entry []byte, what string) (key, value string, err error) {
 	if !wellFormed(entry) {
-		return fmt.Errorf("%w: initial resource version", ErrMalformed)
+		return "", "", fmt.Errorf("%w: %s", ErrMalformed, what)
 	}
-	rawName, _ := stringField(entry, 1)
-	rawVersion, _ := stringField(entry, 2)
-	name, err := text([]byte(rawName), "resource name")
-	if err != nil {
-		return err
+	rawKey, _ := stringField(entry, 1)
+	rawValue, _ := stringField(entry, 2)
+	if key, err = text([]byte(rawKey), what); err != nil {
+		return "", "", err
 	}
-	version, err := text([]byte(rawVersion), "resource version")
+	value, err = text([]byte(rawValue), what)
+	return key, value, err
+}
+
+// addInitialVersion reads one entry of the map of initial_resource_versions.
+func (r *Request) addInitialVersion(entry []byte) error {
+	name, version, err := mapEntry(entry, "initial resource version")
 	if err != nil {
 		return err
 	}
@@ -243,13 +273,39 @@ func (r *Request) Canonicalise() (bad []BadName) {
 
 func canonicalNames(names []string) (out []string, bad []BadName) {
 	out = names[:0]
-	for _, name := range names {
+	for _, text := range names {
+		name, parameters, has := strings.Cut(text, Separator)
 		canonical, err := CanonicalName(name)
-		if err != nil {
+		switch {
+		case err != nil:
 			bad = append(bad, BadName{name, err})
-			continue
+		case has:
+			out = append(out, canonical+Separator+parameters)
+		default:
+			out = append(out, canonical)
 		}
-		out = append(out, canonical)
 	}
 	return out, bad
+}
+
+// Parameterise joins names with the dynamic parameters that they came with, or else
+// with those given. Call it before Canonicalise.
+func (r *Request) Parameterise(others map[string]string) {
+	parameterise(r.Subscribe, r.SubscribeWith, others)
+	parameterise(r.Unsubscribe, r.UnsubscribeWith, others)
+}
+
+func parameterise(names []string, with map[int]map[string]string, others map[string]string) {
+	if len(with)+len(others) == 0 {
+		return
+	}
+	for i, name := range names {
+		p, own := with[i]
+		if !own {
+			p = others
+		}
+		if name != Wildcard && !Glob(name) {
+			names[i] = WithParameters(name, p)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -35,9 +36,9 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode], with [ErrXDSTP]. Each means that the origin broke
-// the protocol: the session refuses the response and the cache keeps what it had
-// (B.9).
+// Errors from [Decoder.Decode] and [Decoder.DecodeSotW], with [ErrXDSTP]. Each means
+// that the origin broke the protocol: the session refuses the response and the
+// cache keeps what it had (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")
 	ErrUnnamed      = errors.New("resource without a name")
@@ -98,6 +99,8 @@ type Resource struct {
 	full     bool            // it has a resource_name
 	standsIn bool            // its type is not the one that was asked for
 	released bool            // field and body were given up
+
+	json atomic.Pointer[[]byte] // what JSON made
 }
 
 // NewResource returns a resource that did not come from an origin's response: a
@@ -127,11 +130,11 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 func (r *Resource) HasBody() bool { return r.body != nil || r.released }
 
 // Heartbeat reports that the resource has nothing but a new TTL for what the
-// client has already (R106).
-func (r *Resource) Heartbeat() bool { return !r.HasBody() && len(r.Aliases) == 0 && r.TTL > 0 }
+// client has already (R106). It may repeat the resource's aliases.
+func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 
 // Unresolved reports that the origin knows no resource by these aliases (R095).
-func (r *Resource) Unresolved() bool { return !r.HasBody() && len(r.Aliases) > 0 }
+func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
 // Released reports that the content was given up: what the resource is called and
 // what it was are known, but it cannot be sent (R125).
@@ -139,9 +142,25 @@ func (r *Resource) Released() bool { return r.released }
 
 // Release returns the resource without its content.
 func (r *Resource) Release() *Resource {
-	c := *r
+	c := r.clone()
 	c.field, c.body, c.released = nil, nil, true
-	return &c
+	return c
+}
+
+// WithoutTTL returns the resource as one that does not expire.
+func (r *Resource) WithoutTTL() *Resource {
+	c := r.clone()
+	c.TTL = 0
+	return c
+}
+
+// clone returns a copy that may still be changed.
+func (r *Resource) clone() *Resource {
+	return &Resource{
+		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
+		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
+		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, released: r.released,
+	}
 }
 
 // Key returns what tells the resource apart from all others of its type: its

@@ -52,6 +52,12 @@ func Known(typeURL string) bool {
 	return ok
 }
 
+// FullState reports whether a SotW response of the type holds all that the client
+// asked for, so that absence says something (R058, R059).
+func FullState(typeURL string) bool {
+	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
+}
+
 // LegacyWildcard reports whether a client that never gave a name of the type wants
 // everything. Of the types that are reached by name it does not: an empty request
 // must not fetch the endpoints of a whole mesh (B.17).

@@ -20,7 +20,7 @@ const (
 	sotwErrors            protowire.Number = 7
 )
 
-// An Update is the envelope of one DeltaDiscoveryResponse.
+// An Update is the envelope of one response of an origin.
 type Update struct {
 	TypeURL       string
 	SystemVersion string // for people only, never compared (R091)
@@ -35,16 +35,12 @@ type Update struct {
 
 	// Errors say why the origin does not, or not any more, say what a resource is.
 	Errors []*ResourceError
-}
 
-// A Variant names one of the resources that share a name.
-type Variant struct {
-	Name        string
-	Constraints []byte // see Resource.Constraints
+	// Complete reports that there is nothing else than Resources of what was
+	// subscribed to. Only the SotW variant can say so, and no decoder does: it
+	// depends on the subscription.
+	Complete bool
 }
-
-// Key is that of the resource, see Resource.Key.
-func (v Variant) Key() string { return (&Resource{Name: v.Name, Constraints: v.Constraints}).Key() }
 
 // A Decoder decodes what an origin sends. Its zero value is ready to use.
 type Decoder struct {
@@ -61,7 +57,7 @@ type Decoder struct {
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
 // [ErrXDSTP].
 func (d Decoder) Decode(msg []byte) (Update, error) {
-	u, resources, err := envelope(msg)
+	u, resources, err := envelope(msg, (*Update).set)
 	if err != nil {
 		return u, fmt.Errorf("decode update: %w", err)
 	}
@@ -112,9 +108,10 @@ func (u *Update) checkDuplicates() error {
 	return nil
 }
 
-// envelope reads the response's own fields and leaves its resources as bytes. It
-// reads on after a bad field, since the type URL and the nonce may follow it.
-func envelope(msg []byte) (u Update, resources [][]byte, err error) {
+// envelope reads the response's own fields with set and leaves its resources as
+// bytes. It reads on after a bad field, since the type URL and the nonce may
+// follow it.
+func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u Update, resources [][]byte, err error) {
 	for b := msg; len(b) > 0; {
 		num, typ, val, n := consumeField(b)
 		if n < 0 {
@@ -127,7 +124,7 @@ func envelope(msg []byte) (u Update, resources [][]byte, err error) {
 		case num == responseResources:
 			resources = append(resources, val)
 		default:
-			if bad := u.set(num, val); err == nil {
+			if bad := set(&u, num, val); err == nil {
 				err = bad
 			}
 		}

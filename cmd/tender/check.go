@@ -13,14 +13,27 @@ import (
 
 // newCheckCommand returns tender check.
 func newCheckCommand(environ func() []string) *cobra.Command {
-	return &cobra.Command{
+	var nodes []string
+	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Print the configuration that tender serve would use, and what is wrong with it",
 		Long: "Check prints every TENDER_… variable with the value that applies and where it\n" +
 			"comes from. It ends with 1, and one line for each error, where tender serve\n" +
-			"would not start.",
+			"would not start.\n\n" +
+			"With --node it prints instead what TENDER_NODE_GROUP_BY makes of the Nodes of\n" +
+			"clients: which of them share a group, the Node that the origin is shown for it,\n" +
+			"and what the origin is not shown of each client's. A file is JSON or YAML, and\n" +
+			"holds a Node (envoy.config.core.v3.Node), or an object with one in its field\n" +
+			"node, such as the bootstrap of an Envoy or of a gRPC client; or several of\n" +
+			"these, as YAML documents.",
+		Example: "  tender check\n" +
+			"  tender check --node envoy.yaml --node bootstrap.json\n" +
+			"  TENDER_NODE_GROUP_BY=cluster,metadata.env tender check --node - <nodes.yaml",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(nodes) > 0 {
+				return checkNodes(cmd, environ(), nodes)
+			}
 			cfg, err := loadConfig(environ())
 			if err := printSettings(cmd.OutOrStdout(), cfg.Table()); err != nil {
 				return fmt.Errorf("print configuration: %w", err)
@@ -28,6 +41,8 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with clients' Nodes to sort into groups, - for stdin; may be given several times")
+	return cmd
 }
 
 // loadConfig reads the configuration of a relay that is to serve.

@@ -98,7 +98,7 @@ func limitMemory(ctx context.Context, log *slog.Logger) {
 func explain(err error) error {
 	const variable = "TENDER_LISTEN"
 	op, ok := errors.AsType[*net.OpError](err)
-	if !ok || op.Op != "listen" || strings.Contains(err.Error(), variable) {
+	if !ok || op.Op != "listen" || strings.Contains(err.Error(), "_LISTEN") {
 		return err
 	}
 	return fmt.Errorf("%s: %w", variable, err)

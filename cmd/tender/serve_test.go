@@ -141,6 +141,7 @@ func TestExplain(t *testing.T) {
 		{"none", nil, ""},
 		{"an address", fmt.Errorf("start: %w", listen), "TENDER_LISTEN: start: listen tcp: address already in use"},
 		{"named already", fmt.Errorf("TENDER_LISTEN=:1: %w", listen), "TENDER_LISTEN=:1: listen tcp: address already in use"},
+		{"another variable's", fmt.Errorf("TENDER_REST_LISTEN: %w", listen), "TENDER_REST_LISTEN: listen tcp: address already in use"},
 		{"another call", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, "dial tcp: connection refused"},
 	}
 	for _, tt := range tests {

@@ -103,8 +103,8 @@ func (s *OriginStream) push(typeURL string, changes map[string]*discoverypb.Reso
 	reply := newReply()
 	for name, r := range changes {
 		shown := r
-		if r == nil {
-			shown = s.content.types[typeURL][name]
+		if held := s.content.types[typeURL][name]; r == nil || r.GetResource() == nil && held != nil {
+			shown = held // a removal or a heartbeat is for whoever has it under any name
 		}
 		switch {
 		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):

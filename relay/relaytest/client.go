@@ -66,8 +66,9 @@ type ClientOptions struct {
 // unless they say otherwise.
 type Client struct {
 	// Set by NewClient, read-only afterwards.
-	tb      TB
-	options ClientOptions
+	tb       TB
+	options  ClientOptions
+	features features
 
 	// sending orders requests: what is decided from the state goes out before
 	// anything decided later. It is taken before mon, and alone may be held
@@ -114,6 +115,7 @@ func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
 	c := &Client{
 		tb:            tb,
 		options:       opts,
+		features:      featuresOf(opts.Node),
 		subscriptions: make(map[string]*subscription),
 		state:         make(State),
 		aliases:       make(map[string]map[string][]string),
@@ -450,12 +452,7 @@ func (c *Client) receive(stream *clientStream) {
 // take answers a response, if the client does so by itself, and only then
 // shows it: who waits for it finds the ACK on the wire.
 func (c *Client) take(stream *clientStream, resp *Response) {
-	c.mon.Lock()
-	broken := resp.violations(c.options.Variant, stream.nonces)
-	c.mon.Unlock()
-	for _, rule := range broken {
-		c.tb.Errorf("%v: response breaks the protocol: %s: %v", c, rule, resp)
-	}
+	resp.At = time.Now()
 	var rejected error
 	if c.options.AutoAck && c.options.Reject != nil {
 		rejected = c.options.Reject(resp)
@@ -463,8 +460,12 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.mon.Lock()
+	broken := append(resp.violations(c.options.Variant, c.features, stream.nonces), c.misbeats(resp)...)
 	c.note("< %v", resp)
 	c.mon.Unlock()
+	for _, rule := range broken {
+		c.tb.Errorf("%v: response breaks the protocol: %s: %v", c, rule, resp)
+	}
 	if c.options.AutoAck {
 		c.sendLocked(func() proto.Message { return c.acknowledge(resp, rejected) })
 	}
@@ -475,6 +476,18 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 	}
 	c.responses = append(c.responses, resp)
 	c.mon.changed()
+}
+
+// misbeats returns which heartbeats are not for what the client has accepted: an Envoy
+// takes such a one for a resource of the wrong type. Locked.
+func (c *Client) misbeats(resp *Response) []string {
+	var broken []string
+	for _, r := range resp.Resources {
+		if have := c.state[resp.TypeURL][r.Name].Version; c.options.Variant == Delta && r.Heartbeat() && have != r.Version {
+			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, of which the client has %q", r.Version, r.Name, have))
+		}
+	}
+	return broken
 }
 
 // note keeps the last events for dump. Locked.

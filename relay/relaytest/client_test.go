@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	cachetypes "github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	cache "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
@@ -174,7 +175,8 @@ func TestDeltaClientSpeaksToTheLetter(t *testing.T) {
 
 func TestSotWStateIsWhatEnvoyHas(t *testing.T) {
 	s := newSotWServer()
-	c := NewClient(t, serve(t, s), ClientOptions{Variant: SotW, AutoAck: true})
+	node := WithFeatures(EnvoyNode("client"), FeatureTTL, FeatureWrapper)
+	c := NewClient(t, serve(t, s), ClientOptions{Variant: SotW, Node: node, AutoAck: true})
 	c.Subscribe(ClusterType)
 	c.Subscribe(EndpointType, "x", "y")
 	s.send("v1", "1", Cluster("a"), Cluster("b"))
@@ -185,17 +187,83 @@ func TestSotWStateIsWhatEnvoyHas(t *testing.T) {
 	if got := c.State(); !got.Has(ClusterType, "b") || !got.Has(EndpointType, "x", "y") {
 		t.Errorf("state %v, want cluster b alone and both endpoints", got)
 	}
-	wrapped, heartbeat := &discoverypb.Resource{Name: "y", Resource: pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)},
-		&discoverypb.Resource{Name: "y", Ttl: durationpb.New(3e9)}
-	for i, r := range []*discoverypb.Resource{wrapped, heartbeat} {
-		s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "v3", Nonce: fmt.Sprint(5 + i),
-			Resources: []*anypb.Any{pack(r)}}
-		if got := c.Recv(t.Context()); got.Resources[0].TTL != 3e9 || got.Resources[0].Name != "y" {
-			t.Errorf("unwrapped %+v, want y with a TTL of 3s", got.Resources[0])
-		}
+	s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "v3", Nonce: "5", Resources: []*anypb.Any{
+		pack(&discoverypb.Resource{Name: "y", Resource: pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)}),
+	}}
+	if got := c.Recv(t.Context()).Resource("y"); got == nil || got.TTL != 3e9 || !got.Wrapped || got.Heartbeat() {
+		t.Errorf("unwrapped %+v, want y with a TTL of 3s", got)
 	}
 	if got, want := c.State().Digest(EndpointType, "y"), DigestOf(Endpoints("y", "127.0.0.1:1")); got != want {
-		t.Errorf("digest %v after the heartbeat, want %v", got, want)
+		t.Errorf("digest %v of what was wrapped, want %v", got, want)
+	}
+}
+
+// TestTTLViolationsAreReported: what a client does not understand, a heartbeat for what
+// it does not have, and one in SotW at all.
+func TestTTLViolationsAreReported(t *testing.T) {
+	plain := EnvoyNode("client")
+	full := pack(Endpoints("a"))
+	ttl := durationpb.New(3e9)
+	tests := map[string]struct {
+		variant   Variant
+		node      *corepb.Node
+		resources []*discoverypb.Resource // one a response
+		want      string                  // "" for none
+	}{
+		"delta, with the feature": {
+			Delta, WithFeatures(plain, FeatureTTL),
+			[]*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}, {Name: "a", Version: "1", Ttl: ttl}}, "",
+		},
+		"delta, without it": {Delta, plain, []*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}}, "has a TTL"},
+		"delta, heartbeat of another version": {
+			Delta, WithFeatures(plain, FeatureTTL),
+			[]*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}, {Name: "a", Version: "2", Ttl: ttl}},
+			`version "2" of "a", of which the client has "1"`,
+		},
+		"sotw, with the features": {
+			SotW, WithFeatures(plain, FeatureTTL, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}}, "",
+		},
+		"sotw, without wrappers": {SotW, WithFeatures(plain, FeatureTTL), []*discoverypb.Resource{{Name: "a", Resource: full}}, "is wrapped"},
+		"sotw, without TTLs": {
+			SotW, WithFeatures(plain, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Resource: full, Ttl: ttl}}, "has a TTL",
+		},
+		"sotw, heartbeat": {
+			SotW, WithFeatures(plain, FeatureTTL, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Ttl: ttl}}, "no content",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{T: t}
+			var send func(i int, resource *discoverypb.Resource)
+			var c *Client
+			if tt.variant == SotW {
+				s := newSotWServer()
+				c = NewClient(r, serve(t, s), ClientOptions{Variant: SotW, Node: tt.node, AutoAck: true})
+				c.Subscribe(EndpointType, "a")
+				send = func(i int, resource *discoverypb.Resource) {
+					s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "1", Nonce: fmt.Sprint(i),
+						Resources: []*anypb.Any{pack(resource)}}
+				}
+			} else {
+				o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{Manual: true}})
+				c = NewClient(r, o.Dial(), ClientOptions{Node: tt.node, AutoAck: true})
+				c.Subscribe(EndpointType, "a")
+				s := o.Accept(t.Context())
+				s.Recv(t.Context())
+				send = func(_ int, resource *discoverypb.Resource) {
+					s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: EndpointType, Resources: []*discoverypb.Resource{resource}})
+				}
+			}
+			got := r.fails(func() {
+				for i, resource := range tt.resources {
+					send(i, resource)
+					c.Recv(t.Context())
+				}
+			})
+			if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+				t.Errorf("reported %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 
@@ -448,7 +516,7 @@ func TestLightClientSeesWhatClientSees(t *testing.T) {
 	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/alias", Version: "1", Aliases: []string{"r/alias"}})
 	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/host", Version: "1", Ttl: durationpb.New(1e9), Resource: Opaque(VirtualHostType, "host", nil)})
 	conn := o.Dial()
-	c := NewClient(t, conn, ClientOptions{AutoAck: true})
+	c := NewClient(t, conn, ClientOptions{AutoAck: true, Node: WithFeatures(EnvoyNode("client"), FeatureTTL)})
 	values := make(chan string, 100)
 	l := NewLightClient(t, conn, LightOptions{OnResource: func(typeURL string, name, value []byte) {
 		values <- fmt.Sprint(short(typeURL), " ", string(name), " ", len(value) > 0)

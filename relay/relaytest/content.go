@@ -3,10 +3,12 @@ package relaytest
 import (
 	"encoding/hex"
 	"slices"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // A Content is the resources that an origin has for some nodes. Every change
@@ -36,6 +38,35 @@ func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
 	c.Apply(func(tx *Tx) { tx.SetRaw(typeURL, resource) })
 }
 
+// Expiring is Set for a resource that lives for ttl, from whenever a client is told.
+func (c *Content) Expiring(typeURL, name string, msg proto.Message, ttl time.Duration) {
+	body := pack(msg)
+	d := digest(body)
+	c.SetRaw(typeURL, &discoverypb.Resource{
+		Name: name, Version: hex.EncodeToString(d[:8]), Resource: body, Ttl: durationpb.New(ttl),
+	})
+}
+
+// Heartbeat says of resources that they live on, each for as long as it was given: to
+// the streams that want them, and without their content.
+func (c *Content) Heartbeat(typeURL string, names ...string) {
+	o := c.origin
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	beats := make(map[string]*discoverypb.Resource, len(names))
+	for _, name := range names {
+		if r := c.types[typeURL][name]; r != nil {
+			beats[name] = &discoverypb.Resource{Name: name, Version: r.GetVersion(), Ttl: r.GetTtl()}
+		}
+	}
+	for _, s := range o.streams {
+		if s.content == c && !s.manual && !s.record.Ended {
+			s.push(typeURL, beats)
+		}
+	}
+	o.mon.changed()
+}
+
 // Put sets messages under the type and name that they have themselves, with
 // versions made from their content.
 func (c *Content) Put(msgs ...proto.Message) {
@@ -59,9 +90,9 @@ func (c *Content) Apply(f func(*Tx)) {
 		if c.types[typeURL] == nil {
 			c.types[typeURL] = make(map[string]*discoverypb.Resource)
 		}
-		// Streams first: what is removed is still there to tell its aliases.
+		// Delta streams first: what is removed is still there to tell its aliases.
 		for _, s := range o.streams {
-			if s.content == c && !s.manual && !s.record.Ended {
+			if s.tells(c) && !s.record.SotW {
 				s.push(typeURL, tx.changes[typeURL])
 			}
 		}
@@ -72,9 +103,17 @@ func (c *Content) Apply(f func(*Tx)) {
 				c.types[typeURL][name] = resource
 			}
 		}
+		for _, s := range o.streams {
+			if s.tells(c) && s.record.SotW {
+				s.pushSotW(typeURL, tx.changes[typeURL])
+			}
+		}
 	}
 	o.mon.changed()
 }
+
+// tells reports whether the stream is told of changes of a Content. Locked.
+func (s *OriginStream) tells(c *Content) bool { return s.content == c && !s.manual && !s.record.Ended }
 
 // Clear forgets every resource and tells nobody.
 func (c *Content) Clear() {

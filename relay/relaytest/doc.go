@@ -1,7 +1,7 @@
 // Package relaytest has a scripted origin and scripted clients: both ends of
 // the relay, driven message by message or left to behave like good peers.
 //
-// An [Origin] is a Delta ADS server. In its automatic mode it holds resources
+// An [Origin] is an ADS server that speaks Delta, or SotW if it is told to. In its automatic mode it holds resources
 // and answers subscriptions as the protocol asks; [Behaviour] makes it answer
 // as some real control planes do instead (silent on missing names, deaf to
 // initial_resource_versions, without versions). In manual mode the caller

@@ -285,6 +285,9 @@ func (c *LightClient) checkNames(e *lightEnvelope) {
 		if r.hasBody && string(r.typeURL) != e.typeURL {
 			c.violation("resource %q has type %s", r.name, r.typeURL)
 		}
+		if c.options.Variant == SotW && !r.hasBody {
+			c.violation("resource %q has no content", r.name)
+		}
 		if c.options.Variant == Delta && len(r.version) == 0 {
 			c.violation("resource %q has no version", r.name)
 		}

@@ -3,6 +3,7 @@ package relaytest
 import (
 	"net"
 	"strconv"
+	"strings"
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -38,6 +39,31 @@ const wrapperType = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 
 // redirectType is the type of what says under which name a resource is found.
 const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
+
+// Client features, as clients spell them today.
+const (
+	FeatureTTL     = "xds.config.supports-resource-ttl"
+	FeatureWrapper = "xds.config.resource-in-sotw"
+)
+
+// WithFeatures returns a Node that has further client features.
+func WithFeatures(n *corepb.Node, more ...string) *corepb.Node {
+	n = proto.CloneOf(n)
+	n.ClientFeatures = append(n.ClientFeatures, more...)
+	return n
+}
+
+// features are what a client said that it understands.
+type features struct{ wrap, ttl bool }
+
+// featuresOf reads the client features of a Node in all their spellings.
+func featuresOf(n *corepb.Node) (f features) {
+	for _, feature := range n.GetClientFeatures() {
+		f.wrap = f.wrap || strings.HasSuffix(feature, "resource-in-sotw")
+		f.ttl = f.ttl || strings.HasSuffix(feature, "supports-resource-ttl")
+	}
+	return f
+}
 
 // EnvoyNode returns the Node of an Envoy of this id.
 func EnvoyNode(id string) *corepb.Node {

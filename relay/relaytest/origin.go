@@ -29,6 +29,10 @@ type OriginOptions struct {
 	// ServerOptions go to the gRPC server: credentials, keepalive, limits.
 	ServerOptions []grpc.ServerOption
 
+	// Register adds services to each gRPC server that the origin starts. Nil adds
+	// none.
+	Register func(grpc.ServiceRegistrar)
+
 	// Behaviour is how the origin begins; Change alters it.
 	Behaviour Behaviour
 }
@@ -38,6 +42,15 @@ type Behaviour struct {
 	// Manual leaves the streams opened from now on to the caller: they are
 	// recorded and never answered.
 	Manual bool
+
+	// SotW makes it an origin that speaks SotW only: streams of the variant that it
+	// does not speak end with UNIMPLEMENTED. It holds for streams that are opened from
+	// now on.
+	SotW bool
+
+	// Wrap puts each resource of a SotW response into a Resource message, with its
+	// name and version. Those that have aliases, or no body, always are.
+	Wrap bool
 
 	// SilentOnMissing says nothing about names that do not exist, as
 	// go-control-plane does, instead of listing them as removed. (What
@@ -62,7 +75,8 @@ type Behaviour struct {
 	// Delay holds back each automatic response for this long. Order is kept.
 	Delay time.Duration
 
-	// SystemVersion is the system_version_info of automatic responses.
+	// SystemVersion is the system_version_info of automatic responses, or their
+	// version_info, which without it is another one for each response.
 	SystemVersion string
 
 	// ControlPlane is the control_plane.identifier of automatic responses;
@@ -70,7 +84,7 @@ type Behaviour struct {
 	ControlPlane string
 }
 
-// An Origin is a Delta ADS server under the control of its caller. All methods
+// An Origin is an ADS server, of Delta or of SotW, under the control of its caller. All methods
 // may be called from any goroutine, unless they say otherwise.
 //
 // The embedded Content is what nodes get that no Content of [Origin.For] claims.
@@ -162,8 +176,8 @@ func (o *Origin) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// Change alters the behaviour. It holds for what is answered from now on;
-// Manual for streams that are opened from now on.
+// Change alters the behaviour. It holds for what is answered from now on; Manual
+// and SotW for streams that are opened from now on.
 func (o *Origin) Change(f func(*Behaviour)) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -187,13 +201,13 @@ func (o *Origin) For(match func(*corepb.Node) bool) *Content {
 	return c
 }
 
-// Inject sends resp, as it is, on every open stream that has asked for its
+// Inject sends resp, as it is, on every open Delta stream that has asked for its
 // type. Where it has no nonce, each stream puts in its own.
 func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
 	for _, s := range o.streams {
-		if s.record.Types[resp.GetTypeUrl()] != nil {
+		if s.record.Types[resp.GetTypeUrl()] != nil && !s.record.SotW {
 			s.enqueue(s.stamped(resp), 0)
 		}
 	}
@@ -319,6 +333,9 @@ func (o *Origin) serve() {
 		grpc.ForceServerCodecV2(wireCodec{}), grpc.WaitForHandlers(true))
 	server, g := grpc.NewServer(opts...), newGate(o.listener.Addr())
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(server, service{origin: o})
+	if o.options.Register != nil {
+		o.options.Register(server)
+	}
 	o.servers, o.gate = append(o.servers, server), g
 	o.running.Go(func() { _ = server.Serve(g) }) // ends, without news, when the server is stopped
 }
@@ -351,5 +368,9 @@ type service struct {
 }
 
 func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return s.origin.open(rpc).run()
+	return s.origin.serveStream(rpc, false)
+}
+
+func (s service) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	return s.origin.serveStream(rpc, true)
 }

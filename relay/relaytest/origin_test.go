@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -418,5 +419,24 @@ func TestCancelledContextEndsAWait(t *testing.T) {
 	cancel()
 	if got := r.fails(func() { o.Accept(ctx) }); !strings.Contains(got, "context canceled") {
 		t.Errorf("report: %s", got)
+	}
+}
+
+func TestHeartbeatsAreWithoutContent(t *testing.T) {
+	o := NewOrigin(t, OriginOptions{})
+	o.Expiring(ClusterType, "a", Cluster("a"), time.Minute)
+	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "v", Version: "1", Aliases: []string{"alias"}, Resource: Opaque(VirtualHostType, "v", nil), Ttl: durationpb.New(time.Second)})
+	c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true, Node: WithFeatures(EnvoyNode("client"), FeatureTTL)})
+	for typeURL, names := range map[string][2]string{ClusterType: {"a", "*"}, VirtualHostType: {"v", "alias"}} {
+		c.Subscribe(typeURL, names[1])
+		first := c.Recv(t.Context()).Resource(names[0])
+		o.Heartbeat(typeURL, "nobody", names[0])
+		beat := c.Recv(t.Context()).Resource(names[0])
+		if first == nil || beat == nil || first.Heartbeat() || !beat.Heartbeat() || beat.TTL != first.TTL || beat.Version != first.Version {
+			t.Errorf("%s: got %+v, and the heartbeat %+v", short(typeURL), first, beat)
+		}
+	}
+	if got := o.Resources().Digest(ClusterType, "a"); got != DigestOf(Cluster("a")) {
+		t.Errorf("a heartbeat changed what the origin has to %v", got)
 	}
 }

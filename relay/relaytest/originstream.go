@@ -8,17 +8,20 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
-// An OriginStream is one Delta stream at an origin. It may be driven in
+// An OriginStream is one stream at an origin. Its methods speak Delta, unless they
+// say otherwise. It may be driven in
 // automatic mode too, beside what the origin sends by itself.
 type OriginStream struct {
 	// Set at creation, read-only afterwards.
 	origin *Origin
-	rpc    discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
+	rpc    grpc.ServerStream
 	manual bool
 	kick   chan struct{} // there is something in the queue
 	gone   chan struct{} // closed by the receiver when the peer sends no more
@@ -41,7 +44,18 @@ type outgoing struct {
 	due     time.Time // zero: at once
 }
 
-func (o *Origin) open(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) *OriginStream {
+// serveStream is the handler of both methods.
+func (o *Origin) serveStream(rpc grpc.ServerStream, sotw bool) error {
+	o.mon.Lock()
+	speaks := o.behaviour.SotW == sotw
+	o.mon.Unlock()
+	if !speaks {
+		return status.Error(codes.Unimplemented, "another variant is spoken here")
+	}
+	return o.open(rpc, sotw).run()
+}
+
+func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {
 	header, _ := metadata.FromIncomingContext(rpc.Context())
 	s := &OriginStream{
 		origin: o,
@@ -49,7 +63,7 @@ func (o *Origin) open(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregated
 		kick:   make(chan struct{}, 1),
 		gone:   make(chan struct{}),
 		open:   make(map[string]*issuedNonce),
-		record: &StreamState{Header: header, Types: make(map[string]*TypeState)},
+		record: &StreamState{SotW: sotw, Header: header, Types: make(map[string]*TypeState)},
 	}
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -208,12 +222,20 @@ func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
 func (s *OriginStream) receive() {
 	defer close(s.gone)
 	for {
-		req, err := s.rpc.Recv()
-		if err != nil {
+		req, sotw := new(discoverypb.DeltaDiscoveryRequest), new(discoverypb.DiscoveryRequest)
+		into := proto.Message(req)
+		if s.record.SotW {
+			into = sotw
+		}
+		if s.rpc.RecvMsg(into) != nil {
 			return // the handler knows by gone, or has ended
 		}
 		s.origin.mon.Lock()
-		s.handle(req)
+		if s.record.SotW {
+			s.handleSotW(sotw)
+		} else {
+			s.handle(req)
+		}
 		s.origin.mon.changed()
 		s.origin.mon.Unlock()
 	}
@@ -221,20 +243,11 @@ func (s *OriginStream) receive() {
 
 // handle records a request and, in automatic mode, answers it. Locked.
 func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
-	o := s.origin
 	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), Message: req})
-	if s.content == nil {
-		s.record.Node = req.GetNode()
-		s.content = o.contents[slices.IndexFunc(o.contents, func(c *Content) bool { return c.match(nodeOf(req)) })]
-	}
-	t := s.record.Types[req.GetTypeUrl()]
-	first := t == nil
-	if first {
-		t = &TypeState{Names: make(map[string]struct{})}
-		s.record.Types[req.GetTypeUrl()] = t
-	}
+	s.identify(req.GetNode())
+	t, first := s.typeState(req.GetTypeUrl())
 	t.Requests++
-	s.acknowledge(t, req)
+	s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
 	wasWildcard := t.Wildcard
 	t.subscribe(req, first)
 	if !s.manual {
@@ -242,16 +255,40 @@ func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
 	}
 }
 
-func (s *OriginStream) acknowledge(t *TypeState, req *discoverypb.DeltaDiscoveryRequest) {
-	if req.GetResponseNonce() == "" {
+// identify takes the Node of the first request.
+func (s *OriginStream) identify(node *corepb.Node) {
+	if s.content != nil {
 		return
 	}
-	n := s.open[req.GetResponseNonce()]
+	s.record.Node = node
+	if node == nil {
+		node = &corepb.Node{}
+	}
+	contents := s.origin.contents
+	s.content = contents[slices.IndexFunc(contents, func(c *Content) bool { return c.match(node) })]
+}
+
+// typeState returns what has happened to a type, and whether it is new.
+func (s *OriginStream) typeState(typeURL string) (t *TypeState, first bool) {
+	t = s.record.Types[typeURL]
+	if t != nil {
+		return t, false
+	}
+	t = &TypeState{Names: make(map[string]struct{})}
+	s.record.Types[typeURL] = t
+	return t, true
+}
+
+func (s *OriginStream) acknowledge(t *TypeState, nonce string, refused bool) {
+	if nonce == "" {
+		return
+	}
+	n := s.open[nonce]
 	switch {
 	case n == nil || n.answered:
 		t.Strays++
 		return
-	case req.GetErrorDetail() != nil:
+	case refused:
 		t.NACKs++
 	default:
 		t.ACKs++
@@ -322,11 +359,4 @@ func (s *OriginStream) queueUp(out outgoing) {
 	case s.kick <- struct{}{}:
 	default: // it is awake already
 	}
-}
-
-func nodeOf(req *discoverypb.DeltaDiscoveryRequest) *corepb.Node {
-	if req.GetNode() == nil {
-		return &corepb.Node{}
-	}
-	return req.GetNode()
 }

@@ -1,6 +1,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 )
 
 // OriginState is what has happened to an origin since NewOrigin, over all
@@ -23,6 +25,7 @@ type OriginState struct {
 // StreamState is what has happened on one stream.
 type StreamState struct {
 	ID       int          // index in OriginState.Streams
+	SotW     bool         // the variant that it speaks
 	Node     *corepb.Node // of the first request; nil before
 	Header   metadata.MD
 	Ended    bool
@@ -33,7 +36,18 @@ type StreamState struct {
 // A Request is one request as it arrived. The message must not be altered.
 type Request struct {
 	At      time.Time
-	Message *discoverypb.DeltaDiscoveryRequest
+	Message *discoverypb.DeltaDiscoveryRequest // nil on a SotW stream
+	SotW    *discoverypb.DiscoveryRequest      // nil on a Delta stream
+}
+
+// TypeURL returns the type that the request is about.
+func (r Request) TypeURL() string { return cmp.Or(r.Message.GetTypeUrl(), r.SotW.GetTypeUrl()) }
+
+func (r Request) message() proto.Message {
+	if r.SotW != nil {
+		return r.SotW
+	}
+	return r.Message
 }
 
 // TypeState is what has happened to one type on one stream.
@@ -45,6 +59,10 @@ type TypeState struct {
 	ACKs     int                 // of responses that were not answered before
 	NACKs    int                 // likewise
 	Strays   int                 // requests whose nonce was unknown or answered before
+
+	// Of a SotW stream.
+	named bool   // some name was given, so that no names means nothing
+	nonce string // of the last response
 }
 
 // Unanswered returns how many responses have had neither ACK nor NACK.
@@ -115,7 +133,7 @@ func (s *OriginState) Requests(typeURL string) []Request {
 	var requests []Request
 	for _, st := range s.Streams {
 		for _, r := range st.Requests {
-			if r.Message.GetTypeUrl() == typeURL {
+			if r.TypeURL() == typeURL {
 				requests = append(requests, r)
 			}
 		}
@@ -145,7 +163,7 @@ func (s *StreamState) String() string {
 	}
 	for i, r := range s.Requests {
 		if i >= len(s.Requests)-last {
-			fmt.Fprintf(&b, "\n  request %d: %s", i, describe(r.Message))
+			fmt.Fprintf(&b, "\n  request %d: %s", i, describe(r.message()))
 		}
 	}
 	return b.String()

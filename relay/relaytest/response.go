@@ -18,7 +18,8 @@ type Response struct {
 	Nonce        string
 	ControlPlane string
 	Resources    []Resource
-	Removed      []string // Delta only
+	Removed      []string  // Delta only
+	At           time.Time // when it was received
 
 	// Message is the response as received: a *DiscoveryResponse or a
 	// *DeltaDiscoveryResponse.
@@ -32,6 +33,20 @@ type Resource struct {
 	Aliases []string
 	TTL     time.Duration // zero if it has none
 	Body    *anypb.Any    // nil in a heartbeat, and in an alias that means nothing
+	Wrapped bool          // in a SotW response: it came in a Resource message
+}
+
+// Heartbeat reports whether the resource only says that the client's own lives on.
+func (r *Resource) Heartbeat() bool { return r.Body == nil && r.TTL > 0 }
+
+// Resource returns the resource of a name; nil if there is none.
+func (r *Response) Resource(name string) *Resource {
+	for i := range r.Resources {
+		if r.Resources[i].Name == name {
+			return &r.Resources[i]
+		}
+	}
+	return nil
 }
 
 // Names returns the names of the resources, in the order of the response.
@@ -52,7 +67,13 @@ func (r *Response) SotW() bool {
 // String prints the response in one line.
 func (r *Response) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s nonce=%s version=%q resources=%s", short(r.TypeURL), r.Nonce, r.Version, list(r.Names()))
+	names := r.Names()
+	for i := range r.Resources {
+		if r.Resources[i].TTL > 0 {
+			names[i] += "(" + r.Resources[i].TTL.String() + ")"
+		}
+	}
+	fmt.Fprintf(&b, "%s nonce=%s version=%q resources=%s", short(r.TypeURL), r.Nonce, r.Version, list(names))
 	if len(r.Removed) > 0 {
 		fmt.Fprintf(&b, " removed=%s", list(r.Removed))
 	}
@@ -85,7 +106,9 @@ func unwrap(body *anypb.Any, version string) Resource {
 	if body.GetTypeUrl() == wrapperType {
 		wrapper := &discoverypb.Resource{}
 		if proto.Unmarshal(body.GetValue(), wrapper) == nil {
-			return enveloped(wrapper, version)
+			r := enveloped(wrapper, version)
+			r.Wrapped = true
+			return r
 		}
 	}
 	return Resource{
@@ -105,9 +128,9 @@ func enveloped(r *discoverypb.Resource, version string) Resource {
 	}
 }
 
-// violations returns what of the protocol's rules a response breaks. seen has
-// the nonces of the stream so far.
-func (r *Response) violations(variant Variant, seen map[string]struct{}) []string {
+// violations returns what of the protocol's rules a response breaks, for a client with
+// these features. seen has the nonces of the stream so far.
+func (r *Response) violations(variant Variant, features features, seen map[string]struct{}) []string {
 	var broken []string
 	_, used := seen[r.Nonce]
 	seen[r.Nonce] = struct{}{}
@@ -122,7 +145,7 @@ func (r *Response) violations(variant Variant, seen map[string]struct{}) []strin
 	}
 	named := make(map[string]struct{}, len(r.Resources)+len(r.Removed))
 	for _, resource := range r.Resources {
-		broken = append(broken, resource.violations(variant, r.TypeURL)...)
+		broken = append(broken, resource.violations(variant, features, r.TypeURL)...)
 		if _, twice := named[resource.Name]; twice {
 			broken = append(broken, fmt.Sprintf("resource %q is in it twice", resource.Name))
 		}
@@ -137,8 +160,16 @@ func (r *Response) violations(variant Variant, seen map[string]struct{}) []strin
 	return broken
 }
 
-func (r *Resource) violations(variant Variant, typeURL string) []string {
+func (r *Resource) violations(variant Variant, features features, typeURL string) []string {
 	var broken []string
+	switch {
+	case r.TTL != 0 && !features.ttl:
+		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
+	case r.Wrapped && !features.wrap:
+		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
+	case r.Body == nil && variant == SotW:
+		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
+	}
 	if r.Name == "" {
 		broken = append(broken, "a resource has no name")
 	}

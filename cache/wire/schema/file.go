@@ -254,13 +254,9 @@ func responseYAML(types Resolver, data []byte, m protoreflect.Message) error {
 	if err := oneDocument(data); err != nil {
 		return err
 	}
-	read := yaml.YAMLToJSONStrict
-	if bytes.Contains(data, []byte("<<:")) {
-		read = yaml.YAMLToJSON // the strict one takes what overrides a merged key for a duplicate
-	}
-	text, err := read(data)
+	text, err := yamlToJSON(data)
 	if err != nil {
-		return tidy(err)
+		return err
 	}
 	err = responseJSON(types, text, m)
 	var p *positioned
@@ -268,4 +264,17 @@ func responseYAML(types Resolver, data []byte, m protoreflect.Message) error {
 		p.line, p.column = yamlLine(data, pathAt(text, p.column)), 0
 	}
 	return err
+}
+
+// yamlToJSON returns a YAML document as JSON of one line.
+func yamlToJSON(data []byte) ([]byte, error) {
+	read := yaml.YAMLToJSONStrict
+	if bytes.Contains(data, []byte("<<:")) {
+		read = yaml.YAMLToJSON // the strict one takes what overrides a merged key for a duplicate
+	}
+	text, err := read(data)
+	if err != nil {
+		return nil, tidy(err)
+	}
+	return text, nil
 }

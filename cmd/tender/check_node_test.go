@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// checkNode runs tender check --node for each file, and returns what it printed.
+func checkNode(t *testing.T, environ []string, stdin string, files ...string) (string, error) {
+	t.Helper()
+	cmd := newCheckCommand(func() []string { return append([]string{"TENDER_NODE_ID=relay"}, environ...) })
+	var out bytes.Buffer
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	var args []string
+	for _, file := range files {
+		args = append(args, "--node", file)
+	}
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+func writeFile(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const (
+	ownFeatures = `"xds.config.supports-resource-ttl","xds.config.resource-in-sotw"`
+	noOver      = "envoy.lb.does_not_support_overprovisioning"
+	anyStruct   = "envoy.config.require-any-fields-contain-struct"
+)
+
+// TestB4_CheckShowsGroups holds what tender check --node prints: the key, what the
+// origin sees, and what it does not see of the client.
+func TestB4_CheckShowsGroups(t *testing.T) {
+	const envoy = `
+id: edge-1
+cluster: edge
+locality: {region: r1, zone: z1}
+metadata: {env: prod, deep: {tier: 1, none: null, list: [a, {b: 2}]}}
+user_agent_name: envoy
+user_agent_build_version: {version: {major_number: 1, minor_number: 36}, metadata: {ssl: BoringSSL}}
+client_features: [a.b]
+extensions: [{name: x}]
+`
+	tests := []struct{ name, by, node, want string }{
+		{"default", "", envoy, `group user_agent_name=envoy: 1 node
+  the origin sees {"id":"relay","cluster":"tender","user_agent_name":"envoy","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
+  stdin:2  edge-1  not shown: client_features[a.b], cluster, extensions, id, locality, metadata, user_agent_build_version
+`},
+		{"no field", "none", "user_agent_name: tender\ncluster: tender\n", `group all: 1 node
+  the origin sees {"id":"relay","cluster":"tender","user_agent_name":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
+  stdin:1  -  shown in full
+`},
+		{"parts of fields", "locality.zone,metadata.deep.tier,metadata.deep.none,user_agent_version", envoy,
+			`group locality.zone=z1,metadata.deep.tier=1,metadata.deep.none=null,user_agent_version=1: 1 node
+  the origin sees {"id":"relay","cluster":"tender","metadata":{"deep":{"none":null,"tier":1}},"locality":{"zone":"z1"},"user_agent_name":"tender","user_agent_build_version":{"version":{"major_number":1}},"client_features":[` + ownFeatures + `]}
+  stdin:2  edge-1  not shown: client_features[a.b], cluster, extensions, id, locality.region, metadata.deep.list, metadata.env, ` +
+				`user_agent_build_version.metadata, user_agent_build_version.version.minor_number, user_agent_name
+`},
+		{"a list, and a null that is not there", "metadata.deep.list", "metadata: {deep: {list: [a, {b: 2}]}, none: null}\n", `group metadata.deep.list=["a",{"b":2}]: 1 node
+  the origin sees {"id":"relay","cluster":"tender","metadata":{"deep":{"list":["a",{"b":2}]}},"user_agent_name":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
+  stdin:1  -  not shown: metadata.none
+`},
+		{"a bootstrap's node", "", `{"node": {"id": "g"}, "xds_servers": []}`, `group user_agent_name=: 1 node
+  the origin sees {"id":"relay","cluster":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
+  stdin:1  g  not shown: id
+    it has no user_agent_name, which Envoys and gRPC clients fill in themselves
+`},
+		{"text that steers a terminal", "cluster", `cluster: "\e[31m"`, `group cluster=\u001b[31m: 1 node
+  the origin sees {"id":"relay","cluster":"\u001b[31m","user_agent_name":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
+  stdin:1  -  shown in full
+`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=" + tt.by}, tt.node, "-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != tt.want {
+				t.Errorf("tender check --node prints\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestB4_CheckSaysWhichFallTogether holds that nodes of several documents and
+// files are listed by group.
+func TestB4_CheckSaysWhichFallTogether(t *testing.T) {
+	one := writeFile(t, "one.yaml", "# clients\nid: a\ncluster: red\n--- # the second\nid: b\ncluster: blue\n---\n\n---\nadmin: {}\nnode:\n  id: c\n  cluster: red\n")
+	two := writeFile(t, "two.json", "{\n\t\"cluster\": \"blue\",\n\t\"id\": \"d\"\n}\n")
+	got, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=cluster"}, "id: e", one, two, "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.SplitSeq(got, "\n") {
+		if !strings.HasPrefix(line, "  the origin sees ") {
+			lines = append(lines, line)
+		}
+	}
+	want := "group cluster=red: 2 nodes\n  " + one + ":2  a  not shown: id\n  " + one + ":11  c  not shown: id\n\n" +
+		"group cluster=blue: 2 nodes\n  " + one + ":5  b  not shown: id\n  " + two + ":1  d  not shown: id\n\n" +
+		"group cluster=: 1 node\n  stdin:1  e  not shown: id\n"
+	if got := strings.Join(lines, "\n"); got != want {
+		t.Errorf("tender check --node prints\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestR143_CheckTellsFeaturesApart holds that the client features which change
+// content make groups by themselves, in whatever order a client gives them.
+func TestR143_CheckTellsFeaturesApart(t *testing.T) {
+	for _, by := range []string{"none", "user_agent_name"} {
+		nodes := []string{
+			"{id: both, client_features: [" + noOver + ", x, " + anyStruct + "]}",
+			"{id: reversed, client_features: [" + anyStruct + ", " + noOver + "]}",
+			"{id: one, client_features: [" + noOver + "]}",
+			"{id: other, client_features: [x]}",
+		}
+		got, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=" + by}, strings.Join(nodes, "\n---\n"), "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := strings.Split(got, "\n\n")
+		if len(groups) != 3 {
+			t.Fatalf("by %s: %d groups, want 3:\n%s", by, len(groups), got)
+		}
+		for i, want := range []struct{ ids, features string }{
+			{"both reversed", `,"` + anyStruct + `","` + noOver + `"`},
+			{"one", `,"` + noOver + `"`},
+			{"other", ""},
+		} {
+			if !strings.Contains(groups[i], `"client_features":[`+ownFeatures+want.features+"]}") {
+				t.Errorf("by %s: the origin sees other features than the relay's own and %q:\n%s", by, want.features, groups[i])
+			}
+			for _, id := range strings.Fields(want.ids) {
+				if !strings.Contains(groups[i], "  "+id+"  ") {
+					t.Errorf("by %s: %s is not in\n%s", by, id, groups[i])
+				}
+			}
+		}
+	}
+}
+
+// TestCheckNodeRefuses holds that bad input is named with its file and line, and
+// with what is allowed.
+func TestCheckNodeRefuses(t *testing.T) {
+	const allowed = "; allowed: a Node (envoy.config.core.v3.Node) in JSON or YAML, or an object with one in its field node"
+	tests := []struct{ name, input, want string }{
+		{"unknown field", "id: a\n\nclustr: b\n", `stdin:3: unknown field "clustr"` + allowed},
+		{"in the second document", "id: a\n---\nid: b\n---x\n", `stdin:5: `},
+		{"of the second document", "id: a\n---\n\nnode:\n  id: b\n  metadata:\n    x: 1\n  locality:\n    zonne: z\n", `stdin:9: unknown field "zonne"` + allowed},
+		{"wrong type", "{\n\t\"id\": \"a\",\n\t\"locality\": [1]\n}", `stdin:3: unexpected token [` + allowed},
+		{"a number for a text", "id: 7\n", `stdin:1: invalid value for string field id: 7` + allowed},
+		{"not a Node", "static_resources: {}\nadmin: {}\n", `stdin:`},
+		{"a list", "- id: a\n", `stdin:1: unexpected token [` + allowed},
+		{"no node in the bootstrap", "admin: {}\nnode:\n", `stdin:2: unexpected token null` + allowed},
+		{"key twice", "id: a\nid: b\n", `stdin:2: key "id" already set in map` + allowed},
+		{"not YAML", "id: [\n", `stdin:1: did not find expected node content` + allowed},
+		{"empty", "", `stdin: it holds nothing` + allowed},
+		{"only comments", "# a\n---\n# b\n", `stdin: it holds nothing` + allowed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			out, err := checkNode(t, nil, tt.input, "-")
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) || !strings.HasSuffix(err.Error(), allowed) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got error  %v\nwant %s", err, tt.want)
+			}
+			if out != "" {
+				t.Errorf("it prints %q beside the error", out)
+			}
+		})
+	}
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	if _, err := checkNode(t, nil, "", missing); err == nil || !strings.Contains(err.Error(), "read nodes: open "+missing+": ") {
+		t.Errorf("a missing file: got error %v, want one that names it", err)
+	}
+}
+
+// TestCheckNodeNeedsAGoodConfiguration holds that groups are not shown of a
+// configuration that does not apply, and that the origin may be missing.
+func TestCheckNodeNeedsAGoodConfiguration(t *testing.T) {
+	out, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=zone"}, "id: a", "-")
+	if err == nil || !strings.HasPrefix(err.Error(), `TENDER_NODE_GROUP_BY="zone": `) || out != "" {
+		t.Errorf("got %q, %v, want the error of the variable only", out, err)
+	}
+	out, err = checkNode(t, []string{"TENDER_ORIGIN=file:///etc/tender"}, "id: a", "-")
+	if err != nil || !strings.HasSuffix(out, "\n\nTENDER_ORIGIN is a directory, which sees no node and tells all groups the same.\n") {
+		t.Errorf("of a directory: got %q, %v", out, err)
+	}
+}
+
+func TestCheckNodeSaysThatItCouldNotPrint(t *testing.T) {
+	cmd := newCheckCommand(func() []string { return nil })
+	closed, pipe := io.Pipe()
+	_ = closed.Close()
+	cmd.SetIn(strings.NewReader("id: a"))
+	cmd.SetOut(pipe)
+	cmd.SetArgs([]string{"--node", "-"})
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	if err := cmd.Execute(); err == nil || !strings.HasPrefix(err.Error(), "print groups: ") {
+		t.Errorf("tender check --node into a broken pipe: %v", err)
+	}
+}

@@ -1,0 +1,274 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// LoadOrigin takes load reports to an origin.
+type LoadOrigin interface {
+	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
+	// ctx. Errors are gRPC statuses.
+	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
+
+	// ReportLoads reports what the clients of a group report until ctx ends, and
+	// then what is left.
+	ReportLoads(ctx context.Context, g Group, l *Loads)
+}
+
+// supportsAllClusters is the client feature of those that can be asked for all
+// their clusters without naming them (R140).
+const supportsAllClusters = "envoy.lrs.supports_send_all_clusters"
+
+// loadService serves load reports (R139).
+type loadService struct{ server *Server }
+
+// StreamLoadStats serves a stream of load reports.
+func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+	leave, err := s.server.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	st := &loadStream{
+		server:   s.server,
+		cfg:      &s.server.cfg,
+		rpc:      rpc,
+		log:      s.server.cfg.Logger,
+		messages: make(chan []byte),
+		ended:    make(chan error, 1),
+	}
+	return st.run(rpc.Context())
+}
+
+// A loadStream serves the load reports of one client.
+type loadStream struct {
+	// Set at creation; but for the log, read-only afterwards.
+	server   *Server
+	cfg      *Config
+	rpc      grpc.ServerStream
+	log      *slog.Logger // with the client's node, once it is known
+	messages chan []byte  // from receive
+	ended    chan error   // from receive: how the client's side ended
+
+	answered atomic.Bool // the client was sent something
+}
+
+// errDraining ends a stream of load reports because the server drains.
+var errDraining = errors.New("draining")
+
+// run serves the stream until its client leaves, breaks the protocol, or the
+// server drains. Its error is the stream's status.
+func (s *loadStream) run(ctx context.Context) error {
+	err := s.begin(ctx)
+	switch {
+	case !errors.Is(err, errDraining):
+		return err
+	case s.answered.Load():
+		return nil // as stream.drain has it (R134)
+	default:
+		return status.Error(codes.Unavailable, "the relay is shutting down")
+	}
+}
+
+// begin waits for the first request, and serves.
+func (s *loadStream) begin(ctx context.Context) error {
+	// Ends when the RPC does, which is as soon as begin returns.
+	go s.receive(ctx)
+
+	timer := time.NewTimer(s.cfg.FirstRequestTimeout)
+	defer timer.Stop()
+	select {
+	case first := <-s.messages:
+		return s.serve(ctx, first)
+	case <-timer.C:
+		return status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
+	case err := <-s.ended:
+		return err
+	case <-s.server.draining:
+		return errDraining
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// receive hands messages over until the client closes its side or the stream ends.
+func (s *loadStream) receive(ctx context.Context) {
+	for {
+		var m wire.Message
+		if err := s.rpc.RecvMsg(&m); err != nil {
+			s.ended <- recvStatus(err)
+			return
+		}
+		select {
+		case s.messages <- m.Bytes:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *loadStream) serve(ctx context.Context, first []byte) error {
+	r, err := decodeReport(first)
+	if err != nil {
+		return err
+	}
+	n := r.GetNode()
+	if n == nil {
+		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
+	}
+	s.log = s.log.With(slog.String("node", n.GetId()))
+	s.log.Debug("load reporting began")
+	defer s.log.Debug("load reporting ended")
+	if s.cfg.SumLoads {
+		return s.sum(ctx, r)
+	}
+	return s.pass(ctx, first)
+}
+
+func decodeReport(m []byte) (*lrspb.LoadStatsRequest, error) {
+	r := new(lrspb.LoadStatsRequest)
+	if err := proto.Unmarshal(m, r); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+	}
+	return r, nil
+}
+
+// pass passes messages on between the client and a stream of its own to the
+// origin, until either ends.
+func (s *loadStream) pass(ctx context.Context, first []byte) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	origin, err := s.cfg.Loads.OpenLoads(ctx)
+	if err != nil {
+		return err
+	}
+	lost := make(chan error, 1)
+	// Ends when either stream does, which is as soon as pass returns.
+	go func() { lost <- s.answer(origin) }()
+	if err := s.forward(ctx, origin, first); err != nil {
+		return err
+	}
+	for {
+		select {
+		case m := <-s.messages:
+			if err := s.forward(ctx, origin, m); err != nil {
+				return err
+			}
+		case err := <-s.ended:
+			if err != nil {
+				return err
+			}
+			_ = origin.CloseSend() // an error means that the stream has ended, which lost tells
+		case err := <-lost:
+			return err
+		case <-s.server.draining:
+			return errDraining
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// answer passes on what the origin says, and returns how its stream ended.
+func (s *loadStream) answer(origin grpc.ClientStream) error {
+	for {
+		m := new(wire.Message)
+		if err := origin.RecvMsg(m); err != nil {
+			return recvStatus(err)
+		}
+		if err := s.rpc.SendMsg(m); err != nil {
+			return err
+		}
+		s.answered.Store(true)
+	}
+}
+
+// forward passes a message of the client on. That the stream to the origin has
+// ended is not its error: answer knows why.
+func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []byte) error {
+	err := s.within(ctx, func() error { return origin.SendMsg(&wire.Message{Bytes: m}) })
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// sum adds what the client reports to what others of its group do.
+func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) error {
+	group, err := s.cfg.Views.Join(first.GetNode())
+	if err != nil {
+		return err
+	}
+	defer group.Leave()
+	client := &loadClient{all: slices.Contains(first.GetNode().GetClientFeatures(), supportsAllClusters)}
+	loads, leave, err := s.server.loads.join(group, client, s.cfg.Logger)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	loads.add(client, first.GetClusterStats())
+	return s.converse(ctx, loads, client)
+}
+
+// converse takes the client's reports, and asks it for what the origin asks for.
+func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadClient) error {
+	var told *lrspb.LoadStatsResponse
+	for {
+		ask, changed := loads.ask(client)
+		if ask != told && ask != nil {
+			if err := s.within(ctx, func() error { return s.rpc.SendMsg(ask) }); err != nil {
+				return err
+			}
+			s.answered.Store(true)
+			told = ask
+		}
+		select {
+		case m := <-s.messages:
+			r, err := decodeReport(m)
+			if err != nil {
+				return err
+			}
+			loads.add(client, r.GetClusterStats())
+		case <-changed:
+		case err := <-s.ended:
+			return err
+		case <-s.server.draining:
+			return errDraining
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// within bounds a send: to a peer that does not read it would block for ever.
+func (s *loadStream) within(ctx context.Context, send func() error) error {
+	done := make(chan error, 1)
+	// Ends at the latest when the stream does.
+	go func() { done <- send() }()
+	stall := time.NewTimer(s.cfg.SendStall)
+	defer stall.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-stall.C:
+		return status.Errorf(codes.Unavailable, "the peer has not read for %v", s.cfg.SendStall)
+	case <-s.server.draining:
+		return errDraining
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}

@@ -1,0 +1,181 @@
+package downstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// restPath begins the path of every poll.
+const restPath = "/v3/discovery:"
+
+// restTypes are the types that have a path, by the end of it (R113).
+var restTypes = map[string]string{
+	"listeners":         wire.ListenerType,
+	"clusters":          wire.ClusterType,
+	"endpoints":         wire.EndpointType,
+	"routes":            wire.RouteType,
+	"scoped-routes":     wire.ScopedRouteType,
+	"secrets":           wire.SecretType,
+	"runtime":           wire.RuntimeType,
+	"extension_configs": wire.ExtensionConfigType,
+}
+
+// REST returns the handler of REST-JSON polls: POST /v3/discovery:clusters and its
+// like, with a DiscoveryRequest as the body and a DiscoveryResponse as the reply,
+// both in proto3 canonical JSON (R113).
+//
+// A poll stands for itself: its answer follows from the node, the type, the names
+// and the version in it. One whose version is current is held until something
+// changes, for at most [MaxHold], and then answered 304 (B.27).
+//
+// An error has a google.rpc.Status in JSON as its body.
+func (s *Server) REST() http.Handler { return http.HandlerFunc(s.serveREST) }
+
+func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	defer s.checkIdle()
+	defer s.streams.Add(-1)
+	var req restRequest
+	var resp *restResponse
+	err := s.admit(s.streams.Add(1))
+	if err == nil {
+		req, err = readREST(w, r, began)
+	}
+	if err == nil {
+		resp, err = s.answer(r.Context(), req)
+	}
+	select {
+	case <-s.draining:
+		w.Header().Set("Connection", "close") // the next poll goes elsewhere
+	default:
+	}
+	code := http.StatusNotModified
+	switch {
+	case err != nil:
+		code = writeRefusal(w, err)
+	case resp != nil:
+		code = http.StatusOK
+		resp.write(w)
+	default:
+		w.WriteHeader(code)
+	}
+	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
+		slog.String("node", req.node.GetId()), slog.Int("status", code), slog.Any("err", err))
+}
+
+// admit refuses a poll that is one too many, before its body is read.
+func (s *Server) admit(open int64) error {
+	if open <= int64(s.cfg.MaxStreams) {
+		return nil
+	}
+	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed", open-1)
+}
+
+// answer returns the response to a poll, nil if what the client has is current, or
+// why there is none.
+func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, error) {
+	if err := s.cfg.checkNames(&req.Request); err != nil {
+		return nil, err
+	}
+	group, err := s.cfg.Views.Join(req.node)
+	if err != nil {
+		return nil, err
+	}
+	defer group.Leave()
+	p := s.newPoll(group, req)
+	defer p.close()
+	if req.Refused {
+		s.nacks.refused(p.sub.log, &req.Request)
+	}
+	head, err := p.await(ctx, s.draining)
+	if head == nil || err != nil {
+		return nil, err
+	}
+	resp, err := p.render(head, s.identifier(head.MembersFrom(req.TypeURL).Identifier))
+	if err != nil && s.nacks.allow() {
+		p.sub.log.LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
+			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
+	}
+	return resp, err
+}
+
+// A refusal is why a poll has no response: the HTTP status, and what a
+// google.rpc.Status says.
+type refusal struct {
+	status  int
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+}
+
+func (r *refusal) Error() string { return r.Message }
+
+// statusClientClosed is told to a client that closed its side while it was waiting,
+// and mostly reaches nobody.
+const statusClientClosed = 499
+
+// httpStatus is what the codes of gRPC are in HTTP, as google.rpc.Code says.
+var httpStatus = map[codes.Code]int{
+	codes.Canceled:          statusClientClosed,
+	codes.InvalidArgument:   http.StatusBadRequest,
+	codes.Unauthenticated:   http.StatusUnauthorized,
+	codes.PermissionDenied:  http.StatusForbidden,
+	codes.NotFound:          http.StatusNotFound,
+	codes.ResourceExhausted: http.StatusTooManyRequests,
+	codes.Unimplemented:     http.StatusNotImplemented,
+	codes.Unavailable:       http.StatusServiceUnavailable,
+}
+
+// refusalOf returns an error as a poll is told it.
+func refusalOf(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	st := status.Convert(err)
+	code, ok := httpStatus[st.Code()]
+	if !ok {
+		code = http.StatusInternalServerError
+	}
+	return &refusal{code, st.Code(), st.Message()}
+}
+
+// writeRefusal answers a poll that is not served, and returns the HTTP status.
+func writeRefusal(w http.ResponseWriter, err error) int {
+	r := refusalOf(err)
+	switch r.status {
+	case http.StatusMethodNotAllowed:
+		w.Header().Set("Allow", http.MethodPost)
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(r.status)
+	body, _ := json.Marshal(r)         // a number and a text: never fails
+	_, _ = w.Write(append(body, '\n')) // the client has left
+	return r.status
+}
+
+// restType returns the type that a poll is for.
+func restType(r *http.Request) (typeURL string, err error) {
+	name, ok := strings.CutPrefix(r.URL.Path, restPath)
+	if typeURL = restTypes[name]; !ok || typeURL == "" {
+		return "", refuse(http.StatusNotFound, codes.NotFound,
+			"no such path %.200q: polls go to %s with one of %s; aggregated and Delta xDS are served over gRPC only",
+			r.URL.Path, restPath, strings.Join(slices.Sorted(maps.Keys(restTypes)), ", "))
+	}
+	if r.Method != http.MethodPost {
+		return "", refuse(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
+	}
+	return typeURL, nil
+}

@@ -1,0 +1,225 @@
+package downstream
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// A poll is a request over REST while it waits for its answer: a subscription that
+// is sent one complete set and ends. What it asked for by name lingers upstream
+// until the client is back (B.6).
+type poll struct {
+	sub   *subscription
+	view  *cache.View
+	until time.Time // when it is answered at the latest
+}
+
+func (s *Server) newPoll(g Group, req restRequest) *poll {
+	sub := &subscription{
+		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
+		conversation: new(conversation),
+		key:          req.TypeURL,
+		watch:        g.View.Watch(),
+		cfg:          &s.cfg,
+		log:          s.cfg.Logger.With(slog.String("node", req.node.GetId()), slog.String("group", g.Key)),
+	}
+	if s.cfg.DynamicParameters {
+		req.Parameterise(req.node.GetDynamicParameters()[req.TypeURL].GetParams())
+	}
+	for _, b := range req.Canonicalise() {
+		sub.explicit = true // to ask for what cannot be is not to ask for everything
+		s.names.misnamed(sub.log, sub.typeURL, b)
+	}
+	sub.request(&req.Request, time.Now())
+	return &poll{sub: sub, view: g.View, until: req.until}
+}
+
+func (p *poll) close() {
+	p.sub.close()
+	p.sub.watch.Close()
+}
+
+// A prospect is what a poll can be told.
+type prospect int
+
+const (
+	// unheard: nothing, for the origin has said nothing of what was asked for.
+	unheard prospect = iota
+	// incomplete: a part, for the origin may yet say more.
+	incomplete
+	// current: that the client has it all.
+	current
+	// due: all, and the client has something else.
+	due
+)
+
+// await waits until there is something to tell, but no longer than the poll may be
+// held. It returns the head that has it, or nil if what the client has is current.
+// Errors: nothing can be told for now, or ctx has ended.
+func (p *poll) await(ctx context.Context, draining <-chan struct{}) (*cache.Head, error) {
+	timer := time.NewTimer(time.Until(p.until))
+	defer timer.Stop()
+	for {
+		h, now := p.view.Head(), time.Now()
+		p.sub.pass(h.Seq) // who gets complete sets needs no removals
+		told, again := p.look(h, now)
+		switch {
+		case told == due, told == incomplete && !now.Before(p.until) && !p.deletes():
+			return h, nil
+		case !now.Before(p.until):
+			return nil, p.overdue(told)
+		}
+		timer.Reset(time.Until(earlier(p.until, again)))
+		select {
+		case <-p.sub.watch.C:
+		case <-timer.C:
+		case <-draining:
+			if told == current {
+				return nil, nil
+			}
+			return nil, status.Error(codes.Unavailable, "the relay is shutting down")
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// look returns what the client can be told, and when to look again even if nothing
+// happens.
+func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Time) {
+	s, t := p.sub, h.Type(p.sub.key)
+	switch {
+	case !p.heard(h, t):
+		return unheard, time.Time{}
+	case s.version != "" && s.visibleSum(h).SameVersion(s.version):
+		s.synced = true // what is new from now on deletes nothing else that it has
+		return current, time.Time{}
+	case !s.complete(t) || s.bare(h, t):
+		return incomplete, time.Time{}
+	}
+	if again = s.unresolvedUntil(h, t, now); now.Before(again) {
+		return incomplete, again
+	}
+	return due, time.Time{}
+}
+
+// heard reports whether the origin has ever said something of what was asked for.
+func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
+	s := p.sub
+	for _, g := range append([]*subscription{s}, s.globs...) {
+		if g.wildcard != nil && h.Type(g.key).Phase < cache.Settled {
+			return false
+		}
+	}
+	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
+		e, _ := t.Lookup(n.name)
+		return e != nil || t.Errors.Get(n.name) != nil
+	})
+}
+
+// deletes reports whether the client would take what is missing for gone, and may
+// have it (B.7).
+func (p *poll) deletes() bool { return p.sub.fullState && p.sub.version != "" && !p.sub.synced }
+
+// overdue returns what a poll is told that may be held no longer: nothing if its
+// client is up to date.
+func (p *poll) overdue(told prospect) error {
+	switch told {
+	case current:
+		return nil
+	case unheard:
+		return status.Error(codes.Unavailable, "nothing is known yet of what was asked for: the origin has not answered")
+	default:
+		return status.Error(codes.Unavailable, "the set is not complete yet: the origin has not answered for all of it")
+	}
+}
+
+// A restResponse is a DiscoveryResponse in JSON, in pieces.
+type restResponse struct {
+	before, after []byte
+	resources     [][]byte // shared with other responses
+}
+
+// render returns all that the client asked for and that exists (R113), under the
+// version that streams have for the same set.
+func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
+	s, t := p.sub, h.Type(p.sub.key)
+	set := setBuilder{sub: s, seen: make(map[string]struct{})}
+	for _, n := range s.names {
+		if e, _ := t.Lookup(n.name); e.Present() {
+			set.add(e.Resource, e, false)
+		}
+	}
+	for _, g := range append([]*subscription{s}, s.globs...) {
+		if g.wildcard != nil {
+			g.addMembers(&set, h.Type(g.key), false)
+		}
+	}
+	resp := &restResponse{
+		before: slices.Concat([]byte(`{"versionInfo":`), quote(s.visibleSum(h).Version(t.System())), []byte(`,"resources":[`)),
+		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),
+			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),
+	}
+	for _, r := range set.show {
+		if !r.HasBody() {
+			continue // as in a SotW response (R111)
+		}
+		resource, err := r.JSON()
+		if err != nil {
+			return nil, unrendered(r, err)
+		}
+		resp.resources = append(resp.resources, resource)
+	}
+	return resp, nil
+}
+
+// unrendered returns why a resource cannot be shown in JSON. A response without it
+// would be a wrong one.
+func unrendered(r *wire.Resource, err error) error {
+	if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); ok {
+		return refuse(http.StatusNotImplemented, codes.Unimplemented,
+			"resource %q of type %q: the relay does not know type %q, which JSON needs; over gRPC it is served", r.Name, r.TypeURL, unknown.TypeURL)
+	}
+	return refuse(http.StatusBadGateway, codes.DataLoss, "%v; this is what the origin sent", err)
+}
+
+// quote returns a text in JSON.
+func quote(text string) []byte {
+	b, _ := json.Marshal(text) // a text never fails
+	return b
+}
+
+// write answers with the response. A client that has left is not told.
+func (r *restResponse) write(w http.ResponseWriter) {
+	size := len(r.before) + len(r.after) + max(len(r.resources)-1, 0)
+	for _, resource := range r.resources {
+		size += len(resource)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(size))
+	w.WriteHeader(http.StatusOK)
+	out := bufio.NewWriterSize(w, min(size, 32<<10))
+	_, _ = out.Write(r.before) // errors stay with out, and mean that the client has left
+	for i, resource := range r.resources {
+		if i > 0 {
+			_ = out.WriteByte(',')
+		}
+		_, _ = out.Write(resource)
+	}
+	_, _ = out.Write(r.after)
+	_ = out.Flush()
+}

@@ -1,0 +1,146 @@
+package downstream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// MaxHold is the longest time for which a poll is held.
+const MaxHold = 30 * time.Second
+
+const (
+	// defaultHold fits the second that an Envoy waits by default.
+	defaultHold = 800 * time.Millisecond
+
+	// holdMargin is how much earlier than the client expects it the answer leaves.
+	holdMargin = 100 * time.Millisecond
+
+	// maxRESTBody bounds the body of a poll, in bytes.
+	maxRESTBody = 4 << 20
+)
+
+// timeoutHeader is where an Envoy says how long it waits, in milliseconds.
+const timeoutHeader = "X-Envoy-Expected-Rq-Timeout-Ms"
+
+// A restRequest is one poll as its client sent it.
+type restRequest struct {
+	wire.Request
+	node  *node
+	until time.Time // when it is answered at the latest
+}
+
+func refuse(status int, code codes.Code, format string, args ...any) error {
+	return &refusal{status, code, fmt.Sprintf(format, args...)}
+}
+
+// readREST reads a poll. Errors are refusals.
+func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req restRequest, err error) {
+	typeURL, err := restType(r)
+	if err != nil {
+		return req, err
+	}
+	hold, err := holdOf(r.Header)
+	if err != nil {
+		return req, err
+	}
+	req.until = began.Add(hold)
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody))
+	if err != nil {
+		return req, refuseBody(err)
+	}
+	msg := new(discoverypb.DiscoveryRequest)
+	if err := tolerant.Unmarshal(body, msg); err != nil {
+		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", tidy(err))
+	}
+	switch {
+	case msg.Node == nil:
+		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
+	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
+		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, r.URL.Path, typeURL)
+	}
+	req.node, msg.Node, msg.TypeUrl = msg.Node, nil, typeURL
+	return req, req.decode(msg)
+}
+
+// decode takes the rest of a request in the form in which streams have it.
+func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
+	encoded, err := proto.Marshal(msg)
+	if err == nil {
+		err = r.Decode(encoded)
+	}
+	if err != nil {
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body cannot be a DiscoveryRequest: %v", err)
+	}
+	return nil
+}
+
+// holdOf returns how long a poll may be held.
+func holdOf(h http.Header) (time.Duration, error) {
+	text := h.Get(timeoutHeader)
+	if text == "" {
+		return defaultHold, nil
+	}
+	ms, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, refuse(http.StatusBadRequest, codes.InvalidArgument, "header %s is %.20q: a whole number of milliseconds is allowed",
+			strings.ToLower(timeoutHeader), text)
+	}
+	const most = uint64((MaxHold + holdMargin) / time.Millisecond)
+	return max(time.Duration(min(ms, most))*time.Millisecond-holdMargin, 0), nil
+}
+
+// refuseBody returns why a body could not be read.
+func refuseBody(err error) error {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return refuse(http.StatusRequestTimeout, codes.DeadlineExceeded, "the body did not come in time")
+	}
+	return refuse(http.StatusBadRequest, codes.InvalidArgument, "read the body: %v", err)
+}
+
+// tolerant reads the JSON of clients that may be newer than the relay.
+var tolerant = protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: unread{}}
+
+// unread resolves every type to a message without fields: what a client puts into
+// an Any is none of the relay's business.
+type unread struct{}
+
+func (unread) FindMessageByName(protoreflect.FullName) (protoreflect.MessageType, error) {
+	return new(discoverypb.AdsDummy).ProtoReflect().Type(), nil
+}
+
+func (u unread) FindMessageByURL(string) (protoreflect.MessageType, error) {
+	return u.FindMessageByName("")
+}
+
+func (unread) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
+	return nil, protoregistry.NotFound
+}
+
+func (unread) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+	return nil, protoregistry.NotFound
+}
+
+// tidy returns the text of a parser's error without the parser's name, and in the
+// same form each time: protojson varies its blanks.
+func tidy(err error) string {
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	return strings.TrimPrefix(text, "proto: ")
+}

@@ -1,0 +1,115 @@
+package downstream
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// countedView serves one view and counts who is in it.
+type countedView struct {
+	view *cache.View
+	in   int
+}
+
+func (v *countedView) Join(*node) (Group, error) {
+	v.in++
+	return Group{View: v.view, Key: "all", Leave: func() { v.in-- }}, nil
+}
+
+// restServer returns a server of an empty view whose origin is there and says nothing.
+func restServer(t *testing.T) (*Server, *countedView, *cache.Writer) {
+	t.Helper()
+	view, w := cache.New(cache.Config{})
+	w.SetConnected(true)
+	v := &countedView{view: view}
+	s, err := New(Config{Views: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, v, w
+}
+
+// restPoll polls for routes and waits for the answer.
+func restPoll(ctx context.Context, s *Server, hold, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v3/discovery:routes", strings.NewReader(body))
+	r.Header.Set(timeoutHeader, hold)
+	reply := httptest.NewRecorder()
+	s.REST().ServeHTTP(reply, r)
+	return reply
+}
+
+// B.27: a poll leaves nothing behind, whether it was answered or its client left: no
+// place in the group, no interest, no stream.
+func TestB27_NothingIsLeft(t *testing.T) {
+	s, v, w := restServer(t)
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for name, poll := range map[string]func() *httptest.ResponseRecorder{
+		"answered": func() *httptest.ResponseRecorder {
+			return restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a","*"]}`)
+		},
+		"left": func() *httptest.ResponseRecorder {
+			return restPoll(left, s, "30000", `{"node":{},"resource_names":["a","*"]}`)
+		},
+		"refused": func() *httptest.ResponseRecorder { return restPoll(t.Context(), s, "0", `{}`) },
+	} {
+		if reply := poll(); reply.Code == http.StatusOK {
+			t.Errorf("%s: status 200 %s, want none", name, reply.Body)
+		}
+		for _, d := range w.TakeDemand() {
+			if d.Wanted {
+				t.Errorf("%s: %v is wanted still", name, d)
+			}
+		}
+		if v.in != 0 || s.Streams() != 0 {
+			t.Errorf("%s: %d in the group and %d streams are left, want none", name, v.in, s.Streams())
+		}
+	}
+}
+
+// R134: a server that drains answers a new poll at once, and ends its connection.
+func TestR134_RESTAfterDrain(t *testing.T) {
+	s, _, _ := restServer(t)
+	s.Drain()
+	reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["a"]}`)
+	if reply.Code != http.StatusServiceUnavailable || reply.Header().Get("Connection") != "close" || reply.Header().Get("Retry-After") == "" {
+		t.Errorf("status %d with %v, want 503, Retry-After and an end of the connection", reply.Code, reply.Header())
+	}
+}
+
+// B.11: a poll for everything is told the complete set, and keeps no removal in memory
+// while it is held.
+func TestB11_RESTNeedsNoRemovals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, v, w := restServer(t)
+		r, err := wire.NewResource(wire.RouteType, "a", "", []byte("\x0a\x01a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{r}})
+		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Removed: []string{"a"}})
+		w.SetPhase(wire.RouteType, cache.Confirmed)
+		ended := make(chan struct{})
+		go func() { // awaited below
+			defer close(ended)
+			reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["*"],"version_info":"`+cache.Sum{}.Version("")+`"}`)
+			if reply.Code != http.StatusNotModified {
+				t.Errorf("status %d %s, want 304", reply.Code, reply.Body)
+			}
+		}()
+		synctest.Wait()
+		w.Trim(time.Now())
+		if set := v.view.Head().Type(wire.RouteType).Members; set.Floor() != set.Last() {
+			t.Error("the removal is kept")
+		}
+		<-ended
+	})
+}

@@ -1,0 +1,35 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
+)
+
+// loadsOf returns where load reports go, or nil if they are refused: only the origin
+// of TENDER_ORIGIN is told of load, wherever the clusters come from.
+func loadsOf(cfg Config, all origins, log *slog.Logger) downstream.LoadOrigin {
+	first, ok := all[0].(sessionOrigin)
+	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {
+		return nil
+	}
+	return sessionLoads{first.Session, log}
+}
+
+// sessionLoads takes load reports to a control plane.
+type sessionLoads struct {
+	session *upstream.Session
+	log     *slog.Logger
+}
+
+func (s sessionLoads) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
+	return s.session.OpenLoads(ctx)
+}
+
+func (s sessionLoads) ReportLoads(ctx context.Context, g downstream.Group, l *downstream.Loads) {
+	s.session.ReportLoads(ctx, g.Node, l, s.log.With(slog.String("group", g.Key)))
+}

@@ -1,0 +1,190 @@
+package relaytest
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// RecvSotW is Recv for a SotW stream.
+func (s *OriginStream) RecvSotW(ctx context.Context) *discoverypb.DiscoveryRequest {
+	s.origin.tb.Helper()
+	var req *discoverypb.DiscoveryRequest
+	err := s.origin.mon.await(ctx, func() bool {
+		if s.read < len(s.record.Requests) {
+			req = s.record.Requests[s.read].SotW
+			s.read++
+			return true
+		}
+		return s.record.Ended
+	})
+	switch {
+	case err != nil:
+		s.origin.tb.Fatalf("receive request: %v\n%v", err, s.State())
+	case req == nil:
+		s.origin.tb.Fatalf("receive request: the stream has ended: %v\n%v", s.err, s.State())
+	}
+	return req
+}
+
+// SendSotW is Send for a SotW stream.
+func (s *OriginStream) SendSotW(resp *discoverypb.DiscoveryResponse) (nonce string) {
+	s.origin.mon.Lock()
+	defer s.origin.mon.Unlock()
+	resp = proto.CloneOf(resp)
+	s.enqueueSotW(resp, 0)
+	return resp.GetNonce()
+}
+
+// InjectSotW is Inject for SotW streams.
+func (o *Origin) InjectSotW(resp *discoverypb.DiscoveryResponse) {
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	for _, s := range o.streams {
+		if s.record.Types[resp.GetTypeUrl()] != nil && s.record.SotW {
+			s.enqueueSotW(proto.CloneOf(resp), 0)
+		}
+	}
+	o.mon.changed()
+}
+
+// Wrapped returns a resource as a SotW response holds it with name and version.
+func Wrapped(r *discoverypb.Resource) *anypb.Any { return pack(r) }
+
+// handleSotW records a request and, in automatic mode, answers it. One with a
+// nonce that is not the newest is not looked at, as by go-control-plane. Locked.
+func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
+	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), SotW: req})
+	s.identify(req.GetNode())
+	t, first := s.typeState(req.GetTypeUrl())
+	t.Requests++
+	// Until the next response, all requests have the nonce of the last one.
+	if n := s.open[req.GetResponseNonce()]; n == nil || !n.answered {
+		s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
+	}
+	if req.GetResponseNonce() != t.nonce {
+		return
+	}
+	added, wildcard := t.replace(req.GetResourceNames())
+	if !s.manual && (first || wildcard || len(added) > 0) {
+		s.answerSotW(t, req.GetTypeUrl(), added, wildcard)
+	}
+}
+
+// replace makes names the list, and returns what is new in it.
+func (t *TypeState) replace(names []string) (added []string, wildcard bool) {
+	was, before := t.Wildcard, t.Names
+	t.named = t.named || len(names) > 0
+	t.Wildcard, t.Names = !t.named, make(map[string]struct{}, len(names))
+	for _, name := range names {
+		if name == "*" {
+			t.Wildcard = true
+			continue
+		}
+		t.Names[name] = struct{}{}
+		if _, had := before[name]; !had {
+			added = append(added, name)
+		}
+	}
+	return added, t.Wildcard && !was
+}
+
+// answerSotW sends what a list asks for: of full-state types all of it, of others
+// what is new. Of the latter there may be nothing, which is not said.
+func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, wildcard bool) {
+	b, r := s.origin.behaviour, newReply()
+	if fullState(typeURL) {
+		added, wildcard = slices.Collect(maps.Keys(t.Names)), t.Wildcard
+	}
+	if wildcard {
+		s.answerWildcard(r, typeURL, b)
+	}
+	for _, name := range added {
+		for _, key := range s.collection(typeURL, name) {
+			r.add(s.content.types[typeURL][key], b)
+		}
+	}
+	if fullState(typeURL) || !r.empty() {
+		s.respondSotW(typeURL, r)
+	}
+}
+
+// pushSotW sends the changes that the stream wants, or all that it wants if the
+// type is of full state. Deletions of other types are not told. Locked.
+func (s *OriginStream) pushSotW(typeURL string, changes map[string]*discoverypb.Resource) {
+	t := s.record.Types[typeURL]
+	if t == nil {
+		return
+	}
+	b, r, wanted := s.origin.behaviour, newReply(), false
+	for name, resource := range changes {
+		if !t.wants(name, resource.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)) {
+			continue
+		}
+		wanted = true
+		if resource != nil {
+			r.add(resource, b)
+		}
+	}
+	switch {
+	case wanted && fullState(typeURL):
+		s.answerSotW(t, typeURL, nil, false)
+	case !r.empty():
+		s.respondSotW(typeURL, r)
+	}
+}
+
+// respondSotW queues a response, resources in the order of their names. Locked.
+func (s *OriginStream) respondSotW(typeURL string, r *reply) {
+	b := s.origin.behaviour
+	resp := &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: b.SystemVersion}
+	if b.ControlPlane != "" {
+		resp.ControlPlane = &corepb.ControlPlane{Identifier: b.ControlPlane}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
+		resp.Resources = append(resp.Resources, b.sotwBody(r.resources[name]))
+	}
+	if b.Duplicate {
+		resp.Resources = append(resp.Resources, resp.Resources...)
+	}
+	s.enqueueSotW(resp, b.Delay)
+}
+
+func (b Behaviour) sotwBody(r *discoverypb.Resource) *anypb.Any {
+	if !b.Wrap && len(r.GetAliases()) == 0 && r.GetResource() != nil {
+		return r.GetResource()
+	}
+	if b.EmptyVersions {
+		r = proto.CloneOf(r)
+		r.Version = ""
+	}
+	return pack(r)
+}
+
+// enqueueSotW queues a response, with a nonce and a version of this stream where
+// it has none.
+func (s *OriginStream) enqueueSotW(resp *discoverypb.DiscoveryResponse, delay time.Duration) {
+	s.issued++
+	if resp.GetNonce() == "" {
+		resp.Nonce = strconv.Itoa(s.issued)
+	}
+	if resp.GetVersionInfo() == "" {
+		resp.VersionInfo = "v" + resp.GetNonce()
+	}
+	s.open[resp.GetNonce()] = &issuedNonce{}
+	if t := s.record.Types[resp.GetTypeUrl()]; t != nil {
+		t.nonce = resp.GetNonce()
+	}
+	out := outgoing{message: resp, typeURL: resp.GetTypeUrl()}
+	if delay > 0 {
+		out.due = time.Now().Add(delay)
+	}
+	s.queueUp(out)
+}

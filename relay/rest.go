@@ -1,0 +1,56 @@
+package relay
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/xdstender/tender/downstream"
+)
+
+const (
+	// restIdle is how long a connection without a poll is kept: longer than most
+	// clients wait between two.
+	restIdle = 5 * time.Minute
+
+	// maxRESTHeaderBytes bounds the header of a poll.
+	maxRESTHeaderBytes = 64 << 10
+)
+
+// newRESTServer returns a server of polls, over HTTP/1.1 and HTTP/2, both without
+// TLS too.
+func newRESTServer(cfg Config, polls http.Handler, log *slog.Logger) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:        polls,
+		Protocols:      &protocols,
+		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreamsPerConnection},
+		ReadTimeout:    cfg.FirstRequestTimeout, // until the body was read, then there is none
+		WriteTimeout:   downstream.MaxHold + cfg.SendStall,
+		IdleTimeout:    restIdle,
+		MaxHeaderBytes: maxRESTHeaderBytes,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// RESTAddrs returns the addresses that the relay takes polls on.
+func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
+
+// serveREST serves polls on a listener until the server is shut down.
+func (r *Relay) serveREST(l net.Listener) error {
+	if err := r.rest.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// stop ends whatever the servers still do.
+func (r *Relay) stop() {
+	r.grpc.Stop()
+	_ = r.rest.Close() // its listeners are closed, and nothing else can fail
+}

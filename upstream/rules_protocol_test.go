@@ -1,0 +1,166 @@
+package upstream_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// What the log says of an origin that does not implement Delta.
+const (
+	spokenSotW  = "INFO the origin does not implement Delta ADS: it is spoken to in SotW"
+	unsupported = "WARN the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows"
+)
+
+// An origin that does not implement Delta is spoken to in SotW, without waiting,
+// and that is logged once.
+func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(0)
+		r.expect("members at once", r.members(clusters), "a@1")
+		for range 3 {
+			r.Restart()
+			r.pass(time.Minute)
+		}
+		r.put(clusters, "a@2")
+		r.pass(soon)
+		r.expect("members", r.members(clusters), "a@2")
+		if n := r.log.count(spokenSotW); n != 1 {
+			t.Errorf("logged %d times that it is spoken to in SotW, want once", n)
+		}
+		if n := r.log.count(unsupported); n != 0 {
+			t.Errorf("%d warnings, want none", n)
+		}
+	})
+}
+
+// Both streams of a view are of the variant that the origin speaks.
+func TestProtocol_AuxiliaryStream(t *testing.T) {
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(clusters, []string{"a"})
+		r.pass(time.Second)
+		r.expect("named", r.named(clusters), "a@1")
+		if n := r.log.count("Unimplemented"); n != 0 {
+			t.Errorf("%d streams in vain beside the first one, want none", n)
+		}
+	})
+}
+
+// An origin that comes back as one that implements Delta is spoken to in Delta, and
+// the other way round; what is held stays as long as the origin has it.
+func TestProtocol_OriginChangesItsVariant(t *testing.T) {
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(20)...)
+		r.put(endpoints, "e@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"e"})
+		r.pass(confirmed)
+		seq := r.view.Head().Seq
+		for range 2 {
+			for _, sotw := range []bool{false, true} {
+				r.Change(func(b *relaytest.Behaviour) { b.SotW = sotw })
+				r.Restart()
+				r.pass(time.Minute)
+				if last := r.State().Last(); last.SotW != sotw || last.Ended {
+					t.Errorf("last stream has SotW=%v, want %v:\n%v", last.SotW, sotw, last)
+				}
+			}
+		}
+		if got := r.view.Head().Seq; got != seq {
+			t.Errorf("position %d, want %d: nothing has changed", got, seq)
+		}
+		r.away(removing(clusters, "n003"))
+		r.pass(time.Minute)
+		if n := r.count(); n != 19 {
+			t.Errorf("%d members, want 19", n)
+		}
+	})
+}
+
+// A variant that is forced is the only one that is tried; the log names the
+// variable that forces it.
+func TestProtocol_Forced(t *testing.T) {
+	tests := []struct {
+		protocol upstream.Protocol
+		sotw     bool // what the origin speaks
+		works    bool
+	}{
+		{upstream.ProtocolDelta, false, true},
+		{upstream.ProtocolDelta, true, false},
+		{upstream.ProtocolSotW, true, true},
+		{upstream.ProtocolSotW, false, false},
+	}
+	for _, tt := range tests {
+		inBubble(t, relaytest.Behaviour{SotW: tt.sotw, Wrap: true}, upstream.Config{Protocol: tt.protocol}, func(t *testing.T, r *rig) {
+			r.put(clusters, "a@1")
+			r.watch.SubscribeAll(clusters)
+			r.pass(time.Minute)
+			want := ""
+			if tt.works {
+				want = "a@1"
+			}
+			r.expect(tt.protocol.String(), r.members(clusters), want)
+			// After 1, 1.6, 2.56 … s there are some 7 attempts in a minute.
+			n := r.log.count(unsupported)
+			if tt.works != (n == 0) || n > 9 {
+				t.Errorf("%v to an origin that speaks SotW=%v: %d warnings", tt.protocol, tt.sotw, n)
+			}
+			if named := r.log.count("protocol=" + tt.protocol.String()); named != n {
+				t.Errorf("%d of %d warnings say %v", named, n, tt.protocol)
+			}
+		})
+	}
+}
+
+// An origin that implements neither is tried again as any that refuses streams, in
+// both variants.
+func TestProtocol_Neither(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true, SotW: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		since := time.Now()
+		var waits []time.Duration
+		for range 6 {
+			s := r.Accept(t.Context())
+			waits = append(waits, time.Since(since))
+			since = time.Now()
+			s.Close(status.New(codes.Unimplemented, "nor that"))
+		}
+		r.pass(0)
+		r.expectBackoff(waits[1:])
+		if n := r.log.count(unsupported); n != 6 {
+			t.Errorf("%d warnings for 6 streams", n)
+		}
+	})
+}
+
+// What an origin has answered on a stream it implements, however it ends it.
+func TestProtocol_UnimplementedAfterAResponse(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		s := r.Accept(t.Context())
+		s.Send(response(clusters, "a@1"))
+		r.pass(soon)
+		s.Close(status.New(codes.Unimplemented, "a filter in between"))
+		r.Accept(t.Context())
+		if n := r.log.count(spokenSotW); n != 0 {
+			t.Error("the origin is spoken to in SotW, although it answered in Delta")
+		}
+	})
+}
+
+func TestProtocol_Invalid(t *testing.T) {
+	_, err := upstream.New(upstream.Config{Targets: []string{"x"}, Protocol: 3})
+	if err == nil || !strings.Contains(err.Error(), "Protocol = 3, allowed: ") {
+		t.Errorf("Protocol 3: got error %v, want one that names it and what is allowed", err)
+	}
+}

@@ -1,0 +1,228 @@
+package upstream_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// What the first list of a stream leaves out is gone at once, but for a mass of it
+// and for all that there is, which may be an origin that has just started: those
+// are held, and looked at again after ten minutes (B.15). On Cluster and Listener,
+// wanted by wildcard and by name.
+func TestB15_C15_SotWMassDeletionIsHeld(t *testing.T) {
+	tests := []struct {
+		there, lost int
+		held        bool
+	}{
+		{100, 10, false},
+		{100, 11, true},
+		{11, 10, false},
+		{12, 11, true},
+		{200, 20, false},
+		{200, 21, true},
+		{3, 2, false},
+		{3, 3, true},
+		{1, 1, true},
+		{100, 100, true},
+	}
+	for _, tt := range tests {
+		for _, named := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d of %d, named=%v", tt.lost, tt.there, named), func(t *testing.T) {
+				inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+					r.put(listeners, numbered(tt.there)...)
+					count := func() int { return r.view.Head().Type(listeners).Members.Count() }
+					if named {
+						r.watch.Subscribe(listeners, nameOnly(numbered(tt.there)))
+						count = func() int { return r.view.Head().Type(listeners).Named.Count() }
+					} else {
+						r.watch.SubscribeAll(listeners)
+					}
+					r.pass(confirmed)
+					r.away(removing(listeners, nameOnly(numbered(tt.there))[tt.there-tt.lost:]...))
+					r.pass(3 * time.Second)
+					held := tt.there
+					if !tt.held {
+						held -= tt.lost
+					}
+					if n := count(); n != held {
+						t.Errorf("%d there 3s after the origin came back, want %d", n, held)
+					}
+					r.pass(9 * time.Minute)
+					if n := count(); n != held {
+						t.Errorf("%d there after 9 minutes, want %d", n, held)
+					}
+					if n := r.log.count("ERROR the origin seems to have lost"); (n == 1) != tt.held {
+						t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
+					}
+					if n := r.streams(); n != 2 {
+						t.Errorf("%d streams, want 2: there is nothing to ask for", n)
+					}
+					r.pass(2 * time.Minute)
+					if n := count(); n != tt.there-tt.lost {
+						t.Errorf("%d there after 11 minutes, want %d", n, tt.there-tt.lost)
+					}
+				})
+			})
+		}
+	}
+}
+
+// losesInSotW has a SotW origin come back without half of its 100 members.
+func losesInSotW(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, lost()...))
+		r.pass(time.Minute)
+		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
+			t.Fatalf("%d deletions held back, %d members, want 1 and 100", n, r.count())
+		}
+		test(t, r)
+	})
+}
+
+// An origin that starts empty and fills up step by step removes nothing on its way:
+// what its later lists still lack it never had on the stream.
+func TestC15_SotWOriginFillsUp(t *testing.T) {
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, nameOnly(numbered(100))...))
+		for i := range 10 {
+			r.pass(time.Second)
+			r.put(clusters, numbered(100)[10*i:10*i+10]...)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members when %d are back, want 100", n, 10*i)
+			}
+		}
+		r.pass(time.Hour)
+		r.expect("members", r.members(clusters), shown(numbered(100)))
+	})
+}
+
+// During the hold, what the origin had listed on the new stream is removed as ever.
+func TestB15_SotWExplicitDuringTheHold(t *testing.T) {
+	losesInSotW(t, func(t *testing.T, r *rig) {
+		r.Apply(removing(clusters, nameOnly(numbered(100))[:30]...))
+		r.pass(soon)
+		if n := r.count(); n != 70 {
+			t.Errorf("%d members, want 70: the 50 that are held, and 20", n)
+		}
+		r.pass(15 * time.Minute)
+		if n := r.count(); n != 20 {
+			t.Errorf("%d members after the hold, want 20", n)
+		}
+	})
+}
+
+// The hold is over only if the second look finds the same.
+func TestB15_SotWSecondLook(t *testing.T) {
+	t.Run("all is back", func(t *testing.T) {
+		losesInSotW(t, func(t *testing.T, r *rig) {
+			r.put(clusters, numbered(100)...)
+			r.pass(time.Hour)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members, want 100", n)
+			}
+		})
+	})
+	t.Run("all names are back", func(t *testing.T) {
+		inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.put(listeners, numbered(20)...)
+			r.watch.Subscribe(listeners, nameOnly(numbered(20)))
+			r.pass(confirmed)
+			r.away(removing(listeners, nameOnly(numbered(20))[5:]...))
+			r.pass(time.Minute)
+			r.put(listeners, numbered(20)...)
+			r.pass(time.Hour)
+			r.expect("named", r.named(listeners), shown(numbered(20)))
+			if n := r.streams(); n != 2 {
+				t.Errorf("%d streams, want 2: there is nothing to look at again", n)
+			}
+		})
+	})
+	t.Run("some are back", func(t *testing.T) {
+		losesInSotW(t, func(t *testing.T, r *rig) {
+			r.put(clusters, numbered(100)[:80]...)
+			r.pass(15 * time.Minute)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members, want 100: what is still missing is another set", n)
+			}
+			r.pass(time.Hour)
+			if n := r.count(); n != 80 {
+				t.Errorf("%d members in the end, want 80", n)
+			}
+		})
+	})
+	t.Run("reconnects do not shorten it", func(t *testing.T) {
+		losesInSotW(t, func(t *testing.T, r *rig) {
+			for range 4 {
+				r.Restart()
+				r.pass(2 * time.Minute)
+			}
+			if n := r.count(); n != 100 || r.log.count(heldLine) != 1 {
+				t.Errorf("%d members, held back %d times, want 100 and once", n, r.log.count(heldLine))
+			}
+			r.pass(5 * time.Minute)
+			if n := r.count(); n != 50 {
+				t.Errorf("%d members after the hold, want 50", n)
+			}
+		})
+	})
+	t.Run("the origin is away when it ends", func(t *testing.T) {
+		losesInSotW(t, func(t *testing.T, r *rig) {
+			r.Stop()
+			r.pass(time.Hour)
+			if n := r.count(); n != 100 {
+				t.Errorf("%d members of an origin that is away, want 100", n)
+			}
+			r.Restart()
+			r.pass(2 * time.Minute)
+			if n := r.count(); n != 50 {
+				t.Errorf("%d members, want 50", n)
+			}
+		})
+	})
+}
+
+// Of a wildcard of a type that is not of full state, what the origin no longer
+// resends is asked for by name, as in Delta.
+func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
+	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+		const acme = "type.googleapis.com/acme.Foo"
+		r.put(acme, numbered(20)...)
+		r.watch.SubscribeAll(acme)
+		r.pass(confirmed)
+		r.away(removing(acme, "n003"))
+		r.pass(29 * time.Second)
+		if n := r.view.Head().Type(acme).Members.Count(); n != 20 {
+			t.Errorf("%d members after 29s, want 20", n)
+		}
+		r.pass(5 * time.Second)
+		if n := r.view.Head().Type(acme).Members.Count(); n != 19 {
+			t.Errorf("%d members after 34s, want 19", n)
+		}
+		r.expect("asked by", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
+	})
+}
+
+// An unwrapped resource of a partial type that a SotW origin no longer resends is
+// kept: it was never said to be gone.
+func TestR067_SotWPartialNamesAreKept(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SotW: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1")
+		r.watch.Subscribe(endpoints, []string{"a", "b"})
+		r.pass(confirmed)
+		r.Remove(endpoints, "a")
+		r.away(removing(endpoints, "b"))
+		r.pass(time.Hour)
+		r.expect("endpoints", names(r.named(endpoints)), "a b")
+	})
+}

@@ -1,0 +1,103 @@
+package upstream_test
+
+import (
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+func expiring(name string, ttl time.Duration) *discoverypb.Resource {
+	return &discoverypb.Resource{
+		Name: name, Version: "1", Ttl: durationpb.New(ttl), Resource: relaytest.Opaque(clusters, name, []byte("1")),
+	}
+}
+
+// What expires is removed on time, whatever becomes of the origin, and no deletion of it
+// is held back, however many they are.
+func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.Apply(func(tx *relaytest.Tx) {
+			for i := range 20 {
+				tx.SetRaw(clusters, expiring(string(rune('a'+i)), time.Minute))
+			}
+		})
+		r.put(clusters, "z@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(clusters, []string{"a", "z"})
+		r.pass(soon)
+		r.Stop()
+		r.pass(time.Minute - soon - 10*time.Millisecond)
+		if n := r.view.Head().Type(clusters).Members.Count(); n != 21 {
+			t.Errorf("before their time: got %d members, want 21", n)
+		}
+		r.pass(20 * time.Millisecond)
+		r.expect("members", present(r.members(clusters)), "z@1")
+		r.expect("named", present(r.named(clusters)), "z@1")
+	})
+}
+
+// An origin that says again what expires, as it must, does not for that ignore what it
+// was told is held: nothing else has to be asked for.
+func TestB15_ResentTTLsAreNoSignOfIgnorance(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.SetRaw(clusters, expiring("a", time.Hour))
+		r.put(clusters, "b@1", "c@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(10 * time.Second)
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+		r.Restart()
+		r.pass(10 * time.Second)
+		s := r.Accept(t.Context())
+		for s.State().Ended {
+			s = r.Accept(t.Context())
+		}
+		s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Resources: []*discoverypb.Resource{expiring("a", time.Hour)}})
+		r.pass(5 * time.Minute)
+		r.expect("the conversation", r.conversation(r.streams()-1), "[Cluster node a=1 b=1 c=1] [Cluster ack 1]")
+		r.expect("members", r.members(clusters), "a@1 b@1 c@1")
+	})
+}
+
+// What has expired is not held, and the origin is not told so.
+func TestR107_ExpiredIsNotToldAsHeld(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.SetRaw(clusters, expiring("a", 30*time.Second))
+		r.put(clusters, "b@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(10 * time.Second)
+		r.Stop()
+		r.pass(30 * time.Second)
+		r.Restart()
+		r.pass(time.Minute - 10*time.Second)
+		r.expect("the conversation", r.conversation(r.streams()-1), "[Cluster node b=1] [Cluster ack 1]")
+	})
+}
+
+// A name that has expired is asked for once more when somebody asks for it, and members
+// when the origin says that they live on.
+func TestR106_R107_AskedForAgain(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.SetRaw(clusters, expiring("a", time.Minute))
+		r.SetRaw(endpoints, &discoverypb.Resource{
+			Name: "a", Version: "1", Ttl: durationpb.New(time.Minute), Resource: relaytest.Opaque(endpoints, "a", []byte("1")),
+		})
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(2 * time.Minute)
+		r.expect("members, expired", present(r.members(clusters)), "")
+		r.expect("named, expired", present(r.named(endpoints)), "")
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.Heartbeat(clusters, "a")
+		r.pass(soon)
+		r.expect("members", r.members(clusters), "a@1")
+		r.expect("named", r.named(endpoints), "a@1")
+		r.expect("the conversation", r.conversation(0),
+			"[Cluster node] [ClusterLoadAssignment +a] [Cluster ack 1] [ClusterLoadAssignment ack 2] "+
+				"[Cluster ack 3] [Cluster +*] [Cluster ack 4] [ClusterLoadAssignment -a] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 5]")
+	})
+}

@@ -1,0 +1,266 @@
+package upstream
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A mirror thinks in Delta. This file makes it a client of an origin that speaks
+// SotW: a request that changes a subscription becomes one that states all of it,
+// and what a response leaves out becomes what a Delta origin would have removed.
+
+// lists are the subscriptions of one SotW stream. They do no I/O.
+type lists struct {
+	types map[string]*list
+	due   []*list // to be stated, in this order
+}
+
+func newLists() *lists { return &lists{types: make(map[string]*list)} }
+
+// A list is what a SotW stream asks for of one type, and where the conversation
+// about it stands.
+type list struct {
+	typeURL  string
+	wildcard bool
+	names    map[string]struct{}
+	stated   []string // names in order; nil if they changed since
+
+	due     bool
+	opened  bool             // the first request has left
+	leaving bool             // the wildcard is being given up
+	version string           // of the last response that was accepted
+	nonce   string           // of the last response
+	refusal *statuspb.Status // of that response, until it is sent
+
+	// What the absence of a name from a response may say.
+	answered bool                // a response listed something
+	first    map[string]struct{} // names of the first request: every response takes them into account
+	had      map[string]struct{} // names in the last response
+}
+
+// change applies a request. It reports false where no request can say it, but a
+// new stream can: for a wildcard of a type that was asked for before. An empty
+// list means a wildcard only if it opens the type, and not every server knows "*"
+// (R048, R051).
+func (l *lists) change(r *discoverypb.DeltaDiscoveryRequest) bool {
+	subscribe, unsubscribe := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
+	t := l.types[r.GetTypeUrl()]
+	if t == nil {
+		t = &list{typeURL: r.GetTypeUrl(), names: make(map[string]struct{}), first: make(map[string]struct{})}
+		t.wildcard = len(subscribe)+len(unsubscribe) == 0
+		l.types[t.typeURL] = t
+	}
+	if slices.Contains(subscribe, wire.Wildcard) {
+		if t.opened && wire.LegacyWildcard(t.typeURL) {
+			return false
+		}
+		t.wildcard = true
+	}
+	for _, name := range subscribe {
+		t.add(name)
+	}
+	for _, name := range unsubscribe {
+		t.drop(name)
+	}
+	l.state(t)
+	return true
+}
+
+// answer acknowledges a response, or refuses it. A type that was never asked for
+// is not answered: a list without names would ask for all of it.
+func (l *lists) answer(u wire.Update, refusal *statuspb.Status) {
+	t := l.types[u.TypeURL]
+	if t == nil {
+		return
+	}
+	t.nonce, t.refusal = u.Nonce, refusal
+	if refusal == nil {
+		t.version = u.SystemVersion
+	}
+	l.state(t)
+}
+
+func (l *lists) state(t *list) {
+	if !t.due {
+		t.due = true
+		l.due = append(l.due, t)
+	}
+}
+
+// requests returns the requests that state what changed, or was answered, since
+// the last call.
+func (l *lists) requests() (reqs []*discoverypb.DiscoveryRequest) {
+	for _, t := range l.due {
+		t.due = false
+		switch {
+		case !t.opened && !t.wildcard && len(t.names) == 0: // came and went
+			delete(l.types, t.typeURL)
+			continue
+		case t.leaving && t.opened && wire.LegacyWildcard(t.typeURL):
+			// An empty list would still mean all. It ceases to once a name was given.
+			reqs = append(reqs, t.request([]string{wire.Wildcard}))
+		}
+		r := t.request(t.list())
+		r.ErrorDetail = t.refusal
+		reqs = append(reqs, r)
+		t.opened, t.leaving, t.refusal = true, false, nil
+	}
+	l.due = nil
+	return reqs
+}
+
+// add subscribes to a name. Only of the first request is it certain that a
+// response takes it into account: those that come after a later one may have been
+// under way.
+func (t *list) add(name string) {
+	if _, have := t.names[name]; have || name == wire.Wildcard {
+		return
+	}
+	t.names[name], t.stated = struct{}{}, nil
+	delete(t.had, name)
+	if !t.opened && !wire.Glob(name) {
+		t.first[name] = struct{}{}
+	}
+}
+
+func (t *list) drop(name string) {
+	if name == wire.Wildcard {
+		t.leaving, t.wildcard = t.wildcard, false
+		return
+	}
+	delete(t.names, name)
+	delete(t.first, name)
+	t.stated = nil
+}
+
+// list returns the names of a request, which nobody may change any more.
+func (t *list) list() []string {
+	if t.wildcard && !wire.LegacyWildcard(t.typeURL) {
+		return []string{wire.Wildcard}
+	}
+	if t.stated == nil {
+		t.stated = slices.Sorted(maps.Keys(t.names))
+	}
+	return t.stated
+}
+
+func (t *list) request(names []string) *discoverypb.DiscoveryRequest {
+	r := &discoverypb.DiscoveryRequest{
+		TypeUrl:       t.typeURL,
+		ResourceNames: names,
+		VersionInfo:   t.version,
+		ResponseNonce: t.nonce,
+	}
+	locate(&r.ResourceNames, &r.ResourceLocators)
+	return r
+}
+
+// flushLists sends what a turn of the loop has changed on SotW streams: one
+// request for each type, however it came about.
+func (m *mirror) flushLists() {
+	for r := main; r <= auxiliary; r++ {
+		if l := &m.lines[r]; l.open {
+			l.flush(m.node)
+		}
+	}
+}
+
+// withOmissions adds to a response of a SotW origin what it says by leaving out,
+// for types of which it holds all that was asked for (R058, R059, R065).
+//
+// What the origin had listed on the stream and lists no more, it has removed. What
+// its first list leaves out may be gone, or the origin has just started: a mass of
+// that is held back (B.15, C15). An empty list is no first one: all that was there
+// is held back, however little, and of other names it says nothing. Nor does any
+// list of names that were asked for later than the type, until they were listed.
+func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
+	sotw := m.lines[r].sotw
+	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
+		return u
+	}
+	t, said := sotw.types[u.TypeURL], saidBy(u)
+	if t == nil {
+		return u // not asked for yet
+	}
+	u.Complete, u.Removed = true, t.omitted(u, said)
+	if r == s.wildcard {
+		s.sweep.marked = nil // the list leaves no doubt
+	}
+	if !t.answered {
+		t.answered = len(said) > 0
+		u.Removed = append(u.Removed, m.neverListed(s, r, t, said, now)...)
+	}
+	if r == s.named {
+		s.absent.review(u)
+	}
+	slices.Sort(u.Removed)
+	return u
+}
+
+// hasHeartbeat reports whether a response is about lifetimes: such a one does not
+// list what there is (R106).
+func hasHeartbeat(u wire.Update) bool {
+	return slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return !r.HasBody() && len(r.Aliases) == 0 })
+}
+
+// saidBy returns all names and aliases in a response.
+func saidBy(u wire.Update) map[string]struct{} {
+	said := make(map[string]struct{}, len(u.Resources))
+	for _, r := range u.Resources {
+		said[r.Name] = struct{}{}
+		for _, alias := range r.Aliases {
+			said[alias] = struct{}{}
+		}
+	}
+	return said
+}
+
+// omitted returns what the last response listed and this one does not.
+func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string) {
+	for name := range t.had {
+		if _, there := said[name]; !there {
+			names = append(names, name)
+		}
+	}
+	t.had = make(map[string]struct{}, len(u.Resources))
+	for _, r := range u.Resources {
+		t.had[r.Name] = struct{}{}
+	}
+	return names
+}
+
+// neverListed returns what the first list of a stream leaves out, as far as that is
+// believed.
+func (m *mirror) neverListed(s *subscription, r role, t *list, said map[string]struct{}, now time.Time) (removed []string) {
+	head := m.w.View().Head().Type(s.typeURL)
+	set, h := &head.Members, &s.sweep.heldBack
+	gone := make(map[string]struct{})
+	if r == s.wildcard {
+		for e := range set.Since(0) {
+			if _, there := said[e.Name.String()]; e.Present() && !there {
+				gone[e.Name.String()] = struct{}{}
+			}
+		}
+	} else {
+		set, h = &head.Named, &s.absent
+		for n := range s.names {
+			_, known := t.first[n.String()]
+			_, there := said[wire.PlainName(n.String())]
+			switch {
+			case there || !known:
+			case set.Get(n).Present():
+				gone[n.String()] = struct{}{}
+			case len(said) > 0:
+				removed = append(removed, n.String()) // which deletes nothing
+			}
+		}
+	}
+	mass := isMass(len(gone), set.Count()) || len(said) == 0 && len(gone) > 0
+	return append(removed, m.believe(s, h, gone, mass, now)...)
+}
