@@ -417,7 +417,7 @@ func TestB7_ASetIsNotHeldForEverForAGlob(t *testing.T) {
 		w.stop()
 		w.pass(time.Minute)
 		late := w.envoy(relaytest.SotW).returns(relaytest.SotW, "lds", names, "")
-		w.pass(time.Hour)
+		w.pass(3 * time.Minute)
 		late.expect()
 	})
 }
