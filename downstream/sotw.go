@@ -146,7 +146,7 @@ func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 // dueMembers is due for all that the client did not name.
 func (s *subscription) dueMembers(t *cache.Type) (owed, gone bool) {
 	if s.wildcard == nil || s.fresh {
-		return s.fresh, false
+		return s.fresh && t.Phase >= cache.Settled, false
 	}
 	owed = s.anySince(&t.Members, s.sent, true)
 	return owed, s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()

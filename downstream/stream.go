@@ -410,7 +410,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
-	if sub.blocked(p.now) && s.closed.IsZero() { // who has closed its side answers nothing
+	if s.blocked(p, sub) {
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals
@@ -435,6 +435,12 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	}
 	p.waiting = p.waiting || more && !sub.lateRemovals
 	return nil
+}
+
+// blocked reports whether a type waits for the answer to its newest response. Who has
+// closed its side answers nothing.
+func (s *stream) blocked(p *pass, sub *subscription) bool {
+	return s.closed.IsZero() && sub.blocked(p.now)
 }
 
 // next returns the additions and changes that the client is to be sent.
@@ -536,7 +542,7 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.names[at].sent = 0
 				eds.owing = append(eds.owing, n)
 			}
-		} else if by := eds.has(names[i]); by != nil && !by.fresh {
+		} else if by := eds.memberOf(names[i]); by != nil && !by.fresh {
 			by.again = append(by.again, names[i])
 		}
 	}
