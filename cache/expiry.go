@@ -78,9 +78,10 @@ func (a *apply) heldAs(kind Kind, resource string) []*Name {
 func (a *apply) limit(kind Kind, e *Entry) {
 	e.due = e.Deadline
 	switch r := e.Resource; {
+	case r.Released():
 	case r.Unresolved():
 		e.due = a.now.Add(unresolvedLife)
-	case r.DoNotCache && !r.Released():
+	case r.DoNotCache:
 		e.due = a.now.Add(uncachedLife)
 		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
 			e.due = e.Deadline
@@ -88,7 +89,7 @@ func (a *apply) limit(kind Kind, e *Entry) {
 	}
 	if kind == Named {
 		// Whoever comes next has it asked for again if it may not be kept.
-		e.Name.lapsed = e.Resource.DoNotCache
+		e.Name.lapsed = e.Resource.DoNotCache || e.Resource.Released()
 	}
 	if e.due.IsZero() || !e.queued.IsZero() && !e.due.Before(e.queued) {
 		return // nothing to do, or it will be looked at before
@@ -98,8 +99,8 @@ func (a *apply) limit(kind Kind, e *Entry) {
 }
 
 // Expire removes what has outlived its time, for every client and whether or not
-// the origin is there (R107), forgets which aliases were not resolved, and gives up
-// content that may not be kept. It returns when to call it again; a zero time if
+// the origin is there (R107), and gives up content that may not be kept, and the word
+// that an alias means nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
 	for len(w.due) > 0 && !now.Before(w.due[0].at) {
@@ -134,12 +135,9 @@ func (a *apply) expire(d deadline) {
 	switch r := e.Resource; {
 	case a.now.Before(e.due):
 		a.again(d.kind, set, *e)
-	case r.Unresolved() && d.kind == Named:
-		d.name.lapsed = true
-		a.drop(set, d.name)
 	case !e.Deadline.IsZero() && !a.now.Before(e.Deadline):
 		a.outlived(d.kind, set, e)
-	case r.DoNotCache && !r.Released():
+	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
 		given.Resource, given.givenUp = r.Release(), a.now.UnixNano()
 		set.bareAt = given.givenUp

@@ -74,7 +74,7 @@ func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 		return bare
 	}
 	for _, n := range s.names {
-		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && n.sent != 0 {
+		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() && n.sent != 0 {
 			s.askAgain(h, e)
 			bare = true
 		}
@@ -408,7 +408,7 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 	for i := range s.names {
 		n := &s.names[i]
 		switch e, seq := s.see(t, *n); {
-		case !e.Present():
+		case !e.Present() || !e.Resource.HasBody():
 		case e.Resource.Released():
 			s.askAgain(h, e)
 			s.owing = append(s.owing, n.name)
