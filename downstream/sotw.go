@@ -135,8 +135,10 @@ func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 		e, seq := s.see(t, *n)
 		switch {
 		case e == nil || seq <= n.sent:
+		case e.Present() && lacks(*n, e):
+			s.askAgain(h, e)
 		case e.Present():
-			owed = owed || !s.synced || !lacks(*n, e)
+			owed = true
 		case !h.Absent(e):
 		case n.sent != 0:
 			gone = true
@@ -172,13 +174,14 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 		return time.Time{}
 	}
 	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() && lacks(n, e) {
-			s.askAgain(h, e)
-		}
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
 			continue // a name that was added to a set that the client has holds nothing back
 		}
-		wait := s.resolveBy(h, n.name, now)
+		asked := n.name.Asked()
+		if e, _ := t.Lookup(n.name); e.Present() && asked.Before(e.GivenUp()) {
+			asked = time.Time{} // what was answered then is not here any more
+		}
+		wait := s.resolveBy(h, n.name, asked, now)
 		if wait.Equal(forever) {
 			return forever
 		}
@@ -205,9 +208,10 @@ func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool
 	}
 }
 
-func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
+// resolveBy returns until when to wait for the answer to a question that was asked then.
+func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, asked, now time.Time) time.Time {
 	from := h.From(n)
-	switch asked := n.Asked(); {
+	switch {
 	case !from.Connected && s.version != "":
 		return forever
 	case !from.Connected:
