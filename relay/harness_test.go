@@ -29,12 +29,27 @@ type running struct {
 // memory, so that both live in a synctest bubble; else all goes over sockets.
 func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *running {
 	t.Helper()
+	var dial []grpc.DialOption
+	if inMemory {
+		dial = o.DialOptions()
+	}
+	return startAt(t, o.Target(), dial, inMemory, env...)
+}
+
+// below runs another relay, in memory, whose origin is r, which is in memory too.
+func (r *running) below(env ...string) *running {
+	r.t.Helper()
+	return startAt(r.t, r.target, r.dial, true, env...)
+}
+
+func startAt(t testing.TB, target string, dial []grpc.DialOption, inMemory bool, env ...string) *running {
+	t.Helper()
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
 	env = append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test"}, env...)
 	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
-		opts.Listeners, opts.DialOptions = []net.Listener{l}, o.DialOptions()
+		opts.Listeners, opts.DialOptions = []net.Listener{l}, dial
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
@@ -42,7 +57,7 @@ func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *run
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Origin = []string{o.Target()}
+	cfg.Origin = []string{target}
 	if r.Relay, err = relay.New(cfg, opts); err != nil {
 		t.Fatal(err)
 	}

@@ -449,3 +449,41 @@ func TestR125_SharedNames(t *testing.T) {
 		}
 	})
 }
+
+// Through two relays content that may not be kept comes as through one, and so do
+// errors, and hosts that mean nothing.
+func TestR125_TwoRelays(t *testing.T) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, name := range []string{"a", "*", ""} {
+			orderBubble(t, nil, func(w *orderWorld) {
+				w.relay = w.relay.below("TENDER_NODE_ID=tender/below")
+				w.onDemand()
+				w.uncached("lds a@1")
+				w.change("lds !b:Internal")
+				c := w.envoy(v).subscribe("lds", name)
+				w.settle()
+				failing := map[bool]int{true: 1, false: 0}[name != "a"]
+				if got := c.takeAll(); !slices.Equal(got, []string{"a"}) || len(errorsOf(c)) != failing {
+					t.Errorf("%q: was given %q, and %d errors; want a, and %d", name, got, len(errorsOf(c)), failing)
+				}
+				for range 3 {
+					w.pass(time.Minute)
+					next := w.envoy(v).subscribe("lds", name)
+					w.pass(10 * time.Second)
+					if got := next.takeAll(); !slices.Equal(got, []string{"a"}) || len(errorsOf(next)) != failing {
+						t.Errorf("%q: who came later was given %q, and %d errors; want a, and %d", name, got, len(errorsOf(next)), failing)
+					}
+					c.expect()
+				}
+				w.uncached("lds a@2")
+				w.pass(100 * time.Millisecond)
+				c.hears(orderForm(v, "lds a@2"))
+				if v == relaytest.Delta {
+					c.subscribe("vhds", "rc/nope")
+					w.pass(time.Second)
+					c.hears("vhds rc/nope?")
+				}
+			})
+		}
+	})
+}
