@@ -124,9 +124,10 @@ func (a *apply) miss(n *Name) {
 func (a *apply) limit(kind Kind, e *Entry) {
 	e.due = e.Deadline
 	switch r := e.Resource; {
+	case r.Released():
 	case r.Unresolved():
 		e.due = a.now.Add(unresolvedLife)
-	case r.DoNotCache && !r.Released():
+	case r.DoNotCache:
 		e.due = a.now.Add(uncachedLife)
 		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
 			e.due = e.Deadline
@@ -134,7 +135,7 @@ func (a *apply) limit(kind Kind, e *Entry) {
 	}
 	if kind == Named {
 		// Whoever comes next has it asked for again if it may not be kept.
-		e.Name.lapsed = e.Resource.DoNotCache
+		e.Name.lapsed = e.Resource.DoNotCache || e.Resource.Released()
 	}
 	a.queue(kind, e)
 }
@@ -167,8 +168,8 @@ func (a *apply) schedule(d deadline) {
 }
 
 // Expire removes what has outlived its time, for every client and whether or not
-// the origin is there (R107), forgets which aliases were not resolved, and gives up
-// content that may not be kept. It returns when to call it again; a zero time if
+// the origin is there (R107), and gives up content that may not be kept, and the word
+// that an alias means nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
 	for len(w.due) > 0 && !now.Before(w.due[0].at) {
@@ -206,12 +207,9 @@ func (a *apply) expire(d deadline) {
 		again.queued = time.Time{}
 		a.queue(d.kind, &again)
 		set.put(a.edit, &again)
-	case r.Unresolved() && d.kind == Named:
-		d.name.lapsed = true
-		a.drop(set, d.name)
 	case !e.Deadline.IsZero() && !a.now.Before(e.Deadline):
 		a.outlived(d.kind, set, e)
-	case r.DoNotCache && !r.Released():
+	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
 		given.Resource, given.givenUp, given.queued = r.Release(), a.now.UnixNano(), time.Time{}
 		set.bareAt = given.givenUp
