@@ -43,6 +43,9 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{}
 	}
 	if s.bare(h, t) {
+		if s.awaits.IsZero() {
+			s.awaits = now.Add(s.cfg.AckWait)
+		}
 		return nil, time.Time{} // what comes wakes the stream
 	}
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
@@ -293,7 +296,7 @@ func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 	} else {
 		r = s.ownSet(h, t, union)
 	}
-	s.synced = true
+	s.synced, s.awaits = true, time.Time{}
 	s.caughtUp(h)
 	s.told(h, t, union)
 	return r

@@ -488,10 +488,14 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 }
 
 // limit returns how far a type may be read: one that refers to clusters no further
-// than the clusters were sent, while those wait for an answer (B.11).
+// than the clusters were sent, while those wait for an answer or for content (B.11).
 func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	cds := s.byType[wire.ClusterType]
-	if !sub.dependent || cds == nil || !cds.blocked(p.now) {
+	if !sub.dependent || cds == nil {
+		return p.head.Seq
+	}
+	until := cds.overtakenFrom(p.now)
+	if until.IsZero() {
 		return p.head.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
@@ -502,7 +506,7 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	if !unsent {
 		return p.head.Seq
 	}
-	p.at(cds.until)
+	p.at(until)
 	return upTo
 }
 

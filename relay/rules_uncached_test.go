@@ -52,7 +52,7 @@ func TestR125_ContentIsAskedForAgain(t *testing.T) {
 			next := w.envoy(v).subscribe(short, "a")
 			w.pass(100 * time.Millisecond)
 			next.hears(orderForm(v, short+" a@1"))
-			if n := w.asked(short, "a"); n != again {
+			if n := w.asksFor(short, "a"); n != again {
 				w.t.Fatalf("the origin was asked %d times, want %d", n, again)
 			}
 			c.expect()
@@ -77,7 +77,7 @@ func TestR125_ManyAskOnce(t *testing.T) {
 		for _, c := range clients {
 			c.hears(orderForm(v, short+" a@1"))
 		}
-		if n := w.asked(short, "a"); n > 3 {
+		if n := w.asksFor(short, "a"); n > 3 {
 			w.t.Errorf("the origin was asked %d times for 21 clients, want 2, or 3", n)
 		}
 	})
@@ -255,7 +255,7 @@ func TestB25_SlowClients(t *testing.T) {
 					for _, c := range clients {
 						c.expect(orderForm(v, short+" a@1")) // and does not answer
 					}
-					asked := w.asked(short, name)
+					asked := w.asksFor(short, name)
 					w.uncached(short + " a@2")
 					w.pass(10 * time.Second)
 					for _, c := range clients {
@@ -266,7 +266,7 @@ func TestB25_SlowClients(t *testing.T) {
 					for _, c := range clients {
 						c.hears(orderForm(v, short+" a@2"))
 					}
-					if n := w.asked(short, name) - asked; n < 1 || n > 2 {
+					if n := w.asksFor(short, name) - asked; n < 1 || n > 2 {
 						t.Errorf("%s %s: the origin was asked %d times more for ten clients, want once, or twice", short, name, n)
 					}
 				})
@@ -311,9 +311,9 @@ func TestR125_CacheableAndBack(t *testing.T) {
 		w.change(short + " a@2=alias") // an alias, for the same version
 		c.hears(orderForm(v, short+" a@2=alias"))
 		w.pass(time.Minute)
-		asked := w.asked(short, "a")
+		asked := w.asksFor(short, "a")
 		w.envoy(v).subscribe(short, "a").hears(orderForm(v, short+" a@2=alias"))
-		if n := w.asked(short, "a"); n != asked {
+		if n := w.asksFor(short, "a"); n != asked {
 			w.t.Errorf("the origin was asked %d times for what may be kept", n-asked)
 		}
 		w.uncached(short + " a@3")
@@ -322,7 +322,7 @@ func TestR125_CacheableAndBack(t *testing.T) {
 		next := w.envoy(v).subscribe(short, "a")
 		w.pass(time.Second)
 		next.hears(orderForm(v, short+" a@3"))
-		if n := w.asked(short, "a"); n != asked+1 {
+		if n := w.asksFor(short, "a"); n != asked+1 {
 			w.t.Errorf("the origin was asked %d times for what may not be kept, want once", n-asked)
 		}
 		w.change(short + " -a")
@@ -437,7 +437,7 @@ func TestR125_SharedNames(t *testing.T) {
 					}
 					c.expect()
 				}
-				if n := w.asked("rds", name); n < 5 || n > 7 {
+				if n := w.asksFor("rds", name); n < 5 || n > 7 {
 					t.Errorf("%s: the origin was asked %d times for five clients", name, n)
 				}
 				w.uncached("rds " + shop + "x@2")
