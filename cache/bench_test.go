@@ -105,6 +105,26 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
+// BenchmarkApplyNamed is a response with 100 changes of what was asked for by name.
+func BenchmarkApplyNamed(b *testing.B) {
+	o, _, _ := filled(b, 10_000)
+	updates := make([]wire.Update, 2)
+	for i := range updates {
+		updates[i].TypeURL = acme
+		for j := range 100 {
+			updates[i].Resources = append(updates[i].Resources, o.resource(fmt.Sprintf("resource-%05d", 7*j), fmt.Sprint(i+2), fmt.Sprint(i)))
+		}
+	}
+	applies := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if c := o.Apply(Named, updates[applies%2]); c.Changed != 100 {
+			b.Fatalf("got %+v, want 100 changes", c)
+		}
+		applies++
+	}
+}
+
 func BenchmarkSinceTail(b *testing.B) {
 	o, _, _ := filled(b, 10_000)
 	members := &o.typ().Members

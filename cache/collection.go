@@ -12,6 +12,12 @@ import (
 // log and watchers of its own.
 func Collection(typeURL, glob string) string { return typeURL + wire.Separator + glob }
 
+// resourceType returns the type of the resources of a type or collection.
+func resourceType(key string) string {
+	typeURL, _, _ := SplitCollection(key)
+	return typeURL
+}
+
 // SplitCollection returns the type URL and the glob of a collection, or a type URL as
 // it is.
 func SplitCollection(key string) (typeURL, glob string, is bool) {

@@ -2,8 +2,9 @@ package cache
 
 // Copy records what another view knows of names: whether they exist, what they are,
 // until when, and what is wrong with them. Entries keep their times, so that what is
-// passed on does not live longer for it. The type is that of from's head, or a
-// collection; of a name that the other view does not know, nothing is recorded.
+// passed on does not live longer for it. The names are the other view's, key is a type
+// or a collection; of a name that the other view does not know, nothing is recorded.
+// How the other view's source stands, Stand must have been told before.
 func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 	t := from.Type(key)
 	a := w.begin(key)
@@ -17,15 +18,13 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
-		if e := t.Errors.Get(n); e != nil {
-			a.fail(kind, e.Err)
-		}
+		a.copyError(kind, n.text, t.Errors[kind].Get(n))
 	}
-	if len(names) > 0 {
-		a.heard(from.From(names[0]).Identifier)
+	if kind == Members && !t.failsWhole() {
+		a.succeedWhole()
 	}
 	set.compact()
-	a.typ.Errors.compact()
+	a.typ.Errors[kind].compact()
 	w.publish(a)
 }
 
@@ -38,7 +37,8 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 	}
 	switch {
 	case e.Present():
-		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline})
+		failing := from.Type(a.typ.URL).Errors[kind].Get(e.Name) != nil
+		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline, failing: failing})
 	case kind == Members:
 		a.gone(kind, set, n.text)
 	case e.Expired:
@@ -52,5 +52,18 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 		}
 		a.absent(set, n, old)
 		a.unalias(old)
+	}
+}
+
+// copyError records what is wrong with a resource; e is nil if nothing is.
+func (a *apply) copyError(kind Kind, name string, e *Entry) {
+	n := a.index.names[name]
+	switch {
+	case e != nil && n != nil && a.typ.Errors[kind].Get(n) != nil && a.typ.Errors[kind].Get(n).Err.Same(e.Err):
+		// It is known, and so is what followed from it.
+	case e != nil:
+		a.fail(kind, e.Err)
+	case n != nil:
+		a.succeed(kind, n)
 	}
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 )
 
@@ -126,11 +127,14 @@ func (a *apply) limit(kind Kind, e *Entry) {
 	case r.Unresolved():
 		e.due = a.now.Add(unresolvedLife)
 	case r.DoNotCache && !r.Released():
-		e.Name.lapsed = true // whoever comes next has it asked for again
 		e.due = a.now.Add(uncachedLife)
 		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
 			e.due = e.Deadline
 		}
+	}
+	if kind == Named {
+		// Whoever comes next has it asked for again if it may not be kept.
+		e.Name.lapsed = e.Resource.DoNotCache
 	}
 	a.queue(kind, e)
 }
@@ -141,7 +145,25 @@ func (a *apply) queue(kind Kind, e *Entry) {
 		return // nothing to do, or it will be looked at before
 	}
 	e.queued = e.due
-	heap.Push(&a.w.due, deadline{e.due, a.typ.URL, kind, e.Name})
+	a.schedule(deadline{e.due, a.typ.URL, kind, e.Name})
+}
+
+// schedule has the writer look at an entry at some time. What was scheduled for entries
+// that have gone since is forgotten now and then, or what comes and goes would fill the
+// heap for as long as it was to live.
+func (a *apply) schedule(d deadline) {
+	const slack = 64
+	w := a.w
+	if len(w.due) > 2*w.kept+slack {
+		w.due = slices.DeleteFunc(w.due, func(d deadline) bool {
+			t := a.head.Type(d.key)
+			e := t.set(d.kind).Get(d.name)
+			return !e.Present() || !e.queued.Equal(d.at)
+		})
+		heap.Init(&w.due)
+		w.kept = len(w.due)
+	}
+	heap.Push(&w.due, d)
 }
 
 // Expire removes what has outlived its time, for every client and whether or not
@@ -191,7 +213,8 @@ func (a *apply) expire(d deadline) {
 		a.outlived(d.kind, set, e)
 	case r.DoNotCache && !r.Released():
 		given := *e
-		given.Resource, given.queued = r.Release(), time.Time{}
+		given.Resource, given.givenUp, given.queued = r.Release(), a.now.UnixNano(), time.Time{}
+		set.bareAt = given.givenUp
 		a.limit(d.kind, &given)
 		set.put(a.edit, &given)
 	}

@@ -1,53 +1,130 @@
 package cache
 
-import "github.com/xdstender/tender/cache/wire"
+import (
+	"cmp"
+	"slices"
 
-// fail records what the origin said is wrong with a resource. What was there stays,
-// unless the error says that it does not exist (R123).
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// fail records what the origin said is wrong with a resource, for those who asked for
+// it by an alias too. What was there stays, unless the error says that it does not
+// exist (R123).
 func (a *apply) fail(kind Kind, err *wire.ResourceError) {
-	names := a.askedAs(err.Name, err.Variant)
-	if kind == Members {
-		names = []*Name{a.w.view.index.name(a.index, err.Name)}
-	}
+	names := a.asked(kind, err.Variant)
 	if len(names) == 0 {
 		a.change.Ignored++
 	}
-	if err.NotFound() {
-		a.gone(kind, a.set(kind), err.Name)
+	switch set := a.set(kind); {
+	case err.NotFound() && err.Constraints != nil:
+		a.removeVariant(kind, set, err.Variant)
+	case err.NotFound():
+		a.gone(kind, set, err.Name)
 	}
 	for _, n := range names {
-		a.failName(kind, n, err)
+		a.failed(kind, n, err)
 	}
 }
 
-func (a *apply) failName(kind Kind, n *Name, err *wire.ResourceError) {
-	set := &a.typ.Errors
+// asked returns the names that stand for a resource, or for a variant of it, and that
+// the origin may speak of.
+func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
+	if kind == Members {
+		return []*Name{a.w.view.index.name(a.index, v.Name)}
+	}
+	names := slices.Clone(a.askedAs(v.Name, v))
+	for _, n := range a.w.aliases[a.typ.URL][v.Name] {
+		if a.takes(n) && wire.PlainName(n.text) != v.Name {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
+	set := &a.typ.Errors[kind]
 	old := set.Get(n)
-	if old != nil && old.Err.Same(err) && old.ByWildcard == (kind == Members) {
+	if old != nil && old.Err.Same(err) {
 		return // it was said before
 	}
-	if old == nil {
+	e := &Entry{Name: n, Seq: a.next(), Err: err}
+	e.born = e.Seq
+	switch {
+	case old == nil:
 		n.entries++
+	case old.Err.Denied() == err.Denied():
+		e.born = old.born
+	case old.Err.Denied():
+		a.permit(a.set(kind), n)
 	}
-	set.put(a.edit, &Entry{Name: n, Seq: a.next(), Err: err, ByWildcard: kind == Members})
+	set.put(a.edit, e)
 	a.touched(kind, n)
 }
 
+// permit makes news of a resource that was denied to clients that did not have it: now
+// it only fails, and they go on with what was last good.
+func (a *apply) permit(set *Set, n *Name) {
+	if e := set.Get(n); e.Present() {
+		again := *e
+		again.Seq = a.next()
+		again.since = again.Seq
+		set.put(a.edit, &again)
+	}
+}
+
 // succeed forgets what was wrong with a resource, and reports whether something was.
-func (a *apply) succeed(n *Name) bool {
-	if a.typ.Errors.live == 0 || a.typ.Errors.Get(n) == nil {
+func (a *apply) succeed(kind Kind, n *Name) bool {
+	set := &a.typ.Errors[kind]
+	if set.live == 0 || set.Get(n) == nil {
 		return false
 	}
-	a.drop(&a.typ.Errors, n)
+	a.drop(set, n)
 	return true
 }
 
-// forgive forgets the errors that concern the members.
-func (a *apply) forgive() {
-	for e := range a.typ.Errors.Since(0) {
-		if e.ByWildcard {
-			a.drop(&a.typ.Errors, e.Name)
-			a.index.release(e.Name)
+// whole returns the name that stands for all members of a type, or of a collection.
+func whole(key string) string {
+	_, glob, _ := SplitCollection(key)
+	return cmp.Or(glob, wire.Wildcard)
+}
+
+// failsWhole reports whether something is wrong with the members as a whole.
+func (t *Type) failsWhole() bool {
+	for e := range t.Errors[Members].Since(0) {
+		if e.Name.text == whole(t.URL) {
+			return true
 		}
+	}
+	return false
+}
+
+// succeedWhole forgets what was wrong with the members as a whole: some have come.
+func (a *apply) succeedWhole() {
+	if n := a.index.names[whole(a.typ.URL)]; n != nil && a.succeed(Members, n) {
+		a.index.release(n)
+	}
+}
+
+// settle makes news of the absence of a resource of which clients were told that it
+// fails: now they know that it does not exist.
+func (a *apply) settle(kind Kind, set *Set, n *Name) {
+	e := &Entry{Name: n, Seq: a.next(), epoch: a.epoch()}
+	e.since, e.born = e.Seq, e.Seq
+	if set.Get(n) == nil {
+		n.entries++
+	}
+	if kind == Members {
+		a.w.tombs[a.typ.URL] = append(a.w.tombs[a.typ.URL], tomb{n, e.Seq, a.now})
+	}
+	set.put(a.edit, e)
+	a.touched(kind, n)
+}
+
+// forgive forgets what is wrong with the members.
+func (a *apply) forgive() {
+	set := &a.typ.Errors[Members]
+	for e := range set.Since(0) {
+		a.drop(set, e.Name)
+		a.index.release(e.Name)
 	}
 }

@@ -13,6 +13,7 @@ type Head struct {
 	types   map[string]*Type
 	sources []Source
 	route   func(typeURL, name string) int
+	turns   uint64 // how often a source came or went
 }
 
 // A Source is how one of a view's origins stands.
@@ -49,6 +50,10 @@ func (h *Head) MembersFrom(key string) *Source {
 	return &h.sources[h.route(typeURL, glob)]
 }
 
+// Stand returns a number that is another whenever an origin has come or gone, and never
+// zero.
+func (h *Head) Stand() uint64 { return 1 + h.turns }
+
 // First returns how the view's first origin stands.
 func (h *Head) First() *Source { return &h.sources[0] }
 
@@ -76,13 +81,21 @@ type Type struct {
 	URL     string // or the collection, see Collection
 	Members Set    // what the origin chose for a wildcard
 	Named   Set    // what was asked for by name
-	Errors  Set    // what the origin said is wrong with resources
+	Errors  [2]Set // what the origin said is wrong with resources of each set, by Kind
 	Phase   Phase  // of Members
 
+	source int // that has the members
 	shared *memo
 }
 
 var noType = &Type{}
+
+func (t *Type) set(kind Kind) *Set {
+	if kind == Named {
+		return &t.Named
+	}
+	return &t.Members
+}
 
 // Type returns what the head holds of a type; never nil.
 func (h *Head) Type(typeURL string) *Type {
@@ -98,6 +111,9 @@ func (h *Head) Types() int { return len(h.types) }
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
 
+// Failed returns the position of the newest error.
+func (t *Type) Failed() Seq { return max(t.Errors[Members].last, t.Errors[Named].last) }
+
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {
 	if t.Members.last >= t.Named.last && t.Members.system != "" {
@@ -109,15 +125,20 @@ func (t *Type) System() string {
 // Lookup returns what a stream that named n sees, and when that last changed:
 // of the type's two sets, the resource that was received last; the other one if
 // that is removed; an absent entry if the origin said that there is none; nil if
-// the origin has not said (B.5).
+// the origin has not said (B.5). Another origin's member of that name is not what was
+// asked for (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
-	member, named := t.Members.Get(n), t.Named.Get(n)
+	member, named := t.member(n), t.Named.Get(n)
 	switch {
 	case member.Present() && named.Present():
+		seen, other := named, member
 		if member.Seq > named.Seq {
-			return member, member.since
+			seen, other = member, named
 		}
-		return named, named.since
+		if seen.Resource.Released() && !other.Resource.Released() && other.shows(seen.Resource) {
+			return other, seen.since // the same, and it can be sent
+		}
+		return seen, seen.since
 	case member.Present():
 		return member, changed(member, named)
 	case named.Present():
@@ -127,6 +148,14 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	default:
 		return nil, 0 // a tombstone among the members says nothing of the name
 	}
+}
+
+// member returns what those who named n may be shown of the members.
+func (t *Type) member(n *Name) *Entry {
+	if n.source != t.source {
+		return nil
+	}
+	return t.Members.Get(n)
 }
 
 // changed returns when the member became what readers see: when the named

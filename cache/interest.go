@@ -38,7 +38,10 @@ type indexType struct {
 	freeIDs   []uint32           // of names that are gone
 	wildcards []*Wildcard
 	queued    bool // the wildcard is in a source's demand
+	tracked   bool // the session subscribed to the members, or lets them linger
 	again     bool // all members are to be asked for once more
+
+	asked time.Time // when they last were for content that was given up
 }
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams
@@ -188,17 +191,38 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 }
 
 // AskAgain has the origin asked once more for a name, or for all members of the type
-// if n is nil: its content was given up, and somebody needs it (R125).
-func (w *Watch) AskAgain(typeURL string, n *Name) {
+// if n is nil, since somebody needs content that was given up (R125); but not if it
+// was asked after that.
+func (w *Watch) AskAgain(typeURL string, n *Name, givenUp time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.typ(typeURL)
-	if n == nil {
-		t.again = true
-	} else {
+	var p pokes
+	switch {
+	case n == nil && t.asked.Before(givenUp):
+		t.again, t.asked = true, time.Now()
+		p = x.want(t, nil)
+	case n != nil && n.Asked().Before(givenUp):
 		n.again = true
+		p = x.want(t, n)
 	}
-	p := x.want(t, n)
+	x.mu.Unlock()
+	x.poke(p)
+}
+
+// Renew has the origin asked once more for those of the names, which the stream
+// watches, of which what it said is no longer known.
+func (w *Watch) Renew(typeURL string, names []*Name) {
+	var p pokes
+	x := &w.view.index
+	x.mu.Lock()
+	t := x.typ(typeURL)
+	for _, n := range names {
+		if n.lapsed {
+			n.again = true
+			p |= x.want(t, n)
+		}
+	}
 	x.mu.Unlock()
 	x.poke(p)
 }
@@ -303,11 +327,33 @@ func (x *index) typ(key string) *indexType {
 		typeURL, glob, is := SplitCollection(key)
 		if is {
 			x.collections++
+			x.typ(typeURL) // which is bounded, however many globs of it there are
 		}
 		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name)}
 		x.types[key] = t
 	}
 	return t
+}
+
+// takeMembers returns what is demanded of the members of a type or collection. A
+// collection that came and went, so that nobody will give it up, is forgotten.
+func (x *index) takeMembers(key string) (wanted, again bool) {
+	t := x.types[key]
+	if t == nil {
+		return false, false // it was given up after the demand changed
+	}
+	wanted, again = len(t.wildcards) > 0, t.again
+	t.queued, t.again, t.tracked = false, false, t.tracked || wanted
+	if _, _, is := SplitCollection(key); is && !t.tracked {
+		x.forget(key)
+	}
+	return wanted, again
+}
+
+// forget drops a collection, which nobody follows.
+func (x *index) forget(key string) {
+	delete(x.types, key)
+	x.collections--
 }
 
 // name returns the Name for a text of a type, making one if need be.

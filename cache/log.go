@@ -39,13 +39,11 @@ type Entry struct {
 	// Renewed is when its time to live was last said anew, its content being the same.
 	Renewed Seq
 
+	// Err is, among the errors, what the origin said is wrong with the resource.
+	Err *wire.ResourceError
+
 	// Expired reports that the resource is gone because its time was up.
 	Expired bool
-
-	// Err is, among the errors, what the origin said is wrong with the resource, and
-	// ByWildcard whether it said so to one who follows the wildcard.
-	Err        *wire.ResourceError
-	ByWildcard bool
 
 	born       Seq      // when the resource came to be, the last time that it did
 	was        Seq      // of the present entry that this removal replaced
@@ -53,8 +51,9 @@ type Entry struct {
 	epoch      uint32   // upstream connection in which the absence was said
 	equivalent []string // further versions that the origin gave the same content, newest last
 
-	due    time.Time // when something has to be done about the entry; zero is never
-	queued time.Time // when the writer will look at it, at the latest when it is due
+	due     time.Time // when something has to be done about the entry; zero is never
+	queued  time.Time // when the writer will look at it, at the latest when it is due
+	givenUp int64     // when the resource's content was, in Unix nanoseconds
 }
 
 // maxEquivalent is how many versions of the same content an entry remembers
@@ -64,6 +63,14 @@ const maxEquivalent = 3
 // Present reports whether the resource exists.
 func (e *Entry) Present() bool { return e != nil && e.Resource != nil }
 
+// seq returns when a client had to be told last, 0 if it never had.
+func (e *Entry) seq() Seq {
+	if e == nil {
+		return 0
+	}
+	return e.Seq
+}
+
 // shows reports whether those who see the entry would learn nothing from r but
 // another version.
 func (e *Entry) shows(r *wire.Resource) bool {
@@ -71,8 +78,12 @@ func (e *Entry) shows(r *wire.Resource) bool {
 }
 
 // Born returns since when the resource, or the prior one, was there: a reader of
-// the whole set that stands before that has never seen it.
+// the whole set that stands before that has never seen it. Of an error, it is since
+// when the resource is denied, or fails otherwise.
 func (e *Entry) Born() Seq { return e.born }
+
+// GivenUp returns when the content of the resource was given up, if it was.
+func (e *Entry) GivenUp() time.Time { return time.Unix(0, e.givenUp) }
 
 // HasVersion reports whether a client that holds the resource at this version
 // holds this content.
@@ -129,6 +140,7 @@ type Set struct {
 	count  int    // resources present
 	ttls   int    // of these, those that expire
 	bare   int    // of these, those whose content was given up
+	bareAt int64  // when that of the last one was, in Unix nanoseconds
 	sum    Sum    // of the resources present
 	system string // system_version_info of the last response
 	last   Seq    // of the newest change
@@ -207,6 +219,9 @@ func (s *Set) Limited() bool { return s.limited }
 
 // Bare returns of how many of the resources present the content was given up.
 func (s *Set) Bare() int { return s.bare }
+
+// GivenUp returns when the content of a resource was last given up.
+func (s *Set) GivenUp() time.Time { return time.Unix(0, s.bareAt) }
 
 // Sum identifies the content of the resources present.
 func (s *Set) Sum() Sum { return s.sum }

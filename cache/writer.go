@@ -16,8 +16,10 @@ type Writer struct {
 	view   *View
 	source int
 	wakes  []*Watch // reused
+	asked  []*Name  // likewise
 	tombs  map[string][]tomb
 	due    deadlines
+	kept   int                  // of due, when it was last rid of what is out of date
 	missed map[string]time.Time // when members were last found missing, by type URL or collection
 
 	// aliases says under which further names the set of the named holds a
@@ -67,9 +69,6 @@ type Change struct {
 // View returns the view that the writer writes to.
 func (w *Writer) View() *View { return w.view }
 
-// Connected reports whether the writer's origin is there.
-func (w *Writer) Connected() bool { return w.view.Head().sources[w.source].Connected }
-
 // Owns reports whether the writer's source has the members of a type.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
@@ -78,16 +77,22 @@ func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, ""
 // (R069). Content that is already there changes nothing that a client would be
 // told, whatever its version (R040), but for how long it lives.
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
-	received := w.receive(u)
+	resources := w.receive(u)
 	a := w.begin(u.TypeURL)
 	set := a.set(kind)
 	set.system = u.SystemVersion
 	a.heard(u.ControlPlane)
-	for _, r := range received {
+	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
+		a.firsts = make(map[*Name]string)
+	}
+	for _, r := range resources {
 		a.add(kind, set, r)
 	}
+	if kind == Members && a.change.Seen > 0 {
+		a.succeedWhole()
+	}
 	for _, name := range u.Removed {
-		a.remove(kind, set, name)
+		a.remove(kind, set, name, u.Fails(name))
 	}
 	for _, v := range u.RemovedVariants {
 		a.removeVariant(kind, set, v)
@@ -96,7 +101,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		a.fail(kind, e)
 	}
 	set.compact()
-	a.typ.Errors.compact()
+	a.typ.Errors[kind].compact()
 	w.publish(a)
 	return a.change
 }
@@ -106,7 +111,6 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 type apply struct {
 	w      *Writer
 	now    time.Time
-	began  Seq   // before the apply
 	head   *Head // the new one
 	typ    *Type // of head, owned
 	index  *indexType
@@ -114,14 +118,13 @@ type apply struct {
 	change Change
 	dirty  bool // the members changed: wake the wildcards
 	pokes  pokes
+
+	// firsts says, if there are variants among what is received, which came first for
+	// each name.
+	firsts map[*Name]string
 }
 
-func (a *apply) set(kind Kind) *Set {
-	if kind == Named {
-		return &a.typ.Named
-	}
-	return &a.typ.Members
-}
+func (a *apply) set(kind Kind) *Set { return a.typ.set(kind) }
 
 // heard records that the origin said something, and who it is.
 func (a *apply) heard(identifier string) {
@@ -151,9 +154,10 @@ func (w *Writer) begin(typeURL string) *apply {
 	head := *old
 	head.types = maps.Clone(old.types)
 	typ := *old.Type(typeURL)
-	typ.URL, typ.shared = typeURL, new(memo)
+	index := x.typ(typeURL)
+	typ.URL, typ.source, typ.shared = typeURL, index.source, new(memo)
 	head.types[typeURL] = &typ
-	return &apply{w: w, now: time.Now(), began: old.Seq, head: &head, typ: &typ, index: x.typ(typeURL), edit: new(edit)}
+	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
@@ -183,12 +187,13 @@ type received struct {
 	*wire.Resource
 	leaf     Sum
 	deadline time.Time // zero if it does not expire
+	failing  bool      // the origin says so beside what it said is wrong with it
 }
 
 // receive prepares an update's resources. One without content that is no answer for
 // an alias and no heartbeat says nothing.
 func (w *Writer) receive(u wire.Update) []received {
-	out, now := make([]received, 0, len(u.Resources)), time.Now()
+	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
 		if !r.HasBody() && !r.Unresolved() && !r.Heartbeat() {
 			continue
@@ -196,7 +201,7 @@ func (w *Writer) receive(u wire.Update) []received {
 		if in := w.view.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(u.TypeURL, r)}
+		in := received{Resource: r, leaf: w.view.cfg.VersionSource.leaf(typeURL, r)}
 		if r.TTL > 0 {
 			in.deadline = now.Add(r.TTL)
 		}
@@ -216,17 +221,17 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 			return
 		}
 		a.change.Seen++
-		a.put(kind, set, a.w.view.index.name(a.index, r.Name), r)
+		a.putVariant(kind, set, a.w.view.index.name(a.index, r.Name), r)
 		return
 	}
 	known := false
 	for text := range names(r.Resource) {
 		for _, n := range a.askedAs(text, r.Variant()) {
 			known = true
-			a.putVariant(set, n, r)
+			a.putVariant(kind, set, n, r)
 		}
 	}
-	if known {
+	if a.addUnlisted(set, r) || known {
 		a.change.Seen++
 	} else {
 		a.change.Ignored++
@@ -234,8 +239,9 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 }
 
 // askedAs returns the names under which this source was asked for a variant of what
-// text names: with the parameters that it is for.
-func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
+// text names: with the parameters that it is for. They are valid until the next call.
+func (a *apply) askedAs(text string, v wire.Variant) []*Name {
+	asked := a.w.asked[:0]
 	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
 		asked = append(asked, n)
 	}
@@ -244,18 +250,40 @@ func (a *apply) askedAs(text string, v wire.Variant) (asked []*Name) {
 			asked = append(asked, n)
 		}
 	}
+	a.w.asked = asked
 	return asked
 }
 
 // putVariant puts a resource under a name, unless the same update has another variant
 // for the same parameters: of these the first counts.
-func (a *apply) putVariant(set *Set, n *Name, r received) {
-	old := set.Get(n)
-	if r.Constraints != nil && old.Present() && old.Seq > a.began && old.Resource.Key() != r.Key() {
-		a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
-		return
+func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
+	if a.firsts != nil {
+		first, taken := a.firsts[n]
+		if taken && first != r.Key() {
+			a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
+			return
+		}
+		a.firsts[n] = r.Key()
 	}
-	a.put(Named, set, n, r)
+	a.put(kind, set, n, r)
+}
+
+// addUnlisted gives new content to those who asked for the resource by an alias that
+// it does not list now: some origins list only the one that they were asked for last.
+// Whoever comes next by such an alias has the origin asked for an answer that has it.
+func (a *apply) addUnlisted(set *Set, r received) (known bool) {
+	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][r.Name]) {
+		old := set.Get(n)
+		if slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name || !old.Present() || old.Resource.Name != r.Name {
+			continue
+		}
+		known = true
+		if old.Resource.Digest != r.Digest {
+			a.put(Named, set, n, r)
+			n.lapsed = true
+		}
+	}
+	return known
 }
 
 // takes reports whether the session asked this source for a name.
@@ -279,7 +307,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := a.succeed(n) // then clients have to see it again
+	failed := !r.failing && a.succeed(kind, n) // then clients have to see it again
 	if same && !failed && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
 		a.keep(kind, set, old, r)
 		return
@@ -379,18 +407,31 @@ func (a *apply) unalias(old *Entry) {
 	of[r.Name] = left
 }
 
-// remove records that the origin has no such resource, and nothing else to say of it.
-func (a *apply) remove(kind Kind, set *Set, text string) {
-	if n := a.index.names[text]; n != nil {
-		a.succeed(n)
+// remove records that the origin has no such resource, and, unless that has an error
+// as well, nothing else to say of it.
+func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
+	if a.typ.Errors[kind].live == 0 || failing {
+		a.gone(kind, set, text)
+		return
 	}
-	for _, n := range a.index.variants[text] {
-		a.succeed(n)
+	names := a.asked(kind, wire.Variant{Name: text})
+	was := make(map[*Name]Seq)
+	for _, n := range names {
+		if old := set.Get(n); a.succeed(kind, n) && !old.Present() {
+			was[n] = old.seq()
+		}
 	}
 	a.gone(kind, set, text)
+	for _, n := range names {
+		if seq, failed := was[n]; failed && set.Get(n).seq() == seq {
+			a.settle(kind, set, n)
+		}
+		a.index.release(n)
+	}
 }
 
-// gone records that the origin has no such resource.
+// gone records that the origin has no such resource. That says nothing of variants,
+// which go by their constraints (R121), but if text has the parameters of one name.
 func (a *apply) gone(kind Kind, set *Set, text string) {
 	n := a.index.names[text]
 	if kind == Members {
@@ -403,14 +444,19 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 		return
 	}
 	// Those who subscribed by an alias held the same resource.
-	for _, alias := range a.w.aliases[a.typ.URL][text] {
-		if e := set.Get(alias); e.Present() && e.Resource.Name == text {
+	for _, alias := range slices.Clone(a.w.aliases[a.typ.URL][text]) {
+		if e := set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
 			a.absent(set, alias, e)
+			a.unalias(e)
 		}
 	}
-	delete(a.w.aliases[a.typ.URL], text)
 	for _, n := range a.askedAs(text, wire.Variant{}) {
-		if e := set.Get(n); n.text == text || e == nil || !e.Present() {
+		e := set.Get(n)
+		own := n.text == text
+		if own && wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil {
+			continue
+		}
+		if own || !e.Present() {
 			a.absent(set, n, e)
 		}
 	}
@@ -422,9 +468,10 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
 	}
-	if n := a.index.names[v.Name]; kind == Members {
-		if n != nil && gone(set.Get(n)) {
-			a.bury(set, set.Get(n))
+	own := a.index.names[v.Name]
+	if kind == Members {
+		if own != nil && gone(set.Get(own)) {
+			a.bury(set, set.Get(own))
 		}
 		return
 	}
@@ -434,10 +481,8 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 			a.unalias(e)
 		}
 	}
-	if n := a.index.names[v.Name]; n != nil {
-		if e := set.Get(n); gone(e) {
-			a.absent(set, n, e)
-		}
+	if own != nil && gone(set.Get(own)) {
+		a.absent(set, own, set.Get(own))
 	}
 }
 
@@ -456,7 +501,7 @@ func (a *apply) bury(set *Set, old *Entry) {
 // member's tombstone may be forgotten before they look.
 func (a *apply) uncover(member *Entry) {
 	named := a.typ.Named.Get(member.Name)
-	if named == nil || named.Present() && named.Seq > member.Seq {
+	if named == nil || named.Present() && named.Seq > member.Seq || member.Name.source != a.typ.source {
 		return
 	}
 	seen := *named
@@ -494,8 +539,8 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	case old.Present():
 		a.change.Removed++
 		e := a.removal(old)
-		e.Prior = old.Resource
-		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.Members.Get(n).shows(seen.Resource) {
+		e.Prior = remains(old.Resource)
+		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.member(n).shows(seen.Resource) {
 			e.since = since
 			a.reveal(n, seen)
 		}
@@ -514,10 +559,18 @@ func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
 func (a *apply) removal(old *Entry) *Entry {
 	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
-	if a.typ.URL == wire.ClusterType || a.typ.URL == wire.EndpointType || old.Resource.Constraints != nil {
-		e.Prior = old.Resource
+	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
+		e.Prior = remains(old.Resource)
 	}
 	return e
+}
+
+// remains returns what is kept of a resource that is gone.
+func remains(r *wire.Resource) *wire.Resource {
+	if r.DoNotCache && !r.Released() {
+		return r.Release()
+	}
+	return r
 }
 
 // touched wakes who watches the name.
@@ -542,14 +595,10 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 // earlier connection counts as unknown until it is said again (B.7). Names
 // that streams wait for are asked anew.
 func (w *Writer) SetConnected(up bool) {
-	x := &w.view.index
-	x.mu.Lock()
-	head := *w.view.head.Load()
-	if head.sources[w.source].Connected == up {
-		x.mu.Unlock()
+	from := w.view.Head().sources[w.source] // which nobody else changes
+	if from.Connected == up {
 		return
 	}
-	from := w.from(&head)
 	from.Connected, from.Since = up, time.Now()
 	if up {
 		from.epoch++
@@ -559,6 +608,24 @@ func (w *Writer) SetConnected(up bool) {
 		}
 		from.Heard, from.mute = false, !from.Heard
 	}
+	w.Stand(from)
+}
+
+// Stand records how the writer's source stands: as that of another view does, from
+// which the writer takes what it writes. It has the effects of SetConnected.
+func (w *Writer) Stand(as Source) {
+	x := &w.view.index
+	x.mu.Lock()
+	head := *w.view.head.Load()
+	from := w.from(&head)
+	old := *from
+	*from = as
+	if as.epoch == old.epoch && as.Connected == old.Connected {
+		w.view.head.Store(&head)
+		x.mu.Unlock()
+		return
+	}
+	head.turns++
 	for _, t := range x.types {
 		for _, n := range t.names {
 			if n.source == w.source {
@@ -601,10 +668,8 @@ func (w *Writer) TakeDemand() []Demand {
 	x.sources[w.source].demand = nil
 	for i := range taken {
 		d := &taken[i]
-		t := x.types[d.TypeURL]
 		if d.Name == nil {
-			d.Wanted, d.Again = len(t.wildcards) > 0, t.again
-			t.queued, t.again = false, false
+			d.Wanted, d.Again = x.takeMembers(d.TypeURL)
 			continue
 		}
 		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
@@ -614,8 +679,11 @@ func (w *Writer) TakeDemand() []Demand {
 		}
 	}
 	return slices.DeleteFunc(taken, func(d Demand) bool {
-		if d.Name == nil || d.Wanted || d.Name.tracked {
+		switch {
+		case d.Wanted || d.Name != nil && d.Name.tracked:
 			return false
+		case d.Name == nil: // nobody has to give up a collection that was given up
+			return x.types[d.TypeURL] == nil
 		}
 		x.types[d.TypeURL].release(d.Name) // came and went between two calls
 		return true
@@ -634,7 +702,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		a.drop(set, n)
-		a.drop(&a.typ.Errors, n)
+		a.drop(&a.typ.Errors[Named], n)
 		a.index.release(n)
 	}
 	set.compact()
@@ -680,12 +748,10 @@ func (w *Writer) forgetCollection(a *apply) {
 	if _, _, is := SplitCollection(a.typ.URL); !is || len(a.index.names) > 0 {
 		return
 	}
-	x := &w.view.index
-	delete(x.types, a.typ.URL)
+	w.view.index.forget(a.typ.URL)
 	delete(a.head.types, a.typ.URL)
 	delete(w.aliases, a.typ.URL)
 	delete(w.missed, a.typ.URL)
-	x.collections--
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too

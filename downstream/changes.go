@@ -29,7 +29,7 @@ type writer struct {
 
 func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
 	w := &writer{sub: s, head: h, typ: t}
-	if t.Named.Aliased() || len(s.again) > 0 || s.lives(t) || t.Errors.Last() > 0 {
+	if t.Named.Aliased() || len(s.again) > 0 || s.lives(t) || s.failures.behind(t) {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
@@ -56,8 +56,8 @@ func (w *writer) twice(key string) bool {
 
 func (w *writer) add(e *cache.Entry) {
 	r := e.Resource
-	if w.twice(r.Key()) {
-		return
+	if !w.sub.delta && !r.HasBody() || w.twice(r.Key()) {
+		return // SotW has no way to say that an alias is not known
 	}
 	w.begin().Add(r, w.sub.life(e))
 	if r.EDSName != "" {
@@ -69,21 +69,37 @@ func (w *writer) add(e *cache.Entry) {
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
 	name = wire.PlainName(name)
-	if w.sub.delta && !w.twice(name) {
+	if w.sub.delta && !w.sub.keeps(w.head, name) && !w.twice(name) {
 		w.begin().Remove(name)
 	}
 }
 
-// gone tells a Delta client that what an entry stands for is gone, by the name under
-// which the client knows it.
-func (w *writer) gone(e *cache.Entry) {
+// lose is remove, unless the client sees the resource by another name too (R092).
+func (w *writer) lose(name string) {
+	if !w.sub.sees(w.typ, name) {
+		w.remove(name)
+	}
+}
+
+// loseMember is lose for a member that is gone.
+func (w *writer) loseMember(e *cache.Entry) {
+	if r := e.Prior; r != nil && r.Constraints != nil {
+		w.goneVariant(r.Variant())
+		return
+	}
+	w.lose(e.Name.String())
+}
+
+// gone tells a Delta client that what an entry stands for is gone: by the name that it
+// asked for, or, if it had the resource, by that under which it knows it.
+func (w *writer) gone(e *cache.Entry, had bool) {
 	r := e.Prior
 	switch {
 	case !w.sub.delta:
-	case r == nil:
+	case r == nil || !had:
 		w.remove(e.Name.String())
 	case r.Constraints == nil:
-		w.remove(r.Name)
+		w.lose(r.Name)
 	default:
 		w.goneVariant(r.Variant())
 	}
@@ -95,6 +111,20 @@ func (w *writer) goneVariant(v wire.Variant) {
 	if w.sub.delta && !w.twice(v.Key()) {
 		w.begin().RemoveVariant(v)
 	}
+}
+
+// sees reports whether the client sees a resource of which one name that it has is
+// gone: as a member, or by another name.
+func (s *subscription) sees(t *cache.Type, resource string) bool {
+	if !t.Named.Aliased() {
+		return false
+	}
+	if s.wildcard != nil {
+		if n := s.watch.Find(s.key, []string{resource})[0]; n != nil && t.Members.Get(n).Present() {
+			return true
+		}
+	}
+	return s.reaches(t, resource)
 }
 
 // maxResponseBytes is what a response that can be cut never exceeds, unless by a
@@ -201,11 +231,9 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 	if !s.lateRemovals {
 		s.removed = max(s.removed, limit)
 	}
-	if initial && w.reply.body == nil && s.knownN == 0 {
+	if initial && w.reply.body == nil && s.knownN == 0 && !s.withholds(w.typ) {
 		w.begin() // an empty set is an answer too (R097)
-		if s.glob != "" {
-			w.remove(s.glob) // of a glob, this is how it is given (R132)
-		}
+		s.matchesNothing(w)
 	}
 }
 
@@ -220,7 +248,7 @@ func (s *subscription) resend(w *writer) {
 		case !e.Present() || e.Seq > s.sent:
 		case e.Resource.Released():
 			still = append(still, n.String())
-			s.askAgain(nil)
+			s.askMembersAgain(w.head, w.typ)
 		default:
 			w.add(e)
 		}
@@ -228,30 +256,26 @@ func (s *subscription) resend(w *writer) {
 	s.again = still
 }
 
-// askAgainEvery bounds how often the origin is asked for what was given up.
-const askAgainEvery = time.Second
+// askAgain has the origin asked once more for what an entry holds, since it did not
+// allow to keep the content (R125).
+func (s *subscription) askAgain(h *cache.Head, e *cache.Entry) {
+	if h.From(e.Name).Connected {
+		s.watch.AskAgain(s.key, e.Name, e.GivenUp())
+	}
+}
 
-// askAgain has the origin asked once more for a name, or for all members, since it
-// did not allow to keep the content (R125).
-func (s *subscription) askAgain(n *cache.Name) {
-	now := time.Now()
-	last := s.askedAt
-	if n != nil {
-		last = n.Asked()
+// askMembersAgain is askAgain for all members.
+func (s *subscription) askMembersAgain(h *cache.Head, t *cache.Type) {
+	if h.MembersFrom(s.key).Connected {
+		s.watch.AskAgain(s.key, nil, t.Members.GivenUp())
 	}
-	if now.Sub(last) < askAgainEvery {
-		return
-	}
-	if n == nil {
-		s.askedAt = now
-	}
-	s.watch.AskAgain(s.key, n)
 }
 
 // begin records that the members begin to be sent. What went before is nothing to
 // a client that did not have them; one that asked for them anew is still owed
 // the removals.
 func (s *subscription) begin(h *cache.Head) {
+	s.joined = h.Seq
 	if s.fresh = false; !s.begunAll {
 		s.begunAll, s.removed = true, h.Seq
 	}
@@ -264,12 +288,13 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 	switch {
 	case !e.Present():
 		if !s.lateRemovals && e.Seq > s.removed {
-			w.gone(e)
+			w.loseMember(e)
 		}
-	case s.holds(h, e):
+	case s.withheld(w.typ, e): // why it is not sent is told instead
+	case s.holds(h.MembersFrom(s.key), e):
 	case e.Resource.Released():
 		s.again = append(s.again, e.Name.String())
-		s.askAgain(nil)
+		s.askMembersAgain(h, w.typ)
 	default:
 		w.add(e)
 	}
@@ -392,7 +417,7 @@ func (s *subscription) answerOrOwe(w *writer, h *cache.Head, n *subscribed, limi
 // that is owed still: because the origin has not said, or because a removal has
 // its time later.
 func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) (owed bool) {
-	e, seq := w.typ.Lookup(n.name)
+	e, seq := s.see(w.typ, *n)
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
 		return false
@@ -406,16 +431,12 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 }
 
 func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
-	switch {
-	case n.sent == 0 && s.failures.denied(w.typ, n.name):
-		return false // why it is not sent is told instead
-	case e.Resource.Released():
-		s.askAgain(n.name)
+	held := n.sent == 0 && s.holds(h.From(n.name), e) && !s.alwaysSent
+	if !held && e.Resource.Released() {
+		s.askAgain(h, e)
 		return true
 	}
-	held := n.sent == 0 && s.holds(h, e)
-	n.sent = seq
-	if !held || s.alwaysSent {
+	if n.sent = seq; !held {
 		s.vary(w, n.name, e.Resource.Constraints)
 		w.add(e)
 	}
@@ -454,23 +475,23 @@ func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *
 	if late || s.mayReturn(h, e, *n) || !h.Absent(e) {
 		return true
 	}
+	w.gone(e, n.sent != 0)
 	n.sent = seq
 	delete(s.known, e.Name.String())
 	delete(s.variants, n.name)
-	w.gone(e)
 	return false
 }
 
 // holds reports whether a Delta client said that it holds this very content. It
 // is believed once, and only of origins whose versions can be trusted (B.3).
-func (s *subscription) holds(h *cache.Head, e *cache.Entry) bool {
-	version, said := s.known[e.Name.String()]
+func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
+	version, said := s.known[e.Resource.Name]
 	if !said {
 		return false
 	}
-	delete(s.known, e.Name.String())
+	delete(s.known, e.Resource.Name)
 	expires := s.ttl && !e.Deadline.IsZero() // it may have expired at the client (C31)
-	return e.HasVersion(version) && !s.forgetful && !expires && (!h.From(e.Name).Reused || s.cfg.ContentVersions)
+	return e.HasVersion(version) && !s.forgetful && !expires && (!from.Reused || s.cfg.ContentVersions)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot
@@ -502,20 +523,56 @@ func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
 	t := h.Type(s.key)
 	if s.wildcard != nil {
 		sum = t.Members.Sum()
+		for e := range s.withheldMembers(t) {
+			sum = sum.Sub(e.Leaf)
+		}
+	}
+	var seen map[string]struct{}
+	if t.Named.Aliased() {
+		seen = make(map[string]struct{})
 	}
 	for _, n := range s.names {
-		e, _ := t.Lookup(n.name)
-		if s.wildcard != nil {
-			if m := t.Members.Get(n.name); m.Present() {
-				sum = sum.Sub(m.Leaf) // the named view of it counts
-			}
-		}
-		if e.Present() {
+		e, _ := s.see(t, n)
+		sum = sum.Sub(s.memberLeaf(t, n.name)) // the named view of it counts
+		switch {
+		case !e.Present():
+		case seen == nil:
 			sum = sum.Add(e.Leaf)
+		default:
+			sum = sum.Add(s.aliasedLeaf(t, e, seen))
 		}
 	}
 	for _, g := range s.globs {
-		sum = sum.Add(h.Type(g.key).Members.Sum())
+		sum = sum.Add(s.addedBy(h, g))
 	}
 	return sum
+}
+
+// aliasedLeaf returns what an entry that stands for a resource adds to the sum: nothing
+// if another one did already, and not what it adds as a member too (R092).
+func (s *subscription) aliasedLeaf(t *cache.Type, e *cache.Entry, seen map[string]struct{}) (leaf cache.Sum) {
+	r := e.Resource
+	if _, twice := seen[r.Key()]; twice {
+		return leaf
+	}
+	seen[r.Key()] = struct{}{}
+	if r.Name == e.Name.String() || s.wildcard == nil {
+		return e.Leaf
+	}
+	own := s.watch.Find(s.key, []string{r.Name})[0]
+	if _, named := s.find(own); named {
+		return e.Leaf
+	}
+	return e.Leaf.Sub(s.memberLeaf(t, own))
+}
+
+// memberLeaf returns what the client sees of a member in the sum of the members.
+func (s *subscription) memberLeaf(t *cache.Type, n *cache.Name) (leaf cache.Sum) {
+	if s.wildcard == nil || n == nil {
+		return leaf
+	}
+	if m := t.Members.Get(n); m.Present() && !s.withheld(t, m) {
+		return m.Leaf
+	}
+	return leaf
 }

@@ -17,7 +17,7 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
 		for e := range t.Members.Since(s.removed) {
 			if _, named := s.find(e.Name); !named && !e.Present() {
-				w.gone(e)
+				w.loseMember(e)
 			}
 		}
 		s.removed = h.Seq
@@ -37,8 +37,8 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) || s.mayReturn(h, e, s.names[at]) {
 		return false
 	}
+	w.gone(e, s.names[at].sent != 0)
 	s.names[at].sent = seq
-	w.gone(e)
 	return true
 }
 
@@ -78,6 +78,9 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 	for _, text := range gone {
 		delete(s.known, text)
 		w.remove(text)
+	}
+	if len(gone) > 0 {
+		s.matchesNothing(w)
 	}
 	if len(s.names) == 0 {
 		s.known = nil

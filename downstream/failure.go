@@ -1,6 +1,8 @@
 package downstream
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -13,143 +15,286 @@ import (
 // failures is what is wrong with resources that a stream subscribed to, as far as
 // its client has not been told.
 type failures struct {
-	scanned cache.Seq             // up to where the log of errors was read
-	fresh   []*cache.Name         // subscribed to since; what went wrong before concerns them
-	own     []*wire.ResourceError // the relay's own
-	due     []*wire.ResourceError
+	scanned cache.Seq     // up to where the log of errors was read
+	whole   bool          // the members were asked for since: what went wrong before concerns them
+	due     []*cache.Name // of which the origin said what is wrong
 
-	told map[string]struct{} // names that the client was told cannot be asked for
+	own    []*wire.ResourceError // what the relay itself has to say
+	silent bool                  // it is not said: the stream is to end without a response (B.8)
+	bad    map[string]struct{}   // names that cannot be, of which the client was told
+
+	// Names that cannot be asked for.
+	unasked map[*cache.Name]struct{} // that the client was told of
+	checked uint64                   // how the origins stood when all were looked at
+	lookAt  time.Time                // when to look again; zero if that is not needed
 }
 
-// behind reports whether the log of errors was not read to its end.
+// behind reports whether there may be something to tell.
 func (f *failures) behind(t *cache.Type) bool {
-	return t.Errors.Last() > f.scanned || len(f.due)+len(f.own) > 0
+	return t.Failed() > f.scanned || f.whole && t.Failed() > 0 || f.any()
 }
 
-// any reports whether there is something to tell.
-func (f *failures) any() bool { return len(f.due) > 0 }
+// any reports whether something waits to be told.
+func (f *failures) any() bool { return len(f.due)+len(f.own) > 0 }
 
-// denied reports whether the origin refuses a resource that it once gave: then one who
-// does not have it is told so, and not given it (R137).
-func (f *failures) denied(t *cache.Type, n *cache.Name) bool {
-	if t.Errors.Last() == 0 {
-		return false
+// asked records that the client asked for a name, or asked for it again: what is wrong
+// with it is told to it.
+func (f *failures) asked(t *cache.Type, n *cache.Name) {
+	f.checked = 0
+	delete(f.unasked, n)
+	if t.Failed() > 0 {
+		f.due = append(f.due, n)
 	}
-	e := t.Errors.Get(n)
-	return e != nil && !e.Err.Transient()
 }
 
 // collect finds what the client has to be told (R123, R124).
-func (f *failures) collect(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
-	if t.Errors.Last() > f.scanned {
-		for e := range t.Errors.Since(f.scanned) {
-			_, named := s.find(e.Name)
-			if e.Err != nil && (named || s.wildcard != nil && e.ByWildcard) {
-				f.add(e.Err)
-			}
-		}
-		f.scanned = h.Seq
+func (f *failures) collect(s *subscription, t *cache.Type) {
+	from := [...]cache.Seq{cache.Members: f.scanned, cache.Named: f.scanned}
+	if f.whole {
+		from[cache.Members] = 0
 	}
-	if t.Errors.Last() > 0 {
-		for _, n := range f.fresh {
-			if e := t.Errors.Get(n); e != nil {
-				f.add(e.Err)
-			}
+	for kind := range t.Errors {
+		for e := range t.Errors[kind].Since(from[kind]) {
+			f.due = append(f.due, e.Name)
 		}
 	}
-	f.fresh = nil
-	f.due = append(f.due, f.own...)
-	f.own = nil
-	f.unreachable(s, h, t, now)
-}
-
-func (f *failures) add(e *wire.ResourceError) {
-	if !slices.Contains(f.due, e) {
-		f.due = append(f.due, e)
-	}
-}
-
-// unreachable tells clients that understand it of names that cannot be asked for,
-// since the origin is not there: they go on with what they have, and know why
-// (B.7). A client that is told nothing at all ends as cold.
-func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
-	if !s.errors || !s.delta && s.fullState || now.Sub(s.since) < s.cfg.ColdWait {
+	f.scanned, f.whole = max(f.scanned, t.Failed()), false
+	if len(f.due) == 0 {
 		return
 	}
-	for _, n := range s.names {
-		name := n.name.String()
-		if h.From(n.name).Connected {
-			delete(f.told, name)
-			continue
-		}
-		e, _ := t.Lookup(n.name)
-		if (e == nil || s.mayReturn(h, e, n)) && t.Errors.Get(n.name) == nil && f.tells(name) {
-			f.due = append(f.due, wire.NewResourceError(name, codes.Unavailable, "the origin cannot be reached"))
-		}
-	}
+	slices.SortFunc(f.due, (*cache.Name).Compare)
+	f.due = slices.DeleteFunc(slices.Compact(f.due), func(n *cache.Name) bool { return s.failureOf(t, n) == nil })
 }
 
-// tells reports whether the client has not been told yet of a name that cannot be
-// asked for, and notes that it is now.
-func (f *failures) tells(name string) bool {
-	if _, told := f.told[name]; told {
-		return false
+// failureOf returns what is wrong with a resource as the client sees it, if it does.
+func (s *subscription) failureOf(t *cache.Type, n *cache.Name) *cache.Entry {
+	if _, named := s.find(n); named {
+		return t.Errors[cache.Named].Get(n)
 	}
-	if f.told == nil {
-		f.told = make(map[string]struct{})
+	if s.wildcard == nil {
+		return nil
 	}
-	f.told[name] = struct{}{}
-	return true
-}
-
-// unreachableFrom returns when the client has to be told of names that cannot be
-// asked for; a zero time if there is nothing to wait for.
-func (s *subscription) unreachableFrom(h *cache.Head, now time.Time) time.Time {
-	if !s.errors || !s.delta && s.fullState || len(s.names) == 0 {
-		return time.Time{}
-	}
-	at := s.since.Add(s.cfg.ColdWait)
-	if !now.Before(at) {
-		return time.Time{}
-	}
-	for from := range s.sources(h) {
-		if !from.Connected {
-			return at
-		}
-	}
-	return time.Time{}
+	return t.Errors[cache.Members].Get(n)
 }
 
 // misnamed has the client told that a name cannot be.
 func (f *failures) misnamed(b wire.BadName) {
-	if f.tells(b.Name) {
-		f.own = append(f.own, wire.NewResourceError(b.Name, codes.Unavailable, b.Err.Error()))
-	}
-}
-
-// tell adds to a body what is due, but for that of which the body says something
-// else: a name is never in both (R124).
-func (f *failures) tell(body *wire.Body, shown func(key string) bool) {
-	var later []*wire.ResourceError
-	for _, e := range f.due {
-		if shown(e.Key()) {
-			later = append(later, e)
-		} else {
-			body.Error(e)
-		}
-	}
-	f.due = later
-}
-
-// fail tells what is wrong with resources that the client subscribed to.
-func (s *subscription) fail(w *writer, now time.Time) {
-	f := &s.failures
-	f.collect(s, w.head, w.typ, now)
-	if !f.any() {
+	if _, told := f.bad[b.Name]; told {
 		return
 	}
-	shown := func(key string) bool { _, shown := w.emitted[key]; return shown }
-	if slices.ContainsFunc(f.due, func(e *wire.ResourceError) bool { return !shown(e.Key()) }) {
-		f.tell(w.begin(), shown)
+	if f.bad == nil {
+		f.bad = make(map[string]struct{})
+	}
+	f.bad[b.Name] = struct{}{}
+	f.own = append(f.own, wire.NewResourceError(b.Name, codes.Unavailable, b.Err.Error()))
+}
+
+// unreachable tells a client that understands it of names that cannot be asked for,
+// since the origin is not there: it goes on with what it has, and knows why (B.7).
+func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
+	if !s.errors || f.silent || !s.delta && s.fullState || f.checked == h.Stand() {
+		return
+	}
+	f.lookAt = time.Time{}
+	for _, n := range s.names {
+		from := h.From(n.name)
+		if _, told := f.unasked[n.name]; told || from.Connected || s.knows(h, t, n) {
+			continue
+		}
+		since := s.since
+		if from.Lost.After(since) {
+			since = from.Lost
+		}
+		if at := since.Add(s.cfg.ColdWait); now.Before(at) {
+			f.lookAt = earlier(f.lookAt, at)
+			continue
+		}
+		if f.unasked == nil {
+			f.unasked = make(map[*cache.Name]struct{})
+		}
+		f.unasked[n.name] = struct{}{}
+		f.own = append(f.own, wire.NewResourceError(n.name.String(), codes.Unavailable, "the origin cannot be reached"))
+	}
+	if f.lookAt.IsZero() {
+		f.checked = h.Stand()
 	}
 }
+
+// knows reports whether the client was told of a name, or can be.
+func (s *subscription) knows(h *cache.Head, t *cache.Type, n subscribed) bool {
+	if t.Errors[cache.Named].Get(n.name) != nil {
+		return true
+	}
+	e, _ := t.Lookup(n.name)
+	return e != nil && !s.mayReturn(h, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.Released())
+}
+
+// fail tells what is wrong with resources that the client subscribed to. Of what the
+// response says something else, it is told later: a name is never in both (R124).
+func (s *subscription) fail(w *writer, now time.Time) {
+	f := &s.failures
+	f.collect(s, w.typ)
+	f.unreachable(s, w.head, w.typ, now)
+	var told []*wire.ResourceError
+	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
+		e := s.failureOf(w.typ, n)
+		if slices.Contains(told, e.Err) {
+			return true // by another of its names
+		}
+		if !s.timely(w.head, w.typ, e) || w.twice(e.Err.Key()) {
+			return false
+		}
+		told = append(told, e.Err)
+		w.begin().Error(e.Err)
+		return true
+	})
+	f.tellOwn(w.begin)
+}
+
+// tellOwn adds what the relay itself has to say to a body.
+func (f *failures) tellOwn(begin func() *wire.Body) {
+	if f.silent {
+		return
+	}
+	for _, e := range f.own {
+		begin().Error(e)
+	}
+	f.own = nil
+}
+
+// timely reports whether the client can be told of an error now. What is wrong with a
+// member follows the members. An error that says that a resource is gone follows its
+// removal, which has its time (B.7, B.11): to be told the one is as good as the other.
+func (s *subscription) timely(h *cache.Head, t *cache.Type, e *cache.Entry) bool {
+	at, named := s.find(e.Name)
+	switch {
+	case !named && e.Name.String() == cmp.Or(s.glob, wire.Wildcard):
+		return true
+	case !named && !s.begunAll:
+		return false
+	case !e.Err.NotFound():
+		return true
+	case !named:
+		gone := t.Members.Get(e.Name)
+		return gone == nil || gone.Seq <= s.removed
+	}
+	told := s.names[at].sent
+	if !s.delta && s.lateRemovals {
+		told = s.removed // the removal itself is not told
+	}
+	seen, seq := t.Lookup(e.Name)
+	return h.Absent(seen) && seq <= told
+}
+
+// lateFailures tells a SotW client what is wrong with resources whose removal had to
+// wait.
+func (s *subscription) lateFailures(h *cache.Head, t *cache.Type, now time.Time) *reply {
+	if s.removed = h.Seq; !s.failures.any() {
+		return nil
+	}
+	w := s.newWriter(h, t)
+	s.fail(w, now)
+	return w.result()
+}
+
+// failing reports whether a response that holds all that the client is to have is due
+// for what is wrong with resources that are not in it. Of those that are in it, nothing
+// is told: for the client, the resource ends the error.
+func (s *subscription) failing(h *cache.Head, t *cache.Type) (due bool) {
+	f := &s.failures
+	f.collect(s, t)
+	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
+		in, lasting := s.inSet(h, t, n, s.lateRemovals && s.synced)
+		due = due || !in
+		return lasting
+	})
+	for _, g := range s.globs {
+		due = g.failing(h, h.Type(g.key)) || due
+	}
+	return due || len(f.own) > 0 && !f.silent
+}
+
+// inSet reports whether a set has a resource with an error, and whether it will be in
+// the next one too.
+func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
+	at, named := s.find(n)
+	if !named {
+		e := t.Members.Get(n)
+		if e.Present() {
+			lasting = !s.withheld(t, e)
+			return lasting, lasting
+		}
+		return union && e != nil && e.Prior != nil && s.hadMember(e), false
+	}
+	e, seq := s.see(t, s.names[at])
+	if e.Present() {
+		return true, true
+	}
+	if err := s.failureOf(t, n).Err; err.NotFound() && !h.Absent(e) {
+		return true, false // that it is gone is yet to be confirmed
+	}
+	return e != nil && e.Prior != nil && union && s.names[at].sent != 0 && seq > s.names[at].sent, false
+}
+
+// tellWith adds to a complete set what is wrong with resources that are not in it.
+func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, union bool) {
+	f := &s.failures
+	var told []*wire.ResourceError
+	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
+		in, lasting := s.inSet(h, t, n, union)
+		if e := s.failureOf(t, n); !in && !slices.Contains(told, e.Err) {
+			told = append(told, e.Err)
+			body.Error(e.Err)
+		}
+		return !in || lasting
+	})
+	f.tellOwn(func() *wire.Body { return body })
+	for _, g := range s.globs {
+		g.tellWith(body, h, h.Type(g.key), union)
+	}
+}
+
+// see returns what the client is shown of a name that it subscribed to, and when that
+// last changed. What the origin once gave and now denies is kept from one who does not
+// have it (R137).
+func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq) {
+	e, seq := t.Lookup(n.name)
+	if failed := &t.Errors[cache.Named]; e.Present() && n.sent == 0 && failed.Last() > 0 && !s.returning() {
+		if err := failed.Get(n.name); err != nil && err.Err.Denied() {
+			return nil, 0
+		}
+	}
+	return e, seq
+}
+
+// withheld reports whether a member is kept from the client as see has it: from one
+// who began to follow the members when the origin denied it already.
+func (s *subscription) withheld(t *cache.Type, member *cache.Entry) bool {
+	if t.Errors[cache.Members].Last() == 0 || s.returning() {
+		return false
+	}
+	err := t.Errors[cache.Members].Get(member.Name)
+	return err != nil && err.Err.Denied() && (s.fresh || err.Born() <= s.joined)
+}
+
+// withheldMembers yields the members that are kept from the client.
+func (s *subscription) withheldMembers(t *cache.Type) iter.Seq[*cache.Entry] {
+	return func(yield func(*cache.Entry) bool) {
+		for err := range t.Errors[cache.Members].Since(0) {
+			if e := t.Members.Get(err.Name); e.Present() && s.withheld(t, e) && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// withholds reports whether any member is kept from the client.
+func (s *subscription) withholds(t *cache.Type) bool {
+	for range s.withheldMembers(t) {
+		return true
+	}
+	return false
+}
+
+// returning reports whether the client may hold what a complete set would lack.
+func (s *subscription) returning() bool { return !s.delta && s.fullState && s.version != "" }

@@ -53,15 +53,15 @@ func (s *subscription) renewals(t *cache.Type, kind cache.Kind) func(func(*cache
 	}
 	return func(yield func(*cache.Entry) bool) {
 		for e := range set.RenewedSince(s.renewed[kind]) {
-			if e.Present() && s.has(t, kind, e) && !yield(e) {
+			if e.Present() && s.isSent(t, kind, e) && !yield(e) {
 				return
 			}
 		}
 	}
 }
 
-// has reports whether what the client was sent last of a name is this entry of a set.
-func (s *subscription) has(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
+// isSent reports whether what the client was sent last of a name is this entry of a set.
+func (s *subscription) isSent(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
 	if !named {
 		return kind == cache.Members && s.wildcard != nil && e.Seq <= s.sent
@@ -88,15 +88,23 @@ func (s *subscription) renewal(h *cache.Head, t *cache.Type) (due bool) {
 // accepted this very version, otherwise with the resource itself (R109, R111). To an
 // Envoy, a virtual host without content is one that does not exist (R095).
 func (s *subscription) beat(w *writer, e *cache.Entry) {
-	accepted := !s.refused && !s.pending && e.Versions() == 1
 	switch {
+	case s.knowsBy(e):
+		if !w.twice(e.Resource.Key()) {
+			w.begin().Heartbeat(e.Resource, s.life(e))
+		}
 	case e.Resource.Released():
-		// Whoever asks for it is told.
-	case !s.delta || !accepted || e.Deadline.IsZero() || e.Resource.Constraints != nil || s.typeURL == wire.VirtualHostType:
+		s.owe(w, e)
+	default:
 		w.add(e)
-	case !w.twice(e.Resource.Key()):
-		w.begin().Heartbeat(e.Resource, s.life(e))
 	}
+}
+
+// knowsBy reports whether a heartbeat is enough for the client to know how long a
+// resource lives.
+func (s *subscription) knowsBy(e *cache.Entry) bool {
+	accepted := !s.refused && !s.pending && e.Versions() == 1
+	return s.delta && accepted && !e.Deadline.IsZero() && e.Resource.Constraints == nil && s.typeURL != wire.VirtualHostType
 }
 
 // mayReturn reports whether a resource is gone only because its time was up, and the
@@ -117,4 +125,17 @@ func (s *subscription) mayHaveLost(h *cache.Head) bool {
 	t := h.Type(s.key)
 	return s.ttl && (t.Members.Limited() || t.Named.Limited() ||
 		slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Members.Limited() }))
+}
+
+// owe has a resource sent once its content is here again (R125).
+func (s *subscription) owe(w *writer, e *cache.Entry) {
+	at, named := s.find(e.Name)
+	if !named {
+		s.again = append(s.again, e.Name.String())
+		s.askMembersAgain(w.head, w.typ)
+		return
+	}
+	s.names[at].sent = 0
+	s.owing = append(s.owing, e.Name)
+	s.askAgain(w.head, e)
 }

@@ -108,7 +108,7 @@ func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Tim
 	case s.version != "" && s.visibleSum(h).SameVersion(s.version):
 		s.synced = true // what is new from now on deletes nothing else that it has
 		return current, time.Time{}
-	case !s.complete(h, t) || s.bare(h, t):
+	case !s.complete(t) || s.bare(h, t):
 		return incomplete, time.Time{}
 	}
 	if again = s.unresolvedUntil(h, t, now); now.Before(again) {
@@ -127,7 +127,7 @@ func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
 	}
 	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors.Get(n.name) != nil
+		return e != nil || t.Errors[cache.Named].Get(n.name) != nil
 	})
 }
 

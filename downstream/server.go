@@ -263,8 +263,8 @@ func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
 		return
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
-		slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
-		slog.Int("code", int(r.ErrorCode)), slog.String("detail", r.ErrorMessage),
+		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
+		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }
 

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -25,11 +24,11 @@ const coldMargin = 2 * time.Second
 // is new: they leave with the next set, once what referred to them was sent
 // (B.11). It returns when to look again, if waiting is all there is to do.
 func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
 	owed, gone := s.due(h, t)
-	again := s.repeated(h, t, now)
+	again := s.repeated(h, t)
 	if !owed && !again && (!gone || s.lateRemovals) {
 		s.caughtUp(h)
 		return nil, time.Time{}
@@ -51,9 +50,9 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 
 // repeated reports whether the set has to be sent although it may be the same: for
 // how long resources live, or for what is wrong with some.
-func (s *subscription) repeated(h *cache.Head, t *cache.Type, now time.Time) bool {
-	s.failures.collect(s, h, t, now)
-	return s.renewal(h, t) || s.failures.any()
+func (s *subscription) repeated(h *cache.Head, t *cache.Type) bool {
+	failing := s.failing(h, t)
+	return s.renewal(h, t) || failing
 }
 
 // held reports whether a set that is due has to wait, and when to look again if no
@@ -66,38 +65,41 @@ func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now t
 	return until, now.Before(until)
 }
 
-// complete reports whether enough is known of all members that the client asked for.
-func (s *subscription) complete(h *cache.Head, t *cache.Type) bool {
-	need := s.neededPhase()
-	return (s.wildcard == nil || t.Phase >= need) &&
-		!slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Phase < need })
+// complete reports whether enough is known of all members that the client asked for;
+// what its globs stand for, unresolvedUntil waits for.
+func (s *subscription) complete(t *cache.Type) bool {
+	return s.wildcard == nil || t.Phase >= s.neededPhase()
 }
 
-// bare reports whether the set holds something whose content was given up; the origin
-// is asked for it (R125).
+// bare reports whether the set holds something whose content was given up, and that
+// the client must not lose; the origin is asked for it (R125).
 func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil && h.Type(g.key).Members.Bare() > 0 {
-			g.askAgain(nil)
+		if members := h.Type(g.key); g.wildcard != nil && members.Members.Bare() > 0 {
+			g.askMembersAgain(h, members)
 			bare = true
 		}
 	}
-	if t.Named.Bare() == 0 {
+	if t.Named.Bare()+t.Members.Bare() == 0 {
 		return bare
 	}
 	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() && e.Resource.Released() {
-			s.askAgain(n.name)
+		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && n.sent != 0 {
+			s.askAgain(h, e)
 			bare = true
 		}
 	}
 	return bare
 }
 
+// lacks reports whether the client, which has never had a resource, cannot be given it
+// now: its content was given up.
+func lacks(n subscribed, e *cache.Entry) bool { return n.sent == 0 && e.Resource.Released() }
+
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
 func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
-	if !s.complete(h, t) {
+	if !s.complete(t) {
 		return nil, time.Time{}
 	}
 	if owed, gone := s.due(h, t); owed || !gone {
@@ -106,7 +108,7 @@ func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*r
 	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
 		return nil, until
 	}
-	if s.visibleSum(h) == s.sum {
+	if s.visibleSum(h) == s.sum && !s.failures.any() {
 		s.told(h, t, false) // it came and went before the client saw it
 		return nil, time.Time{}
 	}
@@ -130,8 +132,9 @@ func (s *subscription) neededPhase() cache.Phase {
 func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 	owed, gone = s.dueMembers(t)
 	for _, g := range s.globs {
-		o, g := g.dueMembers(h.Type(g.key))
-		owed, gone = owed || o, gone || g
+		gt := h.Type(g.key)
+		o, g := g.dueMembers(gt)
+		owed, gone = owed || o && gt.Phase >= cache.Settled, gone || g
 	}
 	for i := range s.names {
 		o, g := s.dueName(h, t, &s.names[i])
@@ -151,12 +154,12 @@ func (s *subscription) dueMembers(t *cache.Type) (owed, gone bool) {
 
 // dueName is due for one name.
 func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owed, gone bool) {
-	e, seq := t.Lookup(n.name)
+	e, seq := s.see(t, *n)
 	switch {
 	case e == nil || seq <= n.sent:
 		return false, false
 	case e.Present():
-		return true, false
+		return !s.synced || !lacks(*n, e), false
 	case !h.Absent(e), s.mayReturn(h, e, *n):
 		return false, false
 	case n.sent != 0:
@@ -191,7 +194,13 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 	if s.neverHeld {
 		return time.Time{}
 	}
+	if until = s.unsettledUntil(h); until.Equal(forever) {
+		return forever
+	}
 	for _, n := range s.names {
+		if e, _ := t.Lookup(n.name); e.Present() && lacks(n, e) {
+			s.askAgain(h, e)
+		}
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
 			continue // a name that was added to a set that the client has holds nothing back
 		}
@@ -207,16 +216,18 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 }
 
 // resolved reports whether a complete set can say what is true of a name: that it
-// exists, that it does not, or what the client was told before.
+// exists, that it does not, what is wrong with it, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
-	e, seq := t.Lookup(n.name)
-	switch {
-	case t.Errors.Get(n.name) != nil:
+	if err := t.Errors[cache.Named].Get(n.name); err != nil && !err.Err.NotFound() {
 		return true
+	}
+	switch e, seq := t.Lookup(n.name); {
 	case e == nil, s.mayReturn(h, e, n):
 		return false
+	case e.Present():
+		return !lacks(n, e)
 	default:
-		return e.Present() || h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+		return h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
 	}
 }
 
@@ -247,8 +258,13 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 		return false
 	}
 	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); n.sent == 0 && e.Present() {
+		if e, _ := s.see(t, n); n.sent == 0 && e.Present() && !e.Resource.Released() {
 			return false // just asked for
+		}
+	}
+	for _, g := range s.globs {
+		if g.fresh && h.Type(g.key).Members.Count() > 0 {
+			return false // likewise
 		}
 	}
 	return s.visibleSum(h) == s.sum
@@ -266,7 +282,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 // set builds a complete set and records it as sent.
 func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 	var r *reply
-	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent(t) && !s.failures.any() {
+	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent(t) && !s.failures.any() && !s.withholds(t) {
 		r = s.sharedSet(t)
 		s.sum = t.Members.Sum()
 	} else {
@@ -289,7 +305,8 @@ func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
 	}
 	for i := range s.names {
 		n := &s.names[i]
-		switch e, seq := t.Lookup(n.name); {
+		switch e, seq := s.see(t, *n); {
+		case e.Present() && lacks(*n, e):
 		case e.Present() || e != nil && h.Absent(e) && !union:
 			n.sent = seq
 		case e != nil && n.sent != 0:
@@ -331,11 +348,15 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 		}
 	}
 	s.sum = b.sum
-	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), s.wrap)
+	wrap := s.wrap
+	if wrap != wire.Bare && len(s.globs) > 0 {
+		wrap = wire.WrapEveryone // or the client would not learn the names (B.19)
+	}
+	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), wrap)
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}
-	s.failures.tell(body, func(key string) bool { _, shown := b.seen[key]; return shown })
+	s.tellWith(body, h, t, union)
 	return &reply{body: body, eds: b.eds}
 }
 
@@ -343,9 +364,8 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 // once more, what it was sent and that is gone.
 func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type, union bool) {
 	for _, n := range s.names {
-		e, seq := t.Lookup(n.name)
+		e, seq := s.see(t, n)
 		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
-		case e.Present() && n.sent == 0 && s.failures.denied(t, n.name):
 		case e.Present():
 			b.add(e.Resource, e, seq > n.sent)
 		case e != nil && e.Prior != nil && keeps:
@@ -354,6 +374,9 @@ func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type, uni
 	}
 }
 
+// hadMember reports whether the client was sent a member that is gone.
+func (s *subscription) hadMember(e *cache.Entry) bool { return e.Seq > s.removed && e.Born() <= s.sent }
+
 // addMembers adds the members that the client did not name, and in a union those
 // that it was sent and that are gone.
 func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
@@ -361,10 +384,12 @@ func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
 		if _, named := s.find(e.Name); named {
 			continue
 		}
-		switch held := e.Seq > s.removed && e.Born() <= s.sent; {
+		switch {
 		case e.Present():
-			b.add(e.Resource, e, e.Seq > s.sent)
-		case union && e.Prior != nil && held:
+			if !s.withheld(t, e) {
+				b.add(e.Resource, e, e.Seq > s.sent)
+			}
+		case union && e.Prior != nil && s.hadMember(e):
 			b.add(e.Prior, e, false)
 		}
 	}
@@ -395,13 +420,18 @@ func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
 // caughtUp records that the client has everything up to the head, but for names
 // that it was not told about.
 func (s *subscription) caughtUp(h *cache.Head) {
+	if s.fresh {
+		s.joined = h.Seq
+	}
 	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
 	s.renewed = positions{h.Seq, h.Seq}
 	if !s.lateRemovals {
 		s.removed = h.Seq
 	}
 	for _, g := range s.globs {
+		unknown := g.fresh && h.Type(g.key).Phase < cache.Settled
 		g.caughtUp(h)
+		g.fresh = unknown
 	}
 }
 
@@ -413,17 +443,18 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 	}
 	w := s.newWriter(h, t)
 	s.named(w, h, limit)
-	if s.renew(w); w.result() == nil {
-		s.fail(w, now)
-		return w.result(), nil
+	if s.renew(w); !s.failing(h, t) && w.result() == nil {
+		return nil, nil
 	}
 	w = s.newWriter(h, t)
+	w.begin()
 	for i := range s.names {
 		n := &s.names[i]
-		switch e, seq := t.Lookup(n.name); {
+		switch e, seq := s.see(t, *n); {
 		case !e.Present():
 		case e.Resource.Released():
-			s.askAgain(n.name)
+			s.askAgain(h, e)
+			s.owing = append(s.owing, n.name)
 			return nil, nil // what comes wakes the stream
 		default:
 			w.add(e)
@@ -431,6 +462,6 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 		}
 	}
 	s.renewed = positions{h.Seq, h.Seq}
-	s.fail(w, now)
+	s.tellWith(w.begin(), h, t, false)
 	return w.result(), nil
 }

@@ -131,11 +131,12 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	return earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
 
-// unanswered reports whether the client asked for a type of which it was sent
-// nothing.
+// unanswered reports whether the client asked for a type, or a glob, of which it was
+// sent nothing.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0)
+		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
+			slices.ContainsFunc(sub.globs, func(g *subscription) bool { return g.fresh })
 	})
 }
 
@@ -199,10 +200,12 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if s.cfg.DynamicParameters {
-		r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+	if !sub.repeats(r) {
+		if s.cfg.DynamicParameters {
+			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+		}
+		s.misnamed(sub, r.Canonicalise())
 	}
-	s.misnamed(sub, r.Canonicalise())
 	if sub.request(r, now) {
 		s.refused(r)
 	}
@@ -222,7 +225,7 @@ func (s *stream) identify(r *wire.Request) error {
 	}
 	n := new(node)
 	if err := proto.Unmarshal(r.Node, n); err != nil {
-		return status.Errorf(codes.InvalidArgument, "node: %v", err)
+		return status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
 	}
 	group, err := s.cfg.Views.Join(n)
 	if err != nil {
@@ -259,7 +262,8 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	}
 	// The protocol's own types are always served: a client that makes types up must
 	// not shut all others out.
-	if known, types := s.group.View.HasType(typeURL); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
+	known, types := s.group.View.HasType(typeURL)
+	if types = max(types, len(s.subs)); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
 		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
@@ -316,7 +320,7 @@ func features(n *node) (wrap, ttl bool) {
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let) + len(sub.globs)
+		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad)
 	}
 	if total > s.cfg.MaxNames {
 		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
@@ -330,7 +334,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.log, sub.typeURL, b)
-		if sub.errors {
+		if sub.errors && len(sub.failures.bad) < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
 	}
@@ -351,6 +355,9 @@ type pass struct {
 	// waiting is set while a type that may refer to clusters has changes that were
 	// not sent, so that removals must not overtake them.
 	waiting bool
+
+	// silent is set while the stream may have to end without a response (B.8).
+	silent bool
 }
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
@@ -360,6 +367,7 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 // returns when to look again if nothing happens before.
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
+	_, p.silent = s.cold(p.head, now)
 	for _, sub := range s.subs {
 		if err := s.serve(ctx, p, sub); err != nil {
 			return time.Time{}, err
@@ -402,7 +410,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
-	if sub.blocked(p.now) {
+	if sub.blocked(p.now) && s.closed.IsZero() { // who has closed its side answers nothing
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals
@@ -431,6 +439,7 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 
 // next returns the additions and changes that the client is to be sent.
 func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
+	s.failures.silent = p.silent
 	switch {
 	case !s.delta && s.fullState:
 		r, until = s.fullSet(p.head, t, limit, p.now)
@@ -439,9 +448,7 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 	default:
 		r, err = s.changes(p.head, t, limit, p.now)
 	}
-	if r == nil && err == nil {
-		until = earlier(until, s.unreachableFrom(p.head, p.now))
-	}
+	until = earlier(until, s.failures.lookAt)
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
 		var again time.Time
 		r, again = s.forgotten(p.head, t, p.now)
@@ -465,7 +472,7 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	} else if sub.fullState {
 		r, until = sub.finalSet(p.head, t, p.now)
 	} else {
-		sub.removed = p.head.Seq
+		r = sub.lateFailures(p.head, t, p.now)
 	}
 	p.at(until)
 	if r == nil {
@@ -482,6 +489,10 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 		return p.head.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
+	for _, g := range cds.globs {
+		some, sent := g.unsentAdditions(p.head.Type(g.key))
+		unsent, upTo = unsent || some, min(upTo, sent)
+	}
 	if !unsent {
 		return p.head.Seq
 	}
@@ -525,8 +536,8 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.names[at].sent = 0
 				eds.owing = append(eds.owing, n)
 			}
-		} else if eds.wildcard != nil && !eds.fresh {
-			eds.again = append(eds.again, names[i])
+		} else if by := eds.has(names[i]); by != nil && !by.fresh {
+			by.again = append(by.again, names[i])
 		}
 	}
 }
@@ -560,23 +571,21 @@ func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
 	}
 }
 
-// checkCold ends a stream that nothing can be sent on because the relay knows
-// nothing of what it asked for and the origin is not there: without a response, so
-// that a client that has another server goes there (B.8).
-func (s *stream) checkCold(p *pass) error {
+// cold reports whether nothing can be sent, since the relay knows nothing of what the
+// client asked for and the origin is not there; and since when.
+func (s *stream) cold(h *cache.Head, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
-		return nil
+		return since, false
 	}
-	var since time.Time
 	asks := false
 	for _, sub := range s.subs {
-		if sub.answerable(p.head) {
-			return nil
+		if sub.answerable(h) {
+			return since, false
 		}
-		for from := range sub.sources(p.head) {
+		for from := range sub.sources(h) {
 			asks = true
 			if from.Connected {
-				return nil
+				return since, false
 			}
 			if from.Lost.After(since) {
 				since = from.Lost
@@ -584,13 +593,23 @@ func (s *stream) checkCold(p *pass) error {
 		}
 	}
 	if !asks {
-		return nil // who asks for nothing lacks nothing
+		return since, false // who asks for nothing lacks nothing
 	}
 	if s.asked.IsZero() {
-		s.asked = p.now
+		s.asked = now
 	}
 	if s.asked.After(since) {
 		since = s.asked
+	}
+	return since, true
+}
+
+// checkCold ends a stream that is cold for too long: without a response, so that a
+// client that has another server goes there (B.8).
+func (s *stream) checkCold(p *pass) error {
+	since, cold := s.cold(p.head, p.now)
+	if !cold {
+		return nil
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.now.Before(until) {

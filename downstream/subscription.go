@@ -64,7 +64,7 @@ type subscription struct {
 	again    []string      // members to send although unchanged (B.16)
 	let      []string      // names unsubscribed under a wildcard, to be answered (R079)
 	renewed  positions     // up to where the client was told how long resources live
-	askedAt  time.Time     // when the members were last asked for anew (R125)
+	joined   cache.Seq     // when the members began to be sent, the last time
 	failures failures
 	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
 	synced   bool                   // SotW: the client holds a complete set that this stream knows
@@ -107,6 +107,11 @@ func (s *subscription) request(r *wire.Request, now time.Time) (refused bool) {
 		s.requestSotW(r, first, now)
 	}
 	return refused
+}
+
+// repeats reports whether the request lists just the names that the one before did.
+func (s *subscription) repeats(r *wire.Request) bool {
+	return s.begun && !s.delta && r.NamesSum == s.namesSum
 }
 
 // acknowledge takes the request as the answer to the response whose nonce it
@@ -152,7 +157,9 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		}
 	}
 	if len(r.Subscribe) > 0 {
-		s.add(s.addGlobs(r.Subscribe), first, now)
+		names, globs := splitGlobs(r.Subscribe)
+		s.add(names, first, now)
+		s.addGlobs(globs, first, now)
 	}
 	if len(r.Unsubscribe) > 0 {
 		s.drop(s.dropGlobs(r.Unsubscribe))
@@ -167,7 +174,7 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 		case s.wildcard == nil:
 			s.subscribeAll()
 		case wasExplicit:
-			s.fresh, s.sent = true, 0 // named again: answered again (R084)
+			s.fresh, s.sent, s.failures.whole = true, 0, true // named again: answered again (R084)
 			for text := range s.known {
 				s.known[text] = "" // no version: it may have forgotten what it had
 			}
@@ -192,7 +199,12 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 	}
 	added := s.watch.Subscribe(s.key, texts)
 	slices.SortFunc(added, (*cache.Name).Compare)
-	s.merge(slices.Compact(added), true)
+	added = slices.Compact(added)
+	s.watch.Renew(s.key, slices.DeleteFunc(slices.Clone(added), func(n *cache.Name) bool {
+		_, had := s.find(n)
+		return !had
+	}))
+	s.merge(added, true)
 }
 
 func (s *subscription) drop(texts []string) {
@@ -201,6 +213,7 @@ func (s *subscription) drop(texts []string) {
 		s.unsubscribeAll()
 	}
 	gone := make(map[*cache.Name]struct{})
+	var let []string // by their own names
 	for i, n := range s.watch.Find(s.key, texts) {
 		at, ok := s.find(n)
 		if !ok {
@@ -209,18 +222,45 @@ func (s *subscription) drop(texts []string) {
 		if !ok {
 			continue // not subscribed: harmless (R078)
 		}
-		if _, twice := gone[s.names[at].name]; twice {
+		name := s.names[at].name
+		if _, twice := gone[name]; twice {
 			continue
 		}
-		gone[s.names[at].name] = struct{}{}
+		gone[name] = struct{}{}
+		delete(s.failures.unasked, name)
 		if s.wildcard != nil {
-			s.let = append(s.let, texts[i])
-			delete(s.known, texts[i])
+			let = append(let, s.realName(name, texts[i]))
+			s.failures.due = append(s.failures.due, name) // what is wrong with the member concerns the client now
 		}
 	}
 	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
 	maps.DeleteFunc(s.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
 	s.watch.Unsubscribe(s.key, slices.Collect(maps.Keys(gone)))
+	t := s.watch.Head().Type(s.key)
+	for _, text := range let {
+		if !s.reaches(t, text) {
+			s.let = append(s.let, text)
+			delete(s.known, text)
+		}
+	}
+}
+
+// realName returns what the resource is called that the client subscribed to by a
+// name; the text if that is not known.
+func (s *subscription) realName(n *cache.Name, text string) string {
+	if e, _ := s.watch.Head().Type(s.key).Lookup(n); e.Present() {
+		return e.Resource.Name
+	}
+	return text
+}
+
+// reaches reports whether a name that the client subscribed to stands for a resource,
+// be it an alias (R092).
+func (s *subscription) reaches(t *cache.Type, resource string) bool {
+	return t.Named.Aliased() && slices.ContainsFunc(s.names, func(n subscribed) bool {
+		e, _ := t.Lookup(n.name)
+		return e.Present() && e.Resource.Name == resource
+	})
 }
 
 // requestSotW changes the subscription to exactly what a DiscoveryRequest lists
@@ -228,7 +268,7 @@ func (s *subscription) drop(texts []string) {
 func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	if first {
 		s.version = r.Version
-	} else if r.NamesSum == s.namesSum {
+	} else if s.repeats(r) {
 		return
 	}
 	s.namesSum = r.NamesSum
@@ -246,7 +286,7 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	} else {
 		s.unsubscribeAll()
 	}
-	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard))), now)
+	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
 }
 
 // replace makes texts the names of the subscription. Those that it had keep
@@ -260,6 +300,8 @@ func (s *subscription) replace(texts []string, now time.Time) {
 		_, keep := slices.BinarySearchFunc(wanted, n.name, (*cache.Name).Compare)
 		if !keep {
 			gone = append(gone, n.name)
+			delete(s.variants, n.name)
+			delete(s.failures.unasked, n.name)
 		}
 		return !keep
 	})
@@ -273,6 +315,7 @@ func (s *subscription) replace(texts []string, now time.Time) {
 // merge adds sorted names to the sorted ones. With renew, those already there are
 // owed an answer too.
 func (s *subscription) merge(names []*cache.Name, renew bool) {
+	t := s.watch.Head().Type(s.key)
 	merged := make([]subscribed, 0, len(s.names)+len(names))
 	old := s.names
 	for _, n := range names {
@@ -289,7 +332,7 @@ func (s *subscription) merge(names []*cache.Name, renew bool) {
 		merged = append(merged, here)
 		if !had || renew {
 			s.owing = append(s.owing, n)
-			s.failures.fresh = append(s.failures.fresh, n)
+			s.failures.asked(t, n)
 		}
 	}
 	s.names = append(merged, old...)
@@ -326,6 +369,7 @@ func (s *subscription) subscribeAll() {
 	if s.wildcard == nil {
 		s.wildcard = s.watch.SubscribeAll(s.key)
 		s.fresh, s.begunAll, s.sent, s.removed = true, false, 0, 0
+		s.failures.whole = true
 	}
 }
 
@@ -380,11 +424,11 @@ func (s *subscription) globsBehind() bool {
 // answerable reports whether something is known that the client could be told.
 func (s *subscription) answerable(h *cache.Head) bool {
 	t := h.Type(s.key)
-	return s.wildcard != nil && t.Phase >= cache.Settled ||
+	return s.wildcard != nil && t.Phase >= cache.Settled && (s.delta || !s.fullState || t.Members.Bare() == 0) ||
 		slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.answerable(h) }) ||
 		slices.ContainsFunc(s.names, func(n subscribed) bool {
 			e, _ := t.Lookup(n.name)
-			return e.Present() || t.Errors.Get(n.name) != nil
+			return e.Present() && !e.Resource.Released() || t.Errors[cache.Named].Get(n.name) != nil
 		})
 }
 
@@ -448,7 +492,7 @@ func (s *subscription) unsentAdditions(t *cache.Type) (unsent bool, upTo cache.S
 		return unsent, upTo
 	}
 	for _, n := range s.names {
-		e, seq := t.Lookup(n.name)
+		e, seq := s.see(t, n)
 		unsent = unsent || e.Present() && seq > n.sent
 	}
 	return unsent, min(upTo, s.scanned)

@@ -60,26 +60,42 @@ func (sc *scene) check() {
 
 // converged holds a client's state to the origin's (1, 8, 10).
 func (sc *scene) converged(a *actor) {
-	origin, got := sc.contents[a.group].Resources(), a.State()
+	got := a.State()
 	for _, typeURL := range sceneTypes {
 		full := a.variant == relaytest.Delta && !sc.partial || fullState(typeURL)
-		for n, want := range origin[typeURL] {
-			wanted := a.wants[typeURL][n] || a.wants[typeURL]["*"]
+		origin := sc.visible(a, typeURL)
+		for n, want := range origin {
+			wanted := a.wants[typeURL][n] || a.wants[typeURL][globOf(n)]
 			if have, ok := got[typeURL][n]; wanted && (!ok || have.Digest != want.Digest) {
 				sc.Errorf("%v: %s %s is %v, the origin has %v", a, typeURL, n, have, want)
 			}
 		}
 		for n := range got[typeURL] {
-			_, there := origin[typeURL][n]
+			_, there := origin[n]
 			named := a.wants[typeURL][n]
-			if never := sc.silent && named; !there && full && !never {
+			// Of globs nothing is inferred from what is missing.
+			if never := sc.silent && named || (sc.silent || sc.partial) && isShared(n); !there && full && !never {
 				sc.Errorf("%v: has %s %s, which the origin has not", a, typeURL, n)
 			}
-			if !named && !a.wants[typeURL]["*"] {
+			if !named && !a.wants[typeURL][globOf(n)] {
 				sc.Errorf("%v: has %s %s, which it does not want", a, typeURL, n)
 			}
 		}
 	}
+}
+
+// visible returns what there is of a type for a client: of its group, and what groups
+// share.
+func (sc *scene) visible(a *actor, typeURL string) map[string]relaytest.Entry {
+	all := map[string]relaytest.Entry{}
+	for group, content := range sc.contents {
+		for n, e := range content.Resources()[typeURL] {
+			if group == home(a.group, n) {
+				all[n] = e
+			}
+		}
+	}
+	return all
 }
 
 // quiet shows that nothing is sent while nothing happens (3).
@@ -112,7 +128,7 @@ func (sc *scene) history() {
 			if r.SotW() && fullState(r.TypeURL) {
 				sc.sameVersion(v, r)
 				for _, n := range had[r.TypeURL] {
-					if !slices.Contains(r.Names(), n) && !a.left[r.TypeURL+"/"+n] && !a.left[r.TypeURL+"/*"] {
+					if !slices.Contains(r.Names(), n) && !a.left[r.TypeURL+"/"+n] && !a.left[r.TypeURL+"/"+globOf(n)] {
 						sc.lost(a, r.TypeURL, n)
 					}
 				}
@@ -120,7 +136,7 @@ func (sc *scene) history() {
 			}
 			for _, res := range r.Resources {
 				seen[r.TypeURL+"/"+res.Name] = true
-				if group, put := sc.owner[res.Digest]; !put || group != a.group {
+				if group, put := sc.owner[res.Digest]; !put || group != a.group && !sc.shared[res.Digest] {
 					sc.Errorf("%v: was sent %s %s, which its origin never had: %v", a, r.TypeURL, res.Name, res.Digest)
 				}
 			}
@@ -159,8 +175,8 @@ func (sc *scene) order(a *actor) {
 
 // lost is told of each resource that a client lost.
 func (sc *scene) lost(a *actor, typeURL, n string) {
-	key := typeURL + "/" + n
-	if sc.existed[a.group][key] && !sc.removed[a.group][key] {
+	key, group := typeURL+"/"+n, home(a.group, n)
+	if sc.existed[group][key] && !sc.removed[group][key] {
 		sc.Errorf("%v: lost %s %s, which the origin never removed", a, typeURL, n)
 	}
 }

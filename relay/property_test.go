@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -35,7 +36,9 @@ import (
 //     at the origin is what clients want, plus what lingers;
 //  10. byte identity: whatever a client is sent, its origin has sent so.
 //
-// What a stalled client costs (11) is a test of its own: TestC11.
+// What a stalled client costs (11) is a test of its own: TestC11. Some names are xdstp,
+// which both groups share (R130), and a glob stands for these;
+// of some resources the content may not be kept (R125).
 func TestD4_Invariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
@@ -46,6 +49,7 @@ func TestD4_Invariants(t *testing.T) {
 				EmptyVersions:   rapid.Bool().Draw(rt, "empty versions"),
 				SotW:            rapid.Bool().Draw(rt, "SotW"),
 				Wrap:            true, // in SotW, for acmeType
+				NamedOnly:       func(_, name string) bool { return isShared(name) },
 			},
 			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
 		}
@@ -86,7 +90,7 @@ func drawStep(t *rapid.T) step {
 		}).Draw(t, "what"),
 		client: rapid.IntRange(0, 3).Draw(t, "client"),
 		typ:    rapid.IntRange(0, len(sceneTypes)-1).Draw(t, "type"),
-		at:     rapid.IntRange(0, 4).Draw(t, "name"),
+		at:     rapid.IntRange(0, 7).Draw(t, "name"),
 		n:      rapid.IntRange(0, 1000).Draw(t, "n"),
 	}
 }
@@ -115,6 +119,7 @@ type scene struct {
 	removed  [2]map[string]bool          // likewise
 	routed   map[relaytest.Digest]string // routes to the cluster that they name
 	owner    map[relaytest.Digest]int    // all that was ever put, by group
+	shared   map[relaytest.Digest]bool   // of that, what both groups may have
 	counter  int
 	out      io.Writer // of the relay's log; nil discards it
 }
@@ -170,7 +175,7 @@ func (sc *scene) run(s script) {
 	sc.contents[0] = sc.origin.Content
 	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
 	sc.existed, sc.removed = [2]map[string]bool{{}, {}}, [2]map[string]bool{{}, {}}
-	sc.routed, sc.owner = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}
+	sc.routed, sc.owner, sc.shared = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}, map[relaytest.Digest]bool{}
 	// These clients do not come back by themselves, as real ones would.
 	sc.relay = start(sc, sc.origin, true, "TENDER_COLD_WAIT=10m")
 	for range s.relays - 1 {
@@ -233,7 +238,41 @@ func (sc *scene) guards() {
 	}
 }
 
+// sharer is the group whose content has the shared names: the origin is asked for them
+// by a node of the relay's own, which is no Envoy.
+const sharer = 1
+
 func name(i int) string { return fmt.Sprintf("n%d", i) }
+
+// sceneName returns the name of a type that a number stands for: an old-style one, a shared
+// one, or, for 7, the glob of the shared ones.
+func sceneName(typeURL string, i int) string {
+	if i < 5 {
+		return name(i)
+	}
+	return "xdstp://x/" + strings.TrimPrefix(typeURL, "type.googleapis.com/") + "/d/" + [...]string{"a", "b", "*"}[min(i-5, 2)]
+}
+
+func isShared(name string) bool { return strings.HasPrefix(name, "xdstp:") }
+
+// isUncached reports whether the content of a name may not be kept (R125).
+func isUncached(name string) bool { return name == "n4" || strings.HasSuffix(name, "/d/b") }
+
+// home returns in which group's content a name is that clients of a group ask for.
+func home(group int, name string) int {
+	if isShared(name) {
+		return sharer
+	}
+	return group
+}
+
+// globOf returns the wildcard or the glob that a name is a member of.
+func globOf(name string) string {
+	if glob, ok := wire.GlobOf(name); ok {
+		return glob
+	}
+	return "*"
+}
 
 // resource returns a new version of a resource of a group.
 func (sc *scene) resource(group int, typeURL, name string) proto.Message {
@@ -258,9 +297,18 @@ func (sc *scene) put(group int, typeURL, name string) {
 }
 
 func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
+	group = home(group, name)
 	sc.existed[group][typeURL+"/"+name] = true
 	sc.owner[relaytest.DigestOf(msg)] = group
-	sc.contents[group].Set(typeURL, name, msg, "")
+	if isShared(name) {
+		sc.shared[relaytest.DigestOf(msg)] = true
+	}
+	sc.contents[group].Apply(func(tx *relaytest.Tx) {
+		tx.Set(typeURL, name, msg, "")
+		if isUncached(name) {
+			tx.Uncached(typeURL, name)
+		}
+	})
 }
 
 // warm changes an EDS cluster, whose endpoints stay as they are.
@@ -274,18 +322,20 @@ func (sc *scene) warm(group, n int) {
 func warmName(n int) string { return fmt.Sprintf("warm%d", n%3) }
 
 func (sc *scene) remove(group int, typeURL, name string) {
+	group = home(group, name)
 	sc.removed[group][typeURL+"/"+name] = true
 	sc.contents[group].Remove(typeURL, name)
 }
 
 func (sc *scene) step(st step) {
-	a, typeURL, n := sc.clients[st.client], sceneTypes[st.typ], name(st.at)
+	a, typeURL := sc.clients[st.client], sceneTypes[st.typ]
+	n, content := sceneName(typeURL, st.at), sceneName(typeURL, min(st.at, 6)) // a glob is no resource
 	group := st.n % 2
 	switch st.what {
 	case "put":
-		sc.put(group, typeURL, n)
+		sc.put(group, typeURL, content)
 	case "remove":
-		sc.remove(group, typeURL, n)
+		sc.remove(group, typeURL, content)
 	case "swap":
 		sc.swap(group, st.n)
 	case "warm":
@@ -318,8 +368,8 @@ func (sc *scene) step(st step) {
 	case "away":
 		sc.origin.Stop()
 		time.Sleep(time.Duration(st.n) * time.Second / 10)
-		sc.put(group, typeURL, n)
-		sc.remove(group, typeURL, name(st.at+1))
+		sc.put(group, typeURL, content)
+		sc.remove(group, typeURL, sceneName(typeURL, (st.at+1)%7))
 		sc.origin.Restart()
 	case "pass":
 		time.Sleep(time.Duration(st.n) * 20 * time.Millisecond)

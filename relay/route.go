@@ -13,8 +13,7 @@ import (
 type router struct {
 	origins     int
 	types       map[string]int // by type URL; the first origin has all others
-	authorities map[string]int
-	any         int // has the authorities without a route
+	authorities map[string]int // with AnyAuthority for those without a route
 }
 
 func newRouter(cfg Config) *router {
@@ -22,12 +21,9 @@ func newRouter(cfg Config) *router {
 	for _, route := range cfg.Routes {
 		// -1 is the first origin, which has a name of its own.
 		origin := 1 + slices.IndexFunc(cfg.Origins, func(o NamedOrigin) bool { return o.Name == route.Origin })
-		switch {
-		case route.TypeURL != "":
+		if route.TypeURL != "" {
 			r.types[route.TypeURL] = origin
-		case route.Authority == AnyAuthority:
-			r.any = origin
-		default:
+		} else {
 			r.authorities[route.Authority] = origin
 		}
 	}
@@ -41,14 +37,16 @@ func (r *router) sources() int { return 2 * r.origins }
 func (r *router) shared(origin int) int { return r.origins + origin }
 
 // route returns the source that answers for a name of a type, or, if it is empty, for
-// the members of the type. An authority goes before a type (B.23).
+// the members of the type. The route of an authority goes before that of a type (B.23).
 func (r *router) route(typeURL, name string) int {
 	authority, ok := wire.Authority(name)
 	if !ok {
 		return r.types[typeURL]
 	}
-	if origin, ok := r.authorities[authority]; ok {
-		return r.shared(origin)
+	for _, authority := range []string{authority, AnyAuthority} {
+		if origin, ok := r.authorities[authority]; ok {
+			return r.shared(origin)
+		}
 	}
-	return r.shared(r.any)
+	return r.shared(r.types[typeURL])
 }

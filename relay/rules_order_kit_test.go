@@ -11,6 +11,8 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -65,8 +67,10 @@ func orderMake(short, name string, rev int) proto.Message {
 // An orderWorld is an origin, a relay and clients in a synctest bubble: hours pass
 // at once, and what was not said by the time that all is quiet is not said.
 //
-// Resources are written "cds web@2": type, name, revision. A response is written
-// "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted.
+// Resources are written "cds web@2": type, name, revision; "vhds rc/web@2=rc/a.example"
+// has an alias, and "vhds rc/b.example?" is one that means nothing. A response is written
+// "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted; "!web:Unavailable" is
+// an error.
 type orderWorld struct {
 	t      *testing.T
 	origin *relaytest.Origin
@@ -85,20 +89,67 @@ func orderBubble(t *testing.T, env []string, f func(w *orderWorld)) {
 	})
 }
 
-// parse reads "cds web@2" or "cds -web".
-func (w *orderWorld) parse(change string) (short, name string, rev int, remove bool) {
+// An orderChange is what an origin says of one name.
+type orderChange struct {
+	short, name string
+	rev         int
+	aliases     []string
+	remove      bool
+	unresolved  bool
+	code        codes.Code // of an error, if it is not OK
+}
+
+// parse reads "cds web@2", "cds web@2=alias", "cds web?", "cds -web" or
+// "cds !web:Unavailable".
+func (w *orderWorld) parse(change string) (c orderChange) {
 	w.t.Helper()
 	short, rest, _ := strings.Cut(change, " ")
-	name, remove = strings.CutPrefix(rest, "-")
-	if remove {
-		return short, name, 0, true
+	c.short = short
+	if c.name, c.remove = strings.CutPrefix(rest, "-"); c.remove {
+		return c
 	}
-	name, number, _ := strings.Cut(name, "@")
-	rev, err := strconv.Atoi(number)
+	if c.name, c.unresolved = strings.CutSuffix(rest, "?"); c.unresolved {
+		return c
+	}
+	if failing, ok := strings.CutPrefix(rest, "!"); ok {
+		colon := strings.LastIndex(failing, ":")
+		name, text := failing[:max(colon, 0)], failing[colon+1:]
+		c.name = name
+		for code := codes.Canceled; code <= codes.Unauthenticated && c.code == codes.OK; code++ {
+			if code.String() == text {
+				c.code = code
+			}
+		}
+		if c.code == codes.OK {
+			w.t.Fatalf("change %q: no such code", change)
+		}
+		return c
+	}
+	at := strings.LastIndex(rest, "@") // a name may have all else
+	name, parts := rest[:max(at, 0)], strings.Split(rest[at+1:], "=")
+	rev, err := strconv.Atoi(parts[0])
 	if err != nil || orderTypes[short] == "" {
 		w.t.Fatalf("change %q: not of the form %q", change, "cds web@2")
 	}
-	return short, name, rev, false
+	c.name, c.rev, c.aliases = name, rev, parts[1:]
+	return c
+}
+
+// resource returns the message of a change that gives one.
+func (w *orderWorld) resource(c orderChange) *discoverypb.Resource {
+	w.t.Helper()
+	if c.unresolved {
+		return &discoverypb.Resource{Name: c.name, Aliases: []string{c.name}}
+	}
+	m := w.message(c.short, c.name, c.rev)
+	body, packed := m.(*anypb.Any)
+	if !packed {
+		body = new(anypb.Any)
+		if err := body.MarshalFrom(m); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return &discoverypb.Resource{Name: c.name, Version: fmt.Sprint("v", c.rev), Aliases: c.aliases, Resource: body}
 }
 
 // message returns a resource, and remembers its revision.
@@ -108,17 +159,24 @@ func (w *orderWorld) message(short, name string, rev int) proto.Message {
 	return m
 }
 
+// orderWhy is what origins say beside a code.
+const orderWhy = "because"
+
 // change has the origin make changes at once, one response a type, and waits
 // until all is quiet.
 func (w *orderWorld) change(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
-		for _, c := range changes {
-			short, name, rev, remove := w.parse(c)
-			if remove {
-				tx.Remove(orderTypes[short], name)
-			} else {
-				tx.Set(orderTypes[short], name, w.message(short, name, rev), "")
+		for _, text := range changes {
+			switch c := w.parse(text); {
+			case c.remove:
+				tx.Remove(orderTypes[c.short], c.name)
+			case c.code != codes.OK:
+				tx.Fail(orderTypes[c.short], c.name, c.code, orderWhy)
+			case c.unresolved || len(c.aliases) > 0:
+				tx.SetRaw(orderTypes[c.short], w.resource(c))
+			default:
+				tx.Set(orderTypes[c.short], c.name, w.message(c.short, c.name, c.rev), "")
 			}
 		}
 	})
@@ -178,14 +236,21 @@ func (w *orderWorld) describe(r *relaytest.Response) string {
 	var parts []string
 	for _, res := range r.Resources {
 		rev, ok := w.revs[res.Digest]
-		if !ok {
+		switch {
+		case res.Body == nil && len(res.Aliases) > 0:
+			parts = append(parts, res.Name+"?")
+			continue
+		case !ok:
 			rev = "?"
 		}
-		parts = append(parts, res.Name+"@"+rev)
+		parts = append(parts, strings.Join(append([]string{res.Name + "@" + rev}, res.Aliases...), "="))
 	}
 	slices.Sort(parts)
 	for _, name := range slices.Sorted(slices.Values(r.Removed)) {
 		parts = append(parts, "-"+name)
+	}
+	for _, e := range r.Errors {
+		parts = append(parts, "!"+e.Name+":"+e.Code.String())
 	}
 	text := strings.Join(parts, " ")
 	if r.SotW() {
@@ -294,22 +359,20 @@ func (w *orderWorld) accept() *relaytest.OriginStream {
 func (w *orderWorld) say(s *relaytest.OriginStream, changes ...string) {
 	w.t.Helper()
 	resp := &discoverypb.DeltaDiscoveryResponse{}
-	for _, c := range changes {
-		short, name, rev, remove := w.parse(c)
-		resp.TypeUrl = orderTypes[short]
-		if remove {
-			resp.RemovedResources = append(resp.RemovedResources, name)
-			continue
+	for _, text := range changes {
+		c := w.parse(text)
+		resp.TypeUrl = orderTypes[c.short]
+		switch {
+		case c.remove:
+			resp.RemovedResources = append(resp.RemovedResources, c.name)
+		case c.code != codes.OK:
+			resp.ResourceErrors = append(resp.ResourceErrors, &discoverypb.ResourceError{
+				ResourceName: &discoverypb.ResourceName{Name: c.name},
+				ErrorDetail:  status.New(c.code, orderWhy).Proto(),
+			})
+		default:
+			resp.Resources = append(resp.Resources, w.resource(c))
 		}
-		m := w.message(short, name, rev)
-		body, packed := m.(*anypb.Any)
-		if !packed {
-			body = new(anypb.Any)
-			if err := body.MarshalFrom(m); err != nil {
-				w.t.Fatal(err)
-			}
-		}
-		resp.Resources = append(resp.Resources, &discoverypb.Resource{Name: name, Version: fmt.Sprint("v", rev), Resource: body})
 	}
 	s.Send(resp)
 	synctest.Wait()

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -33,60 +31,6 @@ func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func(
 		o.Put(streamRoute("other", fmt.Sprint(n)))
 		streamTake(t, c, streamRDS, "other")
 	}
-}
-
-// streamField is an encoded field of bytes.
-func streamField(num protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), value)
-}
-
-// What is not a request ends the stream that it came on with INVALID_ARGUMENT,
-// at its beginning as later, and no other stream.
-func TestInput_MalformedRequestsEndTheirStream(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(relaytest.Cluster("a"))
-		conn := start(t, o, true).conn()
-		check := streamOther(t, o, conn)
-		var node, typeURL, nonce, locator protowire.Number = 1, 2, 6, 8
-		const names protowire.Number = 3
-		if v == relaytest.SotW {
-			node, typeURL, nonce, locator = 2, 4, 5, 7
-		}
-		good := append(streamField(typeURL, streamCDS), streamField(names, "*")...)
-		for name, bad := range map[string][]byte{
-			"a field that is cut off":    {0x0a, 0x7f},
-			"a tag that is cut off":      {0xff},
-			"rubbish":                    bytes.Repeat([]byte{0xff}, 100),
-			"field number 0":             {0x00, 0x00},
-			"the end of a group":         {0x0c},
-			"a name that is not UTF-8":   append(streamField(typeURL, streamCDS), streamField(names, "\xff")...),
-			"a type that is not UTF-8":   streamField(typeURL, "\xff"),
-			"a nonce that is not UTF-8":  append(streamField(typeURL, streamCDS), streamField(nonce, "\xff")...),
-			"a Node that is none":        append(streamField(typeURL, streamCDS), streamField(node, "\xff\xff")...),
-			"a locator that is none":     append(streamField(typeURL, streamCDS), streamField(locator, "\xff")...),
-			"no request, but no garbage": {},
-		} {
-			for _, served := range []bool{false, true} {
-				rpc := streamRaw(t, conn, v)
-				var got []byte
-				if served {
-					if err := rpc.SendMsg(good); err != nil {
-						t.Fatal(err)
-					}
-					if err := rpc.RecvMsg(&got); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if err := rpc.SendMsg(bad); err != nil {
-					t.Fatal(err)
-				}
-				if err := rpc.RecvMsg(&got); status.Code(err) != codes.InvalidArgument {
-					t.Errorf("%s (served: %v): the stream ended: %v", name, served, err)
-				}
-			}
-		}
-		check()
-	})
 }
 
 // Names and type URLs that are too long end the stream, and the origin does not
@@ -229,22 +173,6 @@ func TestInput_TooManyStreams(t *testing.T) {
 	})
 }
 
-// A request over the limit of bytes ends its stream before it is read.
-func TestInput_TooLargeARequest(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		conn := start(t, o, true, "TENDER_MAX_REQUEST_BYTES=4KiB").conn()
-		check := streamOther(t, o, conn)
-		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-		var names []string
-		for i := range 1000 {
-			names = append(names, fmt.Sprint("name", i))
-		}
-		c.Subscribe(streamRDS, names...)
-		streamEnd(t, c, codes.ResourceExhausted)
-		check()
-	})
-}
-
 // Fields that nobody knows yet are no error in a request.
 func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -263,5 +191,27 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 		}
 		c.Send(req)
 		streamTake(t, c, streamRDS, "a")
+	})
+}
+
+// What a client says when it refuses is written to the log in a length that people can
+// read.
+func TestInput_LongRefusalsAreCut(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		log := &streamLog{TB: t}
+		o.Put(streamRoute("a", "x"))
+		c := start(log, o, true).client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "a")
+		resp := c.Recv(t.Context())
+		before := len(log.text())
+		c.Send(streamAnswer(v, &relaytest.Response{TypeURL: streamRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(streamAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
+		synctest.Wait()
+		if log.count("client refused a response") != 2 || log.count(strings.Repeat("word", 100)) < 2 {
+			t.Error("the log does not tell of both refusals")
+		}
+		if n := len(log.text()) - before; n > 10_000 {
+			t.Errorf("two refusals of 5 MiB made %d bytes of log", n)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -135,6 +137,18 @@ func (l *streamLog) count(text string) int {
 	return bytes.Count(l.buf.Bytes(), []byte(text))
 }
 
+// text returns the whole log.
+func (l *streamLog) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// streamField is an encoded field of bytes.
+func streamField(num protowire.Number, value string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), value)
+}
+
 // streamBytes is a codec of messages that are bytes, whatever they are.
 type streamBytes struct{}
 
@@ -149,14 +163,13 @@ func (streamBytes) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (streamBytes) Name() string { return "proto" }
 
-// streamRaw opens an aggregated stream on which messages are bytes.
-func streamRaw(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) grpc.ClientStream {
+// streamRaw opens a stream on which messages are bytes. It lives as long as there is
+// patience.
+func streamRaw(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientStream {
 	t.Helper()
-	method := discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
-	if v == relaytest.Delta {
-		method = discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
-	}
-	rpc, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	t.Cleanup(cancel)
+	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
 		grpc.ForceCodecV2(streamBytes{}), grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -531,7 +532,11 @@ func TestR107_FilesDoNotExpire(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := startAt(t, "file://"+dir, nil, false, nil)
+	cfg, err := relay.LoadConfig([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=file://" + dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, cfg, nil, false)
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := r.client(relaytest.ClientOptions{Variant: v, Node: ttlEnvoy, AutoAck: true})
 		c.Subscribe(relaytest.ClusterType)

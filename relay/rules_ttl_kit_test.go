@@ -11,8 +11,6 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -47,16 +45,8 @@ func (w *ttlWorld) give(resources ...string) {
 func (w *ttlWorld) resource(text string) (typeURL string, r *discoverypb.Resource) {
 	w.t.Helper()
 	words := strings.Fields(text)
-	short, name, rev, _ := w.parse(strings.Join(words[:2], " "))
-	m := w.message(short, name, rev)
-	body, packed := m.(*anypb.Any)
-	if !packed {
-		body = new(anypb.Any)
-		if err := anypb.MarshalFrom(body, m, proto.MarshalOptions{Deterministic: true}); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	r = &discoverypb.Resource{Name: name, Version: fmt.Sprint("v", rev), Resource: body}
+	c := w.parse(strings.Join(words[:2], " "))
+	r = w.orderWorld.resource(c)
 	if len(words) > 2 {
 		ttl, err := time.ParseDuration(words[2])
 		if err != nil {
@@ -64,7 +54,7 @@ func (w *ttlWorld) resource(text string) (typeURL string, r *discoverypb.Resourc
 		}
 		r.Ttl = durationpb.New(ttl)
 	}
-	return orderTypes[short], r
+	return orderTypes[c.short], r
 }
 
 // beat has the origin say that resources live on.

@@ -1,9 +1,10 @@
 package upstream
 
 import (
+	"log/slog"
+	"maps"
+	"slices"
 	"time"
-
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -16,23 +17,95 @@ type collection struct {
 	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
+	doubt doubt     // what a resync has not mentioned again
+}
 
-	foreign heldNames // held from another target than the one that is connected
+// A doubt is which members may have gone while the relay was not connected. An origin
+// that was told what is held says so; another leaves them out, and is asked for them
+// by name (B.15). Only what it then says is removed is gone.
+type doubt struct {
+	began   time.Time
+	told    heldNames // the origin was told that they are held, and has not mentioned them since
+	marked  heldNames // it was not told, and has not mentioned them either
+	asked   []string  // by name
+	askedAt time.Time // zero if they were not
 }
 
 // restate prepares for a new stream: it adds what is held to the versions that the
-// origin is told.
+// origin is told, but for what it had not mentioned itself.
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
-	c.learn = learning{}
-	t := h.Type(c.key)
-	if t.Phase != cache.Confirmed || len(c.foreign) > 0 {
+	old, t := c.doubt.marked, h.Type(c.key)
+	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Members)}
+	if t.Phase != cache.Confirmed {
 		return
 	}
 	for e := range t.Members.Since(0) {
-		if e.Present() {
-			versions[e.Resource.Name] = e.Resource.OriginVersion
+		if !e.Present() || !sayable(e.Resource) {
+			continue
+		}
+		if _, doubtful := old[e.Resource.Name]; !doubtful {
+			versions[e.Resource.Name] = heldVersion(e.Resource)
+			c.doubt.told[e.Resource.Name] = struct{}{}
+			delete(c.doubt.marked, e.Resource.Name)
 		}
 	}
+}
+
+// believe begins to wait for what the origin says on a new stream. Unless it was told
+// what is held, and can be expected to look at it, all of that is in doubt.
+func (s *subscription) believe(told bool, now time.Time) {
+	for _, c := range s.collections {
+		if c.doubt.began = now; !told {
+			c.doubt.distrust()
+		}
+	}
+}
+
+func (d *doubt) distrust() {
+	maps.Copy(d.marked, d.told)
+	d.told = nil
+}
+
+// heard takes what an origin said of the members, and reports whether it showed that
+// the origin does not look at what it is told is held.
+func (c *collection) heard(u wire.Update, change cache.Change, now time.Time) (ignores bool) {
+	c.learn.heard(now, change.New > 0)
+	d := &c.doubt
+	// Much later, a resend has another reason.
+	if ignores = change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax; ignores {
+		d.distrust()
+	}
+	d.told.drop(u)
+	d.marked.drop(u)
+	return ignores
+}
+
+// resolve asks for members in doubt by name, once the origin has been quiet for a
+// while, and after as long again lets them go. It returns when to look again.
+func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
+	d, l := &c.doubt, &m.lines[s.named]
+	if len(d.marked)+len(d.asked) == 0 || !l.open {
+		return time.Time{}
+	}
+	if d.askedAt.IsZero() {
+		if next = d.began.Add(sweepQuiet); c.learn.last.After(d.began) {
+			next = c.learn.last.Add(sweepQuiet)
+		}
+		if now.Before(next) {
+			return next
+		}
+		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
+		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
+		m.subscribe(l, s, d.asked, now)
+	}
+	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
+		return next
+	}
+	m.unsubscribe(l, s, s.unwanted(d.asked), now)
+	d.asked, d.askedAt = nil, time.Time{}
+	clear(d.marked)
+	return time.Time{}
 }
 
 // unlearn forgets the timing of the responses of a stream that has ended: the silence
@@ -50,7 +123,7 @@ func (s *subscription) unlearn(r role) {
 }
 
 // demandCollection takes over that clients began or ceased to want a glob, or want to
-// have it all again.
+// have it all again, since it was not to be kept (R125).
 func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
 	c := s.collections[glob]
 	switch {
@@ -68,10 +141,10 @@ func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, 
 			s.collections = make(map[string]*collection)
 		}
 		assign(&s.named, s.wildcard)
-		s.collections[glob] = &collection{key: cache.Collection(s.typeURL, glob)}
+		s.collections[glob] = &collection{key: d.TypeURL}
 	}
 	if l := &m.lines[s.named]; l.open {
-		m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: []string{glob}}, now)
+		m.subscribe(l, s, []string{glob}, now)
 	}
 }
 
@@ -91,7 +164,7 @@ func (m *mirror) expireCollections(s *subscription, now time.Time) (next time.Ti
 		}
 		delete(s.collections, glob)
 		if l := &m.lines[s.named]; l.open {
-			m.request(l, &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: []string{glob}}, now)
+			m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), glob), now)
 		}
 		if len(s.names)+len(s.collections) == 0 {
 			s.named = nowhere
@@ -108,9 +181,12 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	parts := s.split(u)
 	for glob, p := range parts {
-		c := s.collections[glob]
-		c.foreign.drop(*p)
-		c.learn.heard(now, m.w.Apply(cache.Members, *p).New > 0)
+		c := m.w.Apply(cache.Members, *p)
+		if p.Fails(glob) {
+			continue // which says nothing about what there is
+		}
+		ignores := s.collections[glob].heard(*p, c, now)
+		m.ignores = m.ignores || ignores
 	}
 	named := u
 	named.Removed = nil
@@ -119,6 +195,11 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 			m.emptied(c, u, now)
 		} else {
 			named.Removed = append(named.Removed, name)
+		}
+	}
+	for _, e := range u.Errors {
+		if c := s.collections[e.Name]; c != nil && e.NotFound() {
+			m.emptied(c, u, now)
 		}
 	}
 	return named
@@ -151,6 +232,10 @@ func (s *subscription) split(u wire.Update) map[string]*wire.Update {
 			p.Removed = append(p.Removed, name)
 		}
 	}
+	for _, v := range u.RemovedVariants {
+		p := part(v.Name)
+		p.RemovedVariants = append(p.RemovedVariants, v)
+	}
 	for _, e := range u.Errors {
 		p := part(e.Name)
 		p.Errors = append(p.Errors, e)
@@ -167,7 +252,6 @@ func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	m.w.Apply(cache.Members, u)
-	c.learn.heard(now, false)
+	c.heard(u, m.w.Apply(cache.Members, u), now)
 	m.w.SetPhase(c.key, cache.Confirmed)
 }

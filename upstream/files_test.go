@@ -897,6 +897,24 @@ func TestOpenFilesErrors(t *testing.T) {
 	}
 }
 
+// A name that is asked for with parameters is answered as without: files have no
+// variants.
+func TestB24_FilesAnswerWhateverTheParameters(t *testing.T) {
+	view, w := cache.New(cache.Config{})
+	l := NewLocal(w)
+	r, err := wire.NewResource(wire.EndpointType, "a", "", []byte("x"))
+	ok(t, err)
+	l.Set(wire.EndpointType, "1", []*wire.Resource{r})
+	texts := []string{"a", wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("b", map[string]string{"env": "prod"})}
+	names := view.Watch().Subscribe(wire.EndpointType, texts)
+	l.Answer()
+	for i, want := range []bool{true, true, false} {
+		if e, _ := view.Head().Type(wire.EndpointType).Lookup(names[i]); e.Present() != want {
+			t.Errorf("%q exists: %t, want %t", texts[i], e.Present(), want)
+		}
+	}
+}
+
 // TestR107_LocalContentDoesNotExpire: it is there, so it lives on, whatever it says.
 func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -148,8 +148,10 @@ func (l *Local) Answer() {
 	}
 }
 
-// find returns the resource with a name or alias.
+// find returns the resource with a name or alias, whatever parameters it is asked for
+// with: there are no variants here.
 func (l *Local) find(typeURL, name string) *wire.Resource {
+	name = wire.PlainName(name)
 	if r := l.content[typeURL][name]; r != nil {
 		return r
 	}

@@ -240,9 +240,11 @@ func (m *mirror) wantMembers(s *subscription, now time.Time) {
 }
 
 // askMembersAgain has the origin say all members once more: what it said was not to
-// be kept (R125).
+// be kept (R125). They are given up for that: to name the wildcard where the legacy
+// form of it was used goes on with that, and is not answered.
 func (m *mirror) askMembersAgain(s *subscription, now time.Time) {
 	if l := &m.lines[s.wildcard]; l.open {
+		m.request(l, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
 		r.ResourceNamesSubscribe = []string{wire.Wildcard}
 		m.request(l, r, now)
@@ -371,6 +373,7 @@ func (m *mirror) flush(now time.Time) {
 func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	for glob, c := range s.collections {
 		next = earlier(next, m.learnedOf(cache.Collection(s.typeURL, glob), &c.learn, now))
+		next = earlier(next, m.resolve(s, c, now))
 	}
 	if s.wildcard == nowhere {
 		return next
@@ -486,6 +489,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 		s.sweep.renew(now)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
+	if s.named == l.role && len(reqs) > 0 {
+		s.believe(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
 		s.sweep.trusted = s.sweep.trusted && (said || !carries)
@@ -595,7 +601,9 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	case s.wildcard:
 		s.foreign[cache.Members].drop(u)
 		c = m.w.Apply(cache.Members, u)
-		s.learn.heard(now, c.New > 0)
+		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
+			s.learn.heard(now, c.New > 0)
+		}
 		s.learn.complete = s.learn.complete || u.Complete && len(u.Resources) > 0
 		trusted := s.sweep.trusted
 		s.sweep.heard(u, c, now)

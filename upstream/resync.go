@@ -85,7 +85,13 @@ func (m *mirror) letGo(s *subscription, now time.Time) {
 	l := &m.lines[s.sweep.on]
 	names := s.unwanted(s.sweep.names)
 	s.sweep.finish()
-	for len(names) > 0 && l.open {
+	if l.open {
+		m.unsubscribe(l, s, names, now)
+	}
+}
+
+func (m *mirror) unsubscribe(l *line, s *subscription, names []string, now time.Time) {
+	for len(names) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesUnsubscribe, names = cut(names)
 		m.request(l, r, now)

@@ -98,7 +98,7 @@ func TestR106_R107_AskedForAgain(t *testing.T) {
 		r.expect("named", r.named(endpoints), "a@1")
 		r.expect("the conversation", r.conversation(0),
 			"[Cluster node] [ClusterLoadAssignment +a] [Cluster ack 1] [ClusterLoadAssignment ack 2] "+
-				"[Cluster ack 3] [Cluster +*] [Cluster ack 4] [ClusterLoadAssignment -a] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 5]")
+				"[Cluster ack 3] [Cluster -*] [Cluster +*] [Cluster ack 4] [ClusterLoadAssignment -a] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 5]")
 	})
 }
 

@@ -37,6 +37,7 @@ type share struct {
 	watch *cache.Watch // of from
 
 	types map[string]*sharedType // by type URL or collection
+	stood cache.Source           // how the other view's source did when it was looked at last
 	next  time.Time              // when something expires
 }
 
@@ -48,7 +49,6 @@ type sharedType struct {
 	mine     map[*cache.Name]struct{}    // those of from
 	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
 	wildcard *cache.Wildcard             // of a collection
-	phase    cache.Phase
 }
 
 func (s *share) timer() <-chan time.Time {
@@ -79,13 +79,14 @@ func (s *share) demand(now time.Time) {
 		t := s.typ(d.TypeURL)
 		switch have := t.names[d.Name]; {
 		case d.Name == nil:
-			s.demandMembers(t, d)
+			s.demandMembers(t, d, now)
 		case d.Wanted && have == nil:
 			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
 		case d.Wanted && d.Again:
-			s.watch.AskAgain(t.key, have)
+			s.watch.AskAgain(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
+			t.pending[have] = struct{}{} // what it is once more is no change
 		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
 			s.watch.Unsubscribe(t.key, []*cache.Name{have})
 			delete(t.names, d.Name)
@@ -96,12 +97,12 @@ func (s *share) demand(now time.Time) {
 	s.ask(now)
 }
 
-func (s *share) demandMembers(t *sharedType, d cache.Demand) {
+func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	switch {
 	case d.Wanted && t.wildcard == nil:
 		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
 	case d.Wanted && d.Again:
-		s.watch.AskAgain(t.key, nil)
+		s.watch.AskAgain(t.key, nil, now)
 	case !d.Wanted && t.wildcard != nil && s.w.ForgetMembers(t.key):
 		s.watch.UnsubscribeAll(t.wildcard)
 		delete(s.types, t.key)
@@ -140,41 +141,59 @@ func (s *share) follow(now time.Time) {
 	s.next = s.w.Expire(now)
 }
 
-// stand takes over whether the origin is there. All names come from one source.
+// stand takes over how the origin stands. All names come from one source.
 func (s *share) stand(h *cache.Head, now time.Time) {
-	from := h.First()
-	if s.w.Connected() == from.Connected {
-		return
+	if from := *h.First(); from != s.stood {
+		s.w.Stand(from)
+		s.stood = from
+		s.ask(now)
 	}
-	s.w.SetConnected(from.Connected)
-	s.ask(now)
 }
 
 func (s *share) followMembers(h *cache.Head, t *sharedType) {
 	typ := h.Type(t.key)
 	var names []*cache.Name
-	changed(typ, &typ.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
-	if len(names) > 0 {
+	changed(typ, cache.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
+	if names = append(names, s.restored(t, &typ.Members)...); len(names) > 0 {
 		s.w.Copy(cache.Members, h, t.key, names)
 	}
 	t.seen = h.Seq
 	t.wildcard.Passed(h.Seq)
-	if typ.Phase != t.phase {
-		s.w.SetPhase(t.key, typ.Phase)
-		t.phase = typ.Phase
+	s.w.SetPhase(t.key, typ.Phase)
+}
+
+// restored returns members whose content was given up and that have it in the other
+// view, where it came without being a change.
+func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
+	mine := &s.w.View().Head().Type(t.key).Members
+	if mine.Bare() == 0 {
+		return nil
 	}
+	var texts []string
+	for e := range mine.Since(0) {
+		if e.Present() && e.Resource.Released() {
+			texts = append(texts, e.Name.String())
+		}
+	}
+	return slices.DeleteFunc(s.from.Find(t.key, texts), func(n *cache.Name) bool {
+		if n == nil {
+			return true
+		}
+		e := from.Get(n)
+		return !e.Present() || e.Resource.Released()
+	})
 }
 
 func (s *share) followNames(h *cache.Head, t *sharedType) {
 	typ := h.Type(t.key)
 	told := make(map[*cache.Name]struct{})
-	changed(typ, &typ.Named, t.seen, func(n *cache.Name) {
+	changed(typ, cache.Named, t.seen, func(n *cache.Name) {
 		if _, mine := t.mine[n]; mine {
 			told[n] = struct{}{}
 		}
 	})
 	for n := range t.pending {
-		if typ.Named.Get(n) != nil || typ.Errors.Get(n) != nil {
+		if typ.Named.Get(n) != nil || typ.Errors[cache.Named].Get(n) != nil {
 			told[n] = struct{}{}
 		}
 	}
@@ -193,14 +212,18 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 }
 
 // changed yields the names of which something was said after p.
-func changed(t *cache.Type, set *cache.Set, p cache.Seq, yield func(*cache.Name)) {
+func changed(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
+	set := &t.Members
+	if kind == cache.Named {
+		set = &t.Named
+	}
 	for e := range set.Since(p) {
 		yield(e.Name)
 	}
 	for e := range set.RenewedSince(p) {
 		yield(e.Name)
 	}
-	for e := range t.Errors.Since(p) {
+	for e := range t.Errors[kind].Since(p) {
 		yield(e.Name)
 	}
 }

@@ -39,9 +39,10 @@ type list struct {
 	refusal *statuspb.Status // of that response, until it is sent
 
 	// What the absence of a name from a response may say.
-	answered bool                // a response listed something
-	first    map[string]struct{} // names of the first request: every response takes them into account
-	had      map[string]struct{} // names in the last response
+	answered bool                    // a response listed something
+	first    map[string]struct{}     // names of the first request: every response takes them into account
+	had      map[string]wire.Variant // what the last response listed, by its key
+	varied   bool                    // some of it were variants
 }
 
 // change applies a request. It reports false where no request can say it, but a
@@ -123,7 +124,7 @@ func (t *list) add(name string) {
 		return
 	}
 	t.names[name], t.stated = struct{}{}, nil
-	delete(t.had, name)
+	t.forget(wire.PlainName(name))
 	if !t.opened && !wire.Glob(name) {
 		t.first[name] = struct{}{}
 	}
@@ -188,7 +189,8 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.
 	if t == nil {
 		return u // not asked for yet
 	}
-	u.Complete, u.Removed = true, t.omitted(u, said)
+	u.Complete = true
+	u.Removed, u.RemovedVariants = t.omitted(u, said)
 	if r == s.wildcard {
 		s.sweep.marked = nil // the list leaves no doubt
 	}
@@ -221,18 +223,32 @@ func saidBy(u wire.Update) map[string]struct{} {
 	return said
 }
 
+// forget has the absence of a name, or of any variant of it, say nothing.
+func (t *list) forget(name string) {
+	delete(t.had, name)
+	if t.varied {
+		maps.DeleteFunc(t.had, func(_ string, v wire.Variant) bool { return v.Name == name })
+	}
+}
+
 // omitted returns what the last response listed and this one does not.
-func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string) {
-	for name := range t.had {
-		if _, there := said[name]; !there {
-			names = append(names, name)
+func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string, variants []wire.Variant) {
+	had := t.had
+	t.had = make(map[string]wire.Variant, len(u.Resources))
+	for _, r := range u.Resources {
+		t.had[r.Key()] = r.Variant()
+		t.varied = t.varied || r.Constraints != nil
+	}
+	for key, v := range had {
+		_, listed := t.had[key]
+		switch _, there := said[v.Name]; {
+		case v.Constraints != nil && !listed:
+			variants = append(variants, v)
+		case v.Constraints == nil && !there:
+			names = append(names, v.Name)
 		}
 	}
-	t.had = make(map[string]struct{}, len(u.Resources))
-	for _, r := range u.Resources {
-		t.had[r.Name] = struct{}{}
-	}
-	return names
+	return names, variants
 }
 
 // neverListed returns what the first list of a stream leaves out, as far as that is

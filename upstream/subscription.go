@@ -81,7 +81,7 @@ func (h heldNames) drop(u wire.Update) {
 	for _, r := range u.Resources {
 		delete(h, r.Name)
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		delete(h, name)
 	}
 }
@@ -91,9 +91,6 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
-	for _, c := range s.collections {
-		c.foreign = namesIn(&h.Type(c.key).Members)
-	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -134,7 +131,7 @@ func assign(kind *role, other role) {
 // that are there.
 func (s *subscription) settle() {
 	switch {
-	case s.wildcard == auxiliary && len(s.names) == 0:
+	case s.wildcard == auxiliary && len(s.names)+len(s.collections) == 0:
 		s.wildcard, s.named = main, nowhere
 	case s.named == auxiliary && s.wildcard == nowhere:
 		s.named = main
@@ -159,8 +156,8 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		reqs = append(reqs, req)
 		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
 		for e := range t.Members.Since(0) {
-			if e.Present() && e.Resource.Constraints == nil {
-				versions[e.Resource.Name] = e.Resource.OriginVersion
+			if e.Present() && sayable(e.Resource) {
+				versions[e.Resource.Name] = heldVersion(e.Resource)
 			}
 		}
 	}
@@ -179,6 +176,22 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 	return reqs, asked
 }
 
+// heldVersion returns the version at which the origin is told that a resource is held.
+// Of one whose content was given up it is told none: it says what it is once more, or
+// that it is gone (R125).
+func heldVersion(r *wire.Resource) string {
+	if r.Released() {
+		return ""
+	}
+	return r.OriginVersion
+}
+
+// sayable reports whether the version of a resource can say what is held: not of which
+// variant it is, nor where there was none and the content is needed again.
+func sayable(r *wire.Resource) bool {
+	return r.Constraints == nil && r.HasBody() && (!r.Released() || r.OriginVersion != "")
+}
+
 // restateNames returns all names and globs that are wanted, and adds to versions what is
 // held of them.
 func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
@@ -187,11 +200,11 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 		asked = append(asked, n)
 		names = append(names, n.String())
 		e := named.Get(n)
-		if !e.Present() || e.Resource.Constraints != nil || wire.PlainName(n.String()) != n.String() {
-			continue // the version of a name cannot say of which variant it is
+		if !e.Present() || !sayable(e.Resource) || wire.PlainName(n.String()) != n.String() {
+			continue
 		}
 		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
-			versions[e.Resource.Name] = e.Resource.OriginVersion
+			versions[e.Resource.Name] = heldVersion(e.Resource)
 		}
 	}
 	for glob, c := range s.collections {

@@ -87,7 +87,7 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 	for _, r := range u.Resources {
 		s.clear(r.Name)
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		s.clear(name)
 	}
 	// An origin may say for ever of what it has mentioned that it lives on.
@@ -115,7 +115,7 @@ func (h *heldBack) review(u wire.Update) {
 			h.returned = true
 		}
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		delete(h.held, name)
 	}
 	if len(h.held) == 0 {
@@ -144,7 +144,7 @@ func (s *sweep) answered(u wire.Update, now time.Time) {
 		}
 		s.clear(r.Name) // still there
 	}
-	for _, name := range u.Removed {
+	for name := range u.Gone() {
 		if _, ok := s.suspects[name]; ok {
 			s.gone[name] = struct{}{}
 			s.alive = now

@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
+	"slices"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -32,11 +35,12 @@ func NewResourceError(name string, code codes.Code, message string) *ResourceErr
 	return &ResourceError{Variant: Variant{Name: name}, Code: code, Message: message, encoded: encoded}
 }
 
-// Transient reports whether clients go on with the resource that they have
-// (R137).
-func (e *ResourceError) Transient() bool {
-	return e.Code == codes.Unavailable || e.Code == codes.Internal || e.Code == codes.Unknown
-}
+// Transient reports whether clients go on with the resource that they have (R137).
+// Codes of which the protocol says nothing count as such.
+func (e *ResourceError) Transient() bool { return !e.NotFound() && !e.Denied() }
+
+// Denied reports whether the client may not have the resource.
+func (e *ResourceError) Denied() bool { return e.Code == codes.PermissionDenied }
 
 // NotFound reports whether the resource does not exist: the same as its removal.
 func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
@@ -44,19 +48,42 @@ func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
 // Same reports whether a client that was told o would learn nothing from e.
 func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) == string(o.encoded) }
 
-// addError reads an entry of resource_errors.
+// Gone yields the names of which the update says that no such resource exists: by
+// removing it, or by an error that says so (R123).
+func (u *Update) Gone() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, name := range u.Removed {
+			if !yield(name) {
+				return
+			}
+		}
+		for _, e := range u.Errors {
+			if e.NotFound() && e.Constraints == nil && !yield(e.Name) {
+				return
+			}
+		}
+	}
+}
+
+// Fails reports whether the update has an error for a name.
+func (u *Update) Fails(name string) bool {
+	return slices.ContainsFunc(u.Errors, func(e *ResourceError) bool { return e.Name == name })
+}
+
+// addError reads an entry of resource_errors. One with an empty name is about the
+// legacy form of the wildcard.
 func (u *Update) addError(val []byte) error {
 	var m discoverypb.ResourceError
 	if err := proto.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
 	}
 	full := m.GetResourceName()
-	name, err := CanonicalName(full.GetName())
-	switch {
-	case err != nil:
+	if full == nil {
+		return fmt.Errorf("%w, in resource_errors: %q", ErrUnnamed, m.GetErrorDetail().GetMessage())
+	}
+	name, err := CanonicalName(cmp.Or(full.GetName(), Wildcard))
+	if err != nil {
 		return err
-	case name == "":
-		return fmt.Errorf("%w, in resource_errors: %s", ErrUnnamed, m.GetErrorDetail().GetMessage())
 	}
 	if name != full.GetName() {
 		full.Name = name

@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"testing"
 
@@ -109,9 +110,10 @@ func checkSotW(t *testing.T, d wire.Decoder, msg []byte) {
 func asUpdate(in *discoverypb.DiscoveryResponse) (*discoverypb.DeltaDiscoveryResponse, error) {
 	out := &discoverypb.DeltaDiscoveryResponse{
 		SystemVersionInfo: in.GetVersionInfo(), TypeUrl: in.GetTypeUrl(), Nonce: in.GetNonce(), ControlPlane: in.GetControlPlane(),
+		ResourceErrors: in.GetResourceErrors(),
 	}
-	if in.GetTypeUrl() == "" {
-		return out, wire.ErrMalformed
+	if err := cmp.Or(canonicalise(out), strictness(out)); err != nil {
+		return out, err
 	}
 	for _, body := range in.GetResources() {
 		r, err := asResource(in.GetTypeUrl(), body)
@@ -119,7 +121,7 @@ func asUpdate(in *discoverypb.DiscoveryResponse) (*discoverypb.DeltaDiscoveryRes
 			return out, err
 		}
 		out.Resources = append(out.Resources, r)
-		if err := strictness(out); err != nil {
+		if err := cmp.Or(canonicalise(out), strictness(out)); err != nil {
 			return out, err
 		}
 	}

@@ -2,6 +2,7 @@ package wire_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -58,6 +59,9 @@ func updateSeeds(tb testing.TB) [][]byte {
 		updateOf(acme, join(bytesField(3, xdstpFoo+"#"), resourceOf("1", xdstpFoo+"?b=2&a=1", body))),
 		updateOf(acme, resourceOf("1", xdstpFoo+"?b=2&a=1", body), resourceOf("1", xdstpFoo+"?a=1&b=2", body)),
 		join(updateOf(acme), bytesField(6, xdstpFoo+"#")),
+		join(updateOf(acme), bytesField(9, join(bytesField(1, bytesField(1, xdstpFoo+"?")), bytesField(2, bytesField(2, "why"))))),
+		join(updateOf(acme), bytesField(9, bytesField(1, "")), bytesField(9, bytesField(2, bytesField(2, "nameless")))),
+		join(updateOf(acme, resourceOf("1", "a", body)), bytesField(9, bytesField(1, bytesField(1, "a")))),
 	}
 }
 
@@ -121,6 +125,12 @@ func canonicalise(u *discoverypb.DeltaDiscoveryResponse) (malformed error) {
 	for i := range u.GetRemovedResources() {
 		respell(&u.RemovedResources[i])
 	}
+	for _, e := range u.GetResourceErrors() {
+		if full := e.GetResourceName(); full != nil {
+			full.Name = cmp.Or(full.GetName(), wire.Wildcard)
+			respell(&full.Name)
+		}
+	}
 	for _, r := range u.GetResources() {
 		respell(&r.Name)
 		for i := range r.GetAliases() {
@@ -133,6 +143,11 @@ func canonicalise(u *discoverypb.DeltaDiscoveryResponse) (malformed error) {
 // strictness returns the error for a valid message that the protocol forbids all
 // the same.
 func strictness(u *discoverypb.DeltaDiscoveryResponse) error {
+	for _, e := range u.GetResourceErrors() {
+		if e.GetResourceName() == nil {
+			return wire.ErrUnnamed
+		}
+	}
 	if u.GetTypeUrl() == "" {
 		return wire.ErrMalformed
 	}
@@ -147,6 +162,12 @@ func strictness(u *discoverypb.DeltaDiscoveryResponse) error {
 			return wire.ErrDuplicate
 		}
 		seen[r.GetName()] = true
+	}
+	for _, e := range u.GetResourceErrors() {
+		full := e.GetResourceName()
+		if seen[full.GetName()] && proto.Size(full.GetDynamicParameterConstraints()) == 0 {
+			return wire.ErrDuplicate
+		}
 	}
 	for _, name := range u.GetRemovedResources() {
 		if seen[name] {
@@ -173,6 +194,15 @@ func checkEnvelope(t *testing.T, msg []byte, got wire.Update, want *discoverypb.
 	}
 	if !slices.Equal(got.Removed, want.GetRemovedResources()) {
 		t.Errorf("Decode(%q): got removed %q, want %q", msg, got.Removed, want.GetRemovedResources())
+	}
+	if len(got.Errors) != len(want.GetResourceErrors()) {
+		t.Fatalf("Decode(%q): got %d errors, want %d", msg, len(got.Errors), len(want.GetResourceErrors()))
+	}
+	for i, e := range got.Errors {
+		w := want.GetResourceErrors()[i]
+		if e.Name != w.GetResourceName().GetName() || int32(e.Code) != w.GetErrorDetail().GetCode() || e.Message != w.GetErrorDetail().GetMessage() {
+			t.Errorf("Decode(%q): got error of %q: %d %q, want %v", msg, e.Name, e.Code, e.Message, w)
+		}
 	}
 }
 

@@ -249,10 +249,15 @@ type BadName struct {
 }
 
 // Canonicalise brings the xdstp names of the request into the one spelling that equal
-// names have in common (R128). Those that have none are taken out and returned.
+// names have in common (R128). Of those that have none, the ones that are asked for
+// are taken out and returned, and those that are given up stay: nobody has them.
 func (r *Request) Canonicalise() (bad []BadName) {
-	r.Subscribe, bad = canonicalNames(r.Subscribe, bad)
-	r.Unsubscribe, _ = canonicalNames(r.Unsubscribe, nil)
+	r.Subscribe, bad = canonicalNames(r.Subscribe)
+	for i, name := range r.Unsubscribe {
+		if canonical, err := CanonicalName(name); err == nil {
+			r.Unsubscribe[i] = canonical
+		}
+	}
 	for name, version := range r.InitialVersions {
 		canonical, err := CanonicalName(name)
 		if err == nil && canonical == name {
@@ -266,8 +271,8 @@ func (r *Request) Canonicalise() (bad []BadName) {
 	return bad
 }
 
-func canonicalNames(names []string, bad []BadName) ([]string, []BadName) {
-	out := names[:0]
+func canonicalNames(names []string) (out []string, bad []BadName) {
+	out = names[:0]
 	for _, text := range names {
 		name, parameters, has := strings.Cut(text, Separator)
 		canonical, err := CanonicalName(name)

@@ -97,6 +97,7 @@ type Resource struct {
 	body     mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
 	limited  bool            // the origin's message has a TTL, if only a zero one
 	full     bool            // it has a resource_name
+	standsIn bool            // its type is not the one that was asked for
 	released bool            // field and body were given up
 
 	json atomic.Pointer[[]byte] // what JSON made
@@ -217,17 +218,18 @@ func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
 		return nil, err
 	}
 	if r.Name == "" && Known(typeURL) {
-		return nil, fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
+		return nil, fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
 	}
-	if body.n > 0 && r.TypeURL != typeURL {
-		return nil, fmt.Errorf("%w: %q in a response of type %q, name %q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
+	r.standsIn = body.n > 0 && r.TypeURL != typeURL
+	if r.standsIn && !r.maySubstitute(typeURL) {
+		return nil, fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
 	}
 	r.Version = r.OriginVersion
 	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
 	r.layOut(msg, body, originName)
-	if typeURL == ClusterType {
+	if r.TypeURL == ClusterType {
 		// One that cannot be canonical is asked for by nobody.
 		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}
@@ -349,7 +351,7 @@ func (r *Resource) wrapperFields(fields []byte) error {
 		return nil
 	}
 	if r.Name != "" {
-		return fmt.Errorf("%w: resource with both name %q and resource_name %q", ErrMalformed, r.Name, full.GetName())
+		return fmt.Errorf("%w: resource with both name %.256q and resource_name %.256q", ErrMalformed, r.Name, full.GetName())
 	}
 	r.Name, r.full = full.GetName(), true
 	r.Constraints = constraintBytes(full.GetDynamicParameterConstraints())
@@ -570,10 +572,11 @@ func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byt
 }
 
 // text returns a string field's value; protobuf strings are UTF-8, and a client
-// refuses a message that holds another.
+// refuses a message that holds another. Errors, here and elsewhere, quote no more of
+// a text than people can read: peers are told them.
 func text(val []byte, what string) (string, error) {
 	if !utf8.Valid(val) {
-		return "", fmt.Errorf("%w: %s %q is not UTF-8", ErrMalformed, what, val)
+		return "", fmt.Errorf("%w: %s %.256q is not UTF-8", ErrMalformed, what, val)
 	}
 	return string(val), nil
 }

@@ -68,7 +68,7 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 
 // telling reports whether the Resource message says something that a client needs
 // to know beside the content (B.19).
-func (r *Resource) telling() bool { return r.Constraints != nil || r.DoNotCache }
+func (r *Resource) telling() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
 
 // addMessage adds the resource's Resource message as a field of the response: in
 // Delta bare, in SotW as the value of an Any that begins with any. Only the lengths

@@ -87,22 +87,22 @@ func (u *Update) checkDuplicates() error {
 	}
 	for _, r := range u.Resources {
 		if twice(r.Key()) {
-			return fmt.Errorf("%w %q", ErrDuplicate, r.Name)
+			return fmt.Errorf("%w %.256q", ErrDuplicate, r.Name)
 		}
 	}
 	for _, e := range u.Errors { // what is removed may have one that says why
 		if _, there := seen[e.Key()]; there {
-			return fmt.Errorf("%w %q, in resource_errors", ErrDuplicate, e.Name)
+			return fmt.Errorf("%w %.256q, in resource_errors", ErrDuplicate, e.Name)
 		}
 	}
 	for _, name := range u.Removed {
 		if twice(name) {
-			return fmt.Errorf("%w %q, in removed_resources", ErrDuplicate, name)
+			return fmt.Errorf("%w %.256q, in removed_resources", ErrDuplicate, name)
 		}
 	}
 	for _, v := range u.RemovedVariants {
 		if twice(v.Key()) {
-			return fmt.Errorf("%w %q, in removed_resource_names", ErrDuplicate, v.Name)
+			return fmt.Errorf("%w %.256q, in removed_resource_names", ErrDuplicate, v.Name)
 		}
 	}
 	return nil

@@ -45,7 +45,7 @@ func CanonicalName(name string) (canonical string, err error) {
 	}
 	parts, err := splitXDSTP(rest)
 	if err != nil {
-		return "", fmt.Errorf("%w %q: %w", ErrXDSTP, name, err)
+		return "", fmt.Errorf("%w %.256q: %w", ErrXDSTP, name, err)
 	}
 	buf := make([]byte, 0, len(name))
 	if buf = parts.append(buf); string(buf) == name {
@@ -104,6 +104,16 @@ func GlobOf(name string) (glob string, ok bool) {
 	return path[:strings.LastIndexByte(path, '/')+1] + "*" + query, true
 }
 
+// redirectType is what says that a resource is found under another name.
+const redirectType = typePrefix + "xds.core.v3.ResourceLocator"
+
+// maySubstitute reports whether a resource, which is of another type, may stand in for one
+// of the type: under an xdstp name there may be a redirect, or a list of resources
+// (R133). A relay looks into neither.
+func (r *Resource) maySubstitute(typeURL string) bool {
+	return strings.HasPrefix(r.Name, xdstpScheme) && (r.TypeURL == redirectType || r.TypeURL == typeURL+"Collection")
+}
+
 // An xdstpName is a name in parts, with escapes undone.
 type xdstpName struct {
 	authority, resourceType, id string
@@ -124,7 +134,7 @@ func splitXDSTP(rest string) (n xdstpName, err error) {
 	case resourceType == "":
 		return n, errors.New("it has no resource type")
 	case !protoreflect.FullName(resourceType).IsValid():
-		return n, fmt.Errorf("the resource type %q is not the full name of a message", resourceType)
+		return n, fmt.Errorf("the resource type %.256q is not the full name of a message", resourceType)
 	case id == "":
 		return n, errors.New("it has no id")
 	}
@@ -151,7 +161,7 @@ func splitContext(query string) (context []parameter, err error) {
 			return nil, fmt.Errorf("context parameter: %w", err)
 		}
 		if p.value, err = url.PathUnescape(value); err != nil {
-			return nil, fmt.Errorf("context parameter %q: %w", p.key, err)
+			return nil, fmt.Errorf("context parameter %.256q: %w", p.key, err)
 		}
 		if p.key == "" {
 			return nil, errors.New("a context parameter has no key")
@@ -162,7 +172,7 @@ func splitContext(query string) (context []parameter, err error) {
 	for i := range len(context) - 1 {
 		// Software differs in which of the two it takes (X23).
 		if key := context[i].key; key == context[i+1].key {
-			return nil, fmt.Errorf("the context parameter %q comes twice", key)
+			return nil, fmt.Errorf("the context parameter %.256q comes twice", key)
 		}
 	}
 	return context, nil

@@ -3,7 +3,6 @@ package relaytest
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -40,13 +39,17 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 			reply.add(r, b)
 		}
 	}
+	for name, e := range s.content.errors[typeURL] {
+		if !b.namedOnly(typeURL, name) {
+			reply.errors[name] = e
+		}
+	}
 }
 
 // answerKnown removes what the client says it has and the origin has not.
 func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
 	for name := range reply.known {
-		_, named := t.Names[name]
-		if (wildcard || named) && s.content.named(typeURL, name) == nil {
+		if (wildcard || t.wants(name, nil)) && s.content.named(typeURL, name) == nil && s.content.errors[typeURL][name] == nil {
 			reply.removed[name] = struct{}{}
 		}
 	}
@@ -56,12 +59,20 @@ func (s *OriginStream) answerName(reply *reply, typeURL, name string, b Behaviou
 	if name == "*" {
 		return
 	}
+	if e := s.content.errors[typeURL][name]; e != nil {
+		reply.errors[name] = e
+		return
+	}
 	found := false
 	for _, key := range s.collection(typeURL, name) {
 		found = true
 		reply.add(s.content.types[typeURL][key], b)
 	}
-	if !found && !b.SilentOnMissing {
+	switch {
+	case found:
+	case b.Unresolved != nil && b.Unresolved(typeURL, name):
+		reply.add(&discoverypb.Resource{Name: name, Aliases: []string{name}}, b)
+	case !b.SilentOnMissing:
 		reply.removed[name] = struct{}{}
 	}
 }
@@ -86,9 +97,6 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 	if r := s.content.named(typeURL, name); r != nil {
 		return []string{r.GetName()}
 	}
-	if !strings.HasSuffix(name, "/*") {
-		return nil
-	}
 	var keys []string
 	for key := range s.content.types[typeURL] {
 		if collectionOf(key) == name {
@@ -99,24 +107,26 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 }
 
 // push sends the changes that the stream wants. Locked.
-func (s *OriginStream) push(typeURL string, changes map[string]*discoverypb.Resource) {
+func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
 	if t == nil {
 		return
 	}
 	b := s.origin.behaviour
 	reply := newReply()
-	for name, r := range changes {
-		shown := r
-		if held := s.content.types[typeURL][name]; r == nil || r.GetResource() == nil && held != nil {
+	for name, c := range changes {
+		shown := c.resource
+		if held := s.content.types[typeURL][name]; shown == nil || shown.GetResource() == nil && held != nil {
 			shown = held // a removal or a heartbeat is for whoever has it under any name
 		}
 		switch {
 		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):
-		case r == nil:
+		case c.err != nil:
+			reply.errors[name] = c.err
+		case c.resource == nil:
 			reply.removed[name] = struct{}{}
 		default:
-			reply.add(r, b)
+			reply.add(c.resource, b)
 		}
 	}
 	if !reply.empty() {
@@ -142,13 +152,18 @@ type reply struct {
 	known     map[string]string // versions that the client has
 	resources map[string]*discoverypb.Resource
 	removed   map[string]struct{}
+	errors    map[string]*discoverypb.ResourceError
 }
 
 func newReply() *reply {
-	return &reply{resources: make(map[string]*discoverypb.Resource), removed: make(map[string]struct{})}
+	return &reply{
+		resources: make(map[string]*discoverypb.Resource),
+		removed:   make(map[string]struct{}),
+		errors:    make(map[string]*discoverypb.ResourceError),
+	}
 }
 
-func (r *reply) empty() bool { return len(r.resources)+len(r.removed) == 0 }
+func (r *reply) empty() bool { return len(r.resources)+len(r.removed)+len(r.errors) == 0 }
 
 func (r *reply) add(resource *discoverypb.Resource, b Behaviour) {
 	version, ok := r.known[resource.GetName()]
@@ -176,6 +191,9 @@ func (s *OriginStream) respond(typeURL string, reply *reply) {
 			r.Version = ""
 		}
 		resp.Resources = append(resp.Resources, r)
+	}
+	for _, name := range slices.Sorted(maps.Keys(reply.errors)) {
+		resp.ResourceErrors = append(resp.ResourceErrors, reply.errors[name])
 	}
 	if b.Duplicate {
 		resp.Resources = append(resp.Resources, resp.Resources...)

@@ -7,6 +7,8 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -18,12 +20,18 @@ type Content struct {
 	origin *Origin
 	match  func(*corepb.Node) bool
 
-	// Guarded by origin.mon. The resources themselves are immutable.
-	types map[string]map[string]*discoverypb.Resource
+	// Guarded by origin.mon. The resources and errors themselves are immutable.
+	types  map[string]map[string]*discoverypb.Resource
+	errors map[string]map[string]*discoverypb.ResourceError
 }
 
 func newContent(o *Origin, match func(*corepb.Node) bool) *Content {
-	return &Content{origin: o, match: match, types: make(map[string]map[string]*discoverypb.Resource)}
+	return &Content{
+		origin: o,
+		match:  match,
+		types:  make(map[string]map[string]*discoverypb.Resource),
+		errors: make(map[string]map[string]*discoverypb.ResourceError),
+	}
 }
 
 // Set gives name of a type this message (an *anypb.Any is taken as it is) and
@@ -53,10 +61,10 @@ func (c *Content) Heartbeat(typeURL string, names ...string) {
 	o := c.origin
 	o.mon.Lock()
 	defer o.mon.Unlock()
-	beats := make(map[string]*discoverypb.Resource, len(names))
+	beats := make(map[string]change, len(names))
 	for _, name := range names {
 		if r := c.types[typeURL][name]; r != nil {
-			beats[name] = &discoverypb.Resource{Name: name, Version: r.GetVersion(), Ttl: r.GetTtl()}
+			beats[name] = change{resource: &discoverypb.Resource{Name: name, Version: r.GetVersion(), Ttl: r.GetTtl()}}
 		}
 	}
 	for _, s := range o.streams {
@@ -78,10 +86,16 @@ func (c *Content) Remove(typeURL, name string) {
 	c.Apply(func(tx *Tx) { tx.Remove(typeURL, name) })
 }
 
+// Fail says what is wrong with a resource, which from then on is told in place of
+// it, until it is set or removed.
+func (c *Content) Fail(typeURL, name string, code codes.Code, message string) {
+	c.Apply(func(tx *Tx) { tx.Fail(typeURL, name, code, message) })
+}
+
 // Apply makes several changes at once: one response a type, types in the order
 // in which f mentions them first. Of two changes to one name the last counts.
 func (c *Content) Apply(f func(*Tx)) {
-	tx := &Tx{changes: make(map[string]map[string]*discoverypb.Resource)}
+	tx := &Tx{changes: make(map[string]map[string]change)}
 	f(tx)
 	o := c.origin
 	o.mon.Lock()
@@ -89,6 +103,7 @@ func (c *Content) Apply(f func(*Tx)) {
 	for _, typeURL := range tx.order {
 		if c.types[typeURL] == nil {
 			c.types[typeURL] = make(map[string]*discoverypb.Resource)
+			c.errors[typeURL] = make(map[string]*discoverypb.ResourceError)
 		}
 		// Delta streams first: what is removed is still there to tell its aliases.
 		for _, s := range o.streams {
@@ -96,12 +111,8 @@ func (c *Content) Apply(f func(*Tx)) {
 				s.push(typeURL, tx.changes[typeURL])
 			}
 		}
-		for name, resource := range tx.changes[typeURL] {
-			if resource == nil {
-				delete(c.types[typeURL], name)
-			} else {
-				c.types[typeURL][name] = resource
-			}
+		for name, change := range tx.changes[typeURL] {
+			c.take(typeURL, name, change)
 		}
 		for _, s := range o.streams {
 			if s.tells(c) && s.record.SotW {
@@ -115,11 +126,24 @@ func (c *Content) Apply(f func(*Tx)) {
 // tells reports whether the stream is told of changes of a Content. Locked.
 func (s *OriginStream) tells(c *Content) bool { return s.content == c && !s.manual && !s.record.Ended }
 
+// take records a change. Locked.
+func (c *Content) take(typeURL, name string, change change) {
+	delete(c.errors[typeURL], name)
+	delete(c.types[typeURL], name)
+	switch {
+	case change.err != nil:
+		c.errors[typeURL][name] = change.err
+	case change.resource != nil:
+		c.types[typeURL][name] = change.resource
+	}
+}
+
 // Clear forgets every resource and tells nobody.
 func (c *Content) Clear() {
 	c.origin.mon.Lock()
 	defer c.origin.mon.Unlock()
 	clear(c.types)
+	clear(c.errors)
 }
 
 // Resources returns what c holds, in the form in which clients see it.
@@ -153,7 +177,13 @@ func (c *Content) named(typeURL, name string) *discoverypb.Resource {
 // A Tx collects changes for [Content.Apply].
 type Tx struct {
 	order   []string // type URLs
-	changes map[string]map[string]*discoverypb.Resource
+	changes map[string]map[string]change
+}
+
+// A change is what becomes of a name: a resource, an error, or nothing.
+type change struct {
+	resource *discoverypb.Resource
+	err      *discoverypb.ResourceError
 }
 
 // Set is [Content.Set].
@@ -163,12 +193,12 @@ func (tx *Tx) Set(typeURL, name string, msg proto.Message, version string) {
 		d := digest(body)
 		version = hex.EncodeToString(d[:8])
 	}
-	tx.change(typeURL, name, &discoverypb.Resource{Name: name, Version: version, Resource: body})
+	tx.change(typeURL, name, change{resource: &discoverypb.Resource{Name: name, Version: version, Resource: body}})
 }
 
 // SetRaw is [Content.SetRaw].
 func (tx *Tx) SetRaw(typeURL string, resource *discoverypb.Resource) {
-	tx.change(typeURL, resource.GetName(), proto.CloneOf(resource))
+	tx.change(typeURL, resource.GetName(), change{resource: proto.CloneOf(resource)})
 }
 
 // Put is [Content.Put].
@@ -179,13 +209,27 @@ func (tx *Tx) Put(msgs ...proto.Message) {
 	}
 }
 
-// Remove is [Content.Remove].
-func (tx *Tx) Remove(typeURL, name string) { tx.change(typeURL, name, nil) }
+// Uncached says of a resource, which the transaction sets, that its content may not be
+// kept.
+func (tx *Tx) Uncached(typeURL, name string) {
+	tx.changes[typeURL][name].resource.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
+}
 
-func (tx *Tx) change(typeURL, name string, resource *discoverypb.Resource) {
+// Remove is [Content.Remove].
+func (tx *Tx) Remove(typeURL, name string) { tx.change(typeURL, name, change{}) }
+
+// Fail is [Content.Fail].
+func (tx *Tx) Fail(typeURL, name string, code codes.Code, message string) {
+	tx.change(typeURL, name, change{err: &discoverypb.ResourceError{
+		ResourceName: &discoverypb.ResourceName{Name: name},
+		ErrorDetail:  status.New(code, message).Proto(),
+	}})
+}
+
+func (tx *Tx) change(typeURL, name string, to change) {
 	if tx.changes[typeURL] == nil {
 		tx.order = append(tx.order, typeURL)
-		tx.changes[typeURL] = make(map[string]*discoverypb.Resource)
+		tx.changes[typeURL] = make(map[string]change)
 	}
-	tx.changes[typeURL][name] = resource
+	tx.changes[typeURL][name] = to
 }

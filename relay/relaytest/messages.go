@@ -62,6 +62,9 @@ func featuresOf(n *corepb.Node) (f features) {
 	return f
 }
 
+// redirectType is the type of what says under which name a resource is found.
+const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
+
 // EnvoyNode returns the Node of an Envoy of this id.
 func EnvoyNode(id string) *corepb.Node {
 	return &corepb.Node{

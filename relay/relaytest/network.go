@@ -25,7 +25,7 @@ func (m *memory) listen() net.Listener {
 	return m.listener
 }
 
-func (m *memory) dial(ctx context.Context, _ string) (net.Conn, error) {
+func (m *memory) dial(ctx context.Context) (net.Conn, error) {
 	m.mu.Lock()
 	l := m.listener
 	m.mu.Unlock()

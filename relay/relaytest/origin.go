@@ -1,6 +1,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -17,7 +18,8 @@ import (
 // OriginOptions says how an origin listens and how it behaves. The zero value
 // is a good origin on a free loopback port.
 type OriginOptions struct {
-	// Address to listen on, host:port. Empty means a free port of 127.0.0.1.
+	// Address to listen on, host:port. Empty means a free port of 127.0.0.1. In
+	// memory it is any name; empty means "origin".
 	Address string
 
 	// Memory replaces the socket by an in-memory network that only
@@ -70,6 +72,11 @@ type Behaviour struct {
 	// means none. It must not call the origin.
 	NamedOnly func(typeURL, name string) bool
 
+	// Unresolved reports which names that do not exist are answered as aliases
+	// that mean nothing: with a resource that has neither body nor version.
+	// Nil means none. It must not call the origin.
+	Unresolved func(typeURL, name string) bool
+
 	// Delay holds back each automatic response for this long. Order is kept.
 	Delay time.Duration
 
@@ -117,13 +124,11 @@ type Origin struct {
 func NewOrigin(tb TB, opts OriginOptions) *Origin {
 	tb.Helper()
 	o := &Origin{tb: tb, options: opts, behaviour: opts.Behaviour, address: opts.Address}
-	if o.address == "" {
-		o.address = "127.0.0.1:0"
-	}
 	if opts.Memory {
 		o.memory = &memory{}
-		o.address = "origin"
+		o.address = cmp.Or(o.address, "origin")
 	}
+	o.address = cmp.Or(o.address, "127.0.0.1:0")
 	o.Content = newContent(o, func(*corepb.Node) bool { return true })
 	o.contents = []*Content{o.Content}
 	if err := o.start(); err != nil {
@@ -136,16 +141,32 @@ func NewOrigin(tb TB, opts OriginOptions) *Origin {
 // Target returns the gRPC target of the origin. It stays the same for ever.
 func (o *Origin) Target() string { return "passthrough:///" + o.address }
 
-// Addr returns the host:port of the origin ("origin" in memory).
+// Addr returns the host:port of the origin, or its name in memory.
 func (o *Origin) Addr() string { return o.address }
 
 // DialOptions returns what a client without TLS needs to reach Target.
-func (o *Origin) DialOptions() []grpc.DialOption {
+func (o *Origin) DialOptions() []grpc.DialOption { return DialOptions(o) }
+
+// DialOptions returns what a client without TLS needs to reach any of several
+// origins, which are all in memory, under different names, or all on sockets.
+func DialOptions(origins ...*Origin) []grpc.DialOption {
 	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
-	if o.memory != nil {
-		opts = append(opts, grpc.WithContextDialer(o.memory.dial))
+	byName := make(map[string]*memory)
+	for _, o := range origins {
+		if o.memory != nil {
+			byName[o.address] = o.memory
+		}
 	}
-	return opts
+	if len(byName) == 0 {
+		return opts
+	}
+	return append(opts, grpc.WithContextDialer(func(ctx context.Context, name string) (net.Conn, error) {
+		m := byName[name]
+		if m == nil {
+			return nil, fmt.Errorf("no origin is called %q", name)
+		}
+		return m.dial(ctx)
+	}))
 }
 
 // Dial returns a connection to the origin, with more options if given, which is

@@ -118,13 +118,14 @@ func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, 
 
 // pushSotW sends the changes that the stream wants, or all that it wants if the
 // type is of full state. Deletions of other types are not told. Locked.
-func (s *OriginStream) pushSotW(typeURL string, changes map[string]*discoverypb.Resource) {
+func (s *OriginStream) pushSotW(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
 	if t == nil {
 		return
 	}
 	b, r, wanted := s.origin.behaviour, newReply(), false
-	for name, resource := range changes {
+	for name, c := range changes {
+		resource := c.resource
 		if !t.wants(name, resource.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)) {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -18,7 +19,8 @@ type Response struct {
 	Nonce        string
 	ControlPlane string
 	Resources    []Resource
-	Removed      []string  // Delta only
+	Removed      []string // Delta only
+	Errors       []ResourceError
 	At           time.Time // when it was received
 
 	// Message is the response as received: a *DiscoveryResponse or a
@@ -49,6 +51,16 @@ func (r *Response) Resource(name string) *Resource {
 	return nil
 }
 
+// A ResourceError is what a response says is wrong with a resource.
+type ResourceError struct {
+	Name    string
+	Code    codes.Code
+	Message string
+}
+
+// String prints the error as "name: CODE".
+func (e ResourceError) String() string { return e.Name + ": " + e.Code.String() }
+
 // Names returns the names of the resources, in the order of the response.
 func (r *Response) Names() []string {
 	names := make([]string, len(r.Resources))
@@ -77,6 +89,9 @@ func (r *Response) String() string {
 	if len(r.Removed) > 0 {
 		fmt.Fprintf(&b, " removed=%s", list(r.Removed))
 	}
+	if len(r.Errors) > 0 {
+		fmt.Fprintf(&b, " errors=%v", r.Errors)
+	}
 	return b.String()
 }
 
@@ -88,6 +103,7 @@ func newResponse(msg proto.Message) *Response {
 		for _, body := range m.GetResources() {
 			r.Resources = append(r.Resources, unwrap(body, m.GetVersionInfo()))
 		}
+		r.Errors = readErrors(m.GetResourceErrors())
 		return r
 	case *discoverypb.DeltaDiscoveryResponse:
 		r := &Response{TypeURL: m.GetTypeUrl(), Version: m.GetSystemVersionInfo(), Nonce: m.GetNonce(),
@@ -95,6 +111,7 @@ func newResponse(msg proto.Message) *Response {
 		for _, resource := range m.GetResources() {
 			r.Resources = append(r.Resources, enveloped(resource, resource.GetVersion()))
 		}
+		r.Errors = readErrors(m.GetResourceErrors())
 		return r
 	}
 	panic(fmt.Sprintf("response of type %T", msg))
@@ -128,6 +145,18 @@ func enveloped(r *discoverypb.Resource, version string) Resource {
 	}
 }
 
+func readErrors(messages []*discoverypb.ResourceError) []ResourceError {
+	var errors []ResourceError
+	for _, m := range messages {
+		errors = append(errors, ResourceError{
+			Name:    m.GetResourceName().GetName(),
+			Code:    codes.Code(m.GetErrorDetail().GetCode()),
+			Message: m.GetErrorDetail().GetMessage(),
+		})
+	}
+	return errors
+}
+
 // violations returns what of the protocol's rules a response breaks, for a client with
 // these features. seen has the nonces of the stream so far.
 func (r *Response) violations(variant Variant, features features, seen map[string]struct{}) []string {
@@ -157,6 +186,12 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 		}
 		named[name] = struct{}{}
 	}
+	for _, e := range r.Errors {
+		if _, twice := named[e.Name]; twice {
+			broken = append(broken, fmt.Sprintf("%q has an error and is in it before", e.Name))
+		}
+		named[e.Name] = struct{}{}
+	}
 	return broken
 }
 
@@ -173,11 +208,18 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	if r.Name == "" {
 		broken = append(broken, "a resource has no name")
 	}
-	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL {
+	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL && !r.stands(typeURL) {
 		broken = append(broken, fmt.Sprintf("resource %q has type %s", r.Name, got))
 	}
-	if variant == Delta && r.Version == "" {
+	if variant == Delta && r.Version == "" && r.Body != nil {
 		broken = append(broken, fmt.Sprintf("resource %q has no version", r.Name))
 	}
 	return broken
+}
+
+// stands reports whether the resource may be there in place of one of the type: as
+// a redirect, or as a list of such (TP1).
+func (r *Resource) stands(typeURL string) bool {
+	got := r.Body.GetTypeUrl()
+	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")
 }

@@ -121,7 +121,12 @@ func digest(body *anypb.Any) Digest {
 	return sha256.Sum256(body.GetValue())
 }
 
-// collectionOf returns the collection that a name belongs to: "a/b" is in "a/*".
+// collectionOf returns the collection that a name belongs to: "a/b" is in "a/*",
+// and, of an xdstp name, "a/b?c=d" in "a/*?c=d".
 func collectionOf(name string) string {
-	return name[:strings.LastIndexByte(name, '/')+1] + "*"
+	path, context := name, ""
+	if at := strings.IndexByte(name, '?'); at >= 0 && strings.HasPrefix(name, "xdstp:") {
+		path, context = name[:at], name[at:]
+	}
+	return path[:strings.LastIndexByte(path, '/')+1] + "*" + context
 }

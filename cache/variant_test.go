@@ -1,0 +1,171 @@
+package cache
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// variantOf returns a resource for those who have env with that value, or, for an empty
+// one, for those who have no env.
+func variantOf(t tester, name, content, env string) *wire.Resource {
+	t.Helper()
+	single := &discoverypb.DynamicParameterConstraints_SingleConstraint{
+		Key:            "env",
+		ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
+	}
+	if env == "" {
+		single.ConstraintType = &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{}
+	}
+	c := &discoverypb.DynamicParameterConstraints{
+		Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: single},
+	}
+	if env == "" {
+		c = &discoverypb.DynamicParameterConstraints{
+			Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: c},
+		}
+	}
+	return decoded(t, acme, &discoverypb.Resource{
+		ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: c},
+		Version:      content,
+		Resource:     &anypb.Any{TypeUrl: acme, Value: []byte(content)},
+	})
+}
+
+func withEnv(name, env string) string {
+	return wire.WithParameters(name, map[string]string{"env": env})
+}
+
+// content returns the content that one who named a text is shown; "" for none, "?" if
+// the origin has not said.
+func (o *origin) content(text string) string {
+	o.Helper()
+	switch e, _ := o.typ().Lookup(o.name(text)); {
+	case e == nil:
+		return "?"
+	case !e.Present():
+		return ""
+	default:
+		return string(e.Resource.Value())
+	}
+}
+
+// The removal of a name is no removal of its variants, which go by their constraints;
+// it says that there is none for those who were shown none.
+func TestR121_ANameTakesNoVariantAlong(t *testing.T) {
+	o := newOrigin(t, Config{})
+	prod, test := withEnv("a", "prod"), withEnv("a", "test")
+	o.want(o.view.Watch(), prod, test)
+	o.Apply(Named, wire.Update{
+		TypeURL:   acme,
+		Resources: []*wire.Resource{variantOf(t, "a", "for prod", "prod")},
+		Removed:   []string{"a"},
+	})
+	if got := o.content(prod); got != "for prod" {
+		t.Errorf("with env=prod: %q, want the variant for prod", got)
+	}
+	if got := o.content(test); got != "" {
+		t.Errorf("with env=test: %q, want none", got)
+	}
+	o.remove(Named, "a")
+	if got := o.content(prod); got != "for prod" {
+		t.Errorf("with env=prod, after the name was removed once more: %q, want the variant for prod", got)
+	}
+}
+
+// A resource without constraints goes by its name for all who were shown it, whatever
+// their parameters.
+func TestR121_ANameTakesWhatHasNoConstraints(t *testing.T) {
+	o := newOrigin(t, Config{})
+	prod := withEnv("a", "prod")
+	o.want(o.view.Watch(), "a", prod)
+	o.put(Named, "a", "1", "for all")
+	for _, text := range []string{"a", prod} {
+		if got := o.content(text); got != "for all" {
+			t.Errorf("%q: %q, want the resource", text, got)
+		}
+	}
+	o.remove(Named, "a")
+	for _, text := range []string{"a", prod} {
+		if got := o.content(text); got != "" {
+			t.Errorf("%q, after the removal: %q, want none", text, got)
+		}
+	}
+}
+
+// Of several variants for the same parameters the first of an update counts, also if
+// it is not news; an update that is repeated changes nothing.
+func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
+	for _, kind := range []Kind{Members, Named} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			o := newOrigin(t, Config{})
+			o.want(o.view.Watch(), "a")
+			u := wire.Update{TypeURL: acme, Resources: []*wire.Resource{variantOf(t, "a", "first", ""), o.resource("a", "2", "second")}}
+			for i := range 3 {
+				c := o.Apply(kind, u)
+				if i > 0 && c.Changed != 0 {
+					t.Errorf("update %d: %d changes, want none", i, c.Changed)
+				}
+				if !slices.Equal(c.Ambiguous, []string{"a"}) {
+					t.Errorf("update %d: ambiguous %q, want a", i, c.Ambiguous)
+				}
+				if got := o.content("a"); got != "first" {
+					t.Errorf("update %d: %q, want the first", i, got)
+				}
+			}
+		})
+	}
+}
+
+// A member that is a variant goes by its constraints, and those who follow the
+// wildcard are woken; the removal is forgotten like any other.
+func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
+	o := newOrigin(t, Config{})
+	w := o.view.Watch()
+	wildcard := w.SubscribeAll(acme)
+	r := variantOf(t, "a", "first", "")
+	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+	awake(w)
+	o.Apply(Members, wire.Update{TypeURL: acme, RemovedVariants: []wire.Variant{r.Variant()}})
+	if !awake(w) {
+		t.Error("nobody was woken")
+	}
+	if n := o.typ().Members.Count(); n != 0 {
+		t.Errorf("%d members, want none", n)
+	}
+	wildcard.Passed(o.view.Head().Seq)
+	o.Trim(time.Now())
+	if o.knows("a") {
+		t.Error("the name is known still, after all have passed its removal")
+	}
+}
+
+// What comes and goes does not fill the list of what will expire for as long as it was
+// to live (D.4, 11).
+func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "b")
+	r := expiring(t, "a", "1", "x")
+	for range 10_000 {
+		o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+		o.remove(Members, "a")
+	}
+	o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "b", "1", "x")}})
+	for range 200 {
+		o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+		o.remove(Members, "a")
+	}
+	if n := len(o.due); n > 200 {
+		t.Errorf("%d deadlines are kept for one resource, want at most 200", n)
+	}
+	o.Expire(time.Now().Add(time.Hour))
+	if got := o.content("b"); got != "" {
+		t.Errorf("what is to expire is %q an hour later, want none", got)
+	}
+}

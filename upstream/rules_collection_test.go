@@ -1,0 +1,245 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A collection of endpoints, one of its members, and its key in a view.
+const (
+	shop     = "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/shop/"
+	shopA    = shop + "a"
+	shopGlob = shop + "*"
+)
+
+var shopKey = cache.Collection(endpoints, shopGlob)
+
+// shorten makes a text readable that has the long names.
+func shorten(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(text, shop, "shop/"), "ClusterLoadAssignment", "E")
+}
+
+// A glob is a name to the origin: asked for beside names on the same stream, restated
+// on a new one with the versions of its members, and given up by itself.
+func TestR132_AGlobIsANameToTheOrigin(t *testing.T) {
+	cfg := upstream.Config{WildcardLinger: time.Minute}
+	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", shop+"b@1", "plain@1")
+		r.watch.Subscribe(endpoints, []string{"plain", shopA})
+		r.pass(soon)
+		wc := r.watch.SubscribeAll(shopKey)
+		r.pass(time.Minute)
+		r.expect("first stream", shorten(r.conversation(0)), "[E node +plain +shop/a] [E ack 1] [E +shop/*] [E ack 2]")
+		r.expect("members", shorten(r.members(shopKey)), "shop/a@1 shop/b@1")
+		r.expect("named", shorten(r.named(endpoints)), "plain@1 shop/a@1")
+		r.put(endpoints, shopA+"@2")
+		r.pass(time.Second)
+		r.expect("members", shorten(r.members(shopKey)), "shop/a@2 shop/b@1")
+		r.expect("named", shorten(r.named(endpoints)), "plain@1 shop/a@2")
+
+		r.Restart()
+		r.pass(time.Second)
+		r.expect("second stream", shorten(r.conversation(1)), "[E node +plain +shop/* +shop/a plain=1 shop/a=2 shop/b=1]")
+		r.watch.UnsubscribeAll(wc)
+		r.pass(2 * time.Minute)
+		r.expect("second stream", shorten(r.conversation(1)), "[E node +plain +shop/* +shop/a plain=1 shop/a=2 shop/b=1] [E -shop/*]")
+		r.expect("named", shorten(r.named(endpoints)), "plain@1 shop/a@2")
+	})
+}
+
+// A glob shares the type with a wildcard as a name does: on the other stream.
+func TestB5_AGlobBesideTheWildcard(t *testing.T) {
+	named := func(_, name string) bool { return strings.HasPrefix(name, shop) }
+	inBubble(t, relaytest.Behaviour{NamedOnly: named}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", "plain@1")
+		r.watch.SubscribeAll(shopKey)
+		r.pass(time.Second)
+		r.watch.SubscribeAll(endpoints)
+		r.pass(time.Second)
+		r.expect("main stream", shorten(r.conversation(0)), "[E node +shop/*] [E ack 1]")
+		r.expect("auxiliary stream", shorten(r.conversation(1)), "[E node +*] [E ack 1]")
+		r.Restart()
+		r.put(endpoints, shopA+"@2", "plain@2")
+		r.pass(time.Minute)
+		r.expect("all", r.members(endpoints), "plain@2")
+		r.expect("collection", shorten(r.members(shopKey)), "shop/a@2")
+		if open := len(r.State().Open()); open != 2 || !r.State().Subscribed(endpoints, "*", shopGlob) {
+			t.Errorf("want both on two streams again:\n%v", r.State())
+		}
+	})
+}
+
+// What the origin says is empty is known at once to be so; what it says in between
+// settles as a wildcard does.
+func TestB7_PhasesOfACollection(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		other := cache.Collection(endpoints, "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/mall/*")
+		r.watch.SubscribeAll(shopKey)
+		r.watch.SubscribeAll(other)
+		stream := r.Accept(t.Context())
+		r.pass(time.Minute)
+		phases := func(want string) {
+			t.Helper()
+			h := r.view.Head()
+			r.expect("phases", h.Type(shopKey).Phase.String()+" "+h.Type(other).Phase.String(), want)
+		}
+		phases("unknown unknown") // nothing was said
+		say := func(removed []string, names ...string) {
+			resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, RemovedResources: removed}
+			for _, name := range names {
+				resp.Resources = append(resp.Resources, &discoverypb.Resource{Name: name, Version: "1", Resource: relaytest.Opaque(endpoints, name, nil)})
+			}
+			stream.Send(resp)
+			r.pass(0)
+		}
+		say(nil, shopA)
+		r.pass(100 * time.Millisecond)
+		phases("unknown unknown")
+		say(nil, shop+"b")
+		r.pass(149 * time.Millisecond)
+		phases("unknown unknown")
+		r.pass(2 * time.Millisecond)
+		phases("settled unknown") // what was said is none of the other's
+		r.pass(5 * time.Second)
+		phases("confirmed unknown")
+		say([]string{"xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/mall/*"})
+		phases("confirmed confirmed")
+		say([]string{shopGlob})
+		r.expect("members", present(r.members(shopKey)), "")
+		phases("confirmed confirmed")
+	})
+}
+
+// An origin that was not told what is held, or does not look at it, is asked by name
+// for members that it leaves out. What it says is removed is gone, what it is silent
+// on is not; then the names are let go.
+func TestB15_MembersInDoubt(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		behaviour relaytest.Behaviour
+		cfg       upstream.Config
+		left      string
+	}{
+		{"told", relaytest.Behaviour{}, upstream.Config{}, "shop/a@1 shop/c@2"},
+		{"not told", relaytest.Behaviour{}, upstream.Config{FullResync: true}, "shop/a@1 shop/c@2"},
+		{"does not look", relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, "shop/a@1 shop/c@2"},
+		{"silent", relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, "shop/a@1 shop/b@1 shop/c@2 shop/d@1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, tt.behaviour, tt.cfg, func(t *testing.T, r *rig) {
+				r.put(endpoints, shopA+"@1", shop+"b@1", shop+"c@1", shop+"d@1")
+				r.watch.SubscribeAll(shopKey)
+				r.watch.Subscribe(endpoints, []string{shop + "d"})
+				r.pass(time.Minute)
+				r.Stop()
+				r.pass(time.Minute)
+				r.Remove(endpoints, shop+"b")
+				r.Remove(endpoints, shop+"d")
+				r.put(endpoints, shop+"c@2")
+				r.Restart()
+				r.pass(time.Minute)
+				r.expect("members", shorten(present(r.members(shopKey))), tt.left)
+				if !r.State().Subscribed(endpoints, shopGlob, shop+"d") {
+					t.Errorf("want what is wanted, and no more:\n%v", r.State())
+				}
+				requests := len(r.State().Requests(endpoints))
+				r.pass(time.Hour)
+				if got := len(r.State().Requests(endpoints)); got != requests {
+					t.Errorf("%d requests in a quiet hour", got-requests)
+				}
+			})
+		})
+	}
+}
+
+// A glob that is given up while members of it are in doubt takes them along.
+func TestB15_ACollectionInDoubtIsGivenUp(t *testing.T) {
+	cfg := upstream.Config{FullResync: true, WildcardLinger: 10 * time.Second}
+	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, cfg, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", shop+"b@1")
+		wc := r.watch.SubscribeAll(shopKey)
+		r.pass(time.Minute)
+		r.Stop()
+		r.Remove(endpoints, shop+"b")
+		r.Restart()
+		r.pass(17 * time.Second)
+		r.expect("in doubt", shorten(strings.Join(r.State().Names(endpoints), " ")), "shop/* shop/b")
+		r.watch.UnsubscribeAll(wc)
+		r.pass(time.Minute)
+		if !r.State().Subscribed(endpoints) {
+			t.Errorf("want nothing:\n%v", r.State())
+		}
+	})
+}
+
+// To another address of the origin the versions of the first mean nothing, and what
+// only the first one had is not held for ever.
+func TestB40_ACollectionFromAnotherTarget(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"c@1")
+		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other"})
+		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1", shop+"b@9") })
+		pair := mirror(t, r.Origin, upstream.Config{
+			Targets: []string{r.Target(), other.Target()}, DialOptions: relaytest.DialOptions(r.Origin, other),
+		})
+		pair.watch.SubscribeAll(shopKey)
+		pair.pass(time.Minute)
+		pair.expect("from the first", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1 shop/c@1")
+		r.Stop()
+		pair.pass(10 * time.Second)
+		first := showRequest(other.State().Streams[0].Requests[0].Message)
+		pair.expect("the first request to the second", shorten(first), "[E node +shop/*]")
+		other.Restart() // before the doubt is resolved
+		pair.pass(2 * time.Second)
+		again := showRequest(other.State().Last().Requests[0].Message)
+		pair.expect("the next one", shorten(again), "[E node +shop/* shop/a=1 shop/b=9]")
+		pair.pass(40 * time.Second)
+		pair.expect("from the second", shorten(present(pair.members(shopKey))), "shop/a@1 shop/b@9")
+		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1") }) // once more, for no reason
+		pair.pass(time.Minute)
+		pair.expect("from the second", shorten(present(pair.members(shopKey))), "shop/a@1 shop/b@9")
+		if !other.State().Subscribed(endpoints, shopGlob) {
+			t.Errorf("want the glob alone:\n%v", other.State())
+		}
+	})
+}
+
+// Whatever globs clients make up, nothing is left of them once they have lingered: not
+// in the view, and not at the origin.
+func TestB6_CollectionsLeaveNothing(t *testing.T) {
+	cfg := upstream.Config{WildcardLinger: time.Minute}
+	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1")
+		for round := range 3 {
+			for i := range 20 {
+				key := cache.Collection(endpoints, fmt.Sprintf("%s%d/*", shop, i))
+				r.put(endpoints, fmt.Sprintf("%s%d/x@1", shop, i))
+				wc := r.watch.SubscribeAll(key)
+				if i%2 == 0 {
+					r.pass(time.Second) // or it comes and goes before anybody has noticed
+				}
+				r.watch.UnsubscribeAll(wc)
+			}
+			r.pass(time.Hour)
+			for i := range 20 {
+				if known, _ := r.view.HasType(cache.Collection(endpoints, fmt.Sprintf("%s%d/*", shop, i))); known {
+					t.Errorf("round %d: glob %d is known still", round, i)
+				}
+			}
+			if _, types := r.view.HasType(""); types != 1 || r.view.Head().Types() > 1 {
+				t.Errorf("round %d: %d types, %d in the head, want one", round, types, r.view.Head().Types())
+			}
+			if !r.State().Subscribed(endpoints) {
+				t.Errorf("round %d: want nothing:\n%v", round, r.State())
+			}
+		}
+	})
+}

@@ -1,0 +1,381 @@
+package upstream_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A part is a view that takes part in a rig's, as a node group's does.
+type part struct {
+	*rig
+	view  *cache.View
+	watch *cache.Watch
+	stop  func() // ends the share; may be called again
+}
+
+// share has a view take part in the rig's until the test ends.
+func (r *rig) share() *part {
+	view, w := cache.New(cache.Config{})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { // awaited by stop
+		defer close(ended)
+		upstream.Share(ctx, r.view, w)
+	}()
+	p := &part{rig: r, view: view, watch: view.Watch()}
+	p.stop = func() {
+		cancel()
+		<-ended
+	}
+	r.t.Cleanup(p.stop)
+	return p
+}
+
+// named and members are what the part's clients see.
+func (p *part) named(typeURL string) string { return show(&p.view.Head().Type(typeURL).Named) }
+
+func (p *part) members(key string) string { return show(&p.view.Head().Type(key).Members) }
+
+// name returns the view's name for a text that somebody named.
+func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
+	t.Helper()
+	n := v.Find(typeURL, []string{text})[0]
+	if n == nil {
+		t.Fatalf("nobody named %q", text)
+	}
+	return n
+}
+
+// Several views take part in one: the origin is asked once for what any of them wants,
+// each holds what its own clients want, and a name that none wants lingers once.
+func TestR130_OneSubscriptionForManyViews(t *testing.T) {
+	cfg := upstream.Config{Linger: time.Minute}
+	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1", "c@1")
+		p, q := r.share(), r.share()
+		inP := p.watch.Subscribe(endpoints, []string{"a", "b", "none"})
+		inQ := q.watch.Subscribe(endpoints, []string{"b", "c"})
+		r.pass(time.Second)
+		r.expect("first", p.named(endpoints), "!none a@1 b@1")
+		r.expect("second", q.named(endpoints), "b@1 c@1")
+		if !r.State().Subscribed(endpoints, "a", "b", "c", "none") || len(r.State().Streams) != 1 {
+			t.Errorf("want one stream with all names:\n%v", r.State())
+		}
+		requests := len(r.State().Requests(endpoints))
+		r.put(endpoints, "b@2")
+		r.pass(time.Second)
+		r.expect("first", p.named(endpoints), "!none a@1 b@2")
+		r.expect("second", q.named(endpoints), "b@2 c@1")
+
+		p.watch.Unsubscribe(endpoints, inP)
+		r.pass(time.Second)
+		r.expect("first, given up", p.named(endpoints), "")
+		if known := p.view.Find(endpoints, []string{"a", "b", "none"}); known[0] != nil || known[1] != nil || known[2] != nil {
+			t.Errorf("the view keeps names that nobody wants: %v", known)
+		}
+		r.expect("second", q.named(endpoints), "b@2 c@1")
+		p.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(soon)
+		r.expect("first, from what lingers", p.named(endpoints), "a@1")
+		if got := len(r.State().Requests(endpoints)); got != requests+1 { // the ACK of b@2
+			t.Errorf("%d requests, want %d: nothing new was to be asked for\n%v", got, requests+1, r.State())
+		}
+		r.pass(time.Hour)
+		if !r.State().Subscribed(endpoints, "a", "b", "c") {
+			t.Errorf("want what is wanted by either:\n%v", r.State())
+		}
+		p.stop()
+		q.watch.Unsubscribe(endpoints, inQ)
+		r.pass(time.Hour)
+		if !r.State().Subscribed(endpoints) {
+			t.Errorf("want nothing:\n%v", r.State())
+		}
+	})
+}
+
+// How the origin stands, its views are told: whether it is there, what it said of
+// itself, and when a name was asked for. What was absent before it was lost must be
+// said again; what there was stays.
+func TestB7_AbsenceIsSharedWithItsConnection(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "cp"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		p := r.share()
+		p.watch.Subscribe(endpoints, []string{"a", "none"})
+		absent := func() bool {
+			h := p.view.Head()
+			e, _ := h.Type(endpoints).Lookup(nameOf(t, p.view, endpoints, "none"))
+			return h.Absent(e)
+		}
+		stands := func(connected bool) {
+			t.Helper()
+			if own, other := *p.view.Head().First(), *r.view.Head().First(); own != other || own.Connected != connected {
+				t.Errorf("the origin stands so: %+v\nand is shared as:    %+v", other, own)
+			}
+		}
+		r.pass(time.Second)
+		stands(true)
+		if n := nameOf(t, p.view, endpoints, "a"); !absent() || n.Asked().IsZero() || p.view.Head().First().Identifier != "cp" {
+			t.Errorf("absent %t, asked at %v, by %q", absent(), n.Asked(), p.view.Head().First().Identifier)
+		}
+		r.Stop()
+		r.pass(time.Minute)
+		stands(false)
+		r.expect("while it is down", present(p.named(endpoints)), "a@1")
+		if n := nameOf(t, p.view, endpoints, "a"); absent() || !n.Asked().IsZero() {
+			t.Errorf("down: absent %t, asked at %v", absent(), n.Asked())
+		}
+		r.Change(func(b *relaytest.Behaviour) { b.Delay = 3 * time.Second })
+		r.Restart()
+		r.pass(2 * time.Second)
+		if stands(true); absent() {
+			t.Error("absent before the origin has said so again")
+		}
+		r.pass(time.Minute)
+		if !absent() {
+			t.Error("not absent, though the origin has said so again")
+		}
+		r.put(endpoints, "none@1")
+		r.pass(time.Minute)
+		r.expect("in the end", p.named(endpoints), "a@1 none@1")
+	})
+}
+
+// What expires, expires in all views at the origin's time, and lives on if the origin
+// says so, however late a view came to it.
+func TestR107_TimesToLiveAreShared(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		set := func() {
+			r.SetRaw(endpoints, &discoverypb.Resource{Name: "a", Version: "1", Ttl: durationpb.New(time.Minute),
+				Resource: relaytest.Opaque(endpoints, "a", nil)})
+		}
+		set()
+		p := r.share()
+		p.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(40 * time.Second)
+		q := r.share()
+		q.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(time.Second)
+		for _, v := range []*part{p, q} {
+			e, _ := v.view.Head().Type(endpoints).Lookup(nameOf(t, v.view, endpoints, "a"))
+			if left := e.Life(time.Now()).Round(time.Second); left != 19*time.Second {
+				t.Errorf("it lives for %v, want 19s", left)
+			}
+		}
+		set() // renewed
+		r.pass(58 * time.Second)
+		r.expect("renewed", p.named(endpoints)+" "+q.named(endpoints), "a@1 a@1")
+		r.pass(3 * time.Second)
+		r.expect("expired", present(p.named(endpoints)+" "+q.named(endpoints)), "")
+		set() // once more
+		r.pass(time.Second)
+		r.expect("said again", p.named(endpoints)+" "+q.named(endpoints), "a@1 a@1")
+	})
+}
+
+// What is wrong with a resource is told to all who want it, and no longer once the
+// origin says something else of it, be it that there is none.
+func TestR123_ErrorsAreShared(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		p := r.share()
+		p.watch.Subscribe(endpoints, []string{"a", "b"})
+		r.pass(time.Second)
+		failed := func(v *part) (out string) {
+			for _, text := range []string{"a", "b"} {
+				if e := v.view.Head().Type(endpoints).Errors[cache.Named].Get(nameOf(t, v.view, endpoints, text)); e != nil {
+					out += text + " "
+				}
+			}
+			return out
+		}
+		fail := func(code codes.Code, names ...string) {
+			u := &discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints}
+			for _, name := range names {
+				u.ResourceErrors = append(u.ResourceErrors, &discoverypb.ResourceError{
+					ResourceName: &discoverypb.ResourceName{Name: name}, ErrorDetail: &statuspb.Status{Code: int32(code), Message: "no"}})
+			}
+			r.Inject(u)
+			r.pass(time.Second)
+		}
+		fail(codes.PermissionDenied, "a", "b")
+		q := r.share()
+		q.watch.Subscribe(endpoints, []string{"a", "b"})
+		r.pass(time.Second)
+		r.expect("denied", failed(p)+failed(q), "a b a b ")
+		r.put(endpoints, "a@1")
+		r.Remove(endpoints, "b")
+		r.pass(time.Second)
+		r.expect("given after all", failed(p)+failed(q), "")
+		r.expect("given after all", p.named(endpoints), "!b a@1")
+		fail(codes.NotFound, "a", "b")
+		r.expect("not found", failed(p)+failed(q), "a b a b ")
+		r.expect("not found", present(q.named(endpoints)), "")
+		r.Remove(endpoints, "b") // what is known, but no error any more
+		r.pass(time.Second)
+		r.expect("removed", failed(p)+failed(q), "a a ")
+	})
+}
+
+// Streams are woken by what concerns them, and not by what the origin repeats.
+func TestR123_WhatIsKnownWakesNobody(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		p := r.share()
+		p.watch.Subscribe(endpoints, []string{"a"})
+		other := p.view.Watch()
+		other.Subscribe(endpoints, []string{"b"})
+		r.pass(time.Second)
+		r.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, ResourceErrors: []*discoverypb.ResourceError{{
+			ResourceName: &discoverypb.ResourceName{Name: "a"}, ErrorDetail: &statuspb.Status{Code: int32(codes.NotFound)}}}})
+		r.pass(time.Second)
+		drained := func(w *cache.Watch) (woken bool) {
+			select {
+			case <-w.C:
+				return true
+			default:
+				return false
+			}
+		}
+		if !drained(p.watch) {
+			t.Error("who named a was not woken by its error")
+		}
+		drained(other)
+		r.put(endpoints, "b@1")
+		r.pass(time.Second)
+		if drained(p.watch) || !drained(other) {
+			t.Error("a change of b must wake who named b, and nobody else")
+		}
+	})
+}
+
+// Content that may not be kept is asked for once more for each view that comes to want
+// it, by name or by a glob, and is passed on to that one too.
+func TestR125_WhatIsNotKeptIsAskedForAgain(t *testing.T) {
+	for _, ask := range []string{shopA, shopGlob} {
+		t.Run(ask, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.SetRaw(endpoints, &discoverypb.Resource{Name: shopA, Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
+					Resource: relaytest.Opaque(endpoints, shopA, nil)})
+				var parts []*part
+				for i := range 2 {
+					p := r.share()
+					p.want(ask)
+					parts = append(parts, p)
+					r.pass(soon)
+					if i > 0 && ask == shopGlob { // a stream that finds the content gone asks
+						p.again(t, ask)
+						r.pass(soon)
+					}
+					if e := p.entry(t, ask); !e.Present() || e.Resource.Released() {
+						t.Fatalf("view %d: got %v, want the content", len(parts), e)
+					}
+					r.pass(time.Minute)
+					for i, p := range parts {
+						if e := p.entry(t, ask); !e.Present() || !e.Resource.Released() {
+							t.Errorf("view %d of %d keeps the content", i+1, len(parts))
+						}
+					}
+					r.pass(time.Minute)
+				}
+				parts[0].again(t, ask) // a stream of that view that begins to want it
+				r.pass(soon)
+				if e := parts[0].entry(t, ask); !e.Present() || e.Resource.Released() {
+					t.Errorf("asked for again: got %v, want the content", e)
+				}
+				if got := len(r.State().Streams); got != 1 {
+					t.Errorf("%d streams, want 1", got)
+				}
+			})
+		})
+	}
+}
+
+// want subscribes to a name or a glob.
+func (p *part) want(name string) {
+	if name == shopGlob {
+		p.watch.SubscribeAll(cache.Collection(endpoints, name))
+	} else {
+		p.watch.Subscribe(endpoints, []string{name})
+	}
+}
+
+// again has a name, or what a glob stands for, asked for once more.
+func (p *part) again(t *testing.T, name string) {
+	t.Helper()
+	if name == shopGlob {
+		p.watch.AskAgain(cache.Collection(endpoints, name), nil, time.Now())
+	} else {
+		p.watch.AskAgain(endpoints, nameOf(t, p.view, endpoints, name), time.Now())
+	}
+}
+
+// entry returns what the view has of shopA, by name or as a member.
+func (p *part) entry(t *testing.T, ask string) *cache.Entry {
+	t.Helper()
+	if ask == shopGlob {
+		key := cache.Collection(endpoints, ask)
+		return p.view.Head().Type(key).Members.Get(nameOf(t, p.view, key, shopA))
+	}
+	e, _ := p.view.Head().Type(endpoints).Lookup(nameOf(t, p.view, endpoints, shopA))
+	return e
+}
+
+// A view's part in a collection has its members, its phase, and nothing else; and is
+// gone as soon as no client follows it.
+func TestR132_CollectionsAreShared(t *testing.T) {
+	cfg := upstream.Config{WildcardLinger: time.Minute}
+	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"deep/c@1", "plain@1")
+		p, q := r.share(), r.share()
+		wc := p.watch.SubscribeAll(shopKey)
+		r.pass(100 * time.Millisecond)
+		r.expect("members", p.members(shopKey), shopA+"@1 "+shop+"b@1")
+		if got := p.view.Head().Type(shopKey).Phase; got != cache.Unknown {
+			t.Errorf("phase %v at once, want unknown", got)
+		}
+		q.watch.SubscribeAll(shopKey)
+		r.pass(time.Second)
+		if got, late := p.view.Head().Type(shopKey).Phase, q.view.Head().Type(shopKey).Phase; got != cache.Settled || late != got {
+			t.Errorf("phases %v and %v after a second, want settled", got, late)
+		}
+		r.pass(time.Minute)
+		if got, late := p.view.Head().Type(shopKey).Phase, q.view.Head().Type(shopKey).Phase; got != cache.Confirmed || late != got {
+			t.Errorf("phases %v and %v after a minute, want confirmed", got, late)
+		}
+		r.put(endpoints, shop+"b@2")
+		r.Remove(endpoints, shopA)
+		r.pass(time.Second)
+		r.expect("members", present(p.members(shopKey)), shop+"b@2")
+		r.expect("members", present(q.members(shopKey)), shop+"b@2")
+		if !r.State().Subscribed(endpoints, shopGlob) || len(r.State().Streams) != 1 {
+			t.Errorf("want one subscription:\n%v", r.State())
+		}
+
+		p.watch.UnsubscribeAll(wc)
+		r.pass(time.Second)
+		if known, types := p.view.HasType(shopKey); known || types != 1 || p.view.Head().Types() != 0 {
+			t.Errorf("the view still knows the collection (%t), %d types, %d in its head", known, types, p.view.Head().Types())
+		}
+		r.expect("the other", present(q.members(shopKey)), shop+"b@2")
+		p.watch.SubscribeAll(shopKey)
+		r.pass(soon)
+		r.expect("again", p.members(shopKey), shop+"b@2")
+		if got := p.view.Head().Type(shopKey).Phase; got != cache.Confirmed {
+			t.Errorf("phase %v, want confirmed at once", got)
+		}
+		p.stop()
+		q.stop()
+		r.pass(time.Hour)
+		if known, _ := r.view.HasType(shopKey); known || !r.State().Subscribed(endpoints) {
+			t.Errorf("the collection is known (%t), though nobody follows it:\n%v", known, r.State())
+		}
+	})
+}

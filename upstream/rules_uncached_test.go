@@ -1,0 +1,60 @@
+package upstream_test
+
+import (
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// uncached is a resource, written name@version, that may not be kept.
+func uncached(typeURL, text string) *discoverypb.Resource {
+	r := response(typeURL, text).GetResources()[0]
+	r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
+	return r
+}
+
+// On a new stream the origin is told that members are held whose content was given up,
+// but at no version: so it says what they are, or that they are gone.
+func TestR125_WhatWasGivenUpIsHeldAtNoVersion(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "kept@1")
+		r.SetRaw(clusters, uncached(clusters, "secret@1"))
+		bare := func() int { return r.view.Head().Type(clusters).Members.Bare() }
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		if got := bare(); got != 1 {
+			t.Fatalf("the content of %d clusters was given up, want 1", got)
+		}
+		r.Restart()
+		for waited := time.Duration(0); bare() > 0; waited += soon {
+			if waited > 5*time.Second {
+				t.Fatalf("the content does not come again: %s", r.conversation(1))
+			}
+			r.pass(soon)
+		}
+		r.expect("second stream", r.conversation(1), "[Cluster node kept=1 secret=] [Cluster ack 1]")
+	})
+}
+
+// The same holds for what a glob matches.
+func TestR125_WhatWasGivenUpOfAGlob(t *testing.T) {
+	const foos, glob, item = "type.googleapis.com/acme.Foo", "xdstp://x/acme.Foo/*", "xdstp://x/acme.Foo/a"
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(cache.Collection(foos, glob))
+		s := r.Accept(t.Context())
+		r.pass(soon)
+		resp := response(foos, "xdstp://x/acme.Foo/b@1")
+		resp.Resources = append(resp.Resources, uncached(foos, item+"@1"))
+		s.Send(resp)
+		r.pass(time.Minute)
+		s.Close(unavailable)
+		r.Accept(t.Context())
+		r.pass(soon)
+		r.expect("second stream", r.conversation(1), "[Foo node +"+glob+" "+item+"= xdstp://x/acme.Foo/b=1]")
+	})
+}

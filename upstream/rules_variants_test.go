@@ -1,0 +1,60 @@
+package upstream_test
+
+import (
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// variants returns a SotW response with variants of a listener, one for each value of
+// env, which is its content too.
+func variants(t *testing.T, name string, envs ...string) *discoverypb.DiscoveryResponse {
+	t.Helper()
+	resp := &discoverypb.DiscoveryResponse{TypeUrl: listeners}
+	for _, env := range envs {
+		body, err := anypb.New(relaytest.Listener(name, env))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrapped, err := anypb.New(&discoverypb.Resource{
+			ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
+				Type: &discoverypb.DynamicParameterConstraints_Constraint{
+					Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
+						Key:            "env",
+						ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
+					},
+				},
+			}},
+			Version: env, Resource: body,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Resources = append(resp.Resources, wrapped)
+	}
+	return resp
+}
+
+// Of a full-state type, a SotW origin removes a variant by listing it no more; others of
+// the same name stay.
+func TestR121_SotWRemovesAVariantByLeavingItOut(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
+		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
+		r.watch.Subscribe(listeners, []string{prod, test})
+		s := r.Accept(t.Context())
+		r.pass(soon)
+		s.SendSotW(variants(t, "a", "prod", "test"))
+		r.pass(soon)
+		r.expect("both", r.named(listeners), prod+"@prod "+test+"@test")
+		s.SendSotW(variants(t, "a", "test"))
+		r.pass(soon)
+		r.expect("one was left out", r.named(listeners), test+"@test")
+		s.SendSotW(variants(t, "a"))
+		r.pass(soon)
+		r.expect("both were", present(r.named(listeners)), "")
+	})
+}
