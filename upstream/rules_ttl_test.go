@@ -101,3 +101,23 @@ func TestR106_R107_AskedForAgain(t *testing.T) {
 				"[Cluster ack 3] [Cluster -*] [Cluster +*] [Cluster ack 4] [ClusterLoadAssignment -a] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 5]")
 	})
 }
+
+// An origin that says all the time of some members that they live on is asked for the
+// others, as one that is quiet.
+func TestB15_HeartbeatsDoNotPutASweepOff(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.SetRaw(clusters, expiring("a", time.Minute))
+		r.put(clusters, "b@1", "c@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(10 * time.Second)
+		r.Stop()
+		r.Remove(clusters, "c")
+		r.Restart()
+		for range 12 {
+			r.pass(5 * time.Second)
+			r.Heartbeat(clusters, "a")
+			r.SetRaw(clusters, expiring("a", time.Minute)) // as others say it
+		}
+		r.expect("members", present(r.members(clusters)), "a@1 b@1")
+	})
+}
