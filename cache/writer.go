@@ -318,18 +318,10 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		e.since = since
 		a.inherit(e, seen)
 	}
-	if old == nil {
-		n.entries++
-	}
-	if old.Present() {
-		e.born, e.alarm = old.born, old.alarm
-	} else {
-		a.change.New++
-	}
+	a.replace(n, old, e)
 	if same {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
-	a.change.Changed++
 	if kind == Named {
 		n.lapsed = false
 	}
@@ -340,6 +332,20 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.alias(set, n, r.Name)
 	}
 	a.touched(kind, n)
+}
+
+// replace counts an entry in the place of an older one, and takes over what outlives
+// that.
+func (a *apply) replace(n *Name, old, e *Entry) {
+	a.change.Changed++
+	if old == nil {
+		n.entries++
+	}
+	if old.Present() {
+		e.born, e.alarm = old.born, old.alarm
+	} else {
+		a.change.New++
+	}
 }
 
 // keep takes a resource with content that clients have: at most its version is new,
@@ -433,14 +439,8 @@ func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
 // gone records that the origin has no such resource. That says nothing of variants,
 // which go by their constraints (R121), but if text has the parameters of one name.
 func (a *apply) gone(kind Kind, set *Set, text string) {
-	n := a.index.names[text]
 	if kind == Members {
-		if n == nil {
-			return
-		}
-		if old := set.Get(n); old.Present() {
-			a.bury(set, old)
-		}
+		a.goneMember(set, a.index.names[text])
 		return
 	}
 	// Those who subscribed by an alias held the same resource.
@@ -451,15 +451,26 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 		}
 	}
 	for _, n := range a.askedAs(text, wire.Variant{}) {
-		e := set.Get(n)
-		own := n.text == text
-		if own && wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil {
-			continue
-		}
-		if own || !e.Present() {
+		if e := set.Get(n); !e.Present() || n.text == text && !variesAs(e, text) {
 			a.absent(set, n, e)
 		}
 	}
+}
+
+// goneMember is gone for a member; a nil name is none.
+func (a *apply) goneMember(set *Set, n *Name) {
+	if n == nil {
+		return
+	}
+	if old := set.Get(n); old.Present() {
+		a.bury(set, old)
+	}
+}
+
+// variesAs reports whether an entry is a variant of what a plain name stands for: its
+// removal is said by its constraints.
+func variesAs(e *Entry, text string) bool {
+	return wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil
 }
 
 // removeVariant records that the origin no longer has one variant of a resource:

@@ -172,11 +172,12 @@ func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, no
 	if s.wildcard != nil && s.begunAll && s.delta && s.removed < t.Members.Floor() {
 		return nil, errOutrun
 	}
-	if s.wildcard != nil && t.Phase >= cache.Settled && s.shareable(t) {
+	all := s.wildcard != nil && t.Phase >= cache.Settled
+	if all && s.shareable(t) {
 		return s.sharedMembers(h, t, limit), nil
 	}
 	w := s.newWriter(h, t)
-	if s.wildcard != nil && t.Phase >= cache.Settled {
+	if all {
 		s.answerLet(w)
 		s.members(w, h, limit)
 	}

@@ -92,7 +92,7 @@ func (f *failures) misnamed(b wire.BadName) {
 // unreachable tells a client that understands it of names that cannot be asked for,
 // since the origin is not there: it goes on with what it has, and knows why (B.7).
 func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
-	if !s.errors || f.silent || !s.delta && s.fullState || f.checked == h.Stand() {
+	if untold := !s.delta && s.fullState; !s.errors || untold || f.silent || f.checked == h.Stand() {
 		return
 	}
 	f.lookAt = time.Time{}
@@ -101,23 +101,31 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 		if _, told := f.unasked[n.name]; told || from.Connected || s.knows(h, t, n) {
 			continue
 		}
-		since := s.since
-		if from.Lost.After(since) {
-			since = from.Lost
-		}
-		if at := since.Add(s.cfg.ColdWait); now.Before(at) {
+		if at := later(s.since, from.Lost).Add(s.cfg.ColdWait); now.Before(at) {
 			f.lookAt = earlier(f.lookAt, at)
-			continue
+		} else {
+			f.unaskable(n.name)
 		}
-		if f.unasked == nil {
-			f.unasked = make(map[*cache.Name]struct{})
-		}
-		f.unasked[n.name] = struct{}{}
-		f.own = append(f.own, wire.NewResourceError(n.name.String(), codes.Unavailable, "the origin cannot be reached"))
 	}
 	if f.lookAt.IsZero() {
 		f.checked = h.Stand()
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// unaskable has the client told that a name cannot be asked for.
+func (f *failures) unaskable(n *cache.Name) {
+	if f.unasked == nil {
+		f.unasked = make(map[*cache.Name]struct{})
+	}
+	f.unasked[n] = struct{}{}
+	f.own = append(f.own, wire.NewResourceError(n.String(), codes.Unavailable, "the origin cannot be reached"))
 }
 
 // knows reports whether the client was told of a name, or can be.
@@ -219,12 +227,7 @@ func (s *subscription) failing(h *cache.Head, t *cache.Type) (due bool) {
 func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
 	at, named := s.find(n)
 	if !named {
-		e := t.Members.Get(n)
-		if e.Present() {
-			lasting = !s.withheld(t, e)
-			return lasting, lasting
-		}
-		return union && e != nil && e.Prior != nil && s.hadMember(e), false
+		return s.inSetAsMember(t, n, union)
 	}
 	e, seq := s.see(t, s.names[at])
 	if e.Present() {
@@ -234,6 +237,16 @@ func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union 
 		return true, false // that it is gone is yet to be confirmed
 	}
 	return e != nil && e.Prior != nil && union && s.names[at].sent != 0 && seq > s.names[at].sent, false
+}
+
+// inSetAsMember is inSet for what the client did not name.
+func (s *subscription) inSetAsMember(t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
+	e := t.Members.Get(n)
+	if e.Present() {
+		lasting = !s.withheld(t, e)
+		return lasting, lasting
+	}
+	return union && e != nil && e.Prior != nil && s.hadMember(e), false
 }
 
 // tellWith adds to a complete set what is wrong with resources that are not in it.

@@ -43,9 +43,7 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{}
 	}
 	if s.bare(h, t) {
-		if s.awaits.IsZero() {
-			s.awaits = now.Add(s.cfg.AckWait)
-		}
+		s.await(now)
 		return nil, time.Time{} // what comes wakes the stream
 	}
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
@@ -56,6 +54,13 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 func (s *subscription) repeated(h *cache.Head, t *cache.Type) bool {
 	failing := s.failing(h, t)
 	return s.renewal(h, t) || failing
+}
+
+// await notes that a set waits for content, and until when others wait for it.
+func (s *subscription) await(now time.Time) {
+	if s.awaits.IsZero() {
+		s.awaits = now.Add(s.cfg.AckWait)
+	}
 }
 
 // held reports whether a set that is due has to wait, and when to look again if no
@@ -284,7 +289,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
-		t.Members.TTLs() == 0 && !(s.ttl && t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
+		t.Members.TTLs() == 0 && (!s.ttl || !t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.

@@ -312,7 +312,11 @@ func orderForm(v relaytest.Variant, response string) string {
 	short, rest, _ := strings.Cut(response, " ")
 	kept := slices.DeleteFunc(strings.Fields(rest), func(p string) bool { return strings.HasPrefix(p, "-") })
 	for i, p := range kept {
-		kept[i], _, _ = strings.Cut(p, "=")
+		at := strings.LastIndex(p, "@") // a name may have all else
+		rev, _, _ := strings.Cut(p[max(at, 0):], "=")
+		if at >= 0 {
+			kept[i] = p[:at] + rev
+		}
 	}
 	return short + " {" + strings.Join(kept, " ") + "}"
 }

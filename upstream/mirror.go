@@ -473,6 +473,13 @@ func (m *mirror) opened(l *line, now time.Time) {
 	}
 }
 
+// doubt begins to learn of the members anew, on a new stream.
+func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
+	m.letGo(s, now)
+	s.learn = learning{}
+	s.sweep.begin(t, told && !m.ignores, now)
+}
+
 func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	head := m.w.View().Head()
 	t := head.Type(s.typeURL)
@@ -481,9 +488,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	if carries {
 		// A set that was not complete could not be told from a shrunken one.
 		withVersions = withVersions && t.Phase == cache.Confirmed
-		m.letGo(s, now)
-		s.learn = learning{}
-		s.sweep.begin(t, withVersions && !m.ignores, now)
+		m.doubt(s, t, withVersions, now)
 	}
 	if s.sweep.asking(l.role) {
 		s.sweep.renew(now)

@@ -106,6 +106,16 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 	return keys
 }
 
+// shown returns the resource that a change is about: a removal or a heartbeat is for
+// whoever has it under any name. Locked.
+func (s *OriginStream) shown(typeURL, name string, c change) *discoverypb.Resource {
+	held := s.content.types[typeURL][name]
+	if c.resource == nil || c.resource.GetResource() == nil && held != nil {
+		return held
+	}
+	return c.resource
+}
+
 // push sends the changes that the stream wants. Locked.
 func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
@@ -115,10 +125,7 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	b := s.origin.behaviour
 	reply := newReply()
 	for name, c := range changes {
-		shown := c.resource
-		if held := s.content.types[typeURL][name]; shown == nil || shown.GetResource() == nil && held != nil {
-			shown = held // a removal or a heartbeat is for whoever has it under any name
-		}
+		shown := s.shown(typeURL, name, c)
 		switch {
 		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):
 		case c.err != nil:

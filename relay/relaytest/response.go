@@ -196,15 +196,7 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 }
 
 func (r *Resource) violations(variant Variant, features features, typeURL string) []string {
-	var broken []string
-	switch {
-	case r.TTL != 0 && !features.ttl:
-		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
-	case r.Wrapped && !features.wrap:
-		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
-	case r.Body == nil && variant == SotW:
-		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
-	}
+	broken := r.unasked(variant, features)
 	if r.Name == "" {
 		broken = append(broken, "a resource has no name")
 	}
@@ -222,4 +214,17 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 func (r *Resource) stands(typeURL string) bool {
 	got := r.Body.GetTypeUrl()
 	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")
+}
+
+// unasked returns what is in a resource that the client does not understand.
+func (r *Resource) unasked(variant Variant, features features) (broken []string) {
+	switch {
+	case r.TTL != 0 && !features.ttl:
+		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
+	case r.Wrapped && !features.wrap:
+		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
+	case r.Body == nil && variant == SotW:
+		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
+	}
+	return broken
 }
