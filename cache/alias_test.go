@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -142,4 +143,84 @@ func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
 	if e, _ := o.typ().Lookup(n); contentOf(e) != "y" {
 		t.Errorf("resolved: got %q, want y", contentOf(e))
 	}
+}
+
+// TestB20_UnresolvedAliasesLapse: for 5s nobody need ask again what an alias means that
+// means nothing. Then whoever comes asks, and the same answer is no news to those who
+// have it.
+func TestB20_UnresolvedAliasesLapse(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch, next := o.view.Watch(), o.view.Watch()
+	n := o.want(watch, "alias")[0]
+	answer := func() {
+		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+			decoded(t, acme, &discoverypb.Resource{Name: "alias", Aliases: []string{"alias"}}),
+		}})
+	}
+	answer()
+	_, told := o.typ().Lookup(n)
+	asks := func(when string, want bool) {
+		t.Helper()
+		next.Subscribe(acme, []string{"alias"})
+		again := false
+		for _, d := range o.TakeDemand() {
+			again = again || d.Again
+		}
+		next.Unsubscribe(acme, []*Name{n})
+		if again != want {
+			t.Errorf("%s: asked again %t, want %t", when, again, want)
+		}
+	}
+	later := o.Expire(time.Now())
+	if left := time.Until(later); left < 4*time.Second || left > 5*time.Second {
+		t.Errorf("to be looked at in %v, want 5s", left)
+	}
+	asks("within 5s", false)
+	o.Expire(later)
+	if e, _ := o.typ().Lookup(n); !e.Resource.Released() || !e.Resource.Unresolved() {
+		t.Errorf("after 5s: got %+v, want it given up", e)
+	}
+	asks("after 5s", true)
+	asks("once more before there is an answer", false)
+	answer()
+	if e, seq := o.typ().Lookup(n); seq != told || e.Resource.Released() {
+		t.Errorf("the same answer is news at %d, after %d", seq, told)
+	}
+	asks("answered", false)
+}
+
+// TestB20_UnlistedAliases: an origin that lists only the alias that it was asked for
+// last changes the resource for all who have it.
+func TestB20_UnlistedAliases(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	names := o.want(watch, "one", "two", "three")
+	holds := func(when string, want ...string) {
+		t.Helper()
+		for i, n := range names {
+			if e, _ := o.typ().Lookup(n); contentOf(e) != want[i] {
+				t.Errorf("%s: %v: got %q, want %q", when, n, contentOf(e), want[i])
+			}
+		}
+	}
+	o.put(Named, "real", "1", "x", "one")
+	o.put(Named, "real", "1", "x", "two")
+	holds("asked for", "x", "x", "")
+	if e, _ := o.typ().Lookup(names[0]); !slices.Equal(e.Resource.Aliases, []string{"one"}) {
+		t.Errorf("one: got aliases %q, want its own", e.Resource.Aliases)
+	}
+	if c := o.put(Named, "real", "2", "y", "two"); c.Seen != 1 || c.Ignored != 0 {
+		t.Errorf("changed: got %+v, want one resource seen", c)
+	}
+	holds("changed", "y", "y", "")
+	if c := o.put(Named, "real", "3", "z"); c.Seen != 1 || c.Ignored != 0 {
+		t.Errorf("no alias: got %+v, want one resource seen", c)
+	}
+	holds("no alias", "z", "z", "")
+	o.put(Named, "other", "1", "o", "one")
+	o.put(Named, "real", "4", "w")
+	holds("one moved", "o", "w", "")
+	o.remove(Named, "two")
+	o.put(Named, "real", "5", "v")
+	holds("two is said to be gone", "o", "-", "")
 }

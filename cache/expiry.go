@@ -43,6 +43,19 @@ func (d *deadlines) Pop() any {
 	return last
 }
 
+// An alarm says when something has to be done about an entry. It goes on from one
+// version of the entry to the next, and belongs to the writer.
+type alarm struct {
+	due    time.Time // zero is never
+	queued time.Time // when the writer will look, at the latest when it is due
+}
+
+// awaited reports whether the writer has to look at an entry at a time that it once
+// noted.
+func (e *Entry) awaited(at time.Time) bool {
+	return e.Present() && e.alarm != nil && e.alarm.queued.Equal(at)
+}
+
 // renew records that the origin said anew how long an entry lives.
 func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
 	e.Deadline, e.Renewed = deadline, a.next()
@@ -122,30 +135,39 @@ func (a *apply) miss(n *Name) {
 
 // limit notes when an entry, which is not published yet, will have to be looked at.
 func (a *apply) limit(kind Kind, e *Entry) {
-	e.due = e.Deadline
+	due := e.Deadline
 	switch r := e.Resource; {
+	case r.Released():
 	case r.Unresolved():
-		e.due = a.now.Add(unresolvedLife)
-	case r.DoNotCache && !r.Released():
-		e.due = a.now.Add(uncachedLife)
-		if !e.Deadline.IsZero() && e.Deadline.Before(e.due) {
-			e.due = e.Deadline
+		due = a.now.Add(unresolvedLife)
+	case r.DoNotCache:
+		due = a.now.Add(uncachedLife)
+		if !e.Deadline.IsZero() && e.Deadline.Before(due) {
+			due = e.Deadline
 		}
 	}
 	if kind == Named {
 		// Whoever comes next has it asked for again if it may not be kept.
-		e.Name.lapsed = e.Resource.DoNotCache
+		e.Name.lapsed = e.Resource.DoNotCache || e.Resource.Released()
 	}
+	if e.alarm == nil && due.IsZero() {
+		return
+	}
+	if e.alarm == nil {
+		e.alarm = new(alarm)
+	}
+	e.alarm.due = due
 	a.queue(kind, e)
 }
 
 // queue sees to it that an entry is looked at when it is due, if ever.
 func (a *apply) queue(kind Kind, e *Entry) {
-	if e.due.IsZero() || !e.queued.IsZero() && !e.due.Before(e.queued) {
+	at := e.alarm
+	if at.due.IsZero() || !at.queued.IsZero() && !at.due.Before(at.queued) {
 		return // nothing to do, or it will be looked at before
 	}
-	e.queued = e.due
-	a.schedule(deadline{e.due, a.typ.URL, kind, e.Name})
+	at.queued = at.due
+	a.schedule(deadline{at.due, a.typ.URL, kind, e.Name})
 }
 
 // schedule has the writer look at an entry at some time. What was scheduled for entries
@@ -158,7 +180,7 @@ func (a *apply) schedule(d deadline) {
 		w.due = slices.DeleteFunc(w.due, func(d deadline) bool {
 			t := a.head.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
-			return !e.Present() || !e.queued.Equal(d.at)
+			return !e.awaited(d.at)
 		})
 		heap.Init(&w.due)
 		w.kept = len(w.due)
@@ -167,8 +189,8 @@ func (a *apply) schedule(d deadline) {
 }
 
 // Expire removes what has outlived its time, for every client and whether or not
-// the origin is there (R107), forgets which aliases were not resolved, and gives up
-// content that may not be kept. It returns when to call it again; a zero time if
+// the origin is there (R107), and gives up content that may not be kept, and the word
+// that an alias means nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
 	for len(w.due) > 0 && !now.Before(w.due[0].at) {
@@ -197,23 +219,18 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 func (a *apply) expire(d deadline) {
 	set := a.set(d.kind)
 	e := set.Get(d.name)
-	if !e.Present() || !e.queued.Equal(d.at) {
+	if !e.awaited(d.at) {
 		return
 	}
+	e.alarm.queued = time.Time{}
 	switch r := e.Resource; {
-	case e.due.IsZero() || a.now.Before(e.due):
-		again := *e
-		again.queued = time.Time{}
-		a.queue(d.kind, &again)
-		set.put(a.edit, &again)
-	case r.Unresolved() && d.kind == Named:
-		d.name.lapsed = true
-		a.drop(set, d.name)
+	case e.alarm.due.IsZero() || a.now.Before(e.alarm.due):
+		a.queue(d.kind, e)
 	case !e.Deadline.IsZero() && !a.now.Before(e.Deadline):
 		a.outlived(d.kind, set, e)
-	case r.DoNotCache && !r.Released():
+	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
-		given.Resource, given.givenUp, given.queued = r.Release(), a.now.UnixNano(), time.Time{}
+		given.Resource, given.givenUp = r.Release(), a.now.UnixNano()
 		set.bareAt = given.givenUp
 		a.limit(d.kind, &given)
 		set.put(a.edit, &given)

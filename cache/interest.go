@@ -291,8 +291,8 @@ type Demand struct {
 // pokes says which sources have demand to take, one bit for each.
 type pokes uint64
 
-// maxSources is how many sources a view can have.
-const maxSources = 64
+// MaxSources is how many sources a view can have.
+const MaxSources = 64
 
 // want queues a change of demand and says which source must be poked.
 func (x *index) want(t *indexType, n *Name) pokes {

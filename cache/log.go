@@ -42,18 +42,18 @@ type Entry struct {
 	// Err is, among the errors, what the origin said is wrong with the resource.
 	Err *wire.ResourceError
 
+	epoch uint32 // upstream connection in which the absence was said
+
 	// Expired reports that the resource is gone because its time was up.
 	Expired bool
 
 	born       Seq      // when the resource came to be, the last time that it did
 	was        Seq      // of the present entry that this removal replaced
 	since      Seq      // when those who named the name began to see what the entry shows them
-	epoch      uint32   // upstream connection in which the absence was said
 	equivalent []string // further versions that the origin gave the same content, newest last
 
-	due     time.Time // when something has to be done about the entry; zero is never
-	queued  time.Time // when the writer will look at it, at the latest when it is due
-	givenUp int64     // when the resource's content was, in Unix nanoseconds
+	alarm   *alarm // nil if nothing was ever to be done about the entry at some time
+	givenUp int64  // when the resource's content was, in Unix nanoseconds
 }
 
 // maxEquivalent is how many versions of the same content an entry remembers

@@ -19,7 +19,7 @@ type Config struct {
 	TombstoneAge time.Duration
 
 	// Sources is the number of origins that make up the view, each with a writer of
-	// its own; at most 64. Zero means one.
+	// its own; at most MaxSources. Zero means one.
 	Sources int
 
 	// Route returns which source answers for a name of a type, or, for an empty name,
@@ -55,7 +55,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		cfg.Route = func(string, string) int { return 0 }
 	}
 	n := max(cfg.Sources, 1)
-	if n > maxSources {
+	if n > MaxSources {
 		panic("cache: too many sources")
 	}
 	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), route: cfg.Route}}

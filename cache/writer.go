@@ -322,7 +322,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		n.entries++
 	}
 	if old.Present() {
-		e.born, e.queued = old.born, old.queued
+		e.born, e.alarm = old.born, old.alarm
 	} else {
 		a.change.New++
 	}

@@ -231,7 +231,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 	if !s.lateRemovals {
 		s.removed = max(s.removed, limit)
 	}
-	if initial && w.reply.body == nil && s.knownN == 0 && !s.withholds(w.typ) {
+	if initial && w.reply.body == nil && s.knownN == 0 && len(s.again) == 0 && !s.withholds(w.typ) {
 		w.begin() // an empty set is an answer too (R097)
 		s.matchesNothing(w)
 	}

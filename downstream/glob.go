@@ -193,9 +193,9 @@ func (s *subscription) unsettledUntil(h *cache.Head) (until time.Time) {
 	return until
 }
 
-// has returns the subscription to members that a resource, which the client did not
+// memberOf returns the subscription to members that a resource, which the client did not
 // name, would be one of; nil if there is none.
-func (s *subscription) has(name string) *subscription {
+func (s *subscription) memberOf(name string) *subscription {
 	if glob, ok := wire.GlobOf(name); ok {
 		if g := s.findGlob(glob); g != nil {
 			return g

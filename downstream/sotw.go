@@ -43,6 +43,9 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{}
 	}
 	if s.bare(h, t) {
+		if s.awaits.IsZero() {
+			s.awaits = now.Add(s.cfg.AckWait)
+		}
 		return nil, time.Time{} // what comes wakes the stream
 	}
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
@@ -84,7 +87,7 @@ func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
 		return bare
 	}
 	for _, n := range s.names {
-		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && n.sent != 0 {
+		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() && n.sent != 0 {
 			s.askAgain(h, e)
 			bare = true
 		}
@@ -146,7 +149,7 @@ func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
 // dueMembers is due for all that the client did not name.
 func (s *subscription) dueMembers(t *cache.Type) (owed, gone bool) {
 	if s.wildcard == nil || s.fresh {
-		return s.fresh, false
+		return s.fresh && t.Phase >= cache.Settled, false
 	}
 	owed = s.anySince(&t.Members, s.sent, true)
 	return owed, s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
@@ -158,8 +161,11 @@ func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owe
 	switch {
 	case e == nil || seq <= n.sent:
 		return false, false
+	case e.Present() && lacks(*n, e):
+		s.askAgain(h, e)
+		return false, false
 	case e.Present():
-		return !s.synced || !lacks(*n, e), false
+		return true, false
 	case !h.Absent(e), s.mayReturn(h, e, *n):
 		return false, false
 	case n.sent != 0:
@@ -198,13 +204,14 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 		return forever
 	}
 	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() && lacks(n, e) {
-			s.askAgain(h, e)
-		}
 		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
 			continue // a name that was added to a set that the client has holds nothing back
 		}
-		wait := s.resolveBy(h, n.name, now)
+		asked := n.name.Asked()
+		if e, _ := t.Lookup(n.name); e.Present() && asked.Before(e.GivenUp()) {
+			asked = time.Time{} // what was answered then is not here any more
+		}
+		wait := s.resolveBy(h, n.name, asked, now)
 		if wait.Equal(forever) {
 			return forever
 		}
@@ -231,9 +238,10 @@ func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool
 	}
 }
 
-func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, now time.Time) time.Time {
+// resolveBy returns until when to wait for the answer to a question that was asked then.
+func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, asked, now time.Time) time.Time {
 	from := h.From(n)
-	switch asked := n.Asked(); {
+	switch {
 	case !from.Connected && s.version != "":
 		return forever
 	case !from.Connected:
@@ -288,7 +296,7 @@ func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
 	} else {
 		r = s.ownSet(h, t, union)
 	}
-	s.synced = true
+	s.synced, s.awaits = true, time.Time{}
 	s.caughtUp(h)
 	s.told(h, t, union)
 	return r
@@ -451,7 +459,7 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 	for i := range s.names {
 		n := &s.names[i]
 		switch e, seq := s.see(t, *n); {
-		case !e.Present():
+		case !e.Present() || !e.Resource.HasBody():
 		case e.Resource.Released():
 			s.askAgain(h, e)
 			s.owing = append(s.owing, n.name)

@@ -410,7 +410,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 // serve sends one type's additions and changes.
 func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
-	if sub.blocked(p.now) && s.closed.IsZero() { // who has closed its side answers nothing
+	if s.blocked(p, sub) {
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals
@@ -435,6 +435,12 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 	}
 	p.waiting = p.waiting || more && !sub.lateRemovals
 	return nil
+}
+
+// blocked reports whether a type waits for the answer to its newest response. Who has
+// closed its side answers nothing.
+func (s *stream) blocked(p *pass, sub *subscription) bool {
+	return s.closed.IsZero() && sub.blocked(p.now)
 }
 
 // next returns the additions and changes that the client is to be sent.
@@ -482,10 +488,14 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 }
 
 // limit returns how far a type may be read: one that refers to clusters no further
-// than the clusters were sent, while those wait for an answer (B.11).
+// than the clusters were sent, while those wait for an answer or for content (B.11).
 func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	cds := s.byType[wire.ClusterType]
-	if !sub.dependent || cds == nil || !cds.blocked(p.now) {
+	if !sub.dependent || cds == nil {
+		return p.head.Seq
+	}
+	until := cds.overtakenFrom(p.now)
+	if until.IsZero() {
 		return p.head.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
@@ -496,7 +506,7 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	if !unsent {
 		return p.head.Seq
 	}
-	p.at(cds.until)
+	p.at(until)
 	return upTo
 }
 
@@ -536,7 +546,7 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.names[at].sent = 0
 				eds.owing = append(eds.owing, n)
 			}
-		} else if by := eds.has(names[i]); by != nil && !by.fresh {
+		} else if by := eds.memberOf(names[i]); by != nil && !by.fresh {
 			by.again = append(by.again, names[i])
 		}
 	}

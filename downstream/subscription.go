@@ -69,6 +69,7 @@ type subscription struct {
 	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
 	synced   bool                   // SotW: the client holds a complete set that this stream knows
 	sum      cache.Sum              // SotW: what is in that set
+	awaits   time.Time              // SotW: until when dependent types wait for a set whose content is asked for again
 
 	heldSince time.Time // Delta: when a mass of removals was held back
 }
@@ -405,6 +406,19 @@ func (s *subscription) responded(nonce, version string, through uint64, now time
 // blocked reports whether the newest response still waits for its answer. The
 // wait is bounded, since clients may lawfully never answer (R038).
 func (s *subscription) blocked(now time.Time) bool { return s.pending && now.Before(s.until) }
+
+// overtakenFrom returns when types that refer to what the client was not sent yet may be
+// sent all the same: not while a response is un-ACKed, or a set waits for content. A
+// zero time is now.
+func (s *subscription) overtakenFrom(now time.Time) (at time.Time) {
+	if s.blocked(now) {
+		at = s.until
+	}
+	if now.Before(s.awaits) && s.awaits.After(at) {
+		at = s.awaits
+	}
+	return at
+}
 
 // behind reports whether there may be something to tell the client.
 func (s *subscription) behind(t *cache.Type) bool {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -101,6 +102,10 @@ func checkAuthority(authority string) error {
 // names of variables.
 var originName = regexp.MustCompile(`^[a-z0-9-]+$`)
 
+// maxOrigins is how many origins there can be beside that of TENDER_ORIGIN: each makes
+// two sources of every view.
+const maxOrigins = cache.MaxSources/2 - 1
+
 // parseOrigins reads TENDER_ORIGINS.
 func parseOrigins(raw string) (string, error) {
 	var names []string
@@ -114,6 +119,8 @@ func parseOrigins(raw string) (string, error) {
 			return "", fmt.Errorf("%s is not a name for an origin", quote(name))
 		case name == PrimaryOrigin:
 			return "", fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", quote(name))
+		case len(names) == maxOrigins:
+			return "", fmt.Errorf("%s is one too many", quote(name))
 		case slices.Contains(names, name):
 			return "", fmt.Errorf("the name %s comes twice", quote(name))
 		}

@@ -39,7 +39,7 @@ var variables = []spec{
 	},
 	{
 		name:    "ORIGINS",
-		allowed: "`name=target`, several separated by `;`, each target as for `TENDER_ORIGIN`; names of `a-z`, `0-9` and `-` except `default`",
+		allowed: "`name=target`, several separated by `;`, at most 31, each target as for `TENDER_ORIGIN`; names of `a-z`, `0-9` and `-` except `default`",
 		meaning: "further control planes, for `TENDER_ROUTES`",
 		parse:   parseOrigins,
 	},

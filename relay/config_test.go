@@ -2,6 +2,7 @@ package relay
 
 import (
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"reflect"
@@ -216,6 +217,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGINS", "default=b:1", `"default" is the name of the origin in TENDER_ORIGIN`},
 	{"ORIGINS", "w=b:1;w=c:1", `the name "w" comes twice`},
 	{"ORIGINS", "w=b:1;", "empty item in the list"},
+	{"ORIGINS", strings.Join(manyOrigins(32), ";"), `"w31" is one too many`},
 	{"ORIGINS", "w=", `origin "w": empty item in the list`},
 	{"ORIGINS", "w=b", `origin "w": "b" is not host:port`},
 	{"ORIGINS", "w=b:1,file:///c", `origin "w": a file origin stands alone`},
@@ -537,4 +539,12 @@ func TestREADMETable(t *testing.T) {
 	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {
 		t.Fatalf("write README: %v", err)
 	}
+}
+
+// manyOrigins returns as many of TENDER_ORIGINS.
+func manyOrigins(n int) (items []string) {
+	for i := range n {
+		items = append(items, fmt.Sprintf("w%d=b:1", i))
+	}
+	return items
 }

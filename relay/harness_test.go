@@ -42,23 +42,32 @@ func start(t testing.TB, o *relaytest.Origin, inMemory bool, env ...string) *run
 // the same address.
 func startSeveral(t testing.TB, first *relaytest.Origin, further map[string][]*relaytest.Origin, inMemory bool, env ...string) *running {
 	t.Helper()
-	all := slices.Concat(append(slices.Collect(maps.Values(further)), []*relaytest.Origin{first})...)
-	return run(t, configure(t, first, further, env), relaytest.DialOptions(all...), inMemory)
+	all := []*relaytest.Origin{first}
+	named := make(map[string][]string)
+	for name, targets := range further {
+		for _, o := range targets {
+			all, named[name] = append(all, o), append(named[name], o.Target())
+		}
+	}
+	env = append([]string{"TENDER_NODE_ID=tender/test"}, env...)
+	return startAt(t, first.Target(), named, relaytest.DialOptions(all...), inMemory, env)
+}
+
+// startFiles runs a relay of a directory, until the test ends.
+func startFiles(t testing.TB, dir string, env ...string) *running {
+	t.Helper()
+	return startAt(t, "file://"+dir, nil, nil, false, env)
 }
 
 // below runs another relay, of which this one is the origin, until the test ends.
 func (r *running) below(env ...string) *running {
 	r.t.Helper()
-	cfg, err := relay.LoadConfig(append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/below"}, env...))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	cfg.Origin = []string{r.target}
-	return run(r.t, cfg, r.dial, r.memory)
+	return startAt(r.t, r.target, nil, r.dial, r.memory, append([]string{"TENDER_NODE_ID=tender/below"}, env...))
 }
 
-// run runs a relay; in memory, dial reaches its origins.
-func run(t testing.TB, cfg relay.Config, dial []grpc.DialOption, inMemory bool) *running {
+// startAt runs a relay of the origin at target, and of further ones by name; in
+// memory, dial reaches them.
+func startAt(t testing.TB, target string, further map[string][]string, dial []grpc.DialOption, inMemory bool, env []string) *running {
 	t.Helper()
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
@@ -70,9 +79,8 @@ func run(t testing.TB, cfg relay.Config, dial []grpc.DialOption, inMemory bool) 
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
-	cfg.RESTListen = []string{"127.0.0.1:0"}
 	var err error
-	if r.Relay, err = relay.New(cfg, opts); err != nil {
+	if r.Relay, err = relay.New(configure(t, target, further, env), opts); err != nil {
 		t.Fatal(err)
 	}
 	if !inMemory {
@@ -81,57 +89,32 @@ func run(t testing.TB, cfg relay.Config, dial []grpc.DialOption, inMemory bool) 
 			return new(net.Dialer).DialContext(ctx, "tcp", r.RESTAddrs()[0].String())
 		}
 	}
-	r.run()
-	return r
-}
-
-// startFiles runs a relay of a file origin until the test ends, over sockets.
-func startFiles(t testing.TB, dir string, env ...string) *running {
-	t.Helper()
-	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
-	cfg, err := relay.LoadConfig(append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=file://" + dir}, env...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	logger := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if r.Relay, err = relay.New(cfg, relay.Options{Logger: logger, Version: "test"}); err != nil {
-		t.Fatal(err)
-	}
-	r.target = r.Addrs()[0].String()
-	r.run()
-	return r
-}
-
-// run runs the relay until the test ends.
-func (r *running) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	go func() { r.ended <- r.Run(ctx) }() // awaited by stop
-	r.t.Cleanup(r.stop)
+	t.Cleanup(r.stop)
+	return r
 }
 
 // configure returns the configuration of a relay of origins.
-func configure(t testing.TB, first *relaytest.Origin, further map[string][]*relaytest.Origin, env []string) relay.Config {
+func configure(t testing.TB, target string, further map[string][]string, env []string) relay.Config {
 	t.Helper()
-	env = append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test"}, env...)
-	names := slices.Sorted(maps.Keys(further))
-	for i, name := range names {
-		names[i] = name + "=" + name + ":1" // a target in its place: no variable holds one in memory
+	env = append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...)
+	var named []string
+	for _, name := range slices.Sorted(maps.Keys(further)) {
+		named = append(named, name+"="+name+":1") // in the place of targets that no variable holds
 	}
-	if len(names) > 0 {
-		env = append(env, "TENDER_ORIGINS="+strings.Join(names, ";"))
+	if len(named) > 0 {
+		env = append(env, "TENDER_ORIGINS="+strings.Join(named, ";"))
 	}
 	cfg, err := relay.LoadConfig(env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Origin = []string{first.Target()}
+	cfg.Origin, cfg.RESTListen = []string{target}, []string{"127.0.0.1:0"}
 	for i, o := range cfg.Origins {
 		if targets := further[o.Name]; targets != nil {
-			cfg.Origins[i].Targets = nil
-			for _, target := range targets {
-				cfg.Origins[i].Targets = append(cfg.Origins[i].Targets, target.Target())
-			}
+			cfg.Origins[i].Targets = targets
 		}
 	}
 	return cfg

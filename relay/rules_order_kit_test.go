@@ -303,7 +303,7 @@ func orderVariants(t *testing.T, f func(t *testing.T, v relaytest.Variant)) {
 	}
 }
 
-// orderForm writes a response as the variant does: of "cds a@1 -b", SotW says
+// orderForm writes a response as the variant does: of "cds a@1=alias -b", SotW says
 // "cds {a@1}".
 func orderForm(v relaytest.Variant, response string) string {
 	if v == relaytest.Delta {
@@ -311,6 +311,9 @@ func orderForm(v relaytest.Variant, response string) string {
 	}
 	short, rest, _ := strings.Cut(response, " ")
 	kept := slices.DeleteFunc(strings.Fields(rest), func(p string) bool { return strings.HasPrefix(p, "-") })
+	for i, p := range kept {
+		kept[i], _, _ = strings.Cut(p, "=")
+	}
 	return short + " {" + strings.Join(kept, " ") + "}"
 }
 

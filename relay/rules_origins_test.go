@@ -1,7 +1,11 @@
 package relay_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -265,7 +269,7 @@ func TestB8_ColdIsWhatTheDownOriginServes(t *testing.T) {
 			for _, c := range []*orderClient{eds, names, globs} {
 				c.endsUnserved()
 			}
-			first.pass(time.Hour)
+			first.pass(3 * time.Minute)
 			served.expect()
 			if v == relaytest.Delta {
 				silent.hears("rds -none")
@@ -296,7 +300,7 @@ func TestB7_ADownOriginHoldsASetBackForAWhile(t *testing.T) {
 			c.hears("lds {a@1}")
 			first.change("lds a@2")
 			c.hears("lds {a@2}")
-			first.pass(time.Hour)
+			first.pass(3 * time.Minute)
 			c.expect()
 			back.expect()
 			west.change("lds "+lds+"x@1", "lds "+lds+"dir/x@1")
@@ -415,4 +419,87 @@ func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 			first.takes(c, "cds of-"+cluster+"@"+number, "eds a@"+number)
 		}
 	})
+}
+
+// TestB40_AsManyOriginsAsAllowed: each of them is asked for what is its own.
+func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		further := make(map[string][]*relaytest.Origin)
+		var routes, names []string
+		for i := range 31 {
+			name := fmt.Sprintf("o%d", i)
+			other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: name})
+			names = append(names, "xdstp://"+name+"/acme.Thing/x")
+			other.Put(relaytest.Opaque(orderTypes["acme"], names[i], nil))
+			further[name], routes = []*relaytest.Origin{other}, append(routes, "authority:"+name+"="+name)
+		}
+		r := startSeveral(t, o, further, true, "TENDER_ROUTES="+strings.Join(routes, ";"))
+		c := r.client(relaytest.ClientOptions{AutoAck: true})
+		c.Subscribe(orderTypes["acme"], names...)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(orderTypes["acme"], names...) })
+	})
+}
+
+// TestR129_AFileOriginBesideAControlPlane: either may be the first. Files answer for
+// names and globs of their authority as for their types: what is in none does not
+// exist.
+func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
+	const (
+		rds  = relaytest.RouteType
+		name = "xdstp://files/envoy.config.route.v3.RouteConfiguration/dir/"
+	)
+	for first, routes := range map[string]string{
+		"the control plane": "type:rds=other;authority:files=other",
+		"the files":         "type:cds=other",
+	} {
+		t.Run("first are "+first, func(t *testing.T) {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+			o.Put(relaytest.Cluster("a"), relaytest.Route("plain", []string{"not.example"}, "wrong"))
+			dir := t.TempDir()
+			write := func(version string, names ...string) {
+				var b strings.Builder
+				for _, n := range names {
+					fmt.Fprintf(&b, "- {'@type': %s, name: '%s', virtual_hosts: [{name: v%s, domains: ['*']}]}\n", rds, n, version)
+				}
+				if err := os.WriteFile(filepath.Join(dir, "routes.yaml"), []byte(b.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("1", "plain", name+"a", name+"b", name+"deep/c")
+			target, other := o.Target(), []string{"file://" + dir}
+			if first == "the files" {
+				target, other = other[0], []string{target}
+			}
+			r := startAt(t, target, map[string][]string{"other": other}, nil, false, []string{"TENDER_ROUTES=" + routes})
+			var clients []*relaytest.Client
+			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+				c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: wrapNode()})
+				c.Subscribe(relaytest.ClusterType)
+				c.Subscribe(rds, "plain", name+"none", name+"*")
+				c.WaitState(t.Context(), func(s relaytest.State) bool {
+					return s.Has(relaytest.ClusterType, "a") && s.Has(rds, "plain", name+"a", name+"b")
+				})
+				clients = append(clients, c)
+			}
+			d := r.client(relaytest.ClientOptions{})
+			d.Subscribe(rds, name+"none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*")
+			var removed []string
+			for range 2 {
+				resp := d.Recv(t.Context())
+				removed = append(removed, resp.Removed...)
+				d.Ack(resp)
+			}
+			if slices.Sort(removed); !slices.Equal(removed, []string{name + "none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*"}) {
+				t.Errorf("removed %q, want the name and the glob that are in no file", removed)
+			}
+			write("2", "plain", name+"a", name+"b", name+"c")
+			for _, c := range clients {
+				c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(rds, "plain", name+"a", name+"b", name+"c") })
+			}
+			if names := o.State().Names(rds); len(names) != 0 {
+				t.Errorf("the control plane was asked for %q", names)
+			}
+		})
+	}
 }

@@ -12,7 +12,6 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -532,11 +531,7 @@ func TestR107_FilesDoNotExpire(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := relay.LoadConfig([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=file://" + dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := run(t, cfg, nil, false)
+	r := startFiles(t, dir)
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := r.client(relaytest.ClientOptions{Variant: v, Node: ttlEnvoy, AutoAck: true})
 		c.Subscribe(relaytest.ClusterType)

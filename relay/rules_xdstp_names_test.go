@@ -11,8 +11,11 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -317,4 +320,103 @@ func wrapNode() *corepb.Node {
 	n := relaytest.EnvoyNode("n")
 	n.ClientFeatures = []string{"xds.config.resource-in-sotw"}
 	return n
+}
+
+// TestR130_WhatGroupsShareEndsWithTheLast: a group that makes room for another takes
+// nothing from those that stay, and what was shared ends when no group is left that
+// takes part; then it may begin again.
+func TestR130_WhatGroupsShareEndsWithTheLast(t *testing.T) {
+	env := []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2", "TENDER_WILDCARD_LINGER=1m", "TENDER_LINGER=10m"}
+	orderBubble(t, env, func(w *orderWorld) {
+		w.change("acme "+shop+"x@1", "acme "+mall+"x@1")
+		client := func(cluster, names string, features ...string) *orderClient {
+			node := relaytest.EnvoyNode("n")
+			node.Cluster, node.ClientFeatures = cluster, features
+			return w.dial(relaytest.ClientOptions{Node: node}).subscribe("acme", names)
+		}
+		red, blue := client("red", shop+"x "+mallGlob), client("blue", shop+"x")
+		w.settle()
+		w.takes(red, "acme "+shop+"x@1", "acme "+mall+"x@1")
+		blue.hears("acme " + shop + "x@1")
+		red.Close()
+		synctest.Wait()
+		green := client("green", mallGlob) // in the place of red
+		w.settle()
+		green.hears("acme " + mall + "x@1")
+		w.change("acme "+shop+"x@2", "acme "+mall+"x@2")
+		blue.hears("acme " + shop + "x@2")
+		green.hears("acme " + mall + "x@2")
+		if s := w.origin.State(); len(s.Streams) != 1 {
+			t.Errorf("%d streams for what all share, want 1\n%v", len(s.Streams), s)
+		}
+		blue.Close()
+		w.pass(time.Hour)
+		w.change("acme " + mall + "x@3")
+		green.hears("acme " + mall + "x@3")
+		if !w.origin.State().Subscribed(orderTypes["acme"], mallGlob) {
+			t.Errorf("want what is left:\n%v", w.origin.State())
+		}
+
+		other := client("blue", shop+"x", "envoy.config.require-any-fields-contain-struct")
+		w.settle()
+		other.hears("acme " + shop + "x@2")
+		green.Close()
+		w.pass(time.Hour)
+		if open := w.origin.State().Open(); len(open) != 1 || len(open[0].Node.GetClientFeatures()) == len(w.origin.State().Streams[0].Node.GetClientFeatures()) {
+			t.Errorf("want the stream of the one feature alone:\n%v", w.origin.State())
+		}
+		other.Close()
+		w.pass(time.Hour)
+		if open := w.origin.State().Open(); len(open) != 0 {
+			t.Errorf("streams are left:\n%v", w.origin.State())
+		}
+		again := client("red", shop+"x "+mallGlob)
+		w.settle()
+		w.takes(again, "acme "+shop+"x@2", "acme "+mall+"x@3")
+	})
+}
+
+// TestR130_SharedNamesHaveAllTheirTraits: one test of each thing that is told of names
+// elsewhere, for names that groups share: that they expire, what is wrong with them,
+// that they are absent anew after a reconnect, and that they are stale for ever.
+func TestR130_SharedNamesHaveAllTheirTraits(t *testing.T) {
+	orderBubble(t, nil, func(w *orderWorld) {
+		typeURL := orderTypes["acme"]
+		node := relaytest.GRPCNode("n")
+		node.ClientFeatures = append(node.ClientFeatures, "xds.config.supports-resource-ttl")
+		w.change("acme " + shop + "stale@1")
+		w.origin.SetRaw(typeURL, &discoverypb.Resource{Name: shop + "brief", Version: "1", Ttl: durationpb.New(time.Minute),
+			Resource: w.message("acme", shop+"brief", 1).(*anypb.Any)})
+		c := w.dial(relaytest.ClientOptions{Node: node, AutoAck: true})
+		c.subscribe("acme", shop+"stale "+shop+"brief "+shop+"none "+shop+"denied")
+		w.pass(20 * time.Second)
+		c.heard()
+		late := w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("acme", shop+"brief")
+		late.heard()
+		if got := late.read[0].Resources[0].TTL.Round(time.Second); got != 40*time.Second {
+			t.Errorf("a late client is told that it lives for %v, want 40s", got)
+		}
+		w.pass(41 * time.Second)
+		c.expect("acme -" + shop + "brief")
+
+		w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, ResourceErrors: []*discoverypb.ResourceError{{
+			ResourceName: &discoverypb.ResourceName{Name: shop + "denied"}, ErrorDetail: &statuspb.Status{Code: int32(codes.PermissionDenied)}}}})
+		c.heard()
+		if len(c.read) != 1 || !slices.Equal(xdstpErrors(t, c.read[0]), []string{shop + "denied: PermissionDenied"}) {
+			t.Errorf("told %v, want what is wrong", c.read)
+		}
+
+		w.stop()
+		w.pass(3 * time.Minute)
+		c.expect()
+		down := w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("acme", shop+"stale "+shop+"none "+shop+"new")
+		down.expect("acme " + shop + "stale@1")
+		w.pass(3 * time.Minute)
+		down.heard()
+		if len(down.read) != 1 || !slices.Equal(xdstpErrors(t, down.read[0]), []string{shop + "new: Unavailable"}) {
+			t.Errorf("told %v, want that the new one cannot be asked for", down.read)
+		}
+		w.restart()
+		w.takes(down, "acme -"+shop+"none", "acme -"+shop+"new")
+	})
 }

@@ -28,7 +28,8 @@ import (
 //	> envoy/eds/2 connects, delta     (a stream of one type of the same Envoy)
 //	> origin cds web@1, eds -web      (a revision appears, a resource goes; all at once)
 //	> origin stops, starts, or is silent on missing names
-//	> envoy subscribes cds a b        (no names: the legacy wildcard)
+//	> origin has virtual hosts on demand (all but rc/base; others mean nothing)
+//	> envoy subscribes cds a b        (no names: the legacy wildcard; also: unsubscribes)
 //	> envoy acks cds                  (also: eds …; nacks)
 //	> envoy closes its stream
 //	> wait 5s
@@ -133,6 +134,8 @@ func (p *player) origin(what string) {
 	case "starts":
 		p.w.origin.Restart()
 		p.w.pass(0)
+	case "has virtual hosts on demand":
+		p.w.onDemand()
 	case "is silent on missing names":
 		p.w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 	default:
@@ -151,6 +154,8 @@ func (p *player) client(name string, does []string) {
 		p.clients[name], p.names = p.w.dial(playerOptions(name, does[1])), append(p.names, name)
 	case "subscribes":
 		c.subscribe(does[1], strings.Join(does[2:], " "))
+	case "unsubscribes":
+		c.Unsubscribe(orderTypes[does[1]], does[2:]...)
 	case "acks":
 		c.ack(does[1:]...)
 	case "nacks":

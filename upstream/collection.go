@@ -18,6 +18,8 @@ type collection struct {
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
 	doubt doubt     // what a resync has not mentioned again
+
+	foreign heldNames // held from another target than the one that is connected
 }
 
 // A doubt is which members may have gone while the relay was not connected. An origin
@@ -43,7 +45,9 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 		if !e.Present() || !sayable(e.Resource) {
 			continue
 		}
-		if _, doubtful := old[e.Resource.Name]; !doubtful {
+		_, doubtful := old[e.Resource.Name]
+		_, foreign := c.foreign[e.Resource.Name]
+		if !doubtful && !foreign {
 			versions[e.Resource.Name] = heldVersion(e.Resource)
 			c.doubt.told[e.Resource.Name] = struct{}{}
 			delete(c.doubt.marked, e.Resource.Name)
@@ -51,9 +55,9 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	}
 }
 
-// believe begins to wait for what the origin says on a new stream. Unless it was told
+// trust begins to wait for what the origin says on a new stream. Unless it was told
 // what is held, and can be expected to look at it, all of that is in doubt.
-func (s *subscription) believe(told bool, now time.Time) {
+func (s *subscription) trust(told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
 			c.doubt.distrust()
@@ -181,11 +185,12 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	parts := s.split(u)
 	for glob, p := range parts {
-		c := m.w.Apply(cache.Members, *p)
+		of, change := s.collections[glob], m.w.Apply(cache.Members, *p)
+		of.foreign.drop(*p)
 		if p.Fails(glob) {
 			continue // which says nothing about what there is
 		}
-		ignores := s.collections[glob].heard(*p, c, now)
+		ignores := of.heard(*p, change, now)
 		m.ignores = m.ignores || ignores
 	}
 	named := u

@@ -490,7 +490,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {
-		s.believe(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+		s.trust(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
 	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil

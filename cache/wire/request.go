@@ -253,8 +253,8 @@ type BadName struct {
 // are taken out and returned, and those that are given up stay: nobody has them.
 func (r *Request) Canonicalise() (bad []BadName) {
 	r.Subscribe, bad = canonicalNames(r.Subscribe)
-	for i, name := range r.Unsubscribe {
-		if canonical, err := CanonicalName(name); err == nil {
+	for i, text := range r.Unsubscribe {
+		if canonical, err := canonicalText(text); err == nil {
 			r.Unsubscribe[i] = canonical
 		}
 	}
@@ -274,18 +274,23 @@ func (r *Request) Canonicalise() (bad []BadName) {
 func canonicalNames(names []string) (out []string, bad []BadName) {
 	out = names[:0]
 	for _, text := range names {
-		name, parameters, has := strings.Cut(text, Separator)
-		canonical, err := CanonicalName(name)
-		switch {
-		case err != nil:
-			bad = append(bad, BadName{name, err})
-		case has:
-			out = append(out, canonical+Separator+parameters)
-		default:
+		if canonical, err := canonicalText(text); err != nil {
+			bad = append(bad, BadName{PlainName(text), err})
+		} else {
 			out = append(out, canonical)
 		}
 	}
 	return out, bad
+}
+
+// canonicalText is CanonicalName for a name with dynamic parameters, if it has any.
+func canonicalText(text string) (string, error) {
+	name, parameters, has := strings.Cut(text, Separator)
+	canonical, err := CanonicalName(name)
+	if err != nil || !has {
+		return canonical, err
+	}
+	return canonical + Separator + parameters, nil
 }
 
 // Parameterise joins names with the dynamic parameters that they came with, or else

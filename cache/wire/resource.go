@@ -127,7 +127,7 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 
 // HasBody reports whether the resource has content. One without is a heartbeat
 // (R106) or an alias that the origin could not resolve (R095).
-func (r *Resource) HasBody() bool { return r.body != nil || r.released }
+func (r *Resource) HasBody() bool { return r.body != nil || r.released && r.TypeURL != "" }
 
 // Heartbeat reports that the resource has nothing but a new TTL for what the
 // client has already (R106). It may repeat the resource's aliases.
@@ -137,7 +137,8 @@ func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
 // Released reports that the content was given up: what the resource is called and
-// what it was are known, but it cannot be sent (R125).
+// what it was are known, but it cannot be sent (R125). So is the word that an alias
+// means nothing (B.20).
 func (r *Resource) Released() bool { return r.released }
 
 // Release returns the resource without its content.

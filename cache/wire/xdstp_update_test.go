@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -116,5 +117,64 @@ func TestB23_OriginWithMalformedNames(t *testing.T) {
 	}
 	if u := decode(t, updateOf(acme, resourceOf("1", "shop#x?a=1&a=2", anyOf(acme, nil)))); u.Resources[0].Name != "shop#x?a=1&a=2" {
 		t.Errorf("plain name: got %q", u.Resources[0].Name)
+	}
+}
+
+// TestR133_WhatStandsInForAResource holds that under an xdstp name there may be a
+// redirect or a list of resources, and that SotW clients are told its name.
+func TestR133_WhatStandsInForAResource(t *testing.T) {
+	const redirect = "type.googleapis.com/xds.core.v3.ResourceLocator"
+	for _, tt := range []struct {
+		name, typeURL string
+		ok            bool
+	}{
+		{xdstpFoo, redirect, true},
+		{xdstpFoo, acme + "Collection", true},
+		{xdstpFoo, acme + "Other", false},
+		{"plain", redirect, false},
+		{"plain", acme + "Collection", false},
+	} {
+		msg := updateOf(acme, resourceOf("1", tt.name, anyOf(tt.typeURL, []byte("opaque"))))
+		u, err := wire.Decoder{}.Decode(msg)
+		if !tt.ok {
+			if !errors.Is(err, wire.ErrTypeMismatch) {
+				t.Errorf("%s of type %s: got error %v, want ErrTypeMismatch", tt.name, tt.typeURL, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s of type %s: %v", tt.name, tt.typeURL, err)
+			continue
+		}
+		b := wire.NewSotWBody(acme, "1", wire.WrapTelling)
+		b.Add(u.Resources[0], 0)
+		if sent := string(send(t, &wire.Response{Body: b})); !strings.Contains(sent, "envoy.service.discovery.v3.Resource") {
+			t.Errorf("%s of type %s: sent without its name: %q", tt.name, tt.typeURL, sent)
+		}
+	}
+}
+
+// TestB23_CanonicalRequests holds which names of a request are left, and how they are
+// spelled.
+func TestB23_CanonicalRequests(t *testing.T) {
+	const bad, spelled, canonical = xdstpFoo + "?a=1&a=2", xdstpFoo + "?b=2&a=1", xdstpFoo + "?a=1&b=2"
+	parameters := wire.Separator + "k=v"
+	r := &wire.Request{
+		Subscribe:       []string{"plain", bad, spelled, bad + parameters, spelled + parameters},
+		Unsubscribe:     []string{bad, spelled, spelled + parameters},
+		InitialVersions: map[string]string{"plain": "1", spelled: "2", bad: "3"},
+	}
+	refused := r.Canonicalise()
+	if len(refused) != 2 || refused[0].Name != bad || refused[1].Name != bad || !errors.Is(refused[0].Err, wire.ErrXDSTP) {
+		t.Errorf("refused %v, want the malformed name twice", refused)
+	}
+	if want := []string{"plain", canonical, canonical + parameters}; !slices.Equal(r.Subscribe, want) {
+		t.Errorf("subscribe: got %q, want %q", r.Subscribe, want)
+	}
+	if want := []string{bad, canonical, canonical + parameters}; !slices.Equal(r.Unsubscribe, want) {
+		t.Errorf("unsubscribe: got %q, want %q", r.Unsubscribe, want)
+	}
+	if want := map[string]string{"plain": "1", canonical: "2"}; !maps.Equal(r.InitialVersions, want) {
+		t.Errorf("versions: got %q, want %q", r.InitialVersions, want)
 	}
 }

@@ -37,6 +37,9 @@ const (
 // wrapperType is the type of a resource that SotW wraps to give it a name.
 const wrapperType = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 
+// redirectType is the type of what says under which name a resource is found.
+const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
+
 // Client features, as clients spell them today.
 const (
 	FeatureTTL     = "xds.config.supports-resource-ttl"
@@ -61,9 +64,6 @@ func featuresOf(n *corepb.Node) (f features) {
 	}
 	return f
 }
-
-// redirectType is the type of what says under which name a resource is found.
-const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
 
 // EnvoyNode returns the Node of an Envoy of this id.
 func EnvoyNode(id string) *corepb.Node {

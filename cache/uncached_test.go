@@ -1,0 +1,198 @@
+package cache
+
+import (
+	"bytes"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+	"weak"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// uncached returns a resource that may not be kept.
+func uncached(t tester, name, version, content string) *wire.Resource {
+	t.Helper()
+	return decoded(t, acme, &discoverypb.Resource{
+		Name: name, Version: version, CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
+		Resource: &anypb.Any{TypeUrl: acme, Value: []byte(content)},
+	})
+}
+
+// putUncached has the origin send a resource that may not be kept.
+func (o *origin) putUncached(k Kind, name, version, content string) Change {
+	o.Helper()
+	return o.Apply(k, wire.Update{TypeURL: acme, Resources: []*wire.Resource{uncached(o, name, version, content)}})
+}
+
+// TestR125_NothingKeepsContent: 1s after content came that may not be kept, nothing holds
+// its bytes: not the view, not what readers have made of it, not the interner, and not
+// what is remembered of a resource that is gone.
+func TestR125_NothingKeepsContent(t *testing.T) {
+	tests := []struct {
+		name   string
+		kind   Kind
+		remove bool
+	}{
+		{"named", Named, false}, {"member", Members, false}, {"named, removed", Named, true}, {"member, removed", Members, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOrigin(t, Config{Interner: new(Interner)})
+			watch := o.view.Watch()
+			o.want(watch, "a")
+			watch.SubscribeAll(acme)
+			field := func() weak.Pointer[byte] {
+				o.putUncached(tt.kind, "a", "1", string(bytes.Repeat([]byte("x"), 4096)))
+				e, _ := o.typ().Lookup(o.name("a"))
+				o.typ().Shared("set", 0, func() any {
+					b := wire.NewDeltaBody(acme, "")
+					b.Add(e.Resource, 0)
+					return b
+				})
+				return weak.Make(&e.Resource.Field()[0])
+			}()
+			runtime.GC()
+			if field.Value() == nil {
+				t.Fatal("the content is gone before its time")
+			}
+			next := o.Expire(time.Now())
+			if left := time.Until(next); left <= 0 || left > time.Second {
+				t.Errorf("to be looked at in %v, want 1s at the most", left)
+			}
+			if tt.remove {
+				o.remove(tt.kind, "a")
+			}
+			o.Expire(next)
+			runtime.GC()
+			if field.Value() != nil {
+				t.Error("something holds the content still")
+			}
+			if tt.remove {
+				return
+			}
+			e, _ := o.typ().Lookup(o.name("a"))
+			if !e.Present() || !e.Resource.Released() || e.Resource.Version != "1" || e.Resource.Field() != nil || !e.Resource.HasBody() {
+				t.Errorf("got %+v, want what it is called and what it was", e.Resource)
+			}
+			runtime.KeepAlive(o)
+		})
+	}
+}
+
+// TestR125_ContentAgain: the same content is no news to those who had it, and is there
+// for those who did not.
+func TestR125_ContentAgain(t *testing.T) {
+	for _, kind := range []Kind{Members, Named} {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		n := o.want(watch, "a")[0]
+		watch.SubscribeAll(acme)
+		o.putUncached(kind, "a", "1", "x")
+		_, told := o.typ().Lookup(n)
+		o.Expire(time.Now().Add(time.Second))
+		if o.typ().Members.Bare()+o.typ().Named.Bare() != 1 {
+			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Members.Bare(), o.typ().Named.Bare())
+		}
+		awake(watch)
+		o.putUncached(kind, "a", "1", "x")
+		e, seq := o.typ().Lookup(n)
+		if seq != told || contentOf(e) != "x" || !awake(watch) {
+			t.Errorf("%d: again: got %q at %d, want x at %d, and the stream woken", kind, contentOf(e), seq, told)
+		}
+		o.Expire(time.Now().Add(time.Second))
+		o.putUncached(kind, "a", "2", "y")
+		if e, seq := o.typ().Lookup(n); seq == told || contentOf(e) != "y" {
+			t.Errorf("%d: changed: got %q at %d", kind, contentOf(e), seq)
+		}
+	}
+}
+
+// TestR125_SentFromEitherSet: of a member and a named resource of the same content, the
+// one is shown that can be sent.
+func TestR125_SentFromEitherSet(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	n := o.want(watch, "a")[0]
+	watch.SubscribeAll(acme)
+	o.putUncached(Named, "a", "1", "x")
+	o.putUncached(Members, "a", "1", "x")
+	_, told := o.typ().Lookup(n)
+	o.Expire(time.Now().Add(time.Second))
+	o.putUncached(Named, "a", "1", "x")
+	if e, seq := o.typ().Lookup(n); contentOf(e) != "x" || seq != told {
+		t.Errorf("got %q at %d, want x at %d", contentOf(e), seq, told)
+	}
+}
+
+// TestB25_AskAgain: the origin is asked once more for what was given up, once for all
+// who need it, and again only if it was given up again.
+func TestB25_AskAgain(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	n := o.want(watch, "a")[0]
+	watch.SubscribeAll(acme)
+	o.TakeDemand()
+	o.Asked([]*Name{n}, time.Now())
+	asks := func(name *Name, givenUp time.Time) (again int) {
+		for range 3 {
+			watch.AskAgain(acme, name, givenUp)
+		}
+		for _, d := range o.TakeDemand() {
+			if d.Again && d.Name == name {
+				again++
+			}
+		}
+		return again
+	}
+	for _, name := range []*Name{n, nil} {
+		first := time.Now().Add(time.Millisecond)
+		if got := asks(name, first); got != 1 {
+			t.Errorf("%v: asked %d times for what was given up, want once", name, got)
+		}
+		if name != nil {
+			o.Asked([]*Name{n}, first)
+		} else {
+			first = time.Now().Add(-time.Hour)
+		}
+		if got := asks(name, first); got != 0 {
+			t.Errorf("%v: asked %d times though it was asked since", name, got)
+		}
+	}
+}
+
+// TestR125_LapsedNames: whoever subscribes to what may not be kept has the origin asked;
+// who does so again, too, but only if it may not be kept.
+func TestR125_LapsedNames(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	names := o.want(watch, "a", "b")
+	o.putUncached(Named, "a", "1", "x")
+	o.put(Named, "b", "1", "x")
+	taken := func() (again []string) {
+		for _, d := range o.TakeDemand() {
+			if d.Again {
+				again = append(again, d.Name.String())
+			}
+		}
+		return again
+	}
+	watch.Renew(acme, names)
+	if got := taken(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("named again: asked for %q, want a", got)
+	}
+	o.putUncached(Named, "a", "1", "x")
+	o.view.Watch().Subscribe(acme, []string{"a", "b"})
+	if got := taken(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("another stream: asked for %q, want a", got)
+	}
+	o.put(Named, "a", "2", "y")
+	o.view.Watch().Subscribe(acme, []string{"a", "b"})
+	if got := taken(); len(got) != 0 {
+		t.Errorf("what may be kept: asked for %q", got)
+	}
+}

@@ -1,0 +1,78 @@
+package downstream
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A complete set of clusters that waits for content, which was not to be kept, is not
+// overtaken by routes; but it is after the time that an ACK is waited for.
+func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view, w := cache.New(cache.Config{})
+		w.SetConnected(true)
+		cds, rds := sotwClient(view, wire.ClusterType), sotwClient(view, wire.RouteType)
+		s := &stream{byType: map[string]*subscription{wire.ClusterType: cds, wire.RouteType: rds}}
+		cds.cfg.AckWait = 5 * time.Second
+		cds.list(view, w, 1, wire.Wildcard)
+		w.Apply(cache.Members, uncachedClusters(t, "a"))
+		w.SetPhase(wire.ClusterType, cache.Confirmed)
+		if r := cds.list(view, w, 1, wire.Wildcard); r == nil {
+			t.Fatal("the first set was not sent")
+		}
+		time.Sleep(2 * time.Second)
+		w.Expire(time.Now())
+		before := view.Head().Seq
+		b, err := wire.NewResource(wire.ClusterType, "b", "1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{b}})
+		limit := func() cache.Seq {
+			if r := cds.list(view, w, 1, wire.Wildcard); r != nil {
+				t.Fatal("a set was sent that lacks content")
+			}
+			return s.limit(&pass{head: view.Head(), now: time.Now()}, rds)
+		}
+		if got := limit(); got > before {
+			t.Errorf("routes are read up to %d, want at most %d: the new cluster was not sent", got, before)
+		}
+		time.Sleep(5 * time.Second)
+		if got := limit(); got != view.Head().Seq {
+			t.Errorf("after the wait routes are read up to %d, want %d", got, view.Head().Seq)
+		}
+		w.Apply(cache.Members, uncachedClusters(t, "a"))
+		if r := cds.list(view, w, 1, wire.Wildcard); r == nil || r.body.Len() != 2 {
+			t.Errorf("once the content is there: got %v, want the set of two", r)
+		}
+	})
+}
+
+// uncachedClusters returns an update with clusters that may not be kept.
+func uncachedClusters(t *testing.T, names ...string) wire.Update {
+	t.Helper()
+	resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: wire.ClusterType}
+	for _, name := range names {
+		resp.Resources = append(resp.Resources, &discoverypb.Resource{
+			Name: name, Version: "1", Resource: &anypb.Any{TypeUrl: wire.ClusterType},
+			CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
+		})
+	}
+	msg, err := proto.Marshal(resp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := wire.Decoder{}.Decode(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
