@@ -284,7 +284,7 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
-		t.Members.TTLs() == 0 && !(s.ttl && t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
+		t.Members.TTLs() == 0 && (!s.ttl || !t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.

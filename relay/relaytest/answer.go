@@ -115,12 +115,8 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	b := s.origin.behaviour
 	reply := newReply()
 	for name, c := range changes {
-		shown := c.resource
-		if held := s.content.types[typeURL][name]; shown == nil || shown.GetResource() == nil && held != nil {
-			shown = held // a removal or a heartbeat is for whoever has it under any name
-		}
 		switch {
-		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):
+		case !t.wants(name, s.aliases(typeURL, name, c)) && (!t.Wildcard || b.namedOnly(typeURL, name)):
 		case c.err != nil:
 			reply.errors[name] = c.err
 		case c.resource == nil:
@@ -132,6 +128,15 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	if !reply.empty() {
 		s.respond(typeURL, reply)
 	}
+}
+
+// aliases returns the further names of what changes. A removal and a heartbeat are for
+// whoever has the resource, under any name.
+func (s *OriginStream) aliases(typeURL, name string, c change) []string {
+	if held := s.content.types[typeURL][name]; held != nil && c.resource.GetResource() == nil {
+		return held.GetAliases()
+	}
+	return c.resource.GetAliases()
 }
 
 func (t *TypeState) wants(name string, aliases []string) bool {

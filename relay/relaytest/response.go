@@ -196,13 +196,8 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 }
 
 func (r *Resource) violations(variant Variant, features features, typeURL string) []string {
-	var broken []string
-	switch {
-	case r.TTL != 0 && !features.ttl:
-		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
-	case r.Wrapped && !features.wrap:
-		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
-	case r.Body == nil && variant == SotW:
+	broken := r.excess(features)
+	if r.Body == nil && variant == SotW {
 		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
 	}
 	if r.Name == "" {
@@ -213,6 +208,18 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	}
 	if variant == Delta && r.Version == "" && r.Body != nil {
 		broken = append(broken, fmt.Sprintf("resource %q has no version", r.Name))
+	}
+	return broken
+}
+
+// excess returns what is said of the resource that a client with these features does
+// not understand.
+func (r *Resource) excess(features features) (broken []string) {
+	if r.TTL != 0 && !features.ttl {
+		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
+	}
+	if r.Wrapped && !features.wrap {
+		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
 	}
 	return broken
 }
