@@ -106,16 +106,6 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 	return keys
 }
 
-// shown returns the resource that a change is about: a removal or a heartbeat is for
-// whoever has it under any name. Locked.
-func (s *OriginStream) shown(typeURL, name string, c change) *discoverypb.Resource {
-	held := s.content.types[typeURL][name]
-	if c.resource == nil || c.resource.GetResource() == nil && held != nil {
-		return held
-	}
-	return c.resource
-}
-
 // push sends the changes that the stream wants. Locked.
 func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
@@ -125,9 +115,8 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	b := s.origin.behaviour
 	reply := newReply()
 	for name, c := range changes {
-		shown := s.shown(typeURL, name, c)
 		switch {
-		case !t.wants(name, shown.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)):
+		case !t.wants(name, s.aliases(typeURL, name, c)) && (!t.Wildcard || b.namedOnly(typeURL, name)):
 		case c.err != nil:
 			reply.errors[name] = c.err
 		case c.resource == nil:
@@ -139,6 +128,15 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	if !reply.empty() {
 		s.respond(typeURL, reply)
 	}
+}
+
+// aliases returns the further names of what changes. A removal and a heartbeat are for
+// whoever has the resource, under any name.
+func (s *OriginStream) aliases(typeURL, name string, c change) []string {
+	if held := s.content.types[typeURL][name]; held != nil && c.resource.GetResource() == nil {
+		return held.GetAliases()
+	}
+	return c.resource.GetAliases()
 }
 
 func (t *TypeState) wants(name string, aliases []string) bool {

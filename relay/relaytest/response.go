@@ -196,7 +196,10 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 }
 
 func (r *Resource) violations(variant Variant, features features, typeURL string) []string {
-	broken := r.unasked(variant, features)
+	broken := r.excess(features)
+	if r.Body == nil && variant == SotW {
+		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
+	}
 	if r.Name == "" {
 		broken = append(broken, "a resource has no name")
 	}
@@ -209,22 +212,21 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	return broken
 }
 
+// excess returns what is said of the resource that a client with these features does
+// not understand.
+func (r *Resource) excess(features features) (broken []string) {
+	if r.TTL != 0 && !features.ttl {
+		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
+	}
+	if r.Wrapped && !features.wrap {
+		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
+	}
+	return broken
+}
+
 // stands reports whether the resource may be there in place of one of the type: as
 // a redirect, or as a list of such (TP1).
 func (r *Resource) stands(typeURL string) bool {
 	got := r.Body.GetTypeUrl()
 	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")
-}
-
-// unasked returns what is in a resource that the client does not understand.
-func (r *Resource) unasked(variant Variant, features features) (broken []string) {
-	switch {
-	case r.TTL != 0 && !features.ttl:
-		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
-	case r.Wrapped && !features.wrap:
-		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
-	case r.Body == nil && variant == SotW:
-		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
-	}
-	return broken
 }
