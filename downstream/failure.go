@@ -92,7 +92,7 @@ func (f *failures) misnamed(b wire.BadName) {
 // unreachable tells a client that understands it of names that cannot be asked for,
 // since the origin is not there: it goes on with what it has, and knows why (B.7).
 func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
-	if !s.errors || f.silent || !s.delta && s.fullState || f.checked == h.Stand() {
+	if !s.tells() || f.checked == h.Stand() {
 		return
 	}
 	f.lookAt = time.Time{}
@@ -109,15 +109,26 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 			f.lookAt = earlier(f.lookAt, at)
 			continue
 		}
-		if f.unasked == nil {
-			f.unasked = make(map[*cache.Name]struct{})
-		}
-		f.unasked[n.name] = struct{}{}
-		f.own = append(f.own, wire.NewResourceError(n.name.String(), codes.Unavailable, "the origin cannot be reached"))
+		f.unaskable(n.name)
 	}
 	if f.lookAt.IsZero() {
 		f.checked = h.Stand()
 	}
+}
+
+// unaskable has the client told that a name cannot be asked for.
+func (f *failures) unaskable(n *cache.Name) {
+	if f.unasked == nil {
+		f.unasked = make(map[*cache.Name]struct{})
+	}
+	f.unasked[n] = struct{}{}
+	f.own = append(f.own, wire.NewResourceError(n.String(), codes.Unavailable, "the origin cannot be reached"))
+}
+
+// tells reports whether the client is told by errors what the relay itself has to say of
+// names (B.39); of those of complete sets it is told nothing (B.7).
+func (s *subscription) tells() bool {
+	return s.errors && !s.failures.silent && (s.delta || !s.fullState)
 }
 
 // known reports whether the client was told of a name, or can be.
@@ -216,12 +227,7 @@ func (s *subscription) failing(h *cache.Head, t *cache.Type) (due bool) {
 func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
 	at, named := s.find(n)
 	if !named {
-		e := t.Members.Get(n)
-		if e.Present() {
-			lasting = !s.withheld(t, e)
-			return lasting, lasting
-		}
-		return union && e != nil && e.Prior != nil && s.hadMember(e), false
+		return s.memberInSet(t, n, union)
 	}
 	e, seq := s.see(t, s.names[at])
 	if e.Present() {
@@ -231,6 +237,15 @@ func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union 
 		return true, false // that it is gone is yet to be confirmed
 	}
 	return e != nil && e.Prior != nil && union && s.names[at].sent != 0 && seq > s.names[at].sent, false
+}
+
+func (s *subscription) memberInSet(t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
+	e := t.Members.Get(n)
+	if e.Present() {
+		in = !s.withheld(t, e)
+		return in, in
+	}
+	return union && e != nil && e.Prior != nil && s.hadMember(e), false
 }
 
 // tellWith adds to a complete set what is wrong with resources that are not in it.

@@ -144,11 +144,10 @@ func TestR123_NotFoundIsARemoval(t *testing.T) {
 		c.expect()
 
 		next := w.envoy(v).subscribe(short, "b")
-		switch {
-		case v == relaytest.Delta:
+		if v == relaytest.Delta {
 			next.hears(short + " -b")
 			next.hears(short + " !b:NotFound")
-		default:
+		} else {
 			next.hears(short + " {!b:NotFound}")
 		}
 		w.change(short + " b@1")
@@ -672,7 +671,7 @@ func errorsConverge(w *orderWorld, rng *rand.Rand) {
 			switch {
 			case !failed && told && (last[name] != "" || variants[i] == relaytest.Delta): // SotW cannot say that a failing one is gone
 				w.t.Errorf("%s: %v was left with error %v of %q, want none", short, c.Client, got, name)
-			case failed && !told && !(complete(variants[i], short) && have):
+			case failed && !told && (!complete(variants[i], short) || !have):
 				w.t.Errorf("%s: %v was not told that %q fails with %s", short, c.Client, name, code)
 			case failed && told && got.String() != code:
 				w.t.Errorf("%s: %v was left with error %v of %q, want %s", short, c.Client, got, name, code)

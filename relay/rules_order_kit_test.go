@@ -312,7 +312,9 @@ func orderForm(v relaytest.Variant, response string) string {
 	short, rest, _ := strings.Cut(response, " ")
 	kept := slices.DeleteFunc(strings.Fields(rest), func(p string) bool { return strings.HasPrefix(p, "-") })
 	for i, p := range kept {
-		kept[i], _, _ = strings.Cut(p, "=")
+		if !strings.HasPrefix(p, "!") {
+			kept[i], _, _ = strings.Cut(p, "=")
+		}
 	}
 	return short + " {" + strings.Join(kept, " ") + "}"
 }
