@@ -92,7 +92,7 @@ func (f *failures) misnamed(b wire.BadName) {
 // unreachable tells a client that understands it of names that cannot be asked for,
 // since the origin is not there: it goes on with what it has, and knows why (B.7).
 func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
-	if untold := !s.delta && s.fullState; !s.errors || untold || f.silent || f.checked == h.Stand() {
+	if !s.tells() || f.checked == h.Stand() {
 		return
 	}
 	f.lookAt = time.Time{}
@@ -126,6 +126,12 @@ func (f *failures) unaskable(n *cache.Name) {
 	}
 	f.unasked[n] = struct{}{}
 	f.own = append(f.own, wire.NewResourceError(n.String(), codes.Unavailable, "the origin cannot be reached"))
+}
+
+// tells reports whether the client is told by errors what the relay itself has to say of
+// names (B.39); of those of complete sets it is told nothing (B.7).
+func (s *subscription) tells() bool {
+	return s.errors && !s.failures.silent && (s.delta || !s.fullState)
 }
 
 // knows reports whether the client was told of a name, or can be.

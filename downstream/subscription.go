@@ -214,6 +214,7 @@ func (s *subscription) drop(texts []string) {
 		s.unsubscribeAll()
 	}
 	gone := make(map[*cache.Name]struct{})
+	t := s.watch.Head().Type(s.key)
 	var let []string // by their own names
 	for i, n := range s.watch.Find(s.key, texts) {
 		at, ok := s.find(n)
@@ -228,16 +229,14 @@ func (s *subscription) drop(texts []string) {
 			continue
 		}
 		gone[name] = struct{}{}
-		delete(s.failures.unasked, name)
+		s.failures.asked(t, name) // under a wildcard, what is wrong with the member concerns it now
 		if s.wildcard != nil {
-			let = append(let, s.realName(name, texts[i]))
-			s.failures.due = append(s.failures.due, name) // what is wrong with the member concerns the client now
+			let = append(let, realName(t, name, texts[i]))
 		}
 	}
 	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool { _, is := gone[n.name]; return is })
 	maps.DeleteFunc(s.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
 	s.watch.Unsubscribe(s.key, slices.Collect(maps.Keys(gone)))
-	t := s.watch.Head().Type(s.key)
 	for _, text := range let {
 		if !s.reaches(t, text) {
 			s.let = append(s.let, text)
@@ -246,10 +245,10 @@ func (s *subscription) drop(texts []string) {
 	}
 }
 
-// realName returns what the resource is called that the client subscribed to by a
-// name; the text if that is not known.
-func (s *subscription) realName(n *cache.Name, text string) string {
-	if e, _ := s.watch.Head().Type(s.key).Lookup(n); e.Present() {
+// realName returns what the resource is called that a name stands for; the text if that
+// is not known.
+func realName(t *cache.Type, n *cache.Name, text string) string {
+	if e, _ := t.Lookup(n); e.Present() {
 		return e.Resource.Name
 	}
 	return text

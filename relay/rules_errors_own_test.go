@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -153,6 +154,21 @@ func TestB23_NamesThatCannotBe(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a client was told of counts as its names do: it cannot make up as many as it likes.
+func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
+	orderBubble(t, []string{"TENDER_MAX_NAMES=10"}, func(w *orderWorld) {
+		c := w.dial(tp3(relaytest.Delta))
+		for i := range 11 {
+			c.expect()
+			c.subscribe("rds", fmt.Sprintf("xdstp://authority/envoy.config.route.v3.RouteConfiguration/a?x=%d&x=", i))
+			if c.heard(); i < 10 {
+				c.ackAll()
+			}
+		}
+		streamEnd(w.t, c.Client, codes.ResourceExhausted)
+	})
 }
 
 // Who asks only for what cannot be is told so, though there is no origin to ask.

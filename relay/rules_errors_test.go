@@ -144,11 +144,10 @@ func TestR123_NotFoundIsARemoval(t *testing.T) {
 		c.expect()
 
 		next := w.envoy(v).subscribe(short, "b")
-		switch v {
-		case relaytest.Delta:
+		if v == relaytest.Delta {
 			next.hears(short + " -b")
 			next.hears(short + " !b:NotFound")
-		default:
+		} else {
 			next.hears(short + " {!b:NotFound}")
 		}
 		w.change(short + " b@1")

@@ -312,6 +312,9 @@ func orderForm(v relaytest.Variant, response string) string {
 	short, rest, _ := strings.Cut(response, " ")
 	kept := slices.DeleteFunc(strings.Fields(rest), func(p string) bool { return strings.HasPrefix(p, "-") })
 	for i, p := range kept {
+		if strings.HasPrefix(p, "!") {
+			continue
+		}
 		at := strings.LastIndex(p, "@") // a name may have all else
 		rev, _, _ := strings.Cut(p[max(at, 0):], "=")
 		if at >= 0 {

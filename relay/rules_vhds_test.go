@@ -251,6 +251,12 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				if got, want := c.w.describe(c.last[orderTypes[short]]), short+" {other@1 real@1}"; complete(relaytest.SotW, short) && got != want {
 					t.Errorf("%s %q: was told %q, want %q", short, names, got, want)
 				}
+				plain := w.envoy(relaytest.SotW).subscribe(short, "real other")
+				w.pass(time.Second)
+				plain.takeAll()
+				if got, want := c.last[orderTypes[short]].Version, plain.last[orderTypes[short]].Version; got != want {
+					t.Errorf("%s %q: got version %q, and %q for the same set by other names", short, names, got, want)
+				}
 				w.pass(time.Hour)
 				c.expect()
 				w.change(short + " other@2")
