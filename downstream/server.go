@@ -162,6 +162,7 @@ type Server struct {
 	nacks    refusalLog
 	names    refusalLog
 	loads    loadGroups
+	large    refusalLog
 	streams  atomic.Int64 // and held polls
 	draining chan struct{}
 	drain    sync.Once
@@ -180,6 +181,7 @@ func New(cfg Config) (*Server, error) {
 		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
+		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
 	}, nil
@@ -283,5 +285,16 @@ func (l *refusalLog) misnamed(to *slog.Logger, typeURL string, b wire.BadName) {
 	}
 	to.LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
 		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
+		slog.Int64("others_left_out", l.skipped.Swap(0)))
+}
+
+// oversized tells of a response that could not be cut and that not every client takes
+// (B.32).
+func (l *refusalLog) oversized(to *slog.Logger, typeURL string, body *wire.Body) {
+	if body.Size() <= maxResponseBytes || !l.allow() {
+		return
+	}
+	to.LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",
+		slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

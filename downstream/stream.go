@@ -519,6 +519,7 @@ func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply)
 	if !sub.answered {
 		resp.ControlPlane = s.server.identifier(p.head.MembersFrom(sub.key).Identifier)
 	}
+	s.server.large.oversized(s.log, sub.typeURL, r.body)
 	if err := s.transmit(ctx, resp); err != nil {
 		return err
 	}

@@ -284,7 +284,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 		m.flush(now)
 	}
 	at(m.batchAt)
-	for _, s := range m.subs {
+	for _, s := range m.inOrder() { // clients hear of clusters first, even if all is known at once
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
 		at(m.held(s, now))
