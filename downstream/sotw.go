@@ -43,12 +43,17 @@ func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, no
 		return nil, time.Time{}
 	}
 	if s.bare(h, t) {
-		if s.awaits.IsZero() {
-			s.awaits = now.Add(s.cfg.AckWait)
-		}
+		s.awaitContent(now)
 		return nil, time.Time{} // what comes wakes the stream
 	}
 	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
+}
+
+// awaitContent begins the wait for content that a set lacks, if it has not begun.
+func (s *subscription) awaitContent(now time.Time) {
+	if s.awaits.IsZero() {
+		s.awaits = now.Add(s.cfg.AckWait)
+	}
 }
 
 // repeated reports whether the set has to be sent although it may be the same: for
