@@ -433,13 +433,9 @@ func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
 // gone records that the origin has no such resource. That says nothing of variants,
 // which go by their constraints (R121), but if text has the parameters of one name.
 func (a *apply) gone(kind Kind, set *Set, text string) {
-	n := a.index.names[text]
 	if kind == Members {
-		if n == nil {
-			return
-		}
-		if old := set.Get(n); old.Present() {
-			a.bury(set, old)
+		if n := a.index.names[text]; n != nil && set.Get(n).Present() {
+			a.bury(set, set.Get(n))
 		}
 		return
 	}
@@ -452,11 +448,8 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 	}
 	for _, n := range a.askedAs(text, wire.Variant{}) {
 		e := set.Get(n)
-		own := n.text == text
-		if own && wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil {
-			continue
-		}
-		if own || !e.Present() {
+		variant := e.Present() && e.Resource.Constraints != nil && wire.PlainName(text) == text
+		if !e.Present() || n.text == text && !variant {
 			a.absent(set, n, e)
 		}
 	}
