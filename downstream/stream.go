@@ -334,7 +334,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.log, sub.typeURL, b)
-		if sub.errors && len(sub.failures.bad) < s.cfg.MaxNames {
+		if sub.errors {
 			sub.failures.misnamed(b)
 		}
 	}
