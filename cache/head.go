@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"iter"
 	"sync/atomic"
 	"time"
 )
@@ -10,7 +11,10 @@ type Head struct {
 	// Seq is the position that a reader of the whole head is brought to.
 	Seq Seq
 
-	types   map[string]*Type
+	// Edition numbers the heads of a view that differ in what their types hold.
+	Edition uint64
+
+	types   types
 	sources []Source
 	route   func(typeURL, name string) int
 	turns   uint64 // how often a source came or went
@@ -84,8 +88,9 @@ type Type struct {
 	Errors  [2]Set // what the origin said is wrong with resources of each set, by Kind
 	Phase   Phase  // of Members
 
-	source int // that has the members
-	shared *memo
+	source  int    // that has the members
+	edition uint64 // of the first head that held this
+	shared  *memo
 }
 
 var noType = &Type{}
@@ -99,14 +104,18 @@ func (t *Type) set(kind Kind) *Set {
 
 // Type returns what the head holds of a type; never nil.
 func (h *Head) Type(typeURL string) *Type {
-	if t, ok := h.types[typeURL]; ok {
+	if t := h.types.get(typeURL); t != nil {
 		return t
 	}
 	return noType
 }
 
+// ChangedSince returns the types and collections of which anything changed after an
+// edition, in the order in which it last did: of many, a reader need not look at each.
+func (h *Head) ChangedSince(edition uint64) iter.Seq[*Type] { return h.types.since(edition) }
+
 // Types returns the number of types and collections that the view knows.
-func (h *Head) Types() int { return len(h.types) }
+func (h *Head) Types() int { return h.types.n }
 
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
