@@ -54,6 +54,7 @@ type subscription struct {
 	absent heldBack // names that a SotW origin left out
 
 	collections map[string]*collection // by glob; they travel with the names
+	due         []*collection          // of these, those to be looked at now
 
 	// foreign is what is held from another target, whose versions mean nothing to
 	// the one that is connected.
