@@ -212,6 +212,29 @@ func TestB40_ACollectionFromAnotherTarget(t *testing.T) {
 	})
 }
 
+// What the address that is connected never mentioned, and what it did not say of it when
+// it was asked, is asked for anew on each stream: the version is another address's, and
+// may mean other content here.
+func TestB40_AMemberOfAnotherTargetIsNeverTold(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", shop+"b@1")
+		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other", Behaviour: relaytest.Behaviour{SilentOnMissing: true}})
+		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1") })
+		pair := mirror(t, r.Origin, upstream.Config{
+			Targets: []string{r.Target(), other.Target()}, DialOptions: relaytest.DialOptions(r.Origin, other),
+		})
+		pair.watch.SubscribeAll(shopKey)
+		pair.pass(time.Minute)
+		r.Stop()
+		pair.pass(5 * time.Minute) // the doubt is resolved
+		pair.expect("kept", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1")
+		other.Restart()
+		pair.pass(2 * time.Second)
+		again := showRequest(other.State().Last().Requests[0].Message)
+		pair.expect("the next stream", shorten(again), "[E node +shop/* shop/a=1]")
+	})
+}
+
 // Whatever globs clients make up, nothing is left of them once they have lingered: not
 // in the view, and not at the origin.
 func TestB6_CollectionsLeaveNothing(t *testing.T) {

@@ -92,6 +92,9 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
+	for _, c := range s.collections {
+		c.foreign = namesIn(&h.Type(c.key).Members)
+	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
