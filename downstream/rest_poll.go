@@ -28,7 +28,7 @@ type poll struct {
 	until time.Time // when it is answered at the latest
 }
 
-func (s *Server) newPoll(g Group, req restRequest) *poll {
+func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
@@ -44,8 +44,12 @@ func (s *Server) newPoll(g Group, req restRequest) *poll {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.log, sub.typeURL, b)
 	}
+	if err := sub.checkGlobs(&req.Request, 0); err != nil {
+		sub.watch.Close()
+		return nil, err
+	}
 	sub.request(&req.Request, time.Now())
-	return &poll{sub: sub, view: g.View, until: req.until}
+	return &poll{sub: sub, view: g.View, until: req.until}, nil
 }
 
 func (p *poll) close() {

@@ -205,6 +205,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
+		if err := sub.checkGlobs(r, s.globs()-len(sub.globs)); err != nil {
+			return err
+		}
 	}
 	if sub.request(r, now) {
 		s.refused(r)
@@ -315,6 +318,14 @@ func features(n *node) (wrap, ttl bool) {
 		}
 	}
 	return wrap, ttl
+}
+
+// globs returns the number of globs on the stream.
+func (s *stream) globs() (n int) {
+	for _, sub := range s.subs {
+		n += len(sub.globs)
+	}
+	return n
 }
 
 func (s *stream) checkTotal() error {

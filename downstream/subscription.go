@@ -35,7 +35,7 @@ type subscription struct {
 
 	// Globs are subscriptions to collections, which share the conversation of the
 	// type; parent is the type's own, nil for itself (R132).
-	globs  []*subscription
+	globs  []*subscription // sorted by glob
 	parent *subscription
 	glob   string
 

@@ -151,13 +151,12 @@ func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, 
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c != nil:
-		c.until = now.Add(jitter(m.cfg.WildcardLinger))
-		m.agenda.put(c, c.until)
+		m.letLinger(c, now)
 		return false
 	case !d.Wanted:
 		return false
 	case c != nil:
-		c.until = time.Time{}
+		m.unlinger(c)
 		return d.Again
 	}
 	if s.collections == nil {
@@ -168,12 +167,34 @@ func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, 
 	return true
 }
 
+// maxLingeringGlobs bounds the globs that linger: a client may go through any number of
+// them. One that is too many is given up at once.
+const maxLingeringGlobs = 1000
+
+// letLinger notes that no client wants a glob any more.
+func (m *mirror) letLinger(c *collection, now time.Time) {
+	m.unlinger(c)
+	if c.until = now; m.lingeringGlobs < maxLingeringGlobs {
+		c.until = now.Add(jitter(m.cfg.WildcardLinger))
+	}
+	m.lingeringGlobs++
+	m.agenda.put(c, c.until)
+}
+
+// unlinger undoes letLinger.
+func (m *mirror) unlinger(c *collection) {
+	if !c.until.IsZero() {
+		c.until = time.Time{}
+		m.lingeringGlobs--
+	}
+}
+
 // expired gives up a glob that has lingered long enough, and reports whether it did.
 func (m *mirror) expired(c *collection, now time.Time) bool {
 	if c.until.IsZero() || now.Before(c.until) {
 		return false
 	}
-	c.until = time.Time{}
+	m.unlinger(c)
 	if !m.w.ForgetMembers(c.key) {
 		return false // wanted again, and about to be reported
 	}

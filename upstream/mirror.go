@@ -49,6 +49,8 @@ type mirror struct {
 	linger *lingering
 	agenda agenda
 
+	lingeringGlobs int
+
 	batchAt time.Time // when changed demand is sent
 	batched int       // names waiting for that
 	trimAt  time.Time

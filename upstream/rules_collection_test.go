@@ -266,3 +266,34 @@ func TestB6_CollectionsLeaveNothing(t *testing.T) {
 		}
 	})
 }
+
+// Globs that nobody wants linger, but not any number of them; those that clients want
+// are never given up for others.
+func TestB35_LingeringGlobsAreBounded(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Hour}, func(t *testing.T, r *rig) {
+		const lingering, more = 1000, 20
+		r.watch.SubscribeAll(shopKey)
+		follow := func(i int) *cache.Wildcard {
+			return r.watch.SubscribeAll(cache.Collection(endpoints, fmt.Sprintf("%s%d/*", shop, i)))
+		}
+		var globs []*cache.Wildcard
+		for i := range lingering + more {
+			globs = append(globs, follow(i))
+		}
+		r.pass(time.Second)
+		for _, wc := range globs {
+			r.watch.UnsubscribeAll(wc)
+		}
+		r.pass(time.Second)
+		if got, want := r.view.Head().Types(), 2+lingering; got != want { // with the one that is wanted, and the type
+			t.Errorf("%d types and globs are held, want %d", got, want)
+		}
+		follow(0)
+		r.watch.UnsubscribeAll(follow(lingering + more))
+		r.watch.UnsubscribeAll(follow(lingering + more + 1))
+		r.pass(2 * time.Hour)
+		if got := r.view.Head().Types(); got != 3 {
+			t.Errorf("%d types and globs are held in the end, want the type and the two globs that are wanted", got)
+		}
+	})
+}
