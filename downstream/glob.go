@@ -179,11 +179,15 @@ func (s *subscription) matchesNothing(w *writer) {
 
 // shows reports whether the client sees a resource other than by a glob.
 func (s *subscription) shows(t *cache.Type, n *cache.Name) bool {
-	if _, named := s.find(n); named {
-		e, _ := t.Lookup(n)
+	if at, named := s.find(n); named {
+		e, _ := s.see(t, s.names[at])
 		return e.Present()
 	}
-	return n != nil && s.wildcard != nil && t.Members.Get(n).Present()
+	if n == nil || s.wildcard == nil {
+		return false
+	}
+	member := t.Members.Get(n)
+	return member.Present() && !s.withheld(t, member)
 }
 
 // keeps reports whether the client goes on seeing a resource, which is gone from what
@@ -199,28 +203,6 @@ func (s *subscription) keeps(h *cache.Head, name string) bool {
 	glob, _ := wire.GlobOf(name)
 	g := s.findGlob(glob)
 	return g != nil && g.shows(h.Type(g.key), s.watch.Find(g.key, []string{name})[0])
-}
-
-// addedBy returns what a glob adds to the sum of what the client sees (B.2).
-func (s *subscription) addedBy(h *cache.Head, g *subscription) cache.Sum {
-	t, own := h.Type(g.key), h.Type(s.key)
-	sum := t.Members.Sum()
-	if s.wildcard == nil && len(s.names) == 0 {
-		return sum
-	}
-	var names []string
-	var leaves []cache.Sum
-	for e := range t.Members.Since(0) {
-		if e.Present() {
-			names, leaves = append(names, e.Name.String()), append(leaves, e.Leaf)
-		}
-	}
-	for i, n := range s.watch.Find(s.key, names) {
-		if s.shows(own, n) {
-			sum = sum.Sub(leaves[i])
-		}
-	}
-	return sum
 }
 
 // unsettledUntil returns until when a complete SotW set waits for what its globs stand

@@ -162,17 +162,7 @@ type restResponse struct {
 // version that streams have for the same set.
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
-	set := setBuilder{sub: s, seen: make(map[string]struct{})}
-	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() {
-			set.add(e.Resource, e, false)
-		}
-	}
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil {
-			g.addMembers(&set, h.Type(g.key), false)
-		}
-	}
+	set := s.collect(h, t, setBuilder{})
 	resp := &restResponse{
 		before: slices.Concat([]byte(`{"versionInfo":`), quote(s.visibleSum(h).Version(t.System())), []byte(`,"resources":[`)),
 		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),

@@ -69,3 +69,131 @@ func TestB35_GlobsThatWereGivenUp(t *testing.T) {
 		t.Errorf("%d globs are followed, and %d of one are not: want none, and the one", followed, unfollowed)
 	}
 }
+
+// A globWorld is what an origin has in a directory, for clients that want it by a glob,
+// by name and by the wildcard of the type.
+type globWorld struct {
+	t    *testing.T
+	view *cache.View
+	w    *cache.Writer
+}
+
+const (
+	lobby     = "xdstp://x/envoy.config.listener.v3.Listener/lobby/"
+	lobbyGlob = lobby + "*"
+)
+
+var lobbyKey = cache.Collection(wire.ListenerType, lobbyGlob)
+
+// newGlobWorld returns a world with clients of its own that follow all there is.
+func newGlobWorld(t *testing.T) *globWorld {
+	view, w := cache.New(cache.Config{})
+	gw := &globWorld{t: t, view: view, w: w}
+	watch := view.Watch()
+	watch.SubscribeAll(lobbyKey)
+	watch.SubscribeAll(wire.ListenerType)
+	watch.Subscribe(wire.ListenerType, []string{lobby + "a", lobby + "alias", "plain", lobby + "gone"})
+	w.TakeDemand()
+	w.SetConnected(true)
+	return gw
+}
+
+// say has the origin say resources of a set, each written name@content.
+func (gw *globWorld) say(kind cache.Kind, key string, resources ...*wire.Resource) {
+	gw.w.Apply(kind, wire.Update{TypeURL: key, Resources: resources})
+	gw.w.SetPhase(key, cache.Confirmed)
+}
+
+func (gw *globWorld) resource(name, content string, aliases ...string) *wire.Resource {
+	gw.t.Helper()
+	r, err := wire.NewResource(wire.ListenerType, name, content, []byte(content))
+	if err != nil {
+		gw.t.Fatal(err)
+	}
+	r.Aliases = aliases
+	return r
+}
+
+func (gw *globWorld) deny(kind cache.Kind, key, name string) {
+	gw.w.Apply(kind, wire.Update{TypeURL: key, Errors: []*wire.ResourceError{wire.NewResourceError(name, codes.PermissionDenied, "no")}})
+}
+
+// fill has the origin have two members that are named too, one with other content, one
+// that is in the wildcard too, and some more of each kind.
+func (gw *globWorld) fill() {
+	a, b, c := gw.resource(lobby+"a", "1"), gw.resource(lobby+"b", "1", lobby+"alias"), gw.resource(lobby+"c", "1")
+	gw.say(cache.Members, lobbyKey, a, b, c)
+	gw.say(cache.Members, wire.ListenerType, gw.resource("x", "1"), c, a)
+	gw.w.Apply(cache.Named, wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{
+		gw.resource(lobby+"a", "2"), b, gw.resource("plain", "1"),
+	}, Removed: []string{lobby + "gone"}})
+}
+
+// Of what a client sees by several ways, the version has each resource once, in whatever
+// order it asked for them and whatever it gave up since (B.2).
+func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
+	gw := newGlobWorld(t)
+	gw.fill()
+	asks := []string{lobbyGlob, lobby + "a", lobby + "alias", lobby + "gone", "plain", "*"}
+	versions := make(map[int]map[string]string) // by what is wanted, the histories by version
+	steps := [][]int{{0x3f}, {0}, {1}, {2}, {4}, {0x20}, {0x1e}, {1, 0x3f}, {0x3f, 1}, {2, 1}}
+	for _, history := range steps {
+		for want := range 1 << len(asks) {
+			s := sotwClient(gw.view, wire.ListenerType)
+			for i, subset := range append(history[:len(history):len(history)], want) {
+				var names []string
+				for bit, name := range asks {
+					if subset&(1<<bit) != 0 {
+						names = append(names, name)
+					}
+				}
+				if len(names) == 0 {
+					names = []string{"none"} // an empty list may mean all
+				}
+				s.list(gw.view, gw.w, uint64(i+1), names...)
+			}
+			h := gw.view.Head()
+			if got, set := s.visibleSum(h), s.ownSet(h, h.Type(s.key), false); got.Version("") != set.body.Version() {
+				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.body.Version())
+			}
+			if versions[want] == nil {
+				versions[want] = make(map[string]string)
+			}
+			versions[want][s.visibleSum(h).Version("")] = fmt.Sprintf("%#x", history)
+			s.close()
+		}
+	}
+	for want, of := range versions {
+		if len(of) != 1 {
+			t.Errorf("of %#x there are %d versions, with these histories: %v", want, len(of), of)
+		}
+	}
+}
+
+// The version tells of what the client was sent, be it that something is kept from it
+// where it asked for it in one way, and not in the other (R137).
+func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
+	for name, deny := range map[string]func(gw *globWorld){
+		"the glob's member":     func(gw *globWorld) { gw.deny(cache.Members, lobbyKey, lobby+"c") },
+		"the name":              func(gw *globWorld) { gw.deny(cache.Named, wire.ListenerType, lobby+"a") },
+		"the wildcard's member": func(gw *globWorld) { gw.deny(cache.Members, wire.ListenerType, lobby+"c") },
+		"the glob's and the name": func(gw *globWorld) {
+			gw.deny(cache.Members, lobbyKey, lobby+"a")
+			gw.deny(cache.Named, wire.ListenerType, lobby+"a")
+		},
+	} {
+		for _, asks := range [][]string{{lobbyGlob}, {lobbyGlob, lobby + "a"}, {lobbyGlob, "*"}, {lobbyGlob, lobby + "a", "*"}} {
+			gw := newGlobWorld(t)
+			gw.fill()
+			deny(gw)
+			s := sotwClient(gw.view, wire.ListenerType)
+			r := s.list(gw.view, gw.w, 1, asks...)
+			if r == nil {
+				t.Fatalf("%s, %q: nothing was sent", name, asks)
+			}
+			if got := s.visibleSum(gw.view.Head()).Version(""); got != r.body.Version() {
+				t.Errorf("%s, %q: the sum is %v, and that of the set that was sent %v", name, asks, got, r.body.Version())
+			}
+		}
+	}
+}
