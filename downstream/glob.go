@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -72,7 +73,7 @@ func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
 	s.handOver(began)
 	for _, text := range globs {
 		if g := s.findGlob(text); !first {
-			g.fresh, g.sent, g.known, g.knownN = true, 0, nil, 0
+			g.fresh, g.sent, g.known, g.knownN, g.atRest = true, 0, nil, 0, false
 		}
 		s.until = now // see add
 	}
@@ -168,6 +169,49 @@ func (s *subscription) findGlob(text string) *subscription {
 		return s.globs[at]
 	}
 	return nil
+}
+
+// apart returns the globs that are served on their own: a complete SotW set holds what
+// they match, all else is answered for each.
+func (s *subscription) apart() []*subscription {
+	if !s.delta && s.fullState {
+		return nil
+	}
+	return s.globs
+}
+
+// inTurn yields the type's own subscription and its globs, which share one outstanding
+// response: first what comes after the one that was sent something last, so that none
+// keeps the others waiting, however much there is to say of it. What rests is left out.
+func (s *subscription) inTurn() iter.Seq[*subscription] {
+	return func(yield func(*subscription) bool) {
+		globs := s.apart()
+		n := 1 + len(globs)
+		for i := range n {
+			at := (s.turn + i) % n
+			part := s
+			if at > 0 {
+				part = globs[at-1]
+			}
+			if part.atRest {
+				continue
+			}
+			said := s.nonce
+			if !yield(part) {
+				return
+			}
+			if s.nonce != said {
+				s.turn = at + 1
+			}
+		}
+	}
+}
+
+// rest leaves globs alone of which the client knows everything, until something changes.
+func (s *subscription) rest(h *cache.Head) {
+	for _, g := range s.apart() {
+		g.atRest = g.atRest || !g.behind(h.Type(g.key))
+	}
 }
 
 // matchesNothing tells a client whose glob is empty: by its name (R132).

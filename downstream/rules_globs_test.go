@@ -197,3 +197,92 @@ func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
 		}
 	}
 }
+
+// A type and its globs share one outstanding response. Neither is kept waiting by what
+// there is to say of the other: a set in many parts, or changes that never end.
+func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
+	const (
+		dirs = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/"
+		many = 20
+	)
+	for _, delta := range []bool{true, false} {
+		view, w := cache.New(cache.Config{})
+		w.SetConnected(true)
+		s := newTestStream(t, view, Config{ResponseBytes: 1})
+		s.delta = delta
+		globs := []string{dirs + "a/*", dirs + "b/*"}
+		if err := s.handle(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		sub := s.byType[wire.EndpointType]
+		parts := append([]*subscription{sub}, sub.globs...)
+		version := 0
+		change := func(key, dir string, names int) {
+			u := wire.Update{TypeURL: key}
+			version++
+			for i := range names {
+				r, err := wire.NewResource(wire.EndpointType, fmt.Sprint(dir, i), "", fmt.Append(nil, version))
+				if err != nil {
+					t.Fatal(err)
+				}
+				u.Resources = append(u.Resources, r)
+			}
+			w.Apply(cache.Members, u)
+			w.SetPhase(key, cache.Confirmed)
+		}
+		dir := map[string]string{wire.EndpointType: "", parts[1].key: dirs + "a/", parts[2].key: dirs + "b/"}
+		// respond sends what is to be sent, and returns to which part that belongs.
+		respond := func() *subscription {
+			var before []cache.Seq
+			for _, p := range parts {
+				before = append(before, p.sent)
+			}
+			said := sub.nonce
+			if _, err := s.flush(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			sub.pending = false // as an ACK has it
+			for i, p := range parts {
+				if sub.nonce != said && p.sent != before[i] {
+					return p
+				}
+			}
+			return nil
+		}
+		drain := func() (responses int) {
+			for respond() != nil {
+				responses++
+			}
+			return responses
+		}
+		for _, p := range parts {
+			change(p.key, dir[p.key], many)
+		}
+		for round := range many {
+			told := make(map[*subscription]bool)
+			for range parts {
+				told[respond()] = true
+			}
+			if len(told) != len(parts) || told[nil] {
+				t.Fatalf("delta %t, set in parts, round %d: %d of 3 were told something", delta, round, len(told))
+			}
+		}
+		if drain(); sub.behind(view.Head().Type(sub.key)) {
+			t.Fatalf("delta %t: the set was not sent to its end: %+v", delta, sub)
+		}
+		for _, busy := range parts {
+			for _, p := range parts {
+				change(p.key, dir[p.key], 1)
+			}
+			told := make(map[*subscription]bool)
+			for range 2 * len(parts) {
+				change(busy.key, dir[busy.key], 1)
+				told[respond()] = true
+			}
+			if delete(told, nil); len(told) != len(parts) {
+				t.Errorf("delta %t: while %q changes all the time, %d of 3 are told something", delta, busy.glob, len(told))
+			}
+			drain()
+		}
+	}
+}
