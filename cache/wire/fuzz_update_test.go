@@ -324,6 +324,19 @@ func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *disco
 	}
 }
 
+// asTold returns a resource that resourceFaults has seen as clients are told it.
+func asTold(r *wire.Resource, origin *discoverypb.Resource) *discoverypb.Resource {
+	told := proto.CloneOf(origin)
+	told.Version = r.Version
+	if r.Constraints != nil {
+		told.Name = "" // in resource_name
+	}
+	if told.Ttl = nil; r.TTL > 0 {
+		told.Ttl = durationpb.New(r.TTL)
+	}
+	return told
+}
+
 // checkRelayed compares what clients get with what the origin sent.
 func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscoveryResponse) {
 	t.Helper()
@@ -331,14 +344,7 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 	wrapped := relayWrapped(t, got.TypeURL, got.Resources...)
 	next := 0
 	for i, r := range got.Resources {
-		origin := proto.CloneOf(want.GetResources()[i])
-		origin.Version = r.Version
-		if r.Constraints != nil {
-			origin.Name = "" // in resource_name
-		}
-		if origin.Ttl = nil; r.TTL > 0 {
-			origin.Ttl = durationpb.New(r.TTL)
-		}
+		origin := asTold(r, want.GetResources()[i])
 		wantMessage(t, "Delta resource", delta.GetResources()[i], origin)
 		if r.HasBody() {
 			wantMessage(t, "SotW resource", sotw.GetResources()[next], origin.GetResource())
