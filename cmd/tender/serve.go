@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,7 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("listen", strings.Join(cfg.Listen, ",")),
+		slog.String("rest_listen", cmp.Or(strings.Join(cfg.RESTListen, ","), "off")),
 		slog.String("version", version),
 	)
 	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})

@@ -57,17 +57,22 @@ func (b *lockedBuffer) String() string {
 
 // TestServeStartsAndStops runs the relay itself and interrupts it.
 func TestServeStartsAndStops(t *testing.T) {
-	var out lockedBuffer // the relay may still log while it is left to end
-	received := make(chan os.Signal, 1)
-	received <- os.Interrupt
-	cfg := config(t, "127.0.0.1:0")
-	if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), received); err != nil {
-		t.Errorf("serve: %v, want nil", err)
-	}
-	line, _, _ := strings.Cut(out.String(), "\n")
-	for _, want := range []string{"msg=starting", "origin=" + cfg.Origin[0], "listen=127.0.0.1:0", "version=dev"} {
-		if !strings.Contains(line, want) {
-			t.Errorf("first line of the log %q, want %s in it", line, want)
+	for listen, want := range map[string]string{"": "rest_listen=off", "127.0.0.1:0": "rest_listen=127.0.0.1:0"} {
+		var out lockedBuffer // the relay may still log while it is left to end
+		received := make(chan os.Signal, 1)
+		received <- os.Interrupt
+		cfg := config(t, "127.0.0.1:0")
+		if listen != "" {
+			cfg.RESTListen = []string{listen}
+		}
+		if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), received); err != nil {
+			t.Errorf("serve: %v, want nil", err)
+		}
+		line, _, _ := strings.Cut(out.String(), "\n")
+		for _, want := range []string{"msg=starting", "origin=" + cfg.Origin[0], " listen=127.0.0.1:0", want, "version=dev"} {
+			if !strings.Contains(line, want) {
+				t.Errorf("first line of the log %q, want %s in it", line, want)
+			}
 		}
 	}
 }
