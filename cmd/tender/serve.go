@@ -61,11 +61,15 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 	return untilSignalled(ctx, r.Run, log, received)
 }
 
-// addresses are what the kernel calls them: port 0 has become one that was free.
+// addresses are written as in TENDER_LISTEN; port 0 has become one that was free.
 func addresses(addrs []net.Addr) string {
 	var names []string
 	for _, a := range addrs {
-		names = append(names, a.String())
+		name := a.String()
+		if a.Network() == "unix" {
+			name = "unix:" + name
+		}
+		names = append(names, name)
 	}
 	return strings.Join(names, ",")
 }
