@@ -523,10 +523,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)
 	default:
-		if wait = l.retry.NextBackOff(); held {
-			l.retry.Reset()
-			wait = rand.N(reconnectMax)
-		}
+		wait = l.backOff(held)
 		l.unconnected = !m.session.up(m.target)
 		if role == main {
 			m.session.failed(m.target)
@@ -547,6 +544,16 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 			aux.cancel(errResync)
 		}
 	}
+}
+
+// backOff returns how long to wait after a stream without a response. An origin that
+// held it for a while is spared enough, and the waits begin anew.
+func (l *line) backOff(held bool) time.Duration {
+	if held {
+		l.retry.Reset()
+		return rand.N(reconnectMax)
+	}
+	return l.retry.NextBackOff()
 }
 
 func (m *mirror) logEnd(r role, err error, wait time.Duration) {
