@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 )
@@ -81,10 +82,10 @@ type Type struct {
 	URL     string // or the collection, see Collection
 	Members Set    // what the origin chose for a wildcard
 	Named   Set    // what was asked for by name
-	Errors  [2]Set // what the origin said is wrong with resources of each set, by Kind
 	Phase   Phase  // of Members
 
-	source int // that has the members
+	errors *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
+	source int     // that has the members
 	shared *memo
 }
 
@@ -112,7 +113,13 @@ func (h *Head) Types() int { return len(h.types) }
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
 
 // Failed returns the position of the newest error.
-func (t *Type) Failed() Seq { return max(t.Errors[Members].last, t.Errors[Named].last) }
+func (t *Type) Failed() Seq { return max(t.Errors(Members).last, t.Errors(Named).last) }
+
+var noErrors = new([2]Set)
+
+// Errors returns what the origin said is wrong with the resources of one of the type's
+// sets.
+func (t *Type) Errors(of Kind) *Set { return &cmp.Or(t.errors, noErrors)[of] }
 
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {

@@ -100,8 +100,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	for _, e := range u.Errors {
 		a.fail(kind, e)
 	}
-	set.compact()
-	a.typ.Errors[kind].compact()
+	a.compact(kind)
 	w.publish(a)
 	return a.change
 }
@@ -116,8 +115,10 @@ type apply struct {
 	index  *indexType
 	edit   *edit
 	change Change
-	dirty  bool // the members changed: wake the wildcards
 	pokes  pokes
+
+	dirty    bool // the members changed: wake the wildcards
+	failures bool // the type's errors are this apply's own, and it may write to them
 
 	// firsts says, if there are variants among what is received, which came first for
 	// each name.
@@ -312,7 +313,8 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.keep(kind, set, old, r)
 		return
 	}
-	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf, Deadline: r.deadline}
+	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf}
+	e.until(r.deadline)
 	e.since, e.born = e.Seq, e.Seq
 	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
@@ -364,7 +366,7 @@ func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
 		again.Resource, changed = r.Resource, true
 		a.touched(kind, old.Name)
 	}
-	if !r.deadline.Equal(old.Deadline) {
+	if !r.deadline.Equal(old.Deadline()) {
 		again.Resource, changed = r.Resource, true
 		a.renew(kind, &again, r.deadline)
 	}
@@ -416,7 +418,7 @@ func (a *apply) unalias(old *Entry) {
 // remove records that the origin has no such resource, and, unless that has an error
 // as well, nothing else to say of it.
 func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
-	if a.typ.Errors[kind].live == 0 || failing {
+	if a.typ.Errors(kind).live == 0 || failing {
 		a.gone(kind, set, text)
 		return
 	}
@@ -713,7 +715,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		a.drop(set, n)
-		a.drop(&a.typ.Errors[Named], n)
+		a.succeed(Named, n)
 		a.index.release(n)
 	}
 	set.compact()

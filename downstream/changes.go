@@ -491,7 +491,7 @@ func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
 		return false
 	}
 	delete(s.known, e.Resource.Name)
-	expires := s.ttl && !e.Deadline.IsZero() // it may have expired at the client (C31)
+	expires := s.ttl && e.Expires() // it may have expired at the client (C31)
 	return e.HasVersion(version) && !s.forgetful && !expires && (!from.Reused || s.cfg.ContentVersions)
 }
 

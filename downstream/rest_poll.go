@@ -127,7 +127,7 @@ func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
 	}
 	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors[cache.Named].Get(n.name) != nil
+		return e != nil || t.Errors(cache.Named).Get(n.name) != nil
 	})
 }
 

@@ -230,7 +230,7 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 // resolved reports whether a complete set can say what is true of a name: that it
 // exists, that it does not, what is wrong with it, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
-	if err := t.Errors[cache.Named].Get(n.name); err != nil && !err.Err.NotFound() {
+	if err := t.Errors(cache.Named).Get(n.name); err != nil && !err.Err.NotFound() {
 		return true
 	}
 	switch e, seq := t.Lookup(n.name); {

@@ -441,7 +441,7 @@ func (s *subscription) answerable(h *cache.Head) bool {
 		slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.answerable(h) }) ||
 		slices.ContainsFunc(s.names, func(n subscribed) bool {
 			e, _ := t.Lookup(n.name)
-			return e.Present() && !e.Resource.Released() || t.Errors[cache.Named].Get(n.name) != nil
+			return e.Present() && !e.Resource.Released() || t.Errors(cache.Named).Get(n.name) != nil
 		})
 }
 

@@ -193,7 +193,7 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 		}
 	})
 	for n := range t.pending {
-		if typ.Named.Get(n) != nil || typ.Errors[cache.Named].Get(n) != nil {
+		if typ.Named.Get(n) != nil || typ.Errors(cache.Named).Get(n) != nil {
 			told[n] = struct{}{}
 		}
 	}
@@ -223,7 +223,7 @@ func changed(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name
 	for e := range set.RenewedSince(p) {
 		yield(e.Name)
 	}
-	for e := range t.Errors[kind].Since(p) {
+	for e := range t.Errors(kind).Since(p) {
 		yield(e.Name)
 	}
 }
