@@ -117,11 +117,18 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 		o.Set(streamCDS, "odd", want, "1")
 		r := start(t, o, true)
 		for _, names := range [][]string{{"*"}, {"odd"}} {
-			c := r.client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamCDS, names...)
-			got := c.Recv(t.Context()).Resources[0].Body
-			if !slices.Equal(got.GetValue(), odd) {
-				t.Errorf("subscribed to %v: got % x, want % x", names, got.GetValue(), odd)
+			for how, opts := range map[string]relaytest.ClientOptions{
+				"aggregated": {},
+				"alone":      {TypeURL: streamCDS},
+				"wrapped":    {Node: relaytest.GRPCNode("g")}, // in SotW too
+			} {
+				opts.Variant = v
+				c := r.client(opts)
+				c.Subscribe(streamCDS, names...)
+				got := c.Recv(t.Context()).Resources[0].Body
+				if !slices.Equal(got.GetValue(), odd) {
+					t.Errorf("%s, subscribed to %v: got % x, want % x", how, names, got.GetValue(), odd)
+				}
 			}
 		}
 	})
