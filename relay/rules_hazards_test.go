@@ -156,6 +156,40 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 	})
 }
 
+// A name that is asked for again is sent again out of what the relay holds: the origin is
+// not asked, since not every origin answers twice.
+func TestC07_AskedForAgainOfTheRelayAlone(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, typeURL := range []string{streamCDS, streamEDS, streamAcmeType} {
+			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("held")), "1")
+			c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(typeURL, "a")
+			streamTake(t, c, typeURL, "a")
+			synctest.Wait() // for the relay's ACK
+			asked := len(o.State().Requests(typeURL))
+			again := func() {
+				t.Helper()
+				r := streamNext(t, c)
+				streamHas(t, r, typeURL, "a")
+				c.Ack(r)
+			}
+			for range 2 {
+				c.Unsubscribe(typeURL, "a")
+				c.Subscribe(typeURL, "a")
+				again()
+				if v == relaytest.Delta {
+					c.Send(streamRequest(v, typeURL, "", "a")) // held all the while
+					again()
+				}
+				time.Sleep(time.Minute) // shorter than the linger
+			}
+			if n := len(o.State().Requests(typeURL)); n != asked {
+				t.Errorf("%s: the origin got %d more requests", typeURL, n-asked)
+			}
+		}
+	})
+}
+
 // Bad, then revert: what was accepted before the content that was refused is sent
 // again, although the client has accepted it once; and whoever comes after a
 // client that refused is served.
