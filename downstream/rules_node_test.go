@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -36,24 +37,31 @@ func (v *clusterViews) Join(n *node) (Group, error) {
 // ended (R018).
 func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 	first := &node{Id: "a", Cluster: "one", ClientFeatures: []string{"x"}}
+	parameters := &node{Id: "a", Cluster: "one", DynamicParameters: map[string]*xdspb.ContextParams{
+		wire.ClusterType: {Params: map[string]string{"shard": "1"}},
+	}}
 	for _, tt := range []struct {
 		name  string
 		later *node // nil: none at all
 		joins int
 		ends  codes.Code
+		cfg   Config
 	}{
-		{"repeated", first, 1, codes.OK},
-		{"left out", nil, 1, codes.OK},
-		{"of the same group", &node{Id: "b", Cluster: "one"}, 2, codes.OK},
-		{"of another group", &node{Id: "a", Cluster: "two"}, 2, codes.Unavailable},
-		{"of a group without room", &node{Id: "a", Cluster: "three"}, 2, codes.ResourceExhausted},
+		{"repeated", first, 1, codes.OK, Config{}},
+		{"left out", nil, 1, codes.OK, Config{}},
+		{"of the same group", &node{Id: "b", Cluster: "one"}, 2, codes.OK, Config{}},
+		{"of another group", &node{Id: "a", Cluster: "two"}, 2, codes.Unavailable, Config{}},
+		{"of a group without room", &node{Id: "a", Cluster: "three"}, 2, codes.ResourceExhausted, Config{}},
+		{"with parameters that nobody looks at", parameters, 2, codes.OK, Config{}},
+		{"with other parameters", parameters, 2, codes.Unavailable, Config{DynamicParameters: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := &clusterViews{views: make(map[string]*cache.View)}
 			for _, cluster := range []string{"one", "two"} {
 				v.views[cluster], _ = cache.New(cache.Config{})
 			}
-			server, err := New(Config{Views: v})
+			tt.cfg.Views = v
+			server, err := New(tt.cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -134,21 +134,27 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 	})
 }
 
-// An origin that lists a name twice is refused, and what was served stays.
-func TestR005_AResponseWithANameTwiceIsRefused(t *testing.T) {
+// An origin that lists a name twice is refused, and what was served stays, for new
+// clients too (R033).
+func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) {
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Listener("a", "routes"))
-		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		r := start(t, o, true)
+		c := r.client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(streamLDS, "*")
 		streamTake(t, c, streamLDS, "a")
 		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = true })
 		o.Put(relaytest.Listener("a", "other"))
 		o.WaitFor(t.Context(), "the NACK", func(s *relaytest.OriginState) bool { return s.Type(streamLDS).NACKs == 1 })
 		streamQuiet(t, c, time.Minute)
-		late := c.State()
+		late := r.client(relaytest.ClientOptions{Variant: v})
+		late.Subscribe(streamLDS, "*")
+		streamTake(t, late, streamLDS, "a")
 		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = false })
-		if got := late.Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
-			t.Errorf("the client has %v", got)
+		for _, c := range []*relaytest.Client{c, late} {
+			if got := c.State().Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
+				t.Errorf("%v has %v", c, got)
+			}
 		}
 		o.Put(relaytest.Listener("a", "third"))
 		streamTake(t, c, streamLDS, "a")
