@@ -158,7 +158,7 @@ type Group struct {
 	View  *cache.View
 	Key   string // for people
 	Node  *node  // whom the origin takes the group for; read-only
-	Leave func()
+	Leave func() // may be called again
 }
 
 // A Server serves views to xDS clients. Its methods may be called from any

@@ -231,13 +231,17 @@ func (s *stream) identify(r *wire.Request) error {
 	if err := proto.Unmarshal(r.Node, n); err != nil {
 		return status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
 	}
+	if s.watch != nil {
+		s.group.Leave() // so that a client that was alone in its group makes room for its new one
+	}
 	group, err := s.cfg.Views.Join(n)
 	if err != nil {
 		return err
 	}
 	if s.watch != nil {
-		defer group.Leave()
-		if group.View != s.group.View {
+		before := s.group.View
+		s.group = group
+		if group.View != before {
 			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
 		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {

@@ -28,6 +28,8 @@ const (
 	trimEvery    = 10 * time.Second
 
 	connectedEvery = time.Second // is looked whether an origin can be reached again
+
+	heldFor = 5 * time.Second // a stream without a response is held by an origin that need not be spared
 )
 
 // errResync ends a stream that the relay itself wants to open anew.
@@ -94,7 +96,8 @@ func (l *line) silent(now time.Time) bool {
 // Mirror keeps a view like its origin, to which it presents node, until ctx ends
 // and everything that it started has ended. No failure of the origin ends it: it
 // is logged and tried again, at intervals from 1s to 30s while the origin gives
-// no response, and at once after a stream that had one.
+// no response, and at once after a stream that had one, or that the origin held for
+// 5s: it may be a relay that waits for an origin of its own.
 //
 // Source: gRFC A57.
 func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
@@ -521,6 +524,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
 	served, role, other := l.served(now), l.role, m.otherVariant(l, err)
+	held := l.open && now.Sub(l.openedAt) >= heldFor
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
@@ -531,7 +535,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)
 	default:
-		wait = l.retry.NextBackOff()
+		wait = l.backOff(held)
 		l.unconnected = !m.session.up(m.target)
 		if role == main {
 			m.session.failed(m.target)
@@ -552,6 +556,16 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 			aux.cancel(errResync)
 		}
 	}
+}
+
+// backOff returns how long to wait after a stream without a response. An origin that
+// held it for a while is spared enough, and the waits begin anew.
+func (l *line) backOff(held bool) time.Duration {
+	if held {
+		l.retry.Reset()
+		return rand.N(reconnectMax)
+	}
+	return l.retry.NextBackOff()
 }
 
 func (m *mirror) logEnd(r role, err error, wait time.Duration) {
