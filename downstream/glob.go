@@ -200,6 +200,10 @@ func (s *subscription) apart() []*subscription {
 func (s *subscription) inTurn() iter.Seq[*subscription] {
 	return func(yield func(*subscription) bool) {
 		globs := s.apart()
+		if len(globs) == 0 {
+			yield(s)
+			return
+		}
 		n := 1 + len(globs)
 		for i := range n {
 			at := (s.turn + i) % n

@@ -404,7 +404,11 @@ func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err 
 
 // rouse has globs looked at again of which something has changed.
 func (s *stream) rouse(h *cache.Head) {
-	for t := range h.ChangedSince(s.edition) {
+	since := s.edition
+	if s.edition = h.Edition; s.globs() == 0 {
+		return // as with nearly all
+	}
+	for t := range h.ChangedSince(since) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
 		if sub := s.byType[typeURL]; is && sub != nil {
 			if g := sub.findGlob(glob); g != nil {
@@ -412,7 +416,6 @@ func (s *stream) rouse(h *cache.Head) {
 			}
 		}
 	}
-	s.edition = h.Edition
 }
 
 // flushRemovals sends the removals that waited, if nothing that may refer to what is
