@@ -171,6 +171,20 @@ func (s *subscription) findGlob(text string) *subscription {
 	return nil
 }
 
+// followed yields the subscriptions to members: to those of the type, and to each glob.
+func (s *subscription) followed() iter.Seq[*subscription] {
+	return func(yield func(*subscription) bool) {
+		if s.wildcard != nil && !yield(s) {
+			return
+		}
+		for _, g := range s.globs {
+			if !yield(g) {
+				return
+			}
+		}
+	}
+}
+
 // apart returns the globs that are served on their own: a complete SotW set holds what
 // they match, all else is answered for each.
 func (s *subscription) apart() []*subscription {

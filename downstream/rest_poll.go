@@ -124,8 +124,8 @@ func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Tim
 // heard reports whether the origin has ever said something of what was asked for.
 func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
 	s := p.sub
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil && h.Type(g.key).Phase < cache.Settled {
+	for g := range s.followed() {
+		if h.Type(g.key).Phase < cache.Settled {
 			return false
 		}
 	}

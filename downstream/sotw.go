@@ -82,8 +82,8 @@ func (s *subscription) complete(t *cache.Type) bool {
 // bare reports whether the set holds something whose content was given up, and that
 // the client must not lose; the origin is asked for it (R125).
 func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if members := h.Type(g.key); g.wildcard != nil && members.Members.Bare() > 0 {
+	for g := range s.followed() {
+		if members := h.Type(g.key); members.Members.Bare() > 0 {
 			g.askMembersAgain(h, members)
 			bare = true
 		}
@@ -371,10 +371,8 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 func (s *subscription) collect(h *cache.Head, t *cache.Type, b setBuilder) *setBuilder {
 	b.sub, b.seen = s, make(map[string]struct{})
 	s.addNames(&b, h, t)
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil {
-			g.addMembers(&b, h.Type(g.key))
-		}
+	for g := range s.followed() {
+		g.addMembers(&b, h.Type(g.key))
 	}
 	return &b
 }

@@ -451,10 +451,7 @@ func (s *subscription) answerable(h *cache.Head) bool {
 // more than once.
 func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
 	return func(yield func(*cache.Source) bool) {
-		if s.wildcard != nil && !yield(h.MembersFrom(s.key)) {
-			return
-		}
-		for _, g := range s.globs {
+		for g := range s.followed() {
 			if !yield(h.MembersFrom(g.key)) {
 				return
 			}
