@@ -2,6 +2,7 @@ package cache
 
 import (
 	"cmp"
+	"iter"
 	"sync/atomic"
 	"time"
 )
@@ -11,7 +12,10 @@ type Head struct {
 	// Seq is the position that a reader of the whole head is brought to.
 	Seq Seq
 
-	types   map[string]*Type
+	// Edition numbers the heads of a view that differ in what their types hold.
+	Edition uint64
+
+	types   types
 	sources []Source
 	route   func(typeURL, name string) int
 	turns   uint64 // how often a source came or went
@@ -84,9 +88,10 @@ type Type struct {
 	Named   Set    // what was asked for by name
 	Phase   Phase  // of Members
 
-	errors *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
-	source int     // that has the members
-	shared *memo
+	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
+	source  int     // that has the members
+	edition uint64  // of the first head that held this
+	shared  *memo
 }
 
 var noType = &Type{}
@@ -100,14 +105,18 @@ func (t *Type) set(kind Kind) *Set {
 
 // Type returns what the head holds of a type; never nil.
 func (h *Head) Type(typeURL string) *Type {
-	if t, ok := h.types[typeURL]; ok {
+	if t := h.types.get(typeURL); t != nil {
 		return t
 	}
 	return noType
 }
 
+// ChangedSince returns the types and collections of which anything changed after an
+// edition, in the order in which it last did: of many, a reader need not look at each.
+func (h *Head) ChangedSince(edition uint64) iter.Seq[*Type] { return h.types.since(edition) }
+
 // Types returns the number of types and collections that the view knows.
-func (h *Head) Types() int { return len(h.types) }
+func (h *Head) Types() int { return h.types.n }
 
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }

@@ -28,7 +28,7 @@ type poll struct {
 	until time.Time // when it is answered at the latest
 }
 
-func (s *Server) newPoll(g Group, req restRequest) *poll {
+func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
@@ -44,8 +44,12 @@ func (s *Server) newPoll(g Group, req restRequest) *poll {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.log, sub.typeURL, b)
 	}
+	if err := sub.checkGlobs(&req.Request, 0); err != nil {
+		sub.watch.Close()
+		return nil, err
+	}
 	sub.request(&req.Request, time.Now())
-	return &poll{sub: sub, view: g.View, until: req.until}
+	return &poll{sub: sub, view: g.View, until: req.until}, nil
 }
 
 func (p *poll) close() {
@@ -158,17 +162,7 @@ type restResponse struct {
 // version that streams have for the same set.
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
-	set := setBuilder{sub: s, seen: make(map[string]struct{})}
-	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() {
-			set.add(e.Resource, e, false)
-		}
-	}
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil {
-			g.addMembers(&set, h.Type(g.key), false)
-		}
-	}
+	set := s.collect(h, t, setBuilder{})
 	resp := &restResponse{
 		before: slices.Concat([]byte(`{"versionInfo":`), quote(s.visibleSum(h).Version(t.System())), []byte(`,"resources":[`)),
 		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),
