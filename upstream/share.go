@@ -38,6 +38,7 @@ type share struct {
 
 	types map[string]*sharedType // by type URL or collection
 	stood cache.Source           // how the other view's source did when it was looked at last
+	asks  bool                   // names may have been asked for that are not known as such
 	next  time.Time              // when something expires
 }
 
@@ -94,7 +95,7 @@ func (s *share) demand(now time.Time) {
 			delete(t.pending, have)
 		}
 	}
-	s.ask(now)
+	s.asks = true
 }
 
 func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
@@ -126,10 +127,11 @@ func (s *share) ask(now time.Time) {
 	}
 }
 
-// follow takes over what the other view has learnt.
+// follow takes over what the other view has learnt; and only then when it asked: what
+// was asked for long ago and is not here would be taken for what is not there.
 func (s *share) follow(now time.Time) {
 	h := s.from.Head()
-	s.stand(h, now)
+	s.stand(h)
 	for _, t := range s.types {
 		if t.wildcard != nil {
 			s.followMembers(h, t)
@@ -137,16 +139,19 @@ func (s *share) follow(now time.Time) {
 			s.followNames(h, t)
 		}
 	}
+	if s.asks {
+		s.ask(now)
+		s.asks = false
+	}
 	s.w.Trim(now)
 	s.next = s.w.Expire(now)
 }
 
 // stand takes over how the origin stands. All names come from one source.
-func (s *share) stand(h *cache.Head, now time.Time) {
+func (s *share) stand(h *cache.Head) {
 	if from := *h.First(); from != s.stood {
 		s.w.Stand(from)
-		s.stood = from
-		s.ask(now)
+		s.stood, s.asks = from, true
 	}
 }
 
