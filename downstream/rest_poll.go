@@ -174,7 +174,8 @@ type restResponse struct {
 }
 
 // render returns all that the client asked for and that exists (R113), under the
-// version that streams have for the same set.
+// version that streams have for the same set; nil if that is a part, and the client has
+// just this.
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
 	set := setBuilder{sub: s, seen: make(map[string]struct{})}
@@ -187,6 +188,9 @@ func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 		if g.wildcard != nil {
 			g.addMembers(&set, h.Type(g.key), false)
 		}
+	}
+	if set.sum.SameVersion(s.version) {
+		return nil, nil
 	}
 	resp := &restResponse{
 		before: slices.Concat([]byte(`{"versionInfo":`), quote(set.sum.Version(t.System())), []byte(`,"resources":[`)),
