@@ -29,7 +29,7 @@ type poll struct {
 	bare  bool      // content that it asked for was given up, and is asked for again
 }
 
-func (s *Server) newPoll(g Group, req restRequest) *poll {
+func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
@@ -45,8 +45,12 @@ func (s *Server) newPoll(g Group, req restRequest) *poll {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.log, sub.typeURL, b)
 	}
+	if err := sub.checkGlobs(&req.Request, 0); err != nil {
+		sub.watch.Close()
+		return nil, err
+	}
 	sub.request(&req.Request, time.Now())
-	return &poll{sub: sub, view: g.View, until: req.until}
+	return &poll{sub: sub, view: g.View, until: req.until}, nil
 }
 
 func (p *poll) close() {
@@ -131,7 +135,7 @@ func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
 	}
 	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors[cache.Named].Get(n.name) != nil
+		return e != nil || t.Errors(cache.Named).Get(n.name) != nil
 	})
 }
 
@@ -178,17 +182,7 @@ type restResponse struct {
 // just this.
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
-	set := setBuilder{sub: s, seen: make(map[string]struct{})}
-	for _, n := range s.names {
-		if e, _ := s.see(t, n); e.Present() {
-			set.add(e.Resource, e, false)
-		}
-	}
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil {
-			g.addMembers(&set, h.Type(g.key), false)
-		}
-	}
+	set := s.collect(h, t, setBuilder{})
 	if set.sum.SameVersion(s.version) {
 		return nil, nil
 	}
