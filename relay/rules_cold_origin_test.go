@@ -119,9 +119,9 @@ func TestR068_UnknownToADisconnectedRelay(t *testing.T) {
 	})
 }
 
-// TestB8_ColdRelayWithoutOriginGivesUp: after the cold wait, without a response, so
+// TestB8_R134_ColdRelayWithoutOriginGivesUp: after the cold wait, without a response, so
 // that a client that has another server goes there.
-func TestB8_ColdRelayWithoutOriginGivesUp(t *testing.T) {
+func TestB8_R134_ColdRelayWithoutOriginGivesUp(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env  []string
 		wait time.Duration
