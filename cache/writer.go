@@ -713,6 +713,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			continue
 		}
 		n.tracked, n.lapsed = false, false
+		n.asked.Store(0) // it may live on as a member
 		a.drop(set, n)
 		a.succeed(Named, n)
 		a.index.release(n)

@@ -264,6 +264,7 @@ func TestInput_Bad(t *testing.T) {
 		{"origin", badResponses, badInput.fromOrigin},
 		{"file", badFiles, badInput.inFile},
 		{"load reports", badReports, badInput.asReport},
+		{"origin of load reports", badAsks, badInput.fromLoadOrigin},
 	} {
 		t.Run(surface.name, func(t *testing.T) {
 			for _, row := range surface.rows {

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -106,5 +108,49 @@ func (row badInput) asReport(t *testing.T) {
 			return
 		}
 		t.Errorf("the origin was not told of the good load: %v", reports)
+	})
+}
+
+// badAsks are what an origin may ask a group for. CANCELLED ends its stream, and
+// another one is opened; OK is borne, and 1 s is what clients are asked for.
+var badAsks = []badInput{
+	{"clusters: not UTF-8", badAsk(&lrspb.LoadStatsResponse{}, streamField(1, "\xff")), codes.Canceled, "stream of load reports to the origin ended"},
+	{"load_reporting_interval: none", badAsk(&lrspb.LoadStatsResponse{}, nil), codes.OK, "interval=0s interval_used=1s"},
+	{"load_reporting_interval: negative", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK, "interval=-5s interval_used=1s"},
+	{"load_reporting_interval: no duration", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "the origin asks for load reports too often"},
+	{"load_reporting_interval: tiny", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Nanos: 1}}, nil), codes.OK, "interval=1ns interval_used=1s"},
+}
+
+// badAsk returns what an origin asks for all clusters with, and behind it a field as
+// it is on the wire.
+func badAsk(ask *lrspb.LoadStatsResponse, field []byte) *lrspb.LoadStatsResponse {
+	ask.SendAllClusters = true
+	ask.ProtoReflect().SetUnknown(field)
+	return ask
+}
+
+// fromLoadOrigin has an origin ask for what the row says. The client's stream goes on.
+func (row badInput) fromLoadOrigin(t *testing.T) {
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		log := &streamLog{TB: t}
+		p := start(log, o, true, "TENDER_LRS=aggregate").reports(loadNode("good"))
+		st := loads.stream(t, 0)
+		st.say(t, row.input.(*lrspb.LoadStatsResponse))
+		loadPass(5 * time.Second)
+		code, want := codes.OK, "1s all"
+		if loads.count() == 2 {
+			code, want = codes.Canceled, "" // not asked for anything
+			st = loads.stream(t, 1)
+		}
+		row.check(t, code, log.text())
+		loadWant(t, "asked of the client", p.asked(), want)
+		st.ask(t, 10*time.Second)
+		p.report(load("one", "z", 1, 0))
+		loadPass(10 * time.Second)
+		got, _ := st.last()
+		if !strings.HasPrefix(got, "one z:1+0 -1 in ") {
+			t.Errorf("the origin was told %q, want the load of one", got)
+		}
+		p.expectEnd()
 	})
 }

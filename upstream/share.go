@@ -36,11 +36,12 @@ type share struct {
 	w     *cache.Writer
 	watch *cache.Watch // of from
 
-	types   map[string]*sharedType   // by type URL or collection
-	edition uint64                   // of from, up to which it was followed
-	due     map[*sharedType]struct{} // to be followed whatever has changed
-	stood   cache.Source             // how the other view's source did when it was looked at last
-	next    time.Time                // when something expires
+	types   map[string]*sharedType      // by type URL or collection
+	edition uint64                      // of from, up to which it was followed
+	due     map[*sharedType]struct{}    // to be followed whatever has changed
+	stood   cache.Source                // how the other view's source did when it was looked at last
+	asks    map[*cache.Name]*cache.Name // of from, by that of w, that are not known yet as asked for
+	next    time.Time                   // when something expires
 	trimAt  time.Time
 }
 
@@ -55,7 +56,8 @@ type sharedType struct {
 }
 
 func newShare(from *cache.View, w *cache.Writer) *share {
-	return &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType), due: make(map[*sharedType]struct{})}
+	return &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType), due: make(map[*sharedType]struct{}),
+		asks: make(map[*cache.Name]*cache.Name)}
 }
 
 func (s *share) timer() <-chan time.Time {
@@ -82,7 +84,6 @@ func (s *share) typ(key string) *sharedType {
 // demand passes on what clients began or ceased to want. What nobody wants any more
 // lingers in the other view.
 func (s *share) demand(now time.Time) {
-	added := make(map[*cache.Name]*cache.Name)
 	for _, d := range s.w.TakeDemand() {
 		t := s.typ(d.TypeURL)
 		s.due[t] = struct{}{}
@@ -92,7 +93,7 @@ func (s *share) demand(now time.Time) {
 		case d.Wanted && have == nil:
 			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
-			added[d.Name] = n
+			s.asks[d.Name] = n
 		case d.Wanted && d.Again:
 			s.watch.AskAgain(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
@@ -102,10 +103,9 @@ func (s *share) demand(now time.Time) {
 			delete(t.names, d.Name)
 			delete(t.mine, have)
 			delete(t.pending, have)
-			delete(added, d.Name)
+			delete(s.asks, d.Name)
 		}
 	}
-	s.ask(added, now)
 }
 
 func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
@@ -121,10 +121,11 @@ func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	}
 }
 
-// ask records that the origin has been asked, if it can be, for those of names that
-// were never answered.
-func (s *share) ask(names map[*cache.Name]*cache.Name, now time.Time) {
-	for name, n := range names {
+// ask records that the origin has been asked, if it can be, for what was never
+// answered.
+func (s *share) ask(now time.Time) {
+	defer clear(s.asks)
+	for name, n := range s.asks {
 		if !name.Asked().IsZero() || !s.from.Head().From(n).Connected {
 			continue
 		}
@@ -137,10 +138,11 @@ func (s *share) ask(names map[*cache.Name]*cache.Name, now time.Time) {
 }
 
 // follow takes over what the other view has learnt: of the types that changed, and of
-// those of which something else was demanded.
+// those of which something else was demanded; and only then when it asked, for what was
+// asked for long ago and is not here would be taken for what is not there.
 func (s *share) follow(now time.Time) {
 	h := s.from.Head()
-	s.stand(h, now)
+	s.stand(h)
 	for typ := range h.ChangedSince(s.edition) {
 		if t := s.types[typ.URL]; t != nil {
 			s.due[t] = struct{}{}
@@ -155,6 +157,7 @@ func (s *share) follow(now time.Time) {
 		}
 	}
 	clear(s.due)
+	s.ask(now)
 	if !now.Before(s.trimAt) {
 		s.w.Trim(now)
 		s.trimAt = now.Add(trimEvery)
@@ -163,12 +166,12 @@ func (s *share) follow(now time.Time) {
 }
 
 // stand takes over how the origin stands. All names come from one source.
-func (s *share) stand(h *cache.Head, now time.Time) {
+func (s *share) stand(h *cache.Head) {
 	if from := *h.First(); from != s.stood {
 		s.w.Stand(from)
 		s.stood = from
 		for _, t := range s.types {
-			s.ask(t.names, now)
+			maps.Copy(s.asks, t.names)
 		}
 	}
 }
