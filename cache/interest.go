@@ -224,16 +224,19 @@ func (w *Watch) AskAgain(typeURL string, n *Name, givenUp time.Time) {
 	t := x.typ(typeURL)
 	var p pokes
 	switch {
-	case n == nil && t.asked.Before(givenUp):
+	case n == nil && before(t.asked, givenUp):
 		t.again, t.asked = true, time.Now()
 		p = x.want(t, nil)
-	case n != nil && n.Asked().Before(givenUp):
+	case n != nil && before(n.Asked(), givenUp):
 		n.again = true
 		p = x.want(t, n)
 	}
 	x.mu.Unlock()
 	x.poke(p)
 }
+
+// before reports whether the origin was asked, if ever, before something was given up.
+func before(asked, givenUp time.Time) bool { return asked.IsZero() || asked.Before(givenUp) }
 
 // Renew has the origin asked once more for those of the names, which the stream
 // watches, of which what it said is no longer known.
