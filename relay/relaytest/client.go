@@ -97,7 +97,8 @@ type clientStream struct {
 
 	// Guarded by the client's mon.
 	nonces map[string]struct{}
-	asked  bool // a request was sent
+	left   State // what the client gave up while it was paused: what waits unread may be of it
+	asked  bool  // a request was sent
 	ended  bool
 	err    error
 }
@@ -338,7 +339,7 @@ func (c *Client) open(conn *grpc.ClientConn) {
 	if err != nil {
 		c.tb.Fatalf("%v: open stream: %v", c, err)
 	}
-	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{})}
+	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), left: make(State)}
 	c.sending.Lock()
 	c.mon.Lock()
 	c.stream = stream
@@ -486,15 +487,24 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 }
 
 // misbeats returns which heartbeats are not for what the client has accepted: an Envoy
-// takes such a one for a resource of the wrong type. Locked.
+// takes such a one for a resource of the wrong type. One that was under way when the
+// client gave the resource up nobody can help. Locked.
 func (c *Client) misbeats(resp *Response) []string {
 	var broken []string
 	for _, r := range resp.Resources {
-		if have := c.state[resp.TypeURL][r.Name].Version; c.options.Variant == Delta && r.Heartbeat() && have != r.Version {
+		have := c.state[resp.TypeURL][r.Name].Version
+		if c.options.Variant == Delta && r.Heartbeat() && have != r.Version && !c.late(resp.TypeURL, &r) {
 			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, of which the client has %q", r.Version, r.Name, have))
 		}
 	}
 	return broken
+}
+
+// late reports whether a heartbeat is for what the client gave up while it waited unread.
+// Locked.
+func (c *Client) late(typeURL string, r *Resource) bool {
+	left, ok := c.stream.left[typeURL][r.Name]
+	return ok && r.Heartbeat() && left.Version == r.Version
 }
 
 // note keeps the last events for dump. Locked.

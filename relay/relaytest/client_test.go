@@ -267,6 +267,60 @@ func TestTTLViolationsAreReported(t *testing.T) {
 	}
 }
 
+// TestHeartbeatUnderWay: a heartbeat that waited unread when the client gave the
+// resource up is no violation, and brings nothing; any other is one.
+func TestHeartbeatUnderWay(t *testing.T) {
+	full, ttl := pack(Endpoints("a")), durationpb.New(3e9)
+	for _, tt := range []struct {
+		name    string
+		paused  bool
+		version string
+		want    string
+	}{
+		{"unread", true, "1", ""},
+		{"read", false, "1", `version "1" of "a", of which the client has ""`},
+		{"another version", true, "2", `version "2" of "a", of which the client has ""`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &recorder{T: t}
+			o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{Manual: true}})
+			c := NewClient(r, o.Dial(), ClientOptions{Node: WithFeatures(EnvoyNode("client"), FeatureTTL), AutoAck: true})
+			c.Subscribe(EndpointType, "a")
+			s := o.Accept(t.Context())
+			s.Recv(t.Context())
+			send := func(resource *discoverypb.Resource) {
+				s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: EndpointType, Resources: []*discoverypb.Resource{resource}})
+			}
+			send(&discoverypb.Resource{Name: "a", Version: "1", Resource: full, Ttl: ttl})
+			c.Recv(t.Context())
+			if tt.paused {
+				c.Pause()
+			}
+			c.Unsubscribe(EndpointType, "a")
+			c.Subscribe(EndpointType, "a")
+			got := r.fails(func() {
+				send(&discoverypb.Resource{Name: "a", Version: tt.version, Ttl: ttl})
+				c.Resume()
+				c.Recv(t.Context())
+			})
+			if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+				t.Errorf("reported %q, want %q", got, tt.want)
+			}
+			if tt.want == "" && len(c.State()[EndpointType]) > 0 {
+				t.Errorf("the heartbeat brought %v", c.State())
+			}
+			send(&discoverypb.Resource{Name: "a", Version: "2", Resource: full, Ttl: ttl})
+			c.Recv(t.Context())
+			if got := r.fails(func() {
+				send(&discoverypb.Resource{Name: "a", Version: "1", Ttl: ttl})
+				c.Recv(t.Context())
+			}); !strings.Contains(got, `has "2"`) {
+				t.Errorf("reported %q after the resource came", got)
+			}
+		})
+	}
+}
+
 func TestAutoAckRejects(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
 	o.Set(ClusterType, "a", Cluster("a"), "good")

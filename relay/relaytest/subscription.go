@@ -160,11 +160,14 @@ func (c *Client) apply(resp *Response) {
 	present := make(map[string]struct{}, len(resp.Resources))
 	for _, r := range resp.Resources {
 		present[r.Name] = struct{}{}
-		old, had := entries[r.Name]
-		heartbeat := r.Body == nil && had && (c.options.Variant == SotW || old.Version == r.Version)
-		if heartbeat || !sub.wants(r.Name, r.Aliases) {
+		if c.beats(resp.TypeURL, &r) {
 			continue
 		}
+		if !sub.wants(r.Name, r.Aliases) {
+			c.stream.supersede(&r, resp.TypeURL)
+			continue
+		}
+		delete(c.stream.left[resp.TypeURL], r.Name)
 		entries[r.Name] = r.Entry
 		if len(r.Aliases) > 0 {
 			if c.aliases[resp.TypeURL] == nil {
@@ -175,6 +178,7 @@ func (c *Client) apply(resp *Response) {
 	}
 	for _, name := range resp.Removed {
 		delete(entries, name)
+		delete(c.stream.left[resp.TypeURL], name)
 	}
 	if c.options.Variant == SotW && fullState(resp.TypeURL) {
 		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
@@ -184,14 +188,34 @@ func (c *Client) apply(resp *Response) {
 	}
 }
 
+// beats reports whether a resource is a heartbeat, of what the client has or had. Locked.
+func (c *Client) beats(typeURL string, r *Resource) bool {
+	have, had := c.state[typeURL][r.Name]
+	known := r.Body == nil && had && (c.options.Variant == SotW || have.Version == r.Version)
+	return known || c.late(typeURL, r)
+}
+
+// supersede notes that what the client gave up came anew: more may wait of that. Locked.
+func (s *clientStream) supersede(r *Resource, typeURL string) {
+	if left := s.left[typeURL]; left != nil {
+		if _, is := left[r.Name]; is {
+			left[r.Name] = r.Entry
+		}
+	}
+}
+
 // forget drops what is no longer subscribed. Locked.
 func (c *Client) forget(typeURL string) {
 	sub := c.subscriptions[typeURL]
 	if sub.wildcard() {
 		return
 	}
-	maps.DeleteFunc(c.state[typeURL], func(name string, _ Entry) bool {
-		return !sub.wants(name, c.aliases[typeURL][name])
+	maps.DeleteFunc(c.state[typeURL], func(name string, e Entry) bool {
+		gone := !sub.wants(name, c.aliases[typeURL][name])
+		if gone && c.paused {
+			c.stream.left.entries(typeURL)[name] = e
+		}
+		return gone
 	})
 }
 
