@@ -26,6 +26,8 @@ type benchClient struct {
 	sent    int
 }
 
+func (c *benchClient) Context() context.Context { return context.Background() }
+
 func (c *benchClient) SendMsg(m any) error {
 	c.last = m.(*wire.Response)
 	c.sent++
@@ -43,7 +45,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	}
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
-	if err := c.st.handle(first, time.Now()); err != nil {
+	if _, err := c.st.handle(first, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
@@ -58,7 +60,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 }
 
 func (c *benchClient) flush(b testing.TB) {
-	if _, err := c.st.flush(context.Background(), time.Now()); err != nil {
+	if _, err := c.st.flush(time.Now(), true); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -68,7 +70,7 @@ func (c *benchClient) ack(b testing.TB, names []string) {
 	if !r.Delta {
 		r.Version, r.Subscribe = c.last.Body.Version(), names
 	}
-	if err := c.st.handle(&r, time.Now()); err != nil {
+	if _, err := c.st.handle(&r, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -170,6 +170,7 @@ type Server struct {
 	loads    loadGroups
 	large    refusalLog
 	streams  atomic.Int64 // and held polls
+	queue    queue
 	draining chan struct{}
 	drain    sync.Once
 	idle     chan struct{} // closed once a draining server has no stream and no poll left
@@ -234,8 +235,10 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		delta:   delta,
 		log:     s.cfg.Logger,
 		byType:  make(map[string]*subscription),
+		over:    make(chan error, 1),
+		lock:    newLock(),
 	}
-	return st.run(rpc.Context())
+	return st.run()
 }
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
