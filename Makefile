@@ -43,7 +43,7 @@ build: ## Build bin/tender, without cgo
 
 test: deps ## Run every test with the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) $(PKG)
-	cd bench && CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) ./...
+	$(if $(filter ./...,$(PKG)),cd bench && CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) ./...)
 
 race: deps ## Run the tests RACECOUNT times over (5), to find races that are rare
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=$(RACECOUNT) -timeout $(TIMEOUT) $(PKG)
@@ -52,7 +52,7 @@ lint: $(LINT) ## Check formatting, go vet and golangci-lint
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
 	$(GO) vet $(PKG)
 	$(LINT) run $(PKG)
-	cd bench && $(GO) vet ./... && ../$(LINT) run ./...
+	$(if $(filter ./...,$(PKG)),cd bench && $(GO) vet ./... && ../$(LINT) run ./...)
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	@targets=$$($(GO) list -f '{{$$p := .}}{{range .TestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}' $(PKG) \

@@ -19,13 +19,14 @@ type figures struct {
 	peak          float64 // peak RSS above that before the changes, in MiB
 	again         float64 // resources a client that it had already
 	heap          float64 // live heap, in bytes a unit that the scenario names
+	held          float64 // RSS of the whole process, in MiB
 	listening     float64 // from start until it listens, in ms
 }
 
 // fill connects the clients: one, which has the server load what it serves, and
 // then the others, which are measured.
 func (st *stage) fill(f *figures) error {
-	if _, err := st.open(1); err != nil {
+	if _, err := st.open(1); err != nil || st.clients == 1 {
 		return err
 	}
 	before, _, err := st.server.RSS()
@@ -50,7 +51,7 @@ func (st *stage) fill(f *figures) error {
 		return err
 	}
 	f.sync, f.syncCPU = milliseconds(took), milliseconds(after-cpu)
-	f.resident = float64(resident-before) / float64(max(st.clients-1, 1)) / (1 << 10)
+	f.resident = float64(resident-before) / float64(st.clients-1) / (1 << 10)
 	return nil
 }
 

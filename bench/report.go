@@ -85,10 +85,16 @@ func (o options) report(results []result, now time.Time) string {
 
 // check returns the line of a target.
 func (r result) check(c check) string {
-	a, value, against := r.of(c.a, c.figure), 0.0, "–"
-	value = median(a)
-	ratio := "–"
-	if c.b != "" {
+	a, against, ratio := r.of(c.a, c.figure), "–", "–"
+	value := median(a)
+	switch {
+	case len(a) == 0:
+		return fmt.Sprintf("| %s | %s | %s | not measured | | | %s | ? |\n", r.scenario.id, c.what, c.a, number(c.most))
+	case c.more:
+		against = c.b
+		value -= median(r.of(c.b, c.figure))
+		ratio = "+ " + number(value)
+	case c.b != "":
 		against = c.b
 		var ok bool
 		if value, ok = medianOfRatios(a, r.of(c.b, c.figure)); !ok {
@@ -127,7 +133,8 @@ var columns = []struct {
 	{"RSS a connection, KiB", resident},
 	{"peak RSS above, MiB", peak},
 	{"resent a client", again},
-	{"live heap", heap},
+	{"live heap, bytes", heap},
+	{"RSS, MiB", held},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},
 }
 
@@ -146,18 +153,26 @@ func (r result) details() string {
 	for _, w := range r.scenario.rows {
 		fmt.Fprintf(&b, "| %s | %d |", w.label, len(r.figures[w.label]))
 		for _, c := range shown {
-			b.WriteString(" " + number(median(r.of(w.label, c.figure))) + " |")
+			b.WriteString(" " + measured(median(r.of(w.label, c.figure))) + " |")
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
 }
 
+// measured returns a figure, of which 0 means that there is none.
+func measured(v float64) string {
+	if v == 0 {
+		return "–"
+	}
+	return number(v)
+}
+
 // number returns a figure with as many digits as mean something.
 func number(v float64) string {
 	switch {
 	case v == 0:
-		return "–"
+		return "0"
 	case v >= 100 || v <= -100:
 		return fmt.Sprintf("%.0f", v)
 	case v >= 10 || v <= -10:

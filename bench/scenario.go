@@ -5,8 +5,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/xdstender/tender/bench/content"
-	"github.com/xdstender/tender/bench/load"
 	"github.com/xdstender/tender/bench/serve"
 )
 
@@ -29,12 +27,13 @@ type row struct {
 }
 
 // A check is a target: what a figure of row a may be at most, as a multiple of
-// that of row b, or by itself where b is empty.
+// that of row b, or more than it, or by itself where b is empty.
 type check struct {
 	what   string
 	figure func(figures) float64
 	a, b   string
 	most   float64
+	more   bool // the difference counts, not the ratio
 }
 
 // The figures that targets are about.
@@ -47,6 +46,7 @@ func resident(f figures) float64 { return f.resident }
 func peak(f figures) float64     { return f.peak }
 func again(f figures) float64    { return f.again }
 func heap(f figures) float64     { return f.heap }
+func held(f figures) float64     { return f.held }
 
 // changing returns an act: connect, change, measure.
 func changing(c serve.Changes) func(*stage, *figures) error {
@@ -66,68 +66,13 @@ func changing(c serve.Changes) func(*stage, *figures) error {
 	}
 }
 
-// clusters is count clusters of 1 KiB for wildcard clients.
-func clusters(count, clients int) setup {
-	return setup{
-		kinds:     []content.Kind{{TypeURL: content.Cluster, Count: count, Bytes: 1024}},
-		interests: []load.Interest{{TypeURL: content.Cluster, Wildcard: true, Of: count}},
-		clients:   clients,
-		workers:   2,
-	}
-}
-
 // scaled returns n times the scale, at least a few.
 func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 4)) }
 
 // scenarios returns all scenarios.
 func scenarios(o options) []scenario {
 	return []scenario{
-		o.wildcard(), o.manyClusters(),
-	}
-}
-
-// wildcard is S1.
-func (o options) wildcard() scenario {
-	s := clusters(100, o.scaled(1000))
-	act := changing(o.s1Changes())
-	return scenario{
-		id: "S1", title: "delta wildcard CDS, 100 clusters of 1 KiB, 1,000 clients, one changed every 250 ms", rounds: 3,
-		rows: []row{
-			{label: "raw", kind: "raw", setup: s, act: act},
-			{label: "grpc", kind: "grpc", setup: s, act: act},
-			{label: "tender", kind: "tender", setup: s, act: act},
-			{label: "gcp-linear", kind: "gcp-linear", once: true, setup: s, act: act},
-			{label: "gcp-linear+", kind: "gcp-linear+", once: true, setup: s, act: act},
-			{label: "gcp-snapshot", kind: "gcp-snapshot", once: true, setup: s, act: act},
-			{label: "gcp-snapshot+", kind: "gcp-snapshot+", once: true, setup: s, act: act},
-		},
-		checks: []check{
-			{"CPU a delivery", cpu, "tender", "grpc", 1.15},
-			{"CPU a delivery", cpu, "tender", "raw", 2.1},
-			{"p99 delay", p99, "tender", "grpc", 1.3},
-		},
-	}
-}
-
-func (o options) s1Changes() serve.Changes {
-	return serve.Changes{TypeURL: content.Cluster, Count: o.scaled(20), Every: 250 * time.Millisecond}
-}
-
-// manyClusters is S2.
-func (o options) manyClusters() scenario {
-	act := changing(o.s1Changes())
-	clients := o.scaled(1000)
-	return scenario{
-		id: "S2", title: "as S1, with 2,000 and with 10,000 clusters", rounds: 2,
-		rows: []row{
-			{label: "tender, 100", kind: "tender", setup: clusters(100, clients), act: act},
-			{label: "tender, 2,000", kind: "tender", setup: clusters(2000, clients), act: act},
-			{label: "tender, 10,000", kind: "tender", setup: clusters(10_000, clients), act: act},
-		},
-		checks: []check{
-			{"CPU a delivery", cpu, "tender, 2,000", "tender, 100", 1.1},
-			{"CPU a delivery", cpu, "tender, 10,000", "tender, 100", 1.1},
-		},
+		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.single(), o.storm(), o.stalled(),
 	}
 }
 

@@ -38,6 +38,8 @@ type stage struct {
 	origin  string // the address of what is behind Tender
 	stderr  *output
 	opened  int
+
+	listening time.Duration // from Tender's start until it listened
 }
 
 // patience is how long anything may take.
@@ -82,7 +84,7 @@ func (st *stage) startTender(binary string) (err error) {
 	if st.server, err = process.Start(st.stderr, environ, binary, "serve"); err != nil {
 		return err
 	}
-	_, err = untilListening(st.address)
+	st.listening, err = untilListening(st.address)
 	return err
 }
 

@@ -53,7 +53,7 @@ func TestDeltaBodiesAreResponses(t *testing.T) {
 	count := 0
 	for _, body := range k.Delta(set.Latest(Cluster), 2048) {
 		var resp discoverypb.DeltaDiscoveryResponse
-		if err := proto.Unmarshal(FinishDelta(body, Cluster, "v", "n"), &resp); err != nil {
+		if err := proto.Unmarshal(Finish(body, Cluster, "v", "n"), &resp); err != nil {
 			t.Fatal(err)
 		}
 		if resp.GetTypeUrl() != Cluster || resp.GetNonce() != "n" || resp.GetSystemVersionInfo() != "v" || len(body) > 2048+512 {
@@ -75,7 +75,7 @@ func TestDeltaBodiesAreResponses(t *testing.T) {
 func TestSotWBodyIsAResponse(t *testing.T) {
 	k := Kind{TypeURL: Listener, Count: 3, Bytes: 256}
 	var resp discoverypb.DiscoveryResponse
-	if err := proto.Unmarshal(FinishSotW(k.SotW(NewSet([]Kind{k}).Latest(Listener)), Listener, "v", "n"), &resp); err != nil {
+	if err := proto.Unmarshal(Finish(NewSet([]Kind{k}).SotW(k), Listener, "v", "n"), &resp); err != nil {
 		t.Fatal(err)
 	}
 	if len(resp.GetResources()) != 3 || resp.GetTypeUrl() != Listener || resp.GetNonce() != "n" || resp.GetVersionInfo() != "v" {

@@ -12,19 +12,20 @@ type Set struct {
 	kinds []Kind // read-only
 
 	// Guarded by mu.
-	mu     sync.Mutex
-	latest map[string][]Stamp
+	mu      sync.Mutex
+	latest  map[string][]Stamp
+	encoded map[string][][]byte // by type and index, as in a SotW response; nil after a change
 }
 
 // NewSet returns a set in which nothing has changed yet.
 func NewSet(kinds []Kind) *Set {
-	s := &Set{kinds: kinds, latest: map[string][]Stamp{}}
+	s := &Set{kinds: kinds, latest: map[string][]Stamp{}, encoded: map[string][][]byte{}}
 	for _, k := range kinds {
 		stamps := make([]Stamp, k.Count)
 		for i := range stamps {
 			stamps[i].Index = i
 		}
-		s.latest[k.TypeURL] = stamps
+		s.latest[k.TypeURL], s.encoded[k.TypeURL] = stamps, make([][]byte, k.Count)
 	}
 	return s
 }
@@ -48,6 +49,7 @@ func (s *Set) Change(typeURL string, index int) Stamp {
 	stamp := &s.latest[typeURL][index]
 	stamp.Change++
 	stamp.Made = time.Now().UnixNano()
+	s.encoded[typeURL][index] = nil
 	return *stamp
 }
 
@@ -59,7 +61,7 @@ func (s *Set) Latest(typeURL string) []Stamp {
 }
 
 // Delta returns the stamped resources as bodies of Delta responses, each about
-// limit bytes at most, without what [FinishDelta] appends.
+// limit bytes at most, without what [Finish] appends.
 func (k Kind) Delta(stamps []Stamp, limit int) (bodies [][]byte) {
 	var body []byte
 	for _, s := range stamps {
@@ -71,11 +73,19 @@ func (k Kind) Delta(stamps []Stamp, limit int) (bodies [][]byte) {
 	return append(bodies, body)
 }
 
-// SotW returns the stamped resources as the body of one SotW response.
-func (k Kind) SotW(stamps []Stamp) (body []byte) {
-	body = make([]byte, 0, len(stamps)*(k.Bytes+128))
-	for _, s := range stamps {
-		body = k.AppendSotW(body, s)
+// SotW returns all resources of a kind as the body of one SotW response. Each
+// change is encoded once.
+func (s *Set) SotW(k Kind) (body []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	encoded := s.encoded[k.TypeURL]
+	body = make([]byte, 0, k.Count*(k.Bytes+128))
+	for i, b := range encoded {
+		if b == nil {
+			b = k.AppendSotW(nil, s.latest[k.TypeURL][i])
+			encoded[i] = b
+		}
+		body = append(body, b...)
 	}
 	return body
 }

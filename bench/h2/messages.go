@@ -20,21 +20,11 @@ var ErrCompressed = errors.New("compressed message")
 func (m *Messages) Read(data []byte, message func([]byte) error) error {
 	for len(data) > 0 {
 		if len(m.part) > 0 {
-			n, err := m.missing(len(data))
+			rest, err := m.goOn(data, message)
 			if err != nil {
 				return err
 			}
-			m.part = append(m.part, data[:n]...)
-			data = data[n:]
-			if need, err := length(m.part); err != nil || need == 0 || len(m.part) < need {
-				if err != nil {
-					return err
-				}
-				continue
-			}
-			if err := m.finish(message); err != nil {
-				return err
-			}
+			data = rest
 			continue
 		}
 		need, err := length(data)
@@ -51,6 +41,20 @@ func (m *Messages) Read(data []byte, message func([]byte) error) error {
 		data = data[need:]
 	}
 	return nil
+}
+
+// goOn takes what data has of the message that was begun, and returns the rest.
+func (m *Messages) goOn(data []byte, message func([]byte) error) (rest []byte, err error) {
+	n, err := m.missing(len(data))
+	if err != nil {
+		return nil, err
+	}
+	m.part = append(m.part, data[:n]...)
+	need, err := length(m.part)
+	if err == nil && need > 0 && len(m.part) == need {
+		err = m.finish(message)
+	}
+	return data[n:], err
 }
 
 // start keeps the first bytes of a message of need bytes, 0 if not known.

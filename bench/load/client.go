@@ -116,10 +116,23 @@ func (c *client) frame(f h2.Frame, message func([]byte) error) error {
 		if f.Flags.Has(http2.FlagDataEndStream) {
 			return fmt.Errorf("stream of client %d ended", c.number)
 		}
+		return nil
 	case http2.FrameHeaders:
 		if f.Flags.Has(http2.FlagHeadersEndStream) {
 			return fmt.Errorf("stream of client %d ended: %s", c.number, h2.Describe(f))
 		}
+		return nil
+	case http2.FrameGoAway, http2.FrameRSTStream:
+		return fmt.Errorf("client %d received %v %x", c.number, f.Type, f.Payload)
+	default:
+		c.control(f)
+		return nil
+	}
+}
+
+// control handles the frames that are about the connection.
+func (c *client) control(f h2.Frame) {
+	switch f.Type {
 	case http2.FrameSettings:
 		if !f.Flags.Has(http2.FlagSettingsAck) {
 			c.settings(f.Payload)
@@ -132,11 +145,8 @@ func (c *client) frame(f h2.Frame, message func([]byte) error) error {
 		if len(f.Payload) == 4 {
 			c.widen(f.Stream, int(binary.BigEndian.Uint32(f.Payload)))
 		}
-	case http2.FrameGoAway, http2.FrameRSTStream:
-		return fmt.Errorf("client %d received %v %x", c.number, f.Type, f.Payload)
 	default: // nothing else changes what is sent here
 	}
-	return nil
 }
 
 // grant lets the server send on when half a window was used.

@@ -120,7 +120,6 @@ func (b *bare) start() (string, error) {
 		grpc.ForceServerCodecV2(passCodec{}),
 		grpc.StaticStreamWindowSize(windows),
 		grpc.StaticConnWindowSize(windows),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxRecvMsgSize(16<<20),
 	)
 	server.RegisterService(adsService(b.serve), nil)

@@ -119,7 +119,7 @@ func (o *origin) request(s *originStream, r request) error {
 		asked = append(asked, latest[i])
 	}
 	for _, body := range k.Delta(asked, 64<<20) {
-		s.messages <- mem.BufferSlice{mem.SliceBuffer(content.FinishDelta(body, k.TypeURL, version(o.serial), version(o.serial)))}
+		s.messages <- mem.BufferSlice{mem.SliceBuffer(content.Finish(body, k.TypeURL, version(o.serial), version(o.serial)))}
 	}
 	return nil
 }

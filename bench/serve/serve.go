@@ -120,12 +120,11 @@ func version(n int) string { return strconv.Itoa(n) }
 
 // everything returns the responses for a client that has nothing of a type.
 func everything(set *content.Set, k content.Kind, sotw bool, n int) (responses [][]byte) {
-	stamps := set.Latest(k.TypeURL)
 	if sotw {
-		return [][]byte{content.FinishSotW(k.SotW(stamps), k.TypeURL, version(n), version(n))}
+		return [][]byte{content.Finish(set.SotW(k), k.TypeURL, version(n), version(n))}
 	}
-	for _, body := range k.Delta(stamps, ResponseBytes) {
-		responses = append(responses, content.FinishDelta(body, k.TypeURL, version(n), version(n)))
+	for _, body := range k.Delta(set.Latest(k.TypeURL), ResponseBytes) {
+		responses = append(responses, content.Finish(body, k.TypeURL, version(n), version(n)))
 	}
 	return responses
 }
@@ -136,5 +135,5 @@ func update(set *content.Set, k content.Kind, s content.Stamp, sotw bool, n int)
 	if sotw {
 		return everything(set, k, true, n)[0]
 	}
-	return content.FinishDelta(k.AppendDelta(nil, s), k.TypeURL, version(n), version(n))
+	return content.Finish(k.AppendDelta(nil, s), k.TypeURL, version(n), version(n))
 }
