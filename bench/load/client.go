@@ -19,9 +19,9 @@ type client struct {
 	stalled  bool // reads nothing
 	holdings []*holding
 
-	in       []byte      // the start of a frame
-	messages h2.Messages // the start of a message
-	granted  uint32      // bytes received since windows were updated last
+	in      []byte  // the start of a frame
+	scanner scanner // the start of a response
+	granted uint32  // bytes received since windows were updated last
 
 	body    []byte // messages that wait for a window
 	out     []byte // frames that wait for the socket
@@ -34,7 +34,7 @@ type client struct {
 // reset makes a client ready for a new connection.
 func (c *client) reset(socket int, preface []byte) {
 	c.socket = socket
-	c.in, c.messages, c.granted = nil, h2.Messages{}, 0
+	c.in, c.scanner, c.granted = nil, scanner{}, 0
 	c.body, c.writing = nil, true // until it is connected
 	c.out = slices.Clone(preface)
 	c.window, c.total, c.initial = 65535, 65535, 65535
@@ -47,6 +47,16 @@ func (c *client) have() (have, want int) {
 		want += h.Count
 	}
 	return have, want
+}
+
+// holding returns what the client has of a type.
+func (c *client) holding(typeURL []byte) (*holding, error) {
+	for _, h := range c.holdings {
+		if h.TypeURL == string(typeURL) {
+			return h, nil
+		}
+	}
+	return nil, fmt.Errorf("type %q, which was not asked for", typeURL)
 }
 
 // queue appends a message to what is to be sent.
@@ -105,12 +115,12 @@ func (c *client) writable(p *h2.Poll) error {
 	return c.flush(p)
 }
 
-// frame handles a frame; messages go to message.
-func (c *client) frame(f h2.Frame, message func([]byte) error) error {
+// frame handles a frame; what it holds of responses goes to a sink.
+func (c *client) frame(f h2.Frame, to sink) error {
 	switch f.Type {
 	case http2.FrameData:
 		c.grant(uint32(len(f.Payload)))
-		if err := c.messages.Read(f.Data(), message); err != nil {
+		if err := c.scanner.read(f.Data(), c.sotw, to); err != nil {
 			return err
 		}
 		if f.Flags.Has(http2.FlagDataEndStream) {

@@ -297,6 +297,11 @@ func (l *Load) serve(c *client, events uint32) error {
 	if err != nil {
 		return err
 	}
+	now := time.Now().UnixNano()
+	to := sink{
+		resource: func(r resource) error { return l.note(c, r, now) },
+		end:      func(r response) error { return l.answer(c, r) },
+	}
 	rest := l.buffer[:kept+n]
 	for {
 		f, n, err := h2.NextFrame(rest)
@@ -306,7 +311,7 @@ func (l *Load) serve(c *client, events uint32) error {
 		if n == 0 {
 			break
 		}
-		if err := c.frame(f, func(m []byte) error { return l.receive(c, m) }); err != nil {
+		if err := c.frame(f, to); err != nil {
 			return err
 		}
 		rest = rest[n:]
@@ -315,29 +320,17 @@ func (l *Load) serve(c *client, events uint32) error {
 	return c.flush(l.poll)
 }
 
-// receive notes a response and queues the ACK.
-func (l *Load) receive(c *client, message []byte) error {
-	now := time.Now().UnixNano()
-	r, err := readResponse(message, c.sotw)
+// answer notes a response and queues the ACK.
+func (l *Load) answer(c *client, r response) error {
+	h, err := c.holding(r.typeURL)
 	if err != nil {
 		return err
-	}
-	i := slices.IndexFunc(c.holdings, func(h *holding) bool { return h.TypeURL == string(r.typeURL) })
-	if i < 0 {
-		return fmt.Errorf("response of type %q, which was not asked for", r.typeURL)
 	}
 	if r.removed > 0 {
 		return fmt.Errorf("response removes %d resources, though nothing was removed", r.removed)
 	}
 	l.progress.Responses++
-	l.progress.Bytes += h2.MessageHeaderBytes + len(message)
-	h := c.holdings[i]
-	err = readResources(message, c.sotw, func(s content.Stamp, version []byte) error {
-		return l.note(c, h, s, version, now)
-	})
-	if err != nil {
-		return err
-	}
+	l.progress.Bytes += h2.MessageHeaderBytes + r.bytes
 	if c.sotw {
 		l.ack = appendSotWAck(l.ack[:0], r, h.sotwNames())
 	} else {
@@ -347,8 +340,13 @@ func (l *Load) receive(c *client, message []byte) error {
 	return nil
 }
 
-// note notes a resource.
-func (l *Load) note(c *client, h *holding, s content.Stamp, version []byte, now int64) error {
+// note notes a resource that was read at some time.
+func (l *Load) note(c *client, r resource, now int64) error {
+	h, err := c.holding(r.typeURL)
+	if err != nil {
+		return err
+	}
+	s := r.stamp
 	switch h.receive(s) {
 	case unwanted:
 		return fmt.Errorf("%s, which was not asked for", content.Name(h.TypeURL, s.Index))
@@ -365,7 +363,7 @@ func (l *Load) note(c *client, h *holding, s content.Stamp, version []byte, now 
 		l.delays = append(l.delays, time.Duration(now-s.Made))
 	}
 	l.progress.Last = now
-	l.learn(h, s, version)
+	l.learn(h, s, r.version)
 	return nil
 }
 

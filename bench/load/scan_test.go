@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/h2"
 )
 
 var kind = content.Kind{TypeURL: content.Cluster, Count: 10, Bytes: 256}
@@ -48,32 +49,67 @@ func TestScan(t *testing.T) {
 		"delta": {message: delta, removed: 2, versions: [2]string{"v1", "v2"}},
 		"sotw":  {message: sotw, sotw: true},
 	} {
-		r, err := readResponse(tt.message, tt.sotw)
-		if err != nil || string(r.version) != "v" || string(r.typeURL) != content.Cluster || string(r.nonce) != "n" || r.removed != tt.removed {
-			t.Errorf("%s: read %+v, %v", name, r, err)
-		}
-		var stamps []content.Stamp
-		err = readResources(tt.message, tt.sotw, func(s content.Stamp, version []byte) error {
-			if string(version) != tt.versions[len(stamps)] {
-				t.Errorf("%s: version %q, want %q", name, version, tt.versions[len(stamps)])
+		for size := 1; size <= len(tt.message)+5; size++ { // cut into pieces of every size
+			var stamps []content.Stamp
+			ended := 0
+			to := sink{
+				resource: func(r resource) error {
+					if string(r.version) != tt.versions[len(stamps)%2] || string(r.typeURL) != content.Cluster {
+						t.Errorf("%s: resource %q of version %q, want %q", name, r.typeURL, r.version, tt.versions[len(stamps)%2])
+					}
+					stamps = append(stamps, r.stamp)
+					return nil
+				},
+				end: func(r response) error {
+					ended++
+					if string(r.version) != "v" || string(r.typeURL) != content.Cluster || string(r.nonce) != "n" || r.removed != tt.removed || r.bytes != len(tt.message) {
+						t.Errorf("%s: read %+v", name, r)
+					}
+					return nil
+				},
 			}
-			stamps = append(stamps, s)
-			return nil
-		})
-		if err != nil || len(stamps) != 2 || stamps[0] != one || stamps[1] != two {
-			t.Errorf("%s: stamps %v, %v, want %v and %v", name, stamps, err, one, two)
+			if err := scan(twice(tt.message), size, tt.sotw, to); err != nil {
+				t.Fatalf("%s: in pieces of %d: %v", name, size, err)
+			}
+			if ended != 2 || len(stamps) != 4 || stamps[0] != one || stamps[1] != two || stamps[2] != one || stamps[3] != two {
+				t.Fatalf("%s: in pieces of %d: %d responses, stamps %v, want %v and %v, twice", name, size, ended, stamps, one, two)
+			}
 		}
 	}
+}
+
+// twice returns the message two times over, as gRPC sends it.
+func twice(message []byte) []byte {
+	b := append(h2.AppendMessageHeader(nil, len(message)), message...)
+	return append(b, b...)
+}
+
+// scan reads b in pieces.
+func scan(b []byte, size int, sotw bool, to sink) error {
+	var s scanner
+	for len(b) > 0 {
+		n := min(size, len(b))
+		if err := s.read(b[:n], sotw, to); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
 }
 
 func TestScanRefuses(t *testing.T) {
 	unstamped := marshal(t, &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "1", Resource: &anypb.Any{Value: []byte("no stamp")}}}})
 	stamped := marshal(t, &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "1", Resource: payload(content.Stamp{})}}})
-	for name, message := range map[string][]byte{"no stamp": unstamped, "cut off": stamped[:len(stamped)-1], "no tag": {0xff}} {
-		err := readResources(message, false, func(content.Stamp, []byte) error { return nil })
-		if !errors.Is(err, errMalformed) {
-			t.Errorf("%s: %v, want %v", name, err, errMalformed)
+	to := sink{resource: func(resource) error { return nil }, end: func(response) error { return nil }}
+	for name, message := range map[string][]byte{"no stamp": unstamped, "cut off": stamped[:len(stamped)-1], "no tag": {0xff, 0xff}} {
+		for _, size := range []int{1, 1 << 20} {
+			if err := scan(twice(message), size, false, to); !errors.Is(err, errMalformed) {
+				t.Errorf("%s, in pieces of %d: %v, want %v", name, size, err, errMalformed)
+			}
 		}
+	}
+	if err := scan([]byte{1, 0, 0, 0, 1, 0}, 6, false, to); !errors.Is(err, errCompressed) {
+		t.Errorf("compressed: %v, want %v", err, errCompressed)
 	}
 }
 
