@@ -62,12 +62,16 @@ func (o options) s1Changes() serve.Changes {
 func (o options) manyClusters() scenario {
 	act := changing(o.s1Changes())
 	clients := o.scaled(1000)
+	slower := changing(serve.Changes{TypeURL: content.Cluster, Count: 4, Every: time.Second})
+	slowest := changing(serve.Changes{TypeURL: content.Cluster, Count: 2, Every: 2 * time.Second})
 	return scenario{
 		id: "S2", title: "as S1, with 2,000 and with 10,000 clusters", rounds: 2,
 		rows: []row{
 			{label: "tender, 100", kind: "tender", setup: clusters(100, clients), act: act},
 			{label: "tender, 2,000", kind: "tender", setup: clusters(2000, clients), act: act},
 			{label: "tender, 10,000", kind: "tender", setup: clusters(10_000, clients), act: act},
+			{label: "gcp-linear+, 2,000, one a second", kind: "gcp-linear+", once: true, setup: clusters(2000, clients), act: slower},
+			{label: "gcp-snapshot+, 2,000, one every 2 s", kind: "gcp-snapshot+", once: true, setup: clusters(2000, clients), act: slowest},
 		},
 		checks: []check{
 			{what: "CPU a delivery", figure: cpu, a: "tender, 2,000", b: "tender, 100", most: 1.1},
@@ -181,7 +185,7 @@ func (o options) names() scenario {
 				return err
 			}
 			var err error
-			if live[i], err = st.liveHeap(serve.Changes{TypeURL: content.Listener, Count: 20}); err != nil {
+			if live[i], err = st.liveHeap(serve.Changes{TypeURL: content.Listener, Count: 5, Every: 20 * time.Millisecond}); err != nil {
 				return err
 			}
 		}

@@ -74,3 +74,14 @@ func TestReport(t *testing.T) {
 		}
 	}
 }
+
+func TestCollectionTrace(t *testing.T) {
+	const trace = `gc 12 @0.512s 3%: 0.014+1.2+0.003 ms clock, 0.02+0.3/1.1/0+0.006 ms cpu, 40->44->37 MB, 45 MB goal, 1 MB stacks, 0 MB globals, 2 P
+{"level":"WARN"}
+gc 13 @0.612s 3%: 0.014+1.2+0.003 ms clock, 0.02+0.3/1.1/0+0.006 ms cpu, 40->44->35 MB, 45 MB goal, 1 MB stacks, 0 MB globals, 2 P (forced)
+`
+	got, err := leastAlive(collection.FindAllStringSubmatch(trace, -1))
+	if err != nil || got != 35<<20 {
+		t.Errorf("least alive = %v, %v, want 35 MiB", got, err)
+	}
+}
