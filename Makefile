@@ -80,12 +80,12 @@ cover: deps ## Measure what the tests reach, into cover.out
 
 deps: ## Install what the tests need beside Go: a C compiler, and gRPC for Node.js and Python
 	@missing=; \
-	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
 	command -v npm >/dev/null || missing="$$missing npm"; \
 	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
 	if [ -n "$$missing" ]; then \
-		$(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends $$missing || exit 1; \
+		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
 	fi
 	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
 

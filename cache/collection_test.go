@@ -210,12 +210,12 @@ func TestR129_AnOriginAnswersForItsOwn(t *testing.T) {
 	denied := wire.NewResourceError(mall+"a", codes.PermissionDenied, "")
 	second.Apply(Named, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{denied}})
 	first.remove(Named, mall+"a")
-	if first.typ().Errors[Named].Get(n) == nil {
+	if first.typ().Errors(Named).Get(n) == nil {
 		t.Error("the first origin cleared what the second said is wrong")
 	}
 	second.remove(Named, mall+"a")
 	see("-")
-	if first.typ().Errors[Named].Get(n) != nil {
+	if first.typ().Errors(Named).Get(n) != nil {
 		t.Error("the second origin did not clear what it said is wrong")
 	}
 }

@@ -18,13 +18,12 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
-		a.copyError(kind, n.text, t.Errors[kind].Get(n))
+		a.copyError(kind, n.text, t.Errors(kind).Get(n))
 	}
 	if kind == Members && !t.failsWhole() {
 		a.succeedWhole()
 	}
-	set.compact()
-	a.typ.Errors[kind].compact()
+	a.compact(kind)
 	w.publish(a)
 }
 
@@ -37,8 +36,8 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 	}
 	switch {
 	case e.Present():
-		failing := from.Type(a.typ.URL).Errors[kind].Get(e.Name) != nil
-		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline, failing: failing})
+		failing := from.Type(a.typ.URL).Errors(kind).Get(e.Name) != nil
+		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
 	case kind == Members:
 		a.gone(kind, set, n.text)
 	case e.Expired:
@@ -59,7 +58,7 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 func (a *apply) copyError(kind Kind, name string, e *Entry) {
 	n := a.index.names[name]
 	switch {
-	case e != nil && n != nil && a.typ.Errors[kind].Get(n) != nil && a.typ.Errors[kind].Get(n).Err.Same(e.Err):
+	case e != nil && n != nil && a.typ.Errors(kind).Get(n) != nil && a.typ.Errors(kind).Get(n).Err.Same(e.Err):
 		// It is known, and so is what followed from it.
 	case e != nil:
 		a.fail(kind, e.Err)

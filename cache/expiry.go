@@ -58,7 +58,8 @@ func (e *Entry) awaited(at time.Time) bool {
 
 // renew records that the origin said anew how long an entry lives.
 func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
-	e.Deadline, e.Renewed = deadline, a.next()
+	l := e.relive()
+	l.deadline, l.renewed = deadline, a.next()
 	a.change.Renewed++
 	a.touched(kind, e.Name)
 }
@@ -69,8 +70,8 @@ func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
 // is not known.
 func (a *apply) inherit(e, seen *Entry) {
 	e.alsoAs(seen)
-	if !e.Deadline.Equal(seen.Deadline) || seen.Renewed > 0 {
-		e.Renewed = a.next()
+	if !e.Deadline().Equal(seen.Deadline()) || seen.Renewed() > 0 {
+		e.relive().renewed = a.next()
 		a.change.Renewed++
 	}
 }
@@ -135,15 +136,15 @@ func (a *apply) miss(n *Name) {
 
 // limit notes when an entry, which is not published yet, will have to be looked at.
 func (a *apply) limit(kind Kind, e *Entry) {
-	due := e.Deadline
+	due := e.Deadline()
 	switch r := e.Resource; {
 	case r.Released():
 	case r.Unresolved():
 		due = a.now.Add(unresolvedLife)
 	case r.DoNotCache:
 		due = a.now.Add(uncachedLife)
-		if !e.Deadline.IsZero() && e.Deadline.Before(due) {
-			due = e.Deadline
+		if e.Expires() && e.Deadline().Before(due) {
+			due = e.Deadline()
 		}
 	}
 	if kind == Named {
@@ -226,12 +227,12 @@ func (a *apply) expire(d deadline) {
 	switch r := e.Resource; {
 	case e.alarm.due.IsZero() || a.now.Before(e.alarm.due):
 		a.queue(d.kind, e)
-	case !e.Deadline.IsZero() && !a.now.Before(e.Deadline):
+	case e.Expires() && !a.now.Before(e.Deadline()):
 		a.outlived(d.kind, set, e)
 	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
-		given.Resource, given.givenUp = r.Release(), a.now.UnixNano()
-		set.bareAt = given.givenUp
+		given.Resource, given.relive().givenUp = r.Release(), a.now
+		set.bareAt = a.now
 		a.limit(d.kind, &given)
 		set.put(a.edit, &given)
 	}

@@ -577,9 +577,9 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 			if !e.Present() || since != began {
 				t.Fatalf("%s: got %q since %d, want x since %d", tt.what, contentOf(e), since, began)
 			}
-			if (e.Renewed > 0) != tt.renewed || e.Life(time.Now()) != tt.life || e.Versions() != tt.versions {
+			if (e.Renewed() > 0) != tt.renewed || e.Life(time.Now()) != tt.life || e.Versions() != tt.versions {
 				t.Errorf("%s: got renewed at %d, %v to live, %d versions; want renewed %t, %v, %d", tt.what,
-					e.Renewed, e.Life(time.Now()), e.Versions(), tt.renewed, tt.life, tt.versions)
+					e.Renewed(), e.Life(time.Now()), e.Versions(), tt.renewed, tt.life, tt.versions)
 			}
 			if !awake(o.watch) {
 				t.Errorf("%s: nobody was woken", tt.what)
@@ -632,17 +632,17 @@ func TestR105_ReaderOfANameKnowsItsTime(t *testing.T) {
 				typ := o.typ()
 				e, seq := typ.Lookup(n)
 				if e != nil && seq > sent {
-					sent, until = seq, e.Deadline
+					sent, until = seq, e.Deadline()
 				}
 				for _, set := range []*Set{&typ.Members, &typ.Named} {
 					for renewed := range set.RenewedSince(at) {
 						if renewed == e {
-							until = e.Deadline
+							until = e.Deadline()
 						}
 					}
 				}
-				if at = o.view.Head().Seq; e.Present() && !until.Equal(e.Deadline) {
-					failed = fmt.Sprintf("step %d: told that it lives until %v, it does until %v", i, until, e.Deadline)
+				if at = o.view.Head().Seq; e.Present() && !until.Equal(e.Deadline()) {
+					failed = fmt.Sprintf("step %d: told that it lives until %v, it does until %v", i, until, e.Deadline())
 				}
 			}
 		})
@@ -781,10 +781,10 @@ func TestD4_ExpiryModel(t *testing.T) {
 				typ := o.typ()
 				for kind, set := range []*Set{&typ.Members, &typ.Named} {
 					for e := range set.Since(at[kind]) {
-						told[kind][e.Name.String()] = e.Deadline
+						told[kind][e.Name.String()] = e.Deadline()
 					}
 					for e := range set.RenewedSince(at[kind]) {
-						told[kind][e.Name.String()] = e.Deadline
+						told[kind][e.Name.String()] = e.Deadline()
 					}
 					at[kind] = o.view.Head().Seq
 					for _, name := range []string{"a", "b"} {
@@ -793,8 +793,8 @@ func TestD4_ExpiryModel(t *testing.T) {
 						switch {
 						case e.Present() != there:
 							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is there: %t, want %t", i, s, kind, name, e.Present(), there))
-						case there && (contentOf(e) != h.content || !e.Deadline.Equal(h.deadline)):
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline, h))
+						case there && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline(), h))
 						case there && !told[kind][name].Equal(h.deadline):
 							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: a reader has the deadline %v of %s, want %v", i, s, kind, told[kind][name], name, h.deadline))
 						}

@@ -26,6 +26,23 @@ func (a *apply) fail(kind Kind, err *wire.ResourceError) {
 	}
 }
 
+// errors returns what is wrong with the resources of one of the type's sets, for writing.
+func (a *apply) errors(of Kind) *Set {
+	if !a.failures {
+		errors := *cmp.Or(a.typ.errors, noErrors)
+		a.typ.errors, a.failures = &errors, true
+	}
+	return &a.typ.errors[of]
+}
+
+// compact rewrites the logs of what has changed much.
+func (a *apply) compact(kind Kind) {
+	a.set(kind).compact()
+	if a.failures {
+		a.errors(kind).compact()
+	}
+}
+
 // asked returns the names that stand for a resource, or for a variant of it, and that
 // the origin may speak of.
 func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
@@ -42,7 +59,7 @@ func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
 }
 
 func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
-	set := &a.typ.Errors[kind]
+	set := a.errors(kind)
 	old := set.Get(n)
 	if old != nil && old.Err.Same(err) {
 		return // it was said before
@@ -74,11 +91,10 @@ func (a *apply) permit(set *Set, n *Name) {
 
 // succeed forgets what was wrong with a resource, and reports whether something was.
 func (a *apply) succeed(kind Kind, n *Name) bool {
-	set := &a.typ.Errors[kind]
-	if set.live == 0 || set.Get(n) == nil {
+	if a.typ.Errors(kind).Get(n) == nil {
 		return false
 	}
-	a.drop(set, n)
+	a.drop(a.errors(kind), n)
 	return true
 }
 
@@ -90,7 +106,7 @@ func whole(key string) string {
 
 // failsWhole reports whether something is wrong with the members as a whole.
 func (t *Type) failsWhole() bool {
-	for e := range t.Errors[Members].Since(0) {
+	for e := range t.Errors(Members).Since(0) {
 		if e.Name.text == whole(t.URL) {
 			return true
 		}
@@ -122,8 +138,8 @@ func (a *apply) settle(kind Kind, set *Set, n *Name) {
 
 // forgive forgets what is wrong with the members.
 func (a *apply) forgive() {
-	set := &a.typ.Errors[Members]
-	for e := range set.Since(0) {
+	for e := range a.typ.Errors(Members).Since(0) {
+		set := a.errors(Members)
 		a.drop(set, e.Name)
 		a.index.release(e.Name)
 	}

@@ -20,7 +20,7 @@ func (o *origin) failure(k Kind, name string) string {
 	if !o.knows(name) {
 		return ""
 	}
-	if e := o.typ().Errors[k].Get(o.name(name)); e != nil {
+	if e := o.typ().Errors(k).Get(o.name(name)); e != nil {
 		return e.Err.Code.String() + " " + e.Err.Message
 	}
 	return ""
@@ -111,7 +111,7 @@ func TestR137_PermittedAgain(t *testing.T) {
 	denied := o.view.Head().Seq
 	o.fail(Named, "a", codes.PermissionDenied, "no")
 	o.fail(Named, "a", codes.PermissionDenied, "still no")
-	if e := o.typ().Errors[Named].Get(n); e.Born() != denied+1 {
+	if e := o.typ().Errors(Named).Get(n); e.Born() != denied+1 {
 		t.Errorf("denied since %d, want %d", e.Born(), denied+1)
 	}
 	before := o.view.Head().Seq
@@ -192,8 +192,8 @@ func TestR124_ErrorsAreForgotten(t *testing.T) {
 			t.Errorf("member %s that failed was not forgotten", name)
 		}
 	}
-	for kind := range o.typ().Errors {
-		if n := o.typ().Errors[kind].live; n != 0 {
+	for _, kind := range [...]Kind{Members, Named} {
+		if n := o.typ().Errors(kind).live; n != 0 {
 			t.Errorf("%d errors are left", n)
 		}
 	}

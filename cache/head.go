@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"cmp"
+	"iter"
 	"sync/atomic"
 	"time"
 )
@@ -10,7 +12,10 @@ type Head struct {
 	// Seq is the position that a reader of the whole head is brought to.
 	Seq Seq
 
-	types   map[string]*Type
+	// Edition numbers the heads of a view that differ in what their types hold.
+	Edition uint64
+
+	types   types
 	sources []Source
 	route   func(typeURL, name string) int
 	turns   uint64 // how often a source came or went
@@ -81,11 +86,12 @@ type Type struct {
 	URL     string // or the collection, see Collection
 	Members Set    // what the origin chose for a wildcard
 	Named   Set    // what was asked for by name
-	Errors  [2]Set // what the origin said is wrong with resources of each set, by Kind
 	Phase   Phase  // of Members
 
-	source int // that has the members
-	shared *memo
+	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
+	source  int     // that has the members
+	edition uint64  // of the first head that held this
+	shared  *memo
 }
 
 var noType = &Type{}
@@ -99,20 +105,30 @@ func (t *Type) set(kind Kind) *Set {
 
 // Type returns what the head holds of a type; never nil.
 func (h *Head) Type(typeURL string) *Type {
-	if t, ok := h.types[typeURL]; ok {
+	if t := h.types.get(typeURL); t != nil {
 		return t
 	}
 	return noType
 }
 
+// ChangedSince returns the types and collections of which anything changed after an
+// edition, in the order in which it last did: of many, a reader need not look at each.
+func (h *Head) ChangedSince(edition uint64) iter.Seq[*Type] { return h.types.since(edition) }
+
 // Types returns the number of types and collections that the view knows.
-func (h *Head) Types() int { return len(h.types) }
+func (h *Head) Types() int { return h.types.n }
 
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
 
 // Failed returns the position of the newest error.
-func (t *Type) Failed() Seq { return max(t.Errors[Members].last, t.Errors[Named].last) }
+func (t *Type) Failed() Seq { return max(t.Errors(Members).last, t.Errors(Named).last) }
+
+var noErrors = new([2]Set)
+
+// Errors returns what the origin said is wrong with the resources of one of the type's
+// sets.
+func (t *Type) Errors(of Kind) *Set { return &cmp.Or(t.errors, noErrors)[of] }
 
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {

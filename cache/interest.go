@@ -16,6 +16,7 @@ type index struct {
 	mu          sync.Mutex
 	types       map[string]*indexType
 	collections int      // of types, those that are collections
+	followed    int      // of these, those that somebody follows
 	watches     []*Watch // by id; nil where free
 	free        []uint32 // ids of watches
 
@@ -137,6 +138,7 @@ func (w *Watch) SubscribeAll(typeURL string) *Wildcard {
 	t.wildcards = append(t.wildcards, wc)
 	var p pokes
 	if len(t.wildcards) == 1 {
+		x.count(t, 1)
 		p = x.want(t, nil)
 	}
 	x.mu.Unlock()
@@ -156,10 +158,33 @@ func (w *Watch) UnsubscribeAll(wc *Wildcard) {
 	t.wildcards = t.wildcards[:last]
 	var p pokes
 	if last == 0 {
+		x.count(t, -1)
 		p = x.want(t, nil)
 	}
 	x.mu.Unlock()
 	x.poke(p)
+}
+
+// count counts a type whose members somebody began to follow, or nobody follows any
+// more, if it is a collection.
+func (x *index) count(t *indexType, by int) {
+	if _, _, is := SplitCollection(t.url); is {
+		x.followed += by
+	}
+}
+
+// Unfollowed returns how many of collections nobody follows, and how many there are in
+// all that somebody follows.
+func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, key := range keys {
+		if t := x.types[key]; t == nil || len(t.wildcards) == 0 {
+			unfollowed++
+		}
+	}
+	return unfollowed, x.followed
 }
 
 // Subscribe watches names of a type, those that it watches already included. It
@@ -199,16 +224,19 @@ func (w *Watch) AskAgain(typeURL string, n *Name, givenUp time.Time) {
 	t := x.typ(typeURL)
 	var p pokes
 	switch {
-	case n == nil && t.asked.Before(givenUp):
+	case n == nil && before(t.asked, givenUp):
 		t.again, t.asked = true, time.Now()
 		p = x.want(t, nil)
-	case n != nil && n.Asked().Before(givenUp):
+	case n != nil && before(n.Asked(), givenUp):
 		n.again = true
 		p = x.want(t, n)
 	}
 	x.mu.Unlock()
 	x.poke(p)
 }
+
+// before reports whether the origin was asked, if ever, before something was given up.
+func before(asked, givenUp time.Time) bool { return asked.IsZero() || asked.Before(givenUp) }
 
 // Renew has the origin asked once more for those of the names, which the stream
 // watches, of which what it said is no longer known.

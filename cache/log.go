@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"sort"
@@ -32,28 +33,48 @@ type Entry struct {
 	// Leaf is what the resource, or the prior one, adds to the sum of its set.
 	Leaf Sum
 
-	// Deadline is when the resource expires unless the origin says it again; zero is
-	// never.
-	Deadline time.Time
-
-	// Renewed is when its time to live was last said anew, its content being the same.
-	Renewed Seq
-
 	// Err is, among the errors, what the origin said is wrong with the resource.
 	Err *wire.ResourceError
-
-	epoch uint32 // upstream connection in which the absence was said
 
 	// Expired reports that the resource is gone because its time was up.
 	Expired bool
 
-	born       Seq      // when the resource came to be, the last time that it did
-	was        Seq      // of the present entry that this removal replaced
-	since      Seq      // when those who named the name began to see what the entry shows them
-	equivalent []string // further versions that the origin gave the same content, newest last
+	epoch uint32 // upstream connection in which the absence was said
 
-	alarm   *alarm // nil if nothing was ever to be done about the entry at some time
-	givenUp int64  // when the resource's content was, in Unix nanoseconds
+	born  Seq // when the resource came to be, the last time that it did
+	was   Seq // of the present entry that this removal replaced
+	since Seq // when those who named the name began to see what the entry shows them
+
+	// What few entries have, so that the others are small.
+	equivalent *[]string // further versions that the origin gave the same content, newest last
+	life       *life     // nil if it is without end, and always was
+	alarm      *alarm    // nil if nothing was ever to be done about the entry at some time
+}
+
+// A life says how long a resource lives. It is immutable.
+type life struct {
+	deadline time.Time // when it expires unless the origin says it again; zero is never
+	renewed  Seq       // when that was last said anew, the content being the same
+	givenUp  time.Time // when the content was
+}
+
+var endless life
+
+// lives returns how long the entry's resource lives.
+func (e *Entry) lives() *life { return cmp.Or(e.life, &endless) }
+
+// relive returns the same for an entry that is not published yet, for writing.
+func (e *Entry) relive() *life {
+	l := *e.lives()
+	e.life = &l
+	return e.life
+}
+
+// until gives an entry that is not published yet its deadline.
+func (e *Entry) until(deadline time.Time) {
+	if !deadline.IsZero() || e.life != nil {
+		e.relive().deadline = deadline
+	}
 }
 
 // maxEquivalent is how many versions of the same content an entry remembers
@@ -83,45 +104,67 @@ func (e *Entry) shows(r *wire.Resource) bool {
 func (e *Entry) Born() Seq { return e.born }
 
 // GivenUp returns when the content of the resource was given up, if it was.
-func (e *Entry) GivenUp() time.Time { return time.Unix(0, e.givenUp) }
+func (e *Entry) GivenUp() time.Time { return e.lives().givenUp }
+
+// Deadline returns when the resource expires unless the origin says it again; the zero
+// time is never.
+func (e *Entry) Deadline() time.Time { return e.lives().deadline }
+
+// Expires reports whether the resource has a deadline.
+func (e *Entry) Expires() bool { return !e.Deadline().IsZero() }
+
+// Renewed returns when the resource's time to live was last said anew, its content being
+// the same.
+func (e *Entry) Renewed() Seq { return e.lives().renewed }
 
 // HasVersion reports whether a client that holds the resource at this version
 // holds this content.
 func (e *Entry) HasVersion(version string) bool {
-	return e.Resource.Version == version || slices.Contains(e.equivalent, version)
+	return e.Resource.Version == version || slices.Contains(e.further(), version)
 }
 
 // Versions returns under how many versions clients may have this content.
-func (e *Entry) Versions() int { return 1 + len(e.equivalent) }
+func (e *Entry) Versions() int { return 1 + len(e.further()) }
 
 // Life returns for how long the resource lives on; zero is without end.
 func (e *Entry) Life(now time.Time) time.Duration {
-	if e.Deadline.IsZero() {
+	if !e.Expires() {
 		return 0
 	}
-	return max(e.Deadline.Sub(now), time.Millisecond)
+	return max(e.Deadline().Sub(now), time.Millisecond)
 }
 
 // withVersion returns the entry with the same content under a new version.
 func (e *Entry) withVersion(r *wire.Resource) *Entry {
 	c := *e
 	c.Resource = r
-	c.equivalent = lastVersions(append(slices.Clone(e.equivalent), e.Resource.Version))
+	c.addVersion(e.Resource.Version)
 	return &c
 }
 
 // alsoAs adds to an entry that is not published yet the versions that another one has
 // for the same content.
 func (e *Entry) alsoAs(o *Entry) {
-	for _, v := range append(slices.Clone(o.equivalent), o.Resource.Version) {
+	for _, v := range append(slices.Clone(o.further()), o.Resource.Version) {
 		if !e.HasVersion(v) {
-			e.equivalent = lastVersions(append(slices.Clone(e.equivalent), v))
+			e.addVersion(v)
 		}
 	}
 }
 
-func lastVersions(versions []string) []string {
-	return versions[max(len(versions)-maxEquivalent, 0):]
+// addVersion adds to an entry that is not published yet a version of the same content.
+func (e *Entry) addVersion(version string) {
+	versions := append(slices.Clone(e.further()), version)
+	versions = versions[max(len(versions)-maxEquivalent, 0):]
+	e.equivalent = &versions
+}
+
+// further returns the versions of the content beside the present one.
+func (e *Entry) further() []string {
+	if e.equivalent == nil {
+		return nil
+	}
+	return *e.equivalent
 }
 
 // A Set is one of a type's two sets: its entries, and the log that says in which
@@ -140,13 +183,14 @@ type Set struct {
 	count  int    // resources present
 	ttls   int    // of these, those that expire
 	bare   int    // of these, those whose content was given up
-	bareAt int64  // when that of the last one was, in Unix nanoseconds
 	sum    Sum    // of the resources present
 	system string // system_version_info of the last response
 	last   Seq    // of the newest change
 	floor  Seq    // of the newest removal that the set no longer remembers
 
 	renewed Seq // of the newest renewal
+
+	bareAt time.Time // when content was last given up
 }
 
 type logged struct {
@@ -182,7 +226,7 @@ func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 		}
 		at := sort.Search(len(s.renewals), func(i int) bool { return s.renewals[i].seq > p })
 		for _, l := range s.renewals[at:] {
-			if e := s.Get(l.name); e != nil && e.Renewed == l.seq && !yield(e) {
+			if e := s.Get(l.name); e != nil && e.Renewed() == l.seq && !yield(e) {
 				return
 			}
 		}
@@ -221,7 +265,7 @@ func (s *Set) Limited() bool { return s.limited }
 func (s *Set) Bare() int { return s.bare }
 
 // GivenUp returns when the content of a resource was last given up.
-func (s *Set) GivenUp() time.Time { return time.Unix(0, s.bareAt) }
+func (s *Set) GivenUp() time.Time { return s.bareAt }
 
 // Sum identifies the content of the resources present.
 func (s *Set) Sum() Sum { return s.sum }
@@ -258,16 +302,16 @@ func (s *Set) put(by *edit, e *Entry) {
 	if old == nil {
 		s.live++
 	}
-	s.limited = s.limited || !e.Deadline.IsZero()
+	s.limited = s.limited || e.Expires()
 	s.account(old, e)
 	s.table = s.table.set(by, e.Name.id, e)
 	if old == nil || old.Seq != e.Seq {
 		s.log = append(s.log, logged{e.Name, e.Seq})
 		s.last = e.Seq
 	}
-	if e.Renewed > s.renewed {
-		s.renewals = append(s.renewals, logged{e.Name, e.Renewed})
-		s.renewed = e.Renewed
+	if renewed := e.Renewed(); renewed > s.renewed {
+		s.renewals = append(s.renewals, logged{e.Name, renewed})
+		s.renewed = renewed
 	}
 }
 
@@ -292,7 +336,7 @@ func (s *Set) account(old, e *Entry) {
 
 func (s *Set) tally(e *Entry, by int) {
 	s.count += by
-	if !e.Deadline.IsZero() {
+	if e.Expires() {
 		s.ttls += by
 	}
 	if e.Resource.Released() {
@@ -308,7 +352,7 @@ func (s *Set) compact() {
 		s.log = s.alive(s.log, func(e *Entry) Seq { return e.Seq })
 	}
 	if len(s.renewals) > 2*s.live+slack {
-		s.renewals = s.alive(s.renewals, func(e *Entry) Seq { return e.Renewed })
+		s.renewals = s.alive(s.renewals, (*Entry).Renewed)
 	}
 }
 

@@ -33,7 +33,7 @@ func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
 		if e.Present() {
 			count++
 			sum = sum.Add(e.Leaf)
-			if !e.Deadline.IsZero() {
+			if e.Expires() {
 				ttls++
 			}
 		}

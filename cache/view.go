@@ -64,7 +64,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		v.index.sources = append(v.index.sources, &source{poke: make(chan struct{}, 1)})
 		writers[i] = newWriter(v, i)
 	}
-	v.head.Store(&Head{types: map[string]*Type{}, sources: make([]Source, n), route: cfg.Route})
+	v.head.Store(&Head{sources: make([]Source, n), route: cfg.Route})
 	return v, writers
 }
 

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -100,8 +99,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	for _, e := range u.Errors {
 		a.fail(kind, e)
 	}
-	set.compact()
-	a.typ.Errors[kind].compact()
+	a.compact(kind)
 	w.publish(a)
 	return a.change
 }
@@ -116,8 +114,10 @@ type apply struct {
 	index  *indexType
 	edit   *edit
 	change Change
-	dirty  bool // the members changed: wake the wildcards
 	pokes  pokes
+
+	dirty    bool // the members changed: wake the wildcards
+	failures bool // the type's errors are this apply's own, and it may write to them
 
 	// firsts says, if there are variants among what is received, which came first for
 	// each name.
@@ -152,11 +152,11 @@ func (w *Writer) begin(typeURL string) *apply {
 	w.wakes = w.wakes[:0]
 	old := w.view.head.Load()
 	head := *old
-	head.types = maps.Clone(old.types)
+	head.Edition++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
-	typ.URL, typ.source, typ.shared = typeURL, index.source, new(memo)
-	head.types[typeURL] = &typ
+	typ.URL, typ.source, typ.edition, typ.shared = typeURL, index.source, head.Edition, new(memo)
+	head.types.put(&typ)
 	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
@@ -312,7 +312,8 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.keep(kind, set, old, r)
 		return
 	}
-	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf, Deadline: r.deadline}
+	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf}
+	e.until(r.deadline)
 	e.since, e.born = e.Seq, e.Seq
 	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
@@ -364,7 +365,7 @@ func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
 		again.Resource, changed = r.Resource, true
 		a.touched(kind, old.Name)
 	}
-	if !r.deadline.Equal(old.Deadline) {
+	if !r.deadline.Equal(old.Deadline()) {
 		again.Resource, changed = r.Resource, true
 		a.renew(kind, &again, r.deadline)
 	}
@@ -416,7 +417,7 @@ func (a *apply) unalias(old *Entry) {
 // remove records that the origin has no such resource, and, unless that has an error
 // as well, nothing else to say of it.
 func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
-	if a.typ.Errors[kind].live == 0 || failing {
+	if a.typ.Errors(kind).live == 0 || failing {
 		a.gone(kind, set, text)
 		return
 	}
@@ -712,8 +713,9 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			continue
 		}
 		n.tracked, n.lapsed = false, false
+		n.asked.Store(0) // it may live on as a member
 		a.drop(set, n)
-		a.drop(&a.typ.Errors[Named], n)
+		a.succeed(Named, n)
 		a.index.release(n)
 	}
 	set.compact()
@@ -760,7 +762,7 @@ func (w *Writer) forgetCollection(a *apply) {
 		return
 	}
 	w.view.index.forget(a.typ.URL)
-	delete(a.head.types, a.typ.URL)
+	a.head.types.drop(a.typ.URL)
 	delete(w.aliases, a.typ.URL)
 	delete(w.missed, a.typ.URL)
 }
@@ -768,24 +770,34 @@ func (w *Writer) forgetCollection(a *apply) {
 // Trim forgets removals that every wildcard stream was told of, or that are too
 // old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
-	for typeURL, tombs := range w.tombs {
-		if len(tombs) > 0 {
-			w.trim(typeURL, now)
+	for key, tombs := range w.tombs {
+		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
+			w.trim(key, passed, now)
 		}
 	}
 }
 
-func (w *Writer) trim(typeURL string, now time.Time) {
-	a := w.begin(typeURL)
+// passed returns up to where no wildcard stream of a type needs removals any more.
+func (x *index) passed(key string) Seq {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	passed := ^Seq(0)
-	for _, wc := range a.index.wildcards {
-		passed = min(passed, Seq(wc.passed.Load()))
+	if t := x.types[key]; t != nil {
+		for _, wc := range t.wildcards {
+			passed = min(passed, Seq(wc.passed.Load()))
+		}
 	}
-	set, tombs := &a.typ.Members, w.tombs[typeURL]
-	old := now.Add(-w.view.cfg.TombstoneAge)
-	for len(tombs) > 0 && (tombs[0].seq <= passed || tombs[0].at.Before(old)) {
+	return passed
+}
+
+// passed reports whether a removal may be forgotten: all were told of it, or it is old.
+func (t *tomb) passed(passed Seq, old time.Time) bool { return t.seq <= passed || t.at.Before(old) }
+
+func (w *Writer) trim(key string, passed Seq, now time.Time) {
+	a := w.begin(key)
+	set, tombs := &a.typ.Members, w.tombs[key]
+	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
 		t := tombs[0]
-		tombs = tombs[1:]
 		if e := set.Get(t.name); e != nil && e.Seq == t.seq {
 			set.drop(a.edit, e)
 			set.floor = t.seq
@@ -793,7 +805,9 @@ func (w *Writer) trim(typeURL string, now time.Time) {
 			a.index.release(t.name)
 		}
 	}
-	w.tombs[typeURL] = tombs
+	if w.tombs[key] = tombs; len(tombs) == 0 {
+		delete(w.tombs, key)
+	}
 	set.compact()
 	w.publish(a)
 }

@@ -491,7 +491,7 @@ func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
 		return false
 	}
 	delete(s.known, e.Resource.Name)
-	expires := s.ttl && !e.Deadline.IsZero() // it may have expired at the client (C31)
+	expires := s.ttl && e.Expires() // it may have expired at the client (C31)
 	return e.HasVersion(version) && !s.forgetful && !expires && (!from.Reused || s.cfg.ContentVersions)
 }
 
@@ -522,11 +522,14 @@ func (s *subscription) answerLet(w *writer) {
 // visibleSum identifies all that the client sees of the type (B.2).
 func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
 	t := h.Type(s.key)
+	if len(s.globs) > 0 && (s.wildcard != nil || len(s.names) > 0) {
+		return s.collect(h, t, setBuilder{sumOnly: true}).sum // what is seen twice counts once
+	}
+	for _, g := range s.globs { // no two of which match the same
+		sum = sum.Add(g.membersSum(h.Type(g.key)))
+	}
 	if s.wildcard != nil {
-		sum = t.Members.Sum()
-		for e := range s.withheldMembers(t) {
-			sum = sum.Sub(e.Leaf)
-		}
+		sum = sum.Add(s.membersSum(t))
 	}
 	var seen map[string]struct{}
 	if t.Named.Aliased() {
@@ -543,8 +546,14 @@ func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
 			sum = sum.Add(s.aliasedLeaf(t, e, seen))
 		}
 	}
-	for _, g := range s.globs {
-		sum = sum.Add(s.addedBy(h, g))
+	return sum
+}
+
+// membersSum identifies the members that the client sees.
+func (s *subscription) membersSum(t *cache.Type) cache.Sum {
+	sum := t.Members.Sum()
+	for e := range s.withheldMembers(t) {
+		sum = sum.Sub(e.Leaf)
 	}
 	return sum
 }

@@ -9,7 +9,8 @@
 // which a response may be partial) or the complete set (sotw.go). Removals that
 // must wait for other types come last (delta.go, and finalSet in sotw.go). What a
 // client asked for and was sent is bookkeeping without I/O, in subscription.go.
-// A stream of one type is the same with the type given (services.go, B.26): it
+// A glob is a subscription of its own beside its type's, with which it takes turns
+// (glob.go). A stream of one type is the same with the type given (services.go, B.26): it
 // knows of no other type, so nothing on it waits for one.
 //
 // Over REST (rest.go), a poll is a subscription that is sent one complete set, or

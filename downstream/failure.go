@@ -53,8 +53,8 @@ func (f *failures) collect(s *subscription, t *cache.Type) {
 	if f.whole {
 		from[cache.Members] = 0
 	}
-	for kind := range t.Errors {
-		for e := range t.Errors[kind].Since(from[kind]) {
+	for kind, p := range from {
+		for e := range t.Errors(cache.Kind(kind)).Since(p) {
 			f.due = append(f.due, e.Name)
 		}
 	}
@@ -69,12 +69,12 @@ func (f *failures) collect(s *subscription, t *cache.Type) {
 // failureOf returns what is wrong with a resource as the client sees it, if it does.
 func (s *subscription) failureOf(t *cache.Type, n *cache.Name) *cache.Entry {
 	if _, named := s.find(n); named {
-		return t.Errors[cache.Named].Get(n)
+		return t.Errors(cache.Named).Get(n)
 	}
 	if s.wildcard == nil {
 		return nil
 	}
-	return t.Errors[cache.Members].Get(n)
+	return t.Errors(cache.Members).Get(n)
 }
 
 // misnamed has the client told that a name cannot be.
@@ -136,7 +136,7 @@ func (s *subscription) tells() bool {
 
 // knows reports whether the client was told of a name, or can be.
 func (s *subscription) knows(h *cache.Head, t *cache.Type, n subscribed) bool {
-	if t.Errors[cache.Named].Get(n.name) != nil {
+	if t.Errors(cache.Named).Get(n.name) != nil {
 		return true
 	}
 	e, _ := t.Lookup(n.name)
@@ -278,7 +278,7 @@ func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, u
 // have it (R137).
 func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq) {
 	e, seq := t.Lookup(n.name)
-	if failed := &t.Errors[cache.Named]; e.Present() && n.sent == 0 && failed.Last() > 0 && !s.returning() {
+	if failed := t.Errors(cache.Named); e.Present() && n.sent == 0 && failed.Last() > 0 && !s.returning() {
 		if err := failed.Get(n.name); err != nil && err.Err.Denied() {
 			return nil, 0
 		}
@@ -289,17 +289,17 @@ func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq
 // withheld reports whether a member is kept from the client as see has it: from one
 // who began to follow the members when the origin denied it already.
 func (s *subscription) withheld(t *cache.Type, member *cache.Entry) bool {
-	if t.Errors[cache.Members].Last() == 0 || s.returning() {
+	if t.Errors(cache.Members).Last() == 0 || s.returning() {
 		return false
 	}
-	err := t.Errors[cache.Members].Get(member.Name)
+	err := t.Errors(cache.Members).Get(member.Name)
 	return err != nil && err.Err.Denied() && (s.fresh || err.Born() <= s.joined)
 }
 
 // withheldMembers yields the members that are kept from the client.
 func (s *subscription) withheldMembers(t *cache.Type) iter.Seq[*cache.Entry] {
 	return func(yield func(*cache.Entry) bool) {
-		for err := range t.Errors[cache.Members].Since(0) {
+		for err := range t.Errors(cache.Members).Since(0) {
 			if e := t.Members.Get(err.Name); e.Present() && s.withheld(t, e) && !yield(e) {
 				return
 			}

@@ -1,8 +1,13 @@
 package downstream
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -23,24 +28,58 @@ func splitGlobs(texts []string) (names, globs []string) {
 	return names, globs
 }
 
+// checkGlobs refuses a request with which the globs of a stream, or those that its group
+// follows, would be too many; others is how many the stream has of other types.
+func (s *subscription) checkGlobs(r *wire.Request, others int) error {
+	_, globs := splitGlobs(r.Subscribe)
+	if len(globs) == 0 {
+		return nil
+	}
+	var added []string // their keys
+	for _, text := range sortedSet(globs) {
+		if s.findGlob(text) == nil {
+			added = append(added, cache.Collection(s.typeURL, text))
+		}
+	}
+	total := others + len(globs)
+	if s.delta {
+		total = others + len(s.globs) + len(added)
+	}
+	if total > s.cfg.MaxGlobs {
+		return status.Errorf(codes.ResourceExhausted, "%d globs on one stream, at most %d are served (TENDER_MAX_GLOBS)", total, s.cfg.MaxGlobs)
+	}
+	if more, followed := s.watch.Unfollowed(added); more > 0 && followed+more > s.cfg.MaxGroupGlobs {
+		return status.Errorf(codes.ResourceExhausted, "%d globs in one node group, at most %d are served (TENDER_MAX_GROUP_GLOBS)",
+			followed+more, s.cfg.MaxGroupGlobs)
+	}
+	return nil
+}
+
+// sortedSet returns texts in order, each once, in their place.
+func sortedSet(texts []string) []string {
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
+
 // addGlobs subscribes to globs. One that is named again is answered again, in full
 // (R084). What the client said it holds counts only in its first request.
 func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
+	began := make(map[string]*subscription)
 	for _, text := range globs {
-		g := s.findGlob(text)
-		if g == nil {
-			g = s.newGlob(text, now)
-			s.globs = append(s.globs, g)
+		if s.findGlob(text) == nil {
+			began[text] = s.newGlob(text, now)
 		}
-		if !first {
-			g.fresh, g.sent, g.known, g.knownN = true, 0, nil, 0
+	}
+	s.handOver(began)
+	for _, text := range globs {
+		if g := s.findGlob(text); !first {
+			g.fresh, g.sent, g.known, g.knownN, g.atRest = true, 0, nil, 0, false
 		}
 		s.until = now // see add
 	}
 }
 
-// newGlob subscribes to a glob. What the client says it holds of it is no longer the
-// type's own affair, but for what it also named.
+// newGlob subscribes to a glob.
 func (s *subscription) newGlob(text string, now time.Time) *subscription {
 	s.explicit = true
 	g := &subscription{
@@ -53,20 +92,35 @@ func (s *subscription) newGlob(text string, now time.Time) *subscription {
 	if g.wrap != wire.Bare {
 		g.wrap = wire.WrapEveryone // or a SotW client would not learn the names (B.19)
 	}
-	for name, version := range s.known {
-		if of, ok := wire.GlobOf(name); ok && of == text {
+	g.subscribeAll()
+	at, _ := s.searchGlob(text)
+	s.globs = slices.Insert(s.globs, at, g)
+	return g
+}
+
+// handOver gives globs that were just subscribed to what the client says it holds of
+// them: that is no longer the type's own affair, but for what it also named.
+func (s *subscription) handOver(globs map[string]*subscription) {
+	if len(globs) == 0 {
+		return
+	}
+	var texts []string
+	for text, version := range s.known {
+		glob, _ := wire.GlobOf(text)
+		if g := globs[glob]; g != nil {
 			if g.known == nil {
 				g.known = make(map[string]string)
 			}
-			g.known[name] = version
-			if _, named := s.find(s.watch.Find(s.key, []string{name})[0]); !named {
-				delete(s.known, name)
-			}
+			g.known[text] = version
+			g.knownN++
+			texts = append(texts, text)
 		}
 	}
-	g.knownN = len(g.known)
-	g.subscribeAll()
-	return g
+	for i, n := range s.watch.Find(s.key, texts) {
+		if _, named := s.find(n); !named {
+			delete(s.known, texts[i])
+		}
+	}
 }
 
 // dropGlobs ends the subscriptions to the globs among texts, and returns the rest.
@@ -75,9 +129,9 @@ func (s *subscription) dropGlobs(texts []string) (rest []string) {
 		return texts
 	}
 	for _, text := range texts {
-		if g := s.findGlob(text); g != nil {
-			g.close()
-			s.globs = slices.DeleteFunc(s.globs, func(have *subscription) bool { return have == g })
+		if at, have := s.searchGlob(text); have {
+			s.globs[at].close()
+			s.globs = slices.Delete(s.globs, at, at+1)
 			continue
 		}
 		rest = append(rest, text)
@@ -89,26 +143,93 @@ func (s *subscription) dropGlobs(texts []string) (rest []string) {
 // rest.
 func (s *subscription) replaceGlobs(texts []string, now time.Time) (rest []string) {
 	rest, globs := splitGlobs(texts)
-	for _, g := range slices.Clone(s.globs) {
-		if !slices.Contains(globs, g.glob) {
-			s.dropGlobs([]string{g.glob})
+	globs = sortedSet(globs)
+	s.globs = slices.DeleteFunc(s.globs, func(g *subscription) bool {
+		_, listed := slices.BinarySearch(globs, g.glob)
+		if !listed {
+			g.close()
 		}
-	}
+		return !listed
+	})
 	for _, text := range globs {
 		if s.findGlob(text) == nil {
-			s.globs = append(s.globs, s.newGlob(text, now))
+			s.newGlob(text, now)
 		}
 	}
 	return rest
 }
 
+// searchGlob returns where a glob stands among the subscribed, or would.
+func (s *subscription) searchGlob(text string) (at int, have bool) {
+	return slices.BinarySearchFunc(s.globs, text, func(g *subscription, text string) int { return cmp.Compare(g.glob, text) })
+}
+
 func (s *subscription) findGlob(text string) *subscription {
-	for _, g := range s.globs {
-		if g.glob == text {
-			return g
-		}
+	if at, have := s.searchGlob(text); have {
+		return s.globs[at]
 	}
 	return nil
+}
+
+// followed yields the subscriptions to members: to those of the type, and to each glob.
+func (s *subscription) followed() iter.Seq[*subscription] {
+	return func(yield func(*subscription) bool) {
+		if s.wildcard != nil && !yield(s) {
+			return
+		}
+		for _, g := range s.globs {
+			if !yield(g) {
+				return
+			}
+		}
+	}
+}
+
+// apart returns the globs that are served on their own: a complete SotW set holds what
+// they match, all else is answered for each.
+func (s *subscription) apart() []*subscription {
+	if !s.delta && s.fullState {
+		return nil
+	}
+	return s.globs
+}
+
+// inTurn yields the type's own subscription and its globs, which share one outstanding
+// response: first what comes after the one that was sent something last, so that none
+// keeps the others waiting, however much there is to say of it. What rests is left out.
+func (s *subscription) inTurn() iter.Seq[*subscription] {
+	return func(yield func(*subscription) bool) {
+		globs := s.apart()
+		if len(globs) == 0 {
+			yield(s)
+			return
+		}
+		n := 1 + len(globs)
+		for i := range n {
+			at := (s.turn + i) % n
+			part := s
+			if at > 0 {
+				part = globs[at-1]
+			}
+			if part.atRest {
+				continue
+			}
+			said := s.nonce
+			if !yield(part) {
+				return
+			}
+			if s.nonce != said {
+				s.turn = at + 1
+			}
+		}
+	}
+}
+
+// rest leaves globs alone of which the client knows everything, until something changes.
+func (s *subscription) rest(h *cache.Head) {
+	for _, g := range s.apart() {
+		g.atRest = g.atRest || !g.behind(h.Type(g.key))
+	}
 }
 
 // matchesNothing tells a client whose glob is empty: by its name (R132).
@@ -120,11 +241,15 @@ func (s *subscription) matchesNothing(w *writer) {
 
 // shows reports whether the client sees a resource other than by a glob.
 func (s *subscription) shows(t *cache.Type, n *cache.Name) bool {
-	if _, named := s.find(n); named {
-		e, _ := t.Lookup(n)
+	if at, named := s.find(n); named {
+		e, _ := s.see(t, s.names[at])
 		return e.Present()
 	}
-	return n != nil && s.wildcard != nil && t.Members.Get(n).Present()
+	if n == nil || s.wildcard == nil {
+		return false
+	}
+	member := t.Members.Get(n)
+	return member.Present() && !s.withheld(t, member)
 }
 
 // keeps reports whether the client goes on seeing a resource, which is gone from what
@@ -140,28 +265,6 @@ func (s *subscription) keeps(h *cache.Head, name string) bool {
 	glob, _ := wire.GlobOf(name)
 	g := s.findGlob(glob)
 	return g != nil && g.shows(h.Type(g.key), s.watch.Find(g.key, []string{name})[0])
-}
-
-// addedBy returns what a glob adds to the sum of what the client sees (B.2).
-func (s *subscription) addedBy(h *cache.Head, g *subscription) cache.Sum {
-	t, own := h.Type(g.key), h.Type(s.key)
-	sum := t.Members.Sum()
-	if s.wildcard == nil && len(s.names) == 0 {
-		return sum
-	}
-	var names []string
-	var leaves []cache.Sum
-	for e := range t.Members.Since(0) {
-		if e.Present() {
-			names, leaves = append(names, e.Name.String()), append(leaves, e.Leaf)
-		}
-	}
-	for i, n := range s.watch.Find(s.key, names) {
-		if s.shows(own, n) {
-			sum = sum.Sub(leaves[i])
-		}
-	}
-	return sum
 }
 
 // unsettledUntil returns until when a complete SotW set waits for what its globs stand

@@ -15,7 +15,7 @@ type positions [cache.Named + 1]cache.Seq
 // end, or nothing for this client (R104). It is what is left, not what the origin
 // once gave (R108).
 func (s *subscription) life(e *cache.Entry) time.Duration {
-	if !s.ttl || e.Deadline.IsZero() {
+	if !s.ttl || !e.Expires() {
 		return 0
 	}
 	return e.Life(time.Now())
@@ -38,7 +38,7 @@ func (s *subscription) renew(w *writer) {
 				return
 			}
 			s.beat(w, e)
-			s.renewed[kind] = e.Renewed
+			s.renewed[kind] = e.Renewed()
 		}
 		s.renewed[kind] = w.head.Seq
 	}
@@ -104,7 +104,7 @@ func (s *subscription) beat(w *writer, e *cache.Entry) {
 // resource lives.
 func (s *subscription) knowsBy(e *cache.Entry) bool {
 	accepted := !s.refused && !s.pending && e.Versions() == 1
-	return s.delta && accepted && !e.Deadline.IsZero() && e.Resource.Constraints == nil && s.typeURL != wire.VirtualHostType
+	return s.delta && accepted && e.Expires() && e.Resource.Constraints == nil && s.typeURL != wire.VirtualHostType
 }
 
 // mayReturn reports whether a resource is gone only because its time was up, and the

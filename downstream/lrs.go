@@ -65,6 +65,7 @@ type loadStream struct {
 	ended    chan error   // from receive: how the client's side ended
 
 	answered atomic.Bool // the client was sent something
+	noNumber bool        // that a metric is no number was logged; belongs to sum
 }
 
 // errDraining ends a stream of load reports because the server drains.
@@ -209,6 +210,9 @@ func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []
 
 // sum adds what the client reports to what others of its group do.
 func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) error {
+	if err := s.check(first); err != nil {
+		return err
+	}
 	group, err := s.cfg.Views.Join(first.GetNode())
 	if err != nil {
 		return err
@@ -242,6 +246,9 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 			if err != nil {
 				return err
 			}
+			if err := s.check(r); err != nil {
+				return err
+			}
 			loads.add(client, r.GetClusterStats())
 		case <-changed:
 		case err := <-s.ended:
@@ -252,6 +259,22 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// check refuses a report that the origin would refuse with those of all others in the
+// sum, and takes out of it what would spoil their metrics.
+func (s *loadStream) check(r *lrspb.LoadStatsRequest) error {
+	for i, stats := range r.GetClusterStats() {
+		if err := checkLoad(stats); err != nil {
+			return status.Errorf(codes.InvalidArgument, "load report: cluster_stats[%d]: %v", i, err)
+		}
+		if metric, found := dropNoNumbers(stats); found && !s.noNumber {
+			s.noNumber = true
+			s.log.Warn("client reported a metric that is no number: it is left out of the sums",
+				slog.String("cluster", stats.GetClusterName()), slog.String("metric", metric))
+		}
+	}
+	return nil
 }
 
 // within bounds a send: to a peer that does not read it would block for ever.

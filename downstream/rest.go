@@ -94,7 +94,10 @@ func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, er
 		return nil, err
 	}
 	defer group.Leave()
-	p := s.newPoll(group, req)
+	p, err := s.newPoll(group, req)
+	if err != nil {
+		return nil, err
+	}
 	defer p.close()
 	if req.Refused {
 		s.nacks.refused(p.sub.log, &req.Request)

@@ -26,9 +26,10 @@ type poll struct {
 	sub   *subscription
 	view  *cache.View
 	until time.Time // when it is answered at the latest
+	bare  bool      // content that it asked for was given up, and is asked for again
 }
 
-func (s *Server) newPoll(g Group, req restRequest) *poll {
+func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
@@ -44,8 +45,12 @@ func (s *Server) newPoll(g Group, req restRequest) *poll {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.log, sub.typeURL, b)
 	}
+	if err := sub.checkGlobs(&req.Request, 0); err != nil {
+		sub.watch.Close()
+		return nil, err
+	}
 	sub.request(&req.Request, time.Now())
-	return &poll{sub: sub, view: g.View, until: req.until}
+	return &poll{sub: sub, view: g.View, until: req.until}, nil
 }
 
 func (p *poll) close() {
@@ -108,8 +113,11 @@ func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Tim
 	case s.version != "" && s.visibleSum(h).SameVersion(s.version):
 		s.synced = true // what is new from now on deletes nothing else that it has
 		return current, time.Time{}
-	case !s.complete(t) || s.bare(h, t):
+	case !s.complete(t):
 		return incomplete, time.Time{}
+	}
+	if p.bare = p.lacks(h, t); p.bare {
+		return incomplete, time.Time{} // what comes wakes the poll
 	}
 	if again = s.unresolvedUntil(h, t, now); now.Before(again) {
 		return incomplete, again
@@ -120,20 +128,35 @@ func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Tim
 // heard reports whether the origin has ever said something of what was asked for.
 func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
 	s := p.sub
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil && h.Type(g.key).Phase < cache.Settled {
+	for g := range s.followed() {
+		if h.Type(g.key).Phase < cache.Settled {
 			return false
 		}
 	}
 	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors[cache.Named].Get(n.name) != nil
+		return e != nil || t.Errors(cache.Named).Get(n.name) != nil
 	})
+}
+
+// lacks reports whether the content of something that the client asked for was given
+// up; the origin is asked for it (R125).
+func (p *poll) lacks(h *cache.Head, t *cache.Type) bool {
+	bare := p.sub.bare(h, t)
+	for _, n := range p.sub.names {
+		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() {
+			p.sub.askAgain(h, e)
+			bare = true
+		}
+	}
+	return bare
 }
 
 // deletes reports whether the client would take what is missing for gone, and may
 // have it (B.7).
-func (p *poll) deletes() bool { return p.sub.fullState && p.sub.version != "" && !p.sub.synced }
+func (p *poll) deletes() bool {
+	return p.sub.fullState && p.sub.version != "" && (!p.sub.synced || p.bare)
+}
 
 // overdue returns what a poll is told that may be held no longer: nothing if its
 // client is up to date.
@@ -155,22 +178,16 @@ type restResponse struct {
 }
 
 // render returns all that the client asked for and that exists (R113), under the
-// version that streams have for the same set.
+// version that streams have for the same set; nil if that is a part, and the client has
+// just this.
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
-	set := setBuilder{sub: s, seen: make(map[string]struct{})}
-	for _, n := range s.names {
-		if e, _ := t.Lookup(n.name); e.Present() {
-			set.add(e.Resource, e, false)
-		}
-	}
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil {
-			g.addMembers(&set, h.Type(g.key), false)
-		}
+	set := s.collect(h, t, setBuilder{})
+	if set.sum.SameVersion(s.version) {
+		return nil, nil
 	}
 	resp := &restResponse{
-		before: slices.Concat([]byte(`{"versionInfo":`), quote(s.visibleSum(h).Version(t.System())), []byte(`,"resources":[`)),
+		before: slices.Concat([]byte(`{"versionInfo":`), quote(set.sum.Version(t.System())), []byte(`,"resources":[`)),
 		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),
 			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),
 	}

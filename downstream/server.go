@@ -58,6 +58,10 @@ type Config struct {
 	// MaxNames bounds the resource names of a stream. Zero means 100,000.
 	MaxNames int
 
+	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those that the clients of a view
+	// follow. Zero means 1,000 and 10,000.
+	MaxGlobs, MaxGroupGlobs int
+
 	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
 
@@ -106,6 +110,8 @@ func (c Config) withDefaults() (Config, error) {
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
+	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
+	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
 	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
 	c.MaxTypes = cmp.Or(c.MaxTypes, 64)
 	c.Identifier = cmp.Or(c.Identifier, "tender")
@@ -152,7 +158,7 @@ type Group struct {
 	View  *cache.View
 	Key   string // for people
 	Node  *node  // whom the origin takes the group for; read-only
-	Leave func()
+	Leave func() // may be called again
 }
 
 // A Server serves views to xDS clients. Its methods may be called from any

@@ -82,8 +82,8 @@ func (s *subscription) complete(t *cache.Type) bool {
 // bare reports whether the set holds something whose content was given up, and that
 // the client must not lose; the origin is asked for it (R125).
 func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if members := h.Type(g.key); g.wildcard != nil && members.Members.Bare() > 0 {
+	for g := range s.followed() {
+		if members := h.Type(g.key); members.Members.Bare() > 0 {
 			g.askMembersAgain(h, members)
 			bare = true
 		}
@@ -230,7 +230,7 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 // resolved reports whether a complete set can say what is true of a name: that it
 // exists, that it does not, what is wrong with it, or what the client was told before.
 func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
-	if err := t.Errors[cache.Named].Get(n.name); err != nil && !err.Err.NotFound() {
+	if err := t.Errors(cache.Named).Get(n.name); err != nil && !err.Err.NotFound() {
 		return true
 	}
 	switch e, seq := t.Lookup(n.name); {
@@ -353,13 +353,7 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 // ownSet returns the set of a client that named resources, or that is shown a
 // union.
 func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
-	b := setBuilder{sub: s, seen: make(map[string]struct{})}
-	s.addNames(&b, h, t, union)
-	for _, g := range append([]*subscription{s}, s.globs...) {
-		if g.wildcard != nil {
-			g.addMembers(&b, h.Type(g.key), union)
-		}
-	}
+	b := s.collect(h, t, setBuilder{union: union})
 	s.sum = b.sum
 	wrap := s.wrap
 	if wrap != wire.Bare && len(s.globs) > 0 {
@@ -373,12 +367,22 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 	return &reply{body: body, eds: b.eds}
 }
 
+// collect adds all that the client sees.
+func (s *subscription) collect(h *cache.Head, t *cache.Type, b setBuilder) *setBuilder {
+	b.sub, b.seen = s, make(map[string]struct{})
+	s.addNames(&b, h, t)
+	for g := range s.followed() {
+		g.addMembers(&b, h.Type(g.key))
+	}
+	return &b
+}
+
 // addNames adds what the client named, and in a union, or if the origin has to say so
 // once more, what it was sent and that is gone.
-func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type, union bool) {
+func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type) {
 	for _, n := range s.names {
 		e, seq := s.see(t, n)
-		switch keeps := n.sent != 0 && seq > n.sent && (union || !h.Absent(e)); {
+		switch keeps := n.sent != 0 && seq > n.sent && (b.union || !h.Absent(e)) && !b.sumOnly; {
 		case e.Present():
 			b.add(e.Resource, e, seq > n.sent)
 		case e != nil && e.Prior != nil && keeps:
@@ -392,7 +396,7 @@ func (s *subscription) hadMember(e *cache.Entry) bool { return e.Seq > s.removed
 
 // addMembers adds the members that the client did not name, and in a union those
 // that it was sent and that are gone.
-func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
+func (s *subscription) addMembers(b *setBuilder, t *cache.Type) {
 	for e := range t.Members.Since(0) {
 		if _, named := s.find(e.Name); named {
 			continue
@@ -402,7 +406,7 @@ func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
 			if !s.withheld(t, e) {
 				b.add(e.Resource, e, e.Seq > s.sent)
 			}
-		case union && e.Prior != nil && s.hadMember(e):
+		case b.union && e.Prior != nil && s.hadMember(e):
 			b.add(e.Prior, e, false)
 		}
 	}
@@ -410,6 +414,9 @@ func (s *subscription) addMembers(b *setBuilder, t *cache.Type, union bool) {
 
 // A setBuilder collects a complete set, each resource once.
 type setBuilder struct {
+	union   bool // with what is gone, and the client was sent
+	sumOnly bool // only the sum is of interest: of all that is seen, whether or not it can be sent
+
 	sub   *subscription
 	show  []*wire.Resource
 	lives []time.Duration // for how long, each
@@ -420,11 +427,14 @@ type setBuilder struct {
 
 // add adds what an entry holds, or held last.
 func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
-	if _, twice := b.seen[r.Key()]; twice || r.Released() {
+	if _, twice := b.seen[r.Key()]; twice || r.Released() && !b.sumOnly {
 		return
 	}
 	b.seen[r.Key()] = struct{}{}
-	b.show, b.lives, b.sum = append(b.show, r), append(b.lives, b.sub.life(e)), b.sum.Add(e.Leaf)
+	if b.sum = b.sum.Add(e.Leaf); b.sumOnly {
+		return
+	}
+	b.show, b.lives = append(b.show, r), append(b.lives, b.sub.life(e))
 	if changed && r.EDSName != "" {
 		b.eds = append(b.eds, r.EDSName)
 	}

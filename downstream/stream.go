@@ -54,13 +54,14 @@ type stream struct {
 	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
 	// Owned by run.
-	subs   []*subscription // in the order of sending
-	byType map[string]*subscription
-	nonces uint64
-	timer  *time.Timer
-	sent   bool      // some response was sent
-	asked  time.Time // when something was first asked for, nothing being sent
-	closed time.Time // when the client said that it asks for nothing more
+	subs    []*subscription // in the order of sending
+	byType  map[string]*subscription
+	edition uint64 // of the last head that was looked at
+	nonces  uint64
+	timer   *time.Timer
+	sent    bool      // some response was sent
+	asked   time.Time // when something was first asked for, nothing being sent
+	closed  time.Time // when the client said that it asks for nothing more
 
 	// How many bytes were sent, and how many of these the client has read for
 	// certain: it answered what came after them.
@@ -205,6 +206,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
+		if err := sub.checkGlobs(r, s.globs()-len(sub.globs)); err != nil {
+			return err
+		}
 	}
 	if sub.request(r, now) {
 		s.refused(r)
@@ -227,13 +231,17 @@ func (s *stream) identify(r *wire.Request) error {
 	if err := proto.Unmarshal(r.Node, n); err != nil {
 		return status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
 	}
+	if s.watch != nil {
+		s.group.Leave() // so that a client that was alone in its group makes room for its new one
+	}
 	group, err := s.cfg.Views.Join(n)
 	if err != nil {
 		return err
 	}
 	if s.watch != nil {
-		defer group.Leave()
-		if group.View != s.group.View {
+		before := s.group.View
+		s.group = group
+		if group.View != before {
 			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
 		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
@@ -317,6 +325,14 @@ func features(n *node) (wrap, ttl bool) {
 	return wrap, ttl
 }
 
+// globs returns the number of globs on the stream.
+func (s *stream) globs() (n int) {
+	for _, sub := range s.subs {
+		n += len(sub.globs)
+	}
+	return n
+}
+
 func (s *stream) checkTotal() error {
 	total := 0
 	for _, sub := range s.subs {
@@ -368,12 +384,10 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now}
 	_, p.silent = s.cold(p.head, now)
+	s.rouse(p.head)
 	for _, sub := range s.subs {
-		if err := s.serve(ctx, p, sub); err != nil {
-			return time.Time{}, err
-		}
-		for _, g := range sub.apart() {
-			if err := s.serve(ctx, p, g); err != nil {
+		for part := range sub.inTurn() {
+			if err := s.serve(ctx, p, part); err != nil {
 				return time.Time{}, err
 			}
 		}
@@ -383,8 +397,25 @@ func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err 
 	}
 	for _, sub := range s.subs {
 		sub.passed()
+		sub.rest(p.head)
 	}
 	return p.next, s.checkCold(p)
+}
+
+// rouse has globs looked at again of which something has changed.
+func (s *stream) rouse(h *cache.Head) {
+	since := s.edition
+	if s.edition = h.Edition; s.globs() == 0 {
+		return // as with nearly all
+	}
+	for t := range h.ChangedSince(since) {
+		typeURL, glob, is := cache.SplitCollection(t.URL)
+		if sub := s.byType[typeURL]; is && sub != nil {
+			if g := sub.findGlob(glob); g != nil {
+				g.atRest = false
+			}
+		}
+	}
 }
 
 // flushRemovals sends the removals that waited, if nothing that may refer to what is
@@ -398,7 +429,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 		if sub == nil {
 			continue
 		}
-		for _, part := range append([]*subscription{sub}, sub.apart()...) {
+		for part := range sub.inTurn() {
 			if err := s.serveRemovals(ctx, p, part); err != nil {
 				return err
 			}
@@ -500,6 +531,9 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	}
 	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
 	for _, g := range cds.globs {
+		if g.atRest {
+			continue
+		}
 		some, sent := g.unsentAdditions(p.head.Type(g.key))
 		unsent, upTo = unsent || some, min(upTo, sent)
 	}
@@ -548,7 +582,7 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 				eds.owing = append(eds.owing, n)
 			}
 		} else if by := eds.memberOf(names[i]); by != nil && !by.fresh {
-			by.again = append(by.again, names[i])
+			by.again, by.atRest = append(by.again, names[i]), false
 		}
 	}
 }

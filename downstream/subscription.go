@@ -35,9 +35,11 @@ type subscription struct {
 
 	// Globs are subscriptions to collections, which share the conversation of the
 	// type; parent is the type's own, nil for itself (R132).
-	globs  []*subscription
+	globs  []*subscription // sorted by glob
 	parent *subscription
 	glob   string
+	atRest bool // of a glob that is served apart: there is nothing to tell, unless it changes
+	turn   int  // of the type's own: which of it and of globs comes next, see inTurn
 
 	// What the client wants.
 	begun    bool // a request has come
@@ -441,7 +443,7 @@ func (s *subscription) answerable(h *cache.Head) bool {
 		slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.answerable(h) }) ||
 		slices.ContainsFunc(s.names, func(n subscribed) bool {
 			e, _ := t.Lookup(n.name)
-			return e.Present() && !e.Resource.Released() || t.Errors[cache.Named].Get(n.name) != nil
+			return e.Present() && !e.Resource.Released() || t.Errors(cache.Named).Get(n.name) != nil
 		})
 }
 
@@ -449,10 +451,7 @@ func (s *subscription) answerable(h *cache.Head) bool {
 // more than once.
 func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
 	return func(yield func(*cache.Source) bool) {
-		if s.wildcard != nil && !yield(h.MembersFrom(s.key)) {
-			return
-		}
-		for _, g := range s.globs {
+		for g := range s.followed() {
 			if !yield(h.MembersFrom(g.key)) {
 				return
 			}
@@ -465,22 +464,15 @@ func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
 	}
 }
 
-// apart returns the globs that are served on their own: a complete SotW set holds what
-// they match, all else is answered for each.
-func (s *subscription) apart() []*subscription {
-	if !s.delta && s.fullState {
-		return nil
-	}
-	return s.globs
-}
-
 // passed records which removals the client needs no more.
 func (s *subscription) passed() {
 	if s.wildcard != nil {
 		s.wildcard.Passed(s.removed)
 	}
 	for _, g := range s.globs {
-		g.passed()
+		if !g.atRest {
+			g.passed()
+		}
 	}
 }
 

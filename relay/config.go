@@ -76,6 +76,8 @@ type Config struct {
 	MaxStreams              int           `env:"MAX_STREAMS"`
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`
+	MaxGlobs                int           `env:"MAX_GLOBS"`
+	MaxGroupGlobs           int           `env:"MAX_GROUP_GLOBS"`
 	MaxNameBytes            Size          `env:"MAX_NAME_BYTES"`
 	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`

@@ -184,6 +184,8 @@ var variables = []spec{
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams"),
 	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection"),
 	limit("MAX_NAMES", "100000", 100_000_000, "names that one stream subscribes to"),
+	limit("MAX_GLOBS", "1000", 1_000_000, "globs that one stream subscribes to"),
+	limit("MAX_GROUP_GLOBS", "10000", 1_000_000, "globs that the clients of one node group subscribe to"),
 	sizeLimit("MAX_NAME_BYTES", "4KiB", 16, mebibyte, "length of a resource name"),
 	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client's request"),
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of an origin's response"),

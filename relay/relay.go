@@ -90,6 +90,8 @@ func (r *Relay) serve() (err error) {
 		MassDeleteHold:      r.cfg.MassDeleteHold,
 		MaxStreams:          r.cfg.MaxStreams,
 		MaxNames:            r.cfg.MaxNames,
+		MaxGlobs:            r.cfg.MaxGlobs,
+		MaxGroupGlobs:       r.cfg.MaxGroupGlobs,
 		MaxNameBytes:        int(r.cfg.MaxNameBytes),
 		MaxTypes:            r.cfg.MaxTypes,
 		FullStateTypes:      r.cfg.FullStateTypes,

@@ -263,6 +263,8 @@ func TestInput_Bad(t *testing.T) {
 		{"call", badCalls, badInput.asCall},
 		{"origin", badResponses, badInput.fromOrigin},
 		{"file", badFiles, badInput.inFile},
+		{"load reports", badReports, badInput.asReport},
+		{"origin of load reports", badAsks, badInput.fromLoadOrigin},
 	} {
 		t.Run(surface.name, func(t *testing.T) {
 			for _, row := range surface.rows {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -201,6 +203,53 @@ func TestR084_NamedAgainIsAnsweredAgain(t *testing.T) {
 		again("*")
 		sendNext(t, c, typeURL, "a", "b")
 	}
+}
+
+// R081: what the last client gives up, on a stream that lives on, is given up at the
+// origin once it has lingered, and once; what another one still wants is not.
+func TestR081_WhatTheLastClientGivesUp(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Endpoints("a"), relaytest.Endpoints("b"), relaytest.Cluster("c"))
+		r := start(t, o, true, "TENDER_LINGER=1m", "TENDER_WILDCARD_LINGER=1m")
+		one := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		two := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		one.Subscribe(streamEDS, "a", "b")
+		one.Subscribe(streamCDS, "*")
+		two.Subscribe(streamEDS, "a")
+		two.Subscribe(streamCDS, "*")
+		wants := func(after time.Duration, endpoints ...string) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if s := o.State(); !s.Subscribed(streamEDS, endpoints...) {
+				t.Errorf("the relay subscribes to endpoints %q, want %q", s.Names(streamEDS), endpoints)
+			}
+		}
+		wants(time.Second, "a", "b")
+		one.Unsubscribe(streamEDS, "a", "b")
+		one.Unsubscribe(streamCDS, "*")
+		wants(40*time.Second, "a", "b")
+		wants(2*time.Minute, "a")
+		if !o.State().Subscribed(streamCDS, "*") {
+			t.Error("the relay gave up clusters that the other client wants")
+		}
+		two.Unsubscribe(streamEDS, "a")
+		two.Unsubscribe(streamCDS, "*")
+		wants(40*time.Second, "a")
+		wants(2 * time.Minute)
+		var gone []string
+		for _, typeURL := range []string{streamEDS, streamCDS} {
+			for _, req := range o.State().Requests(typeURL) {
+				gone = append(gone, req.Message.GetResourceNamesUnsubscribe()...)
+			}
+		}
+		if !slices.Equal(gone, []string{"b", "a", "*"}) {
+			t.Errorf("the relay gave up %q, want each of b, a and * once", gone)
+		}
+		if n := r.Streams(); n != 2 {
+			t.Errorf("%d streams, want the 2 that there were", n)
+		}
+	})
 }
 
 // R077: what was asked for by an alias is given up by the resource's own name too,

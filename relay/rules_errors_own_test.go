@@ -108,8 +108,7 @@ func TestB8_ColdStreamsAreNotToldOfErrors(t *testing.T) {
 			w.pass(9900 * time.Millisecond)
 			c.expect()
 			w.pass(200 * time.Millisecond)
-			c.expect()
-			streamEnd(w.t, c.Client, codes.Unavailable)
+			c.endsUnserved()
 		})
 	})
 }

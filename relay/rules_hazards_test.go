@@ -62,6 +62,56 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 	})
 }
 
+// A client that returns while it warms its clusters asks for endpoints and secrets first,
+// and maybe never for clusters. Each type is answered when it is asked for, endpoints and
+// secrets also where the client says that it holds them (B.3), and none waits for
+// clusters or for the rest of the names.
+func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
+	for _, relay := range []string{"warm", "cold"} {
+		t.Run(relay, func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
+				types := []string{streamEDS, relaytest.SecretType, streamRDS, streamCDS, streamLDS}
+				for _, typeURL := range types {
+					for _, name := range []string{"a", "b"} {
+						o.Set(typeURL, name, relaytest.Opaque(typeURL, name, nil), "1")
+					}
+				}
+				r := start(t, o, true)
+				held := make(map[string]string) // SotW versions
+				ask := func(c *relaytest.Client, typeURL string, names ...string) {
+					if v == relaytest.Delta {
+						c.Send(streamDelta(relaytest.EnvoyNode("client"), typeURL, names, map[string]string{"a": "1"}))
+					} else {
+						c.Send(streamReturning(typeURL, held[typeURL], names...))
+					}
+				}
+				if relay == "warm" {
+					before := r.client(relaytest.ClientOptions{Variant: v})
+					for _, typeURL := range types {
+						before.Subscribe(typeURL, "a")
+						held[typeURL] = streamTake(t, before, typeURL, "a").Version
+					}
+					before.Close()
+				}
+				c := r.client(relaytest.ClientOptions{Variant: v})
+				for _, typeURL := range []string{streamEDS, relaytest.SecretType} {
+					ask(c, typeURL, "a", "missing")
+					c.Ack(oddWant(t, c, orderShort(typeURL), "a"))
+				}
+				for _, typeURL := range []string{streamEDS, relaytest.SecretType} {
+					o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("changed")), "2")
+					c.Ack(oddWant(t, c, orderShort(typeURL)+" changed", "a"))
+				}
+				ask(c, streamRDS, "b", "missing")
+				c.Ack(oddWant(t, c, "routes", "b"))
+				ask(c, streamLDS, "b") // and no clusters
+				c.Ack(oddWant(t, c, "listeners", "b"))
+			})
+		})
+	}
+}
+
 // A refusal is said in the log, with the response that it is of and the client's
 // words, at a bounded rate; it changes nothing for the stream's other types, for
 // other clients, and for the origin.
@@ -102,6 +152,40 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 		streamTake(t, c, streamCDS, "a")
 		if n := o.State().Type(streamRDS).NACKs; n != 0 {
 			t.Errorf("%d refusals reached the origin", n)
+		}
+	})
+}
+
+// A name that is asked for again is sent again out of what the relay holds: the origin is
+// not asked, since not every origin answers twice.
+func TestC07_AskedForAgainOfTheRelayAlone(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, typeURL := range []string{streamCDS, streamEDS, streamAcmeType} {
+			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("held")), "1")
+			c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(typeURL, "a")
+			streamTake(t, c, typeURL, "a")
+			synctest.Wait() // for the relay's ACK
+			asked := len(o.State().Requests(typeURL))
+			again := func() {
+				t.Helper()
+				r := streamNext(t, c)
+				streamHas(t, r, typeURL, "a")
+				c.Ack(r)
+			}
+			for range 2 {
+				c.Unsubscribe(typeURL, "a")
+				c.Subscribe(typeURL, "a")
+				again()
+				if v == relaytest.Delta {
+					c.Send(streamRequest(v, typeURL, "", "a")) // held all the while
+					again()
+				}
+				time.Sleep(time.Minute) // shorter than the linger
+			}
+			if n := len(o.State().Requests(typeURL)); n != asked {
+				t.Errorf("%s: the origin got %d more requests", typeURL, n-asked)
+			}
 		}
 	})
 }

@@ -259,11 +259,15 @@ func (w *orderWorld) describe(r *relaytest.Response) string {
 	return strings.TrimSpace(orderShort(r.TypeURL) + " " + text)
 }
 
-// expect fails the test unless just these responses came since the last time.
+// expect fails the test unless just these responses came since the last time. The
+// stream of a client that is to hear nothing is open still.
 func (c *orderClient) expect(want ...string) {
 	c.w.t.Helper()
 	if got := c.heard(); !slices.Equal(got, want) {
 		c.w.t.Fatalf("%v: got responses (-want +got):\n%s", c.Client, cmp.Diff(append([]string{}, want...), got))
+	}
+	if len(want) == 0 && c.Ended() {
+		c.w.t.Fatalf("%v: its stream has ended, want it open and quiet", c.Client)
 	}
 }
 

@@ -162,10 +162,12 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 		first.takes(d, "eds a@2")
 		first.pass(time.Hour)
 		c.expect()
-		if got := c.last[orderTypes["cds"]].Version; got != cds.Version {
+		later := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
+		first.takes(later, "cds a@1", "cds b@1", "eds a@2", "eds b@1")
+		if got := later.last[orderTypes["cds"]].Version; got != cds.Version {
 			t.Errorf("the clusters' version is %q, was %q: no cluster changed", got, cds.Version)
 		}
-		if got := c.last[orderTypes["eds"]].Version; got == eds.Version {
+		if got := later.last[orderTypes["eds"]].Version; got == eds.Version {
 			t.Errorf("the endpoints' version is %q, as it was: they changed", got)
 		}
 		// The order of types on a stream does not depend on whose they are.

@@ -222,6 +222,101 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 	})
 }
 
+// C01: pushes match the round trip, so that each change of names crosses a response, and
+// carries the nonce of the one before. What is asked for is in the next response, and
+// what is given up is in none.
+func TestC01_NamesThatCrossEachResponse(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		const roundTrip, trips = 50 * time.Millisecond, 40
+		b := func(i int) string { return fmt.Sprintf("b%02d", i) }
+		put := func(mark int, names ...string) {
+			for _, name := range names {
+				o.Put(streamRoute(name, fmt.Sprint(mark)))
+			}
+			time.Sleep(roundTrip)
+			synctest.Wait()
+		}
+		put(0, "busy")
+		for i := range trips {
+			put(0, b(i))
+		}
+		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		c.Send(streamRequest(v, streamRDS, "", "busy"))
+		read, names := streamNext(t, c), []string{"busy"}
+		for i := range trips {
+			put(i+1, "busy") // waits for the answer, and so comes with it
+			if i > 1 {
+				put(i+1, b(i-2)) // which was given up
+			}
+			c.Send(quirkAck(v, streamRDS, read.Nonce, read.Version, names, nil))
+			crossed := streamNext(t, c)
+			if v == relaytest.SotW && i > 0 {
+				streamHas(t, crossed, streamRDS, b(i-1), "busy")
+			} else {
+				streamHas(t, crossed, streamRDS, "busy")
+			}
+			// The client has not read that when it changes its names.
+			names = []string{"busy", b(i)}
+			if v == relaytest.SotW {
+				c.Send(quirkAck(v, streamRDS, read.Nonce, read.Version, names, nil))
+				streamQuiet(t, c, roundTrip)
+				read = crossed
+				continue
+			}
+			change := &discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceNamesSubscribe: names[1:]}
+			if i > 0 {
+				change.ResourceNamesUnsubscribe = []string{b(i - 1)}
+			}
+			c.Send(change)
+			time.Sleep(roundTrip)
+			read = streamNext(t, c) // Delta answers a request that is no ACK at once
+			streamHas(t, read, streamRDS, b(i))
+			c.Ack(crossed)
+		}
+	})
+}
+
+// C02: an Envoy that gave a name up while a response was on its way ignores it, and goes
+// on with the nonce before. It is sent nothing of the type until it asks again, and what
+// it asks for then.
+func TestC02_AResponseThatIsIgnored(t *testing.T) {
+	for _, away := range []time.Duration{0, time.Hour} {
+		t.Run(away.String(), func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				for _, typeURL := range []string{streamEDS, streamLDS} {
+					put := func(name, mark string) { o.Put(relaytest.Opaque(typeURL, name, []byte(mark))) }
+					put("a", "1")
+					put("b", "1")
+					c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+					c.Subscribe(typeURL, "a")
+					good := streamTake(t, c, typeURL, "a")
+					put("a", "2")
+					streamHas(t, streamNext(t, c), typeURL, "a") // ignored
+					if v == relaytest.Delta {
+						c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesUnsubscribe: []string{"a"}})
+					} else {
+						c.Send(quirkAck(v, typeURL, good.Nonce, good.Version, nil, nil))
+					}
+					synctest.Wait()
+					put("a", "3")
+					put("b", "2")
+					streamQuiet(t, c, away)
+
+					c.Send(quirkAck(v, typeURL, good.Nonce, good.Version, nil, []string{"b"}))
+					r := quirkHears(t, o, c, v, typeURL, "b")
+					streamHas(t, r, typeURL, "b")
+					c.Ack(r)
+					synctest.Wait()
+					put("b", "3")
+					put("a", "4")
+					streamHas(t, streamNext(t, c), typeURL, "b")
+					streamQuiet(t, c, time.Hour)
+				}
+			})
+		})
+	}
+}
+
 // C02: an Envoy that ignored a response goes on with the nonce before it, for ever.
 // Each change comes, and each name that it adds.
 func TestC02_OlderNoncesForEver(t *testing.T) {

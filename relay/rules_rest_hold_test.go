@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -279,6 +282,86 @@ func TestR134_RESTDrain(t *testing.T) {
 				restAnswer(t, current).after(time.Second).unchanged()
 				restStatus(t, restAnswer(t, cold).after(time.Second).is(http.StatusServiceUnavailable, "shutting down"))
 			})
+		})
+	}
+}
+
+// R125: a poll that is held outlives content that may not be kept. When something else
+// of what it asked for changes, the origin is asked for that content; a set that lacks it
+// is no answer to a client that has it and deletes what is missing, and to others it is
+// no version of the whole.
+func TestR125_RESTWaitsForContent(t *testing.T) {
+	for _, tt := range []struct {
+		kind, typeURL string
+		names         []string
+	}{
+		{"clusters", streamCDS, []string{"a", "b"}},
+		{"clusters", streamCDS, nil},
+		{"routes", streamRDS, []string{"a", "b"}},
+		{"routes", streamRDS, []string{"*"}},
+	} {
+		restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+			thing := func(name, text string) *discoverypb.Resource {
+				m := streamRoute(name, text)
+				if tt.kind == "clusters" {
+					m = relaytest.Cluster(name, text)
+				}
+				return &discoverypb.Resource{Name: name, Version: text, Resource: xdstpPack(t, m),
+					CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: name == "a"}}
+			}
+			o.SetRaw(tt.typeURL, thing("a", "first"))
+			o.SetRaw(tt.typeURL, thing("b", "first"))
+			version := c.poll(tt.kind, "20000", "", tt.names...).has("a", "b")
+			time.Sleep(time.Minute)
+			hold := func() <-chan restReply {
+				held := c.begin(t.Context(), tt.kind, "30000", version, tt.names...)
+				restHeld(t, held, 5*time.Second)
+				return held
+			}
+			held := hold()
+			o.SetRaw(tt.typeURL, thing("b", "second"))
+			version = restAnswer(t, restWithin(held, time.Second)).has("a", "b")
+
+			held = hold()
+			o.Change(func(b *relaytest.Behaviour) { b.Delay = time.Hour }) // which is how long its answers take
+			o.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: tt.typeURL, Resources: []*discoverypb.Resource{thing("b", "third")}})
+			o.SetRaw(tt.typeURL, thing("b", "third"))
+			time.Sleep(time.Minute)
+			reply := restAnswer(t, held)
+			o.Change(func(b *relaytest.Behaviour) { b.Delay = 0 })
+			if tt.kind == "clusters" {
+				reply.is(http.StatusServiceUnavailable, "not complete yet")
+			} else {
+				version = reply.has("b")
+			}
+			time.Sleep(2 * time.Hour)
+			c.poll(tt.kind, "20000", version, tt.names...).has("a", "b")
+		})
+	}
+}
+
+// R137: what the origin denies, a poll without state is not given, and its version says
+// so; a poll that may hold it, of a type whose sets are complete, is left it.
+func TestR137_RESTDenied(t *testing.T) {
+	for _, names := range [][]string{{"a", "b"}, {"*"}} {
+		restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+			o.Put(streamRoute("a", "1"), streamRoute("b", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
+			clusters := c.poll("clusters", "20000", "", names...).has("a", "b")
+			c.poll("routes", "20000", "", names...).has("a", "b")
+			time.Sleep(time.Minute)
+			o.Apply(func(tx *relaytest.Tx) {
+				tx.Fail(streamCDS, "b", codes.PermissionDenied, orderWhy)
+				tx.Fail(streamRDS, "b", codes.PermissionDenied, orderWhy)
+			})
+			time.Sleep(time.Second)
+			c.poll("clusters", "", clusters, names...).unchanged()
+			for _, kind := range []string{"clusters", "routes"} {
+				c.poll(kind, "", "", names...).has("a")
+			}
+			version := c.poll("routes", "", "", "a").has("a")
+			if got := c.poll("routes", "", "", names...).has("a"); got != version {
+				t.Errorf("%q: version %q, want %q, that of a alone", names, got, version)
+			}
 		})
 	}
 }

@@ -3,6 +3,8 @@ package relay_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -28,48 +30,65 @@ func TestR040_UnchangedIsNotSent(t *testing.T) {
 	})
 }
 
-// A change reaches clients at any time and unasked, however many they are.
+// A change reaches clients at any time and unasked, at once, however many they are
+// and however long they have been idle.
 func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
-	t.Parallel()
-	o := sendOrigin(t, relaytest.OriginOptions{}, []string{relaytest.ClusterType, relaytest.EndpointType}, "a", "b")
-	r := start(t, o, false)
-	var clients []*relaytest.LightClient
-	conn := r.conn()
-	for i := range 100 {
-		c := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: relaytest.Variant(i % 2)})
-		c.Subscribe(relaytest.ClusterType)
-		c.Subscribe(relaytest.EndpointType, "a")
-		clients = append(clients, c)
-	}
-	for round := range 3 {
-		text := fmt.Sprint("round ", round)
-		o.Put(sendThing(relaytest.ClusterType, "b", text), sendThing(relaytest.EndpointType, "a", text))
-		cluster := relaytest.DigestOf(sendThing(relaytest.ClusterType, "b", text))
-		endpoints := relaytest.DigestOf(sendThing(relaytest.EndpointType, "a", text))
-		for _, c := range clients {
-			c.WaitState(t.Context(), func(s relaytest.State) bool {
-				return s.Digest(relaytest.ClusterType, "b") == cluster && s.Digest(relaytest.EndpointType, "a") == endpoints
-			})
+	const connections, streams = 10, 100
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		put := func(text string) {
+			o.Put(sendThing(relaytest.ClusterType, "b", text), sendThing(relaytest.EndpointType, "a", text))
 		}
-	}
+		put("first")
+		r := start(muted{t}, o, true)
+		var clients []*relaytest.LightClient
+		for range connections {
+			conn := r.conn()
+			for i := range streams {
+				c := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: relaytest.Variant(i % 2)})
+				c.Subscribe(relaytest.ClusterType)
+				c.Subscribe(relaytest.EndpointType, "a")
+				clients = append(clients, c)
+			}
+		}
+		for _, idle := range []time.Duration{time.Minute, 0, 24 * time.Hour} {
+			time.Sleep(idle)
+			synctest.Wait()
+			began := time.Now()
+			put(idle.String())
+			synctest.Wait()
+			if !time.Now().Equal(began) {
+				t.Errorf("idle for %v: it took %v", idle, time.Since(began))
+			}
+			for _, c := range clients {
+				for _, typeURL := range []string{relaytest.ClusterType, relaytest.EndpointType} {
+					if s := c.State(); !s.SameContent(o.Resources(), typeURL) {
+						t.Fatalf("idle for %v: %v has %v, want what is new at once", idle, c, s[typeURL])
+					}
+				}
+			}
+		}
+	})
 }
 
-// A name that is asked for is sent although the wildcard had brought it.
+// A name that is asked for is sent although the wildcard had brought it, whether the
+// origin has to be asked for it or was already.
 func TestR042_NewlyNamedIsSentAgain(t *testing.T) {
 	t.Parallel()
 	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
 		for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, sendAcme} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 			r := start(t, o, false)
-			c := r.client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(typeURL)
-			sendNext(t, c, typeURL, "a", "b")
-			c.Subscribe(typeURL, "b")
-			want := []string{"b"}
-			if v == relaytest.SotW && typeURL != sendAcme {
-				want = []string{"a", "b"} // full state
+			for range 2 {
+				c := r.client(relaytest.ClientOptions{Variant: v})
+				c.Subscribe(typeURL)
+				sendNext(t, c, typeURL, "a", "b")
+				c.Subscribe(typeURL, "b")
+				want := []string{"b"}
+				if v == relaytest.SotW && typeURL != sendAcme {
+					want = []string{"a", "b"} // full state
+				}
+				sendNext(t, c, typeURL, want...)
 			}
-			sendNext(t, c, typeURL, want...)
 		}
 	})
 }

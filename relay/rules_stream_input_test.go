@@ -130,6 +130,29 @@ func TestInput_TooManyTypes(t *testing.T) {
 	})
 }
 
+// The globs of a stream are bounded, and those of its group: who asks for one more is
+// ended, and the others are served on.
+func TestInput_TooManyGlobs(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, true, "TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=3")
+		check := streamOther(t, o, r.conn())
+		dir := func(i int) string { return fmt.Sprintf("xdstp://x/envoy.config.cluster.v3.Cluster/%d/", i) }
+		for i := range 3 {
+			o.Put(relaytest.Cluster(dir(i) + "a"))
+			c := r.client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(streamCDS, dir(i)+"*")
+			streamTake(t, c, streamCDS, dir(i)+"a")
+		}
+		c := r.client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, dir(3)+"*")
+		streamEnd(t, c, codes.ResourceExhausted) // the group
+		c = r.client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, dir(0)+"*", dir(1)+"*", dir(2)+"*")
+		streamEnd(t, c, codes.ResourceExhausted) // the stream
+		check()
+	})
+}
+
 // A stream on which no request comes is ended.
 func TestInput_ASilentStreamIsEnded(t *testing.T) {
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {

@@ -45,14 +45,17 @@ func streamEach(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v relayt
 	}
 }
 
-// streamQuiet fails the test if the client is sent anything within d, in a
-// bubble.
+// streamQuiet fails the test if the client is sent anything within d, or its stream
+// ends, in a bubble.
 func streamQuiet(t *testing.T, c *relaytest.Client, d time.Duration) {
 	t.Helper()
 	time.Sleep(d) // of the bubble: no time at all
 	synctest.Wait()
 	if r := c.TryRecv(); r != nil {
 		t.Fatalf("%v was sent %v, want nothing for %v", c, r, d)
+	}
+	if c.Ended() {
+		t.Fatalf("%v: its stream has ended, want it open and quiet for %v", c, d)
 	}
 }
 

@@ -19,8 +19,9 @@ import (
 // ignored, and so is a refusal; the request is answered.
 func TestR019_ANonceOfAnotherStreamIsIgnored(t *testing.T) {
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		log := &streamLog{TB: t}
 		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
-		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		c := start(log, o, true).client(relaytest.ClientOptions{Variant: v})
 		c.Send(streamRequest(v, streamCDS, "77", "*"))
 		streamTake(t, c, streamCDS, "a")
 		refusal := status.New(codes.InvalidArgument, "of an earlier life").Proto()
@@ -34,6 +35,9 @@ func TestR019_ANonceOfAnotherStreamIsIgnored(t *testing.T) {
 		}
 		streamTake(t, c, streamRDS, "r")
 		streamQuiet(t, c, time.Minute)
+		if n := log.count("client refused a response"); n != 0 {
+			t.Errorf("%d refusals were recorded of a stream that refused nothing", n)
+		}
 	})
 }
 

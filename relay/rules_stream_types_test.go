@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -115,31 +117,44 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 		o.Set(streamCDS, "odd", want, "1")
 		r := start(t, o, true)
 		for _, names := range [][]string{{"*"}, {"odd"}} {
-			c := r.client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamCDS, names...)
-			got := c.Recv(t.Context()).Resources[0].Body
-			if !slices.Equal(got.GetValue(), odd) {
-				t.Errorf("subscribed to %v: got % x, want % x", names, got.GetValue(), odd)
+			for how, opts := range map[string]relaytest.ClientOptions{
+				"aggregated": {},
+				"alone":      {TypeURL: streamCDS},
+				"wrapped":    {Node: relaytest.GRPCNode("g")}, // in SotW too
+			} {
+				opts.Variant = v
+				c := r.client(opts)
+				c.Subscribe(streamCDS, names...)
+				got := c.Recv(t.Context()).Resources[0].Body
+				if !slices.Equal(got.GetValue(), odd) {
+					t.Errorf("%s, subscribed to %v: got % x, want % x", how, names, got.GetValue(), odd)
+				}
 			}
 		}
 	})
 }
 
-// An origin that lists a name twice is refused, and what was served stays.
-func TestR005_AResponseWithANameTwiceIsRefused(t *testing.T) {
+// An origin that lists a name twice is refused, and what was served stays, for new
+// clients too (R033).
+func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) {
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Listener("a", "routes"))
-		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
+		r := start(t, o, true)
+		c := r.client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(streamLDS, "*")
 		streamTake(t, c, streamLDS, "a")
 		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = true })
 		o.Put(relaytest.Listener("a", "other"))
 		o.WaitFor(t.Context(), "the NACK", func(s *relaytest.OriginState) bool { return s.Type(streamLDS).NACKs == 1 })
 		streamQuiet(t, c, time.Minute)
-		late := c.State()
+		late := r.client(relaytest.ClientOptions{Variant: v})
+		late.Subscribe(streamLDS, "*")
+		streamTake(t, late, streamLDS, "a")
 		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = false })
-		if got := late.Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
-			t.Errorf("the client has %v", got)
+		for _, c := range []*relaytest.Client{c, late} {
+			if got := c.State().Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
+				t.Errorf("%v has %v", c, got)
+			}
 		}
 		o.Put(relaytest.Listener("a", "third"))
 		streamTake(t, c, streamLDS, "a")
@@ -328,6 +343,48 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A later Node of a group for which there is no room ends the stream as a new stream of
+// that group would end; a client that was alone in its group makes room by leaving it.
+func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "three" }).Put(relaytest.Cluster("third"))
+		r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
+		node := func(cluster string) *corepb.Node {
+			return streamNode(func(n *corepb.Node) { n.Cluster = cluster })
+		}
+		ask := func(cluster string) (*relaytest.Client, *corepb.Node) {
+			n := node(cluster)
+			c := r.client(relaytest.ClientOptions{Variant: v, Node: n})
+			c.Subscribe(streamCDS, "*")
+			return c, n
+		}
+		one, _ := ask("one")
+		stays, _ := ask("one")
+		alone, of := ask("two")
+		first := streamTake(t, one, streamCDS, "a")
+		streamTake(t, stays, streamCDS, "a")
+		last := streamTake(t, alone, streamCDS, "a")
+
+		refused, _ := ask("three")
+		want := status.Convert(refused.WaitEnd(t.Context()))
+		streamSay(one, v, first, node("three"))
+		got := status.Convert(one.WaitEnd(t.Context()))
+		if got.Code() != codes.ResourceExhausted || got.Message() != want.Message() || !strings.Contains(got.Message(), "TENDER_MAX_GROUPS") {
+			t.Errorf("ended: %v, want %v as for a new stream", got, want)
+		}
+
+		streamSay(alone, v, last, node("three"))
+		streamEnd(t, alone, codes.Unavailable)
+		proto.Reset(of)
+		proto.Merge(of, node("three"))
+		alone.Reconnect(r.conn())
+		streamHas(t, alone.Recv(t.Context()), streamCDS, "third")
+		o.Put(relaytest.Cluster("a", "changed"))
+		streamTake(t, stays, streamCDS, "a") // whom nobody has put out
+	})
 }
 
 // streamSay sends a request that changes nothing, with a node.

@@ -6,10 +6,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -141,6 +143,7 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			typeURL, r := w.resource("acme a@1 1h")
+			r.Metadata = &corepb.Metadata{FilterMetadata: map[string]*structpb.Struct{"acme": {}}}
 			r.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), []byte("kept")))
 			w.origin.SetRaw(typeURL, r)
 			c := w.client(v, ttlEnvoy, "acme", "a")

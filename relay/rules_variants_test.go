@@ -3,6 +3,7 @@ package relay_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -301,6 +302,47 @@ func TestR120_NamesAndLocators(t *testing.T) {
 				t.Errorf("%s: the origin was asked for %v", env, got)
 			}
 		}
+	}
+}
+
+// TestR120_BothListsAreOne: what a client wants is in both lists of a request; in SotW a
+// name is given up by leaving it out of both, in Delta by either.
+func TestR120_BothListsAreOne(t *testing.T) {
+	for _, env := range []string{"TENDER_DYNAMIC_PARAMETERS=off", "TENDER_DYNAMIC_PARAMETERS=on"} {
+		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+			orderBubble(t, []string{env}, func(w *orderWorld) {
+				w.change("eds a@1", "eds b@1", "eds c@1")
+				c := w.envoy(v)
+				c.Send(bothLists(v, "", []string{"a"}, []string{"b", "c"}))
+				w.pass(time.Second)
+				c.expect(orderForm(v, "eds a@1 b@1 c@1"))
+				c.Send(bothLists(v, c.read[0].Nonce, []string{"c"}, []string{"a"}))
+				w.change("eds b@2")
+				c.expect()
+				w.change("eds a@2", "eds c@2")
+				c.expect(orderForm(v, "eds a@2 c@2"))
+			})
+		})
+	}
+}
+
+// bothLists is a request for names and locators: to begin with for all that they say, as
+// an answer for nothing else.
+func bothLists(v relaytest.Variant, nonce string, names, located []string) proto.Message {
+	locators := func(names ...string) (out []*discoverypb.ResourceLocator) {
+		for _, name := range names {
+			out = append(out, &discoverypb.ResourceLocator{Name: name})
+		}
+		return out
+	}
+	n := relaytest.EnvoyNode("l")
+	switch {
+	case v == relaytest.SotW:
+		return &discoverypb.DiscoveryRequest{Node: n, TypeUrl: relaytest.EndpointType, ResponseNonce: nonce, ResourceNames: names, ResourceLocators: locators(located...)}
+	case nonce == "":
+		return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: relaytest.EndpointType, ResourceNamesSubscribe: names, ResourceLocatorsSubscribe: locators(located...)}
+	default:
+		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.EndpointType, ResponseNonce: nonce, ResourceLocatorsUnsubscribe: locators("b")}
 	}
 }
 

@@ -281,6 +281,30 @@ func (w *orderWorld) takes(c *orderClient, want ...string) {
 	}
 }
 
+// TestR130_ReturnsAreNotAnsweredTooSoon: what a group took of shared names goes with the
+// last client that named them, and a client that comes back is not told that they are
+// gone because they are not here yet (R075): though the wildcard of the group, which is
+// another origin's word, has a member of that name.
+func TestR130_ReturnsAreNotAnsweredTooSoon(t *testing.T) {
+	const x = "xdstp://one/envoy.config.cluster.v3.Cluster/shop/x"
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.change("cds "+x+"@1", "cds plain@1")
+			w.ready(v).subscribe("cds", "")
+			c := w.ready(v).subscribe("cds", x+" plain")
+			for range 3 {
+				w.pass(time.Minute)
+				c.heard()
+				c.Reconnect(w.relay.conn())
+				if v == relaytest.SotW {
+					c.expect("cds {plain@1 " + x + "@1}")
+				}
+				c.expect()
+			}
+		})
+	})
+}
+
 // TestR143_FeaturesThatChangeContentKeepNamesApart: of two clients that differ in one,
 // the origin may say different things under one name.
 func TestR143_FeaturesThatChangeContentKeepNamesApart(t *testing.T) {

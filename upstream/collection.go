@@ -14,12 +14,18 @@ import (
 // set of members (R132). Whatever the origin says of a name that the glob matches
 // belongs to it, so it can share a stream with names.
 type collection struct {
+	sub   *subscription
+	glob  string
 	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
 	learn learning  // what is known of the members
 	doubt doubt     // what a resync has not mentioned again
 
 	foreign heldNames // held from another target than the one that is connected
+
+	// Of the mirror's agenda.
+	at    time.Time // when to look; zero if it is not in there
+	place int
 }
 
 // A doubt is which members may have gone while the relay was not connected. An origin
@@ -57,11 +63,12 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 
 // trust begins to wait for what the origin says on a new stream. Unless it was told
 // what is held, and can be expected to look at it, all of that is in doubt.
-func (s *subscription) trust(told bool, now time.Time) {
+func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
 			c.doubt.distrust()
 		}
+		m.agenda.put(c, now)
 	}
 }
 
@@ -70,18 +77,29 @@ func (d *doubt) distrust() {
 	d.told = nil
 }
 
-// heard takes what an origin said of the members, and reports whether it showed that
-// the origin does not look at what it is told is held.
-func (c *collection) heard(u wire.Update, change cache.Change, now time.Time) (ignores bool) {
+// heard takes what an origin said of the members, and looks whether that showed that
+// it does not look at what it is told is held.
+func (m *mirror) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
 	c.learn.heard(now, change.New > 0)
 	d := &c.doubt
 	// Much later, a resend has another reason.
-	if ignores = change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax; ignores {
+	if change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax {
 		d.distrust()
+		m.ignores = true
 	}
 	d.told.drop(u)
 	d.marked.drop(u)
-	return ignores
+	m.agenda.put(c, now)
+}
+
+// look does what it is time for with a collection, and returns when to look again if
+// nothing happens.
+func (m *mirror) look(c *collection, now time.Time) (next time.Time) {
+	if m.expired(c, now) {
+		return time.Time{}
+	}
+	next = m.learnedOf(c.key, &c.learn, now)
+	return earlier(earlier(next, m.resolve(c.sub, c, now)), c.until)
 }
 
 // resolve asks for members in doubt by name, once the origin has been quiet for a
@@ -127,54 +145,69 @@ func (s *subscription) unlearn(r role) {
 }
 
 // demandCollection takes over that clients began or ceased to want a glob, or want to
-// have it all again, since it was not to be kept (R125).
-func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) {
+// have it all again, since it was not to be kept (R125). It returns whether the origin
+// has to be asked for it.
+func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c != nil:
-		c.until = now.Add(jitter(m.cfg.WildcardLinger))
-		return
+		m.letLinger(c, now)
+		return false
 	case !d.Wanted:
-		return
+		return false
 	case c != nil:
-		if c.until = (time.Time{}); !d.Again {
-			return
-		}
-	default:
-		if s.collections == nil {
-			s.collections = make(map[string]*collection)
-		}
-		assign(&s.named, s.wildcard)
-		s.collections[glob] = &collection{key: d.TypeURL}
+		m.unlinger(c)
+		return d.Again
 	}
-	if l := &m.lines[s.named]; l.open {
-		m.subscribe(l, s, []string{glob}, now)
+	if s.collections == nil {
+		s.collections = make(map[string]*collection)
+	}
+	assign(&s.named, s.wildcard)
+	s.collections[glob] = &collection{sub: s, glob: glob, key: d.TypeURL}
+	return true
+}
+
+// maxLingeringGlobs bounds the globs that linger: a client may go through any number of
+// them. One that is too many is given up at once.
+const maxLingeringGlobs = 1000
+
+// letLinger notes that no client wants a glob any more.
+func (m *mirror) letLinger(c *collection, now time.Time) {
+	m.unlinger(c)
+	if c.until = now; m.lingeringGlobs < maxLingeringGlobs {
+		c.until = now.Add(jitter(m.cfg.WildcardLinger))
+	}
+	m.lingeringGlobs++
+	m.agenda.put(c, c.until)
+}
+
+// unlinger undoes letLinger.
+func (m *mirror) unlinger(c *collection) {
+	if !c.until.IsZero() {
+		c.until = time.Time{}
+		m.lingeringGlobs--
 	}
 }
 
-// expireCollections gives up globs that have lingered long enough.
-func (m *mirror) expireCollections(s *subscription, now time.Time) (next time.Time) {
-	for glob, c := range s.collections {
-		if c.until.IsZero() {
-			continue
-		}
-		if now.Before(c.until) {
-			next = earlier(next, c.until)
-			continue
-		}
-		c.until = time.Time{}
-		if !m.w.ForgetMembers(c.key) {
-			continue // wanted again, and about to be reported
-		}
-		delete(s.collections, glob)
-		if l := &m.lines[s.named]; l.open {
-			m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), glob), now)
-		}
-		if len(s.names)+len(s.collections) == 0 {
-			s.named = nowhere
-		}
+// expired gives up a glob that has lingered long enough, and reports whether it did.
+func (m *mirror) expired(c *collection, now time.Time) bool {
+	if c.until.IsZero() || now.Before(c.until) {
+		return false
 	}
-	return next
+	m.unlinger(c)
+	if !m.w.ForgetMembers(c.key) {
+		return false // wanted again, and about to be reported
+	}
+	s := c.sub
+	delete(s.collections, c.glob)
+	m.agenda.drop(c)
+	if l := &m.lines[s.named]; l.open {
+		m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), c.glob), now)
+	}
+	if len(s.names)+len(s.collections) == 0 {
+		s.named = nowhere
+	}
+	return true
 }
 
 // applyCollections gives each collection its part of an update, and returns the
@@ -190,8 +223,7 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 		if p.Fails(glob) {
 			continue // which says nothing about what there is
 		}
-		ignores := of.heard(*p, change, now)
-		m.ignores = m.ignores || ignores
+		m.heard(of, *p, change, now)
 	}
 	named := u
 	named.Removed = nil
@@ -257,6 +289,6 @@ func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	c.heard(u, m.w.Apply(cache.Members, u), now)
+	m.heard(c, u, m.w.Apply(cache.Members, u), now)
 	m.w.SetPhase(c.key, cache.Confirmed)
 }

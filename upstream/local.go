@@ -17,13 +17,13 @@ type Local struct {
 	w       *cache.Writer
 	content map[string]map[string]*wire.Resource // by type URL and name
 	system  map[string]string                    // version, by type URL
-	globs   map[string]map[string]string         // collections that somebody follows, by type URL and glob
+	globs   keys                                 // of collections that somebody follows
 }
 
 // NewLocal returns a local origin of an empty view.
 func NewLocal(w *cache.Writer) *Local {
 	w.SetConnected(true)
-	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(map[string]map[string]string)}
+	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(keys)}
 }
 
 // Demand returns a channel that receives when Answer has something to do.
@@ -71,8 +71,8 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
 	c := l.w.Apply(cache.Named, u) // of which the view takes what somebody named
-	for glob, key := range l.globs[u.TypeURL] {
-		l.w.Apply(cache.Members, matching(u, glob, key))
+	for _, part := range parts(u, l.globs[u.TypeURL]) {
+		l.w.Apply(cache.Members, *part)
 	}
 	if l.w.Owns(u.TypeURL) {
 		c = l.w.Apply(cache.Members, u)
@@ -81,46 +81,85 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	return c
 }
 
-// matching returns the part of an update that a collection has of it.
-func matching(u wire.Update, glob, key string) wire.Update {
-	other := func(name string) bool {
-		of, ok := wire.GlobOf(name)
-		return !ok || of != glob
+// parts returns what an update says of collections, which are given by glob, but for
+// those of which it says nothing.
+func parts(u wire.Update, globs map[string]string) map[string]*wire.Update {
+	out := make(map[string]*wire.Update)
+	part := func(name string) *wire.Update {
+		glob, _ := wire.GlobOf(name)
+		key, followed := globs[glob]
+		if followed && out[glob] == nil {
+			out[glob] = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion}
+		}
+		return out[glob]
 	}
-	u.TypeURL = key
-	u.Resources = slices.DeleteFunc(slices.Clone(u.Resources), func(r *wire.Resource) bool { return other(r.Name) })
-	u.Removed = slices.DeleteFunc(slices.Clone(u.Removed), other)
-	return u
+	if len(globs) == 0 {
+		return out
+	}
+	for _, r := range u.Resources {
+		if p := part(r.Name); p != nil {
+			p.Resources = append(p.Resources, r)
+		}
+	}
+	for _, name := range u.Removed {
+		if p := part(name); p != nil {
+			p.Removed = append(p.Removed, name)
+		}
+	}
+	return out
 }
 
-// follow says what a collection holds, or ceases to.
-func (l *Local) follow(d cache.Demand, typeURL, glob string) {
-	globs := l.globs[typeURL]
-	if !d.Wanted {
-		if l.w.ForgetMembers(d.TypeURL) {
-			delete(globs, glob)
-		}
-		return
+// keys are those of collections, by type URL and glob.
+type keys map[string]map[string]string
+
+func (k keys) add(key string) {
+	typeURL, glob, _ := cache.SplitCollection(key)
+	if k[typeURL] == nil {
+		k[typeURL] = make(map[string]string)
 	}
-	if globs == nil {
-		globs = make(map[string]string)
-		l.globs[typeURL] = globs
+	k[typeURL][glob] = key
+}
+
+func (k keys) drop(key string) {
+	typeURL, glob, _ := cache.SplitCollection(key)
+	delete(k[typeURL], glob)
+}
+
+// follow notes that somebody begins to follow a collection, or ceases to.
+func (l *Local) follow(d cache.Demand, began keys) {
+	switch {
+	case d.Wanted:
+		l.globs.add(d.TypeURL)
+		began.add(d.TypeURL)
+	case l.w.ForgetMembers(d.TypeURL):
+		l.globs.drop(d.TypeURL)
 	}
-	globs[glob] = d.TypeURL
+}
+
+// tell says what collections, which are given by glob, hold.
+func (l *Local) tell(typeURL string, globs map[string]string) {
 	u := wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
-	l.w.Apply(cache.Members, matching(u, glob, d.TypeURL))
-	l.w.SetPhase(d.TypeURL, cache.Confirmed)
+	said := parts(u, globs)
+	for glob, key := range globs {
+		p := said[glob]
+		if p == nil {
+			p = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion}
+		}
+		l.w.Apply(cache.Members, *p)
+		l.w.SetPhase(key, cache.Confirmed)
+	}
 }
 
 // Answer says to those who began to want something what there is.
 func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
 	forget := make(map[string][]*cache.Name)
+	followed := make(keys)
 	for _, d := range l.w.TakeDemand() {
-		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
+		_, _, isCollection := cache.SplitCollection(d.TypeURL)
 		switch {
 		case isCollection:
-			l.follow(d, typeURL, glob)
+			l.follow(d, followed)
 			continue
 		case d.Name == nil:
 			l.w.SetPhase(d.TypeURL, cache.Confirmed)
@@ -139,6 +178,9 @@ func (l *Local) Answer() {
 		} else {
 			u.Removed = append(u.Removed, d.Name.String())
 		}
+	}
+	for typeURL, globs := range followed {
+		l.tell(typeURL, globs)
 	}
 	for typeURL, names := range forget {
 		l.w.Forget(typeURL, names)

@@ -56,20 +56,25 @@ type Loads interface {
 
 // OpenLoads opens a stream of load reports, which ends with ctx, and on which
 // messages are the caller's. Errors are gRPC statuses; UNAVAILABLE where there is
-// no connection within 5s.
+// no connection within 5s, after which the next target is the one in use (B.40).
 func (s *Session) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
 	s.reachable()
-	ctx, cancel := context.WithCancel(ctx)
+	target := s.target()
+	own, cancel := context.WithCancel(ctx)
 	timeout := time.AfterFunc(openTimeout, cancel)
-	rpc, err := s.conns[s.target()].NewStream(ctx, loadStream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
-	if !timeout.Stop() {
-		return nil, status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
+	rpc, err := s.conns[target].NewStream(own, loadStream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
+	late := !timeout.Stop()
+	if err == nil && !late {
+		return rpc, nil
 	}
-	if err != nil {
-		cancel()
-		return nil, err
+	cancel()
+	if ctx.Err() == nil && !s.up(target) {
+		s.failed(target)
 	}
-	return rpc, nil
+	if late {
+		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
+	}
+	return nil, err
 }
 
 // A reporter reports the load of one group. It belongs to ReportLoads.

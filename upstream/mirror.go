@@ -28,6 +28,8 @@ const (
 	trimEvery    = 10 * time.Second
 
 	connectedEvery = time.Second // is looked whether an origin can be reached again
+
+	heldFor = 5 * time.Second // a stream without a response is held by an origin that need not be spared
 )
 
 // errResync ends a stream that the relay itself wants to open anew.
@@ -47,6 +49,9 @@ type mirror struct {
 
 	subs   map[string]*subscription
 	linger *lingering
+	agenda agenda
+
+	lingeringGlobs int
 
 	batchAt time.Time // when changed demand is sent
 	batched int       // names waiting for that
@@ -91,7 +96,8 @@ func (l *line) silent(now time.Time) bool {
 // Mirror keeps a view like its origin, to which it presents node, until ctx ends
 // and everything that it started has ended. No failure of the origin ends it: it
 // is logged and tried again, at intervals from 1s to 30s while the origin gives
-// no response, and at once after a stream that had one.
+// no response, and at once after a stream that had one, or that the origin held for
+// 5s: it may be a relay that waits for an origin of its own.
 //
 // Source: gRFC A57.
 func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
@@ -179,16 +185,24 @@ func (m *mirror) inOrder() []*subscription {
 
 // demand takes over what clients began or ceased to want.
 func (m *mirror) demand(now time.Time) {
+	globs := make(map[*subscription][]string) // to ask for
 	for _, d := range m.w.TakeDemand() {
 		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
 		s := m.sub(typeURL)
 		switch {
 		case isCollection:
-			m.demandCollection(s, glob, d, now)
+			if m.demandCollection(s, glob, d, now) {
+				globs[s] = append(globs[s], glob)
+			}
 		case d.Name == nil:
 			m.demandMembers(s, d, now)
 		default:
 			m.demandName(s, d, now)
+		}
+	}
+	for s, names := range globs {
+		if l := &m.lines[s.named]; l.open {
+			m.subscribe(l, s, names, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {
@@ -284,11 +298,17 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 		m.flush(now)
 	}
 	at(m.batchAt)
+	m.agenda.due(now)
 	for _, s := range m.inOrder() { // clients hear of clusters first, even if all is known at once
+		for _, c := range s.due {
+			m.agenda.put(c, m.look(c, now))
+		}
+		s.due = s.due[:0]
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
 		at(m.held(s, now))
 	}
+	at(m.agenda.next())
 	if m.lines[main].stream == nil {
 		for _, s := range m.subs {
 			s.settle()
@@ -324,7 +344,6 @@ func (m *mirror) expire(now time.Time) (next time.Time) {
 		m.batchAt = now
 	}
 	for _, s := range m.subs {
-		next = earlier(next, m.expireCollections(s, now))
 		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
 			continue
 		}
@@ -371,14 +390,10 @@ func (m *mirror) flush(now time.Time) {
 
 // learned publishes what the silence of the origin says about the members.
 func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
-	for glob, c := range s.collections {
-		next = earlier(next, m.learnedOf(cache.Collection(s.typeURL, glob), &c.learn, now))
-		next = earlier(next, m.resolve(s, c, now))
-	}
 	if s.wildcard == nowhere {
-		return next
+		return time.Time{}
 	}
-	return earlier(next, m.learnedOf(s.typeURL, &s.learn, now))
+	return m.learnedOf(s.typeURL, &s.learn, now)
 }
 
 func (m *mirror) learnedOf(key string, l *learning, now time.Time) (next time.Time) {
@@ -495,7 +510,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {
-		s.trust(reqs[0].InitialResourceVersions != nil && !m.ignores, now)
+		m.trust(s, reqs[0].InitialResourceVersions != nil && !m.ignores, now)
 	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
@@ -509,6 +524,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
 	served, role, other := l.served(now), l.role, m.otherVariant(l, err)
+	held := l.open && now.Sub(l.openedAt) >= heldFor
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
@@ -519,7 +535,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		l.retry.Reset()
 		wait = rand.N(reconnectMax)
 	default:
-		wait = l.retry.NextBackOff()
+		wait = l.backOff(held)
 		l.unconnected = !m.session.up(m.target)
 		if role == main {
 			m.session.failed(m.target)
@@ -540,6 +556,16 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 			aux.cancel(errResync)
 		}
 	}
+}
+
+// backOff returns how long to wait after a stream without a response. An origin that
+// held it for a while is spared enough, and the waits begin anew.
+func (l *line) backOff(held bool) time.Duration {
+	if held {
+		l.retry.Reset()
+		return rand.N(reconnectMax)
+	}
+	return l.retry.NextBackOff()
 }
 
 func (m *mirror) logEnd(r role, err error, wait time.Duration) {

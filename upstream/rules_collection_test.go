@@ -212,6 +212,29 @@ func TestB40_ACollectionFromAnotherTarget(t *testing.T) {
 	})
 }
 
+// What the address that is connected never mentioned, and what it did not say of it when
+// it was asked, is asked for anew on each stream: the version is another address's, and
+// may mean other content here.
+func TestB40_AMemberOfAnotherTargetIsNeverTold(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, shopA+"@1", shop+"b@1")
+		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other", Behaviour: relaytest.Behaviour{SilentOnMissing: true}})
+		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1") })
+		pair := mirror(t, r.Origin, upstream.Config{
+			Targets: []string{r.Target(), other.Target()}, DialOptions: relaytest.DialOptions(r.Origin, other),
+		})
+		pair.watch.SubscribeAll(shopKey)
+		pair.pass(time.Minute)
+		r.Stop()
+		pair.pass(5 * time.Minute) // the doubt is resolved
+		pair.expect("kept", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1")
+		other.Restart()
+		pair.pass(2 * time.Second)
+		again := showRequest(other.State().Last().Requests[0].Message)
+		pair.expect("the next stream", shorten(again), "[E node +shop/* shop/a=1]")
+	})
+}
+
 // Whatever globs clients make up, nothing is left of them once they have lingered: not
 // in the view, and not at the origin.
 func TestB6_CollectionsLeaveNothing(t *testing.T) {
@@ -240,6 +263,37 @@ func TestB6_CollectionsLeaveNothing(t *testing.T) {
 			if !r.State().Subscribed(endpoints) {
 				t.Errorf("round %d: want nothing:\n%v", round, r.State())
 			}
+		}
+	})
+}
+
+// Globs that nobody wants linger, but not any number of them; those that clients want
+// are never given up for others.
+func TestB35_LingeringGlobsAreBounded(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Hour}, func(t *testing.T, r *rig) {
+		const lingering, more = 1000, 20
+		r.watch.SubscribeAll(shopKey)
+		follow := func(i int) *cache.Wildcard {
+			return r.watch.SubscribeAll(cache.Collection(endpoints, fmt.Sprintf("%s%d/*", shop, i)))
+		}
+		var globs []*cache.Wildcard
+		for i := range lingering + more {
+			globs = append(globs, follow(i))
+		}
+		r.pass(time.Second)
+		for _, wc := range globs {
+			r.watch.UnsubscribeAll(wc)
+		}
+		r.pass(time.Second)
+		if got, want := r.view.Head().Types(), 2+lingering; got != want { // with the one that is wanted, and the type
+			t.Errorf("%d types and globs are held, want %d", got, want)
+		}
+		follow(0)
+		r.watch.UnsubscribeAll(follow(lingering + more))
+		r.watch.UnsubscribeAll(follow(lingering + more + 1))
+		r.pass(2 * time.Hour)
+		if got := r.view.Head().Types(); got != 3 {
+			t.Errorf("%d types and globs are held in the end, want the type and the two globs that are wanted", got)
 		}
 	})
 }

@@ -68,6 +68,34 @@ func TestR135_Backoff(t *testing.T) {
 	})
 }
 
+// An origin that holds a stream for a while before it ends it, as a relay does that
+// waits for an origin of its own, is tried again at once each time, whatever the waits
+// were before: it is spared enough. One that holds it for less is not.
+func TestR135_AHeldStreamIsNotWaitedFor(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		r.closeStreams(5)
+		ended := time.Now().Add(-time.Hour)
+		for round := range 20 {
+			s := r.Accept(t.Context())
+			if wait := time.Since(ended); round > 0 && wait > 510*time.Millisecond {
+				t.Errorf("round %d: after a stream that was held, %v, want at most 500ms", round, wait)
+			}
+			r.pass(10 * time.Second)
+			s.Close(unavailable)
+			ended = time.Now()
+		}
+		r.closeStreams(1)
+		r.expectBackoff(r.closeStreams(3))
+		s := r.Accept(t.Context())
+		r.pass(4 * time.Second)
+		s.Close(unavailable)
+		if wait := r.closeStreams(1)[0]; wait < 3*time.Second {
+			t.Errorf("after one that was held for 4s: %v, want the backoff", wait)
+		}
+	})
+}
+
 // The wait never exceeds 30 s (±20 %).
 func TestR135_BackoffIsBounded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {

@@ -191,7 +191,7 @@ func TestR123_ErrorsAreShared(t *testing.T) {
 		r.pass(time.Second)
 		failed := func(v *part) (out string) {
 			for _, text := range []string{"a", "b"} {
-				if e := v.view.Head().Type(endpoints).Errors[cache.Named].Get(nameOf(t, v.view, endpoints, text)); e != nil {
+				if e := v.view.Head().Type(endpoints).Errors(cache.Named).Get(nameOf(t, v.view, endpoints, text)); e != nil {
 					out += text + " "
 				}
 			}

@@ -396,3 +396,26 @@ func TestR136_AskedOnlyWhileConnected(t *testing.T) {
 		}
 	})
 }
+
+// An origin whose port is open, and that says nothing, is not connected: nothing counts
+// as asked for, however long that lasts.
+func TestR136_NothingIsAskedOfASilentPort(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		r.Freeze(true)
+		n := r.watch.Subscribe(endpoints, []string{"a"})[0]
+		for range 20 {
+			r.pass(30 * time.Second)
+			if !n.Asked().IsZero() || r.view.Head().First().Connected {
+				t.Fatalf("asked for at %v, connected %v", n.Asked(), r.view.Head().First().Connected)
+			}
+		}
+		r.Freeze(false)
+		up := time.Now()
+		r.pass(time.Minute)
+		if n.Asked().Before(up) {
+			t.Errorf("asked for at %v, want after %v", n.Asked(), up)
+		}
+		r.expect("named", r.named(endpoints), "a@1")
+	})
+}

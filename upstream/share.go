@@ -14,7 +14,7 @@ import (
 // only once (R130). It asks the other view for what is demanded of w, and for nothing
 // else.
 func Share(ctx context.Context, from *cache.View, w *cache.Writer) {
-	s := &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType)}
+	s := newShare(from, w)
 	defer s.close()
 	s.follow(time.Now())
 	for {
@@ -36,9 +36,13 @@ type share struct {
 	w     *cache.Writer
 	watch *cache.Watch // of from
 
-	types map[string]*sharedType // by type URL or collection
-	stood cache.Source           // how the other view's source did when it was looked at last
-	next  time.Time              // when something expires
+	types   map[string]*sharedType      // by type URL or collection
+	edition uint64                      // of from, up to which it was followed
+	due     map[*sharedType]struct{}    // to be followed whatever has changed
+	stood   cache.Source                // how the other view's source did when it was looked at last
+	asks    map[*cache.Name]*cache.Name // of from, by that of w, that are not known yet as asked for
+	next    time.Time                   // when something expires
+	trimAt  time.Time
 }
 
 // A sharedType is what is taken of one type, or of one collection.
@@ -49,6 +53,11 @@ type sharedType struct {
 	mine     map[*cache.Name]struct{}    // those of from
 	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
 	wildcard *cache.Wildcard             // of a collection
+}
+
+func newShare(from *cache.View, w *cache.Writer) *share {
+	return &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType), due: make(map[*sharedType]struct{}),
+		asks: make(map[*cache.Name]*cache.Name)}
 }
 
 func (s *share) timer() <-chan time.Time {
@@ -77,12 +86,14 @@ func (s *share) typ(key string) *sharedType {
 func (s *share) demand(now time.Time) {
 	for _, d := range s.w.TakeDemand() {
 		t := s.typ(d.TypeURL)
+		s.due[t] = struct{}{}
 		switch have := t.names[d.Name]; {
 		case d.Name == nil:
 			s.demandMembers(t, d, now)
 		case d.Wanted && have == nil:
 			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
+			s.asks[d.Name] = n
 		case d.Wanted && d.Again:
 			s.watch.AskAgain(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
@@ -92,9 +103,9 @@ func (s *share) demand(now time.Time) {
 			delete(t.names, d.Name)
 			delete(t.mine, have)
 			delete(t.pending, have)
+			delete(s.asks, d.Name)
 		}
 	}
-	s.ask(now)
 }
 
 func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
@@ -106,47 +117,62 @@ func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	case !d.Wanted && t.wildcard != nil && s.w.ForgetMembers(t.key):
 		s.watch.UnsubscribeAll(t.wildcard)
 		delete(s.types, t.key)
+		delete(s.due, t)
 	}
 }
 
 // ask records that the origin has been asked, if it can be, for what was never
 // answered.
 func (s *share) ask(now time.Time) {
-	for _, t := range s.types {
-		for name, n := range t.names {
-			if !name.Asked().IsZero() || !s.from.Head().From(n).Connected {
-				continue
-			}
-			at := n.Asked()
-			if at.IsZero() {
-				at = now // it is about to be
-			}
-			s.w.Asked([]*cache.Name{name}, at)
+	defer clear(s.asks)
+	for name, n := range s.asks {
+		if !name.Asked().IsZero() || !s.from.Head().From(n).Connected {
+			continue
 		}
+		at := n.Asked()
+		if at.IsZero() {
+			at = now // it is about to be
+		}
+		s.w.Asked([]*cache.Name{name}, at)
 	}
 }
 
-// follow takes over what the other view has learnt.
+// follow takes over what the other view has learnt: of the types that changed, and of
+// those of which something else was demanded; and only then when it asked, for what was
+// asked for long ago and is not here would be taken for what is not there.
 func (s *share) follow(now time.Time) {
 	h := s.from.Head()
-	s.stand(h, now)
-	for _, t := range s.types {
+	s.stand(h)
+	for typ := range h.ChangedSince(s.edition) {
+		if t := s.types[typ.URL]; t != nil {
+			s.due[t] = struct{}{}
+		}
+	}
+	s.edition = h.Edition
+	for t := range s.due {
 		if t.wildcard != nil {
 			s.followMembers(h, t)
 		} else {
 			s.followNames(h, t)
 		}
 	}
-	s.w.Trim(now)
+	clear(s.due)
+	s.ask(now)
+	if !now.Before(s.trimAt) {
+		s.w.Trim(now)
+		s.trimAt = now.Add(trimEvery)
+	}
 	s.next = s.w.Expire(now)
 }
 
 // stand takes over how the origin stands. All names come from one source.
-func (s *share) stand(h *cache.Head, now time.Time) {
+func (s *share) stand(h *cache.Head) {
 	if from := *h.First(); from != s.stood {
 		s.w.Stand(from)
 		s.stood = from
-		s.ask(now)
+		for _, t := range s.types {
+			maps.Copy(s.asks, t.names)
+		}
 	}
 }
 
@@ -193,7 +219,7 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 		}
 	})
 	for n := range t.pending {
-		if typ.Named.Get(n) != nil || typ.Errors[cache.Named].Get(n) != nil {
+		if typ.Named.Get(n) != nil || typ.Errors(cache.Named).Get(n) != nil {
 			told[n] = struct{}{}
 		}
 	}
@@ -223,7 +249,7 @@ func changed(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name
 	for e := range set.RenewedSince(p) {
 		yield(e.Name)
 	}
-	for e := range t.Errors[kind].Since(p) {
+	for e := range t.Errors(kind).Since(p) {
 		yield(e.Name)
 	}
 }

@@ -54,6 +54,7 @@ type subscription struct {
 	absent heldBack // names that a SotW origin left out
 
 	collections map[string]*collection // by glob; they travel with the names
+	due         []*collection          // of these, those to be looked at now
 
 	// foreign is what is held from another target, whose versions mean nothing to
 	// the one that is connected.
@@ -91,6 +92,9 @@ func (h heldNames) drop(u wire.Update) {
 func (s *subscription) estrange(h *cache.Head) {
 	t := h.Type(s.typeURL)
 	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
+	for _, c := range s.collections {
+		c.foreign = namesIn(&h.Type(c.key).Members)
+	}
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.

@@ -74,7 +74,7 @@ func (u *Update) Fails(name string) bool {
 // legacy form of the wildcard.
 func (u *Update) addError(val []byte) error {
 	var m discoverypb.ResourceError
-	if err := proto.Unmarshal(val, &m); err != nil {
+	if err := nested.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
 	}
 	full := m.GetResourceName()
@@ -102,7 +102,7 @@ func (u *Update) addError(val []byte) error {
 // constraints is the same as an entry of removed_resources.
 func (u *Update) addRemovedName(val []byte) error {
 	var m discoverypb.ResourceName
-	if err := proto.Unmarshal(val, &m); err != nil {
+	if err := nested.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: removed resource name: %w", ErrMalformed, err)
 	}
 	name, err := CanonicalName(m.GetName())

@@ -165,8 +165,10 @@ func (b *builder) decoded(t *testing.T, msg []byte) {
 	}
 	want := new(discoverypb.Resource)
 	receive(t, msg, want)
-	want.Version = u.Resources[0].Version
-	b.add(t, u.Resources[0], want)
+	if found := resourceFaults(b.typeURL, want); len(found) > 0 {
+		t.Fatalf("Decode of %q: got no error, want one of %v", msg, found)
+	}
+	b.add(t, u.Resources[0], asTold(u.Resources[0], want))
 }
 
 func (b *builder) add(t *testing.T, r *wire.Resource, want *discoverypb.Resource) {

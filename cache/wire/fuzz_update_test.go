@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -35,6 +36,10 @@ func updateSeeds(tb testing.TB) [][]byte {
 	group := join(protowire.AppendTag(nil, 77, protowire.StartGroupType), unknown,
 		protowire.AppendTag(nil, 77, protowire.EndGroupType))
 	tooLarge := protowire.AppendVarint(protowire.AppendVarint(nil, uint64(protowire.MaxValidNumber+1)<<3), 1)
+	// A name for those only whose env is prod: SingleConstraint has key=1 and value=2.
+	constrained := bytesField(1, join(bytesField(1, "env"), bytesField(2, "prod")))
+	onlyProd := join(bytesField(1, "a"), bytesField(2, constrained))
+	variant := join(resourceOf("1", "", body), bytesField(8, onlyProd))
 	return [][]byte{
 		nil,
 		marshal(tb, rich),
@@ -62,6 +67,20 @@ func updateSeeds(tb testing.TB) [][]byte {
 		join(updateOf(acme), bytesField(9, join(bytesField(1, bytesField(1, xdstpFoo+"?")), bytesField(2, bytesField(2, "why"))))),
 		join(updateOf(acme), bytesField(9, bytesField(1, "")), bytesField(9, bytesField(2, bytesField(2, "nameless")))),
 		join(updateOf(acme, resourceOf("1", "a", body)), bytesField(9, bytesField(1, bytesField(1, "a")))),
+		updateOf(acme, join(bytesField(8, bytesField(1, "a")), bytesField(2, body))),
+		updateOf(acme, variant, join(resourceOf("1", "", body), bytesField(8, bytesField(1, "a")))),
+		updateOf(acme, variant, variant),
+		updateOf(acme, join(resourceOf("1", "a", body), bytesField(8, bytesField(1, "a")))), // both names
+		updateOf(acme, join(resourceOf("1", "a", body), bytesField(8, bytesField(2, constrained)))),
+		join(updateOf(acme), bytesField(8, bytesField(1, "a")), bytesField(6, "b"), bytesField(8, onlyProd), bytesField(6, "a")),
+		join(updateOf(acme), bytesField(6, "b"), bytesField(8, onlyProd), bytesField(8, bytesField(1, xdstpFoo+"?"))),
+		join(updateOf(acme), bytesField(8, onlyProd), bytesField(8, onlyProd)),
+		join(updateOf(acme, variant), bytesField(8, onlyProd)),
+		join(updateOf(acme, variant), bytesField(9, bytesField(1, onlyProd))),
+		join(updateOf(acme), bytesField(9, bytesField(1, onlyProd))),
+		updateOf(acme, resourceOf("1", xdstpFoo, anyOf(redirectType, nil)), resourceOf("1", "a", anyOf(redirectType, nil))),
+		updateOf(acme, resourceOf("1", xdstpFoo, anyOf(acme+"Collection", nil))),
+		updateOf(acme, resourceOf("1", "a", body), resourceOf("1", "a", body), resourceOf("1", "b", anyOf(wire.ClusterType, nil))),
 	}
 }
 
@@ -84,14 +103,8 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 		}
 		return
 	}
-	if malformed := canonicalise(want); malformed != nil {
-		if err == nil || !errors.Is(err, wire.ErrXDSTP) && !errors.Is(err, strictness(want)) {
-			t.Fatalf("Decode(%q): got error %v, want %v", msg, err, malformed)
-		}
-		return
-	}
-	if strict := strictness(want); !errors.Is(err, strict) {
-		t.Fatalf("Decode(%q): got error %v, want %v", msg, err, strict)
+	if found := faults(want); !fits(err, found) {
+		t.Fatalf("Decode(%q): got error %v, want one of %v", msg, err, found)
 	}
 	checkEnvelope(t, msg, got, want, err == nil)
 	if err != nil {
@@ -111,69 +124,137 @@ func knownError(err error) bool {
 		func(known error) bool { return errors.Is(err, known) })
 }
 
-// canonicalise puts the names of an update in canonical form, and returns the
-// error for one that has none.
-func canonicalise(u *discoverypb.DeltaDiscoveryResponse) (malformed error) {
-	respell := func(name *string) {
-		canonical, err := wire.CanonicalName(*name)
-		if err != nil {
-			malformed = err
-			return
-		}
-		*name = canonical
+// fits reports whether err is one of those found, or none if none was.
+func fits(err error, found []error) bool {
+	if len(found) == 0 || err == nil {
+		return len(found) == 0 && err == nil
+	}
+	return slices.ContainsFunc(found, func(fault error) bool { return errors.Is(err, fault) })
+}
+
+// faults gives a valid message the form that it has within the relay, with
+// canonical names each in one place, and returns an error for each thing in it that
+// the protocol forbids.
+func faults(u *discoverypb.DeltaDiscoveryResponse) (found []error) {
+	if u.GetTypeUrl() == "" {
+		found = append(found, wire.ErrMalformed)
 	}
 	for i := range u.GetRemovedResources() {
-		respell(&u.RemovedResources[i])
+		found = append(found, respell(&u.RemovedResources[i])...)
 	}
+	var variants []*discoverypb.ResourceName
+	for _, full := range u.GetRemovedResourceNames() {
+		found = append(found, respell(&full.Name)...)
+		if constraints(full) == nil {
+			u.RemovedResources = append(u.RemovedResources, full.GetName())
+		} else {
+			variants = append(variants, full)
+		}
+	}
+	u.RemovedResourceNames = variants
 	for _, e := range u.GetResourceErrors() {
 		if full := e.GetResourceName(); full != nil {
 			full.Name = cmp.Or(full.GetName(), wire.Wildcard)
-			respell(&full.Name)
+			found = append(found, respell(&full.Name)...)
+		} else {
+			found = append(found, wire.ErrUnnamed)
 		}
 	}
 	for _, r := range u.GetResources() {
-		respell(&r.Name)
-		for i := range r.GetAliases() {
-			respell(&r.Aliases[i])
-		}
+		found = append(found, resourceFaults(u.GetTypeUrl(), r)...)
 	}
-	return malformed
+	return append(found, duplicates(u)...)
 }
 
-// strictness returns the error for a valid message that the protocol forbids all
-// the same.
-func strictness(u *discoverypb.DeltaDiscoveryResponse) error {
-	for _, e := range u.GetResourceErrors() {
-		if e.GetResourceName() == nil {
-			return wire.ErrUnnamed
+// respell puts a name in canonical form, or returns the error for one that has none.
+func respell(name *string) []error {
+	canonical, err := wire.CanonicalName(*name)
+	if err != nil {
+		return []error{wire.ErrXDSTP}
+	}
+	*name = canonical
+	return nil
+}
+
+func resourceFaults(typeURL string, r *discoverypb.Resource) (found []error) {
+	for i := range r.GetAliases() {
+		found = append(found, respell(&r.Aliases[i])...)
+	}
+	if full := r.GetResourceName(); full.GetName() != "" {
+		if r.GetName() != "" {
+			found = append(found, wire.ErrMalformed)
+		}
+		r.Name = full.GetName()
+		r.ResourceName = nil
+		if c := constraints(full); c != nil {
+			r.ResourceName = &discoverypb.ResourceName{Name: r.GetName(), DynamicParameterConstraints: full.GetDynamicParameterConstraints()}
 		}
 	}
-	if u.GetTypeUrl() == "" {
-		return wire.ErrMalformed
+	found = append(found, respell(&r.Name)...)
+	if variantOf(r) != nil {
+		r.ResourceName.Name = r.GetName()
 	}
+	if r.GetName() == "" && wire.Known(typeURL) {
+		found = append(found, wire.ErrUnnamed)
+	}
+	in := r.GetResource().GetTypeUrl()
+	standsIn := strings.HasPrefix(r.GetName(), "xdstp://") && (in == redirectType || in == typeURL+"Collection")
+	if r.GetResource() != nil && in != typeURL && !standsIn {
+		found = append(found, wire.ErrTypeMismatch)
+	}
+	return found
+}
+
+// redirectType is that of a resource that says under which name another one is found.
+const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
+
+// constraints returns those of a name as bytes that equal ones have in common; nil
+// if there are none.
+func constraints(full *discoverypb.ResourceName) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(full.GetDynamicParameterConstraints())
+	if err != nil {
+		panic(err) // it was decoded
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// variantOf returns which variant of its name a resource is, of a message that
+// faults has seen; nil if it is the only one.
+func variantOf(r *discoverypb.Resource) []byte {
+	if r.GetResourceName().GetName() == "" {
+		return nil // says nothing
+	}
+	return constraints(r.GetResourceName())
+}
+
+// duplicates returns an error if a message that resourceFaults has seen says two
+// things of one resource.
+func duplicates(u *discoverypb.DeltaDiscoveryResponse) []error {
 	seen := map[string]bool{}
+	twice := func(name string, variant []byte) bool {
+		key := wire.Variant{Name: name, Constraints: variant}.Key()
+		defer func() { seen[key] = true }()
+		return seen[key]
+	}
+	found := false
 	for _, r := range u.GetResources() {
-		switch {
-		case r.GetName() == "" && wire.Known(u.GetTypeUrl()):
-			return wire.ErrUnnamed
-		case r.GetResource() != nil && r.GetResource().GetTypeUrl() != u.GetTypeUrl():
-			return wire.ErrTypeMismatch
-		case seen[r.GetName()]:
-			return wire.ErrDuplicate
-		}
-		seen[r.GetName()] = true
+		found = twice(r.GetName(), variantOf(r)) || found
 	}
 	for _, e := range u.GetResourceErrors() {
 		full := e.GetResourceName()
-		if seen[full.GetName()] && proto.Size(full.GetDynamicParameterConstraints()) == 0 {
-			return wire.ErrDuplicate
-		}
+		found = seen[wire.Variant{Name: full.GetName(), Constraints: constraints(full)}.Key()] || found
 	}
 	for _, name := range u.GetRemovedResources() {
-		if seen[name] {
-			return wire.ErrDuplicate
-		}
-		seen[name] = true
+		found = twice(name, nil) || found
+	}
+	for _, full := range u.GetRemovedResourceNames() {
+		found = twice(full.GetName(), constraints(full)) || found
+	}
+	if found {
+		return []error{wire.ErrDuplicate}
 	}
 	return nil
 }
@@ -192,24 +273,35 @@ func checkEnvelope(t *testing.T, msg []byte, got wire.Update, want *discoverypb.
 	if id := want.GetControlPlane().GetIdentifier(); got.ControlPlane != id {
 		t.Errorf("Decode(%q): got control plane %q, want %q", msg, got.ControlPlane, id)
 	}
-	if !slices.Equal(got.Removed, want.GetRemovedResources()) {
-		t.Errorf("Decode(%q): got removed %q, want %q", msg, got.Removed, want.GetRemovedResources())
+	// The names in the one field may stand between those in the other.
+	if removed := want.GetRemovedResources(); !slices.Equal(slices.Sorted(slices.Values(got.Removed)), slices.Sorted(slices.Values(removed))) {
+		t.Errorf("Decode(%q): got removed %q, want %q", msg, got.Removed, removed)
+	}
+	if !slices.EqualFunc(got.RemovedVariants, want.GetRemovedResourceNames(), isVariant) {
+		t.Errorf("Decode(%q): got removed variants %q, want %v", msg, got.RemovedVariants, want.GetRemovedResourceNames())
 	}
 	if len(got.Errors) != len(want.GetResourceErrors()) {
 		t.Fatalf("Decode(%q): got %d errors, want %d", msg, len(got.Errors), len(want.GetResourceErrors()))
 	}
 	for i, e := range got.Errors {
 		w := want.GetResourceErrors()[i]
-		if e.Name != w.GetResourceName().GetName() || int32(e.Code) != w.GetErrorDetail().GetCode() || e.Message != w.GetErrorDetail().GetMessage() {
+		if !isVariant(e.Variant, w.GetResourceName()) || int32(e.Code) != w.GetErrorDetail().GetCode() || e.Message != w.GetErrorDetail().GetMessage() {
 			t.Errorf("Decode(%q): got error of %q: %d %q, want %v", msg, e.Name, e.Code, e.Message, w)
 		}
 	}
+}
+
+func isVariant(got wire.Variant, want *discoverypb.ResourceName) bool {
+	return got.Name == want.GetName() && bytes.Equal(got.Constraints, constraints(want))
 }
 
 func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *discoverypb.Resource) {
 	t.Helper()
 	if got.Name != want.GetName() || got.OriginVersion != want.GetVersion() || !slices.Equal(got.Aliases, want.GetAliases()) {
 		t.Errorf("resource %v:\n got name %q version %q aliases %q", want, got.Name, got.OriginVersion, got.Aliases)
+	}
+	if !bytes.Equal(got.Constraints, variantOf(want)) {
+		t.Errorf("resource %v:\n got constraints %q", want, got.Constraints)
 	}
 	if got.HasBody() != (want.GetResource() != nil) || got.TypeURL != want.GetResource().GetTypeUrl() {
 		t.Errorf("resource %v:\n got body %t of type %q", want, got.HasBody(), got.TypeURL)
@@ -232,6 +324,19 @@ func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *disco
 	}
 }
 
+// asTold returns a resource that resourceFaults has seen as clients are told it.
+func asTold(r *wire.Resource, origin *discoverypb.Resource) *discoverypb.Resource {
+	told := proto.CloneOf(origin)
+	told.Version = r.Version
+	if r.Constraints != nil {
+		told.Name = "" // in resource_name
+	}
+	if told.Ttl = nil; r.TTL > 0 {
+		told.Ttl = durationpb.New(r.TTL)
+	}
+	return told
+}
+
 // checkRelayed compares what clients get with what the origin sent.
 func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscoveryResponse) {
 	t.Helper()
@@ -239,11 +344,7 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 	wrapped := relayWrapped(t, got.TypeURL, got.Resources...)
 	next := 0
 	for i, r := range got.Resources {
-		origin := proto.CloneOf(want.GetResources()[i])
-		origin.Version = r.Version
-		if origin.Ttl = nil; r.TTL > 0 {
-			origin.Ttl = durationpb.New(r.TTL)
-		}
+		origin := asTold(r, want.GetResources()[i])
 		wantMessage(t, "Delta resource", delta.GetResources()[i], origin)
 		if r.HasBody() {
 			wantMessage(t, "SotW resource", sotw.GetResources()[next], origin.GetResource())
@@ -269,18 +370,33 @@ func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryRespons
 	for _, name := range u.Removed {
 		body.Remove(name)
 	}
+	for _, v := range u.RemovedVariants {
+		body.RemoveVariant(v)
+	}
+	for _, e := range u.Errors {
+		body.Error(e)
+		full.Error(e)
+	}
 	delta, sotw := new(discoverypb.DeltaDiscoveryResponse), new(discoverypb.DiscoveryResponse)
 	receive(t, send(t, &wire.Response{Body: body, Nonce: "n", ControlPlane: u.ControlPlane}), delta)
 	receive(t, send(t, &wire.Response{Body: full, Nonce: "n", ControlPlane: u.ControlPlane}), sotw)
-	if len(delta.GetResources()) != len(u.Resources) || !slices.Equal(delta.GetRemovedResources(), u.Removed) {
+	if len(delta.GetResources()) != len(u.Resources) || !slices.Equal(delta.GetRemovedResources(), u.Removed) ||
+		!slices.EqualFunc(u.RemovedVariants, delta.GetRemovedResourceNames(), isVariant) {
 		t.Fatalf("relayed update: got %v", delta)
 	}
-	if len(sotw.GetResources()) != bodies || full.Len() != bodies {
+	if len(sotw.GetResources()) != bodies || full.Len() != bodies+len(u.Errors) {
 		t.Fatalf("relayed set: got %d resources, Len %d, want %d", len(sotw.GetResources()), full.Len(), bodies)
+	}
+	for i, e := range u.Errors {
+		for _, told := range []*discoverypb.ResourceError{delta.GetResourceErrors()[i], sotw.GetResourceErrors()[i]} {
+			if !isVariant(e.Variant, told.GetResourceName()) || int32(e.Code) != told.GetErrorDetail().GetCode() {
+				t.Errorf("relayed error of %q: got %v", e.Name, told)
+			}
+		}
 	}
 	for i, r := range u.Resources {
 		in := delta.GetResources()[i]
-		if in.GetName() != r.Name || in.GetVersion() != r.Version || !bytes.Equal(in.GetResource().GetValue(), r.Value()) {
+		if told := cmp.Or(in.GetName(), in.GetResourceName().GetName()); told != r.Name || in.GetVersion() != r.Version || !bytes.Equal(in.GetResource().GetValue(), r.Value()) {
 			t.Errorf("relayed resource %q version %q: got %v", r.Name, r.Version, in)
 		}
 	}

@@ -332,6 +332,10 @@ func (r *Resource) parseBody(any []byte) error {
 	return nil
 }
 
+// nested decodes what is passed on as a field of a response: a client finds it one
+// level down, and refuses the response where that is too deep.
+var nested = proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
+
 // wrapperFields takes the fields that are rare, and refuses what a client's
 // decoder would choke on: passed on as bytes, it would end the streams of every
 // client.
@@ -339,10 +343,8 @@ func (r *Resource) wrapperFields(fields []byte) error {
 	if len(fields) == 0 {
 		return nil
 	}
-	// A client finds the resource one level down, in a response.
-	opts := proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
 	w := new(discoverypb.Resource)
-	if err := opts.Unmarshal(fields, w); err != nil {
+	if err := nested.Unmarshal(fields, w); err != nil {
 		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
 	}
 	r.TTL, r.limited = max(w.GetTtl().AsDuration(), 0), w.GetTtl() != nil

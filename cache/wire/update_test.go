@@ -233,14 +233,16 @@ func checkTruncated(t *testing.T, msg []byte) {
 	}
 }
 
-// TestDeepNesting looks for a resource that is just not too deep for us, and too
-// deep for a client that finds it inside a response.
+// TestDeepNesting looks for a resource, an error or a removal that is just not too deep
+// for us, and too deep for a client that finds it inside a response.
 func TestDeepNesting(t *testing.T) {
 	const notConstraints = 4 // DynamicParameterConstraints, a message that holds itself
 	var nested []byte
 	for depth := range protowire.DefaultRecursionLimit + 1 {
 		if depth > protowire.DefaultRecursionLimit-8 {
 			checkTruncated(t, updateOf(acme, join(bytesField(3, "deep"), bytesField(8, bytesField(2, nested)))))
+			checkTruncated(t, join(updateOf(acme), bytesField(8, join(bytesField(1, "deep"), bytesField(2, nested)))))
+			checkTruncated(t, join(updateOf(acme), bytesField(9, bytesField(1, join(bytesField(1, "deep"), bytesField(2, nested))))))
 		}
 		nested = prepend(notConstraints, nested)
 	}

@@ -87,7 +87,7 @@ func (b binary) serve(t *testing.T, env ...string) *server {
 		_ = s.cmd.Process.Kill() // most often it has ended
 		<-s.ended
 	})
-	s.log.await(t, s.ended, `"starting"`)
+	s.log.await(t, s.ended, `"listening"`)
 	return s
 }
 

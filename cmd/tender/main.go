@@ -1,5 +1,5 @@
 // Command tender is an xDS fan-out relay and the tools around it: it holds one
-// stream to a control plane and serves what that says to thousands of clients.
+// connection to a control plane and serves what that says to thousands of clients.
 //
 // Each subcommand has a file of its own. The command ends with 0 when all went
 // well, 1 when something failed and 2 when it was called wrongly.
@@ -63,7 +63,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tender",
 		Short:         "An xDS fan-out relay",
-		Long:          "Tender holds one Delta ADS stream to a control plane and serves what it says\nto thousands of Envoys and gRPC clients.",
+		Long:          "Tender holds one connection to a control plane and serves what that says to\nthousands of Envoys and gRPC clients.",
 		Version:       versionLine(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,14 +48,30 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 	limitMemory(ctx, log)
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
-		slog.String("listen", strings.Join(cfg.Listen, ",")),
 		slog.String("version", version),
 	)
 	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})
 	if err != nil {
 		return explain(err)
 	}
+	log.LogAttrs(ctx, slog.LevelInfo, "listening",
+		slog.String("listen", addresses(r.Addrs())),
+		slog.String("rest_listen", cmp.Or(addresses(r.RESTAddrs()), "off")),
+	)
 	return untilSignalled(ctx, r.Run, log, received)
+}
+
+// addresses are written as in TENDER_LISTEN; port 0 has become one that was free.
+func addresses(addrs []net.Addr) string {
+	var names []string
+	for _, a := range addrs {
+		name := a.String()
+		if a.Network() == "unix" {
+			name = "unix:" + name
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ",")
 }
 
 // untilSignalled calls run and ends its context at the first signal, which

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -57,17 +59,29 @@ func (b *lockedBuffer) String() string {
 
 // TestServeStartsAndStops runs the relay itself and interrupts it.
 func TestServeStartsAndStops(t *testing.T) {
-	var out lockedBuffer // the relay may still log while it is left to end
-	received := make(chan os.Signal, 1)
-	received <- os.Interrupt
-	cfg := config(t, "127.0.0.1:0")
-	if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), received); err != nil {
-		t.Errorf("serve: %v, want nil", err)
-	}
-	line, _, _ := strings.Cut(out.String(), "\n")
-	for _, want := range []string{"msg=starting", "origin=" + cfg.Origin[0], "listen=127.0.0.1:0", "version=dev"} {
-		if !strings.Contains(line, want) {
-			t.Errorf("first line of the log %q, want %s in it", line, want)
+	socket := filepath.Join(t.TempDir(), "rest")
+	for _, tt := range []struct {
+		listen []string // for polls
+		want   string
+	}{
+		{nil, `rest_listen=off`},
+		{[]string{"127.0.0.1:0", "unix:" + socket}, `rest_listen=127\.0\.0\.1:[1-9]\d*,unix:` + regexp.QuoteMeta(socket)},
+	} {
+		var out lockedBuffer // the relay may still log while it is left to end
+		received := make(chan os.Signal, 1)
+		received <- os.Interrupt
+		cfg := config(t, "127.0.0.1:0")
+		cfg.RESTListen = tt.listen
+		if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), received); err != nil {
+			t.Errorf("serve: %v, want nil", err)
+		}
+		for _, want := range []string{
+			`^.* msg=starting origin=` + regexp.QuoteMeta(cfg.Origin[0]) + ` version=dev\n`,
+			`\n.* msg=listening listen=127\.0\.0\.1:[1-9]\d* ` + tt.want + `\n`,
+		} {
+			if !regexp.MustCompile(want).MatchString(out.String()) {
+				t.Errorf("the log has no line %s:\n%s", want, out.String())
+			}
 		}
 	}
 }

@@ -257,6 +257,13 @@ func (c *Client) WaitEnd(ctx context.Context) error {
 	return end
 }
 
+// Ended reports whether the stream has ended.
+func (c *Client) Ended() bool {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	return c.stream.ended
+}
+
 // Reconnect ends the stream and opens one on conn, as a real client does: it
 // keeps its state, asks for all that it was subscribed to, and says what it
 // has (version_info, initial_resource_versions).

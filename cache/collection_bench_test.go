@@ -1,0 +1,37 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// BenchmarkApplyAmongCollections is a change of one resource beside collections that
+// clients follow: of the type itself, and in one of them.
+func BenchmarkApplyAmongCollections(b *testing.B) {
+	for _, globs := range []int{100, 1000, 10_000} {
+		o := newOrigin(b, Config{})
+		watch := o.view.Watch()
+		watch.SubscribeAll(acme)
+		for i := range globs {
+			watch.SubscribeAll(collection(i))
+		}
+		o.TakeDemand()
+		for i := range globs {
+			o.SetPhase(collection(i), Confirmed)
+		}
+		for what, key := range map[string]string{"type": acme, "collection": collection(0)} {
+			b.Run(fmt.Sprintf("of=%s/globs=%d", what, globs), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := range b.N {
+					r := newResource(o, acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(i), fmt.Sprint(i))
+					o.Apply(Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+				}
+			})
+		}
+	}
+}
+
+// collection returns the key of the i-th collection.
+func collection(i int) string { return Collection(acme, fmt.Sprintf("xdstp://one/acme.Thing/%d/*", i)) }

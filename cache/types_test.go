@@ -1,0 +1,101 @@
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Every version of the types holds what was put in it and was not dropped, whatever
+// became of later versions; and knows what changed since any earlier one, and no more.
+func TestB1_TypesAreVersions(t *testing.T) {
+	type version struct {
+		types
+		want map[string]uint64 // when each key last changed
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	versions := []version{{want: map[string]uint64{}}}
+	for i := range uint64(3000) {
+		v := versions[len(versions)-1]
+		v.want = maps.Clone(v.want)
+		key := fmt.Sprint(rng.IntN(300))
+		if _, there := v.want[key]; there && rng.IntN(3) == 0 {
+			v.drop(key)
+			delete(v.want, key)
+		} else {
+			v.put(&Type{URL: key, edition: i + 1})
+			v.want[key] = i + 1
+		}
+		versions = append(versions, v)
+	}
+	for i := range versions {
+		v := &versions[i]
+		for key := range 300 {
+			key := fmt.Sprint(key)
+			if got, want := v.get(key), v.want[key]; (got != nil) != (want != 0) || got != nil && got.edition != want {
+				t.Fatalf("version %d, %s: got %+v, want what was put at %d", i, key, got, want)
+			}
+		}
+		if v.n != len(v.want) || len(v.log) > 2*v.n+300 {
+			t.Fatalf("version %d: %d types and a log of %d, want %d types and not many more", i, v.n, len(v.log), len(v.want))
+		}
+		since := rng.Uint64N(uint64(i) + 1)
+		var got, want []uint64
+		for typ := range v.since(since) {
+			got = append(got, typ.edition)
+		}
+		for _, at := range v.want {
+			if at > since {
+				want = append(want, at)
+			}
+		}
+		if slices.Sort(want); !slices.Equal(got, want) {
+			t.Fatalf("version %d since %d: got %v, want %v", i, since, got, want)
+		}
+	}
+}
+
+// A reader learns of the types of which something changed, of whatever kind the change
+// was; of nothing else.
+func TestB1_ChangedSince(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	watch.SubscribeAll(shopKey)
+	o.want(watch, "a")
+	o.put(Members, "m", "1", "x")
+	o.SetPhase(shopKey, Settled)
+	for _, tt := range []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"nothing", func() {}, nil},
+		{"a phase", func() { o.SetPhase(shopKey, Confirmed) }, []string{shopKey}},
+		{"a name", func() { o.put(Named, "a", "1", "x") }, []string{acme}},
+		{"several", func() {
+			o.put(Named, "a", "2", "y")
+			o.Apply(Members, wire.Update{TypeURL: shopKey})
+			o.put(Named, "a", "3", "z")
+		}, []string{shopKey, acme}},
+		{"the connection", func() { o.SetConnected(false) }, nil},
+		{"a look for removals", func() {
+			o.remove(Members, "m")
+			o.Trim(time.Now())
+		}, []string{acme}},
+	} {
+		before := o.view.Head().Edition
+		tt.do()
+		var got []string
+		for typ := range o.view.Head().ChangedSince(before) {
+			got = append(got, typ.URL)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

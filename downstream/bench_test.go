@@ -1,0 +1,225 @@
+package downstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A benchClient is a stream without a transport: what it is sent is answered at once.
+type benchClient struct {
+	grpc.ServerStream
+	st      *stream
+	typeURL string
+	last    *wire.Response
+	sent    int
+}
+
+func (c *benchClient) SendMsg(m any) error {
+	c.last = m.(*wire.Response)
+	c.sent++
+	return nil
+}
+
+// newBenchClient returns a client that subscribed to names of a type, and has what
+// there is.
+func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names []string) *benchClient {
+	b.Helper()
+	c := &benchClient{typeURL: typeURL}
+	c.st = &stream{
+		server: s, cfg: &s.cfg, rpc: c, delta: delta, log: slog.New(slog.DiscardHandler),
+		byType: make(map[string]*subscription), timer: time.NewTimer(time.Hour),
+	}
+	b.Cleanup(c.st.close)
+	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
+	if err := c.st.handle(first, time.Now()); err != nil {
+		b.Fatal(err)
+	}
+	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
+		if had = c.sent; had > 0 {
+			c.ack(b, names)
+		}
+	}
+	if c.sent == 0 {
+		b.Fatal("the first request was not answered")
+	}
+	return c
+}
+
+func (c *benchClient) flush(b testing.TB) {
+	if _, err := c.st.flush(context.Background(), time.Now()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (c *benchClient) ack(b testing.TB, names []string) {
+	r := wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce}
+	if !r.Delta {
+		r.Version, r.Subscribe = c.last.Body.Version(), names
+	}
+	if err := c.st.handle(&r, time.Now()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// deliveries are the ways in which a client may be sent one change among resources.
+var deliveries = []struct {
+	name    string
+	delta   bool
+	typeURL string
+	named   int // of all; 0 is the wildcard
+}{
+	{"delta-wildcard", true, wire.ClusterType, 0},
+	{"delta-50-names", true, wire.EndpointType, 50},
+	{"delta-5000-names", true, wire.EndpointType, 5000},
+	{"sotw-wildcard", false, wire.ClusterType, 0},
+	{"sotw-50-names", false, wire.EndpointType, 50},
+}
+
+const benchStreams = 100
+
+// A delivering has one resource change again and again, and clients that see it.
+type delivering struct {
+	w       *cache.Writer
+	kind    cache.Kind
+	updates [2]wire.Update
+	clients []*benchClient
+	names   []string
+	turn    int
+}
+
+func newDelivering(b testing.TB, delta bool, typeURL string, named, resources int) *delivering {
+	b.Helper()
+	view, w := cache.New(cache.Config{})
+	server, err := New(Config{Views: oneView{view}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := &delivering{w: w}
+	for i := range named {
+		d.names = append(d.names, benchName(i))
+	}
+	if named > 0 {
+		d.kind = cache.Named
+		watch := view.Watch() // so that the names are asked for
+		b.Cleanup(watch.Close)
+		watch.Subscribe(typeURL, d.names)
+		w.TakeDemand()
+	}
+	all := wire.Update{TypeURL: typeURL}
+	for i := range resources {
+		all.Resources = append(all.Resources, benchResource(b, typeURL, i, "0"))
+	}
+	w.SetConnected(true)
+	w.Apply(d.kind, all)
+	w.SetPhase(typeURL, cache.Confirmed)
+	for i := range d.updates {
+		changed := benchResource(b, typeURL, 7, strconv.Itoa(i+1))
+		d.updates[i] = wire.Update{TypeURL: typeURL, Resources: []*wire.Resource{changed}}
+	}
+	for range benchStreams {
+		d.clients = append(d.clients, newBenchClient(b, server, delta, typeURL, d.names))
+	}
+	return d
+}
+
+func benchName(i int) string { return fmt.Sprintf("resource-%05d", i) }
+
+func benchResource(b testing.TB, typeURL string, i int, version string) *wire.Resource {
+	b.Helper()
+	name, padding := benchName(i), fmt.Sprintf("%01000s", version)
+	var m proto.Message = &clusterpb.Cluster{Name: name, AltStatName: padding}
+	if typeURL == wire.EndpointType {
+		m = &endpointpb.ClusterLoadAssignment{ClusterName: name, NamedEndpoints: map[string]*endpointpb.Endpoint{padding: {}}}
+	}
+	value, err := proto.Marshal(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := wire.NewResource(typeURL, name, version, value)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// change changes the resource.
+func (d *delivering) change() {
+	d.turn++
+	d.w.Apply(d.kind, d.updates[d.turn%2])
+}
+
+// deliver has every client sent the change, and answer.
+func (d *delivering) deliver(b testing.TB) {
+	for _, c := range d.clients {
+		c.flush(b)
+		c.ack(b, d.names)
+	}
+}
+
+// BenchmarkDelivery measures what it costs to find out what clients must be sent, and to
+// take their answers: one change among 10,000 resources, for 100 clients. The transport
+// and the encoding are not in it, nor is what the change itself costs.
+func BenchmarkDelivery(b *testing.B) {
+	for _, bb := range deliveries {
+		b.Run(bb.name, func(b *testing.B) {
+			d := newDelivering(b, bb.delta, bb.typeURL, bb.named, 10_000)
+			before := d.clients[0].sent
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				b.StopTimer()
+				d.change()
+				b.StartTimer()
+				d.deliver(b)
+			}
+			b.StopTimer()
+			for i, c := range d.clients {
+				if c.sent-before != b.N {
+					b.Fatalf("client %d: got %d responses, want %d", i, c.sent-before, b.N)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*benchStreams), "ns/delivery")
+		})
+	}
+}
+
+// deliveryAllocations is what it costs to have one more client sent what others are sent
+// too, in allocations: the response around the shared body, and its nonce.
+const deliveryAllocations = 3
+
+// TestSharedDeliveriesAllocateLittle: what another client costs does not grow with the
+// resources.
+func TestSharedDeliveriesAllocateLittle(t *testing.T) {
+	for _, tt := range deliveries {
+		if tt.named > 0 {
+			continue // each of these has a body of its own
+		}
+		t.Run(tt.name, func(t *testing.T) {
+			d := newDelivering(t, tt.delta, tt.typeURL, tt.named, 500)
+			all := d.clients
+			measure := func(clients int) float64 {
+				d.clients = all[:clients]
+				return testing.AllocsPerRun(20, func() {
+					d.change()
+					d.deliver(t)
+				})
+			}
+			few, many := measure(benchStreams/2), measure(benchStreams)
+			if got := (many - few) / (benchStreams / 2); got > deliveryAllocations {
+				t.Errorf("got %.2f allocations for each further client, want at most %d", got, deliveryAllocations)
+			}
+		})
+	}
+}

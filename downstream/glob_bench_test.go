@@ -1,0 +1,79 @@
+package downstream
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A voidClient takes whatever it is sent.
+type voidClient struct{ grpc.ServerStream }
+
+func (voidClient) SendMsg(any) error { return nil }
+
+// newTestStream returns a stream of Delta to nobody.
+func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
+	tb.Helper()
+	cfg.Views = oneView{view}
+	server, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &stream{
+		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, log: slog.New(slog.DiscardHandler),
+		group: Group{View: view, Leave: func() {}}, watch: view.Watch(), byType: make(map[string]*subscription),
+	}
+}
+
+// BenchmarkFlushAmongGlobs is what it costs to tell a client of one change that follows
+// so many globs.
+func BenchmarkFlushAmongGlobs(b *testing.B) {
+	for _, n := range []int{100, 1000, 10_000} {
+		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
+			view, w := cache.New(cache.Config{})
+			w.SetConnected(true)
+			s := newTestStream(b, view, Config{MaxGlobs: n})
+			r := &wire.Request{Delta: true, TypeURL: wire.EndpointType}
+			for i := range n {
+				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))
+			}
+			if err := s.handle(r, time.Now()); err != nil {
+				b.Fatal(err)
+			}
+			for _, glob := range r.Subscribe {
+				w.SetPhase(cache.Collection(wire.EndpointType, glob), cache.Confirmed)
+			}
+			flush := func() {
+				if _, err := s.flush(b.Context(), time.Now()); err != nil {
+					b.Fatal(err)
+				}
+				for _, sub := range s.subs {
+					sub.pending = false // as an ACK has it
+				}
+			}
+			for range n { // each glob is answered by itself
+				flush()
+			}
+			sent, rounds := s.nonces, 0
+			for b.Loop() {
+				rounds++
+				res, err := wire.NewResource(wire.EndpointType, "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/0/a", "", fmt.Append(nil, rounds))
+				if err != nil {
+					b.Fatal(err)
+				}
+				key := cache.Collection(wire.EndpointType, r.Subscribe[0])
+				w.Apply(cache.Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{res}})
+				flush()
+			}
+			if got := s.nonces - sent; got != uint64(rounds) {
+				b.Fatalf("%d responses for %d changes", got, rounds)
+			}
+		})
+	}
+}
