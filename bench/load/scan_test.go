@@ -2,6 +2,8 @@ package load
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -183,4 +185,37 @@ func TestReceive(t *testing.T) {
 	if n := h.differences(latest); n != 2 || h.have != 2 {
 		t.Errorf("differences = %d, have %d, want 2 and 2", n, h.have)
 	}
+}
+
+// FuzzScan reads any bytes in pieces of any size: the pieces make no difference.
+func FuzzScan(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 0, 0}, 1)
+	f.Add([]byte{0, 0, 0, 0, 9, 0x22, 1, 't', 0x18, 1, 0x2a, 2, 'n', 'o'}, 3)
+	body := content.Finish(kind.AppendDelta(nil, content.Stamp{Index: 1, Change: 2, Made: 3}), content.Cluster, "v", "n")
+	f.Add(twice(body), 100)
+	f.Fuzz(func(t *testing.T, b []byte, size int) {
+		if size < 1 {
+			t.Skip("no pieces")
+		}
+		trace := func(size int) (seen []string) {
+			to := sink{
+				resource: func(r resource) error {
+					seen = append(seen, fmt.Sprintf("resource %q %q %v", r.typeURL, r.version, r.stamp))
+					return nil
+				},
+				end: func(r response) error {
+					seen = append(seen, fmt.Sprintf("end %q %q %q %d %d", r.typeURL, r.nonce, r.version, r.removed, r.bytes))
+					return nil
+				},
+			}
+			if err := scan(b, size, false, to); err != nil {
+				seen = append(seen, "error")
+			}
+			return seen
+		}
+		whole, pieces := trace(len(b)+1), trace(size)
+		if !slices.Equal(whole, pieces) {
+			t.Errorf("in one piece %q, in pieces of %d %q", whole, size, pieces)
+		}
+	})
 }
