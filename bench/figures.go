@@ -106,13 +106,13 @@ func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 		return err
 	}
 	n := float64(max(p.Responses, 1))
-	if !st.sotw {
+	if !st.sotw { // there, each response has everything again
 		n = float64(max(p.Deliveries, 1))
+		f.again = float64(p.Again) / float64(st.clients)
 	}
 	f.cpu = float64(cpu.Nanoseconds()) / 1000 / n
 	f.bytes = float64(p.Bytes) / n
 	f.merged = 1 - float64(min(p.Responses, p.Deliveries))/float64(max(expected, 1))
-	f.again = float64(p.Again) / float64(st.clients)
 	f.p50, f.p99, f.max = milliseconds(percentile(delays, 50)), milliseconds(percentile(delays, 99)), milliseconds(percentile(delays, 100))
 	return nil
 }
