@@ -41,7 +41,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	c := &benchClient{typeURL: typeURL}
 	c.st = &stream{
 		server: s, cfg: &s.cfg, rpc: c, delta: delta, log: slog.New(slog.DiscardHandler),
-		byType: make(map[string]*subscription), timer: time.NewTimer(time.Hour),
+		byType: make(map[string]*subscription), over: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
@@ -60,8 +60,8 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 }
 
 func (c *benchClient) flush(b testing.TB) {
-	if _, err := c.st.flush(time.Now(), true); err != nil {
-		b.Fatal(err)
+	if c.st.flushed(true); c.st.ended {
+		b.Fatal(<-c.st.over)
 	}
 }
 

@@ -236,7 +236,6 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		log:     s.cfg.Logger,
 		byType:  make(map[string]*subscription),
 		over:    make(chan error, 1),
-		lock:    newLock(),
 	}
 	return st.run()
 }

@@ -67,6 +67,7 @@ type stream struct {
 	begun   time.Time
 	asked   time.Time // when something was first asked for, nothing being sent
 	closed  time.Time // when the client said that it asks for nothing more
+	rested  position  // of the head of which nothing is owed nor waited for
 	ended   bool      // or is about to, by run
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -290,6 +291,9 @@ type pass struct {
 
 	// mayBlock is set if the one who sends may wait for the client.
 	mayBlock bool
+
+	// held is set if something may be owed that waits for an answer.
+	held bool
 }
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
@@ -316,8 +320,17 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 		sub.passed()
 		sub.rest(p.head)
 	}
-	return p.next, s.checkCold(p)
+	err = s.checkCold(p)
+	if s.rested = (position{}); p.next.IsZero() && !p.waiting && !p.held {
+		s.rested = positionOf(p.head)
+	}
+	return p.next, err
 }
+
+// A position says of a head which it is, and does not keep it.
+type position struct{ edition, stand uint64 }
+
+func positionOf(h *cache.Head) position { return position{h.Edition, h.Stand()} }
 
 // rouse has globs looked at again of which something has changed.
 func (s *stream) rouse(h *cache.Head) {
@@ -359,6 +372,7 @@ func (s *stream) flushRemovals(p *pass) error {
 func (s *stream) serve(p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
 	if s.blocked(p, sub) {
+		p.held = true
 		if sub.behind(t) {
 			p.at(sub.until)
 			p.waiting = p.waiting || !sub.lateRemovals
@@ -379,6 +393,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		if err := s.send(p, sub, r); err != nil {
 			return err
 		}
+		p.held = p.held || !sub.removalsTold(t)
 		if sub.behind(t) {
 			p.at(sub.until) // the rest follows its answer, or the end of the wait for it
 		}
@@ -416,13 +431,14 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 
 // serveRemovals sends the removals of a type that were held back.
 func (s *stream) serveRemovals(p *pass, sub *subscription) error {
+	t := p.head.Type(sub.key)
 	if sub.blocked(p.now) {
+		p.held = p.held || !sub.removalsTold(t)
 		return nil // serve has seen to the timer
 	}
 	if s.mustWait(p) {
 		return errMayBlock
 	}
-	t := p.head.Type(sub.key)
 	var r *reply
 	var until time.Time
 	if sub.delta {
@@ -438,6 +454,7 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 	if r == nil {
 		return nil
 	}
+	p.held = true // serve looks at the type again after the answer
 	return s.send(p, sub, r)
 }
 
@@ -483,7 +500,11 @@ func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 	const overhead = 16 // tags and lengths, generously
 	s.sent = true
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
-	sub.responded(nonce, r.body.Version(), s.written, time.Now())
+	sentAt := p.now
+	if p.mayBlock {
+		sentAt = time.Now()
+	}
+	sub.responded(nonce, r.body.Version(), s.written, sentAt)
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)
 	}
@@ -527,6 +548,8 @@ func (s *stream) transmit(r *wire.Response) error {
 		return s.rpc.SendMsg(r)
 	}
 	ctx := s.rpc.Context()
+	s.lock.lend()
+	defer s.lock.giveBack()
 	done := make(chan error, 1)
 	// Ends at the latest when the stream does.
 	go func() { done <- s.rpc.SendMsg(r) }()

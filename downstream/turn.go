@@ -66,14 +66,36 @@ const (
 	again // the same, and meanwhile something happened
 )
 
-// A lock is a mutex, but that it may be held for as long as a client does not read:
-// whoever waits for it waits as for a channel.
-type lock chan struct{}
+// A lock is a mutex, but that one who holds it for as long as a client does not read
+// says so, by lend, and whoever wants it then waits as for a channel.
+type lock struct {
+	mu   sync.Mutex
+	lent chan struct{} // closed when it is given back
+}
 
-func newLock() lock { return make(lock, 1) }
+func (l *lock) take() {
+	l.mu.Lock()
+	for l.lent != nil {
+		lent := l.lent
+		l.mu.Unlock()
+		<-lent
+		l.mu.Lock()
+	}
+}
 
-func (l lock) take()  { l <- struct{}{} }
-func (l lock) leave() { <-l }
+func (l *lock) leave() { l.mu.Unlock() }
+
+// lend is for who holds the lock: nobody else gets it until giveBack.
+func (l *lock) lend() {
+	l.lent = make(chan struct{})
+	l.mu.Unlock()
+}
+
+func (l *lock) giveBack() {
+	l.mu.Lock()
+	close(l.lent)
+	l.lent = nil
+}
 
 // wake gives the stream a turn. It may be called from anywhere.
 func (s *stream) wake() {
@@ -206,8 +228,9 @@ func (s *stream) rearm(next time.Time) {
 
 // receive takes requests until the client closes its side or the stream ends.
 func (s *stream) receive() {
+	r := new(wire.Request)
 	for more := true; more; {
-		r := &wire.Request{Delta: s.delta}
+		*r = wire.Request{Delta: s.delta}
 		err := s.rpc.RecvMsg(r)
 		more = s.received(r, err)
 	}
@@ -237,10 +260,13 @@ func (s *stream) received(r *wire.Request, err error) (more bool) {
 		s.end(err)
 		return false
 	}
-	if asks || !s.turn.CompareAndSwap(resting, taken) {
+	switch {
+	case !asks && s.rested == positionOf(s.group.View.Head()):
+		// An answer for which nothing waits.
+	case !asks && s.turn.CompareAndSwap(resting, taken):
+		s.endTurn(s.flushLocked(now, false)) // the rest follows its answer at once
+	default:
 		s.wake()
-		return true
 	}
-	s.endTurn(s.flushLocked(now, false)) // an answer: who waits for it is sent the rest at once
 	return true
 }
