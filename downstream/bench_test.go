@@ -43,6 +43,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 		server: s, cfg: &s.cfg, rpc: c, delta: delta, log: slog.New(slog.DiscardHandler),
 		byType: make(map[string]*subscription), over: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
+	c.st.turn.Store(taken) // no worker sends, but flush
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
 	if _, err := c.st.handle(first, time.Now()); err != nil {

@@ -298,6 +298,9 @@ type pass struct {
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 
+// more notes that a type has more than was sent of it.
+func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemovals }
+
 // flush sends what the client must be told now, from one head: additions in
 // make-before-break order, then the removals that waited for them (B.11). It
 // returns when to look again if nothing happens before. Without mayBlock it ends with
@@ -375,7 +378,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		p.held = true
 		if sub.behind(t) {
 			p.at(sub.until)
-			p.waiting = p.waiting || !sub.lateRemovals
+			p.more(sub)
 		}
 		return nil
 	}
@@ -388,18 +391,22 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		return err
 	}
 	p.at(until)
-	more := limit < p.head.Seq && sub.behind(t)
-	if r != nil {
-		if err := s.send(p, sub, r); err != nil {
-			return err
-		}
-		p.held = p.held || !sub.removalsTold(t)
-		if sub.behind(t) {
-			p.at(sub.until) // the rest follows its answer, or the end of the wait for it
-		}
-		more = more || r.cut
+	if limit < p.head.Seq && sub.behind(t) {
+		p.more(sub)
 	}
-	p.waiting = p.waiting || more && !sub.lateRemovals
+	if r == nil {
+		return nil
+	}
+	if r.cut {
+		p.more(sub)
+	}
+	if err := s.send(p, sub, r); err != nil {
+		return err
+	}
+	p.held = p.held || !sub.removalsTold(t)
+	if sub.behind(t) {
+		p.at(sub.until) // the rest follows its answer, or the end of the wait for it
+	}
 	return nil
 }
 
