@@ -197,6 +197,14 @@ func New(cfg Config) (*Server, error) {
 // Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
+// Turns returns how often a stream was looked at because something that it may want has
+// changed, or was asked for, and how often there was nothing to send.
+func (s *Server) Turns() (all, idle int64) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return s.queue.turns, s.queue.idle
+}
+
 // Drain ends all streams, and every new one at once: with OK where the client was
 // served, which clients take as a reason to connect elsewhere and not as an
 // error. Held polls are answered at once. It returns once they have ended, and what

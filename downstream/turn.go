@@ -21,6 +21,8 @@ type queue struct {
 	streams []*stream // from next on
 	next    int
 	workers int // that run; they end when nothing is left
+
+	turns, idle int64 // how many were taken, and in how many of them nothing was sent
 }
 
 func (q *queue) push(s *stream) {
@@ -33,10 +35,17 @@ func (q *queue) push(s *stream) {
 	}
 }
 
-// pop returns the stream whose turn it is, or nil, and then the worker ends.
-func (q *queue) pop() *stream {
+// pop returns the stream whose turn it is, or nil, and then the worker ends. It is told
+// whether the worker sent anything in its last turn, if it had one.
+func (q *queue) pop(had, sent bool) *stream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if had {
+		q.turns++
+	}
+	if had && !sent {
+		q.idle++
+	}
 	if q.next == len(q.streams) {
 		q.workers--
 		return nil
@@ -50,8 +59,8 @@ func (q *queue) pop() *stream {
 }
 
 func (q *queue) work() {
-	for s := q.pop(); s != nil; s = q.pop() {
-		s.takeTurn()
+	for s := q.pop(false, false); s != nil; {
+		s = q.pop(true, s.takeTurn())
 	}
 }
 
@@ -111,10 +120,13 @@ func (s *stream) wake() {
 }
 
 // takeTurn sends what there is to send. A client that is slow to read, for which that may
-// have to wait, has a goroutine of its own wait: the others must not (B.12).
-func (s *stream) takeTurn() {
+// have to wait, has a goroutine of its own wait: the others must not (B.12). It reports
+// whether anything was sent, or may be.
+func (s *stream) takeTurn() (sent bool) {
 	s.turn.Store(taken)
-	s.endTurn(s.flushed(false))
+	all, sent := s.flushed(false)
+	s.endTurn(all)
+	return sent || !all
 }
 
 // endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may
@@ -122,7 +134,10 @@ func (s *stream) takeTurn() {
 func (s *stream) endTurn(all bool) {
 	switch {
 	case !all:
-		go func() { s.endTurn(s.flushed(true)) }()
+		go func() {
+			all, _ := s.flushed(true)
+			s.endTurn(all)
+		}()
 	case !s.turn.CompareAndSwap(taken, resting): // something happened meanwhile
 		s.turn.Store(queued)
 		s.server.queue.push(s)
@@ -178,11 +193,14 @@ func (s *stream) finish(err error) error {
 	return err
 }
 
-// flushed is flushLocked for who does not hold the lock.
-func (s *stream) flushed(mayBlock bool) (all bool) {
+// flushed is flushLocked for who does not hold the lock. It reports also whether
+// anything was sent.
+func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	s.lock.take()
 	defer s.lock.leave()
-	return s.flushLocked(time.Now(), mayBlock)
+	before := s.nonces
+	all = s.flushLocked(time.Now(), mayBlock)
+	return all, s.nonces != before
 }
 
 // flushLocked sends what there is to send and has the stream wake when it must look
