@@ -10,6 +10,8 @@ RACECOUNT ?= 5
 FUZZTIME  ?= 10s
 BENCH     ?= .
 BENCHTIME ?= 1s
+# Which scenarios make bench runs, as in S1,S3 (all)
+SCENARIO  ?=
 # More arguments, as in: make demo ARGS='--clients 1000'
 ARGS      ?=
 
@@ -31,16 +33,17 @@ LINT         := .bin/golangci-lint-$(LINT_VERSION)
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: help build test race lint fuzz bench demo cover deps
+.PHONY: help build test race lint fuzz bench microbench demo cover deps
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build bin/tender, without cgo
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
 
 test: deps ## Run every test with the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) $(PKG)
+	$(if $(filter ./...,$(PKG)),cd bench && CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) ./...)
 
 race: deps ## Run the tests RACECOUNT times over (5), to find races that are rare
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=$(RACECOUNT) -timeout $(TIMEOUT) $(PKG)
@@ -49,6 +52,7 @@ lint: $(LINT) ## Check formatting, go vet and golangci-lint
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
 	$(GO) vet $(PKG)
 	$(LINT) run $(PKG)
+	$(if $(filter ./...,$(PKG)),cd bench && $(GO) vet ./... && ../$(LINT) run ./...)
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	@targets=$$($(GO) list -f '{{$$p := .}}{{range .TestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}' $(PKG) \
@@ -61,7 +65,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 	done
 
-bench: ## Run the benchmarks that BENCH matches (all), each for BENCHTIME (1s)
+bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
+	cd bench && $(GO) build -trimpath -buildvcs=false -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
+
+microbench: ## Run the benchmarks of functions that BENCH matches (all), each for BENCHTIME (1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)
 
 demo: build ## Show the relay at work: an origin, the relay and 200 clients

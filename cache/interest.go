@@ -84,10 +84,11 @@ func (n *Name) Asked() time.Time {
 // stream watches has changed; a wake-up may be late or without need, but none is
 // lost.
 type Watch struct {
-	C chan struct{}
+	C chan struct{} // nil if the watch calls a function instead
 
 	view *View
 	id   uint32
+	call func()
 }
 
 // A Wildcard is a watch's subscription to all members of a type.
@@ -104,8 +105,13 @@ type Wildcard struct {
 func (w *Wildcard) Passed(p Seq) { w.passed.Store(uint64(p)) }
 
 // Watch registers a stream. Close it when the stream ends.
-func (v *View) Watch() *Watch {
-	w := &Watch{C: make(chan struct{}, 1), view: v}
+func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
+
+// WatchFunc is Watch for a stream that is called and does not receive. The function is
+// called by whoever changed something, so it must not wait; a call may come after Close.
+func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
+
+func (v *View) register(w *Watch) *Watch {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -448,6 +454,10 @@ func (x *index) all(wakes []*Watch) []*Watch {
 }
 
 func (w *Watch) wake() {
+	if w.call != nil {
+		w.call()
+		return
+	}
 	select {
 	case w.C <- struct{}{}:
 	default: // awake already

@@ -186,6 +186,7 @@ type Set struct {
 	sum    Sum    // of the resources present
 	system string // system_version_info of the last response
 	last   Seq    // of the newest change
+	gone   Seq    // of the newest removal
 	floor  Seq    // of the newest removal that the set no longer remembers
 
 	renewed Seq // of the newest renewal
@@ -276,6 +277,9 @@ func (s *Set) System() string { return s.system }
 // Last returns the position of the newest change.
 func (s *Set) Last() Seq { return s.last }
 
+// LastRemoval returns the position of the newest removal.
+func (s *Set) LastRemoval() Seq { return s.gone }
+
 // Floor returns the newest removal that the set has forgotten: a reader at an
 // earlier position cannot learn from the log what was removed (B.11).
 func (s *Set) Floor() Seq { return s.floor }
@@ -308,6 +312,9 @@ func (s *Set) put(by *edit, e *Entry) {
 	if old == nil || old.Seq != e.Seq {
 		s.log = append(s.log, logged{e.Name, e.Seq})
 		s.last = e.Seq
+		if !e.Present() {
+			s.gone = e.Seq
+		}
 	}
 	if renewed := e.Renewed(); renewed > s.renewed {
 		s.renewals = append(s.renewals, logged{e.Name, renewed})

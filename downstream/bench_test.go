@@ -26,6 +26,8 @@ type benchClient struct {
 	sent    int
 }
 
+func (c *benchClient) Context() context.Context { return context.Background() }
+
 func (c *benchClient) SendMsg(m any) error {
 	c.last = m.(*wire.Response)
 	c.sent++
@@ -39,11 +41,12 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	c := &benchClient{typeURL: typeURL}
 	c.st = &stream{
 		server: s, cfg: &s.cfg, rpc: c, delta: delta, log: slog.New(slog.DiscardHandler),
-		byType: make(map[string]*subscription), timer: time.NewTimer(time.Hour),
+		byType: make(map[string]*subscription), over: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
+	c.st.turn.Store(taken) // no worker sends, but flush
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
-	if err := c.st.handle(first, time.Now()); err != nil {
+	if _, err := c.st.handle(first, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
@@ -58,8 +61,8 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 }
 
 func (c *benchClient) flush(b testing.TB) {
-	if _, err := c.st.flush(context.Background(), time.Now()); err != nil {
-		b.Fatal(err)
+	if c.st.flushed(true); c.st.ended {
+		b.Fatal(<-c.st.over)
 	}
 }
 
@@ -68,7 +71,7 @@ func (c *benchClient) ack(b testing.TB, names []string) {
 	if !r.Delta {
 		r.Version, r.Subscribe = c.last.Body.Version(), names
 	}
-	if err := c.st.handle(&r, time.Now()); err != nil {
+	if _, err := c.st.handle(&r, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -229,9 +229,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 		s.sent = e.Seq
 	}
 	s.sent = max(s.sent, limit)
-	if !s.lateRemovals {
-		s.removed = max(s.removed, limit)
-	}
+	s.passRemovals(w.typ, limit)
 	if initial && w.reply.body == nil && s.knownN == 0 && len(s.again) == 0 && !s.withholds(w.typ) {
 		w.begin() // an empty set is an answer too (R097)
 		s.matchesNothing(w)
@@ -340,13 +338,21 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 	if s.fresh {
 		s.begin(h)
 	}
-	if !s.lateRemovals && !cut {
-		s.removed = max(s.removed, limit)
+	if !cut {
+		s.passRemovals(t, limit)
 	}
 	if s.sent = max(s.sent, limit); cut {
 		s.sent = got.sent
 	}
 	return got.reply
+}
+
+// passRemovals records that the client was told of the members up to limit: of their
+// removals too, if those do not wait, or if there were none.
+func (s *subscription) passRemovals(t *cache.Type, limit cache.Seq) {
+	if !s.lateRemovals || t.Members.LastRemoval() <= s.removed {
+		s.removed = max(s.removed, limit)
+	}
 }
 
 // named adds what the client named and was not told.

@@ -26,6 +26,12 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 	return w.result()
 }
 
+// removalsTold reports whether the client is owed no removal that has to wait.
+func (s *subscription) removalsTold(t *cache.Type) bool {
+	members := s.wildcard == nil || t.Members.LastRemoval() <= s.removed
+	return s.delta && members && len(s.owing)+len(s.known)+len(s.again)+len(s.let) == 0 && t.Failed() == 0
+}
+
 // remove tells that a name is gone whose removal had to wait, and reports whether
 // nothing is owed for it any more.
 func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done bool) {

@@ -3,7 +3,8 @@
 //
 // # Where to read
 //
-// The hot path is stream.run: wake, flush, wait. stream.flush walks the stream's
+// The hot path is a stream's turn (turn.go): a change wakes it, and a worker flushes
+// it. stream.flush walks the stream's
 // subscriptions in make-before-break order (order.go); subscription.next says what
 // the client must be told now: what changed (changes.go: Delta, and SotW types of
 // which a response may be partial) or the complete set (sotw.go). Removals that
@@ -21,8 +22,10 @@
 //
 // # Concurrency properties
 //
-// A stream is one loop and one receiver. All its state belongs to the loop; the
-// receiver only decodes requests and hands them over. A stream holds no queue:
+// A stream's state belongs to who holds its lock: its receiver, which handles requests,
+// or one of the server's few workers, which send (turn.go). Nobody waits for a lock
+// that is held for longer than it takes to find out what to send: a send that may
+// block has a goroutine of its own. A stream holds no queue of changes:
 // it remembers positions in the view's logs, and reads what lies after them when
 // its client is ready, so that a slow client costs as much as an idle one and
 // gets the newest state (B.12). What locks is rare: joining a group,

@@ -204,9 +204,9 @@ func (s *subscription) inTurn() iter.Seq[*subscription] {
 			yield(s)
 			return
 		}
-		n := 1 + len(globs)
+		first, n := s.turn, 1+len(globs)
 		for i := range n {
-			at := (s.turn + i) % n
+			at := (first + i) % n
 			part := s
 			if at > 0 {
 				part = globs[at-1]

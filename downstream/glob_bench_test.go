@@ -43,14 +43,14 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			for i := range n {
 				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))
 			}
-			if err := s.handle(r, time.Now()); err != nil {
+			if _, err := s.handle(r, time.Now()); err != nil {
 				b.Fatal(err)
 			}
 			for _, glob := range r.Subscribe {
 				w.SetPhase(cache.Collection(wire.EndpointType, glob), cache.Confirmed)
 			}
 			flush := func() {
-				if _, err := s.flush(b.Context(), time.Now()); err != nil {
+				if _, err := s.flush(time.Now(), true); err != nil {
 					b.Fatal(err)
 				}
 				for _, sub := range s.subs {

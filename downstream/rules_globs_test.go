@@ -211,7 +211,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 		s := newTestStream(t, view, Config{ResponseBytes: 1})
 		s.delta = delta
 		globs := []string{dirs + "a/*", dirs + "b/*"}
-		if err := s.handle(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
+		if _, err := s.handle(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		sub := s.byType[wire.EndpointType]
@@ -238,7 +238,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 				before = append(before, p.sent)
 			}
 			said := sub.nonce
-			if _, err := s.flush(t.Context(), time.Now()); err != nil {
+			if _, err := s.flush(time.Now(), true); err != nil {
 				t.Fatal(err)
 			}
 			sub.pending = false // as an ACK has it

@@ -75,7 +75,8 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 					}
 					r.Node = raw
 				}
-				return s.handle(r, time.Now())
+				_, err := s.handle(r, time.Now())
+				return err
 			}
 			if err := say(first); err != nil {
 				t.Fatal(err)

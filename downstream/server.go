@@ -170,6 +170,7 @@ type Server struct {
 	loads    loadGroups
 	large    refusalLog
 	streams  atomic.Int64 // and held polls
+	queue    queue
 	draining chan struct{}
 	drain    sync.Once
 	idle     chan struct{} // closed once a draining server has no stream and no poll left
@@ -195,6 +196,14 @@ func New(cfg Config) (*Server, error) {
 
 // Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
+
+// Turns returns how often a stream was looked at because something that it may want has
+// changed, or was asked for, and how often there was nothing to send.
+func (s *Server) Turns() (all, idle int64) {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return s.queue.turns, s.queue.idle
+}
 
 // Drain ends all streams, and every new one at once: with OK where the client was
 // served, which clients take as a reason to connect elsewhere and not as an
@@ -234,8 +243,9 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		delta:   delta,
 		log:     s.cfg.Logger,
 		byType:  make(map[string]*subscription),
+		over:    make(chan error, 1),
 	}
-	return st.run(rpc.Context())
+	return st.run()
 }
 
 // enter counts a stream, which must call leave when it ends, or refuses it.

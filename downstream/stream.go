@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"context"
 	"errors"
 	"hash/maphash"
 	"io"
@@ -33,8 +32,8 @@ type node = corepb.Node
 // (R017).
 var nodeSeed = maphash.MakeSeed()
 
-// A stream serves one client. All its state belongs to run; receive touches only
-// the transport and its channel.
+// A stream serves one client. Requests are handled by the goroutine that receives them;
+// what these and changes give cause to send, a worker sends when it is the stream's turn.
 type stream struct {
 	// Set at creation, read-only afterwards.
 	server  *Server
@@ -44,7 +43,12 @@ type stream struct {
 	delta   bool
 	log     *slog.Logger
 
-	// Owned by run, set by the first request.
+	turn turn
+	over chan error // one slot: how the stream ended, for run
+
+	lock lock // guards what follows
+
+	// Set by the first request.
 	group   Group
 	watch   *cache.Watch
 	agent   agent
@@ -53,73 +57,22 @@ type stream struct {
 	nodeSum uint64                          // of the Node of the first request
 	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
-	// Owned by run.
 	subs    []*subscription // in the order of sending
 	byType  map[string]*subscription
 	edition uint64 // of the last head that was looked at
 	nonces  uint64
-	timer   *time.Timer
-	sent    bool      // some response was sent
+	timer   *time.Timer // wakes the stream
+	armed   bool        // the timer may be running
+	sent    bool        // some response was sent
+	begun   time.Time
 	asked   time.Time // when something was first asked for, nothing being sent
 	closed  time.Time // when the client said that it asks for nothing more
+	rested  position  // of the head of which nothing is owed nor waited for
+	ended   bool      // or is about to, by run
 
 	// How many bytes were sent, and how many of these the client has read for
 	// certain: it answered what came after them.
 	written, read uint64
-}
-
-// run serves the stream until its client leaves, breaks the protocol, or the
-// server drains. Its error is the stream's status.
-func (s *stream) run(ctx context.Context) error {
-	requests, ended := make(chan *wire.Request), make(chan error, 1)
-	// The receiver ends when the RPC does, which is as soon as run returns.
-	go s.receive(ctx, requests, ended)
-
-	s.timer = time.NewTimer(s.cfg.FirstRequestTimeout)
-	defer s.timer.Stop()
-	defer s.close()
-	for {
-		if over, err := s.wait(ctx, requests, ended); over {
-			return err
-		}
-		if s.watch == nil {
-			continue
-		}
-		next, err := s.flush(ctx, time.Now())
-		if err != nil {
-			return err
-		}
-		next, over := s.closing(next)
-		if over {
-			return nil
-		}
-		s.rearm(next)
-	}
-}
-
-// wait waits for something to happen: a request, which it takes, a change, or the
-// time to look again. It reports whether the stream is over, and how it ended.
-func (s *stream) wait(ctx context.Context, requests <-chan *wire.Request, ended <-chan error) (over bool, err error) {
-	select {
-	case r := <-requests:
-		err := s.take(r, requests)
-		return err != nil, err
-	case <-s.wake():
-	case <-s.timer.C:
-		if s.watch == nil {
-			return true, status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
-		}
-	case err := <-ended:
-		if err != nil || s.watch == nil {
-			return true, err
-		}
-		s.closed = time.Now()
-	case <-s.server.draining:
-		return true, s.drain()
-	case <-ctx.Done():
-		return true, status.FromContextError(ctx.Err()).Err()
-	}
-	return false, nil
 }
 
 // closing reports whether a client that has closed its side was answered, or has
@@ -141,82 +94,43 @@ func (s *stream) unanswered() bool {
 	})
 }
 
-// receive hands requests to run until the client closes its side or the stream
-// ends.
-func (s *stream) receive(ctx context.Context, requests chan<- *wire.Request, ended chan<- error) {
-	for {
-		r := &wire.Request{Delta: s.delta}
-		if err := s.rpc.RecvMsg(r); err != nil {
-			ended <- recvStatus(err)
-			return
-		}
-		select {
-		case requests <- r:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// wake returns the channel that tells of changes; nil, which never receives,
-// before the first request.
-func (s *stream) wake() <-chan struct{} {
-	if s.watch == nil {
-		return nil
-	}
-	return s.watch.C
-}
-
-// take handles a request and those that have come in meanwhile: the newest one
-// of a type counts, so they are answered together (R034).
-func (s *stream) take(r *wire.Request, more <-chan *wire.Request) error {
-	const burst = 64 // then answer, whoever keeps asking
-	for range burst {
-		if err := s.handle(r, time.Now()); err != nil {
-			return err
-		}
-		select {
-		case r = <-more:
-		default:
-			return nil
-		}
-	}
-	return s.handle(r, time.Now())
-}
-
-func (s *stream) handle(r *wire.Request, now time.Time) error {
+// handle takes a request. It reports whether that asks for anything, and is not only
+// the answer to the newest response.
+func (s *stream) handle(r *wire.Request, now time.Time) (asks bool, err error) {
 	if r.Err != nil {
-		return status.Error(codes.InvalidArgument, r.Err.Error())
+		return false, status.Error(codes.InvalidArgument, r.Err.Error())
 	}
 	if err := s.fixType(r); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.identify(r); err != nil {
-		return err
+		return false, err
 	}
 	if err := s.cfg.checkNames(r); err != nil {
-		return err
+		return false, err
 	}
 	sub, err := s.subscription(r.TypeURL)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if !sub.repeats(r) {
+	asks = !sub.repeats(r)
+	if asks {
 		if s.cfg.DynamicParameters {
 			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
 		if err := sub.checkGlobs(r, s.globs()-len(sub.globs)); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if sub.request(r, now) {
 		s.refused(r)
+		asks = true
 	}
 	if !sub.pending {
 		s.read = max(s.read, sub.through)
 	}
-	return s.checkTotal()
+	return asks, s.checkTotal()
 }
 
 // identify joins the group of the client's node, which its first request says
@@ -250,7 +164,7 @@ func (s *stream) identify(r *wire.Request) error {
 		s.nodeSum = sum
 		return nil
 	}
-	s.group, s.watch = group, group.View.Watch()
+	s.group, s.watch = group, group.View.WatchFunc(s.wake)
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.dynamic = n.GetDynamicParameters()
@@ -374,33 +288,52 @@ type pass struct {
 
 	// silent is set while the stream may have to end without a response (B.8).
 	silent bool
+
+	// mayBlock is set if the one who sends may wait for the client.
+	mayBlock bool
+
+	// held is set if something may be owed that waits for an answer.
+	held bool
 }
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 
+// more notes that a type has more than was sent of it.
+func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemovals }
+
 // flush sends what the client must be told now, from one head: additions in
 // make-before-break order, then the removals that waited for them (B.11). It
-// returns when to look again if nothing happens before.
-func (s *stream) flush(ctx context.Context, now time.Time) (next time.Time, err error) {
-	p := &pass{head: s.group.View.Head(), now: now}
+// returns when to look again if nothing happens before. Without mayBlock it ends with
+// errMayBlock before a send that may block; what was sent is sent.
+func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
+	p := &pass{head: s.group.View.Head(), now: now, mayBlock: mayBlock}
 	_, p.silent = s.cold(p.head, now)
 	s.rouse(p.head)
 	for _, sub := range s.subs {
 		for part := range sub.inTurn() {
-			if err := s.serve(ctx, p, part); err != nil {
+			if err := s.serve(p, part); err != nil {
 				return time.Time{}, err
 			}
 		}
 	}
-	if err := s.flushRemovals(ctx, p); err != nil {
+	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
 	}
 	for _, sub := range s.subs {
 		sub.passed()
 		sub.rest(p.head)
 	}
-	return p.next, s.checkCold(p)
+	err = s.checkCold(p)
+	if s.rested = (position{}); p.next.IsZero() && !p.waiting && !p.held {
+		s.rested = positionOf(p.head)
+	}
+	return p.next, err
 }
+
+// A position says of a head which it is, and does not keep it.
+type position struct{ edition, stand uint64 }
+
+func positionOf(h *cache.Head) position { return position{h.Edition, h.Stand()} }
 
 // rouse has globs looked at again of which something has changed.
 func (s *stream) rouse(h *cache.Head) {
@@ -420,7 +353,7 @@ func (s *stream) rouse(h *cache.Head) {
 
 // flushRemovals sends the removals that waited, if nothing that may refer to what is
 // gone is left to be sent.
-func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
+func (s *stream) flushRemovals(p *pass) error {
 	if p.waiting {
 		return nil
 	}
@@ -430,7 +363,7 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 			continue
 		}
 		for part := range sub.inTurn() {
-			if err := s.serveRemovals(ctx, p, part); err != nil {
+			if err := s.serveRemovals(p, part); err != nil {
 				return err
 			}
 		}
@@ -439,14 +372,18 @@ func (s *stream) flushRemovals(ctx context.Context, p *pass) error {
 }
 
 // serve sends one type's additions and changes.
-func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
+func (s *stream) serve(p *pass, sub *subscription) error {
 	t := p.head.Type(sub.key)
 	if s.blocked(p, sub) {
+		p.held = true
 		if sub.behind(t) {
 			p.at(sub.until)
-			p.waiting = p.waiting || !sub.lateRemovals
+			p.more(sub)
 		}
 		return nil
+	}
+	if s.mustWait(p) {
+		return errMayBlock
 	}
 	limit := s.limit(p, sub)
 	r, until, err := sub.next(p, t, limit)
@@ -454,17 +391,22 @@ func (s *stream) serve(ctx context.Context, p *pass, sub *subscription) error {
 		return err
 	}
 	p.at(until)
-	more := limit < p.head.Seq && sub.behind(t)
-	if r != nil {
-		if err := s.send(ctx, p, sub, r); err != nil {
-			return err
-		}
-		if sub.behind(t) {
-			p.at(sub.until) // the rest follows its answer, or the end of the wait for it
-		}
-		more = more || r.cut
+	if limit < p.head.Seq && sub.behind(t) {
+		p.more(sub)
 	}
-	p.waiting = p.waiting || more && !sub.lateRemovals
+	if r == nil {
+		return nil
+	}
+	if r.cut {
+		p.more(sub)
+	}
+	if err := s.send(p, sub, r); err != nil {
+		return err
+	}
+	p.held = p.held || !sub.removalsTold(t)
+	if sub.behind(t) {
+		p.at(sub.until) // the rest follows its answer, or the end of the wait for it
+	}
 	return nil
 }
 
@@ -495,11 +437,15 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 }
 
 // serveRemovals sends the removals of a type that were held back.
-func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) error {
+func (s *stream) serveRemovals(p *pass, sub *subscription) error {
+	t := p.head.Type(sub.key)
 	if sub.blocked(p.now) {
+		p.held = p.held || !sub.removalsTold(t)
 		return nil // serve has seen to the timer
 	}
-	t := p.head.Type(sub.key)
+	if s.mustWait(p) {
+		return errMayBlock
+	}
 	var r *reply
 	var until time.Time
 	if sub.delta {
@@ -515,7 +461,8 @@ func (s *stream) serveRemovals(ctx context.Context, p *pass, sub *subscription) 
 	if r == nil {
 		return nil
 	}
-	return s.send(ctx, p, sub, r)
+	p.held = true // serve looks at the type again after the answer
+	return s.send(p, sub, r)
 }
 
 // limit returns how far a type may be read: one that refers to clusters no further
@@ -546,7 +493,7 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 
 // send sends a response, and sees to it that endpoints follow the clusters that
 // need them.
-func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply) error {
+func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
@@ -554,13 +501,17 @@ func (s *stream) send(ctx context.Context, p *pass, sub *subscription, r *reply)
 		resp.ControlPlane = s.server.identifier(p.head.MembersFrom(sub.key).Identifier)
 	}
 	s.server.large.oversized(s.log, sub.typeURL, r.body)
-	if err := s.transmit(ctx, resp); err != nil {
+	if err := s.transmit(resp); err != nil {
 		return err
 	}
 	const overhead = 16 // tags and lengths, generously
 	s.sent = true
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
-	sub.responded(nonce, r.body.Version(), s.written, time.Now())
+	sentAt := p.now
+	if p.mayBlock {
+		sentAt = time.Now()
+	}
+	sub.responded(nonce, r.body.Version(), s.written, sentAt)
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)
 	}
@@ -592,14 +543,20 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 // until a later one is answered, or small ones would fill the buffer unseen.
 const inlineBytes = 64 << 10
 
+// mustWait reports whether a send may block, and this one must not.
+func (s *stream) mustWait(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
+
 // transmit sends a response. A send that may block, because the client is slow
 // to read, is watched: one that takes longer than the limit ends the stream, for
 // a client that cannot be told anything must not stay stale for ever (B.12).
-func (s *stream) transmit(ctx context.Context, r *wire.Response) error {
+func (s *stream) transmit(r *wire.Response) error {
 	unacked := s.written - s.read
 	if unacked < inlineBytes {
 		return s.rpc.SendMsg(r)
 	}
+	ctx := s.rpc.Context()
+	s.lock.lend()
+	defer s.lock.giveBack()
 	done := make(chan error, 1)
 	// Ends at the latest when the stream does.
 	go func() { done <- s.rpc.SendMsg(r) }()
@@ -662,14 +619,6 @@ func (s *stream) checkCold(p *pass) error {
 		return nil
 	}
 	return status.Error(codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
-}
-
-// rearm sets the timer for the next look; a zero time is none.
-func (s *stream) rearm(next time.Time) {
-	s.timer.Stop()
-	if !next.IsZero() && next != forever {
-		s.timer.Reset(max(time.Until(next), 0))
-	}
 }
 
 // drain ends the stream as its client likes it best: after a response, OK is no

@@ -112,9 +112,13 @@ func (s *subscription) request(r *wire.Request, now time.Time) (refused bool) {
 	return refused
 }
 
-// repeats reports whether the request lists just the names that the one before did.
+// repeats reports whether the request changes no names: in SotW, it lists just those
+// that the one before did.
 func (s *subscription) repeats(r *wire.Request) bool {
-	return s.begun && !s.delta && r.NamesSum == s.namesSum
+	if s.delta {
+		return s.begun && len(r.Subscribe)+len(r.Unsubscribe) == 0
+	}
+	return s.begun && r.NamesSum == s.namesSum
 }
 
 // acknowledge takes the request as the answer to the response whose nonce it

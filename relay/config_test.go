@@ -279,6 +279,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_STREAMS", "-99999999999999999999999", "too small"},
 	{"MAX_STREAMS_PER_CONNECTION", "1e3", "not a whole number"},
 	{"MAX_NAMES", "100k", "not a whole number"},
+	{"MAX_GLOBS", "0", "too small"},
+	{"MAX_GROUP_GLOBS", "1.5", "not a whole number"},
 	{"MAX_NAME_BYTES", "4kb", "not a size"},
 	{"MAX_NAME_BYTES", "4B", "too small"},
 	{"MAX_REQUEST_BYTES", "-1", "not a size"},

@@ -382,6 +382,7 @@ func TestC05_AnyOrderOfTypes(t *testing.T) {
 func TestB5_Prewarm(t *testing.T) {
 	cfg := upstream.Config{Prewarm: []string{clusters}, WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.pass(time.Second)
 		r.put(clusters, "a@1")
 		r.pass(time.Second)
 		r.expect("members", r.members(clusters), "a@1")
@@ -390,6 +391,6 @@ func TestB5_Prewarm(t *testing.T) {
 		r.pass(time.Minute)
 		r.watch.UnsubscribeAll(all)
 		r.pass(time.Hour)
-		r.expect("stream", r.conversation(0), "[Cluster node] [Cluster ack 1]")
+		r.expect("stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster ack 2]")
 	})
 }

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/load"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// TestMain lets the test binary play the parts that the driver starts.
+func TestMain(m *testing.M) {
+	if done, err := play(os.Args[1:]); done {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// tenderBinary builds what is measured.
+func tenderBinary(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "tender")
+	cmd := exec.Command("go", "build", "-o", binary, "./cmd/tender")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// TestServers runs small loads through the code that the figures come from.
+func TestServers(t *testing.T) {
+	binary := tenderBinary(t)
+	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
+	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
+}
+
+// deliverEverything runs ten clients and three changes with each kind of server.
+func deliverEverything(t *testing.T, binary string) {
+	const clients, changes = 10, 3
+	delta := clusters(50, clients)
+	own := delta
+	own.workers = 0
+	sotw := own
+	sotw.sotw = true
+	named := own
+	named.interests = []load.Interest{{TypeURL: content.Cluster, Count: 50, Of: 50}}
+	for _, tt := range []struct {
+		name, kind string
+		setup      setup
+	}{
+		{"raw", "raw", delta},
+		{"grpc with workers", "grpc", delta},
+		{"grpc with a goroutine a stream", "grpc", own},
+		{"grpc SotW", "grpc", sotw},
+		{"origin", "origin", delta},
+		{"tender", "tender", delta},
+		{"tender SotW", "tender", sotw},
+		{"tender by names", "tender", named},
+		{"gcp-linear", "gcp-linear", delta},
+		{"gcp-linear with Tender's options", "gcp-linear+", delta},
+		{"gcp-snapshot", "gcp-snapshot", delta},
+		{"gcp-snapshot with Tender's options", "gcp-snapshot+", delta},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // much of the time is spent waiting for memory to settle
+			st, err := raise(tt.kind, binary, tt.setup)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.strike()
+			var f figures
+			if err := st.fill(&f); err != nil {
+				t.Fatalf("%v%s", err, st.said())
+			}
+			if err := st.follow(&f, serve.Changes{TypeURL: content.Cluster, Count: changes}); err != nil {
+				t.Fatalf("%v%s", err, st.said())
+			}
+			var p load.Progress
+			if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
+				t.Fatal(err)
+			}
+			if p.Deliveries != clients*changes || p.Synced != clients || p.First != 0 {
+				t.Errorf("after %d changes for %d clients: %+v", changes, clients, p)
+			}
+			if !tt.setup.sotw && p.Again != 0 {
+				t.Errorf("%d resources were sent again", p.Again)
+			}
+			if f.cpu <= 0 || f.sync <= 0 || f.p50 <= 0 || f.p50 > f.p99 || f.p99 > f.max || f.bytes < 1024 {
+				t.Errorf("figures %+v", f)
+			}
+		})
+	}
+}
+
+// sendWhatChangedAlone has clients return with what they know.
+func sendWhatChangedAlone(t *testing.T, binary string) {
+	for _, kind := range []string{"grpc", "tender"} {
+		var f figures
+		st, err := raise(kind, binary, clusters(20, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.strike()
+		if err := st.fill(&f); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.dropAndReturn(&f); err != nil {
+			t.Fatal(err)
+		}
+		if f.again != 0 || f.sync <= 0 {
+			t.Errorf("%s: figures %+v, want nothing sent again", kind, f)
+		}
+	}
+}
+
+// TestLostDeliveryIsAnError asks for the sync of a change that the clients were not
+// told.
+func TestLostDeliveryIsAnError(t *testing.T) {
+	l, err := load.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := serve.New("raw")
+	var address string
+	kinds := []content.Kind{{TypeURL: content.Cluster, Count: 3, Bytes: 256}}
+	if err := server.Start(serve.Options{Kinds: kinds}, &address); err != nil {
+		t.Fatal(err)
+	}
+	interests := []load.Interest{{TypeURL: content.Cluster, Wildcard: true, Of: 3}}
+	if err := l.Open(load.Open{Address: address, Interests: interests, Clients: 2, All: 2}, &struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	var p load.Progress
+	for p.Synced < 2 {
+		if err := l.Progress(struct{}{}, &p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond) // the generator tells nobody; it is asked
+	}
+	latest := map[string][]content.Stamp{content.Cluster: {{Index: 0}, {Index: 1, Change: 1}, {Index: 2}}}
+	n := 0
+	if err := l.Differences(latest, &n); err != nil || n != 2 {
+		t.Errorf("differences %d, %v, want one of each client", n, err)
+	}
+}

@@ -1,0 +1,119 @@
+// Package content makes the resources that the benchmarks send: every process
+// makes the same ones from the same description, so none needs to be told them.
+//
+// A resource is a real message of its type, filled up to a size, and ends with a
+// [Stamp]: which resource it is, which change, and when that was made. A reader
+// finds the stamp without looking at anything before it.
+package content
+
+import (
+	"fmt"
+	"strconv"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// The types that the benchmarks use.
+const (
+	Cluster  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	Endpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	Listener = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	Route    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+)
+
+// A Kind is a number of resources of one type, of one size: Bytes is the length
+// of the encoded message, and at least 128.
+type Kind struct {
+	TypeURL string
+	Count   int
+	Bytes   int
+}
+
+// prefixes start the names of each type's resources.
+var prefixes = map[string]string{Cluster: "cluster-", Endpoint: "endpoints-", Listener: "listener-", Route: "routes-"}
+
+// Name returns the name of a type's resource i. It is 14 bytes or more: real names
+// are long.
+func Name(typeURL string, i int) string {
+	return prefixes[typeURL] + fmt.Sprintf("%08d", i)
+}
+
+// Index returns the number in a name that [Name] made.
+func Index(typeURL, name string) (int, error) {
+	n := len(prefixes[typeURL])
+	if len(name) <= n || name[:n] != prefixes[typeURL] {
+		return 0, fmt.Errorf("resource name %q: want %s and a number", name, prefixes[typeURL])
+	}
+	i, err := strconv.Atoi(name[n:])
+	if err != nil {
+		return 0, fmt.Errorf("resource name %q: %w", name, err)
+	}
+	return i, nil
+}
+
+// Version returns the version of a resource: as long as the hash that a control
+// plane would give it.
+func Version(s Stamp) string {
+	return fmt.Sprintf("%08x%08x", s.Index*2654435761%(1<<32), s.Change)
+}
+
+// Message returns the resource that a stamp describes.
+func (k Kind) Message(s Stamp) proto.Message {
+	name := Name(k.TypeURL, s.Index)
+	filler := k.Bytes - StampBytes
+	for {
+		m := message(k.TypeURL, name, filler, s)
+		size := proto.Size(m)
+		if size <= k.Bytes || filler <= 0 {
+			return m
+		}
+		filler -= size - k.Bytes
+	}
+}
+
+// Encode returns the bytes of [Kind.Message].
+func (k Kind) Encode(s Stamp) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(k.Message(s))
+	if err != nil {
+		panic(fmt.Sprintf("encode %s: %v", k.TypeURL, err)) // all fields are ASCII
+	}
+	return b
+}
+
+// message puts filler and stamp into the last string of a message.
+func message(typeURL, name string, filler int, s Stamp) proto.Message {
+	last := fill(filler, s)
+	switch typeURL {
+	case Cluster:
+		return &clusterpb.Cluster{Name: name, AltStatName: last}
+	case Endpoint:
+		endpoint := &endpointpb.LbEndpoint{HostIdentifier: &endpointpb.LbEndpoint_Endpoint{Endpoint: &endpointpb.Endpoint{Hostname: last}}}
+		return &endpointpb.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints:   []*endpointpb.LocalityLbEndpoints{{LbEndpoints: []*endpointpb.LbEndpoint{endpoint}}},
+		}
+	case Listener:
+		return &listenerpb.Listener{Name: name, StatPrefix: last}
+	case Route:
+		return &routepb.RouteConfiguration{Name: name, VirtualHosts: []*routepb.VirtualHost{{Name: "all", Domains: []string{last}}}}
+	default:
+		panic("no resources of type " + typeURL)
+	}
+}
+
+// fill returns n bytes that do not compress to nothing, and the stamp.
+func fill(n int, s Stamp) string {
+	b := make([]byte, max(n, 0), max(n, 0)+StampBytes)
+	x := uint32(s.Index)*2654435761 + uint32(s.Change) + 1
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 17
+		x ^= x << 5
+		b[i] = 'a' + byte(x%26)
+	}
+	return string(s.Append(b))
+}

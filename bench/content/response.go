@@ -1,0 +1,49 @@
+package content
+
+import "google.golang.org/protobuf/encoding/protowire"
+
+// Field numbers of the discovery messages; those of both responses are the same.
+const (
+	responseVersion = 1
+	responseTypeURL = 4
+	responseNonce   = 5
+
+	resourceVersion = 1
+	resourceName    = 3
+
+	anyTypeURL = 1
+)
+
+// AppendDelta appends a resource to the body of a DeltaDiscoveryResponse.
+func (k Kind) AppendDelta(body []byte, s Stamp) []byte {
+	var resource []byte
+	resource = appendString(resource, resourceVersion, Version(s))
+	resource = appendBytes(resource, k.any(s))
+	resource = appendString(resource, resourceName, Name(k.TypeURL, s.Index))
+	return appendBytes(body, resource)
+}
+
+// AppendSotW appends a resource to the body of a DiscoveryResponse.
+func (k Kind) AppendSotW(body []byte, s Stamp) []byte {
+	return appendBytes(body, k.any(s))
+}
+
+func (k Kind) any(s Stamp) []byte {
+	return appendBytes(appendString(nil, anyTypeURL, k.TypeURL), k.Encode(s))
+}
+
+// Finish appends what stands beside the resources in a response, of either kind.
+func Finish(body []byte, typeURL, version, nonce string) []byte {
+	body = appendString(body, responseVersion, version)
+	body = appendString(body, responseTypeURL, typeURL)
+	return appendString(body, responseNonce, nonce)
+}
+
+func appendString(b []byte, field protowire.Number, v string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), v)
+}
+
+// appendBytes appends field 2, which is that of all bytes here.
+func appendBytes(b, v []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), v)
+}

@@ -1,2 +1,0 @@
-// Package bench measures the relay as a process, from outside.
-package bench

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/bench/load"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// Figures are what one run of a server shows. What was not measured is 0.
+type figures struct {
+	cpu           float64 // CPU a delivery, in µs
+	p50, p99, max float64 // delay from change to client, in ms
+	bytes         float64 // bytes a delivery
+	merged        float64 // part of the deliveries that came with another one
+	sync          float64 // until all were in sync, in ms
+	syncCPU       float64 // CPU until then, in ms
+	resident      float64 // RSS a connection, in KiB
+	peak          float64 // peak RSS above that before the changes, in MiB
+	again         float64 // resources a client that it had already
+	heap          float64 // live heap, in bytes a unit that the scenario names
+	held          float64 // RSS of the whole process, in MiB
+	listening     float64 // from start until it listens, in ms
+}
+
+// fill connects the clients: one, which has the server load what it serves, and
+// then the others, which are measured.
+func (st *stage) fill(f *figures) error {
+	if _, err := st.open(1); err != nil || st.clients == 1 {
+		return err
+	}
+	before, _, err := st.server.RSS()
+	if err != nil {
+		return err
+	}
+	cpu, err := st.server.CPU()
+	if err != nil {
+		return err
+	}
+	took, err := st.open(st.clients)
+	if err != nil {
+		return err
+	}
+	after, err := st.server.CPU()
+	if err != nil {
+		return err
+	}
+	time.Sleep(settle) // the last ACKs
+	resident, _, err := st.server.RSS()
+	if err != nil {
+		return err
+	}
+	f.sync, f.syncCPU = milliseconds(took), milliseconds(after-cpu)
+	f.resident = float64(resident-before) / float64(st.clients-1) / (1 << 10)
+	return nil
+}
+
+// settle is how long processes are left alone before they are measured. A
+// benchmark may look at a clock; nothing is decided by it.
+const settle = 500 * time.Millisecond
+
+// follow makes changes and measures until all clients have them.
+func (st *stage) follow(f *figures, c serve.Changes) error {
+	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
+		return err
+	}
+	if err := st.server.ResetPeak(); err != nil {
+		return err
+	}
+	before, _, err := st.server.RSS()
+	if err != nil {
+		return err
+	}
+	cpu, err := st.server.CPU()
+	if err != nil {
+		return err
+	}
+	expected, err := st.change(c)
+	if err != nil {
+		return err
+	}
+	if err := st.inSync(); err != nil {
+		return err
+	}
+	time.Sleep(50 * time.Millisecond) // the last ACKs
+	after, err := st.server.CPU()
+	if err != nil {
+		return err
+	}
+	_, peak, err := st.server.RSS()
+	if err != nil {
+		return err
+	}
+	f.peak = float64(peak-before) / (1 << 20)
+	return st.count(f, after-cpu, expected)
+}
+
+// count divides what was spent by what was delivered.
+func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
+	var p load.Progress
+	if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
+		return err
+	}
+	var delays []time.Duration
+	if err := st.load.Call("Delays", struct{}{}, &delays); err != nil {
+		return err
+	}
+	n := float64(max(p.Responses, 1))
+	if !st.sotw { // there, each response has everything again
+		n = float64(max(p.Deliveries, 1))
+		f.again = float64(p.Again) / float64(st.clients)
+	}
+	f.cpu = float64(cpu.Nanoseconds()) / 1000 / n
+	f.bytes = float64(p.Bytes) / n
+	f.merged = 1 - float64(min(p.Responses, p.Deliveries))/float64(max(expected, 1))
+	f.p50, f.p99, f.max = milliseconds(percentile(delays, 50)), milliseconds(percentile(delays, 99)), milliseconds(percentile(delays, 100))
+	return nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

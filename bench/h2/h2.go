@@ -1,0 +1,188 @@
+// Package h2 is as much of HTTP/2 and gRPC as a benchmark needs that must cost
+// next to nothing: frames are read in place, and written as bytes that were
+// encoded before. One stream a connection, no TLS.
+//
+// Nothing here is safe for concurrent use.
+package h2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// Stream is the number of a connection's one stream.
+const Stream = 1
+
+// Windows that a client grants, which are those of an Envoy; each is granted again
+// when half of it was used.
+const (
+	StreamWindow     = 16 << 20
+	ConnectionWindow = 24 << 20
+)
+
+// FrameHeaderBytes precede each frame, MessageHeaderBytes each gRPC message.
+const (
+	FrameHeaderBytes   = 9
+	MessageHeaderBytes = 5
+
+	maxFrame = 16 << 10 // what a peer may send that was not told otherwise
+)
+
+// A Frame is a frame, read in place.
+type Frame struct {
+	Type    http2.FrameType
+	Flags   http2.Flags
+	Stream  uint32
+	Payload []byte
+}
+
+// ErrFrame says that a frame is longer than was allowed.
+var ErrFrame = errors.New("frame longer than 16 KiB")
+
+// NextFrame returns the frame that b starts with, and its length in b; 0 if b does
+// not hold all of it.
+func NextFrame(b []byte) (f Frame, n int, err error) {
+	if len(b) < FrameHeaderBytes {
+		return Frame{}, 0, nil
+	}
+	length := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
+	if length > maxFrame {
+		return Frame{}, 0, fmt.Errorf("read frame of %d bytes: %w", length, ErrFrame)
+	}
+	n = FrameHeaderBytes + length
+	if len(b) < n {
+		return Frame{}, 0, nil
+	}
+	return Frame{
+		Type:    http2.FrameType(b[3]),
+		Flags:   http2.Flags(b[4]),
+		Stream:  binary.BigEndian.Uint32(b[5:]) & (1<<31 - 1),
+		Payload: b[FrameHeaderBytes:n],
+	}, n, nil
+}
+
+// Data returns the payload of a DATA frame without its padding.
+func (f Frame) Data() []byte {
+	if !f.Flags.Has(http2.FlagDataPadded) || len(f.Payload) == 0 {
+		return f.Payload
+	}
+	padding := int(f.Payload[0])
+	if padding >= len(f.Payload) {
+		return nil
+	}
+	return f.Payload[1 : len(f.Payload)-padding]
+}
+
+func appendFrameHeader(b []byte, length int, t http2.FrameType, flags http2.Flags, stream uint32) []byte {
+	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(t), byte(flags))
+	return binary.BigEndian.AppendUint32(b, stream)
+}
+
+// AppendMessage appends a gRPC message, in as many DATA frames as it needs.
+func AppendMessage(b, message []byte) []byte {
+	first := min(len(message), maxFrame-MessageHeaderBytes)
+	b = appendFrameHeader(b, MessageHeaderBytes+first, http2.FrameData, 0, Stream)
+	b = AppendMessageHeader(b, len(message))
+	b = append(b, message[:first]...)
+	for rest := message[first:]; len(rest) > 0; {
+		var n int
+		b, n = AppendData(b, rest, maxFrame)
+		rest = rest[n:]
+	}
+	return b
+}
+
+// AppendMessageHeader appends what precedes a message of some length.
+func AppendMessageHeader(b []byte, length int) []byte {
+	return binary.BigEndian.AppendUint32(append(b, 0), uint32(length)) // 0: not compressed
+}
+
+// AppendData appends a DATA frame with the first bytes of b, at most limit, and
+// returns how many these are.
+func AppendData(b, data []byte, limit int) ([]byte, int) {
+	n := min(len(data), limit, maxFrame)
+	return append(appendFrameHeader(b, n, http2.FrameData, 0, Stream), data[:n]...), n
+}
+
+// AppendWindowUpdate appends a WINDOW_UPDATE; stream 0 is the connection.
+func AppendWindowUpdate(b []byte, stream, increment uint32) []byte {
+	b = appendFrameHeader(b, 4, http2.FrameWindowUpdate, 0, stream)
+	return binary.BigEndian.AppendUint32(b, increment)
+}
+
+// AppendSettingsAck appends the answer to SETTINGS.
+func AppendSettingsAck(b []byte) []byte {
+	return appendFrameHeader(b, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
+}
+
+// AppendPong appends the answer to a PING.
+func AppendPong(b, payload []byte) []byte {
+	return append(appendFrameHeader(b, len(payload), http2.FramePing, http2.FlagPingAck, 0), payload...)
+}
+
+// ClientPreface returns what a client sends first: the settings, and the start of
+// a call.
+func ClientPreface(path string) []byte {
+	var b bytes.Buffer
+	b.WriteString(http2.ClientPreface)
+	f := http2.NewFramer(&b, nil)
+	must(f.WriteSettings(
+		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
+		http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}, // so that any header block can be read alone
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: StreamWindow},
+	))
+	must(f.WriteWindowUpdate(0, ConnectionWindow-65535))
+	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: headers(
+		":method", "POST", ":scheme", "http", ":path", path, ":authority", "bench",
+		"content-type", "application/grpc", "te", "trailers", "user-agent", "xds-bench",
+	)}))
+	return b.Bytes()
+}
+
+// ServerPreface returns what a server sends first, with the head of its answer.
+func ServerPreface() []byte {
+	var b bytes.Buffer
+	f := http2.NewFramer(&b, nil)
+	must(f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}))
+	must(f.WriteSettingsAck())
+	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: headers(
+		":status", "200", "content-type", "application/grpc",
+	)}))
+	return b.Bytes()
+}
+
+func headers(pairs ...string) []byte {
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	e.SetMaxDynamicTableSizeLimit(0)
+	for i := 0; i < len(pairs); i += 2 {
+		must(e.WriteField(hpack.HeaderField{Name: pairs[i], Value: pairs[i+1]}))
+	}
+	return b.Bytes()
+}
+
+// Describe returns the header fields of a HEADERS frame in words: what a server
+// says when it ends a call.
+func Describe(f Frame) string {
+	fields, err := hpack.NewDecoder(0, nil).DecodeFull(f.Payload)
+	if err != nil {
+		return err.Error()
+	}
+	var b bytes.Buffer
+	for _, field := range fields {
+		fmt.Fprintf(&b, "%s=%s ", field.Name, field.Value)
+	}
+	return b.String()
+}
+
+// must is for writes to memory.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/xdstender/tender/bench/load"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// tracing has Go's runtime say after each collection what is alive, and collect
+// often. The program is the same one; its CPU time means nothing then.
+var tracing = []string{"GODEBUG=gctrace=1", "GOGC=20"}
+
+// collection matches a line of the trace; the group is the live heap in MiB.
+var collection = regexp.MustCompile(`(?m)^gc \d+ @.* \d+->\d+->(\d+) MB, `)
+
+// collections is how many are waited for. What was garbage when the first began is
+// gone after the second; of those after it, the least counts: the others saw
+// responses on their way.
+const collections = 5
+
+// liveHeap makes changes, and so garbage, until the server has collected often
+// enough, and returns the bytes that were alive.
+func (st *stage) liveHeap(c serve.Changes) (float64, error) {
+	if err := st.inSync(); err != nil {
+		return 0, err
+	}
+	before := len(collection.FindAllStringSubmatch(st.stderr.String(), -1))
+	for deadline := time.Now().Add(patience); ; {
+		if _, err := st.change(c); err != nil {
+			return 0, err
+		}
+		if err := st.inSync(); err != nil {
+			return 0, err
+		}
+		traced := collection.FindAllStringSubmatch(st.stderr.String(), -1)
+		if len(traced) >= before+collections {
+			return leastAlive(traced[before+1:])
+		}
+		if time.Now().After(deadline) {
+			return 0, fmt.Errorf("live heap: no %d collections in %v", collections, patience)
+		}
+	}
+}
+
+// leastAlive returns the least of what was alive, in bytes.
+func leastAlive(traced [][]string) (float64, error) {
+	least := math.MaxInt
+	for _, match := range traced {
+		mebibytes, err := strconv.Atoi(match[1])
+		if err != nil {
+			return 0, fmt.Errorf("live heap: %w", err)
+		}
+		least = min(least, mebibytes)
+	}
+	return float64(least) * (1 << 20), nil
+}
+
+// heapOfStalled measures what clients that stop reading hold.
+func (st *stage) heapOfStalled(f *figures, stalled int, c serve.Changes) error {
+	if err := st.fill(f); err != nil {
+		return err
+	}
+	few := serve.Changes{TypeURL: c.TypeURL, Count: 5, Every: 50 * time.Millisecond}
+	before, err := st.liveHeap(few)
+	if err != nil {
+		return err
+	}
+	if err := st.load.Call("Stall", stalled, &struct{}{}); err != nil {
+		return err
+	}
+	if _, err := st.change(c); err != nil {
+		return err
+	}
+	after, err := st.liveHeap(few)
+	*f = figures{heap: (after - before) / float64(max(stalled, 1))}
+	return err
+}
+
+// dropAndReturn has all clients drop, and return with what they know, and measures
+// until they have what changed in between.
+func (st *stage) dropAndReturn(f *figures) error {
+	if err := st.load.Call("Drop", struct{}{}, &struct{}{}); err != nil {
+		return err
+	}
+	c := serve.Changes{TypeURL: st.kinds[0].TypeURL, Count: 1, First: 1}
+	expected, err := st.change(c)
+	if err != nil {
+		return err
+	}
+	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
+		return err
+	}
+	cpu, err := st.server.CPU()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := st.load.Call("Return", struct{}{}, &struct{}{}); err != nil {
+		return err
+	}
+	p, err := st.await("all clients in sync again", func(p load.Progress) bool { return p.Deliveries >= expected })
+	if err != nil {
+		return err
+	}
+	if err := st.inSync(); err != nil {
+		return err
+	}
+	time.Sleep(settle) // the last ACKs
+	after, err := st.server.CPU()
+	if err != nil {
+		return err
+	}
+	f.sync, f.syncCPU = milliseconds(time.Unix(0, p.Last).Sub(start)), milliseconds(after-cpu)
+	f.again = float64(p.Again) / float64(st.clients)
+	f.bytes = float64(p.Bytes) / float64(p.Deliveries)
+	return nil
+}

@@ -1,0 +1,380 @@
+// Package load is the load generator: thousands of xDS clients that cost next to
+// nothing, in a process of their own.
+//
+// A client subscribes like an Envoy, reads each response as far as its resources'
+// stamps, and acknowledges it. All of them share one goroutine, which waits for
+// their sockets with epoll, reads frames in place and writes each ACK with one
+// call.
+package load
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/h2"
+)
+
+// A Load is a number of clients. Its methods may be called at once; those with two
+// arguments are called by [net/rpc].
+type Load struct {
+	poll *h2.Poll
+
+	// Guarded by mu.
+	mu       sync.Mutex
+	address  netip.AddrPort
+	clients  []*client
+	sockets  map[int32]*client
+	buffer   []byte // what is read, of any client
+	ack      []byte // an ACK while it is made
+	versions map[string][]known
+	failed   error // the first thing that went wrong
+	progress Progress
+	delays   []time.Duration // change made → client has it, since Mark
+}
+
+// known is the version that a server gave a change.
+type known struct {
+	change  uint32 // plus one; 0 if none is known
+	version string
+}
+
+// New returns a load without clients, and starts its goroutine, which runs until
+// the process ends.
+func New() (*Load, error) {
+	poll, err := h2.NewPoll()
+	if err != nil {
+		return nil, err
+	}
+	l := &Load{poll: poll, sockets: map[int32]*client{}, buffer: make([]byte, 256<<10), versions: map[string][]known{}}
+	go l.run() // until the process ends
+	return l, nil
+}
+
+// Open says which clients to start: number First and those after it, of All that
+// there will be.
+type Open struct {
+	Address   string
+	SotW      bool
+	Interests []Interest
+	First     int
+	Clients   int
+	All       int
+
+	// ReceiveBuffer is the socket's, in bytes; 0 is the system's default.
+	ReceiveBuffer int
+}
+
+// Open starts clients, and does not wait for them.
+func (l *Load) Open(o Open, _ *struct{}) error {
+	address, err := netip.ParseAddrPort(o.Address)
+	if err != nil {
+		return fmt.Errorf("server's address: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.address = address
+	for number := o.First; number < o.First+o.Clients; number++ {
+		c := &client{number: number, sotw: o.SotW}
+		for _, interest := range o.Interests {
+			h, err := interest.newHolding(number, o.All)
+			if err != nil {
+				return err
+			}
+			c.holdings = append(c.holdings, h)
+		}
+		if err := l.connect(c, o.ReceiveBuffer, false); err != nil {
+			return err
+		}
+		l.clients = append(l.clients, c)
+	}
+	return nil
+}
+
+// connect connects a client and queues its subscriptions.
+func (l *Load) connect(c *client, receiveBuffer int, returning bool) error {
+	socket, err := h2.Dial(l.address, receiveBuffer)
+	if err != nil {
+		return err
+	}
+	path := deltaPath
+	if c.sotw {
+		path = sotwPath
+	}
+	c.reset(socket, h2.ClientPreface(path))
+	l.sockets[int32(socket)] = c
+	n := node(c.number)
+	for _, h := range c.holdings {
+		var versions map[string]string
+		if returning {
+			versions = l.versionsOf(h)
+		}
+		c.queue(subscription(h, n, versions, c.sotw))
+		n = nil
+	}
+	return l.poll.Add(socket, true)
+}
+
+// versionsOf returns what a client says it has.
+func (l *Load) versionsOf(h *holding) map[string]string {
+	versions := map[string]string{}
+	for p, change := range h.known {
+		index := h.index(p)
+		if v := l.versions[h.TypeURL][index]; change != 0 && v.change == change {
+			versions[content.Name(h.TypeURL, index)] = v.version
+		}
+	}
+	return versions
+}
+
+// Drop closes all connections at once. The clients keep what they know.
+func (l *Load) Drop(struct{}, *struct{}) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.clients {
+		delete(l.sockets, int32(c.socket))
+		if err := unix.Close(c.socket); err != nil {
+			return fmt.Errorf("close client %d: %w", c.number, err)
+		}
+		c.socket = -1
+	}
+	return nil
+}
+
+// Return connects again what Drop closed; the clients say which versions they
+// have.
+func (l *Load) Return(struct{}, *struct{}) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.clients {
+		if err := l.connect(c, 0, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stall makes the first n clients stop reading.
+func (l *Load) Stall(n int, _ *struct{}) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.clients[:n] {
+		c.stalled = true
+		if err := l.poll.Remove(c.socket); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Progress is how far the clients have come. All but Clients and Synced is since
+// Mark.
+type Progress struct {
+	Clients int
+	Synced  int // clients that have some change of each resource they want
+
+	Deliveries int   // changes received, each client's counted
+	First      int   // resources received that a client had no change of
+	Again      int   // resources received that a client had
+	Responses  int   // responses received
+	Bytes      int   // their length, as gRPC counts it
+	Last       int64 // when a client last got something it did not have, in Unix nanoseconds
+}
+
+// Progress returns how far the clients have come, or what went wrong.
+func (l *Load) Progress(_ struct{}, p *Progress) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.progress.Clients = len(l.clients)
+	*p = l.progress
+	return l.failed
+}
+
+// Mark starts a measurement.
+func (l *Load) Mark(struct{}, *struct{}) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.progress = Progress{Synced: l.progress.Synced}
+	l.delays = l.delays[:0]
+	return nil
+}
+
+// Delays returns the delays since Mark, sorted.
+func (l *Load) Delays(_ struct{}, delays *[]time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*delays = slices.Sorted(slices.Values(l.delays))
+	return nil
+}
+
+// Audience returns how many clients want each resource of a type and read it.
+func (l *Load) Audience(typeURL string, counts *[]int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.clients {
+		for _, h := range c.holdings {
+			if h.TypeURL != typeURL || c.stalled {
+				continue
+			}
+			if len(*counts) == 0 {
+				*counts = make([]int, h.Of)
+			}
+			for p := range h.known {
+				(*counts)[h.index(p)]++
+			}
+		}
+	}
+	return nil
+}
+
+// Differences counts the resources of which a client that reads does not have the
+// latest change.
+func (l *Load) Differences(latest map[string][]content.Stamp, n *int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.clients {
+		for _, h := range c.holdings {
+			stamps, ok := latest[h.TypeURL]
+			if ok && !c.stalled {
+				*n += h.differences(stamps)
+			}
+		}
+	}
+	return nil
+}
+
+// run serves the sockets.
+func (l *Load) run() {
+	for {
+		events, err := l.poll.Wait(-1)
+		l.mu.Lock()
+		if err != nil {
+			l.fail(err)
+		}
+		for _, e := range events {
+			c := l.sockets[e.Fd]
+			if c == nil || c.stalled {
+				continue
+			}
+			if err := l.serve(c, e.Events); err != nil {
+				l.abandon(c, err)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (l *Load) fail(err error) {
+	if l.failed == nil {
+		l.failed = err
+	}
+}
+
+// abandon notes what went wrong with a client, and stops to look at it.
+func (l *Load) abandon(c *client, err error) {
+	l.fail(fmt.Errorf("client %d: %w", c.number, err))
+	delete(l.sockets, int32(c.socket))
+	_ = l.poll.Remove(c.socket) // the run has failed already
+}
+
+// serve handles what epoll says of a client.
+func (l *Load) serve(c *client, events uint32) error {
+	if events&unix.EPOLLOUT != 0 {
+		if err := c.writable(l.poll); err != nil {
+			return err
+		}
+	}
+	if events&(unix.EPOLLIN|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		return nil
+	}
+	kept := copy(l.buffer, c.in)
+	n, err := h2.Read(c.socket, l.buffer[kept:])
+	if err != nil {
+		return err
+	}
+	now := time.Now().UnixNano()
+	to := sink{
+		resource: func(r resource) error { return l.note(c, r, now) },
+		end:      func(r response) error { return l.answer(c, r) },
+	}
+	rest := l.buffer[:kept+n]
+	for {
+		f, n, err := h2.NextFrame(rest)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			break
+		}
+		if err := c.frame(f, to); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	c.in = append(c.in[:0], rest...)
+	return c.flush(l.poll)
+}
+
+// answer notes a response and queues the ACK.
+func (l *Load) answer(c *client, r response) error {
+	h, err := c.holding(r.typeURL)
+	if err != nil {
+		return err
+	}
+	if r.removed > 0 {
+		return fmt.Errorf("response removes %d resources, though nothing was removed", r.removed)
+	}
+	l.progress.Responses++
+	l.progress.Bytes += h2.MessageHeaderBytes + r.bytes
+	if c.sotw {
+		l.ack = appendSotWAck(l.ack[:0], r, h.sotwNames())
+	} else {
+		l.ack = appendDeltaAck(l.ack[:0], r)
+	}
+	c.queue(l.ack)
+	return nil
+}
+
+// note notes a resource that was read at some time.
+func (l *Load) note(c *client, r resource, now int64) error {
+	h, err := c.holding(r.typeURL)
+	if err != nil {
+		return err
+	}
+	s := r.stamp
+	switch h.receive(s) {
+	case unwanted:
+		return fmt.Errorf("%s, which was not asked for", content.Name(h.TypeURL, s.Index))
+	case again:
+		l.progress.Again++
+		return nil
+	case first:
+		l.progress.First++
+		if have, want := c.have(); have == want {
+			l.progress.Synced++
+		}
+	case newer:
+		l.progress.Deliveries++
+		l.delays = append(l.delays, time.Duration(now-s.Made))
+	}
+	l.progress.Last = now
+	l.learn(h, s, r.version)
+	return nil
+}
+
+// learn remembers the version of a change.
+func (l *Load) learn(h *holding, s content.Stamp, version []byte) {
+	all := l.versions[h.TypeURL]
+	if all == nil {
+		all = make([]known, h.Of)
+		l.versions[h.TypeURL] = all
+	}
+	if v := &all[s.Index]; v.change < s.Change+1 {
+		*v = known{change: s.Change + 1, version: string(version)}
+	}
+}

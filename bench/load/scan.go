@@ -1,0 +1,253 @@
+package load
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/h2"
+)
+
+// A response is what the load generator reads of a discovery response beside its
+// resources: the fields that an ACK repeats.
+type response struct {
+	typeURL, nonce, version []byte
+	removed                 int
+	bytes                   int // its length
+}
+
+// A resource is what it reads of a resource. It lies in what was read.
+type resource struct {
+	typeURL, version []byte
+	stamp            content.Stamp
+}
+
+var (
+	errMalformed  = errors.New("malformed response")
+	errCompressed = errors.New("compressed response")
+)
+
+// Fields of DiscoveryResponse and DeltaDiscoveryResponse have the same numbers, but
+// for the removed resources, which only the latter has.
+const (
+	fieldVersion   = 1
+	fieldResources = 2
+	fieldTypeURL   = 4
+	fieldNonce     = 5
+	fieldRemoved   = 6
+	fieldRemoved2  = 8 // removed_resource_names
+)
+
+// A scanner reads gRPC messages, which are responses, as they come: of a response
+// of a megabyte, it never holds more than a resource. The zero value is ready.
+type scanner struct {
+	part []byte // the start of a message's header, or of a field
+	left int    // bytes of the message that were not read; 0 between messages
+	response
+}
+
+// A sink takes what a scanner reads, both valid until they return.
+type sink struct {
+	resource func(resource) error
+	end      func(response) error // of a response, after its resources
+}
+
+// read reads the next bytes.
+func (s *scanner) read(data []byte, sotw bool, to sink) error {
+	for len(data) > 0 {
+		if len(s.part) == 0 {
+			n, err := s.unit(data)
+			if err != nil {
+				return err
+			}
+			if n == 0 || n > len(data) {
+				s.part = append(s.part, data...)
+				return nil
+			}
+			if err := s.take(data[:n], sotw, to); err != nil {
+				return err
+			}
+			data = data[n:]
+			continue
+		}
+		rest, whole, err := s.goOn(data)
+		if err != nil {
+			return err
+		}
+		if data = rest; !whole {
+			continue
+		}
+		if err := s.take(s.part, sotw, to); err != nil {
+			return err
+		}
+		s.part = s.part[:0]
+	}
+	return nil
+}
+
+// goOn adds to what was begun, at most up to its end; whole says that this was
+// reached.
+func (s *scanner) goOn(data []byte) (rest []byte, whole bool, err error) {
+	n, err := s.unit(s.part)
+	if err != nil {
+		return nil, false, err
+	}
+	more := 1 // until it says how long it is
+	if n > 0 {
+		more = min(n-len(s.part), len(data))
+	}
+	s.part = append(s.part, data[:more]...)
+	if n, err = s.unit(s.part); err != nil {
+		return nil, false, err
+	}
+	return data[more:], n == len(s.part), nil
+}
+
+// unit returns the length of what b starts with, a message's header or a field; 0
+// if b is too short to say.
+func (s *scanner) unit(b []byte) (int, error) {
+	if s.left == 0 {
+		return h2.MessageHeaderBytes, nil
+	}
+	_, kind, n := protowire.ConsumeTag(b)
+	if n < 0 {
+		return 0, s.short(b)
+	}
+	if kind != protowire.BytesType {
+		m := protowire.ConsumeFieldValue(1, kind, b[n:])
+		if m < 0 {
+			return 0, s.short(b)
+		}
+		return n + m, s.fits(n + m)
+	}
+	length, m := protowire.ConsumeVarint(b[n:])
+	if m < 0 {
+		return 0, s.short(b)
+	}
+	if length > uint64(s.left) {
+		return 0, errMalformed
+	}
+	return n + m + int(length), s.fits(n + m + int(length))
+}
+
+// short returns an error if b is not just too short to hold a tag and a length.
+func (s *scanner) short(b []byte) error {
+	if len(b) >= min(s.left, 2*binary.MaxVarintLen64) {
+		return errMalformed
+	}
+	return nil
+}
+
+func (s *scanner) fits(n int) error {
+	if n > s.left {
+		return errMalformed
+	}
+	return nil
+}
+
+// take reads a message's header or a field.
+func (s *scanner) take(b []byte, sotw bool, to sink) error {
+	if s.left == 0 {
+		if b[0] != 0 {
+			return errCompressed
+		}
+		s.left = int(binary.BigEndian.Uint32(b[1:]))
+		s.response = response{typeURL: s.typeURL[:0], nonce: s.nonce[:0], version: s.version[:0], bytes: s.left}
+	} else {
+		s.left -= len(b)
+		err := fields(b, func(field protowire.Number, value []byte) error { return s.field(field, value, sotw, to) })
+		if err != nil {
+			return err
+		}
+	}
+	if s.left > 0 {
+		return nil
+	}
+	return to.end(s.response)
+}
+
+// field reads a field of a response.
+func (s *scanner) field(field protowire.Number, value []byte, sotw bool, to sink) error {
+	switch field {
+	case fieldResources:
+		r, err := readResource(value, sotw)
+		if err != nil {
+			return err
+		}
+		return to.resource(r)
+	case fieldVersion:
+		s.version = append(s.version[:0], value...)
+	case fieldTypeURL:
+		s.typeURL = append(s.typeURL[:0], value...)
+	case fieldNonce:
+		s.nonce = append(s.nonce[:0], value...)
+	case fieldRemoved, fieldRemoved2:
+		if !sotw { // there, field 6 is the control plane
+			s.removed++
+		}
+	}
+	return nil
+}
+
+// readResource reads a Resource, or an Any, which has no version.
+func readResource(b []byte, sotw bool) (r resource, err error) {
+	payload := b
+	if !sotw {
+		payload = nil
+		err = fields(b, func(field protowire.Number, value []byte) error {
+			switch field {
+			case 1:
+				r.version = value
+			case 2:
+				payload = value
+			}
+			return nil
+		})
+		if err != nil {
+			return r, err
+		}
+	}
+	found := false
+	err = fields(payload, func(field protowire.Number, value []byte) error {
+		switch field {
+		case 1:
+			r.typeURL = value
+		case 2:
+			r.stamp, found = content.ReadStamp(value)
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = errMalformed
+	}
+	return r, err
+}
+
+// fields calls field for each length-delimited field of a message.
+func fields(b []byte, field func(protowire.Number, []byte) error) error {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+				return errMalformed
+			}
+			b = b[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return errMalformed
+		}
+		if err := field(number, value); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+// Command bench measures Tender beside the limits of what can be done and beside
+// other xDS servers, each as a process of its own, and prints a Markdown table.
+//
+//	bench [-scenario S1,S2] [-rounds 3] [-scale 1] [-tender ../bin/tender] [-results results]
+//
+// README.md says how it measures. The processes that it starts are itself in
+// another role: bench load, bench serve KIND.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/xdstender/tender/bench/load"
+	"github.com/xdstender/tender/bench/process"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if done, err := play(args); done {
+		return err
+	}
+	o := options{}
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&o.scenarios, "scenario", "", "scenarios to run, as in S1,S3 (default all)")
+	f.IntVar(&o.rounds, "rounds", 0, "how often each is run (default each scenario's own)")
+	f.Float64Var(&o.scale, "scale", 1, "part of the clients and changes that are run, for a quick look")
+	f.StringVar(&o.tender, "tender", "../bin/tender", "the binary to measure")
+	f.StringVar(&o.results, "results", "results", "directory for the table; empty for none")
+	f.StringVar(&o.commit, "commit", "unknown", "the commit that is measured")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	return drive(o, os.Stdout, os.Stderr)
+}
+
+// play plays a part other than the driver's, if the arguments name one.
+func play(args []string) (done bool, err error) {
+	switch {
+	case len(args) == 1 && args[0] == "load":
+		l, err := load.New()
+		if err != nil {
+			return true, err
+		}
+		return true, process.Serve(l)
+	case len(args) == 2 && args[0] == "serve":
+		return true, process.Serve(serve.New(args[1]))
+	default:
+		return false, nil
+	}
+}

@@ -1,0 +1,148 @@
+// Package process runs the parts of a benchmark as processes of their own, talks
+// to them, and reads from the operating system what they cost.
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Serve answers calls of receiver's methods on standard input and output until
+// the input ends: the process that started this one has gone.
+func Serve(receiver any) error {
+	server := rpc.NewServer()
+	if err := server.RegisterName("process", receiver); err != nil {
+		return fmt.Errorf("serve the driver: %w", err)
+	}
+	server.ServeConn(pipe{os.Stdin, os.Stdout})
+	return nil
+}
+
+// A pipe is the two ends that a process holds.
+type pipe struct {
+	io.ReadCloser
+	w io.WriteCloser
+}
+
+func (p pipe) Write(b []byte) (int, error) { return p.w.Write(b) }
+
+func (p pipe) Close() error { return errors.Join(p.ReadCloser.Close(), p.w.Close()) }
+
+// A Process is a process that was started.
+type Process struct {
+	cmd    *exec.Cmd
+	client *rpc.Client // nil for one that does not take calls
+	name   string
+}
+
+// Start starts a process that takes no calls, with no environment but environ. What
+// it says goes to stderr.
+func Start(stderr io.Writer, environ []string, name string, args ...string) (*Process, error) {
+	p := prepare(stderr, environ, name, args)
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// StartRole starts this program again in a role, in which it calls [Serve].
+func StartRole(stderr io.Writer, role ...string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", role[0], err)
+	}
+	p := prepare(stderr, os.Environ(), self, role)
+	p.name = role[0]
+	w, err := p.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", role[0], err)
+	}
+	r, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", role[0], err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", role[0], err)
+	}
+	p.client = rpc.NewClient(pipe{r, w})
+	return p, nil
+}
+
+func prepare(stderr io.Writer, environ []string, name string, args []string) *Process {
+	cmd := exec.Command(name, args...)
+	cmd.Env, cmd.Stderr = environ, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return &Process{cmd: cmd, name: name}
+}
+
+// Call calls a method of the process.
+func (p *Process) Call(method string, args, reply any) error {
+	if err := p.client.Call("process."+method, args, reply); err != nil {
+		return fmt.Errorf("%s: %s: %w", p.name, method, err)
+	}
+	return nil
+}
+
+// Kill ends the process and waits until it has gone.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()         // killed: an error by intent
+	if p.client != nil {
+		_ = p.client.Close() // its other end has gone
+	}
+}
+
+// CPU returns the CPU time, user and system, of the process since it started.
+func (p *Process) CPU() (time.Duration, error) {
+	const scheduled = 2 // CPUCLOCK_SCHED, of the whole process
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|scheduled), &t); err != nil {
+		return 0, fmt.Errorf("CPU time of %s: %w", p.name, err)
+	}
+	return time.Duration(t.Nano()), nil
+}
+
+// RSS returns the resident memory in bytes, now and at its highest since
+// ResetPeak.
+func (p *Process) RSS() (now, peak int, err error) {
+	status, err := os.ReadFile(p.proc("status"))
+	if err != nil {
+		return 0, 0, fmt.Errorf("memory of %s: %w", p.name, err)
+	}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
+		switch {
+		case name == "VmRSS" && err == nil:
+			now = kib << 10
+		case name == "VmHWM" && err == nil:
+			peak = kib << 10
+		}
+	}
+	if now == 0 || peak == 0 {
+		return 0, 0, fmt.Errorf("memory of %s: not in its status", p.name)
+	}
+	return now, peak, nil
+}
+
+// ResetPeak lets the highest resident memory start from what it is now.
+func (p *Process) ResetPeak() error {
+	if err := os.WriteFile(p.proc("clear_refs"), []byte("5"), 0); err != nil {
+		return fmt.Errorf("reset peak memory of %s: %w", p.name, err)
+	}
+	return nil
+}
+
+func (p *Process) proc(file string) string {
+	return "/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/" + file
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// options are the driver's flags.
+type options struct {
+	scenarios string
+	rounds    int
+	scale     float64
+	tender    string
+	results   string
+	commit    string
+}
+
+// drive runs scenarios and reports them. Targets that are missed are no error; a
+// delivery that was lost is.
+func drive(o options, out, progress io.Writer) error {
+	wanted := strings.FieldsFunc(strings.ToUpper(o.scenarios), func(r rune) bool { return r == ',' })
+	all := scenarios(o)
+	for _, id := range wanted {
+		if !slices.ContainsFunc(all, func(s scenario) bool { return s.id == id }) {
+			return fmt.Errorf("scenario %s: there is none", id)
+		}
+	}
+	var results []result
+	for _, s := range all {
+		if len(wanted) > 0 && !slices.Contains(wanted, s.id) {
+			continue
+		}
+		r, err := s.run(o, progress)
+		if err != nil {
+			return err
+		}
+		results = append(results, r)
+	}
+	report := o.report(results, time.Now())
+	if _, err := io.WriteString(out, report); err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+	return o.keep(report, time.Now())
+}
+
+// keep writes a report into the directory of results.
+func (o options) keep(report string, now time.Time) error {
+	if o.results == "" {
+		return nil
+	}
+	name := now.Format("2006-01-02") + "-" + o.commit
+	if o.scenarios != "" {
+		name += "-" + strings.ReplaceAll(strings.ToUpper(o.scenarios), ",", "-")
+	}
+	if err := os.WriteFile(filepath.Join(o.results, name+".md"), []byte(report), 0o644); err != nil {
+		return fmt.Errorf("keep report: %w", err)
+	}
+	return nil
+}
+
+// report returns the whole report: the targets, and what was measured.
+func (o options) report(results []result, now time.Time) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Tender %s, %s\n\n%s\n\n", o.commit, now.UTC().Format("2006-01-02 15:04 MST"), machine())
+	if o.scale != 1 {
+		fmt.Fprintf(&b, "A quick look at %g of the clients and changes: no measurement.\n\n", o.scale)
+	}
+	b.WriteString("| # | Figure | Of | Measured | Against | Ratio | At most | |\n| --- | --- | --- | ---: | --- | ---: | ---: | --- |\n")
+	for _, r := range results {
+		for _, c := range r.scenario.checks {
+			b.WriteString(r.check(c))
+		}
+	}
+	for _, r := range results {
+		b.WriteString(r.details())
+	}
+	return b.String()
+}
+
+// check returns the line of a target.
+func (r result) check(c check) string {
+	a, against, ratio := r.of(c.a, c.figure), "–", "–"
+	value := median(a)
+	switch {
+	case len(a) == 0:
+		return fmt.Sprintf("| %s | %s | %s | not measured | | | %s | ? |\n", r.scenario.id, c.what, c.a, number(c.most))
+	case c.more:
+		against = c.b
+		value -= median(r.of(c.b, c.figure))
+		ratio = "+ " + number(value)
+	case c.b != "":
+		against = c.b
+		var ok bool
+		if value, ok = medianOfRatios(a, r.of(c.b, c.figure)); !ok {
+			return fmt.Sprintf("| %s | %s | %s | %s | %s | not measured | %s | ? |\n", r.scenario.id, c.what, c.a, number(median(a)), c.b, number(c.most))
+		}
+		ratio = fmt.Sprintf("%.2f", value)
+	}
+	verdict := "held"
+	if value > c.most {
+		verdict = "**missed**"
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.scenario.id, c.what, c.a, number(median(a)), against, ratio, number(c.most), verdict)
+}
+
+// of returns a figure of each round.
+func (r result) of(label string, figure func(figures) float64) (values []float64) {
+	for _, f := range r.figures[label] {
+		values = append(values, figure(f))
+	}
+	return values
+}
+
+// columns are what the details show, where it was measured.
+var columns = []struct {
+	head   string
+	figure func(figures) float64
+}{
+	{"CPU a delivery, µs", cpu},
+	{"delay p50, ms", p50},
+	{"p99, ms", p99},
+	{"max, ms", func(f figures) float64 { return f.max }},
+	{"bytes a delivery", func(f figures) float64 { return f.bytes }},
+	{"in one response with others", func(f figures) float64 { return f.merged }},
+	{"in sync, ms", synced},
+	{"CPU until then, ms", syncCPU},
+	{"RSS a connection, KiB", resident},
+	{"peak RSS above, MiB", peak},
+	{"resent a client", again},
+	{"live heap, bytes", heap},
+	{"RSS, MiB", held},
+	{"listens after, ms", func(f figures) float64 { return f.listening }},
+}
+
+// details returns the table of a scenario: the medians of its rounds.
+func (r result) details() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n## %s: %s\n\n| | rounds |", r.scenario.id, r.scenario.title)
+	shown := columns[:0:0]
+	for _, c := range columns {
+		if slices.ContainsFunc(r.scenario.rows, func(w row) bool { return median(r.of(w.label, c.figure)) != 0 }) {
+			shown = append(shown, c)
+			b.WriteString(" " + c.head + " |")
+		}
+	}
+	b.WriteString("\n| --- | ---:" + strings.Repeat(" | ---:", len(shown)) + " |\n")
+	for _, w := range r.scenario.rows {
+		fmt.Fprintf(&b, "| %s | %d |", w.label, len(r.figures[w.label]))
+		for _, c := range shown {
+			b.WriteString(" " + measured(median(r.of(w.label, c.figure))) + " |")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// measured returns a figure, of which 0 means that there is none.
+func measured(v float64) string {
+	if v == 0 {
+		return "–"
+	}
+	return number(v)
+}
+
+// number returns a figure with as many digits as mean something.
+func number(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v >= 100 || v <= -100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10 || v <= -10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
+
+// machine describes what the figures were measured on.
+func machine() string {
+	model := "unknown processor"
+	info, err := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if name, value, _ := strings.Cut(line, ":"); err == nil && strings.TrimSpace(name) == "model name" {
+			model = strings.TrimSpace(value)
+			break
+		}
+	}
+	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		kernel = []byte("unknown kernel")
+	}
+	return fmt.Sprintf("%d × %s, %s/%s %s, %s.", runtime.NumCPU(), model, runtime.GOOS, runtime.GOARCH, strings.TrimSpace(string(kernel)), runtime.Version())
+}

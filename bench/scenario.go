@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// A scenario is some rows that are run one after the other in each round, and the
+// targets that compare them.
+type scenario struct {
+	id, title string
+	rounds    int
+	rows      []row
+	checks    []check
+}
+
+// A row is a server in a setup, and what is done with it.
+type row struct {
+	label string
+	kind  string // of server; with a + with Tender's gRPC options
+	once  bool   // run in the first round only: a peer, which is no part of a target
+	setup setup
+	act   func(*stage, *figures) error
+}
+
+// A check is a target: what a figure of row a may be at most, as a multiple of
+// that of row b, or more than it, or by itself where b is empty.
+type check struct {
+	what   string
+	figure func(figures) float64
+	a, b   string
+	most   float64
+	more   bool // the difference counts, not the ratio
+}
+
+// The figures that targets are about.
+func cpu(f figures) float64      { return f.cpu }
+func p99(f figures) float64      { return f.p99 }
+func p50(f figures) float64      { return f.p50 }
+func synced(f figures) float64   { return f.sync }
+func syncCPU(f figures) float64  { return f.syncCPU }
+func resident(f figures) float64 { return f.resident }
+func peak(f figures) float64     { return f.peak }
+func again(f figures) float64    { return f.again }
+func heap(f figures) float64     { return f.heap }
+func held(f figures) float64     { return f.held }
+
+// changing returns an act: connect, change, measure.
+func changing(c serve.Changes) func(*stage, *figures) error {
+	return func(st *stage, f *figures) error {
+		if err := st.fill(f); err != nil {
+			return err
+		}
+		warm := c
+		warm.Count, warm.First = min(4, c.Count), c.First+c.Count
+		if _, err := st.change(warm); err != nil {
+			return err
+		}
+		if err := st.inSync(); err != nil {
+			return err
+		}
+		return st.follow(f, c)
+	}
+}
+
+// scaled returns n times the scale, at least a few.
+func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 4)) }
+
+// scenarios returns all scenarios.
+func scenarios(o options) []scenario {
+	return []scenario{
+		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.single(), o.storm(), o.stalled(),
+	}
+}
+
+// A result is what the rounds of a scenario showed, by label.
+type result struct {
+	scenario scenario
+	rounds   int
+	figures  map[string][]figures
+}
+
+// run runs a scenario. Odd rounds go through the rows backwards: whoever comes
+// later does not always have the warmer, or the busier, machine.
+func (s scenario) run(o options, progress io.Writer) (result, error) {
+	rounds := s.rounds
+	if o.rounds > 0 {
+		rounds = o.rounds
+	}
+	r := result{scenario: s, rounds: rounds, figures: map[string][]figures{}}
+	for round := range rounds {
+		for i := range s.rows {
+			if round%2 == 1 {
+				i = len(s.rows) - 1 - i
+			}
+			row := s.rows[i]
+			if row.once && round > 0 {
+				continue
+			}
+			start := time.Now()
+			f, err := row.run(o)
+			if err != nil {
+				return r, fmt.Errorf("%s, %s: %w", s.id, row.label, err)
+			}
+			r.figures[row.label] = append(r.figures[row.label], f)
+			_, _ = fmt.Fprintf(progress, "%s round %d %s (%.1fs): %+v\n", s.id, round+1, row.label, time.Since(start).Seconds(), f)
+		}
+	}
+	return r, nil
+}
+
+// run runs a row once.
+func (r row) run(o options) (f figures, err error) {
+	st, err := raise(r.kind, o.tender, r.setup)
+	if err != nil {
+		return f, err
+	}
+	defer st.strike()
+	if err := r.act(st, &f); err != nil {
+		return f, fmt.Errorf("%w%s", err, st.said())
+	}
+	return f, nil
+}

@@ -1,0 +1,113 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/relay"
+)
+
+// servePeer serves a cache of go-control-plane with its own server.
+func servePeer(c cache.Cache, o Options) (string, error) {
+	g := grpc.NewServer()
+	if o.TenderOptions {
+		g = relay.NewGRPCServer(16<<20, math.MaxInt32)
+	}
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(g, server.NewServer(context.Background(), c, nil))
+	return serveGRPC(g)
+}
+
+// linear is go-control-plane's server with its LinearCache, of one type.
+type linear struct {
+	options Options
+	cache   *cache.LinearCache
+}
+
+func newLinear(o Options, set *content.Set) (*linear, error) {
+	if len(o.Kinds) != 1 {
+		return nil, fmt.Errorf("LinearCache of %d types: it has one", len(o.Kinds))
+	}
+	k := o.Kinds[0]
+	resources := map[string]types.Resource{}
+	for _, s := range set.Latest(k.TypeURL) {
+		resources[content.Name(k.TypeURL, s.Index)] = k.Message(s)
+	}
+	return &linear{options: o, cache: cache.NewLinearCache(k.TypeURL, cache.WithInitialResources(resources))}, nil
+}
+
+// start implements backend.
+func (l *linear) start() (string, error) { return servePeer(l.cache, l.options) }
+
+// publish implements backend.
+func (l *linear) publish(k content.Kind, s content.Stamp) error {
+	if err := l.cache.UpdateResource(content.Name(k.TypeURL, s.Index), k.Message(s)); err != nil {
+		return fmt.Errorf("update the linear cache: %w", err)
+	}
+	return nil
+}
+
+// snapshot is go-control-plane's server with its SnapshotCache, which has one
+// snapshot for all nodes.
+type snapshot struct {
+	options Options
+	cache   cache.SnapshotCache
+	kind    content.Kind
+	all     map[string]types.Resource
+	version int
+}
+
+// everyone is the hash of every node.
+type everyone struct{}
+
+// ID implements cache.NodeHash.
+func (everyone) ID(*corepb.Node) string { return "everyone" }
+
+func newSnapshot(o Options, set *content.Set) (*snapshot, error) {
+	if len(o.Kinds) != 1 {
+		return nil, fmt.Errorf("snapshot of %d types: the benchmarks have one", len(o.Kinds))
+	}
+	s := &snapshot{
+		options: o, kind: o.Kinds[0], all: map[string]types.Resource{},
+		cache: cache.NewSnapshotCache(false, everyone{}, nil),
+	}
+	for _, stamp := range set.Latest(s.kind.TypeURL) {
+		s.all[content.Name(s.kind.TypeURL, stamp.Index)] = s.kind.Message(stamp)
+	}
+	return s, s.set()
+}
+
+// start implements backend.
+func (s *snapshot) start() (string, error) { return servePeer(s.cache, s.options) }
+
+// publish implements backend.
+func (s *snapshot) publish(k content.Kind, stamp content.Stamp) error {
+	s.all[content.Name(k.TypeURL, stamp.Index)] = k.Message(stamp)
+	return s.set()
+}
+
+// set sets the next snapshot.
+func (s *snapshot) set() error {
+	s.version++
+	resources := make([]types.Resource, 0, len(s.all))
+	for r := range maps.Values(s.all) {
+		resources = append(resources, r)
+	}
+	next, err := cache.NewSnapshot(version(s.version), map[string][]types.Resource{s.kind.TypeURL: resources})
+	if err != nil {
+		return fmt.Errorf("make a snapshot: %w", err)
+	}
+	if err := s.cache.SetSnapshot(context.Background(), "everyone", next); err != nil {
+		return fmt.Errorf("set the snapshot: %w", err)
+	}
+	return nil
+}

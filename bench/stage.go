@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/load"
+	"github.com/xdstender/tender/bench/process"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// A setup says what is served, and to whom.
+type setup struct {
+	kinds     []content.Kind
+	interests []load.Interest
+	sotw      bool
+	clients   int
+	workers   int      // goroutines that send in the bare gRPC server
+	environ   []string // more environment for Tender
+	buffer    int      // receive buffer of the clients, 0 is the system's default
+}
+
+// A stage is a server with what belongs to it, and the load generator, while they
+// run.
+type stage struct {
+	setup
+	server  *process.Process // whose cost counts
+	changer *process.Process // which makes the changes; often the server
+	load    *process.Process
+	address string
+	origin  string // the address of what is behind Tender
+	stderr  *output
+	opened  int
+
+	listening time.Duration // from Tender's start until it listened
+}
+
+// patience is how long anything may take.
+const patience = 2 * time.Minute
+
+// raise starts a server of a kind, and a load generator without clients.
+func raise(kind, tender string, s setup) (st *stage, err error) {
+	st = &stage{setup: s, stderr: &output{}}
+	defer func() {
+		if err != nil {
+			st.strike()
+		}
+	}()
+	if st.load, err = process.StartRole(os.Stderr, "load"); err != nil {
+		return nil, err
+	}
+	kind, tenderOptions := strings.CutSuffix(kind, "+")
+	role := kind
+	if kind == "tender" {
+		role = "origin"
+	}
+	if st.changer, err = process.StartRole(os.Stderr, "serve", role); err != nil {
+		return nil, err
+	}
+	st.server = st.changer
+	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, TenderOptions: tenderOptions}
+	if err = st.changer.Call("Start", o, &st.address); err != nil || kind != "tender" {
+		return st, err
+	}
+	st.server, st.origin = nil, st.address
+	return st, st.startTender(tender)
+}
+
+// startTender starts Tender before the origin.
+func (st *stage) startTender(binary string) (err error) {
+	if st.address, err = freeAddress(); err != nil {
+		return err
+	}
+	environ := append([]string{
+		"TENDER_ORIGIN=" + st.origin, "TENDER_LISTEN=" + st.address, "TENDER_LOG_LEVEL=warn",
+	}, st.environ...)
+	if st.server, err = process.Start(st.stderr, environ, binary, "serve"); err != nil {
+		return err
+	}
+	st.listening, err = untilListening(st.address)
+	return err
+}
+
+// strike ends all processes.
+func (st *stage) strike() {
+	for _, p := range []*process.Process{st.load, st.server, st.changer} {
+		if p != nil {
+			p.Kill()
+		}
+	}
+}
+
+// open starts clients, up to n of all, and waits until they are in sync. It returns
+// how long that took.
+func (st *stage) open(n int) (time.Duration, error) {
+	o := load.Open{
+		Address: st.address, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: st.buffer,
+		First: st.opened, Clients: n - st.opened, All: st.clients,
+	}
+	start := time.Now()
+	if err := st.load.Call("Open", o, &struct{}{}); err != nil {
+		return 0, err
+	}
+	st.opened = n
+	p, err := st.await(fmt.Sprintf("%d clients in sync", n), func(p load.Progress) bool { return p.Synced == n })
+	return time.Unix(0, p.Last).Sub(start), err
+}
+
+// await waits until the load generator has come so far.
+func (st *stage) await(what string, reached func(load.Progress) bool) (p load.Progress, err error) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		p = load.Progress{} // what is 0 is not sent
+		if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
+			return p, err
+		}
+		if reached(p) {
+			return p, nil
+		}
+		if time.Now().After(deadline) {
+			return p, fmt.Errorf("wait for %s: not after %v, but %+v", what, patience, p)
+		}
+	}
+}
+
+// change makes changes, and returns how many deliveries they mean.
+func (st *stage) change(c serve.Changes) (deliveries int, err error) {
+	var audience, indexes []int
+	if err := st.load.Call("Audience", c.TypeURL, &audience); err != nil {
+		return 0, err
+	}
+	if err := st.changer.Call("Change", c, &indexes); err != nil {
+		return 0, err
+	}
+	for _, i := range indexes {
+		deliveries += audience[i]
+	}
+	return deliveries, nil
+}
+
+// inSync waits until every client has what the server has. It is an error if that
+// does not happen: a change was lost.
+func (st *stage) inSync() error {
+	var latest map[string][]content.Stamp
+	if err := st.changer.Call("Latest", struct{}{}, &latest); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		n := 0
+		if err := errors.Join(st.load.Call("Differences", latest, &n), st.load.Call("Progress", struct{}{}, &load.Progress{})); err != nil {
+			return err
+		}
+		if n == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d deliveries were lost", n)
+		}
+	}
+}
+
+// output keeps what a process says.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+// String returns what was said so far.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// untilListening returns how long it took until address could be connected to.
+func untilListening(address string) (time.Duration, error) {
+	start := time.Now()
+	for {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			return time.Since(start), conn.Close()
+		}
+		if time.Since(start) > 10*time.Second {
+			return 0, fmt.Errorf("wait until %s listens: %w", address, err)
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+// said returns what Tender said, for an error.
+func (st *stage) said() string {
+	if s := st.stderr.String(); s != "" {
+		return "\nthe server said:\n" + s[max(0, len(s)-2000):]
+	}
+	return ""
+}

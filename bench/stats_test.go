@@ -1,0 +1,87 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMedian(t *testing.T) {
+	for _, tt := range []struct {
+		values []float64
+		want   float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 2, 100}, 3}} {
+		if got := median(tt.values); got != tt.want {
+			t.Errorf("median(%v) = %v, want %v", tt.values, got, tt.want)
+		}
+	}
+}
+
+// TestMedianOfRatios has a round in which the machine was slow for both.
+func TestMedianOfRatios(t *testing.T) {
+	if got, ok := medianOfRatios([]float64{11, 120, 13}, []float64{10, 100, 10}); got != 1.2 || !ok {
+		t.Errorf("median of 1.1, 1.2, 1.3 = %v, %v", got, ok)
+	}
+	for _, b := range [][]float64{nil, {1}, {1, 0, 1}} {
+		if got, ok := medianOfRatios([]float64{1, 1, 1}, b); ok {
+			t.Errorf("ratios to %v = %v, want none", b, got)
+		}
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	var delays []time.Duration
+	if got := percentile(delays, 50); got != 0 {
+		t.Errorf("percentile of none = %v", got)
+	}
+	for i := range 200 {
+		delays = append(delays, time.Duration(i+1))
+	}
+	for p, want := range map[int]time.Duration{0: 1, 50: 100, 99: 198, 100: 200} {
+		if got := percentile(delays, p); got != want {
+			t.Errorf("percentile %d = %v, want %v", p, got, want)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	s := scenario{
+		id: "S0", title: "a test", rows: []row{{label: "a"}, {label: "b"}},
+		checks: []check{
+			{what: "CPU", figure: cpu, a: "a", b: "b", most: 1.5},
+			{what: "p99", figure: p99, a: "a", most: 2},
+			{what: "p50", figure: p50, a: "a", b: "b", most: 0.5, more: true},
+			{what: "heap", figure: heap, a: "c", most: 1},
+			{what: "resent", figure: again, a: "a", most: 0},
+		},
+	}
+	r := result{scenario: s, figures: map[string][]figures{
+		"a": {{cpu: 3, p99: 3, p50: 2}, {cpu: 3, p99: 3, p50: 2}},
+		"b": {{cpu: 3, p50: 1.6}, {cpu: 2, p50: 1.6}},
+	}}
+	report := options{scale: 1, commit: "abc"}.report([]result{r}, time.Unix(0, 0))
+	for _, want := range []string{
+		"# Tender abc, 1970-01-01 00:00 UTC\n",
+		"| S0 | CPU | a | 3.00 | b | 1.25 | 1.50 | held |\n",
+		"| S0 | p99 | a | 3.00 | – | – | 2.00 | **missed** |\n",
+		"| S0 | p50 | a | 2.00 | b | + 0.40 | 0.50 | held |\n",
+		"| S0 | heap | c | not measured | | | 1.00 | ? |\n",
+		"| S0 | resent | a | 0 | – | – | 0 | held |\n",
+		"| a | 2 | 3.00 | 2.00 | 3.00 |\n| b | 2 | 2.50 | 1.60 | – |\n",
+	} {
+		if !strings.Contains(report, want) {
+			t.Errorf("report lacks %q:\n%s", want, report)
+		}
+	}
+}
+
+func TestCollectionTrace(t *testing.T) {
+	const trace = `gc 12 @0.512s 3%: 0.014+1.2+0.003 ms clock, 0.02+0.3/1.1/0+0.006 ms cpu, 40->44->37 MB, 45 MB goal, 1 MB stacks, 0 MB globals, 2 P
+{"level":"WARN"}
+gc 13 @0.612s 3%: 0.014+1.2+0.003 ms clock, 0.02+0.3/1.1/0+0.006 ms cpu, 40->44->35 MB, 45 MB goal, 1 MB stacks, 0 MB globals, 2 P (forced)
+`
+	got, err := leastAlive(collection.FindAllStringSubmatch(trace, -1))
+	if err != nil || got != 35<<20 {
+		t.Errorf("least alive = %v, %v, want 35 MiB", got, err)
+	}
+}

@@ -1,0 +1,99 @@
+package downstream
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// An answeringClient is a Delta stream without a transport, of a client that answers
+// each response at once.
+type answeringClient struct {
+	grpc.ServerStream
+	requests chan wire.Request // closed when the client has no more
+	sent     *atomic.Int64     // by all clients
+}
+
+func (c *answeringClient) Context() context.Context { return context.Background() }
+
+func (c *answeringClient) SendMsg(m any) error {
+	c.sent.Add(1)
+	c.requests <- wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: m.(*wire.Response).Nonce}
+	return nil
+}
+
+func (c *answeringClient) RecvMsg(m any) error {
+	r, more := <-c.requests
+	if !more {
+		return io.EOF
+	}
+	*m.(*wire.Request) = r
+	return nil
+}
+
+// TestFewTurnsAreForNothing: of many clients that want few of many names each, a change
+// has only those looked at that want it, and nearly each of these is sent something.
+func TestFewTurnsAreForNothing(t *testing.T) {
+	const clients, names, each, changes = 100, 1000, 20, 2000
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(1, 2))
+		view, w := cache.New(cache.Config{})
+		server, err := New(Config{Views: oneView{view}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change := func(i, version int) {
+			w.Apply(cache.Named, wire.Update{
+				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, i, fmt.Sprint(version))},
+			})
+		}
+		w.SetConnected(true)
+		var sent atomic.Int64
+		for range clients {
+			c := &answeringClient{requests: make(chan wire.Request, 16), sent: &sent}
+			first := wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}}
+			for _, i := range random.Perm(names)[:each] {
+				first.Subscribe = append(first.Subscribe, benchName(i))
+			}
+			c.requests <- first
+			defer close(c.requests)
+			go func() {
+				if err := server.serve(c, "", true); err != nil {
+					t.Errorf("a stream ended with %v", err)
+				}
+			}()
+		}
+		synctest.Wait()
+		w.TakeDemand()
+		for i := range names {
+			change(i, 0)
+		}
+		synctest.Wait()
+
+		sentBefore := sent.Load()
+		before, idleBefore := server.Turns()
+		for i := range changes {
+			change(random.IntN(names), i+1)
+			time.Sleep(time.Millisecond) // all that it wakes is done by then
+		}
+		turns, idle := server.Turns()
+		turns, idle = turns-before, idle-idleBefore
+		got, want := sent.Load()-sentBefore, int64(changes*clients*each/names)
+		if got < want*9/10 || got > want*11/10 {
+			t.Errorf("got %d responses, want about %d", got, want)
+		}
+		if idle*100 > turns {
+			t.Errorf("in %d of %d turns nothing was sent, want at most 1%%", idle, turns)
+		}
+	})
+}

@@ -1,0 +1,290 @@
+package downstream
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A queue holds the streams that may have something to send, and has workers go through
+// them. A goroutine of each stream's own would have to be woken for each delivery, which
+// costs as much as half of what the transport does.
+type queue struct {
+	mu      sync.Mutex
+	streams []*stream // from next on
+	next    int
+	workers int // that run; they end when nothing is left
+
+	turns, idle int64 // how many were taken, and in how many of them nothing was sent
+}
+
+func (q *queue) push(s *stream) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.streams = append(q.streams, s)
+	if q.workers < runtime.GOMAXPROCS(0) {
+		q.workers++
+		go q.work()
+	}
+}
+
+// pop returns the stream whose turn it is, or nil, and then the worker ends. It is told
+// whether the worker sent anything in its last turn, if it had one.
+func (q *queue) pop(had, sent bool) *stream {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if had {
+		q.turns++
+	}
+	if had && !sent {
+		q.idle++
+	}
+	if q.next == len(q.streams) {
+		q.workers--
+		return nil
+	}
+	s := q.streams[q.next]
+	q.streams[q.next] = nil
+	if q.next++; q.next == len(q.streams) {
+		q.streams, q.next = q.streams[:0], 0
+	}
+	return s
+}
+
+func (q *queue) work() {
+	for s := q.pop(false, false); s != nil; {
+		s = q.pop(true, s.takeTurn())
+	}
+}
+
+// A turn says where a stream stands: nobody goes through what it has to send twice at
+// the same time, and nobody waits for another to have done so.
+type turn struct{ atomic.Uint32 }
+
+const (
+	resting uint32 = iota // until something happens
+	queued
+	taken // somebody sends what there is to send
+	again // the same, and meanwhile something happened
+)
+
+// A lock is a mutex, but that one who holds it for as long as a client does not read
+// says so, by lend, and whoever wants it then waits as for a channel.
+type lock struct {
+	mu   sync.Mutex
+	lent chan struct{} // closed when it is given back
+}
+
+func (l *lock) take() {
+	l.mu.Lock()
+	for l.lent != nil {
+		lent := l.lent
+		l.mu.Unlock()
+		<-lent
+		l.mu.Lock()
+	}
+}
+
+func (l *lock) leave() { l.mu.Unlock() }
+
+// lend is for who holds the lock: nobody else gets it until giveBack.
+func (l *lock) lend() {
+	l.lent = make(chan struct{})
+	l.mu.Unlock()
+}
+
+func (l *lock) giveBack() {
+	l.mu.Lock()
+	close(l.lent)
+	l.lent = nil
+}
+
+// wake gives the stream a turn. It may be called from anywhere.
+func (s *stream) wake() {
+	for {
+		switch at := s.turn.Load(); {
+		case at == resting && s.turn.CompareAndSwap(resting, queued):
+			s.server.queue.push(s)
+			return
+		case at == taken && s.turn.CompareAndSwap(taken, again), at == queued, at == again:
+			return
+		}
+	}
+}
+
+// takeTurn sends what there is to send. A client that is slow to read, for which that may
+// have to wait, has a goroutine of its own wait: the others must not (B.12). It reports
+// whether anything was sent, or may be.
+func (s *stream) takeTurn() (sent bool) {
+	s.turn.Store(taken)
+	all, sent := s.flushed(false)
+	s.endTurn(all)
+	return sent || !all
+}
+
+// endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may
+// wait.
+func (s *stream) endTurn(all bool) {
+	switch {
+	case !all:
+		go func() {
+			all, _ := s.flushed(true)
+			s.endTurn(all)
+		}()
+	case !s.turn.CompareAndSwap(taken, resting): // something happened meanwhile
+		s.turn.Store(queued)
+		s.server.queue.push(s)
+	}
+}
+
+// errMayBlock ends a flush that may have to wait for the client.
+var errMayBlock = errors.New("the client may be slow to read")
+
+// errDrained stands for the end of a stream that ends because the server drains.
+var errDrained = errors.New("the server drains")
+
+// run serves the stream until its client leaves, breaks the protocol, or the
+// server drains. Its error is the stream's status.
+func (s *stream) run() error {
+	s.begin(time.Now())
+	// The receiver ends when the RPC does, which is as soon as run returns.
+	go s.receive()
+	select {
+	case err := <-s.over:
+		return s.finish(err)
+	case <-s.server.draining:
+		return s.finish(errDrained)
+	}
+}
+
+func (s *stream) begin(now time.Time) {
+	s.lock.take()
+	defer s.lock.leave()
+	s.begun = now
+	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
+}
+
+// end has run end the stream, with a status.
+func (s *stream) end(err error) {
+	s.ended = true
+	s.over <- err
+}
+
+// finish ends the stream and returns its status. One that has just ended by itself is
+// not drained.
+func (s *stream) finish(err error) error {
+	s.lock.take()
+	defer s.lock.leave()
+	if errors.Is(err, errDrained) {
+		if err = s.drain(); s.ended {
+			err = <-s.over
+		}
+	}
+	s.ended = true
+	s.timer.Stop()
+	s.close()
+	return err
+}
+
+// flushed is flushLocked for who does not hold the lock. It reports also whether
+// anything was sent.
+func (s *stream) flushed(mayBlock bool) (all, sent bool) {
+	s.lock.take()
+	defer s.lock.leave()
+	before := s.nonces
+	all = s.flushLocked(time.Now(), mayBlock)
+	return all, s.nonces != before
+}
+
+// flushLocked sends what there is to send and has the stream wake when it must look
+// again. It reports whether it has done so: without mayBlock, not if a client that is
+// slow to read might hold it up.
+func (s *stream) flushLocked(now time.Time, mayBlock bool) (all bool) {
+	switch {
+	case s.ended:
+		return true
+	case s.watch == nil:
+		if !now.Before(s.begun.Add(s.cfg.FirstRequestTimeout)) {
+			s.end(status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
+		}
+		return true
+	}
+	next, err := s.flush(now, mayBlock)
+	if errors.Is(err, errMayBlock) {
+		return false
+	}
+	over := false
+	if err == nil {
+		next, over = s.closing(next)
+	}
+	if err != nil || over {
+		s.end(err)
+		return true
+	}
+	s.rearm(next)
+	return true
+}
+
+// rearm sets the timer for the next look; a zero time is none.
+func (s *stream) rearm(next time.Time) {
+	switch {
+	case !next.IsZero() && next != forever:
+		s.timer.Reset(max(time.Until(next), 0))
+		s.armed = true
+	case s.armed:
+		s.timer.Stop()
+		s.armed = false
+	}
+}
+
+// receive takes requests until the client closes its side or the stream ends.
+func (s *stream) receive() {
+	r := new(wire.Request)
+	for more := true; more; {
+		*r = wire.Request{Delta: s.delta}
+		err := s.rpc.RecvMsg(r)
+		more = s.received(r, err)
+	}
+}
+
+// received takes a request, or the end of the client's side, and reports whether there
+// may be more. Requests that come before the stream's turn are answered together, by
+// the newest one of each type (R034).
+func (s *stream) received(r *wire.Request, err error) (more bool) {
+	s.lock.take()
+	defer s.lock.leave()
+	if s.ended {
+		return false
+	}
+	now := time.Now()
+	if err != nil {
+		if err = recvStatus(err); err != nil || s.watch == nil {
+			s.end(err)
+			return false
+		}
+		s.closed = now
+		s.wake()
+		return false
+	}
+	asks, err := s.handle(r, now)
+	if err != nil {
+		s.end(err)
+		return false
+	}
+	switch {
+	case !asks && s.rested == positionOf(s.group.View.Head()):
+		// An answer for which nothing waits.
+	case !asks && s.turn.CompareAndSwap(resting, taken):
+		s.endTurn(s.flushLocked(now, false)) // the rest follows its answer at once
+	default:
+		s.wake()
+	}
+	return true
+}
