@@ -193,20 +193,20 @@ func (s *stream) finish(err error) error {
 	return err
 }
 
-// flushed is flushLocked for who does not hold the lock. It reports also whether
-// anything was sent.
+// flushed takes the lock and sends what there is to send. It reports whether that was
+// all, which without mayBlock it is not if a client that is slow to read might hold it
+// up, and whether it was anything.
 func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	s.lock.take()
 	defer s.lock.leave()
 	before := s.nonces
-	all = s.flushLocked(time.Now(), mayBlock)
+	all = s.sendDue(time.Now(), mayBlock)
 	return all, s.nonces != before
 }
 
-// flushLocked sends what there is to send and has the stream wake when it must look
-// again. It reports whether it has done so: without mayBlock, not if a client that is
-// slow to read might hold it up.
-func (s *stream) flushLocked(now time.Time, mayBlock bool) (all bool) {
+// sendDue is flushed for who holds the lock. It has the stream wake when it must look
+// again.
+func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
 	case s.ended:
 		return true
@@ -278,12 +278,7 @@ func (s *stream) received(r *wire.Request, err error) (more bool) {
 		s.end(err)
 		return false
 	}
-	switch {
-	case !asks && s.rested == positionOf(s.group.View.Head()):
-		// An answer for which nothing waits.
-	case !asks && s.turn.CompareAndSwap(resting, taken):
-		s.endTurn(s.flushLocked(now, false)) // the rest follows its answer at once
-	default:
+	if asks || s.rested != positionOf(s.group.View.Head()) { // else it is an answer for which nothing waits
 		s.wake()
 	}
 	return true
