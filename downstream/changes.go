@@ -24,6 +24,7 @@ type writer struct {
 	head    *cache.Head
 	typ     *cache.Type
 	reply   reply
+	about   int                 // how many resources there may be, if that is known
 	emitted map[string]struct{} // what was said something of, kept only where that may happen twice
 }
 
@@ -39,6 +40,7 @@ func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
 func (w *writer) begin() *wire.Body {
 	if w.reply.body == nil {
 		w.reply.body = w.sub.newBody(w.head, w.typ)
+		w.reply.body.Grow(w.about)
 	}
 	return w.reply.body
 }
@@ -218,6 +220,7 @@ func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
 		s.begin(h)
 	}
 	s.resend(w)
+	w.about = w.typ.Members.ChangedSince(s.sent)
 	for e := range w.typ.Members.Since(s.sent) {
 		if e.Seq > limit {
 			break
@@ -372,6 +375,7 @@ func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	slices.SortFunc(s.owing, (*cache.Name).Compare)
 	owing := slices.Compact(s.owing)
 	s.owing = nil
+	w.about = len(owing)
 	for i, n := range owing {
 		if e, _ := w.typ.Lookup(n); w.full(e) {
 			s.owing = append(s.owing, owing[i:]...)

@@ -360,6 +360,7 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 		wrap = wire.WrapEveryone // or the client would not learn the names (B.19)
 	}
 	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), wrap)
+	body.Grow(len(b.show))
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}

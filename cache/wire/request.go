@@ -124,7 +124,9 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 			r.Node = []byte{}
 		}
 	case fieldTypeURL:
-		r.TypeURL, err = text(val, "type URL")
+		if r.TypeURL = knownURLs[string(val)]; r.TypeURL == "" { // else no copy is needed
+			r.TypeURL, err = text(val, "type URL")
+		}
 	case fieldNonce:
 		r.Nonce, err = text(val, "nonce")
 	case fieldVersion:

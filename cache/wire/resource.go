@@ -92,13 +92,13 @@ type Resource struct {
 	// no variants (R122).
 	Constraints []byte
 
-	wrapper  Digest          // of what the wrapper holds besides name, version, TTL and body
-	field    mem.SliceBuffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL
-	body     mem.SliceBuffer // the part of field that is field 2 of a DiscoveryResponse
-	limited  bool            // the origin's message has a TTL, if only a zero one
-	full     bool            // it has a resource_name
-	standsIn bool            // its type is not the one that was asked for
-	released bool            // field and body were given up
+	wrapper  Digest     // of what the wrapper holds besides name, version, TTL and body
+	field    mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
+	body     mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
+	limited  bool       // the origin's message has a TTL, if only a zero one
+	full     bool       // it has a resource_name
+	standsIn bool       // its type is not the one that was asked for
+	released bool       // field and body were given up
 
 	json atomic.Pointer[[]byte] // what JSON made
 }
@@ -174,23 +174,31 @@ func (r *Resource) Key() string {
 }
 
 // Size returns the bytes that the resource takes in a response.
-func (r *Resource) Size() int { return len(r.field) }
+func (r *Resource) Size() int { return len(r.Field()) }
 
 // Field returns the resource as the field of a DeltaDiscoveryResponse, without its
 // TTL. Callers must not modify it.
-func (r *Resource) Field() []byte { return r.field }
+func (r *Resource) Field() []byte { return contents(r.field) }
 
 // Body returns the resource as field 2 of a DiscoveryResponse, nil if it has
 // none. Callers must not modify it.
-func (r *Resource) Body() []byte { return r.body }
+func (r *Resource) Body() []byte { return contents(r.body) }
+
+// contents returns what is in a buffer, of which nil is an empty one.
+func contents(b mem.Buffer) []byte {
+	if b == nil {
+		return nil
+	}
+	return b.ReadOnlyData()
+}
 
 // Value returns the bytes of the resource itself (Any.value).
 func (r *Resource) Value() []byte {
 	if r.body == nil {
 		return nil
 	}
-	_, _, n := protowire.ConsumeTag(r.body)
-	any, _ := protowire.ConsumeBytes(r.body[n:])
+	_, _, n := protowire.ConsumeTag(r.Body())
+	any, _ := protowire.ConsumeBytes(r.Body()[n:])
 	_, value, _ := parseAny(any)
 	return value
 }
@@ -397,10 +405,11 @@ func (r *Resource) layOut(msg []byte, body span, originName string) {
 	field = protowire.AppendVarint(field, size)
 	start := len(field)
 	field = append(field, msg...)
-	r.field = append(field, told...)
+	field = append(field, told...)
+	r.field = mem.SliceBuffer(field)
 	if body.n > 0 {
 		from, to := start+body.at, start+body.at+body.n
-		r.body = r.field[from:to:to]
+		r.body = mem.SliceBuffer(field[from:to:to])
 	}
 }
 

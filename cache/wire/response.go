@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -61,7 +62,7 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 	case b.wrap && (ttl > 0 || b.wrapAll || r.telling()):
 		b.addMessage(appendString(nil, anyTypeURL, resourceWrapper), r, ttl)
 	default:
-		b.add(r.body)
+		b.addBuffer(r.body)
 	}
 	b.count++
 }
@@ -75,11 +76,12 @@ func (r *Resource) telling() bool { return r.Constraints != nil || r.DoNotCache 
 // and the TTL are new, the message is shared.
 func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
 	if any == nil && ttl <= 0 {
-		b.add(r.field)
+		b.addBuffer(r.field)
 		return
 	}
-	_, _, tag := protowire.ConsumeTag(r.field)
-	message, _ := protowire.ConsumeBytes(r.field[tag:])
+	field := r.Field()
+	_, _, tag := protowire.ConsumeTag(field)
+	message, _ := protowire.ConsumeBytes(field[tag:])
 	life := ttlField(ttl)
 	size := len(message) + len(life)
 	if any != nil {
@@ -87,9 +89,9 @@ func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
 		any = protowire.AppendVarint(any, uint64(size))
 		size += len(any)
 	}
-	field := protowire.AppendTag(nil, responseResources, protowire.BytesType)
-	field = protowire.AppendVarint(field, uint64(size))
-	b.add(append(field, any...))
+	head := protowire.AppendTag(nil, responseResources, protowire.BytesType)
+	head = protowire.AppendVarint(head, uint64(size))
+	b.add(append(head, any...))
 	b.add(message)
 	if len(life) > 0 {
 		b.add(life)
@@ -161,10 +163,16 @@ func (b *Body) Join() *Body {
 	return b
 }
 
-func (b *Body) add(piece mem.SliceBuffer) {
+func (b *Body) add(piece []byte) { b.addBuffer(mem.SliceBuffer(piece)) }
+
+// addBuffer is add for what is a buffer already: that needs no memory for it.
+func (b *Body) addBuffer(piece mem.Buffer) {
 	b.pieces = append(b.pieces, piece)
-	b.size += len(piece)
+	b.size += piece.Len()
 }
+
+// Grow makes room for so many more resources.
+func (b *Body) Grow(resources int) { b.pieces = slices.Grow(b.pieces, resources) }
 
 // A Response is one message to one stream: a shared body and what is the
 // stream's own.

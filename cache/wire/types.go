@@ -45,6 +45,15 @@ func Rank(typeURL string) int {
 	return len(rank)
 }
 
+// knownURLs holds each type URL that the protocol defines, under itself.
+var knownURLs = func() map[string]string {
+	urls := make(map[string]string, len(rank))
+	for url := range rank {
+		urls[url] = url
+	}
+	return urls
+}()
+
 // Known reports whether the protocol defines the type. Resources of known types
 // always have a name; other types may leave it empty (B.22).
 func Known(typeURL string) bool {
