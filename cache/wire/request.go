@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -94,6 +95,7 @@ func (r *Request) Decode(msg []byte) error {
 		fields = deltaFields[:]
 	}
 	*r = Request{Delta: r.Delta}
+	r.reserve(fields, msg)
 	var sum maphash.Hash
 	sum.SetSeed(namesSeed)
 	for at := 0; at < len(msg); {
@@ -114,6 +116,31 @@ func (r *Request) Decode(msg []byte) error {
 	}
 	r.NamesSum = sum.Sum64()
 	return nil
+}
+
+// reserve makes room for what a large request lists.
+func (r *Request) reserve(fields []requestField, msg []byte) {
+	const large = 256
+	if len(msg) < large {
+		return
+	}
+	var count [fieldError + 1]int
+	for len(msg) > 0 {
+		num, _, _, n := consumeField(msg)
+		if n < 0 {
+			return // Decode says so
+		}
+		if int(num) < len(fields) {
+			count[fields[num]]++
+		}
+		msg = msg[n:]
+	}
+	r.Subscribe = slices.Grow(r.Subscribe, count[fieldSubscribe]+count[fieldSubscribeLocator])
+	r.Unsubscribe = slices.Grow(r.Unsubscribe, count[fieldUnsubscribe]+count[fieldUnsubscribeLocator])
+	if n := count[fieldInitialVersions]; n > 0 {
+		const most = 10_000 // the entries may all be the same
+		r.InitialVersions = make(map[string]string, min(n, most))
+	}
 }
 
 func (r *Request) set(f requestField, val []byte) (err error) {
@@ -184,15 +211,21 @@ func appendLocator(names []string, with *map[int]map[string]string, val []byte) 
 
 // mapEntry reads an entry of a map of strings: key is 1, value is 2.
 func mapEntry(entry []byte, what string) (key, value string, err error) {
-	if !wellFormed(entry) {
-		return "", "", fmt.Errorf("%w: %s", ErrMalformed, what)
+	var raw [3][]byte // by field
+	for len(entry) > 0 {
+		num, typ, val, n := consumeField(entry)
+		if n < 0 {
+			return "", "", fmt.Errorf("%w: %s", ErrMalformed, what)
+		}
+		if typ == protowire.BytesType && int(num) < len(raw) {
+			raw[num] = val
+		}
+		entry = entry[n:]
 	}
-	rawKey, _ := stringField(entry, 1)
-	rawValue, _ := stringField(entry, 2)
-	if key, err = text([]byte(rawKey), what); err != nil {
+	if key, err = text(raw[1], what); err != nil {
 		return "", "", err
 	}
-	value, err = text([]byte(rawValue), what)
+	value, err = text(raw[2], what)
 	return key, value, err
 }
 
