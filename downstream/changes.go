@@ -93,13 +93,21 @@ func (w *writer) loseMember(e *cache.Entry) {
 }
 
 // gone tells a Delta client that what an entry stands for is gone: by the name that it
-// asked for, or, if it had the resource, by that under which it knows it.
+// asked for, or, if it had the resource, by that under which it knows it. One that
+// returns and says that it holds the resource is told by both (R086).
 func (w *writer) gone(e *cache.Entry, had bool) {
 	r := e.Prior
 	switch {
 	case !w.sub.delta:
 	case r == nil || !had:
 		w.remove(e.Name.String())
+		if r == nil || r.Constraints != nil || r.Name == e.Name.String() {
+			return
+		}
+		if _, holds := w.sub.known[r.Name]; holds {
+			delete(w.sub.known, r.Name)
+			w.lose(r.Name)
+		}
 	case r.Constraints == nil:
 		w.lose(r.Name)
 	default:

@@ -338,6 +338,29 @@ func TestR092_AliasesOfWhatIsHeld(t *testing.T) {
 	}
 }
 
+// What a returning client holds and asks for by an alias may have gone while it was away:
+// it is told by the alias, which is its answer, and by the name under which it holds it.
+func TestR086_HeldByAnAliasAndGone(t *testing.T) {
+	orderBubble(t, nil, func(w *orderWorld) {
+		w.change("vhds real@1=one")
+		stays := w.envoy(relaytest.Delta).subscribe("vhds", "one")
+		w.pass(time.Second)
+		stays.hears("vhds real@1=one")
+		w.change("vhds -real")
+		stays.hears("vhds -real")
+
+		c := w.dial(relaytest.ClientOptions{})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{
+			Node: relaytest.EnvoyNode("returning"), TypeUrl: orderTypes["vhds"],
+			ResourceNamesSubscribe: []string{"one"}, InitialResourceVersions: map[string]string{"real": "v1"},
+		})
+		w.pass(time.Second)
+		c.hears("vhds -one -real")
+		w.change("vhds real@2=one")
+		c.hears("vhds real@2=one")
+	})
+}
+
 // Some origins list only the alias that they were asked for. Changes reach those who
 // asked by another one all the same, and nobody is asked over and over.
 func TestB20_AliasesThatAreNotListed(t *testing.T) {

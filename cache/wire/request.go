@@ -151,9 +151,7 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 			r.Node = []byte{}
 		}
 	case fieldTypeURL:
-		if r.TypeURL = knownURLs[string(val)]; r.TypeURL == "" { // else no copy is needed
-			r.TypeURL, err = text(val, "type URL")
-		}
+		r.TypeURL, err = typeURLOf(val)
 	case fieldNonce:
 		r.Nonce, err = text(val, "nonce")
 	case fieldVersion:
@@ -172,6 +170,14 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 		err = r.setError(val)
 	}
 	return err
+}
+
+// typeURLOf is text for a type URL: those that the protocol defines need no memory.
+func typeURLOf(val []byte) (string, error) {
+	if url, known := knownURLs[string(val)]; known {
+		return url, nil
+	}
+	return text(val, "type URL")
 }
 
 func appendText(names []string, val []byte) ([]string, error) {
