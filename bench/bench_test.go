@@ -138,7 +138,7 @@ func TestLostDeliveryIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	interests := []load.Interest{{TypeURL: content.Cluster, Wildcard: true, Of: 3}}
-	if err := l.Open(load.Open{Address: address, Interests: interests, Clients: 2, All: 2}, &struct{}{}); err != nil {
+	if err := l.Open(load.Open{Addresses: []string{address}, Interests: interests, Clients: 2, All: 2}, &struct{}{}); err != nil {
 		t.Fatal(err)
 	}
 	var p load.Progress
