@@ -19,6 +19,7 @@ type figures struct {
 	peak          float64 // peak RSS above that before the changes, in MiB
 	again         float64 // resources a client that it had already
 	heap          float64 // live heap, in bytes a unit that the scenario names
+	stalled       float64 // clients that heap is of, if they read nothing
 	held          float64 // RSS of the whole process, in MiB
 	listening     float64 // from start until it listens, in ms
 	spent         float64 // CPU of the changes, in seconds

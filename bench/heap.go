@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -73,13 +74,18 @@ func (st *stage) stall() error {
 	return st.inSync()
 }
 
-// heapOfStalled measures what clients that stop reading hold.
+// heapOfStalled measures what clients that stop reading hold. Those that the server
+// has given up by the end do not count.
 func (st *stage) heapOfStalled(f *figures, c serve.Changes) error {
 	if err := st.fill(f); err != nil {
 		return err
 	}
 	few := serve.Changes{TypeURL: c.TypeURL, Count: 5, Every: 50 * time.Millisecond}
 	before, err := st.liveHeap(few)
+	if err != nil {
+		return err
+	}
+	connected, err := st.servers.Open()
 	if err != nil {
 		return err
 	}
@@ -90,8 +96,19 @@ func (st *stage) heapOfStalled(f *figures, c serve.Changes) error {
 		return err
 	}
 	after, err := st.liveHeap(few)
-	*f = figures{heap: (after - before) / float64(st.buffered)}
-	return err
+	if err != nil {
+		return err
+	}
+	still, err := st.servers.Open()
+	if err != nil {
+		return err
+	}
+	stalled := st.buffered - (connected - still)
+	if stalled <= 0 {
+		return errors.New("live heap of stalled clients: the server has closed all of them")
+	}
+	*f = figures{heap: (after - before) / float64(stalled), stalled: float64(stalled)}
+	return nil
 }
 
 // dropAndReturn has all clients drop, and return with what they know, and measures

@@ -51,7 +51,7 @@ func (p point) String() string {
 
 // cpuTerms make CPU seconds a second.
 var cpuTerms = []term{
-	{"a change", func(p point) float64 { return p.changes }, "µs", 1e6},
+	{"a change", func(p point) float64 { return p.changes * p.kept() / float64(p.resources) }, "µs", 1e6},
 	{"a delivery", point.deliveries, "µs", 1e6},
 	{"more, if it is by name", func(p point) float64 {
 		if p.names == 0 {

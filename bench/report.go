@@ -150,6 +150,7 @@ var columns = []struct {
 	{"peak RSS above, MiB", peak},
 	{"resent a client", again},
 	{"live heap, bytes", heap},
+	{"stalled to the end", func(f figures) float64 { return f.stalled }},
 	{"RSS, MiB", held},
 	{"CPU seconds a second", cores},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},

@@ -181,6 +181,18 @@ func (g Group) ResetPeak() error {
 	return nil
 }
 
+// Open returns how many files and sockets all have open.
+func (g Group) Open() (n int, err error) {
+	for _, p := range g {
+		names, err := os.ReadDir(p.proc("fd"))
+		if err != nil {
+			return 0, fmt.Errorf("open files of %s: %w", p.name, err)
+		}
+		n += len(names)
+	}
+	return n, nil
+}
+
 func (p *Process) proc(file string) string {
 	return "/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/" + file
 }
