@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ func tenderBinary(t *testing.T) string {
 func TestServers(t *testing.T) {
 	binary := tenderBinary(t)
 	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
+	t.Run("leave stalled clients alone", func(t *testing.T) { leaveStalledAlone(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
 
@@ -55,6 +57,9 @@ func deliverEverything(t *testing.T, binary string) {
 	sotw.sotw = true
 	named := own
 	named.interests = []load.Interest{{TypeURL: content.Cluster, Count: 50, Of: 50}}
+	tree, small := delta, delta
+	tree.lower = 2
+	small.buffered = clients / 2
 	for _, tt := range []struct {
 		name, kind string
 		setup      setup
@@ -67,6 +72,8 @@ func deliverEverything(t *testing.T, binary string) {
 		{"tender", "tender", delta},
 		{"tender SotW", "tender", sotw},
 		{"tender by names", "tender", named},
+		{"tree of Tenders", "tender", tree},
+		{"tender, small receive buffers", "tender", small},
 		{"gcp-linear", "gcp-linear", delta},
 		{"gcp-linear with Tender's options", "gcp-linear+", delta},
 		{"gcp-snapshot", "gcp-snapshot", delta},
@@ -100,6 +107,51 @@ func deliverEverything(t *testing.T, binary string) {
 				t.Errorf("figures %+v", f)
 			}
 		})
+	}
+}
+
+// leaveStalledAlone has some clients stop reading, which the others do not notice.
+func leaveStalledAlone(t *testing.T, binary string) {
+	const clients, stalled, changes = 10, 2, 3
+	s := clusters(50, clients)
+	s.buffered = stalled
+	st, err := raise("tender", binary, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.strike()
+	var f figures
+	if err := st.fill(&f); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.stall(); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.follow(&f, serve.Changes{TypeURL: content.Cluster, Count: changes}); err != nil {
+		t.Fatalf("%v%s", err, st.said())
+	}
+	var p load.Progress
+	if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
+		t.Fatal(err)
+	}
+	if want := (clients - stalled) * changes; p.Deliveries != want {
+		t.Errorf("after %d changes: %+v, want %d deliveries", changes, p, want)
+	}
+}
+
+// TestGOGC: a row that says how the collector runs has the last word.
+func TestGOGC(t *testing.T) {
+	var got []string
+	r := row{kind: "raw", setup: clusters(1, 1), act: func(st *stage, _ *figures) error {
+		got = st.environ
+		return nil
+	}}
+	r.setup.environ = tracing
+	if _, err := r.run(options{gogc: "50"}); err != nil {
+		t.Fatal(err)
+	}
+	if want := append([]string{"GOGC=50"}, tracing...); !slices.Equal(got, want) {
+		t.Errorf("environment %q, want %q", got, want)
 	}
 }
 
@@ -138,7 +190,7 @@ func TestLostDeliveryIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	interests := []load.Interest{{TypeURL: content.Cluster, Wildcard: true, Of: 3}}
-	if err := l.Open(load.Open{Address: address, Interests: interests, Clients: 2, All: 2}, &struct{}{}); err != nil {
+	if err := l.Open(load.Open{Addresses: []string{address}, Interests: interests, Clients: 2, All: 2}, &struct{}{}); err != nil {
 		t.Fatal(err)
 	}
 	var p load.Progress

@@ -19,21 +19,25 @@ type figures struct {
 	peak          float64 // peak RSS above that before the changes, in MiB
 	again         float64 // resources a client that it had already
 	heap          float64 // live heap, in bytes a unit that the scenario names
+	stalled       float64 // clients that heap is of, if they read nothing
 	held          float64 // RSS of the whole process, in MiB
 	listening     float64 // from start until it listens, in ms
+	spent         float64 // CPU of the changes, in seconds
+	cores         float64 // CPU seconds a second, while changes are made
 }
 
-// fill connects the clients: one, which has the server load what it serves, and
-// then the others, which are measured.
+// fill connects the clients: one for each server, which has it load what it serves,
+// and then the others, which are measured.
 func (st *stage) fill(f *figures) error {
-	if _, err := st.open(1); err != nil || st.clients == 1 {
+	first := len(st.addresses)
+	if _, err := st.open(first); err != nil || st.clients == first {
 		return err
 	}
-	before, _, err := st.server.RSS()
+	before, _, err := st.servers.RSS()
 	if err != nil {
 		return err
 	}
-	cpu, err := st.server.CPU()
+	cpu, err := st.servers.CPU()
 	if err != nil {
 		return err
 	}
@@ -41,17 +45,17 @@ func (st *stage) fill(f *figures) error {
 	if err != nil {
 		return err
 	}
-	after, err := st.server.CPU()
+	after, err := st.servers.CPU()
 	if err != nil {
 		return err
 	}
 	time.Sleep(settle) // the last ACKs
-	resident, _, err := st.server.RSS()
+	resident, _, err := st.servers.RSS()
 	if err != nil {
 		return err
 	}
 	f.sync, f.syncCPU = milliseconds(took), milliseconds(after-cpu)
-	f.resident = float64(resident-before) / float64(st.clients-1) / (1 << 10)
+	f.resident = float64(resident-before) / float64(st.clients-first) / (1 << 10)
 	return nil
 }
 
@@ -64,14 +68,14 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
 		return err
 	}
-	if err := st.server.ResetPeak(); err != nil {
+	if err := st.servers.ResetPeak(); err != nil {
 		return err
 	}
-	before, _, err := st.server.RSS()
+	before, _, err := st.servers.RSS()
 	if err != nil {
 		return err
 	}
-	cpu, err := st.server.CPU()
+	cpu, err := st.servers.CPU()
 	if err != nil {
 		return err
 	}
@@ -83,11 +87,11 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 		return err
 	}
 	time.Sleep(50 * time.Millisecond) // the last ACKs
-	after, err := st.server.CPU()
+	after, err := st.servers.CPU()
 	if err != nil {
 		return err
 	}
-	_, peak, err := st.server.RSS()
+	_, peak, err := st.servers.RSS()
 	if err != nil {
 		return err
 	}
@@ -110,6 +114,7 @@ func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 		n = float64(max(p.Deliveries, 1))
 		f.again = float64(p.Again) / float64(st.clients)
 	}
+	f.spent = cpu.Seconds()
 	f.cpu = float64(cpu.Nanoseconds()) / 1000 / n
 	f.bytes = float64(p.Bytes) / n
 	f.merged = 1 - float64(min(p.Responses, p.Deliveries))/float64(max(expected, 1))

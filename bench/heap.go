@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -60,8 +61,22 @@ func leastAlive(traced [][]string) (float64, error) {
 	return float64(least) * (1 << 20), nil
 }
 
-// heapOfStalled measures what clients that stop reading hold.
-func (st *stage) heapOfStalled(f *figures, stalled int, c serve.Changes) error {
+// stall has the clients with small receive buffers stop reading, and changes every
+// cluster.
+func (st *stage) stall() error {
+	if err := st.load.Call("Stall", st.buffered, &struct{}{}); err != nil {
+		return err
+	}
+	k := st.kinds[0]
+	if _, err := st.change(serve.Changes{TypeURL: k.TypeURL, Count: k.Count}); err != nil {
+		return err
+	}
+	return st.inSync()
+}
+
+// heapOfStalled measures what clients that stop reading hold. Those that the server
+// has given up by the end do not count.
+func (st *stage) heapOfStalled(f *figures, c serve.Changes) error {
 	if err := st.fill(f); err != nil {
 		return err
 	}
@@ -70,15 +85,30 @@ func (st *stage) heapOfStalled(f *figures, stalled int, c serve.Changes) error {
 	if err != nil {
 		return err
 	}
-	if err := st.load.Call("Stall", stalled, &struct{}{}); err != nil {
+	connected, err := st.servers.Open()
+	if err != nil {
+		return err
+	}
+	if err := st.stall(); err != nil {
 		return err
 	}
 	if _, err := st.change(c); err != nil {
 		return err
 	}
 	after, err := st.liveHeap(few)
-	*f = figures{heap: (after - before) / float64(max(stalled, 1))}
-	return err
+	if err != nil {
+		return err
+	}
+	still, err := st.servers.Open()
+	if err != nil {
+		return err
+	}
+	stalled := st.buffered - (connected - still)
+	if stalled <= 0 {
+		return errors.New("live heap of stalled clients: the server has closed all of them")
+	}
+	*f = figures{heap: (after - before) / float64(stalled), stalled: float64(stalled)}
+	return nil
 }
 
 // dropAndReturn has all clients drop, and return with what they know, and measures
@@ -95,7 +125,7 @@ func (st *stage) dropAndReturn(f *figures) error {
 	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
 		return err
 	}
-	cpu, err := st.server.CPU()
+	cpu, err := st.servers.CPU()
 	if err != nil {
 		return err
 	}
@@ -111,7 +141,7 @@ func (st *stage) dropAndReturn(f *figures) error {
 		return err
 	}
 	time.Sleep(settle) // the last ACKs
-	after, err := st.server.CPU()
+	after, err := st.servers.CPU()
 	if err != nil {
 		return err
 	}

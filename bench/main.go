@@ -1,7 +1,7 @@
 // Command bench measures Tender beside the limits of what can be done and beside
 // other xDS servers, each as a process of its own, and prints a Markdown table.
 //
-//	bench [-scenario S1,S2] [-rounds 3] [-scale 1] [-tender ../bin/tender] [-results results]
+//	bench [-scenario S1,S2] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
 //
 // README.md says how it measures. The processes that it starts are itself in
 // another role: bench load, bench serve KIND.
@@ -35,6 +35,7 @@ func run(args []string) error {
 	f.Float64Var(&o.scale, "scale", 1, "part of the clients and changes that are run, for a quick look")
 	f.StringVar(&o.tender, "tender", "../bin/tender", "the binary to measure")
 	f.StringVar(&o.results, "results", "results", "directory for the table; empty for none")
+	f.StringVar(&o.gogc, "gogc", "", "GOGC of Tender (default Go's own, 100)")
 	f.StringVar(&o.commit, "commit", "unknown", "the commit that is measured")
 	if err := f.Parse(args); err != nil {
 		return err

@@ -19,6 +19,7 @@ type options struct {
 	tender    string
 	results   string
 	commit    string
+	gogc      string // Tender's; empty is its default
 }
 
 // drive runs scenarios and reports them. Targets that are missed are no error; a
@@ -58,6 +59,9 @@ func (o options) keep(report string, now time.Time) error {
 	if o.scenarios != "" {
 		name += "-" + strings.ReplaceAll(strings.ToUpper(o.scenarios), ",", "-")
 	}
+	if o.gogc != "" {
+		name += "-GOGC-" + o.gogc
+	}
 	if err := os.WriteFile(filepath.Join(o.results, name+".md"), []byte(report), 0o644); err != nil {
 		return fmt.Errorf("keep report: %w", err)
 	}
@@ -71,6 +75,9 @@ func (o options) report(results []result, now time.Time) string {
 	if o.scale != 1 {
 		fmt.Fprintf(&b, "A quick look at %g of the clients and changes: no measurement.\n\n", o.scale)
 	}
+	if o.gogc != "" {
+		fmt.Fprintf(&b, "Tender runs with GOGC=%s.\n\n", o.gogc)
+	}
 	b.WriteString("| # | Figure | Of | Measured | Against | Ratio | At most | |\n| --- | --- | --- | ---: | --- | ---: | ---: | --- |\n")
 	for _, r := range results {
 		for _, c := range r.scenario.checks {
@@ -79,6 +86,9 @@ func (o options) report(results []result, now time.Time) string {
 	}
 	for _, r := range results {
 		b.WriteString(r.details())
+		if r.scenario.conclude != nil {
+			b.WriteString(r.scenario.conclude(r))
+		}
 	}
 	return b.String()
 }
@@ -86,10 +96,13 @@ func (o options) report(results []result, now time.Time) string {
 // check returns the line of a target.
 func (r result) check(c check) string {
 	a, against, ratio := r.of(c.a, c.figure), "–", "–"
-	value := median(a)
+	value, most := median(a), number(c.most)
+	if c.reported {
+		most = "–"
+	}
 	switch {
 	case len(a) == 0:
-		return fmt.Sprintf("| %s | %s | %s | not measured | | | %s | ? |\n", r.scenario.id, c.what, c.a, number(c.most))
+		return fmt.Sprintf("| %s | %s | %s | not measured | | | %s | ? |\n", r.scenario.id, c.what, c.a, most)
 	case c.more:
 		against = c.b
 		value -= median(r.of(c.b, c.figure))
@@ -98,15 +111,18 @@ func (r result) check(c check) string {
 		against = c.b
 		var ok bool
 		if value, ok = medianOfRatios(a, r.of(c.b, c.figure)); !ok {
-			return fmt.Sprintf("| %s | %s | %s | %s | %s | not measured | %s | ? |\n", r.scenario.id, c.what, c.a, number(median(a)), c.b, number(c.most))
+			return fmt.Sprintf("| %s | %s | %s | %s | %s | not measured | %s | ? |\n", r.scenario.id, c.what, c.a, number(median(a)), c.b, most)
 		}
 		ratio = fmt.Sprintf("%.2f", value)
 	}
 	verdict := "held"
-	if value > c.most {
+	switch {
+	case c.reported:
+		verdict = "reported"
+	case value > c.most:
 		verdict = "**missed**"
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.scenario.id, c.what, c.a, number(median(a)), against, ratio, number(c.most), verdict)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.scenario.id, c.what, c.a, number(median(a)), against, ratio, most, verdict)
 }
 
 // of returns a figure of each round.
@@ -134,7 +150,9 @@ var columns = []struct {
 	{"peak RSS above, MiB", peak},
 	{"resent a client", again},
 	{"live heap, bytes", heap},
+	{"stalled to the end", func(f figures) float64 { return f.stalled }},
 	{"RSS, MiB", held},
+	{"CPU seconds a second", cores},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},
 }
 

@@ -15,6 +15,7 @@ type scenario struct {
 	rounds    int
 	rows      []row
 	checks    []check
+	conclude  func(result) string // what else the report says of it; may be nil
 }
 
 // A row is a server in a setup, and what is done with it.
@@ -34,11 +35,14 @@ type check struct {
 	a, b   string
 	most   float64
 	more   bool // the difference counts, not the ratio
+
+	reported bool // there is no target
 }
 
 // The figures that targets are about.
 func cpu(f figures) float64      { return f.cpu }
 func p99(f figures) float64      { return f.p99 }
+func longest(f figures) float64  { return f.max }
 func p50(f figures) float64      { return f.p50 }
 func synced(f figures) float64   { return f.sync }
 func syncCPU(f figures) float64  { return f.syncCPU }
@@ -47,6 +51,7 @@ func peak(f figures) float64     { return f.peak }
 func again(f figures) float64    { return f.again }
 func heap(f figures) float64     { return f.heap }
 func held(f figures) float64     { return f.held }
+func cores(f figures) float64    { return f.cores }
 
 // changing returns an act: connect, change, measure.
 func changing(c serve.Changes) func(*stage, *figures) error {
@@ -73,6 +78,7 @@ func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 
 func scenarios(o options) []scenario {
 	return []scenario{
 		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.single(), o.storm(), o.stalled(),
+		o.tree(), o.model(),
 	}
 }
 
@@ -114,6 +120,9 @@ func (s scenario) run(o options, progress io.Writer) (result, error) {
 
 // run runs a row once.
 func (r row) run(o options) (f figures, err error) {
+	if o.gogc != "" {
+		r.setup.environ = append([]string{"GOGC=" + o.gogc}, r.setup.environ...) // of two, the later one counts
+	}
 	st, err := raise(r.kind, o.tender, r.setup)
 	if err != nil {
 		return f, err

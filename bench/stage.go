@@ -24,23 +24,26 @@ type setup struct {
 	clients   int
 	workers   int      // goroutines that send in the bare gRPC server
 	environ   []string // more environment for Tender
-	buffer    int      // receive buffer of the clients, 0 is the system's default
+	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
+	buffered  int      // clients that have a small receive buffer: the first ones
 }
 
 // A stage is a server with what belongs to it, and the load generator, while they
 // run.
 type stage struct {
 	setup
-	server  *process.Process // whose cost counts
-	changer *process.Process // which makes the changes; often the server
-	load    *process.Process
-	address string
-	origin  string // the address of what is behind Tender
-	stderr  *output
-	opened  int
+	servers   process.Group    // whose cost counts
+	changer   *process.Process // which makes the changes; often the server
+	load      *process.Process
+	addresses []string // which clients use in turn
+	stderr    *output
+	opened    int
 
-	listening time.Duration // from Tender's start until it listened
+	listening time.Duration // from the start of the last Tender until it listened
 }
+
+// smallBuffer is a receive buffer that a response of S10 does not fit.
+const smallBuffer = 4 << 10
 
 // patience is how long anything may take.
 const patience = 2 * time.Minute
@@ -64,33 +67,55 @@ func raise(kind, tender string, s setup) (st *stage, err error) {
 	if st.changer, err = process.StartRole(os.Stderr, "serve", role); err != nil {
 		return nil, err
 	}
-	st.server = st.changer
 	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, TenderOptions: tenderOptions}
-	if err = st.changer.Call("Start", o, &st.address); err != nil || kind != "tender" {
+	var address string
+	if err = st.changer.Call("Start", o, &address); err != nil {
 		return st, err
 	}
-	st.server, st.origin = nil, st.address
-	return st, st.startTender(tender)
+	if kind != "tender" {
+		st.servers, st.addresses = process.Group{st.changer}, []string{address}
+		return st, nil
+	}
+	return st, st.startTenders(tender, address)
 }
 
-// startTender starts Tender before the origin.
-func (st *stage) startTender(binary string) (err error) {
-	if st.address, err = freeAddress(); err != nil {
+// startTenders starts a Tender before the origin, or a tree of them.
+func (st *stage) startTenders(binary, origin string) error {
+	upper, err := st.startTender(binary, origin)
+	if err != nil || st.lower == 0 {
+		st.addresses = []string{upper}
 		return err
+	}
+	for range st.lower {
+		address, err := st.startTender(binary, upper)
+		if err != nil {
+			return err
+		}
+		st.addresses = append(st.addresses, address)
+	}
+	return nil
+}
+
+// startTender starts a Tender before its origin.
+func (st *stage) startTender(binary, origin string) (address string, err error) {
+	if address, err = freeAddress(); err != nil {
+		return "", err
 	}
 	environ := append([]string{
-		"TENDER_ORIGIN=" + st.origin, "TENDER_LISTEN=" + st.address, "TENDER_LOG_LEVEL=warn",
+		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_LOG_LEVEL=warn",
 	}, st.environ...)
-	if st.server, err = process.Start(st.stderr, environ, binary, "serve"); err != nil {
-		return err
+	p, err := process.Start(st.stderr, environ, binary, "serve")
+	if err != nil {
+		return "", err
 	}
-	st.listening, err = untilListening(st.address)
-	return err
+	st.servers = append(st.servers, p)
+	st.listening, err = untilListening(address)
+	return address, err
 }
 
 // strike ends all processes.
 func (st *stage) strike() {
-	for _, p := range []*process.Process{st.load, st.server, st.changer} {
+	for _, p := range append(process.Group{st.load, st.changer}, st.servers...) {
 		if p != nil {
 			p.Kill()
 		}
@@ -101,7 +126,7 @@ func (st *stage) strike() {
 // how long that took.
 func (st *stage) open(n int) (time.Duration, error) {
 	o := load.Open{
-		Address: st.address, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: st.buffer,
+		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
 		First: st.opened, Clients: n - st.opened, All: st.clients,
 	}
 	start := time.Now()

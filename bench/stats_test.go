@@ -53,6 +53,7 @@ func TestReport(t *testing.T) {
 			{what: "p50", figure: p50, a: "a", b: "b", most: 0.5, more: true},
 			{what: "heap", figure: heap, a: "c", most: 1},
 			{what: "resent", figure: again, a: "a", most: 0},
+			{what: "delay", figure: p50, a: "a", b: "b", reported: true},
 		},
 	}
 	r := result{scenario: s, figures: map[string][]figures{
@@ -67,6 +68,7 @@ func TestReport(t *testing.T) {
 		"| S0 | p50 | a | 2.00 | b | + 0.40 | 0.50 | held |\n",
 		"| S0 | heap | c | not measured | | | 1.00 | ? |\n",
 		"| S0 | resent | a | 0 | – | – | 0 | held |\n",
+		"| S0 | delay | a | 2.00 | b | 1.25 | – | reported |\n",
 		"| a | 2 | 3.00 | 2.00 | 3.00 |\n| b | 2 | 2.50 | 1.60 | – |\n",
 	} {
 		if !strings.Contains(report, want) {

@@ -3,6 +3,7 @@ package load
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/net/http2"
@@ -14,7 +15,9 @@ import (
 // mutex.
 type client struct {
 	number   int
-	socket   int // -1 when it is closed
+	address  netip.AddrPort // of its server
+	buffer   int            // the socket's receive buffer; 0 is the system's default
+	socket   int            // -1 when it is closed
 	sotw     bool
 	stalled  bool // reads nothing
 	holdings []*holding

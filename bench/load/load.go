@@ -27,7 +27,6 @@ type Load struct {
 
 	// Guarded by mu.
 	mu       sync.Mutex
-	address  netip.AddrPort
 	clients  []*client
 	sockets  map[int32]*client
 	buffer   []byte // what is read, of any client
@@ -59,28 +58,36 @@ func New() (*Load, error) {
 // Open says which clients to start: number First and those after it, of All that
 // there will be.
 type Open struct {
-	Address   string
+	Addresses []string // which the clients use in turn, by their numbers
 	SotW      bool
 	Interests []Interest
 	First     int
 	Clients   int
 	All       int
 
-	// ReceiveBuffer is the socket's, in bytes; 0 is the system's default.
+	// ReceiveBuffer is that of the sockets of the clients with numbers below Buffered,
+	// in bytes. Without it, and for all others, it is the system's.
 	ReceiveBuffer int
+	Buffered      int
 }
 
 // Open starts clients, and does not wait for them.
 func (l *Load) Open(o Open, _ *struct{}) error {
-	address, err := netip.ParseAddrPort(o.Address)
-	if err != nil {
-		return fmt.Errorf("server's address: %w", err)
+	var addresses []netip.AddrPort
+	for _, a := range o.Addresses {
+		address, err := netip.ParseAddrPort(a)
+		if err != nil {
+			return fmt.Errorf("server's address: %w", err)
+		}
+		addresses = append(addresses, address)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.address = address
 	for number := o.First; number < o.First+o.Clients; number++ {
-		c := &client{number: number, sotw: o.SotW}
+		c := &client{number: number, sotw: o.SotW, address: addresses[number%len(addresses)]}
+		if number < o.Buffered {
+			c.buffer = o.ReceiveBuffer
+		}
 		for _, interest := range o.Interests {
 			h, err := interest.newHolding(number, o.All)
 			if err != nil {
@@ -88,7 +95,7 @@ func (l *Load) Open(o Open, _ *struct{}) error {
 			}
 			c.holdings = append(c.holdings, h)
 		}
-		if err := l.connect(c, o.ReceiveBuffer, false); err != nil {
+		if err := l.connect(c, false); err != nil {
 			return err
 		}
 		l.clients = append(l.clients, c)
@@ -97,8 +104,8 @@ func (l *Load) Open(o Open, _ *struct{}) error {
 }
 
 // connect connects a client and queues its subscriptions.
-func (l *Load) connect(c *client, receiveBuffer int, returning bool) error {
-	socket, err := h2.Dial(l.address, receiveBuffer)
+func (l *Load) connect(c *client, returning bool) error {
+	socket, err := h2.Dial(c.address, c.buffer)
 	if err != nil {
 		return err
 	}
@@ -152,7 +159,7 @@ func (l *Load) Return(struct{}, *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.clients {
-		if err := l.connect(c, 0, true); err != nil {
+		if err := l.connect(c, true); err != nil {
 			return err
 		}
 	}

@@ -143,6 +143,56 @@ func (p *Process) ResetPeak() error {
 	return nil
 }
 
+// A Group is processes whose cost is one figure: a relay, or a tree of them.
+type Group []*Process
+
+// CPU returns the CPU time of all.
+func (g Group) CPU() (sum time.Duration, err error) {
+	for _, p := range g {
+		t, err := p.CPU()
+		if err != nil {
+			return 0, err
+		}
+		sum += t
+	}
+	return sum, nil
+}
+
+// RSS returns the resident memory of all, and the sum of their peaks, which need not
+// have been at one time.
+func (g Group) RSS() (now, peak int, err error) {
+	for _, p := range g {
+		n, k, err := p.RSS()
+		if err != nil {
+			return 0, 0, err
+		}
+		now, peak = now+n, peak+k
+	}
+	return now, peak, nil
+}
+
+// ResetPeak resets the peaks of all.
+func (g Group) ResetPeak() error {
+	for _, p := range g {
+		if err := p.ResetPeak(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Open returns how many files and sockets all have open.
+func (g Group) Open() (n int, err error) {
+	for _, p := range g {
+		names, err := os.ReadDir(p.proc("fd"))
+		if err != nil {
+			return 0, fmt.Errorf("open files of %s: %w", p.name, err)
+		}
+		n += len(names)
+	}
+	return n, nil
+}
+
 func (p *Process) proc(file string) string {
 	return "/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/" + file
 }
