@@ -236,7 +236,12 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 func (s *stream) rearm(next time.Time) {
 	switch {
 	case !next.IsZero() && next != forever:
-		s.timer.Reset(max(time.Until(next), 0))
+		wait := time.Until(next)
+		if wait <= 0 {
+			s.wake() // as the timer would, at once
+			return
+		}
+		s.timer.Reset(wait)
 		s.armed = true
 	case s.armed:
 		s.timer.Stop()
