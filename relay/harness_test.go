@@ -65,6 +65,18 @@ func (r *running) below(env ...string) *running {
 	return startAt(r.t, r.target, nil, r.dial, r.memory, append([]string{"TENDER_NODE_ID=tender/below"}, env...))
 }
 
+// oneByOne has connections made one after the other. Each of bufconn's begins with timers
+// that fire at once, and two goroutines of a bubble that have such timers fire at the same
+// time crash the race detector (Go 1.26).
+func oneByOne(dial func(context.Context) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
+	turn := make(chan struct{}, 1)
+	return func(ctx context.Context, _ string) (net.Conn, error) {
+		turn <- struct{}{}
+		defer func() { <-turn }()
+		return dial(ctx)
+	}
+}
+
 // startAt runs a relay of the origin at target, and of further ones by name; in
 // memory, dial reaches them.
 func startAt(t testing.TB, target string, further map[string][]string, dial []grpc.DialOption, inMemory bool, env []string) *running {
@@ -77,7 +89,7 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, dial
 		r.rest = rest.dial
 		r.target = "passthrough:///relay"
-		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		r.dial = append(r.dial, grpc.WithContextDialer(oneByOne(l.DialContext)))
 	}
 	var err error
 	if r.Relay, err = relay.New(configure(t, target, further, env), opts); err != nil {
