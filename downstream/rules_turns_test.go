@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -96,4 +97,25 @@ func TestFewTurnsAreForNothing(t *testing.T) {
 			t.Errorf("in %d of %d turns nothing was sent, want at most 1%%", idle, turns)
 		}
 	})
+}
+
+// TestAQueueThatIsNeverEmptyStaysSmall: it keeps its order, and no room for the streams
+// that have left it.
+func TestAQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
+	q := queue{workers: runtime.GOMAXPROCS(0)} // none begins
+	all := make([]*stream, 10)
+	for i := range all {
+		all[i] = new(stream)
+		q.push(all[i])
+	}
+	for i := range 10_000 {
+		s := q.pop(false, false)
+		if want := all[i%len(all)]; s != want {
+			t.Fatalf("turn %d: got another stream than the one that waited longest", i)
+		}
+		q.push(s)
+	}
+	if got := cap(q.streams); got > 4*len(all) {
+		t.Errorf("the queue has room for %d streams, of which there are %d", got, len(all))
+	}
 }

@@ -28,6 +28,12 @@ type queue struct {
 func (q *queue) push(s *stream) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if len(q.streams) == cap(q.streams) && q.next > len(q.streams)/2 {
+		// Under load the queue may never be empty: what has left it makes room.
+		n := copy(q.streams, q.streams[q.next:])
+		clear(q.streams[n:])
+		q.streams, q.next = q.streams[:n], 0
+	}
 	q.streams = append(q.streams, s)
 	if q.workers < runtime.GOMAXPROCS(0) {
 		q.workers++
