@@ -16,22 +16,7 @@ import (
 // RecvSotW is Recv for a SotW stream.
 func (s *OriginStream) RecvSotW(ctx context.Context) *discoverypb.DiscoveryRequest {
 	s.origin.tb.Helper()
-	var req *discoverypb.DiscoveryRequest
-	err := s.origin.mon.await(ctx, func() bool {
-		if s.read < len(s.record.Requests) {
-			req = s.record.Requests[s.read].SotW
-			s.read++
-			return true
-		}
-		return s.record.Ended
-	})
-	switch {
-	case err != nil:
-		s.origin.tb.Fatalf("receive request: %v\n%v", err, s.State())
-	case req == nil:
-		s.origin.tb.Fatalf("receive request: the stream has ended: %v\n%v", s.err, s.State())
-	}
-	return req
+	return receive(ctx, s, func(r Request) *discoverypb.DiscoveryRequest { return r.SotW })
 }
 
 // SendSotW is Send for a SotW stream.

@@ -86,10 +86,16 @@ func (s *OriginStream) State() *StreamState {
 // test if there is none in time or the stream has ended.
 func (s *OriginStream) Recv(ctx context.Context) *discoverypb.DeltaDiscoveryRequest {
 	s.origin.tb.Helper()
-	var req *discoverypb.DeltaDiscoveryRequest
+	return receive(ctx, s, func(r Request) *discoverypb.DeltaDiscoveryRequest { return r.Message })
+}
+
+// receive returns the next request, as of has it: of the stream's variant.
+func receive[M any](ctx context.Context, s *OriginStream, of func(Request) *M) *M {
+	s.origin.tb.Helper()
+	var req *M
 	err := s.origin.mon.await(ctx, func() bool {
 		if s.read < len(s.record.Requests) {
-			req = s.record.Requests[s.read].Message
+			req = of(s.record.Requests[s.read])
 			s.read++
 			return true
 		}
