@@ -55,15 +55,15 @@ lint: $(LINT) ## Check formatting, go vet and golangci-lint
 	$(if $(filter ./...,$(PKG)),cd bench && $(GO) vet ./... && ../$(LINT) run ./...)
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
-	@targets=$$($(GO) list -f '{{$$p := .}}{{range .TestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}' $(PKG) \
+	@for dir in . $(if $(filter ./...,$(PKG)),bench); do \
+		(cd $$dir && $(GO) list -f '{{$$p := .}}{{range .TestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}' $(PKG)) \
 		| while read -r package file; do \
-			sed -n "s|^func \(Fuzz[A-Za-z0-9_]*\)(.*|$$package \1|p" "$$file"; \
-		done); \
-	if [ -z "$$targets" ]; then echo "no fuzz target in $(PKG)"; exit 1; fi; \
-	echo "$$targets" | while read -r package target; do \
-		echo "$$package $$target"; \
-		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
-	done
+			sed -n "s|^func \(Fuzz[A-Za-z0-9_]*\)(.*|$$dir $$package \1|p" "$$file"; \
+		done; \
+	done | { any=; while read -r dir package target; do \
+		any=1; echo "$$package $$target"; \
+		(cd $$dir && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null) || exit 1; \
+	done; test -n "$$any" || { echo "no fuzz target in $(PKG)"; exit 1; }; }
 
 bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
 	cd bench && $(GO) build -trimpath -buildvcs=false -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
