@@ -15,6 +15,10 @@
 // check the protocol on every response they get and report each violation to
 // the TB.
 //
+// A [Proxy] stands between peers on sockets, and makes the network between them fail:
+// it refuses, breaks, holds back, delays, throttles, leaves one end in the dark, or has
+// somebody answer who is no origin at all.
+//
 // Nothing here polls or sleeps. A blocking call waits for a change, bounded by
 // its context and by [Patience]; when that runs out it fails the test with a
 // dump of what was seen. That nothing is sent is shown by [Client.Fence], never

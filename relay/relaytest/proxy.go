@@ -1,0 +1,254 @@
+package relaytest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A Proxy is a TCP link to one address, and what can go wrong with it: nobody
+// listens, bytes are held back in either direction, late or slow, connections break,
+// one end is gone and the other does not know, or somebody answers who should not.
+// It works on sockets only, and knows nothing of what it carries. Its methods may be
+// called from any goroutine, unless they say otherwise.
+//
+// What it cannot do is lose a packet: the kernel at its side acknowledges all that a
+// peer sends, so TCP's own keepalive never finds a peer that a proxy has cut off. HTTP/2
+// pings do.
+type Proxy struct {
+	// Set by NewProxy, read-only afterwards.
+	tb   TB
+	addr string
+
+	// running has the accept loop and all that belongs to connections.
+	running sync.WaitGroup
+
+	mon monitor
+
+	// Guarded by mon.
+	target   string
+	link     Link
+	listener net.Listener // nil while nobody listens
+	conns    map[*proxied]struct{}
+	state    ProxyState
+	closed   bool
+}
+
+// A Link is what a proxy does with connections. The zero Link passes everything on.
+type Link struct {
+	// Refuse has nobody listen: who connects is refused by the kernel. Connections that
+	// are there stay.
+	Refuse bool
+
+	// Answer, if there is one, has new connections instead of the target. It runs in a
+	// goroutine of its own, and the connection ends when it returns; if it waits, it must
+	// be for the connection.
+	Answer func(net.Conn)
+
+	// Up is the way from the client to the target, Down the way back. They hold for the
+	// connections that are there too.
+	Up, Down Way
+}
+
+// A Way is how bytes travel in one direction. The zero Way is fast.
+type Way struct {
+	// Hold lets nothing through. What is sent waits, as it would for a network that
+	// comes back, until the sender's buffers are full too.
+	Hold bool
+
+	// Delay is how long each byte takes.
+	Delay time.Duration
+
+	// Rate bounds the bytes a second, of each connection. Zero means no bound.
+	Rate int
+
+	// ResetAfter resets a connection after that many bytes, counted from its beginning: in
+	// the middle of a frame, if one is there. Zero means never.
+	ResetAfter int
+}
+
+// ProxyState is what has happened at a proxy since NewProxy.
+type ProxyState struct {
+	Accepted  int   // connections
+	Open      int   // of these, those that have not ended for the client
+	BytesUp   int64 // that the target was sent
+	BytesDown int64 // that clients were sent
+}
+
+// NewProxy starts a proxy before target (host:port), which need not be there yet. It
+// ends, with all its connections, when tb ends.
+func NewProxy(tb TB, target string) *Proxy {
+	tb.Helper()
+	p := &Proxy{tb: tb, target: target, conns: make(map[*proxied]struct{})}
+	listener, err := listenSteady()
+	if err != nil {
+		tb.Fatalf("start proxy: %v", err)
+	}
+	p.addr = listener.Addr().String()
+	p.mon.Lock()
+	p.serve(listener)
+	p.mon.Unlock()
+	tb.Cleanup(p.close)
+	return p
+}
+
+// listenSteady listens on a loopback port that can be closed and listened on again: one
+// that the kernel does not give to others meanwhile, be it as the source of a
+// connection.
+func listenSteady() (listener net.Listener, err error) {
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
+		if listener, err = net.Listen("tcp", address); err == nil {
+			return listener, nil
+		}
+	}
+	return nil, fmt.Errorf("found no free port: %w", err)
+}
+
+// Addr returns the host:port at which the proxy is met. It stays the same for ever.
+func (p *Proxy) Addr() string { return p.addr }
+
+// Forward sends the connections that are made from now on to another address.
+func (p *Proxy) Forward(target string) {
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	p.target = target
+}
+
+// Set makes the link behave in another way. It fails the test if the address cannot be
+// listened on again.
+func (p *Proxy) Set(l Link) {
+	p.tb.Helper()
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	p.link = l
+	for c := range p.conns {
+		c.up.set(l.Up)
+		c.down.set(l.Down)
+	}
+	switch {
+	case p.closed:
+	case l.Refuse && p.listener != nil:
+		_ = p.listener.Close() // the accept loop ends by it
+		p.listener = nil
+	case !l.Refuse && p.listener == nil:
+		listener, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			p.tb.Errorf("proxy: listen again: %v", err)
+			return
+		}
+		p.serve(listener)
+	}
+}
+
+// Cut ends all connections, for both ends, as peers do that close.
+func (p *Proxy) Cut() { p.each((*proxied).close) }
+
+// Reset ends all connections, for both ends, as a kernel does for a process that was
+// killed.
+func (p *Proxy) Reset() { p.each((*proxied).reset) }
+
+// Orphan ends all connections for the target alone. The clients are not told: what they
+// send is taken, and nothing comes back.
+func (p *Proxy) Orphan() { p.each((*proxied).orphan) }
+
+// Say sends bytes to the clients of all connections, in the middle of what their
+// target says.
+func (p *Proxy) Say(b []byte) { p.each(func(c *proxied) { c.say(b) }) }
+
+func (p *Proxy) each(f func(*proxied)) {
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	for c := range p.conns {
+		f(c)
+	}
+}
+
+// State returns what has happened so far.
+func (p *Proxy) State() ProxyState {
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	return p.state
+}
+
+// WaitFor waits until cond holds, which is evaluated after every change of the state and
+// must not call the proxy. It fails the test, naming what was waited for, if that does
+// not come to pass in time. It belongs to the goroutine of the test.
+func (p *Proxy) WaitFor(ctx context.Context, what string, cond func(ProxyState) bool) {
+	p.tb.Helper()
+	if err := p.mon.await(ctx, func() bool { return cond(p.state) }); err != nil {
+		p.tb.Fatalf("wait for %s at the proxy: %v\n%+v", what, err, p.State())
+	}
+}
+
+func (p *Proxy) close() {
+	p.mon.Lock()
+	p.closed = true
+	if p.listener != nil {
+		_ = p.listener.Close() // the accept loop ends by it
+		p.listener = nil
+	}
+	for c := range p.conns {
+		c.close()
+	}
+	p.mon.Unlock()
+	p.running.Wait()
+}
+
+// serve accepts from a listener until it is closed. Locked.
+func (p *Proxy) serve(listener net.Listener) {
+	p.listener = listener
+	p.running.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			p.accept(c.(*net.TCPConn))
+		}
+	})
+}
+
+func (p *Proxy) accept(client *net.TCPConn) {
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	if p.closed {
+		_ = client.Close()
+		return
+	}
+	c := newProxied(p, client)
+	p.conns[c] = struct{}{}
+	p.state.Accepted++
+	p.state.Open++
+	p.mon.changed()
+	answer, target := p.link.Answer, p.target
+	p.running.Go(func() {
+		defer p.leave(c)
+		if answer != nil {
+			answer(client)
+			return
+		}
+		c.carry(target)
+	})
+}
+
+func (p *Proxy) leave(c *proxied) {
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	c.close()
+	delete(p.conns, c)
+	p.state.Open--
+	p.mon.changed()
+}
+
+// passed counts bytes that went through.
+func (p *Proxy) passed(count *int64, n int) {
+	p.mon.Lock()
+	defer p.mon.Unlock()
+	*count += int64(n)
+	p.mon.changed()
+}
