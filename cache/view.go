@@ -32,9 +32,10 @@ const defaultTombstoneAge = 130 * time.Second
 // A View is what one node group is told: as a rule by one origin, but different
 // types and names may come from different ones.
 type View struct {
-	cfg   Config
-	head  atomic.Pointer[Head]
-	index index
+	cfg     Config
+	head    atomic.Pointer[Head]
+	index   index
+	writers []*Writer // by source
 }
 
 // New returns an empty view of one source, and the right to write to it, which
@@ -64,6 +65,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		v.index.sources = append(v.index.sources, &source{poke: make(chan struct{}, 1)})
 		writers[i] = newWriter(v, i)
 	}
+	v.writers = writers
 	v.head.Store(&Head{sources: make([]Source, n), route: cfg.Route})
 	return v, writers
 }

@@ -22,7 +22,7 @@ type Writer struct {
 	missed map[string]time.Time // when members were last found missing, by type URL or collection
 
 	// aliases says under which further names the set of the named holds a
-	// resource: type URL, resource name, names.
+	// resource: type URL, resource name, names. It is guarded by index.mu.
 	aliases map[string]map[string][]*Name
 }
 
@@ -671,8 +671,11 @@ func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source
 
 // TakeDemand returns what streams began or ceased to want of this source since the
 // last call. A name that is returned as wanted stays known, and its resource is
-// accepted, until Forget.
+// accepted, until Forget. It is also the time to put right what an audit found (Mend).
 func (w *Writer) TakeDemand() []Demand {
+	for _, key := range w.takeFaulty() {
+		w.mend(key)
+	}
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()

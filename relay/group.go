@@ -195,13 +195,16 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, stop: stop}
 		g.shared[key] = s
-		o, log := g.origins[origin], g.log.With(slog.String("group", "xdstp"))
+		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
 		g.views.Go(func() { o.mirror(ctx, node, writers[0], log) })
 	}
 	s.groups++
 	return s
 }
+
+// sharedGroup is what the log calls whoever has a part in a shared view.
+const sharedGroup = "xdstp"
 
 // namesOnly routes what a shared view holds: names and collections have its one
 // origin; the members of types belong to node groups, and so to nobody.

@@ -49,6 +49,7 @@ type Relay struct {
 	log           *slog.Logger
 	origins       origins
 	groups        *groups
+	auditor       *auditor
 	server        *downstream.Server
 	grpc          *grpc.Server
 	rest          *http.Server
@@ -72,6 +73,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	r.groups = newGroups(cfg, opts.Version, r.origins, r.log)
+	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
@@ -214,6 +216,9 @@ func addrs(listeners []net.Listener) []net.Addr {
 // Streams returns the number of clients' streams, held polls included.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
+// Audit returns what the drift audit has found.
+func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
+
 // Run serves until ctx ends, then lets the clients go: those that were served
 // are told OK, which they take as a reason to connect elsewhere. It returns nil
 // once everything has ended, or the error of a listener.
@@ -231,6 +236,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		serving.Go(func() error { return r.serveREST(l) })
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
+	serving.Go(func() error { r.auditor.run(failed); return nil })
 	<-failed.Done()
 	r.drain()
 	err := serving.Wait()

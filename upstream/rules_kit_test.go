@@ -77,9 +77,18 @@ func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 		if err := session.Close(); err != nil {
 			t.Errorf("close session: %v", err)
 		}
+		audit(t, view)
 	})
 	t.Cleanup(r.stop)
 	return r
+}
+
+// audit holds what a test made of a view to the view's own invariants (B.43).
+func audit(t testing.TB, view *cache.View) {
+	t.Helper()
+	for fault := range view.Audit(func() bool { return true }) {
+		t.Errorf("audit of the view: %+v", fault)
+	}
 }
 
 // put has the origin hold resources, each written name@version.

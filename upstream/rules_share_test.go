@@ -36,6 +36,7 @@ func (r *rig) share() *part {
 	p.stop = func() {
 		cancel()
 		<-ended
+		audit(r.t, view)
 	}
 	r.t.Cleanup(p.stop)
 	return p

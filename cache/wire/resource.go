@@ -203,6 +203,18 @@ func (r *Resource) Value() []byte {
 	return value
 }
 
+// Intact reports whether the body is still what the digest was made of. All streams send
+// the same bytes, so nobody may ever write to them.
+func (r *Resource) Intact() bool {
+	if r.body == nil {
+		return true
+	}
+	_, _, n := protowire.ConsumeTag(r.Body())
+	any, _ := protowire.ConsumeBytes(r.Body()[max(n, 0):])
+	typeURL, value, err := parseAny(any)
+	return err == nil && digest(typeURL, value) == r.Digest
+}
+
 // SameContent reports whether a client that has o would learn nothing from r
 // but another version or TTL.
 func (r *Resource) SameContent(o *Resource) bool {
@@ -331,13 +343,17 @@ func (r *Resource) parseBody(any []byte) error {
 	if err != nil {
 		return err
 	}
-	r.TypeURL = typeURL
+	r.TypeURL, r.Digest = typeURL, digest(typeURL, value)
+	return nil
+}
+
+func digest(typeURL string, value []byte) (d Digest) {
 	h := sha256.New()
 	h.Write([]byte(typeURL))
 	h.Write([]byte{0})
 	h.Write(value)
-	h.Sum(r.Digest[:0])
-	return nil
+	h.Sum(d[:0])
+	return d
 }
 
 // nested decodes what is passed on as a field of a response: a client finds it one

@@ -1,0 +1,312 @@
+package cache
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+func onwards() bool { return true }
+
+// findings returns what an audit says, a line each.
+func findings(faults iter.Seq[Fault]) (lines []string) {
+	for f := range faults {
+		lines = append(lines, strings.TrimPrefix(fmt.Sprintf("%s %s: %s", f.Part, f.Name, f.What), " "))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// TestB43_NothingToFind: whatever an origin says and clients want, an audit after any step
+// of it finds nothing.
+func TestB43_NothingToFind(t *testing.T) {
+	texts := []string{"a", "b", "c", "d"}
+	rapid.Check(t, func(t *rapid.T) {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		var all *Wildcard
+		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
+			text := rapid.SampledFrom(texts).Draw(t, "name")
+			kind := Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
+			step := rapid.SampledFrom([]string{"put", "put", "put", "expiring", "remove", "fail", "want", "ignore", "forget",
+				"all", "connect", "trim", "later", "demand"}).Draw(t, "step")
+			switch step {
+			case "put":
+				o.put(kind, text, "", fmt.Sprint(i%7), rapid.SampledFrom(texts).Draw(t, "alias"))
+			case "expiring":
+				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, text, "1", fmt.Sprint(i%7))}})
+			case "remove":
+				o.remove(kind, text)
+			case "fail":
+				o.fail(kind, text, rapid.SampledFrom([]codes.Code{codes.NotFound, codes.PermissionDenied, codes.Internal}).Draw(t, "code"), "no")
+			case "want":
+				watch.Subscribe(acme, []string{text})
+			case "ignore":
+				if o.knows(text) {
+					watch.Unsubscribe(acme, []*Name{o.name(text)})
+				}
+			case "forget":
+				o.TakeDemand()
+				if n := o.view.index.types[acme].namesOrNil()[text]; n != nil && n.tracked {
+					o.Forget(acme, []*Name{n})
+				}
+			case "all":
+				if all == nil {
+					all = watch.SubscribeAll(acme)
+				} else {
+					watch.UnsubscribeAll(all)
+					all = nil
+					o.ForgetMembers(acme)
+				}
+			case "connect":
+				o.SetConnected(false)
+				o.SetConnected(true)
+			case "trim":
+				o.Trim(time.Now().Add(time.Hour))
+			case "later":
+				o.Expire(time.Now().Add(2 * time.Minute))
+			default:
+				o.TakeDemand()
+			}
+			if found := findings(o.view.Audit(onwards)); len(found) > 0 {
+				t.Fatalf("after %s of %s, step %d: %q", step, text, i, found)
+			}
+		}
+	})
+}
+
+// A planted fault is done to a view behind its writer's back.
+type planted struct {
+	what  string
+	plant func(o *origin)
+	want  []string // findings
+	told  []string // whom clients are told of once it is mended and the origin has answered
+}
+
+// tamper replaces the members by what f makes of them, as no writer would.
+func (o *origin) tamper(f func(s *Set)) {
+	o.view.index.mu.Lock()
+	defer o.view.index.mu.Unlock()
+	head, typ := *o.view.Head(), *o.typ()
+	f(&typ.Members)
+	head.types.put(&typ)
+	o.view.head.Store(&head)
+}
+
+// swap replaces the entry of a name by what f makes of it.
+func (o *origin) swap(text string, f func(e *Entry)) {
+	n := o.name(text)
+	o.tamper(func(s *Set) {
+		e := *s.Get(n)
+		f(&e)
+		s.table = s.table.set(new(edit), n.id, &e)
+	})
+}
+
+var plants = []planted{
+	{"a byte of what all streams send", func(o *origin) {
+		o.typ().Members.Get(o.name("b")).Resource.Value()[0] ^= 1
+	}, []string{"members b: its bytes are not those that the origin sent"}, []string{"b"}},
+	{"a sum that missed a change", func(o *origin) {
+		o.tamper(func(s *Set) { s.sum = s.sum.Add(Sum{0, 1}) })
+	}, []string{"members : the version is not that of the resources"}, nil},
+	{"a leaf of other content", func(o *origin) {
+		o.swap("b", func(e *Entry) { e.Leaf = e.Leaf.Add(Sum{1, 0}) })
+	}, []string{"members : the version is not that of the resources", "members b: it adds to the version what its content does not say"}, nil},
+	{"an entry that was lost", func(o *origin) {
+		n := o.name("b")
+		o.tamper(func(s *Set) { s.table = s.table.set(new(edit), n.id, nil) })
+	}, []string{
+		"interest b: the number of its entries is wrong",
+		"members : the number of entries is wrong",
+		"members : the number of resources is wrong",
+		"members : the version is not that of the resources",
+	}, []string{"b"}},
+	{"an entry in the place of another", func(o *origin) {
+		n, e := o.name("b"), o.typ().Members.Get(o.name("a"))
+		o.tamper(func(s *Set) { s.table = s.table.set(new(edit), n.id, e) })
+	}, []string{
+		"interest b: the number of its entries is wrong",
+		"members : the version is not that of the resources",
+		"members a: it stands in the place of another name",
+	}, []string{"b"}},
+	{"a change that the log missed", func(o *origin) {
+		o.tamper(func(s *Set) { s.log = slices.Delete(slices.Clone(s.log), 1, 2) })
+	}, []string{"members b: the log does not have its last change"}, nil},
+	{"a log out of order", func(o *origin) {
+		o.tamper(func(s *Set) {
+			s.log = slices.Clone(s.log)
+			s.log[0], s.log[1] = s.log[1], s.log[0]
+		})
+	}, []string{
+		"members : the log is not in order",
+		"members a: the log does not have its last change",
+		"members b: the log does not have its last change",
+	}, nil},
+	{"a change after the last", func(o *origin) {
+		o.tamper(func(s *Set) { s.last-- })
+	}, []string{"members : the log goes beyond the last change"}, nil},
+	{"counts", func(o *origin) {
+		o.tamper(func(s *Set) { s.count, s.live, s.ttls, s.bare = s.count+1, s.live-1, s.ttls+1, s.bare+1 })
+	}, []string{
+		"members : the number of entries is wrong",
+		"members : the number of resources is wrong",
+		"members : the number of resources that expire is wrong",
+		"members : the number of resources whose content was given up is wrong",
+	}, nil},
+	{"a demand that was lost", func(o *origin) {
+		o.name("c").tracked = false
+	}, []string{"interest c: streams want it, and the origin was not told"}, nil},
+	{"a count of entries", func(o *origin) {
+		o.name("c").entries++
+	}, []string{"interest c: the number of its entries is wrong"}, nil},
+}
+
+// filled3 returns an origin with three members, and one stream that follows them and has
+// named the third.
+func filled3(t tester) (*origin, *Watch) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	watch.SubscribeAll(acme)
+	o.want(watch, "c")
+	for i, text := range []string{"a", "b", "c"} {
+		o.put(Members, text, "", fmt.Sprint("content ", i))
+	}
+	o.put(Named, "c", "", "content 2")
+	return o, watch
+}
+
+// TestB43_PlantedFaultsAreFound, each by what it is.
+func TestB43_PlantedFaultsAreFound(t *testing.T) {
+	for _, p := range plants {
+		o, _ := filled3(t)
+		p.plant(o)
+		if got := findings(o.view.Audit(onwards)); !slices.Equal(got, p.want) {
+			t.Errorf("%s:\n got %q\nwant %q", p.what, got, p.want)
+		}
+	}
+	o, _ := filled3(t)
+	o.name("b").watchers = []uint32{0, 0}
+	if got, want := findings(o.view.Audit(onwards)), "interest b: a stream that has ended watches it, or one watches it twice"; !slices.Contains(got, want) {
+		t.Errorf("a watch that is there twice: got %q, want among it %q", got, want)
+	}
+}
+
+// TestB43_FaultsAreMended: after that the view is what the origin says, and audits find
+// nothing; what cannot be known to be right is asked for again, and clients are told of
+// it only if they may have had something else.
+func TestB43_FaultsAreMended(t *testing.T) {
+	for _, p := range plants {
+		t.Run(p.what, func(t *testing.T) {
+			o, watch := filled3(t)
+			sum := o.typ().Members.Sum()
+			before := o.view.Head().Seq
+			p.plant(o)
+			awake(watch)
+			o.view.Mend(acme)
+			select {
+			case <-o.Demand():
+			default:
+				t.Errorf("the writer was not told")
+			}
+			again := 0
+			for _, d := range o.TakeDemand() {
+				if d.Wanted && d.Again && d.Name == nil {
+					again++
+				}
+			}
+			if again != 1 {
+				t.Errorf("the members were asked for again %d times, want once", again)
+			}
+			for i, text := range []string{"a", "b", "c"} { // which the origin answers
+				o.put(Members, text, "", fmt.Sprint("content ", i))
+			}
+			if found := findings(o.view.Audit(onwards)); len(found) > 0 {
+				t.Errorf("mended, and yet %q", found)
+			}
+			if o.typ().Members.Sum() != sum || contentOf(o.typ().Members.Get(o.name("b"))) != "content 1" {
+				t.Errorf("mended, and yet other content")
+			}
+			wantTold(t, o.typ().Members.Since(before), p.told...)
+			if !awake(watch) {
+				t.Errorf("streams were not woken")
+			}
+		})
+	}
+}
+
+// TestB43_DamagedContentIsNotSent: until the origin has said it again, whoever comes waits
+// for it.
+func TestB43_DamagedContentIsNotSent(t *testing.T) {
+	o, _ := filled3(t)
+	c := o.name("c")
+	o.typ().Named.Get(c).Resource.Value()[0] ^= 1
+	o.view.Mend(acme)
+	o.TakeDemand()
+	if e, _ := o.typ().Lookup(c); contentOf(e) != "content 2" {
+		t.Errorf("got %q, want the member, which has the same content and is not damaged", contentOf(e))
+	}
+	o.remove(Members, "c")
+	if e, _ := o.typ().Lookup(c); !e.Present() || !e.Resource.Released() {
+		t.Errorf("got %q, want a resource without content", contentOf(e))
+	}
+	o.put(Named, "c", "", "content 2")
+	if e, _ := o.typ().Lookup(c); contentOf(e) != "content 2" {
+		t.Errorf("said again: got %q", contentOf(e))
+	}
+}
+
+// TestB43_AnAuditPausesAndEnds: it pauses after every piece, holds no lock then, and ends
+// when it is told to.
+func TestB43_AnAuditPausesAndEnds(t *testing.T) {
+	o, _, _ := filled(t, 1000)
+	pauses := 0
+	for range o.view.Audit(func() bool {
+		pauses++
+		o.put(Members, "new", "", fmt.Sprint(pauses)) // which takes the lock
+		return true
+	}) {
+		t.Error("found something")
+	}
+	if min := 3 * 1000 / auditPiece; pauses < min {
+		t.Errorf("got %d pauses, want at least %d", pauses, min)
+	}
+	for stop := range pauses {
+		left := stop
+		for range o.view.Audit(func() bool { left--; return left >= 0 }) {
+			t.Error("found something")
+		}
+		if left != -1 {
+			t.Fatalf("told to end at pause %d: paused %d times more", stop, -1-left)
+		}
+	}
+	if typ := o.view.index.types[acme]; typ.names["new"] == nil {
+		t.Error("the audit kept the writer out")
+	}
+}
+
+// BenchmarkAudit is the cost of a resource of 1 KiB that somebody named.
+func BenchmarkAudit(b *testing.B) {
+	const n = 10_000
+	o, content := newOrigin(b, Config{}), strings.Repeat("x", 1024)
+	u := wire.Update{TypeURL: acme}
+	for i := range n {
+		u.Resources = append(u.Resources, o.resource(fmt.Sprintf("resource-%05d", i), "1", content))
+	}
+	o.Apply(Members, u)
+	b.ReportAllocs()
+	for b.Loop() {
+		for f := range o.view.Audit(onwards) {
+			b.Fatal(f)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/resource")
+}

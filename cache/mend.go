@@ -1,0 +1,113 @@
+package cache
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Mend has the writer of a type or collection, in which an audit found a fault, make its sets
+// anew from their entries when it takes demand. What may have been lost is asked for once
+// more: all members, and names of which an entry is missing. A resource with other
+// bytes than its origin sent is given up, so that whoever needs it has it asked for (R125):
+// clients keep theirs until the answer is here, and are then sent it.
+func (v *View) Mend(key string) {
+	x := &v.index
+	x.mu.Lock()
+	t := x.types[key]
+	if t == nil {
+		x.mu.Unlock()
+		return // given up since
+	}
+	from := x.sources[t.source]
+	if !slices.Contains(from.faulty, key) {
+		from.faulty = append(from.faulty, key)
+	}
+	x.mu.Unlock()
+	x.poke(1 << t.source)
+}
+
+// takeFaulty returns what Mend was called for since the last call.
+func (w *Writer) takeFaulty() []string {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	from := x.sources[w.source]
+	faulty := from.faulty
+	from.faulty = nil
+	return faulty
+}
+
+// mend makes the sets of a type anew, and has the origin asked again.
+func (w *Writer) mend(key string) {
+	a := w.begin(key)
+	for _, kind := range []Kind{Members, Named} {
+		set := a.set(kind)
+		*set = set.again(a.edit, func(e *Entry) *Entry { return a.mended(kind, set, e) })
+		if a.typ.errors != nil {
+			errors := a.errors(kind)
+			*errors = errors.again(a.edit, func(e *Entry) *Entry { return e })
+		}
+	}
+	x := &w.view.index
+	for _, n := range a.index.names {
+		if held := a.typ.holds(n); n.entries != held || len(n.watchers) > 0 && !n.tracked {
+			n.entries, n.again = held, true
+			a.pokes |= x.want(a.index, n)
+		}
+	}
+	if len(a.index.wildcards) > 0 {
+		a.index.again = true
+		a.pokes |= x.want(a.index, nil)
+	}
+	a.dirty = true
+	w.publish(a)
+}
+
+// mended returns an entry as it ought to be.
+func (a *apply) mended(kind Kind, set *Set, e *Entry) *Entry {
+	if !e.Present() {
+		return e
+	}
+	again := *e
+	again.Leaf = a.w.view.cfg.VersionSource.leaf(resourceType(a.typ.URL), e.Resource)
+	if !e.Resource.Intact() {
+		again.Seq = a.next() // who has it has the wrong bytes
+		again.since = again.Seq
+		again.Resource, again.relive().givenUp = e.Resource.Release(), time.Now()
+		set.bareAt = again.GivenUp()
+		if kind == Named {
+			e.Name.lapsed = true
+		}
+		a.touched(kind, e.Name)
+	}
+	return &again
+}
+
+// again returns a set of the same entries, each as mended returns it, of which all else is
+// derived anew. What happened to the set and does not show in its entries stays as it is.
+func (s *Set) again(by *edit, mended func(*Entry) *Entry) Set {
+	var entries, renewed []*Entry
+	for _, e := range s.table.all() {
+		e = mended(e)
+		entries = append(entries, e)
+		if e.Renewed() > 0 {
+			renewed = append(renewed, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b *Entry) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(renewed, func(a, b *Entry) int { return cmp.Compare(a.Renewed(), b.Renewed()) })
+	set := Set{aliased: s.aliased, system: s.system, floor: s.floor, bareAt: s.bareAt}
+	for _, e := range entries {
+		set.aliased = set.aliased || e.Present() && e.Name.text != e.Resource.Name
+		set.put(by, e)
+	}
+	set.renewals = nil // put found them in the order of the changes
+	for _, e := range renewed {
+		set.renewals = append(set.renewals, logged{e.Name, e.Renewed()})
+		set.renewed = e.Renewed()
+	}
+	set.limited = set.limited || s.limited
+	set.last, set.gone, set.renewed = max(set.last, s.last), max(set.gone, min(s.gone, s.last)), max(set.renewed, s.renewed)
+	return set
+}

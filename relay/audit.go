@@ -1,0 +1,131 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+)
+
+const (
+	// auditEvery is how often all views are audited, if that takes no longer.
+	auditEvery = time.Minute
+
+	// Of each auditTick, an audit works for auditWork: it takes at most half a percent of
+	// one core, however many views there are and however large they are.
+	auditTick = time.Second
+	auditWork = 5 * time.Millisecond
+
+	// auditLines is how many faults of a view are told one by one.
+	auditLines = 10
+)
+
+// AuditStats is what the drift audit has done since the relay began (B.43).
+type AuditStats struct {
+	Passes int64 // over all views
+	Faults int64 // found; anything but zero is a defect of the relay or of the machine
+}
+
+// An auditor looks for views that contradict themselves, one after the other and for ever,
+// and has them mended.
+type auditor struct {
+	groups *groups
+	log    *slog.Logger
+
+	passes, faults atomic.Int64
+}
+
+// An auditable is a view of a node group.
+type auditable struct {
+	*cache.View
+	group string
+}
+
+func (a *auditor) stats() AuditStats {
+	return AuditStats{Passes: a.passes.Load(), Faults: a.faults.Load()}
+}
+
+// run audits until ctx ends.
+func (a *auditor) run(ctx context.Context) {
+	told := make(map[*cache.View]map[cache.Fault]struct{})
+	for wait(ctx, auditEvery) {
+		was := told
+		told = make(map[*cache.View]map[cache.Fault]struct{})
+		for _, v := range a.groups.auditable() {
+			if faults := a.audit(v, was[v.View], pace(ctx)); len(faults) > 0 {
+				told[v.View] = faults
+			}
+		}
+		if ctx.Err() == nil {
+			a.passes.Add(1)
+		}
+	}
+}
+
+// audit looks at one view, has what is wrong with it mended, and returns the faults that it
+// has. Of those that it was known to have, mending did not help: they are told once.
+func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func() bool) map[cache.Fault]struct{} {
+	found, keys := make(map[cache.Fault]struct{}), make(map[string]struct{})
+	lines := 0
+	for f := range v.Audit(pace) {
+		found[f] = struct{}{}
+		if _, is := known[f]; is {
+			continue
+		}
+		keys[f.Key] = struct{}{}
+		a.faults.Add(1)
+		if lines++; lines <= auditLines {
+			a.log.Error("a view contradicts itself: it is made anew, and the origin asked again; please report this",
+				slog.String("group", v.group), slog.String("type_url", f.Key), slog.String("part", f.Part),
+				slog.String("name", f.Name), slog.String("fault", f.What))
+		}
+	}
+	if more := lines - auditLines; more > 0 {
+		a.log.Error("a view contradicts itself in more places than are told one by one",
+			slog.String("group", v.group), slog.Int("more", more))
+	}
+	for key := range keys {
+		v.Mend(key)
+	}
+	return found
+}
+
+// auditable returns the views of all groups, and those of the names that groups share.
+func (g *groups) auditable() (views []auditable) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, gr := range g.byKey {
+		views = append(views, auditable{gr.view, gr.key})
+	}
+	for _, s := range g.shared {
+		views = append(views, auditable{s.view, sharedGroup})
+	}
+	return views
+}
+
+// wait waits, and reports whether ctx still lives then.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pace returns what an audit has to call after each piece of work: it waits once the share
+// of a tick has been worked.
+func pace(ctx context.Context) func() bool {
+	began := time.Now()
+	return func() bool {
+		if time.Since(began) < auditWork {
+			return true
+		}
+		defer func() { began = time.Now() }()
+		return wait(ctx, auditTick)
+	}
+}
