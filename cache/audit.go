@@ -283,23 +283,35 @@ func (x *index) faultsOf(t *indexType) (faults []Fault) {
 func (v *View) faultOf(t *indexType, n *Name) string {
 	typ := v.head.Load().Type(t.url)
 	held := typ.holds(n)
-	switch e := typ.Named.Get(n); {
+	switch {
 	case t.names[n.text] != n:
 		return "the index has another in its place"
 	case n.entries != held:
 		return "the number of its entries is wrong"
 	case !v.index.watched(n):
 		return "a stream that has ended watches it, or one watches it twice"
-	case len(n.watchers) > 0 && !n.tracked && !n.queued:
+	case n.tracked || n.queued:
+	case len(n.watchers) > 0:
 		return "streams want it, and the origin was not told"
-	case len(n.watchers) == 0 && held == 0 && !n.tracked && !n.queued:
+	case held == 0:
 		return "nobody needs it, and it was not forgotten"
-	case e.Present() && e.Resource.Name != n.text && !slices.Contains(v.writers[n.source].aliases[t.url][e.Resource.Name], n):
-		return "changes of the resource do not reach this alias"
-	case wire.PlainName(n.text) != n.text && !slices.Contains(t.variants[wire.PlainName(n.text)], n):
-		return "variants of the resource do not reach it"
+	}
+	if !v.reached(typ, t, n) {
+		return "changes of the resource do not reach it"
 	}
 	return ""
+}
+
+// reached reports whether a name that is not the resource's own is known as such: as an
+// alias of it, or as a name with parameters. The index is locked.
+func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
+	if e := typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
+		if !slices.Contains(v.writers[n.source].aliases[t.url][e.Resource.Name], n) {
+			return false
+		}
+	}
+	plain := wire.PlainName(n.text)
+	return plain == n.text || slices.Contains(t.variants[plain], n)
 }
 
 // watched reports whether those who watch a name are streams, each once. The index is locked.

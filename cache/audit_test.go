@@ -162,6 +162,11 @@ var plants = []planted{
 		"members : the number of resources that expire is wrong",
 		"members : the number of resources whose content was given up is wrong",
 	}, nil},
+	{"an alias that was lost", func(o *origin) {
+		o.want(o.view.Watch(), "z")
+		o.put(Named, "d", "", "content 3", "z")
+		delete(o.aliases[acme], "d")
+	}, []string{"interest z: changes of the resource do not reach it"}, nil},
 	{"a demand that was lost", func(o *origin) {
 		o.name("c").tracked = false
 	}, []string{"interest c: streams want it, and the origin was not told"}, nil},

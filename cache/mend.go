@@ -55,6 +55,9 @@ func (w *Writer) mend(key string) {
 			n.entries, n.again = held, true
 			a.pokes |= x.want(a.index, n)
 		}
+		if e := a.typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
+			w.view.writers[n.source].alias(key, n, e.Resource.Name)
+		}
 	}
 	if len(a.index.wildcards) > 0 {
 		a.index.again = true

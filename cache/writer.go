@@ -330,7 +330,8 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	set.put(a.edit, e)
 	a.unalias(old)
 	if n.text != r.Name {
-		a.alias(set, n, r.Name)
+		set.aliased = true
+		a.w.alias(a.typ.URL, n, r.Name)
 	}
 	a.touched(kind, n)
 }
@@ -383,13 +384,12 @@ func (a *apply) checkReuse(n *Name, old, r *wire.Resource) {
 	}
 }
 
-// alias records that a resource is held under another name.
-func (a *apply) alias(set *Set, n *Name, resource string) {
-	set.aliased = true
-	of := a.w.aliases[a.typ.URL]
+// alias records that a resource is held under another name. The index is locked.
+func (w *Writer) alias(typeURL string, n *Name, resource string) {
+	of := w.aliases[typeURL]
 	if of == nil {
 		of = make(map[string][]*Name)
-		a.w.aliases[a.typ.URL] = of
+		w.aliases[typeURL] = of
 	}
 	if !slices.Contains(of[resource], n) {
 		of[resource] = append(of[resource], n)
