@@ -29,17 +29,16 @@ func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
 
 func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 	n := a.index.names[e.Name.text]
-	if kind == Members {
-		n = a.w.view.index.name(a.index, e.Name.text)
-	} else if !a.takes(n) {
-		return
-	}
 	switch {
+	case kind == Named && !a.takes(n):
+	case kind == Members && e.Present() && n == nil:
+		n = a.w.view.index.name(a.index, e.Name.text)
+		fallthrough
 	case e.Present():
 		failing := from.Type(a.typ.URL).Errors(kind).Get(e.Name) != nil
 		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
 	case kind == Members:
-		a.gone(kind, set, n.text)
+		a.goneMember(set, n)
 	case e.Expired:
 		if old := set.Get(n); old.Present() {
 			a.outlived(kind, set, old)
@@ -64,5 +63,6 @@ func (a *apply) copyError(kind Kind, name string, e *Entry) {
 		a.fail(kind, e.Err)
 	case n != nil:
 		a.succeed(kind, n)
+		a.index.release(n)
 	}
 }
