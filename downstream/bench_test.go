@@ -46,7 +46,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	c.st.turn.Store(taken) // no worker sends, but flush
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
-	if _, err := c.st.handle(first, time.Now()); err != nil {
+	if err := c.st.handle(first, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
@@ -71,7 +71,7 @@ func (c *benchClient) ack(b testing.TB, names []string) {
 	if !r.Delta {
 		r.Version, r.Subscribe = c.last.Body.Version(), names
 	}
-	if _, err := c.st.handle(&r, time.Now()); err != nil {
+	if err := c.st.handle(&r, time.Now()); err != nil {
 		b.Fatal(err)
 	}
 }

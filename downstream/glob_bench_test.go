@@ -28,6 +28,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, log: slog.New(slog.DiscardHandler),
 		group: Group{View: view, Leave: func() {}}, watch: view.Watch(), byType: make(map[string]*subscription),
+		over: make(chan error, 1),
 	}
 }
 
@@ -43,7 +44,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			for i := range n {
 				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))
 			}
-			if _, err := s.handle(r, time.Now()); err != nil {
+			if err := s.handle(r, time.Now()); err != nil {
 				b.Fatal(err)
 			}
 			for _, glob := range r.Subscribe {

@@ -75,8 +75,7 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 					}
 					r.Node = raw
 				}
-				_, err := s.handle(r, time.Now())
-				return err
+				return s.handle(r, time.Now())
 			}
 			if err := say(first); err != nil {
 				t.Fatal(err)

@@ -32,8 +32,8 @@ type node = corepb.Node
 // (R017).
 var nodeSeed = maphash.MakeSeed()
 
-// A stream serves one client. Requests are handled by the goroutine that receives them;
-// what these and changes give cause to send, a worker sends when it is the stream's turn.
+// A stream serves one client. Its receiver handles answers; all other requests a worker
+// handles when it is the stream's turn, and sends what these and changes give cause to.
 type stream struct {
 	// Set at creation, read-only afterwards.
 	server  *Server
@@ -57,6 +57,7 @@ type stream struct {
 	nodeSum uint64                          // of the Node of the first request
 	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
+	waiting []*wire.Request // to be handled when it is the stream's turn
 	subs    []*subscription // in the order of sending
 	byType  map[string]*subscription
 	edition uint64 // of the last head that was looked at
@@ -94,43 +95,40 @@ func (s *stream) unanswered() bool {
 	})
 }
 
-// handle takes a request. It reports whether that asks for anything, and is not only
-// the answer to the newest response.
-func (s *stream) handle(r *wire.Request, now time.Time) (asks bool, err error) {
+// handle takes a request. Its error ends the stream.
+func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if r.Err != nil {
-		return false, status.Error(codes.InvalidArgument, r.Err.Error())
+		return status.Error(codes.InvalidArgument, r.Err.Error())
 	}
 	if err := s.fixType(r); err != nil {
-		return false, err
+		return err
 	}
 	if err := s.identify(r); err != nil {
-		return false, err
+		return err
 	}
 	if err := s.cfg.checkNames(r); err != nil {
-		return false, err
+		return err
 	}
 	sub, err := s.subscription(r.TypeURL)
 	if err != nil {
-		return false, err
+		return err
 	}
-	asks = !sub.repeats(r)
-	if asks {
+	if !sub.repeats(r) {
 		if s.cfg.DynamicParameters {
 			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
 		if err := sub.checkGlobs(r, s.globs()-len(sub.globs)); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if sub.request(r, now) {
 		s.refused(r)
-		asks = true
 	}
 	if !sub.pending {
 		s.read = max(s.read, sub.through)
 	}
-	return asks, s.checkTotal()
+	return s.checkTotal()
 }
 
 // identify joins the group of the client's node, which its first request says

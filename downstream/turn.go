@@ -9,8 +9,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // A queue holds the streams that may have something to send, and has workers go through
@@ -199,18 +197,19 @@ func (s *stream) finish(err error) error {
 	return err
 }
 
-// flushed takes the lock and sends what there is to send. It reports whether that was
-// all, which without mayBlock it is not if a client that is slow to read might hold it
+// flushed takes the lock, handles the requests that wait for that, and sends what there
+// is to send. It reports whether that was all, which without mayBlock it is not if a client that is slow to read might hold it
 // up, and whether it was anything.
 func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	s.lock.take()
 	defer s.lock.leave()
-	before := s.nonces
-	all = s.sendDue(time.Now(), mayBlock)
+	before, now := s.nonces, time.Now()
+	s.handleWaiting(now)
+	all = s.sendDue(now, mayBlock)
 	return all, s.nonces != before
 }
 
-// sendDue is flushed for who holds the lock. It has the stream wake when it must look
+// sendDue sends what there is to send, for who holds the lock. It has the stream wake when it must look
 // again.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
@@ -253,44 +252,4 @@ func (s *stream) rearm(next time.Time) {
 		s.timer.Stop()
 		s.armed = false
 	}
-}
-
-// receive takes requests until the client closes its side or the stream ends.
-func (s *stream) receive() {
-	r := new(wire.Request)
-	for more := true; more; {
-		*r = wire.Request{Delta: s.delta}
-		err := s.rpc.RecvMsg(r)
-		more = s.received(r, err)
-	}
-}
-
-// received takes a request, or the end of the client's side, and reports whether there
-// may be more. Requests that come before the stream's turn are answered together, by
-// the newest one of each type (R034).
-func (s *stream) received(r *wire.Request, err error) (more bool) {
-	s.lock.take()
-	defer s.lock.leave()
-	if s.ended {
-		return false
-	}
-	now := time.Now()
-	if err != nil {
-		if err = recvStatus(err); err != nil || s.watch == nil {
-			s.end(err)
-			return false
-		}
-		s.closed = now
-		s.wake()
-		return false
-	}
-	asks, err := s.handle(r, now)
-	if err != nil {
-		s.end(err)
-		return false
-	}
-	if asks || s.rested != positionOf(s.group.View.Head()) { // else it is an answer for which nothing waits
-		s.wake()
-	}
-	return true
 }

@@ -1,0 +1,96 @@
+package downstream
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// maxWaiting is how many requests of a stream may wait for its turn, and manyNames how
+// many names one of them may have. The receiver handles those of a client that sends
+// more, which would hold up the streams that are next.
+const (
+	maxWaiting = 8
+	manyNames  = 1000
+)
+
+// receive takes requests until the client closes its side or the stream ends.
+func (s *stream) receive() {
+	r := new(wire.Request)
+	for more := true; more; {
+		*r = wire.Request{Delta: s.delta}
+		err := s.rpc.RecvMsg(r)
+		more = s.received(r, err)
+	}
+}
+
+// received takes a request, or the end of the client's side, and reports whether there
+// may be more. One that only answers a response is handled at once. Any other waits for
+// the stream's turn, since what it takes to handle one makes a goroutine's stack grow to
+// 8 KiB for good, and each stream has a receiver; those that wait are answered together,
+// by the newest one of each type (R034).
+func (s *stream) received(r *wire.Request, err error) (more bool) {
+	s.lock.take()
+	defer s.lock.leave()
+	now := time.Now()
+	switch {
+	case s.ended:
+	case err != nil:
+		s.handleWaiting(now)
+		s.noMore(recvStatus(err), now)
+	case len(s.waiting) == 0 && s.answers(r):
+		s.answered(r, now)
+	default:
+		kept := *r
+		s.waiting = append(s.waiting, &kept)
+		if len(s.waiting) > maxWaiting || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > manyNames {
+			s.handleWaiting(now)
+		}
+		s.wake()
+	}
+	return err == nil && !s.ended
+}
+
+// answers reports whether a request accepts a response, or answers none, and asks for
+// nothing.
+func (s *stream) answers(r *wire.Request) bool {
+	sub := s.byType[cmp.Or(r.TypeURL, s.typeURL)]
+	return sub != nil && r.Err == nil && !r.Refused && sub.repeats(r)
+}
+
+// answered handles a request that asks for nothing.
+func (s *stream) answered(r *wire.Request, now time.Time) {
+	if err := s.handle(r, now); err != nil {
+		s.end(err)
+		return
+	}
+	if s.rested != positionOf(s.group.View.Head()) { // else nothing waits for it
+		s.wake()
+	}
+}
+
+// handleWaiting handles the requests that wait.
+func (s *stream) handleWaiting(now time.Time) {
+	for _, r := range s.waiting {
+		if s.ended {
+			break
+		}
+		if err := s.handle(r, now); err != nil {
+			s.end(err)
+		}
+	}
+	s.waiting = nil
+}
+
+// noMore takes how the client's side ended. Who has only closed it is still answered.
+func (s *stream) noMore(err error, now time.Time) {
+	switch {
+	case s.ended:
+	case err != nil || s.watch == nil:
+		s.end(err)
+	default:
+		s.closed = now
+		s.wake()
+	}
+}
