@@ -102,7 +102,7 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 		return "", err
 	}
 	environ := append([]string{
-		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_LOG_LEVEL=warn",
+		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_LOG_LEVEL=warn",
 	}, st.environ...)
 	p, err := process.Start(st.stderr, environ, binary, "serve")
 	if err != nil {

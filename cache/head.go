@@ -55,6 +55,18 @@ func (h *Head) MembersFrom(key string) *Source {
 	return &h.sources[h.route(typeURL, glob)]
 }
 
+// Stale returns for how long the origin has not been there to correct what it said;
+// zero if it is, or never was.
+func (s *Source) Stale(now time.Time) time.Duration {
+	if s.Connected || s.Lost.IsZero() {
+		return 0
+	}
+	return max(now.Sub(s.Lost), 1)
+}
+
+// Source returns how one of the view's origins stands, by its number.
+func (h *Head) Source(source int) *Source { return &h.sources[source] }
+
 // Stand returns a number that is another whenever an origin has come or gone, and never
 // zero.
 func (h *Head) Stand() uint64 { return 1 + h.turns }
@@ -91,10 +103,17 @@ type Type struct {
 	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
 	source  int     // that has the members
 	edition uint64  // of the first head that held this
+	changed time.Time
 	shared  *memo
 }
 
 var noType = &Type{}
+
+// Source returns the number of the source that has the members of the type.
+func (t *Type) Source() int { return t.source }
+
+// Changed returns when a resource of the type last came, changed or went.
+func (t *Type) Changed() time.Time { return t.changed }
 
 func (t *Type) set(kind Kind) *Set {
 	if kind == Named {

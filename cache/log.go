@@ -181,6 +181,7 @@ type Set struct {
 	limited bool // some resource was to expire
 
 	count  int    // resources present
+	bytes  int64  // of these
 	ttls   int    // of these, those that expire
 	bare   int    // of these, those whose content was given up
 	sum    Sum    // of the resources present
@@ -239,6 +240,10 @@ func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.after(p) }
 
 // Count returns the number of resources present.
 func (s *Set) Count() int { return s.count }
+
+// Bytes returns how many bytes the resources present have as they are sent. Views share
+// what they hold of equal ones.
+func (s *Set) Bytes() int64 { return s.bytes }
 
 // Aliased reports whether the set may hold one resource under several names.
 func (s *Set) Aliased() bool { return s.aliased }
@@ -343,6 +348,7 @@ func (s *Set) account(old, e *Entry) {
 
 func (s *Set) tally(e *Entry, by int) {
 	s.count += by
+	s.bytes += int64(by * e.Resource.Size())
 	if e.Expires() {
 		s.ttls += by
 	}

@@ -163,6 +163,9 @@ func (w *Writer) begin(typeURL string) *apply {
 // publish makes the new head visible, and only then wakes its readers.
 func (w *Writer) publish(a *apply) {
 	x := &w.view.index
+	if a.change.Changed+a.change.Removed > 0 {
+		a.typ.changed = a.now
+	}
 	if a.dirty {
 		for _, wc := range a.index.wildcards {
 			w.wakes = append(w.wakes, wc.watch)

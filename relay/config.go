@@ -37,6 +37,11 @@ type Config struct {
 	Listen     []string `env:"LISTEN"`
 	RESTListen []string `env:"REST_LISTEN"`
 
+	// AdminListen lists addresses for operators, on loopback or unix:, ProbeListen those
+	// for probes. Either may be empty.
+	AdminListen []string `env:"ADMIN_LISTEN"`
+	ProbeListen []string `env:"PROBE_LISTEN"`
+
 	// The Node that the relay presents to the origin.
 	NodeID       string   `env:"NODE_ID"`
 	NodeCluster  string   `env:"NODE_CLUSTER"`

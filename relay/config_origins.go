@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -160,9 +161,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	if err := c.checkRoutes(); err != nil && wrong["ORIGINS"] == nil && wrong["ROUTES"] == nil {
 		found["ROUTES"], c.Routes = err, nil
 	}
-	if err := c.checkRESTListen(); err != nil {
-		found["REST_LISTEN"], c.RESTListen = err, nil
-	}
+	maps.Copy(found, c.checkListen())
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff
@@ -187,13 +186,24 @@ func (c *Config) checkRoutes() error {
 	return nil
 }
 
-// checkRESTListen reports an address that is another listener's already. Port 0
-// means any that is free.
-func (c *Config) checkRESTListen() error {
-	for _, address := range c.RESTListen {
-		if slices.Contains(c.Listen, address) && !strings.HasSuffix(address, ":0") {
-			return fmt.Errorf("%s is in TENDER_LISTEN too", quote(address))
+// checkListen reports addresses that are another listener's already, and takes them
+// away. Port 0 means any that is free.
+func (c *Config) checkListen() map[string]error {
+	found, taken := map[string]error{}, map[string]string{}
+	for _, l := range []struct {
+		variable  string
+		addresses *[]string
+	}{{"LISTEN", &c.Listen}, {"REST_LISTEN", &c.RESTListen}, {"ADMIN_LISTEN", &c.AdminListen}, {"PROBE_LISTEN", &c.ProbeListen}} {
+		for _, address := range *l.addresses {
+			if by := taken[address]; by != "" && by != l.variable && !strings.HasSuffix(address, ":0") {
+				found[l.variable] = fmt.Errorf("%s is in %s%s too", quote(address), prefix, by)
+			} else {
+				taken[address] = l.variable
+			}
+		}
+		if found[l.variable] != nil {
+			*l.addresses = nil
 		}
 	}
-	return nil
+	return found
 }

@@ -16,6 +16,7 @@ type spec struct {
 	name    string // without the prefix
 	preset  string // the default, in the form that parse returns; may be empty
 	shown   string // the default in words, where preset cannot say it
+	empty   string // the word for nothing, where that is not the default
 	allowed string
 	meaning string
 
@@ -68,6 +69,18 @@ var variables = []spec{
 		parse:   parseListenOrOff,
 	},
 	{
+		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
+		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, on loopback",
+		meaning: "where operators find the relay: `/livez`, `/readyz`, `/api/v1/status` and what changes it",
+		parse:   parseAdminListen,
+	},
+	{
+		name: "PROBE_LISTEN", shown: "`off`",
+		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable",
+		meaning: "where a kubelet finds `/livez` and `/readyz`, and nothing else",
+		parse:   parseListenOrOff,
+	},
+	{
 		name: "NODE_ID", shown: "`tender/<hostname>`",
 		allowed: "printable text of at most 4KiB",
 		meaning: "id of the Node that the relay presents to the origin",
@@ -92,7 +105,7 @@ var variables = []spec{
 		parse:   parseMetadata,
 	},
 	{
-		name: "NODE_GROUP_BY", preset: "user_agent_name",
+		name: "NODE_GROUP_BY", preset: "user_agent_name", empty: groupByNone,
 		allowed: "`none`, or a list of " + groupFieldList + ", `metadata.<path>`",
 		meaning: "Node fields that make the origin answer differently; clients that agree in them share one view",
 		parse:   parseGroupBy,
@@ -291,8 +304,8 @@ func (c Config) Table() []Setting {
 		if s.Value == "" {
 			s.Value = plain(v.shown)
 		}
-		if v.name == "NODE_GROUP_BY" && s.Value == "" {
-			s.Value = groupByNone
+		if s.Value == "" {
+			s.Value = v.empty
 		}
 		table = append(table, s)
 	}

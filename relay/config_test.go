@@ -29,6 +29,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 	}
 	want := Config{
 		Listen:                  []string{":18000"},
+		AdminListen:             []string{"127.0.0.1:18080"},
 		NodeID:                  "tender/" + host,
 		NodeCluster:             "tender",
 		OriginProtocol:          ProtocolAuto,
@@ -86,6 +87,9 @@ var goodValues = []struct{ name, value, shown string }{
 	{"LISTEN", "0.0.0.0:18000,[::]:18001,unix:/run/tender.sock,localhost:0", ""},
 	{"REST_LISTEN", "127.0.0.1:18001,unix:/run/rest.sock", ""},
 	{"REST_LISTEN", "Off", "off"},
+	{"ADMIN_LISTEN", "127.0.0.2:1,[::1]:2,LOCALHOST:3,unix:/run/admin.sock", ""},
+	{"ADMIN_LISTEN", "off", ""},
+	{"PROBE_LISTEN", ":18081,unix:/run/probe.sock", ""},
 	{"NODE_ID", "relay~10.0.0.1~a.b~b.svc", ""},
 	{"NODE_CLUSTER", "Flotte Süd", ""},
 	{"NODE_LOCALITY", "eu/eu-1/a", ""},
@@ -245,6 +249,12 @@ var badValues = []struct{ name, value, cause string }{
 	{"LISTEN", ":http", `the port "http" is not a number from 0 to 65535`},
 	{"REST_LISTEN", "on", `"on" is not host:port`},
 	{"REST_LISTEN", "[::]:18001, :18000", `":18000" is in TENDER_LISTEN too`},
+	{"ADMIN_LISTEN", ":18080", `":18080" is not on loopback, and has neither TLS nor authorisation; for probes there is TENDER_PROBE_LISTEN`},
+	{"ADMIN_LISTEN", "127.0.0.1:1,localhost.example:2", `"localhost.example:2" is not on loopback`},
+	{"ADMIN_LISTEN", "[::]:18080", `"[::]:18080" is not on loopback`},
+	{"ADMIN_LISTEN", "off,off", `"off" is not host:port`},
+	{"PROBE_LISTEN", "18081", `"18081" is not host:port`},
+	{"PROBE_LISTEN", "127.0.0.1:18080", `"127.0.0.1:18080" is in TENDER_ADMIN_LISTEN too`},
 	{"NODE_ID", "a\x1b[31mb", "cannot be printed"},
 	{"NODE_ID", "a\xffb", "not UTF-8"},
 	{"NODE_CLUSTER", strings.Repeat("a", 4097), "4097 bytes"},
@@ -377,7 +387,7 @@ func TestUnknownVariables(t *testing.T) {
 // from typing mistakes, and that none of them exists already.
 func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
-		"TLS_LISTEN", "ADMIN_LISTEN", "PROBE_LISTEN",
+		"TLS_LISTEN",
 		"ORIGIN_TLS", "ORIGIN_TLS_CA", "ORIGIN_TLS_CERT", "ORIGIN_TLS_KEY", "ORIGIN_TLS_SERVER_NAME",
 		"ORIGIN_TOKEN_FILE", "ORIGIN_HEADERS", "ORIGIN_EAST_TLS_CA", "ORIGIN_EAST_TOKEN_FILE", "ORIGIN_PROXY",
 		"TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "TLS_MIN", "SECRETS", "AUTHZ",

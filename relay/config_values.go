@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -320,6 +321,32 @@ func parseListenOrOff(raw string) (string, error) {
 		return "", nil
 	}
 	return parseListen(raw)
+}
+
+// parseAdminListen reads TENDER_ADMIN_LISTEN. What listens there has no TLS and asks
+// nobody who they are.
+func parseAdminListen(raw string) (string, error) {
+	value, err := parseListenOrOff(raw)
+	if err != nil || value == "" {
+		return value, err
+	}
+	for address := range strings.SplitSeq(value, ",") {
+		if !loopback(address) {
+			return "", fmt.Errorf("%s is not on loopback, and has neither TLS nor authorisation; for probes there is TENDER_PROBE_LISTEN", quote(address))
+		}
+	}
+	return value, nil
+}
+
+// loopback reports whether an address that checkAddress or checkSocket took can be
+// reached from this host alone.
+func loopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, _ := net.SplitHostPort(address)
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 // parseSwitch reads on or off into what the decoder of bool reads.

@@ -25,6 +25,7 @@ type running struct {
 	target string
 	memory bool
 	rest   func(context.Context) (net.Conn, error) // dials the address of polls
+	admin  func(context.Context) (net.Conn, error) // dials that of operators
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -85,9 +86,9 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(1 << 20)
-		rest := newPipeListener()
-		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, dial
-		r.rest = rest.dial
+		rest, admin := newPipeListener(), newPipeListener()
+		opts.Listeners, opts.RESTListeners, opts.AdminListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, []net.Listener{admin}, dial
+		r.rest, r.admin = rest.dial, admin.dial
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(oneByOne(l.DialContext)))
 	}
@@ -100,6 +101,9 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 		r.rest = func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", r.RESTAddrs()[0].String())
 		}
+		r.admin = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", r.AdminAddrs()[0].String())
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -111,7 +115,7 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 // configure returns the configuration of a relay of origins.
 func configure(t testing.TB, target string, further map[string][]string, env []string) relay.Config {
 	t.Helper()
-	env = append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...)
+	env = append(append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...), "TENDER_ADMIN_LISTEN=off") // unless env has it
 	var named []string
 	for _, name := range slices.Sorted(maps.Keys(further)) {
 		named = append(named, name+"="+name+":1") // in the place of targets that no variable holds

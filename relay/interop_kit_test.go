@@ -50,7 +50,7 @@ func interopStart(t testing.TB, target, listen string, memory *interopMemory, en
 		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	}
 	cfg, err := relay.LoadConfig(append([]string{
-		"TENDER_LISTEN=" + listen, "TENDER_NODE_ID=" + interopNode, "TENDER_DRAIN=1s",
+		"TENDER_LISTEN=" + listen, "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=" + interopNode, "TENDER_DRAIN=1s",
 	}, env...))
 	if err != nil {
 		t.Fatal(err)

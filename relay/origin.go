@@ -11,6 +11,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -21,6 +22,8 @@ type origin interface {
 	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger)
 	// ready waits until the origin can be reached, or ctx ends.
 	ready(ctx context.Context)
+	// status returns how the origin stands, but for its name.
+	status() admin.Origin
 	close() error
 }
 

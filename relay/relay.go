@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/admin"
 )
 
 // Options are what a relay needs that is not configuration.
@@ -38,9 +40,9 @@ type Options struct {
 	// DialOptions are added to those that connect to the origin.
 	DialOptions []grpc.DialOption
 
-	// Listeners and RESTListeners are served instead of the addresses of the
-	// configuration.
-	Listeners, RESTListeners []net.Listener
+	// Listeners, RESTListeners and AdminListeners are served instead of the addresses of
+	// the configuration.
+	Listeners, RESTListeners, AdminListeners []net.Listener
 }
 
 // A Relay serves one origin, or several, to many clients.
@@ -53,9 +55,16 @@ type Relay struct {
 	server        *downstream.Server
 	grpc          *grpc.Server
 	rest          *http.Server
+	admin         *admin.Server
 	health        *health.Server
 	listeners     []net.Listener
 	restListeners []net.Listener
+
+	adminListeners, probeListeners []net.Listener
+
+	version, identifier string
+	started             time.Time
+	ready, draining     atomic.Bool // as notReady tells
 }
 
 // New returns a relay that listens already and serves once it runs. Errors: no
@@ -64,7 +73,17 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
 	}
-	r := &Relay{cfg: cfg, log: opts.Logger, listeners: opts.Listeners, restListeners: opts.RESTListeners}
+	r := &Relay{
+		cfg:           cfg,
+		log:           opts.Logger,
+		listeners:     opts.Listeners,
+		restListeners: opts.RESTListeners,
+
+		adminListeners: opts.AdminListeners,
+		version:        opts.Version,
+		identifier:     identifier(cfg.NodeID),
+		started:        time.Now(),
+	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
@@ -84,7 +103,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 func (r *Relay) serve() (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
-		Identifier:          identifier(r.cfg.NodeID),
+		Identifier:          r.identifier,
 		AckWait:             r.cfg.AckWait,
 		SendStall:           r.cfg.SendStall,
 		ColdWait:            r.cfg.ColdWait,
@@ -115,21 +134,39 @@ func (r *Relay) serve() (err error) {
 	reflection.Register(r.grpc)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
+	if r.admin, err = r.newAdmin(); err != nil {
+		return err
+	}
 	return r.listen()
 }
 
 // listen opens the addresses of the configuration, all or none, where no listeners
 // were given.
-func (r *Relay) listen() (err error) {
-	if len(r.listeners) == 0 {
-		if r.listeners, err = listenAll(r.cfg.Listen); err != nil {
-			return err
+func (r *Relay) listen() error {
+	var opened []net.Listener
+	for _, l := range []struct {
+		variable  string
+		addresses []string
+		listeners *[]net.Listener
+		allowed   func(net.Listener) error
+	}{
+		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
+		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
+		{"TENDER_ADMIN_LISTEN", r.cfg.AdminListen, &r.adminListeners, onLoopback},
+		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
+	} {
+		if len(*l.listeners) > 0 {
+			continue
 		}
-	}
-	if len(r.restListeners) == 0 {
-		if r.restListeners, err = listenAll(r.cfg.RESTListen); err != nil {
-			return errors.Join(fmt.Errorf("TENDER_REST_LISTEN: %w", err), closeAll(r.listeners))
+		listeners, err := listenAll(l.addresses)
+		opened = append(opened, listeners...)
+		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
+			err = l.allowed(listeners[i])
 		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", l.variable, err), closeAll(opened))
+		}
+		*l.listeners = listeners
 	}
 	return nil
 }
@@ -235,10 +272,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	for _, l := range r.restListeners {
 		serving.Go(func() error { return r.serveREST(l) })
 	}
+	for _, l := range r.adminListeners {
+		serving.Go(func() error { return r.admin.Serve(l) })
+	}
+	for _, l := range r.probeListeners {
+		serving.Go(func() error { return r.admin.ServeProbes(l) })
+	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	<-failed.Done()
 	r.drain()
+	r.endAdmin()
 	err := serving.Wait()
 	stop()
 	r.groups.wait()
@@ -250,6 +294,7 @@ func (r *Relay) Run(ctx context.Context) error {
 func (r *Relay) readiness(ctx context.Context) {
 	r.origins[0].ready(ctx)
 	if ctx.Err() == nil {
+		r.ready.Store(true)
 		r.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
 }
@@ -270,6 +315,7 @@ const lastCalls = time.Second
 // drain lets the clients go: first their connections are told that they end, or
 // clients would open the next stream on the same one, then the streams end.
 func (r *Relay) drain() {
+	r.draining.Store(true)
 	r.health.Shutdown()
 	hard := time.AfterFunc(r.cfg.Drain, r.stop)
 	defer hard.Stop()

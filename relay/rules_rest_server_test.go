@@ -21,7 +21,7 @@ func TestREST_Addresses(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	socket := filepath.Join(t.TempDir(), "rest")
-	cfg, err := relay.LoadConfig([]string{"TENDER_LISTEN=127.0.0.1:0"})
+	cfg, err := relay.LoadConfig([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestREST_AddressInUse(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	socket := filepath.Join(t.TempDir(), "xds")
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=unix:" + socket})
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=unix:" + socket, "TENDER_ADMIN_LISTEN=off"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,6 +124,9 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	return f, nil
 }
 
+// Dir returns the directory.
+func (f *Files) Dir() string { return f.cfg.Dir }
+
 // Mirror keeps the view of w like the directory until ctx ends, and returns once
 // everything that it started has ended. Several mirrors may run at once.
 func (f *Files) Mirror(ctx context.Context, w *cache.Writer) {

@@ -570,6 +570,7 @@ func (l *line) backOff(held bool) time.Duration {
 
 func (m *mirror) logEnd(r role, err error, wait time.Duration) {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
+	m.session.noteEnd(err)
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
 	case status.Code(err) == codes.Unimplemented:

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -94,6 +95,10 @@ type Session struct {
 	active atomic.Int64       // index of the target in use
 
 	toldNoDelta []atomic.Bool // of each target
+
+	links    []link                  // what is known of each target's connection
+	failure  atomic.Pointer[Failure] // the last one; nil if there was none
+	watching sync.WaitGroup          // for watch
 }
 
 // New returns a session; nothing is sent before a view wants something. Errors: a
@@ -103,13 +108,16 @@ func New(cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, toldNoDelta: make([]atomic.Bool, len(cfg.Targets))}
+	s := &Session{cfg: cfg, toldNoDelta: make([]atomic.Bool, len(cfg.Targets)), links: make([]link, len(cfg.Targets))}
 	for _, target := range cfg.Targets {
 		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open origin %q: %w", target, err), s.Close())
 		}
 		s.conns = append(s.conns, conn)
+	}
+	for i, conn := range s.conns {
+		s.watching.Go(func() { s.links[i].watch(conn) }) // ended and awaited by Close
 	}
 	return s, nil
 }
@@ -126,6 +134,7 @@ func (s *Session) Close() error {
 	for _, conn := range s.conns {
 		errs = append(errs, conn.Close())
 	}
+	s.watching.Wait()
 	return errors.Join(errs...)
 }
 

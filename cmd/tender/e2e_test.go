@@ -42,7 +42,7 @@ func (b binary) command(ctx context.Context, env []string, args ...string) *exec
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(append(cmd.Env, "TENDER_ADMIN_LISTEN=off"), env...) // of which the last counts
 	return cmd
 }
 

@@ -73,6 +73,7 @@ func newRootCommand() *cobra.Command {
 		newServeCommand(os.Environ),
 		newCheckCommand(os.Environ),
 		newGetCommand(),
+		newStatusCommand(os.Environ),
 		newDemoCommand(),
 	)
 	return root

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -52,11 +50,13 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 	)
 	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	log.LogAttrs(ctx, slog.LevelInfo, "listening",
 		slog.String("listen", addresses(r.Addrs())),
 		slog.String("rest_listen", cmp.Or(addresses(r.RESTAddrs()), "off")),
+		slog.String("admin_listen", cmp.Or(addresses(r.AdminAddrs()), "off")),
+		slog.String("probe_listen", cmp.Or(addresses(r.ProbeAddrs()), "off")),
 	)
 	return untilSignalled(ctx, r.Run, log, received)
 }
@@ -85,7 +85,7 @@ func untilSignalled(ctx context.Context, run func(context.Context) error, log *s
 	for {
 		select {
 		case err := <-ended:
-			return explain(err)
+			return err
 		case sig := <-received:
 			if sig == os.Interrupt || ctx.Err() != nil {
 				log.LogAttrs(ctx, slog.LevelWarn, "stopping without a drain", slog.String("signal", sig.String()))
@@ -108,15 +108,4 @@ func limitMemory(ctx context.Context, log *slog.Logger) {
 	if limit < math.MaxInt64 {
 		log.LogAttrs(ctx, slog.LevelDebug, "memory limit", slog.Int64("bytes", limit))
 	}
-}
-
-// explain names the variable to change when err says that an address could not
-// be opened.
-func explain(err error) error {
-	const variable = "TENDER_LISTEN"
-	op, ok := errors.AsType[*net.OpError](err)
-	if !ok || op.Op != "listen" || strings.Contains(err.Error(), "_LISTEN") {
-		return err
-	}
-	return fmt.Errorf("%s: %w", variable, err)
 }

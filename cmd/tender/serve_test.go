@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -32,7 +31,7 @@ func TestServeRefusesBadConfiguration(t *testing.T) {
 // config returns a configuration with a file origin and one address.
 func config(t *testing.T, listen string) relay.Config {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=" + listen})
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=" + listen, "TENDER_ADMIN_LISTEN=off"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +76,7 @@ func TestServeStartsAndStops(t *testing.T) {
 		}
 		for _, want := range []string{
 			`^.* msg=starting origin=` + regexp.QuoteMeta(cfg.Origin[0]) + ` version=dev\n`,
-			`\n.* msg=listening listen=127\.0\.0\.1:[1-9]\d* ` + tt.want + `\n`,
+			`\n.* msg=listening listen=127\.0\.0\.1:[1-9]\d* ` + tt.want + ` admin_listen=off probe_listen=off\n`,
 		} {
 			if !regexp.MustCompile(want).MatchString(out.String()) {
 				t.Errorf("the log has no line %s:\n%s", want, out.String())
@@ -140,32 +139,6 @@ func TestSignals(t *testing.T) {
 			<-relayEnded
 			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 				t.Errorf("untilSignalled = %v, want %v", err, tt.want)
-			}
-		})
-	}
-}
-
-func TestExplain(t *testing.T) {
-	listen := &net.OpError{Op: "listen", Net: "tcp", Err: syscall.EADDRINUSE}
-	tests := []struct {
-		name string
-		err  error
-		want string
-	}{
-		{"none", nil, ""},
-		{"an address", fmt.Errorf("start: %w", listen), "TENDER_LISTEN: start: listen tcp: address already in use"},
-		{"named already", fmt.Errorf("TENDER_LISTEN=:1: %w", listen), "TENDER_LISTEN=:1: listen tcp: address already in use"},
-		{"another variable's", fmt.Errorf("TENDER_REST_LISTEN: %w", listen), "TENDER_REST_LISTEN: listen tcp: address already in use"},
-		{"another call", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, "dial tcp: connection refused"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := ""
-			if err := explain(tt.err); err != nil {
-				got = err.Error()
-			}
-			if got != tt.want {
-				t.Errorf("explain(%v) = %q, want %q", tt.err, got, tt.want)
 			}
 		})
 	}

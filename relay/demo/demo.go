@@ -212,6 +212,7 @@ func (d *demo) newRelay(listen string) error {
 	cfg, err := relay.LoadConfig([]string{
 		"TENDER_ORIGIN=" + d.origin.listener.Addr().String(),
 		"TENDER_LISTEN=" + listen,
+		"TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_NODE_ID=tender-demo",
 		"TENDER_DRAIN=2s", // for guests; the demo's own clients have left by then
 	})

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// adminVariable says where operators find a relay: for serve, which listens there, and
+// for the commands that ask it.
+const adminVariable = "TENDER_ADMIN_LISTEN"
+
+// An adminFlag is where a command finds the relay.
+type adminFlag struct {
+	address string
+	environ func() []string
+}
+
+// addAdminFlag adds --admin to the flags of a command.
+func addAdminFlag(f *pflag.FlagSet, environ func() []string) *adminFlag {
+	a := &adminFlag{environ: environ}
+	f.StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
+	return a
+}
+
+// client returns a client of the relay. Errors: no address, or one that cannot be.
+func (a *adminFlag) client() (*adminClient, error) {
+	address := a.address
+	if address == "" {
+		var ours []string
+		for _, entry := range a.environ() {
+			if strings.HasPrefix(entry, adminVariable+"=") {
+				ours = append(ours, entry)
+			}
+		}
+		cfg, err := relay.LoadConfig(ours)
+		if err != nil {
+			return nil, err
+		}
+		if len(cfg.AdminListen) == 0 {
+			return nil, usageError{fmt.Errorf("%s is off: say by --admin where the relay listens", adminVariable)}
+		}
+		address = cfg.AdminListen[0]
+	}
+	return newAdminClient(address)
+}
+
+// An adminClient asks a relay what it tells operators.
+type adminClient struct {
+	address string
+	base    string // of URLs
+	http    *http.Client
+}
+
+func newAdminClient(address string) (*adminClient, error) {
+	network, dialled, base := "tcp", address, "http://"+address
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, dialled, base = "unix", strings.TrimPrefix(path, "//"), "http://localhost"
+	} else if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, usageError{fmt.Errorf("--admin=%s: want host:port or unix:path", address)}
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, dialled)
+	}
+	return &adminClient{
+		address: address,
+		base:    base,
+		http:    &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 30 * time.Second},
+	}, nil
+}
+
+// get reads what is at a path, as JSON.
+func (c *adminClient) get(ctx context.Context, path string, into any) error {
+	return c.do(ctx, http.MethodGet, path, nil, into)
+}
+
+// command has the relay do something, and reads its answer; see [admin.Command].
+func (c *adminClient) command(ctx context.Context, name string, args, into any) error {
+	body, err := json.Marshal(args)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return c.do(ctx, http.MethodPost, "/api/v1/"+name, body, into)
+}
+
+func (c *adminClient) do(ctx context.Context, method, path string, body []byte, into any) error {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("ask the relay at %s: %w", c.address, err)
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return fmt.Errorf("ask the relay: %w; --admin or %s say where it is", errors.Unwrap(err), adminVariable)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("read the answer of %s: %w", c.address, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the relay at %s: %s", c.address, refusalText(resp, text))
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("the answer of %s is not a relay's: %w", c.address, err)
+	}
+	return nil
+}
+
+// refusalText returns what an answer other than 200 says.
+func refusalText(resp *http.Response, text []byte) string {
+	var refused struct{ Error string }
+	if json.Unmarshal(text, &refused) == nil && refused.Error != "" {
+		return refused.Error
+	}
+	return fmt.Sprintf("%s: %.200s", resp.Status, bytes.TrimSpace(text))
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// newStatusCommand returns tender status.
+func newStatusCommand(environ func() []string) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Print how a running relay and its origins stand",
+		Long: "Status asks a running relay, by its admin address, how its origins stand and what\n" +
+			"it holds of them: for each node group and origin a view, with what is stale and\n" +
+			"since when.",
+		Example: "  tender status\n  tender status --admin unix:/run/tender/admin.sock -o json",
+		Args:    cobra.NoArgs,
+	}
+	flag := addAdminFlag(cmd.Flags(), environ)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "how to print: text, json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if output != "text" && output != "json" {
+			return usageError{fmt.Errorf("--output=%s: want text or json", output)}
+		}
+		client, err := flag.client()
+		if err != nil {
+			return err
+		}
+		var s admin.Status
+		if err := client.get(cmd.Context(), "/api/v1/status", &s); err != nil {
+			return err
+		}
+		if output == "json" {
+			out := json.NewEncoder(cmd.OutOrStdout())
+			out.SetIndent("", "  ")
+			return out.Encode(s)
+		}
+		return printStatus(cmd.OutOrStdout(), &s, time.Now())
+	}
+	return cmd
+}
+
+// printStatus writes a status for people.
+func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(cells ...any) {
+		texts := make([]string, len(cells))
+		for i, cell := range cells {
+			texts[i] = printable(fmt.Sprint(cell))
+		}
+		_, _ = fmt.Fprintln(t, strings.Join(texts, "\t")) // Flush has the error
+	}
+	ready := "ready"
+	if !s.Relay.Ready {
+		ready = "not ready: " + strings.Join(s.Relay.NotReady, "; ")
+	}
+	row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, brief(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
+	row()
+	row("ORIGIN", "TARGET", "STATE", "SINCE", "LAST ERROR")
+	for _, o := range s.Origins {
+		for _, target := range o.Targets {
+			state, since, last := "standby", "-", "-"
+			if target.Active {
+				state, since, last = target.State, ago(o.Since, now), cmp.Or(o.LastError, "-")
+			}
+			row(o.Name, target.Target, state, since, last)
+		}
+	}
+	row()
+	row("GROUP", "ORIGIN", "STREAMS", "TYPE", "ENTRIES", "BYTES", "STATE", "CHANGED", "VERSION")
+	for _, v := range s.Views {
+		state := ""
+		switch {
+		case v.Stale:
+			state = "STALE for " + brief(v.StaleSeconds)
+		case !v.Connected:
+			state = "not connected"
+		}
+		if len(v.Types) == 0 {
+			row(v.Group, v.Origin, v.Streams, "-", 0, 0, cmp.Or(state, "-"), "-", "-")
+		}
+		for _, typ := range v.Types {
+			row(v.Group, v.Origin, v.Streams, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, typ.Bytes, cmp.Or(state, typ.Phase), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"))
+		}
+	}
+	return t.Flush()
+}
+
+// ago returns how long ago something was, or a dash if it never was.
+func ago(then, now time.Time) string {
+	if then.IsZero() {
+		return "-"
+	}
+	return brief(now.Sub(then).Seconds())
+}
+
+// brief returns a number of seconds as one reads it: 0.4s, 12s, 3m20s, 5h1m, 12d3h.
+func brief(seconds float64) string {
+	d := time.Duration(max(seconds, 0) * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}

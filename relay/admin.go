@@ -1,0 +1,239 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// newAdmin returns the server for operators and probes.
+func (r *Relay) newAdmin() (*admin.Server, error) {
+	return admin.New(admin.Config{
+		Ready:    r.notReady,
+		Status:   r.status,
+		Commands: r.commands(),
+		Logger:   r.log,
+	})
+}
+
+// commands are what operators may have the relay do.
+func (r *Relay) commands() []admin.Command { return nil }
+
+// AdminAddrs returns the addresses that operators find the relay at, ProbeAddrs those
+// for probes.
+func (r *Relay) AdminAddrs() []net.Addr { return addrs(r.adminListeners) }
+
+// ProbeAddrs returns the addresses that probes find the relay at.
+func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
+
+// onLoopback refuses an address that others than this host can reach: its name may
+// have been more than one knew.
+func onLoopback(l net.Listener) error {
+	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		return fmt.Errorf("listen %s: not on loopback", a)
+	}
+	return nil
+}
+
+// endAdmin ends the server for operators and probes, which are told until then that the
+// relay drains.
+func (r *Relay) endAdmin() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
+	defer cancel()
+	if r.admin.Shutdown(ctx) != nil {
+		_ = r.admin.Close() // its listeners are closed, and nothing else can fail
+	}
+}
+
+// notReady returns why the relay is not ready, for people (B.8).
+func (r *Relay) notReady() (reasons []string) {
+	if r.draining.Load() {
+		return []string{"the relay drains: it was told to stop"}
+	}
+	if r.ready.Load() {
+		return nil
+	}
+	first := r.origins[0].status()
+	for _, t := range first.Targets {
+		reasons = append(reasons, fmt.Sprintf("the origin %s was not reached yet: its connection is %s", t.Target, t.State))
+	}
+	if first.LastError != "" {
+		reasons = append(reasons, "last error: "+first.LastError)
+	}
+	return reasons
+}
+
+// status returns how everything stands.
+func (r *Relay) status() admin.Status {
+	now := time.Now()
+	notReady := r.notReady()
+	s := admin.Status{
+		Relay: admin.Relay{
+			Version:       r.version,
+			GoVersion:     runtime.Version(),
+			NodeID:        r.cfg.NodeID,
+			Identifier:    r.identifier,
+			StartedAt:     r.started,
+			UptimeSeconds: now.Sub(r.started).Seconds(),
+			Ready:         len(notReady) == 0,
+			NotReady:      append([]string{}, notReady...),
+			Streams:       r.Streams(),
+		},
+		Views: r.groups.status(now),
+	}
+	for i, o := range r.origins {
+		status := o.status()
+		status.Name = r.cfg.originName(i)
+		s.Origins = append(s.Origins, status)
+	}
+	return s
+}
+
+// originName returns what people call an origin.
+func (c *Config) originName(origin int) string {
+	if origin == 0 {
+		return PrimaryOrigin
+	}
+	return c.Origins[origin-1].Name
+}
+
+// status returns how the origin stands, but for its name.
+func (o sessionOrigin) status() admin.Origin {
+	s := o.Status()
+	out := admin.Origin{Connected: s.Connected, Since: s.Since, LastErrorAt: s.Failure.At}
+	if s.Failure.Err != nil {
+		out.LastError = s.Failure.Err.Error()
+	}
+	for _, t := range s.Targets {
+		out.Targets = append(out.Targets, admin.Target{Target: t.Target, Active: t.Active, State: stateName(t.State)})
+	}
+	return out
+}
+
+// stateName returns the state of a connection as gRPC calls it, as one reads it in JSON.
+func stateName(s connectivity.State) string {
+	return map[connectivity.State]string{
+		connectivity.Idle:             "idle",
+		connectivity.Connecting:       "connecting",
+		connectivity.Ready:            "ready",
+		connectivity.TransientFailure: "transient_failure",
+		connectivity.Shutdown:         "shutdown",
+	}[s]
+}
+
+// status returns how the directory stands, but for its name.
+func (o filesOrigin) status() admin.Origin {
+	return admin.Origin{
+		Connected: true,
+		Targets:   []admin.Target{{Target: "file://" + o.Dir(), Active: true, State: "directory"}},
+	}
+}
+
+// status returns the views, by group and origin.
+func (g *groups) status(now time.Time) []admin.View {
+	views := []admin.View{}
+	for _, s := range g.standing() {
+		head := s.view.Head()
+		types := typesOf(head)
+		for i := range g.origins {
+			if s.shared && i != s.origin {
+				continue
+			}
+			source := i
+			if s.shared {
+				source = 0
+			}
+			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
+			stand(&v, head.Source(source), now)
+			if v.Types == nil {
+				v.Types = []admin.Type{}
+			}
+			views = append(views, v)
+		}
+	}
+	return views
+}
+
+// A standingView is a view as it is shown to people.
+type standingView struct {
+	key     string
+	view    *cache.View
+	streams int
+	shared  bool
+	origin  int // of a shared view
+}
+
+// standing returns the views there are, in the order of their keys: those of the
+// groups, and those that groups share and that hold anything.
+func (g *groups) standing() []standingView {
+	var own, shared []standingView
+	g.mu.Lock()
+	for _, gr := range g.byKey {
+		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams})
+	}
+	for key, s := range g.shared {
+		if s.view.Head().Types() > 0 {
+			shared = append(shared, standingView{key: cmp.Or(key.features, "all"), view: s.view, shared: true, origin: key.origin})
+		}
+	}
+	g.mu.Unlock()
+	for _, views := range [][]standingView{own, shared} {
+		slices.SortFunc(views, func(a, b standingView) int { return cmp.Or(cmp.Compare(a.key, b.key), a.origin-b.origin) })
+	}
+	return append(own, shared...)
+}
+
+// stand says how the origin of a view stands.
+func stand(v *admin.View, from *cache.Source, now time.Time) {
+	v.Connected, v.Since, v.ControlPlane = from.Connected, from.Since, from.Identifier
+	if stale := from.Stale(now); stale > 0 {
+		v.Stale, v.StaleSeconds = true, stale.Seconds()
+	}
+}
+
+// typesOf returns what a head holds of each type, by the source that has the members of
+// the type. What collections hold counts for their type.
+func typesOf(h *cache.Head) map[int][]admin.Type {
+	byURL := make(map[string]*admin.Type)
+	sources := make(map[string]int)
+	for t := range h.ChangedSince(0) {
+		typeURL, _, collection := cache.SplitCollection(t.URL)
+		out := byURL[typeURL]
+		if out == nil {
+			short, _ := schema.ShortName(typeURL)
+			out = &admin.Type{TypeURL: typeURL, Name: short, Phase: cache.Unknown.String()}
+			byURL[typeURL] = out
+		}
+		out.Entries += t.Members.Count() + t.Named.Count()
+		out.Bytes += t.Members.Bytes() + t.Named.Bytes()
+		if t.Changed().After(out.ChangedAt) {
+			out.ChangedAt = t.Changed()
+		}
+		if collection {
+			continue
+		}
+		sources[typeURL] = t.Source()
+		out.Phase = t.Phase.String()
+		if t.Phase > cache.Unknown {
+			out.Version = t.Members.Sum().Version(t.Members.System())
+		}
+	}
+	types := make(map[int][]admin.Type)
+	for typeURL, t := range byURL {
+		types[sources[typeURL]] = append(types[sources[typeURL]], *t)
+	}
+	for _, of := range types {
+		slices.SortFunc(of, func(a, b admin.Type) int { return cmp.Compare(a.TypeURL, b.TypeURL) })
+	}
+	return types
+}

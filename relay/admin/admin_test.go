@@ -1,0 +1,270 @@
+package admin_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A rig is a server on sockets, with a command that echoes and counts.
+type rig struct {
+	t             *testing.T
+	admin, probes net.Listener
+	reasons       atomic.Pointer[[]string]
+	commands      atomic.Int64
+}
+
+type echo struct {
+	Text string `json:"text"`
+}
+
+func newRig(t *testing.T, network string) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	r.reasons.Store(new([]string))
+	s, err := admin.New(admin.Config{
+		Ready:  func() []string { return *r.reasons.Load() },
+		Status: func() admin.Status { return admin.Status{Relay: admin.Relay{Version: "v1"}} },
+		Commands: []admin.Command{admin.NewCommand("echo", func(_ context.Context, e echo) (echo, error) {
+			r.commands.Add(1)
+			switch e.Text {
+			case "missing":
+				return e, admin.Refuse(http.StatusNotFound, errors.New("there is no such thing"))
+			case "broken":
+				return e, errors.New("it broke")
+			}
+			return e, nil
+		})},
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := func(name string) net.Listener {
+		address := "127.0.0.1:0"
+		if network == "unix" {
+			address = filepath.Join(t.TempDir(), name)
+		}
+		l, err := net.Listen(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	r.admin, r.probes = listen("admin"), listen("probes")
+	ended := make(chan error, 2)
+	go func() { ended <- s.Serve(r.admin) }() // awaited below, as is the next
+	go func() { ended <- s.ServeProbes(r.probes) }()
+	t.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		}
+	})
+	return r
+}
+
+// ask sends a request on a connection of its own, and returns the answer with its body.
+func (r *rig) ask(to net.Listener, method, path, body string, header ...string) (*http.Response, string) {
+	r.t.Helper()
+	conn, err := net.Dial(to.Addr().Network(), to.Addr().String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	host := to.Addr().String()
+	lines := []string{method + " " + path + " HTTP/1.1"}
+	for _, h := range header {
+		if given, ok := strings.CutPrefix(h, "Host: "); ok {
+			host = given
+			continue
+		}
+		lines = append(lines, h)
+	}
+	lines = append(lines, "Host: "+host, fmt.Sprint("Content-Length: ", len(body)), "Connection: close", "", body)
+	if _, err := io.WriteString(conn, strings.Join(lines, "\r\n")); err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		r.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	_ = resp.Body.Close()
+	return resp, string(text)
+}
+
+// Probes have three pages and no others; operators have these too.
+func TestB8_Probes(t *testing.T) {
+	r := newRig(t, "tcp")
+	for _, l := range []net.Listener{r.admin, r.probes} {
+		for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "ok\n", "/metrics": "metrics\n"} {
+			if resp, text := r.ask(l, "GET", path, ""); resp.StatusCode != http.StatusOK || text != want {
+				t.Errorf("GET %s: %s %q, want 200 %q", path, resp.Status, text, want)
+			}
+		}
+	}
+	r.reasons.Store(&[]string{"no origin", "no luck"})
+	resp, text := r.ask(r.probes, "GET", "/readyz", "")
+	if want := "not ready: no origin\nnot ready: no luck\n"; resp.StatusCode != http.StatusServiceUnavailable || text != want {
+		t.Errorf("GET /readyz of a relay that is not ready: %s %q, want 503 %q", resp.Status, text, want)
+	}
+	if resp, _ := r.ask(r.probes, "GET", "/livez", ""); resp.StatusCode != http.StatusOK {
+		t.Errorf("GET /livez of a relay that is not ready: %s, want 200: to restart it helps nobody", resp.Status)
+	}
+	for _, path := range []string{"/", "/api/v1/status", "/api/v1/echo", "/debug/pprof/"} {
+		if resp, _ := r.ask(r.probes, "GET", path, ""); resp.StatusCode != http.StatusNotFound {
+			t.Errorf("GET %s where probes listen: %s, want 404", path, resp.Status)
+		}
+	}
+	// A kubelet names a pod by its address, Prometheus by whatever name it has.
+	if resp, _ := r.ask(r.probes, "GET", "/metrics", "", "Host: tender.mesh.svc"); resp.StatusCode != http.StatusOK {
+		t.Errorf("GET /metrics of tender.mesh.svc: %s, want 200", resp.Status)
+	}
+}
+
+// A page whose name an attacker has resolve to 127.0.0.1 sends that name.
+func TestAdmin_HostHeader(t *testing.T) {
+	r := newRig(t, "tcp")
+	for host, want := range map[string]int{
+		"localhost": 200, "LOCALHOST:18080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "[::1]:18080": 200, "[::1]": 200, "10.1.2.3:80": 200,
+		"attacker.example": 421, "attacker.example:18080": 421, "localhost.attacker.example": 421, "127.0.0.1.nip.io": 421, "": 421,
+	} {
+		resp, text := r.ask(r.admin, "GET", "/api/v1/status", "", "Host: "+host)
+		if resp.StatusCode != want || want == 421 && !strings.Contains(text, fmt.Sprintf(`the Host header \"%s\" is neither`, host)) {
+			t.Errorf("Host %q: %s %s, want %d", host, resp.Status, text, want)
+		}
+	}
+	// No browser comes by a socket of the file system.
+	u := newRig(t, "unix")
+	if resp, _ := u.ask(u.admin, "GET", "/api/v1/status", "", "Host: whatever"); resp.StatusCode != 200 {
+		t.Errorf("a socket of the file system: %s, want 200", resp.Status)
+	}
+}
+
+// Whatever is answered forbids a browser to do anything else with it.
+func TestAdmin_Headers(t *testing.T) {
+	r := newRig(t, "tcp")
+	for _, path := range []string{"/livez", "/api/v1/status", "/missing", "/api/v1/echo"} {
+		resp, _ := r.ask(r.admin, "GET", path, "")
+		csp := resp.Header.Get("Content-Security-Policy")
+		if !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("GET %s: Content-Security-Policy %q", path, csp)
+		}
+		for name, want := range map[string]string{
+			"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+			"Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+		} {
+			if got := resp.Header.Get(name); got != want {
+				t.Errorf("GET %s: %s %q, want %q", path, name, got, want)
+			}
+		}
+	}
+}
+
+// A command is a POST of JSON that no page of another site had sent.
+func TestAdmin_Commands(t *testing.T) {
+	r := newRig(t, "tcp")
+	const media = "Content-Type: application/json"
+	own := "Origin: http://" + r.admin.Addr().String()
+	for _, tt := range []struct {
+		name, body string
+		header     []string
+		code       int
+		want       string // in the answer
+	}{
+		{"curl", `{"text":"a"}`, []string{media}, 200, `"text": "a"`},
+		{"no arguments", ``, []string{media}, 200, `"text": ""`},
+		{"own page", `{}`, []string{media, own, "Sec-Fetch-Site: same-origin"}, 200, `"text": ""`},
+		{"own page in an old browser", `{}`, []string{media, own}, 200, `"text": ""`},
+		{"an error", `{"text":"broken"}`, []string{media}, 500, `"error": "it broke"`},
+		{"a refusal", `{"text":"missing"}`, []string{media}, 404, `"error": "there is no such thing"`},
+		{"another site", `{}`, []string{media, own, "Sec-Fetch-Site: cross-site"}, 403, "another site"},
+		{"a neighbour of the site", `{}`, []string{media, own, "Sec-Fetch-Site: same-site"}, 403, "another site"},
+		{"another site in an old browser", `{}`, []string{media, "Origin: https://attacker.example"}, 403, "another site"},
+		{"a page without an origin", `{}`, []string{media, "Origin: null"}, 403, "another site"},
+		{"another port", `{}`, []string{media, "Origin: http://127.0.0.1:1"}, 403, "another site"},
+		{"another name", `{}`, []string{media, "Host: attacker.example"}, 421, "Host header"},
+		{"a form", `text=a`, []string{"Content-Type: application/x-www-form-urlencoded"}, 415, "application/json"},
+		{"JSON as plain text", `{}`, []string{"Content-Type: text/plain"}, 415, "application/json"},
+		{"no type", ``, nil, 415, "application/json"},
+		{"an unknown field", `{"test":"a"}`, []string{media}, 400, `unknown field \"test\"`},
+		{"another type", `{"text":1}`, []string{media}, 400, "read arguments"},
+		{"a list", `[]`, []string{media}, 400, "not a JSON object"},
+		{"null", `null`, []string{media}, 400, "not a JSON object"},
+		{"two objects", `{}{}`, []string{media}, 400, "something follows"},
+		{"half an object", `{"text":`, []string{media}, 400, "read arguments"},
+		{"too much", `{"text":"` + strings.Repeat("a", 1<<20) + `"}`, []string{media}, 413, "1048576 bytes"},
+	} {
+		before := r.commands.Load()
+		resp, text := r.ask(r.admin, "POST", "/api/v1/echo", tt.body, tt.header...)
+		if resp.StatusCode != tt.code || !strings.Contains(text, tt.want) || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %s %s, want %d and JSON with %s", tt.name, resp.Status, text, tt.code, tt.want)
+		}
+		called := tt.code == 200 || tt.code == 404 || tt.code == 500
+		if (r.commands.Load() > before) != called {
+			t.Errorf("%s: the command was called: %t, want %t", tt.name, !called, called)
+		}
+	}
+}
+
+// No GET changes anything, and no other method reads.
+func TestAdmin_Methods(t *testing.T) {
+	r := newRig(t, "tcp")
+	for _, tt := range []struct{ path, allow string }{
+		{"/api/v1/echo", "POST"}, {"/api/v1/status", "GET, HEAD"}, {"/livez", "GET, HEAD"}, {"/readyz", "GET, HEAD"}, {"/metrics", "GET, HEAD"},
+	} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
+			allowed := slices.Contains(strings.Split(tt.allow, ", "), method)
+			resp, _ := r.ask(r.admin, method, tt.path, "", "Content-Type: application/json")
+			if got := resp.StatusCode != http.StatusMethodNotAllowed; got != allowed || !allowed && resp.Header.Get("Allow") != tt.allow {
+				t.Errorf("%s %s: %s, Allow %q; want allowed: %s", method, tt.path, resp.Status, resp.Header.Get("Allow"), tt.allow)
+			}
+		}
+	}
+	if n := r.commands.Load(); n != 1 {
+		t.Errorf("the command was called %d times, want once: by POST", n)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	ready, status := func() []string { return nil }, func() admin.Status { return admin.Status{} }
+	do := func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }
+	for _, tt := range []struct {
+		cfg  admin.Config
+		want string
+	}{
+		{admin.Config{Status: status}, "admin: Ready or Status is nil"},
+		{admin.Config{Ready: ready}, "admin: Ready or Status is nil"},
+		{admin.Config{Ready: ready, Status: status, Commands: []admin.Command{admin.NewCommand("Echo", do)}}, `admin: command "Echo": `},
+		{admin.Config{Ready: ready, Status: status, Commands: []admin.Command{admin.NewCommand("status", do)}}, `admin: command "status": `},
+		{admin.Config{Ready: ready, Status: status, Commands: []admin.Command{{Name: "echo"}}}, `admin: command "echo": `},
+	} {
+		if _, err := admin.New(tt.cfg); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("New: %v, want %s", err, tt.want)
+		}
+	}
+}

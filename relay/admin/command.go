@@ -1,0 +1,137 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"regexp"
+)
+
+// maxCommandBytes bounds the body of a command.
+const maxCommandBytes = 1 << 20
+
+// A Command is something that an operator may have the relay do: POST /api/v1/NAME,
+// with a JSON object as its arguments, answered by another. [NewCommand] makes one.
+type Command struct {
+	Name string // a-z and -
+
+	do func(ctx context.Context, args []byte) (answer any, err error)
+}
+
+// NewCommand returns a command whose arguments are the fields of A, of which none but
+// these may be given, and all may be left out. What do returns is the answer, as JSON;
+// its error is answered with 500, or what [Refuse] says. do may be called from any
+// goroutine, and by several at once.
+func NewCommand[A, R any](name string, do func(ctx context.Context, args A) (R, error)) Command {
+	return Command{Name: name, do: func(ctx context.Context, text []byte) (any, error) {
+		var args A
+		if err := decode(text, &args); err != nil {
+			return nil, Refuse(http.StatusBadRequest, fmt.Errorf("read arguments: %w", err))
+		}
+		return do(ctx, args)
+	}}
+}
+
+// decode reads one JSON value and nothing after it. No text at all is an empty one.
+func decode(text []byte, into any) error {
+	if len(text) == 0 {
+		return nil
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return errors.New("not a JSON object")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON object")
+	}
+	return nil
+}
+
+var commandName = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+
+func (c *Command) check() error {
+	if !commandName.MatchString(c.Name) || c.Name == "status" || c.do == nil {
+		return fmt.Errorf("admin: command %q: its name must be of a-z and -, not status, and NewCommand must have made it", c.Name)
+	}
+	return nil
+}
+
+// A refusal is an error with the code of its answer.
+type refusal struct {
+	code  int
+	cause error
+}
+
+func (r refusal) Error() string { return r.cause.Error() }
+func (r refusal) Unwrap() error { return r.cause }
+
+// Refuse returns an error of a command that is answered with a code of HTTP: 404 for
+// what is not there, 409 for what cannot be done as things stand.
+func Refuse(code int, cause error) error { return refusal{code, cause} }
+
+// command serves a command.
+func (s *Server) command(c Command) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		args, err := readArguments(w, r)
+		var answer any
+		if err == nil {
+			answer, err = c.do(r.Context(), args)
+		}
+		code := http.StatusOK
+		if err != nil {
+			code = http.StatusInternalServerError
+			if refused, ok := errors.AsType[refusal](err); ok {
+				code = refused.code
+			}
+		}
+		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.String("command", c.Name),
+			slog.String("from", r.RemoteAddr), slog.Int("code", code), slog.Any("err", err))
+		if err != nil {
+			writeError(w, code, err.Error())
+			return
+		}
+		writeJSON(w, code, answer)
+	}
+}
+
+// readArguments returns the body of a command, which no form of a page can have sent.
+func readArguments(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	args, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCommandBytes))
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return nil, Refuse(http.StatusRequestEntityTooLarge, fmt.Errorf("the body has more than %d bytes", maxCommandBytes))
+	}
+	if err != nil {
+		return nil, Refuse(http.StatusBadRequest, fmt.Errorf("read body: %w", err))
+	}
+	given := r.Header.Get("Content-Type")
+	if media, _, _ := mime.ParseMediaType(given); media != "application/json" {
+		return nil, Refuse(http.StatusUnsupportedMediaType, fmt.Errorf("the Content-Type is %.64q, want application/json", given))
+	}
+	return args, nil
+}
+
+// writeError answers with an error: {"error": "…"}.
+func writeError(w http.ResponseWriter, code int, message string) {
+	writeJSON(w, code, map[string]string{"error": message})
+}
+
+func writeJSON(w http.ResponseWriter, code int, answer any) {
+	text, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil { // of a type of ours that JSON does not have
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(text, '\n')) // who does not read it does not need it
+}

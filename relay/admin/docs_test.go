@@ -1,0 +1,26 @@
+package admin
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestStatusIsDocumented holds that the page about the status has every field.
+func TestStatusIsDocumented(t *testing.T) {
+	const name = "../../deploy/docs/status.md"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}} {
+		typ := reflect.TypeOf(of)
+		for i := range typ.NumField() {
+			field, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+			if field == "" || !strings.Contains(string(text), "`"+field+"`") {
+				t.Errorf("%s does not have `%s`, of %s", name, field, typ.Name())
+			}
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package admin
+
+import (
+	"io"
+	"net/http"
+	"strings"
+)
+
+// handleProbes adds what probes may ask.
+func (s *Server) handleProbes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /livez", livez)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	if s.cfg.Metrics != nil {
+		mux.Handle("GET /metrics", s.cfg.Metrics)
+	}
+}
+
+// livez answers, which is all that it has to say.
+func livez(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
+
+// readyz answers 200 if the relay is ready, else 503 and a line for each reason.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	reasons := s.cfg.Ready()
+	if len(reasons) == 0 {
+		writeText(w, http.StatusOK, "ok\n")
+		return
+	}
+	writeText(w, http.StatusServiceUnavailable, "not ready: "+strings.Join(reasons, "\nnot ready: ")+"\n")
+}
+
+func writeText(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text) // who does not read it does not need it
+}

@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Config says what a server tells. But for Ready and Status, the zero value of each
+// field works.
+type Config struct {
+	// Ready returns why the relay is not ready, for people; nothing if it is. Required.
+	Ready func() []string
+
+	// Status returns how everything stands. Required.
+	Status func() Status
+
+	// Commands are what operators may have the relay do.
+	Commands []Command
+
+	// Metrics serves /metrics. Nil means that there is no such page.
+	Metrics http.Handler
+
+	// Logger receives the errors of connections, at debug level, and a line for each
+	// command. Nil discards them.
+	Logger *slog.Logger
+}
+
+// Bounds of what a client may hold up.
+const (
+	readTimeout    = 10 * time.Second
+	writeTimeout   = time.Minute
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 32 << 10
+)
+
+// A Server answers operators and probes.
+type Server struct {
+	cfg           Config
+	admin, probes *http.Server
+}
+
+// New returns a server. Errors: a missing function, a command that cannot be.
+func New(cfg Config) (*Server, error) {
+	if cfg.Ready == nil || cfg.Status == nil {
+		return nil, errors.New("admin: Ready or Status is nil")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg}
+	probes, admin := http.NewServeMux(), http.NewServeMux()
+	s.handleProbes(probes)
+	s.handleProbes(admin)
+	admin.HandleFunc("GET /api/v1/status", s.status)
+	for _, c := range cfg.Commands {
+		if err := c.check(); err != nil {
+			return nil, err
+		}
+		admin.Handle("POST /api/v1/"+c.Name, s.command(c))
+	}
+	s.probes = s.newHTTPServer(withHeaders(probes))
+	s.admin = s.newHTTPServer(withHeaders(sameSite(admin)))
+	return s, nil
+}
+
+// newHTTPServer returns a server of HTTP/1.1 and HTTP/2, both without TLS too.
+func (s *Server) newHTTPServer(h http.Handler) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:        h,
+		Protocols:      &protocols,
+		ReadTimeout:    readTimeout,
+		WriteTimeout:   writeTimeout,
+		IdleTimeout:    idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:       slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// Serve serves operators on a listener until the server is closed, which is no error.
+func (s *Server) Serve(l net.Listener) error { return serve(s.admin, l) }
+
+// ServeProbes serves probes on a listener until the server is closed, which is no error.
+func (s *Server) ServeProbes(l net.Listener) error { return serve(s.probes, l) }
+
+func serve(server *http.Server, l net.Listener) error {
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown takes no more requests, and returns once all are answered, or with an error
+// when ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	return errors.Join(s.admin.Shutdown(ctx), s.probes.Shutdown(ctx))
+}
+
+// Close ends the server, and what it still does.
+func (s *Server) Close() error {
+	return errors.Join(s.admin.Close(), s.probes.Close())
+}

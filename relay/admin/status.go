@@ -1,0 +1,104 @@
+package admin
+
+import (
+	"net/http"
+	"time"
+)
+
+// A Status is the answer to GET /api/v1/status: how everything stands. Fields may be
+// added to it, and none is taken away or given another meaning under the same path. Times
+// are in RFC 3339; one that there is none of is left out.
+type Status struct {
+	Relay   Relay    `json:"relay"`
+	Origins []Origin `json:"origins"`
+	Views   []View   `json:"views"`
+}
+
+// A Relay is the process that answers.
+type Relay struct {
+	Version       string    `json:"version"`
+	GoVersion     string    `json:"go_version"`
+	NodeID        string    `json:"node_id"`    // that it presents to origins
+	Identifier    string    `json:"identifier"` // that it tells clients: control_plane.identifier
+	StartedAt     time.Time `json:"started_at"`
+	UptimeSeconds float64   `json:"uptime_seconds"`
+	Ready         bool      `json:"ready"`
+	NotReady      []string  `json:"not_ready"` // the reasons, for people
+	Streams       int       `json:"streams"`   // of clients, held polls included
+}
+
+// An Origin is a control plane, or a directory.
+type Origin struct {
+	Name    string   `json:"name"` // "default" is that of TENDER_ORIGIN
+	Targets []Target `json:"targets"`
+
+	// Connected reports whether there is a connection to the active target; to a
+	// directory, always. Since is when that last changed.
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"`
+
+	// LastError is why a stream to the origin ended last, or why none could be opened.
+	LastError   string    `json:"last_error,omitempty"`
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+}
+
+// A Target is one of the addresses of an origin, in the order of failover.
+type Target struct {
+	Target string `json:"target"`
+	Active bool   `json:"active"` // the one in use
+	State  string `json:"state"`  // of its connection, as gRPC calls it; "directory" for a directory
+}
+
+// A View is what one origin says to one node group.
+type View struct {
+	Group  string `json:"group"`
+	Origin string `json:"origin"`
+
+	// Shared reports that the view holds names that mean the same to every node, which
+	// several groups share: those of xdstp.
+	Shared bool `json:"shared,omitempty"`
+
+	// Connected reports whether the view's stream to the origin is up. Since is when that
+	// last changed.
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"`
+
+	// Stale reports that the view holds what the origin cannot correct, for
+	// StaleSeconds already.
+	Stale        bool    `json:"stale"`
+	StaleSeconds float64 `json:"stale_seconds"`
+
+	// ControlPlane is the identifier that the origin gave last.
+	ControlPlane string `json:"control_plane,omitempty"`
+
+	// Streams is how many clients the group has. They may be of several views: one for
+	// each origin.
+	Streams int    `json:"streams"`
+	Types   []Type `json:"types"`
+}
+
+// A Type is what a view holds of one resource type.
+type Type struct {
+	TypeURL string `json:"type_url"`
+	Name    string `json:"name,omitempty"` // the short name, such as cds
+
+	// Entries and Bytes count the resources: those that the origin chose for a wildcard,
+	// and those that were asked for by name.
+	Entries int   `json:"entries"`
+	Bytes   int64 `json:"bytes"`
+
+	// Version is that of the wildcard's set, as SotW clients are told it.
+	Version string `json:"version,omitempty"`
+
+	// Phase is how much is known of the wildcard's set: unknown, settled (the first
+	// answer seems complete) or confirmed.
+	Phase string `json:"phase"`
+
+	// ChangedAt is when a resource last changed.
+	ChangedAt time.Time `json:"changed_at,omitzero"`
+}
+
+// status answers with a Status.
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.cfg.Status())
+}

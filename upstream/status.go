@@ -1,0 +1,88 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+)
+
+// A Status says how an origin stands.
+type Status struct {
+	Targets []TargetStatus // in the order of failover
+
+	// Connected reports whether there is a connection to the active target, Since when
+	// that last changed; zero if there never was one.
+	Connected bool
+	Since     time.Time
+
+	// Failure is why a stream to the origin, or the attempt to open one, ended last. It
+	// is zero if none did for a reason worth telling.
+	Failure Failure
+}
+
+// A TargetStatus says how the connection to one target of an origin stands.
+type TargetStatus struct {
+	Target string
+	Active bool // the one in use
+	State  connectivity.State
+}
+
+// A Failure is an error and when it was.
+type Failure struct {
+	Err error
+	At  time.Time
+}
+
+// Status returns how the origin stands now.
+func (s *Session) Status() Status {
+	active := s.target()
+	var status Status
+	for i, conn := range s.conns {
+		status.Targets = append(status.Targets, TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()})
+	}
+	status.Connected, status.Since = s.links[active].standing()
+	if f := s.failure.Load(); f != nil {
+		status.Failure = *f
+	}
+	return status
+}
+
+// noteEnd records why a stream ended, unless that was as it should be.
+func (s *Session) noteEnd(err error) {
+	if err == nil || errors.Is(err, errResync) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
+		return
+	}
+	s.failure.Store(&Failure{err, time.Now()})
+}
+
+// A link is what is known of the connection to a target.
+type link struct {
+	stood atomic.Pointer[standing] // nil before the first connection
+}
+
+type standing struct {
+	up    bool
+	since time.Time
+}
+
+func (l *link) standing() (up bool, since time.Time) {
+	if s := l.stood.Load(); s != nil {
+		return s.up, s.since
+	}
+	return false, time.Time{}
+}
+
+// watch follows the connection until that is closed for good.
+func (l *link) watch(conn *grpc.ClientConn) {
+	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
+		if was, _ := l.standing(); was != (state == connectivity.Ready) {
+			l.stood.Store(&standing{!was, time.Now()})
+		}
+		conn.WaitForStateChange(context.Background(), state) // which Shutdown is
+	}
+}
