@@ -100,7 +100,8 @@ type Resource struct {
 	standsIn bool       // its type is not the one that was asked for
 	released bool       // field and body were given up
 
-	json atomic.Pointer[[]byte] // what JSON made
+	sensitive atomic.Int32           // what MayBeSensitive found, by judgement
+	json      atomic.Pointer[[]byte] // what JSON made
 }
 
 // NewResource returns a resource that did not come from an origin's response: a

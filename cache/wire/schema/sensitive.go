@@ -1,0 +1,130 @@
+package schema
+
+import (
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// MayBeSensitive reports whether an Any of typeURL and value has a field that is
+// annotated udpa.annotations.sensitive, in an Any inside it too, or anything that
+// cannot be judged: a type that is not embedded, a field that its type does not have
+// here, bytes that are no such message. What it clears may be stored in the plain.
+func MayBeSensitive(typeURL string, value []byte) bool {
+	types, err := Types()
+	if err != nil {
+		return true
+	}
+	s := scanner{types: types}
+	return s.any(typeURL, value, protowire.DefaultRecursionLimit)
+}
+
+// A scanner looks for what may be sensitive. It reads the bytes and makes no messages,
+// since it looks at all that a relay holds.
+type scanner struct{ types Resolver }
+
+// any reports whether the content of an Any may be sensitive. An empty one holds nothing.
+func (s scanner) any(typeURL string, value []byte, depth int) bool {
+	if typeURL == "" {
+		return len(value) > 0
+	}
+	typ, err := s.types.FindMessageByURL(typeURL)
+	if err != nil {
+		return true
+	}
+	return s.message(shapeFor(typ.Descriptor()), value, depth)
+}
+
+func (s scanner) message(m *messageShape, b []byte, depth int) bool {
+	if depth == 0 {
+		return true
+	}
+	switch m.name {
+	case "google.protobuf.Any":
+		typeURL, value, ok := splitAny(b)
+		return !ok || s.any(typeURL, value, depth-1)
+	case "xds.type.v3.TypedStruct", "udpa.type.v1.TypedStruct":
+		return s.typedStruct(m, b)
+	}
+	for len(b) > 0 {
+		num, typ, tag := protowire.ConsumeTag(b)
+		if tag < 0 {
+			return true
+		}
+		n := protowire.ConsumeFieldValue(num, typ, b[tag:])
+		if n < 0 {
+			return true
+		}
+		field, known := m.fields[num]
+		if !known || field.sensitive || field.message != nil && typ != protowire.BytesType {
+			return true
+		}
+		if field.message != nil {
+			val, _ := protowire.ConsumeBytes(b[tag:])
+			if s.message(shapeFor(field.message), val, depth-1) {
+				return true
+			}
+		}
+		b = b[tag+n:]
+	}
+	return false
+}
+
+// typedStruct reads a TypedStruct as the message that it stands for, which takes more
+// than a look at its bytes.
+func (s scanner) typedStruct(m *messageShape, b []byte) bool {
+	w := walker{types: s.types, redact: true, unknown: UnknownError.content}
+	_, err := w.content(prefix+string(m.name), b, false)
+	return err != nil || w.changed
+}
+
+// splitAny returns the two fields of an encoded Any; ok is false if it is not one.
+func splitAny(b []byte) (typeURL string, value []byte, ok bool) {
+	for len(b) > 0 {
+		num, typ, tag := protowire.ConsumeTag(b)
+		if tag < 0 || typ != protowire.BytesType {
+			return "", nil, false
+		}
+		val, n := protowire.ConsumeBytes(b[tag:])
+		switch {
+		case n < 0:
+			return "", nil, false
+		case num == 1:
+			typeURL = string(val)
+		case num == 2:
+			value = val
+		default:
+			return "", nil, false
+		}
+		b = b[tag+n:]
+	}
+	return typeURL, value, true
+}
+
+// A messageShape is what a scanner has to know of a type.
+type messageShape struct {
+	name   protoreflect.FullName
+	fields map[protowire.Number]fieldShape
+}
+
+type fieldShape struct {
+	sensitive bool
+	message   protoreflect.MessageDescriptor // nil for a scalar
+}
+
+var shapes sync.Map // of messageShape, by full name
+
+// shapeFor returns the shape of a type, which it makes once.
+func shapeFor(d protoreflect.MessageDescriptor) *messageShape {
+	if m, ok := shapes.Load(d.FullName()); ok {
+		return m.(*messageShape)
+	}
+	m := &messageShape{name: d.FullName(), fields: make(map[protowire.Number]fieldShape, d.Fields().Len())}
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		m.fields[fd.Number()] = fieldShape{sensitive: sensitive(fd), message: fd.Message()}
+	}
+	made, _ := shapes.LoadOrStore(d.FullName(), m)
+	return made.(*messageShape)
+}
