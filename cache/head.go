@@ -45,6 +45,10 @@ type Source struct {
 	// Identifier is the control_plane.identifier that the origin gave last.
 	Identifier string
 
+	// Target is the address of the origin at which all that is held has the versions
+	// that it has here; empty if there is none, or it is not known.
+	Target string
+
 	epoch uint32 // counts the upstream connections
 }
 
@@ -99,6 +103,10 @@ type Type struct {
 	Members Set    // what the origin chose for a wildcard
 	Named   Set    // what was asked for by name
 	Phase   Phase  // of Members
+
+	// Restored reports that the members are those of a snapshot, all that there were
+	// then, which the origin has not confirmed yet (B.42).
+	Restored bool
 
 	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
 	source  int     // that has the members

@@ -42,6 +42,7 @@ type indexType struct {
 	queued    bool // the wildcard is in a source's demand
 	tracked   bool // the session subscribed to the members, or lets them linger
 	again     bool // all members are to be asked for once more
+	restored  bool // the session has not been told yet that they are those of a snapshot
 
 	asked time.Time // when they last were for content that was given up
 }
@@ -321,6 +322,11 @@ type Demand struct {
 	Name    *Name  // nil: the members
 	Wanted  bool
 	Again   bool // asked for before, and to be answered anew
+
+	// Restored reports that the members are those of a snapshot: the session has to
+	// follow them as if a client had just ceased to, or did still. Names are tracked from
+	// the start, and need no word of it.
+	Restored bool
 }
 
 // pokes says which sources have demand to take, one bit for each.
@@ -372,17 +378,17 @@ func (x *index) typ(key string) *indexType {
 
 // takeMembers returns what is demanded of the members of a type or collection. A
 // collection that came and went, so that nobody will give it up, is forgotten.
-func (x *index) takeMembers(key string) (wanted, again bool) {
+func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 	t := x.types[key]
 	if t == nil {
-		return false, false // it was given up after the demand changed
+		return false, false, false // it was given up after the demand changed
 	}
-	wanted, again = len(t.wildcards) > 0, t.again
-	t.queued, t.again, t.tracked = false, false, t.tracked || wanted
+	wanted, again, restored = len(t.wildcards) > 0, t.again, t.restored
+	t.queued, t.again, t.restored, t.tracked = false, false, false, t.tracked || wanted
 	if _, _, is := SplitCollection(key); is && !t.tracked {
 		x.forget(key)
 	}
-	return wanted, again
+	return wanted, again, restored
 }
 
 // forget drops a collection, which nobody follows.

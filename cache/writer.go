@@ -71,6 +71,20 @@ func (w *Writer) View() *View { return w.view }
 // Owns reports whether the writer's source has the members of a type.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
+// Source returns how the writer's source stands.
+func (w *Writer) Source() Source { return w.view.Head().sources[w.source] }
+
+// SetTarget records at which address of the origin all that is held has the versions
+// that it has here; an empty one if there is none.
+func (w *Writer) SetTarget(target string) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	head := *w.view.head.Load()
+	w.from(&head).Target = target
+	w.view.head.Store(&head)
+}
+
 // Apply records what an origin said of a type. Among the named, what nobody
 // asked for is ignored (R096); unknown removals among the members are ignored
 // (R069). Content that is already there changes nothing that a client would be
@@ -603,6 +617,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	}
 	a := w.begin(typeURL)
 	a.typ.Phase, a.dirty = p, true
+	a.typ.Restored = a.typ.Restored && p == Settled
 	w.publish(a)
 }
 
@@ -687,7 +702,7 @@ func (w *Writer) TakeDemand() []Demand {
 	for i := range taken {
 		d := &taken[i]
 		if d.Name == nil {
-			d.Wanted, d.Again = x.takeMembers(d.TypeURL)
+			d.Wanted, d.Again, d.Restored = x.takeMembers(d.TypeURL)
 			continue
 		}
 		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
@@ -698,7 +713,7 @@ func (w *Writer) TakeDemand() []Demand {
 	}
 	return slices.DeleteFunc(taken, func(d Demand) bool {
 		switch {
-		case d.Wanted || d.Name != nil && d.Name.tracked:
+		case d.Wanted || d.Restored || d.Name != nil && d.Name.tracked:
 			return false
 		case d.Name == nil: // nobody has to give up a collection that was given up
 			return x.types[d.TypeURL] == nil
@@ -753,7 +768,7 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 		}
 		a.forgive()
 		a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
-		a.typ.Phase = Unknown
+		a.typ.Phase, a.typ.Restored = Unknown, false
 		delete(w.tombs, typeURL)
 		w.forgetCollection(a)
 	}

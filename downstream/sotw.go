@@ -76,7 +76,7 @@ func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now t
 // complete reports whether enough is known of all members that the client asked for;
 // what its globs stand for, unresolvedUntil waits for.
 func (s *subscription) complete(t *cache.Type) bool {
-	return s.wildcard == nil || t.Phase >= s.neededPhase()
+	return s.wildcard == nil || t.Phase >= s.neededPhase() || s.saidSo(t)
 }
 
 // bare reports whether the set holds something whose content was given up, and that
@@ -288,7 +288,7 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
-	return s.version != "" && spec && wildcardOnly && t.Phase == cache.Confirmed &&
+	return s.version != "" && spec && wildcardOnly && (t.Phase == cache.Confirmed || t.Restored) &&
 		t.Members.TTLs() == 0 && (!s.ttl || !t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
 }
 

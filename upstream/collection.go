@@ -44,7 +44,7 @@ type doubt struct {
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	old, t := c.doubt.marked, h.Type(c.key)
 	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Members)}
-	if t.Phase != cache.Confirmed {
+	if t.Phase != cache.Confirmed && !t.Restored {
 		return
 	}
 	for e := range t.Members.Since(0) {
@@ -67,6 +67,8 @@ func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
 			c.doubt.distrust()
+		} else if m.w.View().Head().Type(c.key).Restored {
+			c.learn.told = now
 		}
 		m.agenda.put(c, now)
 	}
@@ -150,6 +152,9 @@ func (s *subscription) unlearn(r role) {
 func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
 	c := s.collections[glob]
 	switch {
+	case !d.Wanted && c == nil && d.Restored:
+		m.letLinger(m.follow(s, glob, d.TypeURL), now)
+		return true
 	case !d.Wanted && c != nil:
 		m.letLinger(c, now)
 		return false
@@ -159,12 +164,19 @@ func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, 
 		m.unlinger(c)
 		return d.Again
 	}
+	m.follow(s, glob, d.TypeURL)
+	return true
+}
+
+// follow begins to follow a glob.
+func (m *mirror) follow(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
 	}
 	assign(&s.named, s.wildcard)
-	s.collections[glob] = &collection{sub: s, glob: glob, key: d.TypeURL}
-	return true
+	c := &collection{sub: s, glob: glob, key: key}
+	s.collections[glob] = c
+	return c
 }
 
 // maxLingeringGlobs bounds the globs that linger: a client may go through any number of

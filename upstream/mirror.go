@@ -110,8 +110,8 @@ func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer
 		events:  make(chan event),
 		subs:    make(map[string]*subscription),
 		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
-		source:  -1,
 	}
+	m.resume(w.Source())
 	for r := range m.lines {
 		m.lines[r].retry = &backoff.ExponentialBackOff{
 			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
@@ -215,6 +215,9 @@ func (m *mirror) demand(now time.Time) {
 
 func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 	if !d.Wanted {
+		if d.Restored {
+			m.wantMembers(s, now)
+		}
 		s.wanted, s.until = false, now.Add(jitter(m.cfg.WildcardLinger))
 		return
 	}
@@ -231,6 +234,7 @@ func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
 		m.wantName(s, d.Name, d.Again)
 		return
 	}
+	m.wantName(s, d.Name, false) // if it was restored: others are
 	size := 0
 	if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
 		size = e.Resource.Size()
@@ -502,7 +506,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	withVersions := m.mayResume(l)
 	if carries {
 		// A set that was not complete could not be told from a shrunken one.
-		withVersions = withVersions && t.Phase == cache.Confirmed
+		withVersions = withVersions && (t.Phase == cache.Confirmed || t.Restored)
 		m.doubt(s, t, withVersions, now)
 	}
 	if s.sweep.asking(l.role) {
@@ -515,6 +519,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
 		s.sweep.trusted = s.sweep.trusted && (said || !carries)
+		if carries && said && t.Restored {
+			s.learn.told = now
+		}
 		l.versions = l.versions || i == 0 && said
 		m.request(l, r, now)
 	}
@@ -609,14 +616,12 @@ func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
 	l.responded, l.full = true, false
 	l.retry.Reset()
 	if m.source != m.target {
-		m.source, m.ignores = m.target, false
-		for _, s := range m.subs {
-			s.estrange(m.w.View().Head())
-		}
+		m.estrange()
 	}
 	if s := m.subs[u.TypeURL]; s != nil {
 		m.apply(s, l.role, u, now)
 	}
+	m.vouch()
 	m.met(l, u.ControlPlane, now)
 	if u.Nonce != "" { // without it, an ACK would be a request
 		l.answer(m.node, u, nil)

@@ -26,6 +26,37 @@ func (m *mirror) met(l *line, identifier string, now time.Time) {
 	m.identifier = identifier
 }
 
+// resume goes on from what a snapshot says of the origin, if the view was restored
+// from one (B.42).
+func (m *mirror) resume(from cache.Source) {
+	m.source, m.identifier = slices.Index(m.cfg.Targets, from.Target), from.Identifier
+}
+
+// estrange notes that another target has answered than the one that what is held came
+// from.
+func (m *mirror) estrange() {
+	m.source, m.ignores = m.target, false
+	for _, s := range m.subs {
+		s.estrange(m.w.View().Head())
+	}
+	m.w.SetTarget("")
+}
+
+// vouch records, once nothing is held from another target any more, that all has the
+// versions of the one that is connected: a snapshot says so too.
+func (m *mirror) vouch() {
+	target := m.cfg.Targets[m.source]
+	if m.w.Source().Target == target {
+		return
+	}
+	for _, s := range m.subs {
+		if s.estranged() {
+			return
+		}
+	}
+	m.w.SetTarget(target)
+}
+
 // mayResume reports whether a new stream may say what is held. In SotW it cannot.
 func (m *mirror) mayResume(l *line) bool {
 	return l.sotw == nil && !m.cfg.FullResync && !l.full && m.source == m.target

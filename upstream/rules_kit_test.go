@@ -31,6 +31,7 @@ const (
 type rig struct {
 	*relaytest.Origin
 	t     testing.TB
+	w     *cache.Writer
 	view  *cache.View
 	watch *cache.Watch
 	log   *logged
@@ -50,6 +51,12 @@ func inBubble(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test fun
 // mirror keeps a view like an origin until the test ends.
 func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 	t.Helper()
+	return restored(t, o, cfg, nil)
+}
+
+// restored is mirror for a view that begins with a snapshot, if there is one.
+func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot) *rig {
+	t.Helper()
 	r := &rig{Origin: o, t: t, log: &logged{}}
 	log := slog.New(r.log)
 	cfg.Logger = log
@@ -64,13 +71,16 @@ func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 		t.Fatal(err)
 	}
 	view, w := cache.New(cache.Config{})
+	if s != nil {
+		w.Restore(s, time.Now())
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
 		session.Mirror(ctx, &corepb.Node{Id: "relay"}, w, log)
 	}()
-	r.view, r.watch = view, view.Watch()
+	r.w, r.view, r.watch = w, view, view.Watch()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		<-ended

@@ -97,6 +97,22 @@ func (s *subscription) estrange(h *cache.Head) {
 	}
 }
 
+// estranged reports whether anything is held from another target than the one that is
+// connected.
+func (s *subscription) estranged() bool {
+	for _, names := range s.foreign {
+		if len(names) > 0 {
+			return true
+		}
+	}
+	for _, c := range s.collections {
+		if len(c.foreign) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // wantedNames returns the names that clients asked for, with those that linger.
 func (s *subscription) wantedNames() map[string]struct{} {
 	out := make(map[string]struct{}, len(s.names))
@@ -302,6 +318,11 @@ const (
 	settleMax    = 2 * time.Second
 	confirmQuiet = 5 * time.Second
 	confirmMax   = 60 * time.Second
+
+	// confirmSilence is how long an origin has to be silent that was told what a
+	// snapshot holds: it says nothing if that is what there is. It is longer than a relay
+	// that knows nothing itself keeps a stream (B.8).
+	confirmSilence = 15 * time.Second
 )
 
 // learning is how much is known of the members of a type: the timing of the
@@ -310,6 +331,7 @@ type learning struct {
 	first   time.Time // response since the members were asked for; zero if none came
 	last    time.Time // response
 	newName time.Time // response with a name that was not known
+	told    time.Time // when the origin was told which members a snapshot holds; zero if it was not
 
 	// complete: a SotW origin has sent the set as a whole. An empty one does not
 	// count, it may be that of an origin that has just started.
@@ -330,8 +352,14 @@ func (l *learning) heard(now time.Time, news bool) {
 // phase returns what is known now, given what was known before, and when that
 // will change if nothing comes.
 func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next time.Time) {
-	if l.first.IsZero() || known == cache.Confirmed {
+	if known == cache.Confirmed || l.first.IsZero() && l.told.IsZero() {
 		return known, time.Time{}
+	}
+	if l.first.IsZero() {
+		if silent := l.told.Add(confirmSilence); now.Before(silent) {
+			return known, silent
+		}
+		return cache.Confirmed, time.Time{}
 	}
 	if l.complete {
 		return cache.Confirmed, time.Time{}

@@ -1,0 +1,200 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Snapshot is what one source of a view held at some time, as far as another process
+// may go on with it (B.42). It is immutable.
+type Snapshot struct {
+	Header
+
+	// Target, Identifier and Reused are those of the [Source].
+	Target     string
+	Identifier string
+	Reused     bool
+
+	Types []TypeSnapshot
+}
+
+// A Header says what a snapshot is of: only whom all of it fits may use it.
+type Header struct {
+	Origin  string    // its name
+	Targets []string  // its addresses
+	Group   string    // the key of the node group
+	Node    []byte    // whom the origin takes the relay for, encoded
+	Options string    // what else shapes what is held, in a form of the caller's
+	Created time.Time // to the second
+}
+
+// A TypeSnapshot is what a snapshot holds of a type, or of a collection.
+type TypeSnapshot struct {
+	Key            string
+	Complete       bool // the members are all that there were
+	Members, Named SetSnapshot
+}
+
+// A SetSnapshot is what a snapshot holds of one of a type's sets.
+type SetSnapshot struct {
+	System  string // the origin's own version
+	Limited bool   // some resource was to expire, once
+	Entries []EntrySnapshot
+}
+
+// An EntrySnapshot is a resource that was there, and what it was asked for as.
+type EntrySnapshot struct {
+	Name     string
+	Resource *wire.Resource
+	Deadline time.Time // when it expires; zero is never
+	Further  []string  // versions of the same content beside the resource's own
+}
+
+// Withheld counts the resources of which a snapshot has not the content, since they may
+// be sensitive, by type URL.
+type Withheld map[string]int
+
+// Snapshot returns what the writer's source holds; any goroutine may call it. Secrets are
+// not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
+// may be sensitive, it has all but the content: so a set is known for what it is, but
+// nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
+// said does not exist, since that has to be said again (B.7).
+func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
+	h := w.view.Head()
+	from := h.sources[w.source]
+	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
+	p := photographer{source: w.source, sensitive: sensitive, withheld: make(Withheld)}
+	for t := range h.ChangedSince(0) {
+		if resourceType(t.URL) == wire.SecretType {
+			continue
+		}
+		of := TypeSnapshot{Key: t.URL, Named: p.set(t, Named)}
+		if t.source == w.source && (t.Phase == Confirmed || t.Restored) {
+			of.Complete, of.Members = true, p.set(t, Members)
+		}
+		if of.Complete || len(of.Named.Entries) > 0 {
+			s.Types = append(s.Types, of)
+		}
+	}
+	return s, p.withheld
+}
+
+// A photographer takes a snapshot of one source.
+type photographer struct {
+	source    int
+	sensitive bool
+	withheld  Withheld
+}
+
+func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
+	set := t.set(kind)
+	out := SetSnapshot{System: set.system, Limited: set.limited}
+	for e := range set.Since(0) {
+		if !e.Present() || !e.Resource.HasBody() || kind == Named && e.Name.source != p.source {
+			continue
+		}
+		out.Entries = append(out.Entries, EntrySnapshot{
+			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: e.Deadline(), Further: e.further(),
+		})
+	}
+	return out
+}
+
+// storable returns an entry's resource as far as it may be stored.
+func (p *photographer) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
+	r := e.Resource
+	failure := t.Errors(kind).Get(e.Name)
+	switch {
+	case r.Released():
+		return r
+	case r.DoNotCache, failure != nil && failure.Err.Denied():
+		return r.Release()
+	case !p.sensitive && r.MayBeSensitive():
+		p.withheld[resourceType(t.URL)]++
+		return r.Release()
+	default:
+		return r
+	}
+}
+
+// Restore puts what a snapshot holds into the view, of which nobody may have asked
+// anything yet, and returns how many resources that are. They are served at once, but
+// complete no set of a client that may have more: a complete set is settled, and Restored,
+// until the origin has confirmed it. TakeDemand returns what was restored as demand that
+// has just ceased. What has outlived its time is gone, as [Writer.Expire] has it; what
+// this source no longer answers for is left out.
+func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
+	for _, t := range s.Types {
+		restored += w.restoreType(t, now)
+	}
+	x := &w.view.index
+	x.mu.Lock()
+	head := *w.view.head.Load()
+	from := w.from(&head)
+	from.Target, from.Identifier, from.Reused = s.Target, s.Identifier, s.Reused
+	w.view.head.Store(&head)
+	x.mu.Unlock()
+	w.Expire(now)
+	return restored
+}
+
+func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
+	a := w.begin(t.Key)
+	a.now = now
+	if t.Complete && a.index.source == w.source {
+		for _, e := range t.Members.Entries {
+			a.restore(Members, w.view.index.name(a.index, e.Name), e)
+		}
+		restored += len(t.Members.Entries)
+		a.restored(Members, t.Members)
+		a.typ.Phase, a.typ.Restored = Settled, true
+		a.index.tracked, a.index.restored = true, true
+		a.pokes |= w.view.index.want(a.index, nil)
+	}
+	for _, e := range t.Named.Entries {
+		n := w.view.index.name(a.index, e.Name)
+		if n.source != w.source {
+			a.index.release(n)
+			continue
+		}
+		n.tracked = true
+		a.restore(Named, n, e)
+		a.pokes |= w.view.index.want(a.index, n)
+		restored++
+	}
+	a.restored(Named, t.Named)
+	w.publish(a)
+	return restored
+}
+
+// restored takes over what a snapshot says of a set as a whole.
+func (a *apply) restored(kind Kind, s SetSnapshot) {
+	set := a.set(kind)
+	set.system, set.limited, set.bareAt = s.System, set.limited || s.Limited, a.now
+}
+
+// restore puts one entry of a snapshot into a set. No clock that was changed since lets
+// a resource live longer than the origin said.
+func (a *apply) restore(kind Kind, n *Name, e EntrySnapshot) {
+	r, cfg := e.Resource, a.w.view.cfg
+	if cfg.Interner != nil && !r.Released() {
+		r = cfg.Interner.Intern(r)
+	}
+	deadline := e.Deadline
+	if longest := a.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
+		deadline = longest
+	}
+	set := a.set(kind)
+	a.put(kind, set, n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(a.typ.URL), r), deadline: deadline})
+	held := *set.Get(n)
+	if r.Released() {
+		held.relive().givenUp = a.now
+	}
+	for _, v := range e.Further {
+		if !held.HasVersion(v) {
+			held.addVersion(v)
+		}
+	}
+	set.put(a.edit, &held)
+}

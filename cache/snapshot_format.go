@@ -1,0 +1,324 @@
+package cache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Errors from [DecodeSnapshot]. With any of them there is no snapshot: its reader begins
+// without one.
+var (
+	// ErrSnapshotForeign: something else than a snapshot.
+	ErrSnapshotForeign = errors.New("not a snapshot")
+	// ErrSnapshotVersion: a snapshot of another version of the format.
+	ErrSnapshotVersion = errors.New("snapshot of another version")
+	// ErrSnapshotDamaged: a snapshot that is not as it was written.
+	ErrSnapshotDamaged = errors.New("snapshot is damaged or cut off")
+)
+
+// A snapshot is stored as a magic text, the version of the format in four bytes, big
+// endian, a series of protobuf fields, and SHA-256 of all that. The fields are a header,
+// then for each type one that says so, followed by its entries.
+const (
+	snapshotMagic   = "tender snapshot\n"
+	snapshotVersion = 1
+
+	snapshotPreamble = len(snapshotMagic) + 4
+	snapshotLeast    = snapshotPreamble + sha256.Size
+)
+
+// Fields of the series, and of the messages in it.
+const (
+	fieldHeader protowire.Number = 1
+	fieldType   protowire.Number = 2
+	fieldMember protowire.Number = 3 // an entry of the type that came last
+	fieldNamed  protowire.Number = 4 // likewise
+
+	headerOrigin     protowire.Number = 1
+	headerTarget     protowire.Number = 2 // repeated
+	headerGroup      protowire.Number = 3
+	headerNode       protowire.Number = 4
+	headerOptions    protowire.Number = 5
+	headerCreated    protowire.Number = 6 // Unix seconds
+	headerHeld       protowire.Number = 7 // Snapshot.Target
+	headerIdentifier protowire.Number = 8
+	headerReused     protowire.Number = 9
+
+	typeKey            protowire.Number = 1
+	typeComplete       protowire.Number = 2
+	typeMembersSystem  protowire.Number = 3
+	typeMembersLimited protowire.Number = 4
+	typeNamedSystem    protowire.Number = 5
+	typeNamedLimited   protowire.Number = 6
+
+	entryName     protowire.Number = 1
+	entryResource protowire.Number = 2
+	entryDeadline protowire.Number = 3 // Unix nanoseconds
+	entryFurther  protowire.Number = 4 // repeated
+)
+
+// Encode writes the snapshot in the form that [DecodeSnapshot] reads. It writes in
+// pieces of about a resource.
+func (s *Snapshot) Encode(w io.Writer) error {
+	e := encoder{w: w, sum: sha256.New()}
+	e.write(binary.BigEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion))
+	e.field(fieldHeader, s.appendHeader(nil))
+	for i := range s.Types {
+		t := &s.Types[i]
+		e.field(fieldType, t.append(nil))
+		e.entries(fieldMember, t.Members.Entries)
+		e.entries(fieldNamed, t.Named.Entries)
+	}
+	e.write(e.sum.Sum(nil))
+	if e.err != nil {
+		return fmt.Errorf("encode snapshot: %w", e.err)
+	}
+	return nil
+}
+
+// An encoder writes until something fails.
+type encoder struct {
+	w     io.Writer
+	sum   hash.Hash // of what was written
+	err   error
+	entry []byte // reused
+	out   []byte // likewise
+}
+
+func (e *encoder) write(b []byte) {
+	if e.err != nil {
+		return
+	}
+	e.sum.Write(b)
+	_, e.err = e.w.Write(b)
+}
+
+func (e *encoder) field(num protowire.Number, msg []byte) {
+	e.out = protowire.AppendBytes(protowire.AppendTag(e.out[:0], num, protowire.BytesType), msg)
+	e.write(e.out)
+}
+
+func (e *encoder) entries(num protowire.Number, entries []EntrySnapshot) {
+	for i := range entries {
+		e.entry = entries[i].append(e.entry[:0])
+		e.field(num, e.entry)
+	}
+}
+
+func (s *Snapshot) appendHeader(b []byte) []byte {
+	b = appendText(b, headerOrigin, s.Origin)
+	for _, target := range s.Targets {
+		b = appendText(b, headerTarget, target)
+	}
+	b = appendText(b, headerGroup, s.Group)
+	b = appendText(b, headerNode, string(s.Node))
+	b = appendText(b, headerOptions, s.Options)
+	b = appendNumber(b, headerCreated, uint64(s.Created.Unix()))
+	b = appendText(b, headerHeld, s.Target)
+	b = appendText(b, headerIdentifier, s.Identifier)
+	return appendBool(b, headerReused, s.Reused)
+}
+
+func (t *TypeSnapshot) append(b []byte) []byte {
+	b = appendText(b, typeKey, t.Key)
+	b = appendBool(b, typeComplete, t.Complete)
+	b = appendText(b, typeMembersSystem, t.Members.System)
+	b = appendBool(b, typeMembersLimited, t.Members.Limited)
+	b = appendText(b, typeNamedSystem, t.Named.System)
+	return appendBool(b, typeNamedLimited, t.Named.Limited)
+}
+
+func (e *EntrySnapshot) append(b []byte) []byte {
+	b = appendText(b, entryName, e.Name)
+	b = appendText(b, entryResource, string(e.Resource.AppendStored(nil)))
+	if !e.Deadline.IsZero() {
+		b = appendNumber(b, entryDeadline, uint64(e.Deadline.UnixNano()))
+	}
+	for _, v := range e.Further {
+		b = appendText(b, entryFurther, v)
+	}
+	return b
+}
+
+func appendText(b []byte, num protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+func appendNumber(b []byte, num protowire.Number, v uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), v)
+}
+
+func appendBool(b []byte, num protowire.Number, v bool) []byte {
+	return appendNumber(b, num, protowire.EncodeBool(v))
+}
+
+// DecodeSnapshot reads what Encode wrote: all of it, or nothing. The snapshot shares no
+// memory with b.
+//
+// Errors: [ErrSnapshotForeign], [ErrSnapshotVersion], [ErrSnapshotDamaged].
+func DecodeSnapshot(b []byte) (*Snapshot, error) {
+	switch {
+	case !bytes.HasPrefix(b, []byte(snapshotMagic[:min(len(b), len(snapshotMagic))])) || len(b) == 0:
+		return nil, ErrSnapshotForeign
+	case len(b) < snapshotLeast:
+		return nil, fmt.Errorf("%w: %d bytes", ErrSnapshotDamaged, len(b))
+	}
+	if v := binary.BigEndian.Uint32(b[len(snapshotMagic):]); v != snapshotVersion {
+		return nil, fmt.Errorf("%w: %d, this is %d", ErrSnapshotVersion, v, snapshotVersion)
+	}
+	content, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	if got := sha256.Sum256(content); !bytes.Equal(got[:], sum) {
+		return nil, fmt.Errorf("%w: the checksum of its %d bytes is wrong", ErrSnapshotDamaged, len(b))
+	}
+	s := new(Snapshot)
+	if err := eachField(content[snapshotPreamble:], s.readField); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// eachField calls read with each field of a message: its bytes, or its number.
+func eachField(b []byte, read func(num protowire.Number, val []byte, v uint64) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return fmt.Errorf("%w: %w", ErrSnapshotDamaged, protowire.ParseError(n))
+		}
+		b = b[n:]
+		var val []byte
+		var v uint64
+		switch typ {
+		case protowire.BytesType:
+			val, n = protowire.ConsumeBytes(b)
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(b)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, b)
+		}
+		if n < 0 {
+			return fmt.Errorf("%w: %w", ErrSnapshotDamaged, protowire.ParseError(n))
+		}
+		if err := read(num, val, v); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
+	switch num {
+	case fieldHeader:
+		return eachField(val, s.readHeader)
+	case fieldType:
+		s.Types = append(s.Types, TypeSnapshot{})
+		return eachField(val, s.Types[len(s.Types)-1].read)
+	case fieldMember, fieldNamed:
+		if len(s.Types) == 0 {
+			return fmt.Errorf("%w: an entry without a type", ErrSnapshotDamaged)
+		}
+		t := &s.Types[len(s.Types)-1]
+		set := &t.Members
+		if num == fieldNamed {
+			set = &t.Named
+		}
+		var e EntrySnapshot
+		if err := eachField(val, e.read); err != nil {
+			return err
+		}
+		if e.Resource == nil {
+			return fmt.Errorf("%w: an entry without a resource", ErrSnapshotDamaged)
+		}
+		set.Entries = append(set.Entries, e)
+	}
+	return nil
+}
+
+func (s *Snapshot) readHeader(num protowire.Number, val []byte, v uint64) (err error) {
+	switch num {
+	case headerOrigin:
+		return readText(&s.Origin, val)
+	case headerTarget:
+		var target string
+		err = readText(&target, val)
+		s.Targets = append(s.Targets, target)
+	case headerGroup:
+		return readText(&s.Group, val)
+	case headerNode:
+		s.Node = bytes.Clone(val)
+	case headerOptions:
+		return readText(&s.Options, val)
+	case headerCreated:
+		s.Created = time.Unix(int64(v), 0)
+	case headerHeld:
+		return readText(&s.Target, val)
+	case headerIdentifier:
+		return readText(&s.Identifier, val)
+	case headerReused:
+		s.Reused = v != 0
+	}
+	return err
+}
+
+func (t *TypeSnapshot) read(num protowire.Number, val []byte, v uint64) error {
+	switch num {
+	case typeKey:
+		return readParts(&t.Key, val)
+	case typeComplete:
+		t.Complete = v != 0
+	case typeMembersSystem:
+		return readText(&t.Members.System, val)
+	case typeMembersLimited:
+		t.Members.Limited = v != 0
+	case typeNamedSystem:
+		return readText(&t.Named.System, val)
+	case typeNamedLimited:
+		t.Named.Limited = v != 0
+	}
+	return nil
+}
+
+func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err error) {
+	switch num {
+	case entryName:
+		return readParts(&e.Name, val)
+	case entryResource:
+		if e.Resource, err = wire.ReadStored(val); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshotDamaged, err)
+		}
+	case entryDeadline:
+		e.Deadline = time.Unix(0, int64(v))
+	case entryFurther:
+		var version string
+		err = readText(&version, val)
+		e.Further = append(e.Further, version)
+	}
+	return err
+}
+
+// readParts reads a text that may have parts, as a collection's key has, and a name with
+// parameters.
+func readParts(to *string, val []byte) error {
+	*to = string(val)
+	return readText(new(string), bytes.ReplaceAll(val, []byte(wire.Separator), nil))
+}
+
+// readText reads a text, which goes into messages for clients, and so must be UTF-8.
+func readText(to *string, val []byte) error {
+	if !utf8.Valid(val) {
+		return fmt.Errorf("%w: %.256q is not UTF-8", ErrSnapshotDamaged, val)
+	}
+	*to = string(val)
+	return nil
+}

@@ -1,0 +1,107 @@
+package cache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// seal makes a file of a series of fields, whose checksum is right.
+func seal(version uint32, fields []byte) []byte {
+	b := binary.BigEndian.AppendUint32([]byte(snapshotMagic), version)
+	b = append(b, fields...)
+	sum := sha256.Sum256(b)
+	return append(b, sum[:]...)
+}
+
+// TestB42_WhatIsNoSnapshotIsRefusedForAReason: the reason is in the log.
+func TestB42_WhatIsNoSnapshotIsRefusedForAReason(t *testing.T) {
+	entry := appendText(nil, fieldMember, "")
+	tests := []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"empty", nil, ErrSnapshotForeign},
+		{"another file", []byte("#!/bin/sh\nexit 1\n"), ErrSnapshotForeign},
+		{"only the beginning", []byte(snapshotMagic[:5]), ErrSnapshotDamaged},
+		{"zeroes", make([]byte, 4096), ErrSnapshotForeign},
+		{"a newer version", seal(snapshotVersion+1, nil), ErrSnapshotVersion},
+		{"an older version", seal(0, nil), ErrSnapshotVersion},
+		{"an entry before its type", seal(snapshotVersion, entry), ErrSnapshotDamaged},
+		{"an entry of nothing", seal(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
+		{"a field that is cut off", seal(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
+		{"a bad tag", seal(snapshotVersion, []byte{0}), ErrSnapshotDamaged},
+		{"text that is not UTF-8", seal(snapshotVersion, appendText(nil, fieldHeader, string(appendText(nil, headerGroup, "\xff")))), ErrSnapshotDamaged},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if s, err := DecodeSnapshot(tt.b); !errors.Is(err, tt.want) || s != nil {
+				t.Errorf("DecodeSnapshot = %v, %v, want the error %v", s, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestB42_FieldsOfAnotherReleaseAreSkipped: a field that is added makes no new version.
+func TestB42_FieldsOfAnotherReleaseAreSkipped(t *testing.T) {
+	b := encoded(t, aSnapshot(t))
+	fields := slices.Clone(b[snapshotPreamble : len(b)-sha256.Size])
+	fields = appendText(fields, 99, "later")
+	fields = protowire.AppendFixed64(protowire.AppendTag(fields, 98, protowire.Fixed64Type), 1)
+	s, err := DecodeSnapshot(seal(snapshotVersion, fields))
+	if err != nil || len(s.Types) != 1 {
+		t.Errorf("DecodeSnapshot = %+v, %v, want it without the fields", s, err)
+	}
+}
+
+var errFull = errors.New("no space left on device")
+
+// full fails once it has taken so many bytes.
+type full int
+
+func (f *full) Write(b []byte) (int, error) {
+	if len(b) > int(*f) {
+		return int(*f), errFull
+	}
+	*f -= full(len(b))
+	return len(b), nil
+}
+
+func TestB42_AFullDiskIsReportedWhereverItIsMet(t *testing.T) {
+	s := aSnapshot(t)
+	for n := range encoded(t, s) {
+		f := full(n)
+		if err := s.Encode(&f); !errors.Is(err, errFull) {
+			t.Fatalf("after %d bytes Encode = %v, want %v", n, err, errFull)
+		}
+	}
+}
+
+// FuzzDecodeSnapshot gives the reader fields under a checksum that is right: it must not
+// fail otherwise than by an error, and a view must take what it returns.
+func FuzzDecodeSnapshot(f *testing.F) {
+	b := encoded(f, aSnapshot(f))
+	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
+	s, _ := clusterOrigin(f).Snapshot(false)
+	b = encoded(f, s)
+	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
+	f.Fuzz(func(t *testing.T, fields []byte) {
+		s, err := DecodeSnapshot(seal(snapshotVersion, fields))
+		if err != nil {
+			t.Skip("not a snapshot")
+		}
+		v, w := New(Config{})
+		w.Restore(s, time.Unix(1_700_000_000, 0))
+		v.Head()
+		if again := stored(t, s); !bytes.Equal(encoded(t, again), encoded(t, s)) {
+			t.Errorf("what was read of %x is written as something else", fields)
+		}
+	})
+}

@@ -1,0 +1,434 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// aCluster is the encoded Cluster{name: "c"}: of an embedded type, with nothing in it
+// that may be sensitive.
+const aCluster = "\n\x01c"
+
+// reborn returns an origin of another process, whose view was restored from a snapshot of
+// o's at some time, and has no connection.
+func (o *origin) reborn(sensitive bool, at time.Time) *origin {
+	o.Helper()
+	s, _ := o.Snapshot(sensitive)
+	return o.fresh(stored(o, s), at)
+}
+
+// fresh returns an origin of another process that begins with a snapshot.
+func (o *origin) fresh(s *Snapshot, at time.Time) *origin {
+	v, w := New(o.view.cfg)
+	w.Restore(s, at)
+	return &origin{tester: o.tester, Writer: w, view: v, typeURL: o.typeURL}
+}
+
+// stored returns a snapshot as it is read after it was written.
+func stored(t tester, s *Snapshot) *Snapshot {
+	t.Helper()
+	read, err := DecodeSnapshot(encoded(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+func encoded(t tester, s *Snapshot) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := s.Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// clusterOrigin is an origin of clusters, whose members are all known.
+func clusterOrigin(t tester) *origin {
+	o := newOrigin(t, Config{})
+	o.typeURL = wire.ClusterType
+	o.SetPhase(o.typeURL, Confirmed)
+	return o
+}
+
+// TestR026_VersionsAreTheSameAfterARestart, also those that clients have of the same content.
+func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
+	o := clusterOrigin(t)
+	o.put(Members, "a", "1", aCluster)
+	o.put(Members, "a", "2", aCluster) // the same content
+	o.put(Members, "b", "", aCluster)
+	was := &o.typ().Members
+	is := &o.reborn(false, time.Now()).typ().Members
+	if is.Sum() != was.Sum() || is.Count() != 2 {
+		t.Errorf("after the restart %d members with the sum %v, want 2 with %v", is.Count(), is.Sum(), was.Sum())
+	}
+	wantTold(t, is.Since(0), "a", "b")
+	for e := range is.Since(0) {
+		old := was.Get(o.name(e.Name.String()))
+		if e.Resource.Version != old.Resource.Version || !bytes.Equal(e.Resource.Field(), old.Resource.Field()) {
+			t.Errorf("%s: %s %x, want %s %x", e.Name, e.Resource.Version, e.Resource.Field(), old.Resource.Version, old.Resource.Field())
+		}
+		if e.Name.String() == "a" && (!e.HasVersion("1") || !e.HasVersion("2")) {
+			t.Error("one of the versions of a is not known any more")
+		}
+	}
+}
+
+// TestB42_RestoredSetsAreServedButNotConfirmed, and only those that were complete.
+func TestB42_RestoredSetsAreServedButNotConfirmed(t *testing.T) {
+	for _, phase := range []Phase{Unknown, Settled, Confirmed} {
+		o := newOrigin(t, Config{})
+		o.typeURL = wire.ClusterType
+		o.put(Members, "a", "1", aCluster)
+		o.SetPhase(o.typeURL, phase)
+		typ := o.reborn(false, time.Now()).typ()
+		want := phase == Confirmed
+		if (typ.Phase == Settled) != want || typ.Restored != want || (typ.Members.Count() == 1) != want {
+			t.Errorf("a set that was %v: restored is %v, %v with %d members", phase, typ.Restored, typ.Phase, typ.Members.Count())
+		}
+	}
+}
+
+// TestB42_ARestoredSetSurvivesTheNextRestart, until the origin has confirmed it.
+func TestB42_ARestoredSetSurvivesTheNextRestart(t *testing.T) {
+	o := clusterOrigin(t)
+	o.put(Members, "a", "1", aCluster)
+	again := o.reborn(false, time.Now()).reborn(false, time.Now())
+	if typ := again.typ(); !typ.Restored || typ.Members.Count() != 1 {
+		t.Errorf("after two restarts: restored %v with %d members, want 1", typ.Restored, typ.Members.Count())
+	}
+	again.SetPhase(again.typeURL, Confirmed)
+	if again.typ().Restored {
+		t.Error("still restored when confirmed")
+	}
+}
+
+// TestB42_AnEmptySetIsRestoredAsSuch: it is known that there is nothing.
+func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
+	if typ := clusterOrigin(t).reborn(false, time.Now()).typ(); !typ.Restored || typ.Phase != Settled {
+		t.Errorf("restored %v, %v, want a settled set", typ.Restored, typ.Phase)
+	}
+}
+
+// TestB7_WhatWasAbsentIsUnknownAfterARestart: its absence has to be said again.
+func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a", "b")
+	o.put(Named, "a", "1", "x")
+	o.remove(Named, "a")
+	o.remove(Named, "b")
+	again := o.reborn(true, time.Now())
+	for _, name := range []string{"a", "b"} {
+		if n := again.view.Watch().Subscribe(acme, []string{name})[0]; again.typ().Named.Get(n) != nil {
+			t.Errorf("%s is known after the restart", name)
+		}
+	}
+}
+
+// TestB42_RestoredNamesAreTrackedUntilForgotten: they linger, though nobody asked for them.
+func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "alias", "b")
+	o.put(Named, "a", "1", "x", "alias")
+	o.put(Named, "b", "1", "y")
+	again := o.reborn(true, time.Now())
+	<-again.Demand()
+	var names []*Name
+	for _, d := range again.TakeDemand() {
+		if d.Wanted || d.Name == nil {
+			t.Errorf("demand %+v, want names that nobody wants", d)
+		}
+		names = append(names, d.Name)
+	}
+	if len(names) != 2 {
+		t.Fatalf("names %v, want alias and b", names)
+	}
+	again.SetConnected(true)
+	if c := again.put(Named, "a", "2", "z", "alias"); c.Changed != 1 {
+		t.Errorf("%+v: what the origin says of a restored alias is ignored", c)
+	}
+	again.Forget(acme, names)
+	if again.knows("alias") || again.knows("b") {
+		t.Error("forgotten names are still known")
+	}
+}
+
+// TestB42_MembersAreRestoredAsDemandThatCeased, or that is there if a client was faster.
+func TestB42_MembersAreRestoredAsDemandThatCeased(t *testing.T) {
+	for _, wanted := range []bool{false, true} {
+		again := clusterOrigin(t).reborn(false, time.Now())
+		if wanted {
+			again.view.Watch().SubscribeAll(again.typeURL)
+		}
+		got := again.TakeDemand()
+		if len(got) != 1 || got[0] != (Demand{TypeURL: again.typeURL, Wanted: wanted, Restored: true}) {
+			t.Errorf("demand %+v, want the members as restored, wanted %v", got, wanted)
+		}
+		if got := again.TakeDemand(); len(got) != 0 {
+			t.Errorf("demand %+v a second time", got)
+		}
+	}
+}
+
+// TestB36_SecretsAreNotStored, not even their names, nor what may not be kept or what may
+// be sensitive: of these it is known what there is, so that no set lacks them unnoticed.
+func TestB36_SecretsAreNotStored(t *testing.T) {
+	const hush = "hush-hush"
+	o := newOrigin(t, Config{})
+	o.typeURL = wire.SecretType
+	o.want(o.view.Watch(), "key-"+hush)
+	o.put(Named, "key-"+hush, "1", hush)
+	o.typeURL = acme // an unknown type
+	o.put(Members, "opaque", "1", hush)
+	o.put(Members, "other", "1", hush+"!")
+	o.SetPhase(acme, Confirmed)
+	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(t, acme, &discoverypb.Resource{
+		Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
+		Resource: &anypb.Any{TypeUrl: acme, Value: []byte(hush)},
+	})}})
+	s, withheld := o.Snapshot(false)
+	if b := encoded(t, s); bytes.Contains(b, []byte(hush)) {
+		t.Errorf("a secret is stored: %q", b)
+	}
+	if len(withheld) != 1 || withheld[acme] != 2 {
+		t.Errorf("withheld %v, want 2 of %s", withheld, acme)
+	}
+	again := o.fresh(stored(t, s), time.Now())
+	if m := &again.typ().Members; m.Count() != 3 || m.Bare() != 3 || m.Sum() != o.typ().Members.Sum() {
+		t.Errorf("%d members, %d of them without content, want 3 and 3, and the sum as it was", m.Count(), m.Bare())
+	}
+	s, withheld = o.Snapshot(true)
+	if b := encoded(t, s); bytes.Count(b, []byte(hush)) != 2 || len(withheld) != 0 {
+		t.Errorf("with sensitive on: %d contents, want 2; withheld %v: %q", bytes.Count(b, []byte(hush)), withheld, b)
+	}
+}
+
+// TestB42_WhatWasWithheldIsAskedForAgain, and is no news if it is what it was.
+func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a")
+	o.put(Named, "a", "1", "x")
+	again := o.reborn(false, time.Now())
+	again.TakeDemand()
+	again.SetConnected(true)
+	w := again.view.Watch()
+	n := w.Subscribe(acme, []string{"a"})[0]
+	if got := again.TakeDemand(); len(got) != 1 || !got[0].Again {
+		t.Errorf("demand %+v, want the name to be asked for again", got)
+	}
+	was := again.typ().Named.Get(n)
+	if c := again.put(Named, "a", "1", "x"); c.Changed != 0 || again.typ().Named.Get(n).Seq != was.Seq {
+		t.Errorf("%+v: the same content is news", c)
+	}
+	if !awake(w) || again.typ().Named.Get(n).Resource.Released() {
+		t.Error("nobody was told that the content is here")
+	}
+}
+
+// TestB42_WhatIsDeniedIsNotServedAfterARestart: the error is not stored, and must not turn
+// into the resource.
+func TestB42_WhatIsDeniedIsNotServedAfterARestart(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a")
+	o.put(Named, "a", "1", "x")
+	o.Apply(Named, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
+	if e := o.reborn(true, time.Now()).typ().Named; e.Bare() != 1 {
+		t.Errorf("%d resources without content, want 1", e.Bare())
+	}
+}
+
+// TestB18_DeadlinesAreRestored: resources do not live longer for a restart, nor for a
+// clock that was set back.
+func TestB18_DeadlinesAreRestored(t *testing.T) {
+	start := time.Now()
+	for _, tt := range []struct {
+		name string
+		at   time.Time
+		left time.Duration // 0 if it is gone
+	}{
+		{"before it expires", start.Add(20 * time.Second), 40 * time.Second},
+		{"after it has expired", start.Add(2 * time.Minute), 0},
+		{"an hour before it was stored", start.Add(-time.Hour), time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOrigin(t, Config{})
+			o.want(o.view.Watch(), "a")
+			for _, kind := range []Kind{Members, Named} {
+				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+			}
+			o.SetPhase(acme, Confirmed)
+			again := o.reborn(true, tt.at)
+			typ, n := again.typ(), again.name("a")
+			for kind, e := range map[string]*Entry{"member": typ.Members.Get(n), "named": typ.Named.Get(n)} {
+				if left := e.Deadline().Sub(tt.at); e.Present() != (tt.left > 0) || e.Present() && (left-tt.left).Abs() > 5*time.Second {
+					t.Errorf("%s: present %v for %v, want %v", kind, e.Present(), left, tt.left)
+				}
+			}
+			if e, _ := typ.Lookup(n); tt.left == 0 && !again.view.Head().Absent(e) {
+				t.Error("what has expired is not known to be absent (R107)")
+			}
+			if !typ.Members.Limited() || !typ.Named.Limited() {
+				t.Error("it is forgotten that resources were to expire (C31)")
+			}
+		})
+	}
+}
+
+// TestB42_WhatAnotherSourceAnswersForIsNotRestored: routes may have changed.
+func TestB42_WhatAnotherSourceAnswersForIsNotRestored(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a")
+	o.put(Named, "a", "1", "x")
+	o.put(Members, "m", "1", "x")
+	o.SetPhase(acme, Confirmed)
+	s, _ := o.Snapshot(true)
+	v, writers := NewRouted(Config{Sources: 2, Route: func(string, string) int { return 1 }})
+	if n := writers[0].Restore(s, time.Now()); n != 0 || v.Head().Type(acme).Named.Count()+v.Head().Type(acme).Members.Count() != 0 {
+		t.Errorf("%d resources restored, want 0", n)
+	}
+	if taken, _ := writers[0].Snapshot(true); len(taken.Types) != 0 {
+		t.Errorf("a snapshot of the other source has %+v", taken.Types)
+	}
+}
+
+// TestB42_CollectionsAreRestored with their globs.
+func TestB42_CollectionsAreRestored(t *testing.T) {
+	key := Collection(acme, "xdstp://a/acme.Thing/*")
+	o := newOrigin(t, Config{})
+	w := o.view.Watch()
+	w.SubscribeAll(key)
+	o.TakeDemand()
+	o.typeURL = acme
+	r := o.resource("xdstp://a/acme.Thing/x", "1", "x")
+	o.Apply(Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+	o.SetPhase(key, Confirmed)
+	again := o.reborn(true, time.Now())
+	if typ := again.view.Head().Type(key); !typ.Restored || typ.Members.Count() != 1 {
+		t.Fatalf("restored %v with %d members, want 1", typ.Restored, typ.Members.Count())
+	}
+	if got := again.TakeDemand(); len(got) != 1 || !got[0].Restored || got[0].TypeURL != key {
+		t.Errorf("demand %+v, want the collection", got)
+	}
+	if !again.ForgetMembers(key) {
+		t.Error("it cannot be given up")
+	}
+}
+
+// TestB42_RestoreGivesTheSameView holds, for whatever an origin has said, that a view
+// shows the same before and after, as far as it is stored.
+func TestB42_RestoreGivesTheSameView(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := newOrigin(t, Config{})
+		o.typeURL = rapid.SampledFrom([]string{acme, wire.ClusterType}).Draw(t, "type")
+		o.want(o.view.Watch(), "a", "b", "c", "alias")
+		for range rapid.IntRange(0, 12).Draw(t, "updates") {
+			kind := Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
+			name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
+			if rapid.IntRange(0, 4).Draw(t, "remove") == 0 {
+				o.remove(kind, name)
+				continue
+			}
+			r := &discoverypb.Resource{
+				Name: name, Version: rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "version"),
+				Resource: &anypb.Any{TypeUrl: o.typeURL, Value: []byte(rapid.SampledFrom([]string{"", aCluster, "y"}).Draw(t, "content"))},
+			}
+			if rapid.Bool().Draw(t, "aliased") {
+				r.Aliases = []string{"alias"}
+			}
+			if rapid.Bool().Draw(t, "limited") {
+				r.Ttl = durationpb.New(time.Hour)
+			}
+			o.Apply(kind, wire.Update{TypeURL: o.typeURL, SystemVersion: "s", Resources: []*wire.Resource{decoded(t, o.typeURL, r)}})
+		}
+		o.SetPhase(o.typeURL, Confirmed)
+		again := o.reborn(true, time.Now())
+		if got, want := shown(again), shown(o); got != want {
+			t.Errorf("after the restart:\n%s\nwant\n%s", got, want)
+		}
+		for kind, set := range []*Set{&o.typ().Members, &o.typ().Named} {
+			for e := range set.Since(0) {
+				for _, v := range e.further() {
+					if e.Present() && !again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).HasVersion(v) {
+						t.Errorf("it is forgotten that %s is %s, too", e.Name, v)
+					}
+				}
+			}
+		}
+	})
+}
+
+// shown describes what a view holds of the origin's type.
+func shown(o *origin) string {
+	var lines []string
+	for kind, set := range []*Set{&o.typ().Members, &o.typ().Named} {
+		lines = append(lines, fmt.Sprintf("%d: %d %v %s %d %v", kind, set.Count(), set.Sum(), set.System(), set.TTLs(), set.Limited()))
+		for e := range set.Since(0) {
+			if !e.Present() {
+				continue
+			}
+			lines = append(lines, fmt.Sprintf(" %s: %s %x %d %v %v", e.Name, e.Resource.Version, e.Resource.Field(),
+				e.Deadline().UnixNano(), e.Resource.Aliases, e.Leaf))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// aSnapshot is a small one that has something of everything.
+func aSnapshot(t tester) *Snapshot {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a", "n")
+	o.put(Members, "m", "1", "x")
+	o.put(Members, "m", "2", "x")
+	o.Apply(Named, wire.Update{TypeURL: acme, SystemVersion: "7", Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})
+	o.SetPhase(acme, Confirmed)
+	o.SetTarget("dns:///origin:1")
+	s, _ := o.Snapshot(true)
+	s.Header = Header{
+		Origin: "default", Targets: []string{"dns:///origin:1", "dns:///origin:2"}, Group: "user_agent_name=envoy",
+		Node: []byte{1, 2}, Options: "o", Created: time.Unix(1_800_000_000, 0),
+	}
+	return s
+}
+
+func TestB42_AHeaderIsReadAsItWasWritten(t *testing.T) {
+	s := aSnapshot(t)
+	got := stored(t, s)
+	if fmt.Sprintf("%+v", got.Header) != fmt.Sprintf("%+v", s.Header) || got.Target != s.Target || len(got.Types) != len(s.Types) {
+		t.Errorf("got %+v, want %+v", got, s)
+	}
+	if again := encoded(t, got); !bytes.Equal(again, encoded(t, s)) {
+		t.Error("what was read is written as something else")
+	}
+}
+
+// TestB42_EveryTruncationAndFlippedByteIsRefused, whole: there is never half a view.
+func TestB42_EveryTruncationAndFlippedByteIsRefused(t *testing.T) {
+	b := encoded(t, aSnapshot(t))
+	for n := range b {
+		if s, err := DecodeSnapshot(b[:n]); err == nil || s != nil {
+			t.Fatalf("the first %d of %d bytes were read", n, len(b))
+		}
+		for _, flip := range []byte{1, 0x80, 0xff} {
+			bad := slices.Clone(b)
+			bad[n] ^= flip
+			if s, err := DecodeSnapshot(bad); err == nil || s != nil {
+				t.Fatalf("with byte %d flipped by %#x it was read", n, flip)
+			}
+		}
+	}
+	if _, err := DecodeSnapshot(append(slices.Clone(b), 0)); err == nil {
+		t.Error("with a byte after its end it was read")
+	}
+}

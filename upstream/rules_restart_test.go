@@ -1,0 +1,209 @@
+package upstream_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// afterRestart runs a test of a mirror whose view was restored from the snapshot that
+// another one left: of an origin with the clusters a@1 and b@1, which somebody followed,
+// and the endpoints x@1, which somebody named. Stream 0 was the other's.
+func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		old := mirror(t, o, cfg)
+		old.put(clusters, "a@1", "b@1")
+		old.put(endpoints, "x@1")
+		old.watch.SubscribeAll(clusters)
+		old.watch.Subscribe(endpoints, []string{"x"})
+		old.pass(10 * time.Second)
+		old.stop()
+		s, _ := old.w.Snapshot(true)
+		o.Change(func(now *relaytest.Behaviour) { *now = b })
+		test(t, restored(t, o, cfg, s))
+	})
+}
+
+func (r *rig) phase(typeURL string) cache.Phase { return r.view.Head().Type(typeURL).Phase }
+
+// TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld, and asks for what clients wanted.
+func TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld(t *testing.T) {
+	afterRestart(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.expect("members before anything was said", r.members(clusters), "a@1 b@1")
+		seq := r.view.Head().Seq
+		r.pass(soon)
+		r.expect("requests", r.conversation(1), "[Cluster node a=1 b=1] [ClusterLoadAssignment +x x=1]")
+		r.pass(time.Minute)
+		if now := r.view.Head().Seq; now != seq {
+			t.Errorf("the view went from %d to %d, though the origin has nothing new", seq, now)
+		}
+	})
+}
+
+// TestB15_AnotherTargetIsNotToldWhatIsHeld: its versions may mean something else.
+func TestB15_AnotherTargetIsNotToldWhatIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		old := mirror(t, o, upstream.Config{})
+		old.put(clusters, "a@1")
+		old.watch.SubscribeAll(clusters)
+		old.pass(10 * time.Second)
+		old.stop()
+		s, _ := old.w.Snapshot(true)
+		if s.Target != o.Target() {
+			t.Errorf("the snapshot is of the target %q, want %q", s.Target, o.Target())
+		}
+		s.Target = "passthrough:///another"
+		r := restored(t, o, upstream.Config{}, s)
+		r.pass(10 * time.Second)
+		r.expect("requests", r.conversation(1), "[Cluster node] [Cluster ack 1]")
+		if s, _ := r.w.Snapshot(true); s.Target != o.Target() {
+			t.Errorf("what the new target has said again is of the target %q, want %q", s.Target, o.Target())
+		}
+	})
+}
+
+// TestB42_WhatAnOriginRemovedMeanwhileIsRemoved, and nothing else.
+func TestB42_WhatAnOriginRemovedMeanwhileIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		old := mirror(t, o, upstream.Config{})
+		old.put(clusters, "a@1", "b@1", "c@1")
+		old.watch.SubscribeAll(clusters)
+		old.pass(10 * time.Second)
+		old.stop()
+		s, _ := old.w.Snapshot(true)
+		o.Apply(func(tx *relaytest.Tx) {
+			tx.Remove(clusters, "b")
+			putIn(tx, clusters, "c@2")
+		})
+		r := restored(t, o, upstream.Config{}, s)
+		r.pass(soon)
+		r.expect("members", present(r.members(clusters)), "a@1 c@2")
+	})
+}
+
+// TestB7_ARestoredSetIsConfirmedByTheOrigin: by an answer after which nothing new comes
+// for 5s, or by its silence for 15s, since it was told what is held; never without it.
+func TestB7_ARestoredSetIsConfirmedByTheOrigin(t *testing.T) {
+	t.Run("answer", func(t *testing.T) {
+		afterRestart(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.Accept(t.Context()) // of the one before
+			s := r.Accept(t.Context())
+			s.Send(response(clusters, "c@1"))
+			r.pass(4 * time.Second)
+			r.expect("after 4s", r.phase(clusters).String(), "settled")
+			r.pass(2 * time.Second)
+			r.expect("after 6s", r.phase(clusters).String(), "confirmed")
+			r.expect("members", r.members(clusters), "a@1 b@1 c@1")
+		})
+	})
+	t.Run("silence", func(t *testing.T) {
+		afterRestart(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.pass(14 * time.Second)
+			r.expect("after 14s", r.phase(clusters).String(), "settled")
+			r.pass(2 * time.Second)
+			r.expect("after 16s", r.phase(clusters).String(), "confirmed")
+			r.expect("members", r.members(clusters), "a@1 b@1")
+		})
+	})
+	t.Run("no origin", func(t *testing.T) {
+		afterRestart(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.Stop()
+			r.pass(10 * time.Minute)
+			r.expect("after 10m", r.phase(clusters).String(), "settled")
+			r.expect("members", r.members(clusters), "a@1 b@1")
+		})
+	})
+}
+
+// TestB42_WhatWasRestoredLingers as if clients had just left it.
+func TestB42_WhatWasRestoredLingers(t *testing.T) {
+	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: 3 * time.Minute}
+	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.pass(45 * time.Second)
+		r.expect("names after 45s", r.named(endpoints), "x@1")
+		r.pass(30 * time.Second)
+		r.expect("names after 75s", r.named(endpoints), "")
+		r.expect("members after 75s", r.members(clusters), "a@1 b@1")
+		r.pass(3 * time.Minute)
+		r.expect("members after 255s", r.members(clusters), "")
+		r.expect("last requests", lastWords(r.conversation(1), 2), "-x] [Cluster -*]")
+	})
+}
+
+// lastWords returns the last n words of a text.
+func lastWords(text string, n int) string {
+	for at := len(text) - 1; at >= 0; at-- {
+		if text[at] != ' ' {
+			continue
+		}
+		if n--; n < 0 {
+			return text[at+1:]
+		}
+	}
+	return text
+}
+
+// TestB42_ClientsThatReturnKeepWhatWasRestored: it is not given up while they want it, nor
+// asked for a second time.
+func TestB42_ClientsThatReturnKeepWhatWasRestored(t *testing.T) {
+	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
+	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		r.pass(soon)
+		r.watch.Subscribe(endpoints, []string{"x"})
+		r.pass(10 * time.Minute)
+		r.expect("members", r.members(clusters), "a@1 b@1")
+		r.expect("names", r.named(endpoints), "x@1")
+		r.expect("requests", r.conversation(1), "[Cluster node a=1 b=1] [ClusterLoadAssignment +x x=1]")
+	})
+}
+
+// TestB15_AnotherInstanceAfterARestartIsAskedForEverythingOnce, as after a reconnect.
+func TestB15_AnotherInstanceAfterARestartIsAskedForEverythingOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		o.SetControlPlane("one")
+		old := mirror(t, o, upstream.Config{})
+		old.put(clusters, "a@1")
+		old.watch.SubscribeAll(clusters)
+		old.pass(10 * time.Second)
+		old.stop()
+		s, _ := old.w.Snapshot(true)
+		o.SetControlPlane("two")
+		r := restored(t, o, upstream.Config{}, s)
+		r.pass(soon)
+		r.put(clusters, "b@1")
+		r.pass(10 * time.Second)
+		r.expect("first stream", r.conversation(1), "[Cluster node a=1] [Cluster ack 1]")
+		r.expect("second stream", r.conversation(2), "[Cluster node] [Cluster ack 1]")
+	})
+}
+
+// TestB42_GlobsAreFollowedAgain, with what is held of them.
+func TestB42_GlobsAreFollowedAgain(t *testing.T) {
+	const glob, member = "xdstp://a/envoy.config.cluster.v3.Cluster/*", "xdstp://a/envoy.config.cluster.v3.Cluster/m"
+	cfg := upstream.Config{WildcardLinger: time.Minute}
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		old := mirror(t, o, cfg)
+		old.put(clusters, member+"@1")
+		old.watch.SubscribeAll(cache.Collection(clusters, glob))
+		old.pass(10 * time.Second)
+		old.stop()
+		s, _ := old.w.Snapshot(true)
+		r := restored(t, o, cfg, s)
+		r.pass(20 * time.Second)
+		r.expect("first request", r.conversation(1), "[Cluster node +"+glob+" "+member+"=1]")
+		r.expect("phase", r.phase(cache.Collection(clusters, glob)).String(), "confirmed")
+		r.pass(time.Minute)
+		r.expect("requests after the linger", r.conversation(1), "[Cluster node +"+glob+" "+member+"=1] [Cluster -"+glob+"]")
+	})
+}
