@@ -53,22 +53,27 @@ func (s scanner) message(m *messageShape, b []byte, depth int) bool {
 			return true
 		}
 		n := protowire.ConsumeFieldValue(num, typ, b[tag:])
-		if n < 0 {
+		if n < 0 || s.field(m, num, typ, b[tag:], depth) {
 			return true
-		}
-		field, known := m.fields[num]
-		if !known || field.sensitive || field.message != nil && typ != protowire.BytesType {
-			return true
-		}
-		if field.message != nil {
-			val, _ := protowire.ConsumeBytes(b[tag:])
-			if s.message(shapeFor(field.message), val, depth-1) {
-				return true
-			}
 		}
 		b = b[tag+n:]
 	}
 	return false
+}
+
+// field is message for one field, whose value is at the beginning of b.
+func (s scanner) field(m *messageShape, num protowire.Number, typ protowire.Type, b []byte, depth int) bool {
+	switch field, known := m.fields[num]; {
+	case !known || field.sensitive:
+		return true
+	case field.message == nil:
+		return false
+	case typ != protowire.BytesType:
+		return true
+	default:
+		val, _ := protowire.ConsumeBytes(b)
+		return s.message(shapeFor(field.message), val, depth-1)
+	}
 }
 
 // typedStruct reads a TypedStruct as the message that it stands for, which takes more
