@@ -65,7 +65,7 @@ func (s *stream) answered(r *wire.Request, now time.Time) {
 		s.end(err)
 		return
 	}
-	if s.rested != positionOf(s.group.View.Head()) { // else nothing waits for it
+	if !s.rested { // else nothing waits for it, and what changes wakes the stream
 		s.wake()
 	}
 }

@@ -68,7 +68,7 @@ type stream struct {
 	begun   time.Time
 	asked   time.Time // when something was first asked for, nothing being sent
 	closed  time.Time // when the client said that it asks for nothing more
-	rested  position  // of the head of which nothing is owed nor waited for
+	rested  bool      // at the last look nothing was owed nor waited for
 	ended   bool      // or is about to, by run
 
 	// How many bytes were sent, and how many of these the client has read for
@@ -305,6 +305,7 @@ func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemov
 // errMayBlock before a send that may block; what was sent is sent.
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now, mayBlock: mayBlock}
+	s.rested = false
 	_, p.silent = s.cold(p.head, now)
 	s.rouse(p.head)
 	for _, sub := range s.subs {
@@ -322,16 +323,9 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 		sub.rest(p.head)
 	}
 	err = s.checkCold(p)
-	if s.rested = (position{}); p.next.IsZero() && !p.waiting && !p.held {
-		s.rested = positionOf(p.head)
-	}
+	s.rested = p.next.IsZero() && !p.waiting && !p.held
 	return p.next, err
 }
-
-// A position says of a head which it is, and does not keep it.
-type position struct{ edition, stand uint64 }
-
-func positionOf(h *cache.Head) position { return position{h.Edition, h.Stand()} }
 
 // rouse has globs looked at again of which something has changed.
 func (s *stream) rouse(h *cache.Head) {
