@@ -7,7 +7,7 @@
 // each name: never a queue, never a copy (B.1).
 //
 //	origin ── Writer.Apply ──▶ Head{Seq, Type…} ──▶ Set{table, log} ◀── streams read what lies after their position
-//	                      └──▶ index: who watches what changed ──▶ Watch.C
+//	                      └──▶ index: who watches what changed ──▶ Watch: wake-up, hints
 //
 // # The two sets of a type
 //
@@ -25,4 +25,9 @@
 // a reader meets; under it nothing blocks, and no channel is touched. A watch that
 // is registered before it loads the head misses nothing: writers publish a head
 // and ask the index whom to wake under that mutex, and registering takes it too.
+//
+// A wake-up says which names it is about, by hints that a stream finds beside its watch
+// without a lock ([Watch.Hinted]). They are there before the head is, so who has loaded a
+// head has its hints, and perhaps those of the next one. They are few: when there are more
+// than a handful, or none are kept, the logs say what changed.
 package cache

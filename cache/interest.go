@@ -88,9 +88,10 @@ func (n *Name) Asked() time.Time {
 type Watch struct {
 	C chan struct{} // nil if the watch calls a function instead
 
-	view *View
-	id   uint32
-	call func()
+	view  *View
+	id    uint32
+	call  func()
+	hints atomic.Pointer[hint] // only of one that calls a function
 }
 
 // A Wildcard is a watch's subscription to all members of a type.
@@ -111,6 +112,7 @@ func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 
 
 // WatchFunc is Watch for a stream that is called and does not receive. The function is
 // called by whoever changed something, so it must not wait; a call may come after Close.
+// Such a watch has hints, which its stream must pass by and by (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
 func (v *View) register(w *Watch) *Watch {
@@ -440,14 +442,6 @@ func (t *indexType) releaseVariant(n *Name) {
 	if t.variants[plain] = left; len(left) == 0 {
 		delete(t.variants, plain)
 	}
-}
-
-// watchersOf appends the watches of a name to wakes.
-func (x *index) watchersOf(n *Name, wakes []*Watch) []*Watch {
-	for _, id := range n.watchers {
-		wakes = append(wakes, x.watches[id])
-	}
-	return wakes
 }
 
 // all appends all watches to wakes.

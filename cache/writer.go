@@ -15,6 +15,7 @@ type Writer struct {
 	view   *View
 	source int
 	wakes  []*Watch // reused
+	spoken []*Name  // likewise; of which something is being said
 	asked  []*Name  // likewise
 	tombs  map[string][]tomb
 	due    deadlines
@@ -163,7 +164,7 @@ func (w *Writer) from(h *Head) *Source {
 func (w *Writer) begin(typeURL string) *apply {
 	x := &w.view.index
 	x.mu.Lock()
-	w.wakes = w.wakes[:0]
+	w.wakes, w.spoken = w.wakes[:0], w.spoken[:0]
 	old := w.view.head.Load()
 	head := *old
 	head.Edition++
@@ -180,6 +181,7 @@ func (w *Writer) publish(a *apply) {
 	if a.change.Changed+a.change.Removed > 0 {
 		a.typ.changed = a.now
 	}
+	w.hint(a)
 	if a.dirty {
 		for _, wc := range a.index.wildcards {
 			w.wakes = append(w.wakes, wc.watch)
@@ -604,7 +606,9 @@ func remains(r *wire.Resource) *wire.Resource {
 
 // touched wakes who watches the name.
 func (a *apply) touched(kind Kind, n *Name) {
-	a.w.wakes = a.w.view.index.watchersOf(n, a.w.wakes)
+	if len(n.watchers) > 0 {
+		a.w.spoken = append(a.w.spoken, n)
+	}
 	if kind == Members {
 		a.dirty = true
 	}

@@ -82,12 +82,14 @@ var deliveries = []struct {
 	delta   bool
 	typeURL string
 	named   int // of all; 0 is the wildcard
+	others  int // that change before, and that nobody of the clients wants
 }{
-	{"delta-wildcard", true, wire.ClusterType, 0},
-	{"delta-50-names", true, wire.EndpointType, 50},
-	{"delta-5000-names", true, wire.EndpointType, 5000},
-	{"sotw-wildcard", false, wire.ClusterType, 0},
-	{"sotw-50-names", false, wire.EndpointType, 50},
+	{"delta-wildcard", true, wire.ClusterType, 0, 0},
+	{"delta-50-names", true, wire.EndpointType, 50, 0},
+	{"delta-50-names-sparse", true, wire.EndpointType, 50, 200},
+	{"delta-5000-names", true, wire.EndpointType, 5000, 0},
+	{"sotw-wildcard", false, wire.ClusterType, 0, 0},
+	{"sotw-50-names", false, wire.EndpointType, 50, 0},
 }
 
 const benchStreams = 100
@@ -97,12 +99,13 @@ type delivering struct {
 	w       *cache.Writer
 	kind    cache.Kind
 	updates [2]wire.Update
+	others  [2]wire.Update // of further resources, the last ones
 	clients []*benchClient
 	names   []string
 	turn    int
 }
 
-func newDelivering(b testing.TB, delta bool, typeURL string, named, resources int) *delivering {
+func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, others int) *delivering {
 	b.Helper()
 	view, w := cache.New(cache.Config{})
 	server, err := New(Config{Views: oneView{view}})
@@ -110,19 +113,18 @@ func newDelivering(b testing.TB, delta bool, typeURL string, named, resources in
 		b.Fatal(err)
 	}
 	d := &delivering{w: w}
-	for i := range named {
-		d.names = append(d.names, benchName(i))
-	}
-	if named > 0 {
-		d.kind = cache.Named
-		watch := view.Watch() // so that the names are asked for
-		b.Cleanup(watch.Close)
-		watch.Subscribe(typeURL, d.names)
-		w.TakeDemand()
-	}
+	var names []string
 	all := wire.Update{TypeURL: typeURL}
 	for i := range resources {
+		names = append(names, benchName(i))
 		all.Resources = append(all.Resources, benchResource(b, typeURL, i, "0"))
+	}
+	if named > 0 {
+		d.kind, d.names = cache.Named, names[:named]
+		watch := view.Watch() // so that the names are asked for
+		b.Cleanup(watch.Close)
+		watch.Subscribe(typeURL, names)
+		w.TakeDemand()
 	}
 	w.SetConnected(true)
 	w.Apply(d.kind, all)
@@ -130,6 +132,10 @@ func newDelivering(b testing.TB, delta bool, typeURL string, named, resources in
 	for i := range d.updates {
 		changed := benchResource(b, typeURL, 7, strconv.Itoa(i+1))
 		d.updates[i] = wire.Update{TypeURL: typeURL, Resources: []*wire.Resource{changed}}
+		d.others[i] = wire.Update{TypeURL: typeURL}
+		for k := range others {
+			d.others[i].Resources = append(d.others[i].Resources, benchResource(b, typeURL, resources-1-k, strconv.Itoa(i+1)))
+		}
 	}
 	for range benchStreams {
 		d.clients = append(d.clients, newBenchClient(b, server, delta, typeURL, d.names))
@@ -157,9 +163,10 @@ func benchResource(b testing.TB, typeURL string, i int, version string) *wire.Re
 	return r
 }
 
-// change changes the resource.
+// change changes the resource, and the others before it.
 func (d *delivering) change() {
 	d.turn++
+	d.w.Apply(d.kind, d.others[d.turn%2])
 	d.w.Apply(d.kind, d.updates[d.turn%2])
 }
 
@@ -177,7 +184,7 @@ func (d *delivering) deliver(b testing.TB) {
 func BenchmarkDelivery(b *testing.B) {
 	for _, bb := range deliveries {
 		b.Run(bb.name, func(b *testing.B) {
-			d := newDelivering(b, bb.delta, bb.typeURL, bb.named, 10_000)
+			d := newDelivering(b, bb.delta, bb.typeURL, bb.named, 10_000, bb.others)
 			before := d.clients[0].sent
 			b.ReportAllocs()
 			b.ResetTimer()
@@ -210,7 +217,7 @@ func TestSharedDeliveriesAllocateLittle(t *testing.T) {
 			continue // each of these has a body of its own
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			d := newDelivering(t, tt.delta, tt.typeURL, tt.named, 500)
+			d := newDelivering(t, tt.delta, tt.typeURL, tt.named, 500, 0)
 			all := d.clients
 			measure := func(clients int) float64 {
 				d.clients = all[:clients]

@@ -394,10 +394,14 @@ func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	return true
 }
 
-// changed answers for the names of which something was said since the last look:
-// it goes through these or through what was said, whichever is less. It reports
-// whether it came to the end.
+// changed answers for the names of which something was said since the last look: those
+// that the wake-up was about, if that is known; else it goes through all names or through
+// what was said, whichever is less. It reports whether it came to the end.
 func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
+	var room [8]*cache.Name
+	if hinted, known := s.watch.Hinted(s.key, s.scanned, room[:0]); known {
+		return s.answerNames(w, h, hinted, limit)
+	}
 	t := w.typ
 	if t.Members.ChangedSince(s.scanned)+t.Named.ChangedSince(s.scanned) > len(s.names) {
 		for i := range s.names {
@@ -415,6 +419,24 @@ func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
 			}
 			s.answerName(w, h, e.Name, limit)
 		}
+	}
+	return true
+}
+
+// followedTo returns up to where the subscription needs no hints any more.
+func (s *subscription) followedTo(h *cache.Head) cache.Seq {
+	if len(s.names) == 0 || !s.delta && s.fullState {
+		return h.Seq // it never looks at any
+	}
+	return s.scanned
+}
+
+func (s *subscription) answerNames(w *writer, h *cache.Head, names []*cache.Name, limit cache.Seq) bool {
+	for _, n := range names {
+		if e, _ := w.typ.Lookup(n); w.full(e) {
+			return false
+		}
+		s.answerName(w, h, n, limit)
 	}
 	return true
 }

@@ -28,6 +28,7 @@
 // block has a goroutine of its own. A stream holds no queue of changes:
 // it remembers positions in the view's logs, and reads what lies after them when
 // its client is ready, so that a slow client costs as much as an idle one and
-// gets the newest state (B.12). What locks is rare: joining a group,
+// gets the newest state (B.12). Of names, hints say which to read (cache.Watch): a few
+// at most, and whoever has missed one reads the logs. What locks is rare: joining a group,
 // registering interest, logging a refusal, adding a load report.
 package downstream

@@ -318,10 +318,13 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
 	}
+	followed := p.head.Seq
 	for _, sub := range s.subs {
 		sub.passed()
 		sub.rest(p.head)
+		followed = min(followed, sub.followedTo(p.head))
 	}
+	s.watch.PassHints(followed)
 	err = s.checkCold(p)
 	s.rested = p.next.IsZero() && !p.waiting && !p.held
 	return p.next, err

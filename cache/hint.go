@@ -1,0 +1,82 @@
+package cache
+
+// maxHints bounds the hints of a watch: a stream whose client is slow must not cost more
+// than another (B.12).
+const maxHints = 8
+
+// A hint says that something was said of a name that a stream watches, so that the stream
+// need not look at all of its names. Those of a watch are a list, newest first. Hints are
+// immutable, and streams share them.
+type hint struct {
+	key   string // of the type
+	name  *Name  // nil: this and what came before are names that nobody knows any more
+	seq   Seq    // of the first head that has what was said
+	older *hint
+	n     int // of the list, this one included
+}
+
+// hint tells those who watch names of which something was said which these are, and notes
+// whom to wake.
+func (w *Writer) hint(a *apply) {
+	if len(w.spoken) == 0 {
+		return
+	}
+	lost := &hint{seq: a.head.Seq, n: maxHints}
+	for _, n := range w.spoken {
+		h := &hint{key: a.typ.URL, name: n, seq: a.head.Seq, n: 1}
+		for _, id := range n.watchers {
+			watch := w.view.index.watches[id]
+			if w.wakes = append(w.wakes, watch); watch.call != nil {
+				watch.hint(h, lost)
+			}
+		}
+	}
+	clear(w.spoken)
+}
+
+// hint tells the watch of a name. The index is locked, and the head that has what was said
+// is not published yet: whoever reads that head finds the hint. Lost stands in the place
+// of hints that are too many.
+func (w *Watch) hint(h, lost *hint) {
+	for {
+		top, next := w.hints.Load(), h
+		switch {
+		case top == nil:
+		case top == lost:
+			return
+		case top.n >= maxHints:
+			next = lost
+		default:
+			next = &hint{key: h.key, name: h.name, seq: h.seq, older: top, n: top.n + 1}
+		}
+		if w.hints.CompareAndSwap(top, next) {
+			return
+		}
+	}
+}
+
+// Hinted appends to names those that the stream watches of a type of which something was
+// said after p, some perhaps twice, as far as that is known for the head that the caller
+// has loaded before. It reports false if it is not known, and the logs must be read.
+func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
+	if w.call == nil {
+		return nil, false
+	}
+	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
+		switch {
+		case h.name == nil:
+			return nil, false
+		case h.key == typeURL:
+			names = append(names, h.name)
+		}
+	}
+	return names, true
+}
+
+// PassHints drops the hints up to p, which the stream must have followed. One goroutine at
+// a time may call it. Hints stay as long as newer ones do.
+func (w *Watch) PassHints(p Seq) {
+	if top := w.hints.Load(); top != nil && top.seq <= p {
+		w.hints.CompareAndSwap(top, nil) // or there is a newer one now
+	}
+}

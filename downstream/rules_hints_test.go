@@ -1,0 +1,224 @@
+package downstream
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A followingClient is an aggregated Delta stream without a transport, and what its client
+// has learnt.
+type followingClient struct {
+	grpc.ServerStream
+	t       *rapid.T
+	st      *stream
+	said    []string          // by the responses since the last look
+	holds   map[string]string // content by type and name, or gone
+	unacked map[string]string // nonces by type
+}
+
+const gone = "gone"
+
+func (c *followingClient) Context() context.Context { return context.Background() }
+
+// SendMsg implements grpc.ServerStream.
+func (c *followingClient) SendMsg(m any) error {
+	encoded, err := wire.Codec{}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	var r discoverypb.DeltaDiscoveryResponse
+	if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
+		return err
+	}
+	for _, resource := range r.Resources {
+		c.learn(r.TypeUrl+" "+resource.Name, resource.Version)
+	}
+	for _, name := range r.RemovedResources {
+		c.learn(r.TypeUrl+" "+name, gone)
+	}
+	c.unacked[r.TypeUrl] = r.Nonce
+	return nil
+}
+
+func (c *followingClient) learn(what, content string) {
+	c.said = append(c.said, what+" "+content)
+	c.holds[what] = content
+}
+
+// newFollowingClient returns a client of a view. One without hints has to find out by
+// itself what changed.
+func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *followingClient {
+	c := &followingClient{t: t, holds: map[string]string{}, unacked: map[string]string{}}
+	c.st = &stream{
+		server: s, cfg: &s.cfg, rpc: c, delta: true, log: slog.New(slog.DiscardHandler), begun: time.Now(),
+		byType: make(map[string]*subscription), over: make(chan error, 1), timer: time.NewTimer(time.Hour),
+	}
+	c.st.turn.Store(taken) // no worker sends, but look
+	if !hints {
+		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
+	}
+	return c
+}
+
+func (c *followingClient) request(r wire.Request) {
+	r.Delta = true
+	if c.st.watch == nil {
+		r.Node = []byte{}
+	}
+	if err := c.st.handle(&r, time.Now()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *followingClient) ack(typeURL string) {
+	if nonce := c.unacked[typeURL]; nonce != "" {
+		delete(c.unacked, typeURL)
+		c.request(wire.Request{TypeURL: typeURL, Nonce: nonce})
+	}
+}
+
+// look has the stream take its turn, and returns what it said, in some order.
+func (c *followingClient) look() []string {
+	c.said = nil
+	if c.st.flushed(true); c.st.ended {
+		c.t.Fatal(<-c.st.over)
+	}
+	slices.Sort(c.said)
+	return c.said
+}
+
+// A world is an origin and what it has said.
+type world struct {
+	t       *rapid.T
+	w       *cache.Writer
+	changes int
+}
+
+var hintedTypes = []string{wire.ClusterType, wire.EndpointType, wire.RouteType}
+
+// put changes resources of a type, as members of it or as named ones.
+func (o *world) put(kind cache.Kind, typeURL string, names ...string) {
+	u := wire.Update{TypeURL: typeURL}
+	for _, name := range names {
+		o.changes++
+		version := fmt.Sprint(o.changes)
+		value := []byte(version)
+		if typeURL == wire.ClusterType {
+			eds := &clusterpb.Cluster_Type{Type: clusterpb.Cluster_EDS}
+			var err error
+			if value, err = proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version, ClusterDiscoveryType: eds}); err != nil {
+				o.t.Fatal(err)
+			}
+		}
+		r, err := wire.NewResource(typeURL, name, version, value)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		u.Resources = append(u.Resources, r)
+	}
+	o.w.Apply(kind, u)
+}
+
+func (o *world) remove(kind cache.Kind, typeURL, name string) {
+	o.w.Apply(kind, wire.Update{TypeURL: typeURL, Removed: []string{name}})
+}
+
+// TestHintedStreamsSayWhatOthersSay: a stream that looks at the names that wake-ups are
+// about says at each look what one says that looks for itself, whatever the origin says and
+// the client asks for, and whenever it answers; and in the end each has what there is
+// (B.1, B.11, B.12).
+func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
+	rapid.Check(t, func(t *rapid.T) {
+		view, w := cache.New(cache.Config{})
+		server, err := New(Config{Views: oneView{view}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &world{t: t, w: w}
+		w.SetConnected(true)
+		w.SetPhase(wire.ClusterType, cache.Confirmed)
+		hinted, plain := newFollowingClient(t, server, view, true), newFollowingClient(t, server, view, false)
+		defer hinted.st.close()
+		defer plain.st.close()
+		both := func(f func(*followingClient)) {
+			f(hinted)
+			f(plain)
+			w.TakeDemand()
+		}
+		look := func() (said bool) {
+			got, want := hinted.look(), plain.look()
+			if !slices.Equal(got, want) {
+				t.Fatalf("got %q, want %q", got, want)
+			}
+			return len(got) > 0
+		}
+		if rapid.Bool().Draw(t, "wildcard") {
+			both(func(c *followingClient) { c.request(wire.Request{TypeURL: wire.ClusterType}) })
+		}
+		both(func(c *followingClient) { c.request(wire.Request{TypeURL: wire.EndpointType, Subscribe: names}) })
+
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			typeURL, name := rapid.SampledFrom(hintedTypes).Draw(t, "type"), rapid.SampledFrom(names).Draw(t, "name")
+			kind := cache.Named
+			if typeURL == wire.ClusterType {
+				kind = cache.Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
+			}
+			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			case 0:
+				both(func(c *followingClient) { c.request(wire.Request{TypeURL: typeURL, Subscribe: []string{name}}) })
+			case 1:
+				both(func(c *followingClient) { c.request(wire.Request{TypeURL: typeURL, Unsubscribe: []string{name}}) })
+			case 2:
+				o.remove(kind, typeURL, name)
+			case 3:
+				o.put(kind, typeURL, names...)
+			case 4, 5:
+				both(func(c *followingClient) { c.ack(typeURL) })
+			case 6, 7:
+				look()
+			default:
+				o.put(kind, typeURL, name)
+			}
+		}
+		for again := true; again; {
+			for _, typeURL := range hintedTypes {
+				both(func(c *followingClient) { c.ack(typeURL) })
+			}
+			again = look()
+		}
+		for _, c := range []*followingClient{hinted, plain} {
+			c.checkHolds(view.Head())
+		}
+	})
+}
+
+// checkHolds checks that the client has what it named.
+func (c *followingClient) checkHolds(h *cache.Head) {
+	for _, typeURL := range hintedTypes {
+		sub := c.st.byType[typeURL]
+		if sub == nil {
+			continue
+		}
+		for _, n := range sub.names {
+			e, _ := h.Type(typeURL).Lookup(n.name)
+			switch got := c.holds[typeURL+" "+n.name.String()]; {
+			case e.Present() && got != e.Resource.Version, e != nil && !e.Present() && got != gone:
+				c.t.Fatalf("%s %v: the client has %q at the end, the view %v", typeURL, n.name, got, e)
+			}
+		}
+	}
+}
