@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -34,6 +35,7 @@ var contentFeatures = []string{"envoy.config.require-any-fields-contain-struct",
 // be called from any goroutine.
 type groups struct {
 	cfg     Config
+	id      string       // of this process, as relays above are told it
 	own     *corepb.Node // what the relay says of itself
 	origins origins
 	router  *router
@@ -44,7 +46,8 @@ type groups struct {
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	refusing atomic.Bool // that groups are refused was logged, since one was last removed
+	circle   rate.Sometimes // that relays are refused is logged
+	refusing atomic.Bool    // that groups are refused was logged, since one was last removed
 
 	mu     sync.Mutex
 	byKey  map[string]*group
@@ -55,10 +58,15 @@ type groups struct {
 // A sharedView is what an origin says of names that mean the same to every node, if
 // only the node's features change what it must generate (R130, R143).
 type sharedView struct {
-	key    sharedKey
-	view   *cache.View
-	stop   context.CancelFunc
-	groups int // that take part, guarded by groups.mu
+	key  sharedKey
+	view *cache.View
+	node *corepb.Node
+	who  *upstream.Presence
+	stop context.CancelFunc
+
+	// Guarded by groups.mu.
+	groups []*group // that take part
+	via    []string // that the origin was told last
 }
 
 type sharedKey struct {
@@ -70,12 +78,14 @@ type sharedKey struct {
 type group struct {
 	key    string
 	view   *cache.View
-	node   *corepb.Node // whom the origin takes it for
+	node   *corepb.Node       // whom the origin takes it for, without the relays below
+	who    *upstream.Presence // with them
 	stop   context.CancelFunc
 	shares []*sharedView
 
 	// Guarded by groups.mu.
 	streams int
+	below   tally
 	left    time.Time   // when the last stream did
 	idle    *time.Timer // ends the group once its view has given up everything
 	first   traits      // of the first node
@@ -85,9 +95,11 @@ type group struct {
 // traits are what an origin may look at in a node beside the group's key.
 type traits struct{ idPrefix, cluster, locality, metadata string }
 
-func newGroups(cfg Config, version string, all origins, log *slog.Logger) *groups {
+func newGroups(cfg Config, id, version string, all origins, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
+		id:      id,
+		circle:  rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		own:     ownNode(cfg, version),
 		origins: all,
 		router:  newRouter(cfg),
@@ -120,8 +132,15 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	<-g.started
+	via := viaOf(n)
+	if err := g.admit(via); err != nil {
+		g.circle.Do(func() {
+			g.log.Warn("refused a relay as a client", slog.String("node", n.GetId()), slog.Any("err", err))
+		})
+		return downstream.Group{}, err
+	}
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
-	gr, differ, err := g.enter(key, upstream, n)
+	gr, differ, err := g.enter(key, upstream, n, via)
 	if err != nil {
 		if status.Code(err) == codes.ResourceExhausted && !g.refusing.Swap(true) {
 			g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
@@ -134,12 +153,13 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) })}, nil
+	return downstream.Group{View: gr.view, Key: key, Node: gr.who.Node(), Leave: sync.OnceFunc(func() { g.leave(gr, via) })}, nil
 }
 
-// enter counts a stream of n into its group, which it makes if there is none. The
-// first time that n differs from the group's first node, it says in what.
-func (g *groups) enter(key string, upstream, n *corepb.Node) (gr *group, differ []string, err error) {
+// enter counts a stream of n, which came through the relays via, into its group, which it
+// makes if there is none. The first time that n differs from the group's first node, it
+// says in what.
+func (g *groups) enter(key string, upstream, n *corepb.Node, via []string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -155,6 +175,9 @@ func (g *groups) enter(key string, upstream, n *corepb.Node) (gr *group, differ 
 		gr = g.add(key, upstream, n)
 	}
 	gr.streams++
+	if gr.below.add(via) {
+		g.announce(gr)
+	}
 	if gr.idle != nil {
 		gr.idle.Stop()
 		gr.idle = nil
@@ -167,15 +190,16 @@ func (g *groups) add(key string, presented, first *corepb.Node) *group {
 	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
-	gr := &group{key: key, view: view, node: presented, stop: stop, first: traitsOf(first)}
+	gr := &group{key: key, view: view, node: presented, who: upstream.Present(g.behind(presented, nil)), stop: stop, first: traitsOf(first)}
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
 	for i, o := range g.origins {
 		own, common := writers[i], writers[g.router.shared(i)]
 		s := g.share(i, presented.GetClientFeatures())
+		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
 		// Awaited by wait.
-		g.views.Go(func() { o.mirror(ctx, presented, own, log) })
+		g.views.Go(func() { o.mirror(ctx, gr.who, own, log) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
 	}
 	return gr
@@ -193,13 +217,12 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		cfg.Sources, cfg.Route = 2, namesOnly
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
-		s = &sharedView{key: key, view: view, stop: stop}
+		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop}
 		g.shared[key] = s
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
-		g.views.Go(func() { o.mirror(ctx, node, writers[0], log) })
+		g.views.Go(func() { o.mirror(ctx, s.who, writers[0], log) })
 	}
-	s.groups++
 	return s
 }
 
@@ -217,9 +240,12 @@ func namesOnly(_, name string) int {
 
 // leave counts a stream out. A group without streams is kept for as long as its
 // subscriptions linger.
-func (g *groups) leave(gr *group) {
+func (g *groups) leave(gr *group, via []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if len(via) > 0 {
+		time.AfterFunc(viaKept, func() { g.forget(gr, via) })
+	}
 	if gr.streams--; gr.streams > 0 {
 		return
 	}
@@ -240,7 +266,8 @@ func (g *groups) remove(gr *group) {
 	}
 	gr.stop()
 	for _, s := range gr.shares {
-		if s.groups--; s.groups == 0 {
+		s.groups = slices.DeleteFunc(s.groups, func(other *group) bool { return other == gr })
+		if len(s.groups) == 0 {
 			delete(g.shared, s.key)
 			s.stop()
 		}
@@ -294,7 +321,9 @@ func traitsOf(n *corepb.Node) traits {
 	if !found {
 		prefix = ""
 	}
-	return traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(n.GetMetadata().AsMap())}
+	metadata := n.GetMetadata().AsMap()
+	delete(metadata, viaObject)
+	return traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(metadata)}
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are
@@ -319,7 +348,7 @@ func ownNode(cfg Config, version string) *corepb.Node {
 
 // Group returns what a relay of this configuration and version makes of a client's
 // node: the key of the node's group, and the node that the origin is shown for
-// it (B.4). Clients share a view if their keys are equal, and then the origin is
+// it (B.4), to which a relay that runs adds the list of relays on the way (B.41). Clients share a view if their keys are equal, and then the origin is
 // shown the same.
 func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
 	return sortNode(n, ownNode(c, version), c.NodeGroupBy)

@@ -8,8 +8,6 @@ import (
 	"net/url"
 	"strings"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/upstream"
@@ -17,9 +15,9 @@ import (
 
 // An origin keeps views like itself.
 type origin interface {
-	// mirror keeps the view of w like the origin until ctx ends. The node is whom
-	// the origin takes the relay for.
-	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger)
+	// mirror keeps the view of w like the origin, which takes the relay for who, until
+	// ctx ends.
+	mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger)
 	// ready waits until the origin can be reached, or ctx ends.
 	ready(ctx context.Context)
 	// status returns how the origin stands, but for its name.
@@ -100,8 +98,8 @@ var protocols = map[string]upstream.Protocol{
 // sessionOrigin is a control plane.
 type sessionOrigin struct{ *upstream.Session }
 
-func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
-	o.Mirror(ctx, node, w, log)
+func (o sessionOrigin) mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger) {
+	o.Mirror(ctx, who, w, log)
 }
 
 func (o sessionOrigin) ready(ctx context.Context) { o.WaitConnected(ctx) }
@@ -111,7 +109,7 @@ func (o sessionOrigin) close() error { return o.Close() }
 // filesOrigin is a directory. It tells all nodes the same.
 type filesOrigin struct{ *upstream.Files }
 
-func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger) {
+func (o filesOrigin) mirror(ctx context.Context, _ *upstream.Presence, w *cache.Writer, _ *slog.Logger) {
 	o.Mirror(ctx, w)
 }
 

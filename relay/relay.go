@@ -91,7 +91,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.origins, err = openOrigins(cfg, opts, r.log); err != nil {
 		return nil, err
 	}
-	r.groups = newGroups(cfg, opts.Version, r.origins, r.log)
+	r.groups = newGroups(cfg, r.identifier, opts.Version, r.origins, r.log)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(); err != nil {
 		return nil, errors.Join(err, r.origins.close())

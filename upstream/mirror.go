@@ -39,9 +39,12 @@ var errResync = errors.New("resync")
 type mirror struct {
 	session *Session
 	cfg     *Config
-	node    *corepb.Node
+	who     *Presence
 	w       *cache.Writer
 	log     *slog.Logger
+
+	as   *presented   // which of who the streams began with
+	node *corepb.Node // that of as
 
 	events  chan event
 	running int // streams whose end has not been told
@@ -93,18 +96,18 @@ func (l *line) silent(now time.Time) bool {
 	return !l.silentAt.IsZero() && !now.Before(l.silentAt)
 }
 
-// Mirror keeps a view like its origin, to which it presents node, until ctx ends
+// Mirror keeps a view like its origin, which takes the relay for who, until ctx ends
 // and everything that it started has ended. No failure of the origin ends it: it
 // is logged and tried again, at intervals from 1s to 30s while the origin gives
 // no response, and at once after a stream that had one, or that the origin held for
 // 5s: it may be a relay that waits for an origin of its own.
 //
 // Source: gRFC A57.
-func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger) {
+func (s *Session) Mirror(ctx context.Context, who *Presence, w *cache.Writer, log *slog.Logger) {
 	m := &mirror{
 		session: s,
 		cfg:     &s.cfg,
-		node:    node,
+		who:     who,
 		w:       w,
 		log:     log,
 		events:  make(chan event),
@@ -125,7 +128,14 @@ func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer
 		sub := m.sub(typeURL)
 		sub.prewarm, sub.wildcard = true, main
 	}
+	m.introduce()
 	m.run(ctx)
+}
+
+// introduce takes over whom the origin is to take the relay for.
+func (m *mirror) introduce() {
+	m.as = m.who.now.Load()
+	m.node = m.as.node
 }
 
 func (m *mirror) run(ctx context.Context) {
@@ -138,6 +148,9 @@ func (m *mirror) run(ctx context.Context) {
 			m.demand(time.Now())
 		case e := <-m.events:
 			m.event(e, time.Now())
+		case <-m.as.over:
+			m.introduce()
+			m.reopen()
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -454,6 +467,7 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 	}
 	if r == main {
 		m.target = m.session.target()
+		m.introduce()
 	}
 	l.stream = m.session.open(ctx, m.target, r, m.speaksSotW(r), m.events)
 	l.open, l.versions, l.silentAt = false, false, time.Time{}
@@ -583,6 +597,9 @@ func (m *mirror) logEnd(r role, err error, wait time.Duration) {
 	case status.Code(err) == codes.Unimplemented:
 		m.log.Warn("the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows: auto allows both, delta and sotw one",
 			slog.String("protocol", m.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
+	case status.Code(err) == codes.FailedPrecondition:
+		m.log.Error("the origin refuses this relay, and will until a configuration is mended: what is held is served, and does not change",
+			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case errors.Is(err, io.EOF):
 		m.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
 	default:

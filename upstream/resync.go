@@ -68,6 +68,11 @@ func (m *mirror) resync() {
 	for r := range m.lines {
 		m.lines[r].full = true
 	}
+	m.reopen()
+}
+
+// reopen ends the streams, to open them anew at once.
+func (m *mirror) reopen() {
 	if l := m.lines[main].stream; l != nil {
 		l.cancel(errResync)
 	}

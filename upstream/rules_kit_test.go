@@ -34,6 +34,7 @@ type rig struct {
 	w     *cache.Writer
 	view  *cache.View
 	watch *cache.Watch
+	who   *upstream.Presence
 	log   *logged
 	stop  func() // ends the mirror; may be called again
 }
@@ -57,7 +58,7 @@ func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 // restored is mirror for a view that begins with a snapshot, if there is one.
 func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot) *rig {
 	t.Helper()
-	r := &rig{Origin: o, t: t, log: &logged{}}
+	r := &rig{Origin: o, t: t, who: upstream.Present(&corepb.Node{Id: "relay"}), log: &logged{}}
 	log := slog.New(r.log)
 	cfg.Logger = log
 	if cfg.Targets == nil {
@@ -78,7 +79,7 @@ func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.S
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		session.Mirror(ctx, &corepb.Node{Id: "relay"}, w, log)
+		session.Mirror(ctx, r.who, w, log)
 	}()
 	r.w, r.view, r.watch = w, view, view.Watch()
 	r.stop = sync.OnceFunc(func() {
