@@ -293,7 +293,7 @@ func (v *View) faultOf(t *indexType, n *Name) string {
 	case n.tracked || n.queued:
 	case len(n.watchers) > 0:
 		return "streams want it, and the origin was not told"
-	case held == 0:
+	case held+n.aside == 0:
 		return "nobody needs it, and it was not forgotten"
 	}
 	if !v.reached(typ, t, n) {

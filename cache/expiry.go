@@ -108,7 +108,7 @@ func (a *apply) heldAs(kind Kind, resource string) []*Name {
 		names = append(names, n)
 	}
 	if kind == Named {
-		names = append(names, a.w.aliases[a.typ.URL][resource]...)
+		names = append(names, a.ledger.aliases[a.typ.URL][resource]...)
 	}
 	return names
 }
@@ -176,17 +176,17 @@ func (a *apply) queue(kind Kind, e *Entry) {
 // heap for as long as it was to live.
 func (a *apply) schedule(d deadline) {
 	const slack = 64
-	w := a.w
-	if len(w.due) > 2*w.kept+slack {
-		w.due = slices.DeleteFunc(w.due, func(d deadline) bool {
+	of := a.ledger
+	if len(of.due) > 2*of.kept+slack {
+		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
 			t := a.head.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
 			return !e.awaited(d.at)
 		})
-		heap.Init(&w.due)
-		w.kept = len(w.due)
+		heap.Init(&of.due)
+		of.kept = len(of.due)
 	}
-	heap.Push(&w.due, d)
+	heap.Push(&of.due, d)
 }
 
 // Expire removes what has outlived its time, for every client and whether or not
@@ -194,26 +194,39 @@ func (a *apply) schedule(d deadline) {
 // that an alias means nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
-	for len(w.due) > 0 && !now.Before(w.due[0].at) {
-		key := w.due[0].key
-		if w.view.Head().Type(key) == noType {
-			heap.Pop(&w.due) // of a collection that was given up
+	next = w.expire(&w.ledger, w.view.Head(), w.beginShown, now)
+	if w.aside == nil {
+		return next
+	}
+	kept := w.expire(&w.aside.ledger, w.aside.head, w.beginAside, now)
+	if next.IsZero() || !kept.IsZero() && kept.Before(next) {
+		return kept
+	}
+	return next
+}
+
+// expire is Expire for the heads of a ledger.
+func (w *Writer) expire(of *ledger, head *Head, begin func(key string) *apply, now time.Time) (next time.Time) {
+	for len(of.due) > 0 && !now.Before(of.due[0].at) {
+		key := of.due[0].key
+		if head.Type(key) == noType {
+			heap.Pop(&of.due) // of a collection that was given up
 			continue
 		}
-		a := w.begin(key)
+		a := begin(key)
 		a.now = now
-		for len(w.due) > 0 && w.due[0].key == key && !now.Before(w.due[0].at) {
-			d := heap.Pop(&w.due).(deadline)
+		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
+			d := heap.Pop(&of.due).(deadline)
 			a.expire(d)
 		}
 		a.typ.Named.compact()
 		a.typ.Members.compact()
 		w.publish(a)
 	}
-	if len(w.due) == 0 {
+	if len(of.due) == 0 {
 		return time.Time{}
 	}
-	return w.due[0].at
+	return of.due[0].at
 }
 
 // expire does what an entry's deadline asks for, if it still does.

@@ -50,7 +50,7 @@ func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
 		return []*Name{a.w.view.index.name(a.index, v.Name)}
 	}
 	names := slices.Clone(a.askedAs(v.Name, v))
-	for _, n := range a.w.aliases[a.typ.URL][v.Name] {
+	for _, n := range a.ledger.aliases[a.typ.URL][v.Name] {
 		if a.takes(n) && wire.PlainName(n.text) != v.Name {
 			names = append(names, n)
 		}
@@ -68,7 +68,7 @@ func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
 	e.born = e.Seq
 	switch {
 	case old == nil:
-		n.entries++
+		a.count(n, 1)
 	case old.Err.Denied() == err.Denied():
 		e.born = old.born
 	case old.Err.Denied():
@@ -127,10 +127,10 @@ func (a *apply) settle(kind Kind, set *Set, n *Name) {
 	e := &Entry{Name: n, Seq: a.next(), epoch: a.epoch()}
 	e.since, e.born = e.Seq, e.Seq
 	if set.Get(n) == nil {
-		n.entries++
+		a.count(n, 1)
 	}
 	if kind == Members {
-		a.w.tombs[a.typ.URL] = append(a.w.tombs[a.typ.URL], tomb{n, e.Seq, a.now})
+		a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{n, e.Seq, a.now})
 	}
 	set.put(a.edit, e)
 	a.touched(kind, n)

@@ -49,6 +49,10 @@ type Source struct {
 	// that it has here; empty if there is none, or it is not known.
 	Target string
 
+	// Frozen is since when readers are not shown what the origin changes; zero if
+	// they are (Writer.Freeze).
+	Frozen time.Time
+
 	epoch uint32 // counts the upstream connections
 }
 

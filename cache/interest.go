@@ -29,6 +29,8 @@ type source struct {
 	demand []Demand      // changed since its writer took it; guarded by index.mu
 	faulty []string      // types and collections that the writer has to mend; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
+
+	withheld atomic.Int64 // names of which a frozen writer keeps something from readers
 }
 
 type indexType struct {
@@ -61,6 +63,7 @@ type Name struct {
 	// Guarded by index.mu.
 	watchers []uint32 // sorted ids of watches
 	entries  int      // of the two sets
+	aside    int      // likewise, but of what readers do not see: Writer.Freeze
 	queued   bool     // in a source's demand
 	tracked  bool     // the session subscribed to it, or lets it linger
 	lapsed   bool     // what the origin said is no longer known: the next to ask has it asked again
@@ -426,7 +429,7 @@ func (x *index) name(t *indexType, text string) *Name {
 // entry of it are not confused when its id is given away: entries carry their
 // name.
 func (t *indexType) release(n *Name) {
-	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
+	if len(n.watchers) == 0 && n.entries+n.aside == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
 		t.freeIDs = append(t.freeIDs, n.id)
 		t.releaseVariant(n)

@@ -307,6 +307,7 @@ func (s *Set) at(l logged) *Entry {
 // put records a changed entry. The log's array is shared with older heads: they
 // see only their own length of it, and nobody but the one writer appends.
 func (s *Set) put(by *edit, e *Entry) {
+	by.note(e.Name)
 	old := s.Get(e.Name)
 	if old == nil {
 		s.live++
@@ -330,6 +331,7 @@ func (s *Set) put(by *edit, e *Entry) {
 // drop forgets an entry. If that was a removal that readers behind it have not
 // seen, the caller raises the floor.
 func (s *Set) drop(by *edit, e *Entry) {
+	by.note(e.Name)
 	s.live--
 	s.account(e, nil)
 	s.table = s.table.set(by, e.Name.id, nil)

@@ -40,7 +40,19 @@ func (w *Writer) takeFaulty() []string {
 
 // mend makes the sets of a type anew, and has the origin asked again.
 func (w *Writer) mend(key string) {
-	a := w.begin(key)
+	if w.aside != nil {
+		a := w.beginAside(key)
+		a.mend()
+		w.publish(a)
+	}
+	a := w.beginShown(key)
+	a.mend()
+	a.recount()
+	a.dirty = true
+	w.publish(a)
+}
+
+func (a *apply) mend() {
 	for _, kind := range []Kind{Members, Named} {
 		set := a.set(kind)
 		*set = set.again(a.edit, func(e *Entry) *Entry { return a.mended(kind, set, e) })
@@ -49,22 +61,25 @@ func (w *Writer) mend(key string) {
 			*errors = errors.again(a.edit, func(e *Entry) *Entry { return e })
 		}
 	}
-	x := &w.view.index
+}
+
+// recount counts the entries of each name anew, and has the origin asked again where that
+// finds another number, and for all members.
+func (a *apply) recount() {
+	x := &a.w.view.index
 	for _, n := range a.index.names {
 		if held := a.typ.holds(n); n.entries != held || len(n.watchers) > 0 && !n.tracked {
 			n.entries, n.again = held, true
 			a.pokes |= x.want(a.index, n)
 		}
 		if e := a.typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
-			w.view.writers[n.source].alias(key, n, e.Resource.Name)
+			a.w.view.writers[n.source].alias(a.typ.URL, n, e.Resource.Name)
 		}
 	}
 	if len(a.index.wildcards) > 0 {
 		a.index.again = true
 		a.pokes |= x.want(a.index, nil)
 	}
-	a.dirty = true
-	w.publish(a)
 }
 
 // mended returns an entry as it ought to be.

@@ -25,7 +25,16 @@ type node struct {
 // changed in place, so that a response with many resources copies each node once.
 // It must not be used after a reader has got the table. It is not empty: two
 // edits must have two addresses.
-type edit struct{ _ byte }
+type edit struct {
+	noting bool
+	noted  []*Name // that were put or dropped, if noting; some more than once
+}
+
+func (e *edit) note(n *Name) {
+	if e.noting {
+		e.noted = append(e.noted, n)
+	}
+}
 
 func (t table) get(id uint32) *Entry {
 	if t.root == nil || id>>(fanoutBits*(t.depth+1)) != 0 {

@@ -14,24 +14,31 @@ import (
 type Writer struct {
 	view   *View
 	source int
-	wakes  []*Watch // reused
-	spoken []*Name  // likewise; of which something is being said
-	asked  []*Name  // likewise
-	tombs  map[string][]tomb
-	due    deadlines
-	kept   int                  // of due, when it was last rid of what is out of date
+	wakes  []*Watch             // reused
+	spoken []*Name              // likewise; of which something is being said
+	asked  []*Name              // likewise
 	missed map[string]time.Time // when members were last found missing, by type URL or collection
+	ledger                      // of the head that readers see
+	aside  *aside               // nil unless the writer is frozen
+}
+
+// A ledger is what a writer must remember of the heads that it makes.
+type ledger struct {
+	tombs map[string][]tomb
+	due   deadlines
+	kept  int // of due, when it was last rid of what is out of date
 
 	// aliases says under which further names the set of the named holds a
 	// resource: type URL, resource name, names. It is guarded by index.mu.
 	aliases map[string]map[string][]*Name
 }
 
+func newLedger() ledger {
+	return ledger{tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
+}
+
 func newWriter(v *View, source int) *Writer {
-	return &Writer{
-		view: v, source: source,
-		tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name), missed: make(map[string]time.Time),
-	}
+	return &Writer{view: v, source: source, missed: make(map[string]time.Time), ledger: newLedger()}
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
@@ -73,7 +80,7 @@ func (w *Writer) View() *View { return w.view }
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
 // Source returns how the writer's source stands.
-func (w *Writer) Source() Source { return w.view.Head().sources[w.source] }
+func (w *Writer) Source() Source { return w.Head().sources[w.source] }
 
 // SetTarget records at which address of the origin all that is held has the versions
 // that it has here; an empty one if there is none.
@@ -82,7 +89,14 @@ func (w *Writer) SetTarget(target string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	head := *w.view.head.Load()
-	w.from(&head).Target = target
+	from := w.from(&head)
+	if w.aside != nil {
+		w.setTargetAside(target)
+		if from.Target != target {
+			target = "" // readers go on seeing what came from another, too
+		}
+	}
+	from.Target = target
 	w.view.head.Store(&head)
 }
 
@@ -123,6 +137,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 // to publish.
 type apply struct {
 	w      *Writer
+	ledger *ledger
 	now    time.Time
 	head   *Head // the new one
 	typ    *Type // of head, owned
@@ -160,24 +175,41 @@ func (w *Writer) from(h *Head) *Source {
 	return &h.sources[w.source]
 }
 
-// begin locks the index and copies what is about to change.
+// begin locks the index and copies what is about to change: what readers see, or, if
+// the writer is frozen, what is kept aside.
 func (w *Writer) begin(typeURL string) *apply {
+	if w.aside != nil {
+		return w.beginAside(typeURL)
+	}
+	return w.beginShown(typeURL)
+}
+
+// beginShown is begin for what readers see.
+func (w *Writer) beginShown(typeURL string) *apply {
+	w.view.index.mu.Lock()
+	return w.edit(typeURL, w.view.head.Load(), &w.ledger)
+}
+
+// edit copies what is about to change of a head. The index must be locked.
+func (w *Writer) edit(typeURL string, old *Head, of *ledger) *apply {
 	x := &w.view.index
-	x.mu.Lock()
 	w.wakes, w.spoken = w.wakes[:0], w.spoken[:0]
-	old := w.view.head.Load()
 	head := *old
 	head.Edition++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
 	typ.URL, typ.source, typ.edition, typ.shared = typeURL, index.source, head.Edition, new(memo)
 	head.types.put(&typ)
-	return &apply{w: w, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
+	return &apply{w: w, ledger: of, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
 }
 
 // publish makes the new head visible, and only then wakes its readers.
 func (w *Writer) publish(a *apply) {
 	x := &w.view.index
+	if a.aside() {
+		w.publishAside(a)
+		return
+	}
 	if a.change.Changed+a.change.Removed > 0 {
 		a.typ.changed = a.now
 	}
@@ -291,7 +323,7 @@ func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
 // it does not list now: some origins list only the one that they were asked for last.
 // Whoever comes next by such an alias has the origin asked for an answer that has it.
 func (a *apply) addUnlisted(set *Set, r received) (known bool) {
-	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][r.Name]) {
+	for _, n := range slices.Clone(a.ledger.aliases[a.typ.URL][r.Name]) {
 		old := set.Get(n)
 		if slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name || !old.Present() || old.Resource.Name != r.Name {
 			continue
@@ -350,7 +382,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	a.unalias(old)
 	if n.text != r.Name {
 		set.aliased = true
-		a.w.alias(a.typ.URL, n, r.Name)
+		a.ledger.alias(a.typ.URL, n, r.Name)
 	}
 	a.touched(kind, n)
 }
@@ -360,7 +392,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 func (a *apply) replace(n *Name, old, e *Entry) {
 	a.change.Changed++
 	if old == nil {
-		n.entries++
+		a.count(n, 1)
 	}
 	if old.Present() {
 		e.born, e.alarm = old.born, old.alarm
@@ -404,11 +436,11 @@ func (a *apply) checkReuse(n *Name, old, r *wire.Resource) {
 }
 
 // alias records that a resource is held under another name. The index is locked.
-func (w *Writer) alias(typeURL string, n *Name, resource string) {
-	of := w.aliases[typeURL]
+func (l *ledger) alias(typeURL string, n *Name, resource string) {
+	of := l.aliases[typeURL]
 	if of == nil {
 		of = make(map[string][]*Name)
-		w.aliases[typeURL] = of
+		l.aliases[typeURL] = of
 	}
 	if !slices.Contains(of[resource], n) {
 		of[resource] = append(of[resource], n)
@@ -424,7 +456,7 @@ func (a *apply) unalias(old *Entry) {
 	if r == nil || r.Name == old.Name.text {
 		return
 	}
-	of := a.w.aliases[a.typ.URL]
+	of := a.ledger.aliases[a.typ.URL]
 	left := slices.DeleteFunc(of[r.Name], func(n *Name) bool { return n == old.Name })
 	if len(left) == 0 {
 		delete(of, r.Name)
@@ -464,7 +496,7 @@ func (a *apply) gone(kind Kind, set *Set, text string) {
 		return
 	}
 	// Those who subscribed by an alias held the same resource.
-	for _, alias := range slices.Clone(a.w.aliases[a.typ.URL][text]) {
+	for _, alias := range slices.Clone(a.ledger.aliases[a.typ.URL][text]) {
 		if e := set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
 			a.absent(set, alias, e)
 			a.unalias(e)
@@ -506,7 +538,7 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 		}
 		return
 	}
-	for _, n := range slices.Clone(a.w.aliases[a.typ.URL][v.Name]) {
+	for _, n := range slices.Clone(a.ledger.aliases[a.typ.URL][v.Name]) {
 		if e := set.Get(n); gone(e) {
 			a.absent(set, n, e)
 			a.unalias(e)
@@ -521,7 +553,7 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 func (a *apply) bury(set *Set, old *Entry) {
 	e := a.removal(old)
 	set.put(a.edit, e)
-	a.w.tombs[a.typ.URL] = append(a.w.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
+	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
 	a.change.Removed++
 	a.touched(Members, e.Name)
 	a.uncover(old)
@@ -565,7 +597,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	n.lapsed = false
 	switch {
 	case old == nil:
-		n.entries++
+		a.count(n, 1)
 		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.epoch()})
 	case old.Present():
 		a.change.Removed++
@@ -616,7 +648,7 @@ func (a *apply) touched(kind Kind, n *Name) {
 
 // SetPhase records how much is known of the members of a type.
 func (w *Writer) SetPhase(typeURL string, p Phase) {
-	if w.view.Head().Type(typeURL).Phase == p {
+	if w.Head().Type(typeURL).Phase == p {
 		return
 	}
 	a := w.begin(typeURL)
@@ -654,6 +686,9 @@ func (w *Writer) Stand(as Source) {
 	from := w.from(&head)
 	old := *from
 	*from = as
+	if w.aside != nil {
+		w.standAside(as)
+	}
 	if as.epoch == old.epoch && as.Connected == old.Connected {
 		w.view.head.Store(&head)
 		x.mu.Unlock()
@@ -730,8 +765,8 @@ func (w *Writer) TakeDemand() []Demand {
 // Forget drops names that linger no longer, with what the set of the named holds
 // of them. It returns those that it kept because a stream wants them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
-	a := w.begin(typeURL)
-	set := &a.typ.Named
+	var forgotten []*Name
+	a := w.beginShown(typeURL)
 	for _, n := range names {
 		if len(n.watchers) > 0 {
 			kept = append(kept, n)
@@ -739,13 +774,22 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		n.asked.Store(0) // it may live on as a member
-		a.drop(set, n)
-		a.succeed(Named, n)
-		a.index.release(n)
+		a.forget(n)
+		forgotten = append(forgotten, n)
 	}
-	set.compact()
+	a.typ.Named.compact()
 	w.publish(a)
+	if w.aside != nil {
+		w.forgetAside(typeURL, forgotten)
+	}
 	return kept
+}
+
+// forget drops what is held of a name.
+func (a *apply) forget(n *Name) {
+	a.drop(&a.typ.Named, n)
+	a.succeed(Named, n)
+	a.index.release(n)
 }
 
 // drop forgets what a set holds of a name.
@@ -753,31 +797,38 @@ func (a *apply) drop(set *Set, n *Name) {
 	if e := set.Get(n); e != nil {
 		set.drop(a.edit, e)
 		a.unalias(e)
-		n.entries--
+		a.count(n, -1)
 	}
 }
 
 // ForgetMembers drops the members of a type and reports whether it did: not if a
 // stream wants them again.
 func (w *Writer) ForgetMembers(typeURL string) bool {
-	a := w.begin(typeURL)
+	a := w.beginShown(typeURL)
 	forget := len(a.index.wildcards) == 0
 	if forget {
-		for e := range a.typ.Members.Since(0) {
-			if e.Present() {
-				a.uncover(e)
-			}
-			e.Name.entries--
-			a.index.release(e.Name)
-		}
-		a.forgive()
-		a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
-		a.typ.Phase, a.typ.Restored = Unknown, false
-		delete(w.tombs, typeURL)
+		a.forgetMembers()
 		w.forgetCollection(a)
 	}
 	w.publish(a)
+	if forget && w.aside != nil {
+		w.forgetMembersAside(typeURL)
+	}
 	return forget
+}
+
+func (a *apply) forgetMembers() {
+	for e := range a.typ.Members.Since(0) {
+		if e.Present() {
+			a.uncover(e)
+		}
+		a.count(e.Name, -1)
+		a.index.release(e.Name)
+	}
+	a.forgive()
+	a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
+	a.typ.Phase, a.typ.Restored = Unknown, false
+	delete(a.ledger.tombs, a.typ.URL)
 }
 
 // forgetCollection drops a collection that nobody follows: there may be as many as
@@ -819,14 +870,14 @@ func (x *index) passed(key string) Seq {
 func (t *tomb) passed(passed Seq, old time.Time) bool { return t.seq <= passed || t.at.Before(old) }
 
 func (w *Writer) trim(key string, passed Seq, now time.Time) {
-	a := w.begin(key)
+	a := w.beginShown(key)
 	set, tombs := &a.typ.Members, w.tombs[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
 		t := tombs[0]
 		if e := set.Get(t.name); e != nil && e.Seq == t.seq {
 			set.drop(a.edit, e)
 			set.floor = t.seq
-			t.name.entries--
+			a.count(t.name, -1)
 			a.index.release(t.name)
 		}
 	}

@@ -70,8 +70,8 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 		return nil, time.Time{}
 	}
 	from := h.MembersFrom(s.key)
-	if !from.Connected {
-		return nil, time.Time{}
+	if !from.Connected || !from.Frozen.IsZero() {
+		return nil, time.Time{} // of one that is frozen, what it has made since is not known here
 	}
 	if until = from.Since.Add(resyncWait); now.Before(until) {
 		return nil, until

@@ -67,7 +67,7 @@ func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
 			c.doubt.distrust()
-		} else if m.w.View().Head().Type(c.key).Restored {
+		} else if m.w.Head().Type(c.key).Restored {
 			c.learn.told = now
 		}
 		m.agenda.put(c, now)
@@ -296,7 +296,7 @@ func (s *subscription) split(u wire.Update) map[string]*wire.Update {
 // be waited for.
 func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
-	for e := range m.w.View().Head().Type(c.key).Members.Since(0) {
+	for e := range m.w.Head().Type(c.key).Members.Since(0) {
 		if e.Present() {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}

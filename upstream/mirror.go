@@ -249,7 +249,7 @@ func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
 	}
 	m.wantName(s, d.Name, false) // if it was restored: others are
 	size := 0
-	if e := m.w.View().Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
+	if e := m.w.Head().Type(d.TypeURL).Named.Get(d.Name); e.Present() {
 		size = e.Resource.Size()
 	}
 	m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
@@ -414,7 +414,7 @@ func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 }
 
 func (m *mirror) learnedOf(key string, l *learning, now time.Time) (next time.Time) {
-	known := m.w.View().Head().Type(key).Phase
+	known := m.w.Head().Type(key).Phase
 	p, next := l.phase(now, known)
 	if p != known {
 		m.w.SetPhase(key, p)
@@ -514,7 +514,7 @@ func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time)
 }
 
 func (m *mirror) restate(l *line, s *subscription, now time.Time) {
-	head := m.w.View().Head()
+	head := m.w.Head()
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
 	withVersions := m.mayResume(l)

@@ -37,7 +37,7 @@ func (m *mirror) resume(from cache.Source) {
 func (m *mirror) estrange() {
 	m.source, m.ignores = m.target, false
 	for _, s := range m.subs {
-		s.estrange(m.w.View().Head())
+		s.estrange(m.w.Head())
 	}
 	m.w.SetTarget("")
 }
@@ -84,7 +84,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
 		return time.Time{}
 	}
-	t := m.w.View().Head().Type(s.typeURL)
+	t := m.w.Head().Type(s.typeURL)
 	due, next := s.sweep.suspect(&s.learn, now)
 	if due {
 		on := s.wildcard.other()
@@ -142,7 +142,7 @@ func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool,
 	}
 	m.w.Apply(cache.Members, wire.Update{
 		TypeURL:       s.typeURL,
-		SystemVersion: m.w.View().Head().Type(s.typeURL).Members.System(),
+		SystemVersion: m.w.Head().Type(s.typeURL).Members.System(),
 		Removed:       names,
 	})
 }

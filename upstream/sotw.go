@@ -254,7 +254,7 @@ func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string,
 // neverListed returns what the first list of a stream leaves out, as far as that is
 // believed.
 func (m *mirror) neverListed(s *subscription, r role, t *list, said map[string]struct{}, now time.Time) (removed []string) {
-	head := m.w.View().Head().Type(s.typeURL)
+	head := m.w.Head().Type(s.typeURL)
 	set, h := &head.Members, &s.sweep.heldBack
 	gone := make(map[string]struct{})
 	if r == s.wildcard {

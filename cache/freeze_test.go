@@ -1,0 +1,594 @@
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A cold origin has been frozen: readers follow the members, which were a, b and c at
+// version 1 and are confirmed, and name n, which is there, and gone, which is not.
+type cold struct {
+	*origin
+	watch *Watch
+	at    Seq // where readers stand
+}
+
+func newCold(t tester) *cold {
+	o := &cold{origin: newOrigin(t, Config{})}
+	o.watch = o.view.Watch()
+	o.watch.SubscribeAll(acme)
+	o.want(o.watch, "n", "gone")
+	for _, name := range []string{"a", "b", "c"} {
+		o.put(Members, name, "1", name+"1")
+	}
+	o.put(Named, "n", "1", "n1")
+	o.remove(Named, "gone")
+	o.SetPhase(acme, Confirmed)
+	o.at = o.view.Head().Seq
+	awake(o.watch)
+	o.Freeze()
+	return o
+}
+
+// shows fails the test unless readers see these resources, each as its content, "-" if
+// there is none, "" if nothing is known.
+func (o *cold) shows(when string, want map[string]string) {
+	o.Helper()
+	for name, content := range want {
+		got := ""
+		if o.knows(name) {
+			e, _ := o.typ().Lookup(o.name(name))
+			got = contentOf(e)
+		}
+		if got != content {
+			o.Errorf("%s: readers see %q of %s, want %q", when, got, name, content)
+		}
+	}
+}
+
+// TestFreeze_MergedDifference: readers see what there was, also those that come anew, and are
+// not woken; thawed, they are told of each name once what it is now, and nothing of what
+// changed back, or came and went.
+func TestFreeze_MergedDifference(t *testing.T) {
+	o := newCold(t)
+	before := o.view.Head().Type(acme).Members.Sum()
+	for v := 2; v <= 4; v++ {
+		o.put(Members, "a", fmt.Sprint(v), fmt.Sprint("a", v))
+		o.put(Members, "c", fmt.Sprint(v), fmt.Sprint("c", v))
+		o.put(Named, "n", fmt.Sprint(v), fmt.Sprint("n", v))
+		o.put(Members, "new", fmt.Sprint(v), "")
+		o.put(Members, "passing", fmt.Sprint(v), "")
+	}
+	o.put(Members, "c", "1", "c1")
+	o.remove(Members, "b", "passing")
+	if awake(o.watch) {
+		t.Error("readers were woken")
+	}
+	o.shows("frozen", map[string]string{"a": "a1", "b": "b1", "c": "c1", "n": "n1", "new": ""})
+	if o.typ().Members.Sum() != before {
+		t.Error("the version of the set is another, want what it was")
+	}
+	if got := contentOf(o.Head().Type(acme).Members.Get(o.name("a"))); got != "a4" {
+		t.Errorf("the writer sees %q of a, want a4", got)
+	}
+	if n := o.view.Withheld(0); n != 4 {
+		t.Errorf("something is withheld of %d names, want 4: a, b, n and new", n)
+	}
+	if o.knows("passing") {
+		t.Error("a name that came and went is still known")
+	}
+	if o.view.Head().First().Frozen.IsZero() {
+		t.Error("the source does not say that it is frozen")
+	}
+
+	o.Thaw()
+	if !awake(o.watch) {
+		t.Error("readers were not woken")
+	}
+	wantTold(t, o.typ().Members.Since(o.at), "new", "a", "-b")
+	wantTold(t, o.typ().Named.Since(o.at), "n")
+	o.shows("thawed", map[string]string{"a": "a4", "b": "", "c": "c1", "n": "n4"})
+	if !o.view.Head().First().Frozen.IsZero() || o.view.Withheld(0) != 0 || o.Frozen() {
+		t.Error("still frozen")
+	}
+	o.put(Members, "a", "5", "a5")
+	o.shows("after that", map[string]string{"a": "a5"})
+}
+
+// TestFreeze_Nothing: what changed back is not told, and to freeze and thaw twice is no
+// different.
+func TestFreeze_Nothing(t *testing.T) {
+	o := newCold(t)
+	o.Freeze()
+	o.put(Members, "a", "2", "a2")
+	o.put(Members, "a", "1", "a1")
+	o.Thaw()
+	o.Thaw()
+	if !awake(o.watch) {
+		t.Error("readers were not woken: there may be something to tell without a change")
+	}
+	wantTold(t, o.typ().Members.Since(o.at))
+}
+
+// TestFreeze_OrderOfTypes: what is new comes in the order of types, what is gone goes in
+// reverse (B.11).
+func TestFreeze_OrderOfTypes(t *testing.T) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	types := []string{wire.ListenerType, wire.ClusterType}
+	for _, o.typeURL = range types {
+		watch.SubscribeAll(o.typeURL)
+		o.put(Members, "old", "1", "")
+		o.SetPhase(o.typeURL, Confirmed)
+	}
+	o.Freeze()
+	for _, o.typeURL = range types {
+		o.put(Members, "new", "1", "")
+		o.remove(Members, "old")
+	}
+	o.Thaw()
+	var seqs []Seq
+	for _, at := range []struct{ typeURL, name string }{
+		{wire.ClusterType, "new"}, {wire.ListenerType, "new"}, {wire.ListenerType, "old"}, {wire.ClusterType, "old"},
+	} {
+		o.typeURL = at.typeURL
+		seqs = append(seqs, o.typ().Members.Get(o.name(at.name)).Seq)
+	}
+	if !slices.IsSorted(seqs) {
+		t.Errorf("positions %v of a cluster, a listener, the listener that goes and the cluster that goes; want them in that order", seqs)
+	}
+}
+
+// TestFreeze_Unknown: what the view did not know is shown when it comes, once, and then
+// is frozen like the rest: a proxy that comes with a name of its own must not starve.
+func TestFreeze_Unknown(t *testing.T) {
+	o := newCold(t)
+	late := o.view.Watch()
+	o.want(late, "late", "missing", "failing", "n")
+	o.put(Named, "late", "1", "late1")
+	o.remove(Named, "missing")
+	o.fail(Named, "failing", codes.Internal, "no")
+	if !awake(late) {
+		t.Error("a reader was not woken for what it asked for first")
+	}
+	if got := o.failure(Named, "failing"); got != "Internal no" {
+		t.Errorf("the first answer is an error: readers see %q", got)
+	}
+	want := map[string]string{"late": "late1", "missing": "-", "n": "n1"}
+	o.shows("the first answer", want)
+	o.put(Named, "late", "2", "late2")
+	o.put(Named, "missing", "1", "here")
+	o.put(Named, "failing", "1", "here")
+	if awake(late) {
+		t.Error("a reader was woken for the second answer")
+	}
+	o.shows("the second answer", want)
+	o.Thaw()
+	o.shows("thawed", map[string]string{"late": "late2", "missing": "here", "failing": "here"})
+	if got := o.failure(Named, "failing"); got != "" {
+		t.Errorf("thawed, readers see the error %q, want none", got)
+	}
+
+	o.Freeze()
+	o.typeURL = other
+	late.SubscribeAll(other)
+	for _, step := range []struct {
+		phase Phase
+		want  int
+	}{{Unknown, 1}, {Settled, 2}, {Confirmed, 3}, {Confirmed, 3}} {
+		o.SetPhase(other, step.phase)
+		if p := o.typ().Phase; p != step.phase {
+			t.Errorf("readers see the phase %v, want %v", p, step.phase)
+		}
+		o.put(Members, fmt.Sprint("m", o.Head().Seq), "1", "")
+		if step.phase == Confirmed && step.want == 3 {
+			step.want = 2 // confirmed before it came
+		}
+		if n := o.typ().Members.Count(); n != step.want {
+			t.Errorf("%v: readers see %d members, want %d", step.phase, n, step.want)
+		}
+	}
+}
+
+// TestFreeze_MemberNamed: a reader that first names a member sees the frozen one, as
+// those who follow the members do.
+func TestFreeze_MemberNamed(t *testing.T) {
+	o := newCold(t)
+	o.want(o.view.Watch(), "a")
+	o.put(Members, "a", "2", "a2")
+	o.put(Named, "a", "2", "a2")
+	o.shows("frozen", map[string]string{"a": "a1"})
+	o.Thaw()
+	o.shows("thawed", map[string]string{"a": "a2"})
+}
+
+// TestFreeze_Lives: how long a resource lives is not frozen. It lives for as long as the
+// origin says of its name, and dies at its time if the origin has removed it (R107).
+func TestFreeze_Lives(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "1", "a1", time.Minute)
+		o.give(kind, "b", "1", "b1", time.Minute)
+		o.SetPhase(acme, Confirmed)
+		o.Freeze()
+		tick := func(d time.Duration, want string) {
+			t.Helper()
+			time.Sleep(d)
+			o.Expire(time.Now())
+			var got []string
+			for _, name := range []string{"a", "b"} {
+				got = append(got, contentOf(o.typ().set(kind).Get(o.name(name))))
+			}
+			if s := strings.Join(got, " "); s != want {
+				t.Errorf("readers see %q, want %q", s, want)
+			}
+		}
+		before := o.view.Head().Seq
+		tick(50*time.Second, "a1 b1")
+		o.give(kind, "a", "1", "a1", time.Minute) // said anew
+		if e := o.typ().set(kind).Get(o.name("a")); e.Renewed() <= before {
+			t.Error("readers are not told that a lives on")
+		}
+		o.remove(kind, "b")
+		tick(5*time.Second, "a1 b1")
+		tick(6*time.Second, "a1 -")
+		o.give(kind, "a", "2", "a2", time.Minute) // another content lives as long
+		tick(50*time.Second, "a1 -")
+		tick(11*time.Second, "- -")
+		if e := o.Head().Type(acme).set(kind).Get(o.name("a")); e.Present() {
+			t.Error("the writer still sees what has expired")
+		}
+		o.give(kind, "a", "3", "a3", 0)
+		o.Thaw()
+		tick(time.Hour, "a3 -")
+	})
+}
+
+// TestFreeze_Uncached: what may not be kept cannot be frozen: whoever asks for it gets what
+// it is now (R125).
+func TestFreeze_Uncached(t *testing.T) {
+	for _, kind := range []Kind{Members, Named} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newOrigin(t, Config{})
+			watch := o.view.Watch()
+			watch.SubscribeAll(acme)
+			o.want(watch, "a")
+			o.putUncached(kind, "a", "1", "a1")
+			o.SetPhase(acme, Confirmed)
+			o.Freeze()
+			time.Sleep(2 * time.Second)
+			o.Expire(time.Now())
+			if e := o.typ().set(kind).Get(o.name("a")); !e.Resource.Released() {
+				t.Error("content that may not be kept was kept")
+			}
+			o.putUncached(kind, "a", "2", "a2")
+			if got := contentOf(o.typ().set(kind).Get(o.name("a"))); got != "a2" {
+				t.Errorf("readers see %q, want a2", got)
+			}
+			time.Sleep(2 * time.Second)
+			o.Expire(time.Now())
+			for what, h := range map[string]*Head{"readers": o.view.Head(), "the writer": o.Head()} {
+				if !h.Type(acme).set(kind).Get(o.name("a")).Resource.Released() {
+					t.Errorf("%s: content that may not be kept was kept", what)
+				}
+			}
+			o.Thaw()
+		})
+	}
+}
+
+// TestFreeze_Reconnect: how the origin stands is not frozen, and what it says once more
+// counts as said now (B.7).
+func TestFreeze_Reconnect(t *testing.T) {
+	o := newCold(t)
+	gone := func() bool { e, _ := o.typ().Lookup(o.name("gone")); return o.view.Head().Absent(e) }
+	o.SetConnected(false)
+	if o.view.Head().First().Connected || o.Head().First().Connected {
+		t.Error("the origin still counts as connected")
+	}
+	o.remove(Named, "n")
+	o.SetConnected(true)
+	if gone() {
+		t.Error("an absence of an earlier connection counts")
+	}
+	o.remove(Named, "gone")
+	if !gone() {
+		t.Error("an absence that was said again does not count")
+	}
+	if o.view.Head().First().Frozen.IsZero() {
+		t.Error("the source no longer says that it is frozen")
+	}
+	o.shows("frozen", map[string]string{"n": "n1"})
+	o.Thaw()
+	o.shows("thawed", map[string]string{"n": "-"})
+	if e, _ := o.typ().Lookup(o.name("n")); !o.view.Head().Absent(e) {
+		t.Error("what was removed during the freeze is not told, since the origin was lost after that")
+	}
+}
+
+// TestFreeze_OneSource: of several origins only one is frozen.
+func TestFreeze_OneSource(t *testing.T) {
+	view, writers := NewRouted(Config{Sources: 2, Route: func(typeURL, name string) int {
+		if typeURL == other || strings.HasPrefix(name, "two") {
+			return 1
+		}
+		return 0
+	}})
+	origins := [2]*origin{}
+	watch := view.Watch()
+	for i, w := range writers {
+		w.SetConnected(true)
+		origins[i] = &origin{tester: t, Writer: w, view: view, typeURL: [...]string{acme, other}[i]}
+		watch.SubscribeAll(origins[i].typeURL)
+		origins[i].put(Members, "m", "1", "1")
+		w.SetPhase(origins[i].typeURL, Confirmed)
+	}
+	watch.Subscribe(acme, []string{"one", "two"})
+	put := func(version string) {
+		for i, o := range origins {
+			o.TakeDemand()
+			o.put(Members, "m", version, version)
+			name := [...]string{"one", "two"}[i]
+			o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, name, version, version)}})
+		}
+	}
+	put("1")
+	origins[0].Freeze()
+	put("2")
+	sees := func() (out string) {
+		for _, at := range []struct{ typeURL, name string }{{acme, "m"}, {acme, "one"}, {acme, "two"}, {other, "m"}} {
+			e, _ := view.Head().Type(at.typeURL).Lookup(view.Find(at.typeURL, []string{at.name})[0])
+			out += contentOf(e)
+		}
+		return out
+	}
+	if got := sees(); got != "1122" {
+		t.Errorf("frozen, readers see %s, want 1122", got)
+	}
+	if h := view.Head(); h.MembersFrom(acme).Frozen.IsZero() || !h.MembersFrom(other).Frozen.IsZero() {
+		t.Error("want the first source frozen, and the second not")
+	}
+	put("3")
+	at := view.Head().Seq
+	origins[0].Thaw()
+	if got := sees(); got != "3333" {
+		t.Errorf("thawed, readers see %s, want 3333", got)
+	}
+	wantTold(t, view.Head().Type(other).Members.Since(at))
+	wantTold(t, view.Head().Type(acme).Named.Since(at), "one")
+}
+
+// TestFreeze_Collection: a collection that nobody follows any more is forgotten, also one
+// that came during the freeze.
+func TestFreeze_Collection(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		if !before {
+			o.Freeze()
+		}
+		o.typeURL = shopKey
+		wc := watch.SubscribeAll(shopKey)
+		o.TakeDemand()
+		put := func(name string) {
+			o.Apply(Members, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+name, "1", "")}})
+		}
+		put("a")
+		o.SetPhase(shopKey, Confirmed)
+		o.Freeze()
+		put("b")
+		if n := o.typ().Members.Count(); n != 1 {
+			t.Errorf("readers see %d members, want 1", n)
+		}
+		watch.UnsubscribeAll(wc)
+		o.TakeDemand()
+		if !o.ForgetMembers(shopKey) {
+			t.Error("not forgotten, though nobody follows it")
+		}
+		if kept, inHead := known(o.view); kept != 1 || inHead != 0 || o.Head().Types() != 0 {
+			t.Errorf("%d types are known, %d and %d in the heads, want the resources' type and none", kept, inHead, o.Head().Types())
+		}
+		o.Thaw()
+	}
+}
+
+// TestFreeze_Random: whatever an origin says and clients want, while it is frozen nothing
+// that readers saw becomes something else, and once it is thawed they see what those of an origin
+// do that never was frozen. Names are counted right throughout.
+func TestFreeze_Random(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	rapid.Check(t, func(t *rapid.T) {
+		frozen, plain := newOrigin(t, Config{}), newOrigin(t, Config{})
+		type client struct {
+			watch *Watch
+			wants map[string][]*Name
+			all   *Wildcard
+		}
+		clients := map[*origin]*client{}
+		both := func(do func(o *origin, c *client)) {
+			for _, o := range []*origin{frozen, plain} {
+				if clients[o] == nil {
+					clients[o] = &client{watch: o.view.Watch(), wants: map[string][]*Name{}}
+				}
+				do(o, clients[o])
+			}
+		}
+		both(func(o *origin, c *client) { c.all = c.watch.SubscribeAll(acme); o.TakeDemand() })
+		before := map[string]string{}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			name := rapid.SampledFrom(names).Draw(t, "name")
+			kind := rapid.SampledFrom([]Kind{Members, Named}).Draw(t, "kind")
+			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
+			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim"}).Draw(t, "step")
+			switch step {
+			case "freeze":
+				if !frozen.Frozen() {
+					before = settled(frozen.view.Head())
+				}
+				frozen.Freeze()
+			case "thaw":
+				frozen.Thaw()
+			default:
+				both(func(o *origin, c *client) { o.random(step, kind, name, version, c.watch, c.wants) })
+			}
+			if step == "forget" {
+				delete(before, "named "+name)
+				delete(before, "error of named "+name)
+			}
+			frozen.check()
+			if !frozen.Frozen() {
+				continue
+			}
+			for key, want := range before {
+				if got := sight(frozen.view.Head())[key]; got != want {
+					t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, want)
+				}
+			}
+		}
+		frozen.Thaw()
+		frozen.check()
+		got, want := sight(frozen.view.Head()), sight(plain.view.Head())
+		for key := range want {
+			if got[key] != want[key] {
+				t.Fatalf("thawed, readers see %q of %s, those of an origin that was not frozen %q", got[key], key, want[key])
+			}
+		}
+		if got, want := frozen.typ().Members.Sum(), plain.typ().Members.Sum(); got != want {
+			t.Fatalf("thawed, the version is %v, that of an origin that was not frozen %v", got, want)
+		}
+	})
+}
+
+// random has an origin do one thing.
+func (o *origin) random(step string, kind Kind, name, version string, watch *Watch, wants map[string][]*Name) {
+	switch step {
+	case "put":
+		o.put(kind, name, version, name+version)
+	case "alias":
+		o.put(Named, "real", version, "real"+version, name)
+	case "remove":
+		o.remove(kind, name)
+	case "fail":
+		o.fail(kind, name, codes.Internal, version)
+	case "want":
+		wants[name] = watch.Subscribe(acme, []string{name})
+		o.TakeDemand()
+	case "forget":
+		watch.Unsubscribe(acme, wants[name])
+		o.TakeDemand()
+		o.Forget(acme, wants[name])
+		delete(wants, name)
+	case "confirm":
+		o.SetPhase(acme, Confirmed)
+	case "reconnect":
+		o.SetConnected(false)
+		o.SetConnected(true)
+	case "trim":
+		o.Trim(time.Now().Add(time.Hour))
+	}
+}
+
+// sight is what readers see in a head: of members and of the named, content and errors.
+func sight(h *Head) map[string]string {
+	out := map[string]string{}
+	t := h.Type(acme)
+	for kind, what := range map[Kind]string{Members: "member ", Named: "named "} {
+		for e := range t.set(kind).Since(0) {
+			if e.Present() || kind == Named {
+				out[what+e.Name.String()] = contentOf(e)
+			}
+		}
+		for e := range t.Errors(kind).Since(0) {
+			out["error of "+what+e.Name.String()] = e.Err.Message
+		}
+	}
+	return out
+}
+
+// settled is what of that a freeze must keep.
+func settled(h *Head) map[string]string {
+	out := sight(h)
+	if h.Type(acme).Phase < Confirmed {
+		maps.DeleteFunc(out, func(key, _ string) bool { return strings.Contains(key, "member ") })
+	}
+	return out
+}
+
+// check fails the test unless each name's entries are counted right.
+func (o *origin) check() {
+	o.Helper()
+	entries, aside := map[*Name]int{}, map[*Name]int{}
+	for _, h := range []struct {
+		head *Head
+		of   map[*Name]int
+	}{{o.view.Head(), entries}, {o.Head(), aside}} {
+		t := h.head.Type(acme)
+		for e := range o.own(t) {
+			h.of[e.Name]++
+		}
+	}
+	if !o.Frozen() {
+		clear(aside)
+	}
+	for text, n := range o.view.index.types[acme].names {
+		if n.entries != entries[n] || n.aside != aside[n] {
+			o.Fatalf("%s counts %d entries and %d aside, want %d and %d", text, n.entries, n.aside, entries[n], aside[n])
+		}
+		if entries[n]+aside[n]+len(n.watchers) == 0 && !n.tracked && !n.queued {
+			o.Fatalf("%s is not forgotten, and nobody needs it", text)
+		}
+	}
+	for n := range entries {
+		if o.view.index.types[acme].names[n.text] != n {
+			o.Fatalf("%s is forgotten, and readers see it", n.text)
+		}
+	}
+}
+
+// TestFreeze_HeadsAreImmutable: readers go through heads while the writer is frozen and
+// thawed; what it keeps aside shares memory with what they see. The race detector would
+// find what is written to both.
+func TestFreeze_HeadsAreImmutable(t *testing.T) {
+	o := newCold(t)
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() { // ends when done is closed, awaited below
+		defer close(over)
+		for {
+			h := o.view.Head()
+			first, again := sight(h), sight(h)
+			if !maps.Equal(first, again) {
+				t.Errorf("one head shows %v, and then %v", first, again)
+				return
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	for i := range 300 {
+		name := fmt.Sprint("m", i%20)
+		switch i % 7 {
+		case 0:
+			o.Freeze()
+		case 3:
+			o.Thaw()
+		case 5:
+			o.remove(Members, name)
+		default:
+			o.put(Members, name, fmt.Sprint(i), fmt.Sprint(i))
+		}
+	}
+	close(done)
+	<-over
+}
