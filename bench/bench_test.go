@@ -57,6 +57,8 @@ func deliverEverything(t *testing.T, binary string) {
 	sotw.sotw = true
 	named := own
 	named.interests = []load.Interest{{TypeURL: content.Cluster, Count: 50, Of: 50}}
+	byName := named
+	byName.workers, byName.byName = 2, true
 	tree, small := delta, delta
 	tree.lower = 2
 	small.buffered = clients / 2
@@ -68,6 +70,7 @@ func deliverEverything(t *testing.T, binary string) {
 		{"grpc with workers", "grpc", delta},
 		{"grpc with a goroutine a stream", "grpc", own},
 		{"grpc SotW", "grpc", sotw},
+		{"grpc by names", "grpc", byName},
 		{"origin", "origin", delta},
 		{"tender", "tender", delta},
 		{"tender SotW", "tender", sotw},

@@ -153,16 +153,22 @@ func (o options) sparse() scenario {
 		kinds:     []content.Kind{{TypeURL: content.Endpoint, Count: 10_000, Bytes: 256}},
 		interests: []load.Interest{{TypeURL: content.Endpoint, Count: 50, Of: 10_000}},
 		clients:   o.scaled(5000),
+		workers:   2,
+		byName:    true,
 	}
 	act := changing(serve.Changes{TypeURL: content.Endpoint, Count: o.scaled(20_000), Every: time.Millisecond, Random: true})
 	return scenario{
 		id: "S6", title: "sparse interest: 5,000 clients × 50 of 10,000 EDS names, 1,000 changes a second for 20 s", rounds: 1,
 		rows: []row{
 			{label: "tender, S1", kind: "tender", setup: clusters(100, o.scaled(1000)), act: changing(o.s1Changes())},
+			{label: "grpc, S1", kind: "grpc", setup: clusters(100, o.scaled(1000)), act: changing(o.s1Changes())},
 			{label: "tender", kind: "tender", setup: names, act: act},
+			{label: "grpc", kind: "grpc", setup: names, act: act},
 		},
 		checks: []check{
 			{what: "CPU a delivery", figure: cpu, a: "tender", b: "tender, S1", most: 1.5},
+			{what: "CPU a delivery", figure: cpu, a: "grpc", b: "grpc, S1", reported: true},
+			{what: "CPU a delivery", figure: cpu, a: "tender", b: "grpc", reported: true},
 			{what: "p50 delay, ms", figure: p50, a: "tender", reported: true},
 			{what: "p99 delay, ms", figure: p99, a: "tender", reported: true},
 			{what: "longest delay, ms", figure: longest, a: "tender", reported: true},

@@ -23,6 +23,7 @@ type setup struct {
 	sotw      bool
 	clients   int
 	workers   int      // goroutines that send in the bare gRPC server
+	byName    bool     // it sends clients what they name
 	environ   []string // more environment for Tender
 	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
 	buffered  int      // clients that have a small receive buffer: the first ones
@@ -67,7 +68,7 @@ func raise(kind, tender string, s setup) (st *stage, err error) {
 	if st.changer, err = process.StartRole(os.Stderr, "serve", role); err != nil {
 		return nil, err
 	}
-	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, TenderOptions: tenderOptions}
+	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, ByName: s.byName, TenderOptions: tenderOptions}
 	var address string
 	if err = st.changer.Call("Start", o, &address); err != nil {
 		return st, err

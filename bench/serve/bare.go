@@ -18,11 +18,12 @@ const (
 
 // bare is grpc-go with nothing above it: messages are bytes that were encoded
 // once, requests are looked at only for what to send first. It shows what
-// grpc-go's transport costs. Of what clients ask for, it knows types, not names:
-// whoever asks for a type gets all of it.
+// grpc-go's transport costs. Of what clients ask for, it knows types, and names only if it
+// serves by name: otherwise whoever asks for a type gets all of it.
 type bare struct {
-	set  *content.Set
-	sotw bool
+	set    *content.Set
+	sotw   bool
+	byName bool
 
 	// Guarded by mu. Shards are woken in it, so that what a stream is sent first and
 	// what changes after that have an order.
@@ -44,11 +45,19 @@ type shard struct {
 	todo []func(*shard)
 
 	// Owned by run.
-	streams map[string][]grpc.ServerStream // by type
+	streams map[audience][]grpc.ServerStream
 }
 
+// An audience is who is sent the changes of one resource, or of all of a type.
+type audience struct {
+	typeURL string
+	index   int // everyIndex is all of the type
+}
+
+const everyIndex = -1
+
 func newShard() *shard {
-	return &shard{wake: make(chan struct{}, 1), streams: map[string][]grpc.ServerStream{}}
+	return &shard{wake: make(chan struct{}, 1), streams: map[audience][]grpc.ServerStream{}}
 }
 
 // do has the shard's goroutine call f.
@@ -80,29 +89,32 @@ func (s *shard) run(done <-chan struct{}) {
 	}
 }
 
-// send sends a message to every stream of a type. A stream that has ended takes
+// send sends a message to every stream of an audience. A stream that has ended takes
 // none; its handler says so to the shard.
-func (s *shard) send(typeURL string, m mem.BufferSlice) {
-	for _, stream := range s.streams[typeURL] {
+func (s *shard) send(to audience, m mem.BufferSlice) {
+	for _, stream := range s.streams[to] {
 		_ = stream.SendMsg(m) // or its client has gone
 	}
 }
 
 // leave forgets a stream.
 func (s *shard) leave(stream grpc.ServerStream) {
-	for typeURL, streams := range s.streams {
+	for to, streams := range s.streams {
 		kept := streams[:0]
 		for _, other := range streams {
 			if other != stream {
 				kept = append(kept, other)
 			}
 		}
-		s.streams[typeURL] = kept
+		s.streams[to] = kept
 	}
 }
 
 func newBare(o Options, set *content.Set) *bare {
-	b := &bare{set: set, sotw: o.SotW, own: o.Workers == 0, first: map[string][]mem.BufferSlice{}, last: map[string]mem.BufferSlice{}}
+	b := &bare{
+		set: set, sotw: o.SotW, byName: o.ByName, own: o.Workers == 0,
+		first: map[string][]mem.BufferSlice{}, last: map[string]mem.BufferSlice{},
+	}
 	for range o.Workers {
 		s := newShard()
 		b.shards = append(b.shards, s)
@@ -126,11 +138,15 @@ func (b *bare) start() (string, error) {
 	return serveGRPC(server)
 }
 
-func (b *bare) everything(k content.Kind) (responses []mem.BufferSlice) {
-	for _, r := range everything(b.set, k, b.sotw, b.serial) {
-		responses = append(responses, mem.BufferSlice{mem.SliceBuffer(r)})
+func (b *bare) everything(k content.Kind) []mem.BufferSlice {
+	return messages(everything(b.set, k, b.sotw, b.serial))
+}
+
+func messages(encoded [][]byte) (messages []mem.BufferSlice) {
+	for _, m := range encoded {
+		messages = append(messages, mem.BufferSlice{mem.SliceBuffer(m)})
 	}
-	return responses
+	return messages
 }
 
 // publish implements backend.
@@ -141,7 +157,11 @@ func (b *bare) publish(k content.Kind, s content.Stamp) error {
 	m := mem.BufferSlice{mem.SliceBuffer(update(b.set, k, s, b.sotw, b.serial))}
 	b.last[k.TypeURL] = m
 	b.first[k.TypeURL] = nil // encoded again for the next client
-	send := func(s *shard) { s.send(k.TypeURL, m) }
+	to := audience{k.TypeURL, everyIndex}
+	if b.byName {
+		to.index = s.Index
+	}
+	send := func(s *shard) { s.send(to, m) }
 	for _, shard := range b.shards {
 		shard.do(send)
 	}
@@ -158,7 +178,9 @@ func (b *bare) serve(_ any, stream grpc.ServerStream) error {
 			return nil // the client has gone
 		}
 		if r := readRequest(m.bytes, b.sotw); !r.answer {
-			b.subscribe(s, stream, r)
+			if err := b.subscribe(s, stream, r); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -197,29 +219,68 @@ func (b *bare) remove(s *shard) {
 	}
 }
 
-// subscribe sends a stream what it asks for first: everything of a type, or the
-// latest change if the client says that it has the rest.
-func (b *bare) subscribe(s *shard, stream grpc.ServerStream, r request) {
+// subscribe sends a stream what it asks for first, and then changes of it.
+func (b *bare) subscribe(s *shard, stream grpc.ServerStream, r request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	k, ok := b.set.Kind(r.typeURL)
 	if !ok {
-		return
+		return nil
+	}
+	to, responses, err := b.asked(k, r)
+	if err != nil {
+		return err
+	}
+	s.do(func(s *shard) {
+		for _, to := range to {
+			s.streams[to] = append(s.streams[to], stream)
+		}
+		for _, m := range responses {
+			_ = stream.SendMsg(m) // or its client has gone
+		}
+	})
+	return nil
+}
+
+// asked returns whose changes a client is sent that makes a request, and what it is sent
+// first.
+func (b *bare) asked(k content.Kind, r request) (to []audience, responses []mem.BufferSlice, err error) {
+	if b.byName {
+		return b.named(k, r.subscribe)
+	}
+	return []audience{{k.TypeURL, everyIndex}}, b.all(k, r.returning), nil
+}
+
+// all returns everything of a type, or the latest change for a client that says that it has
+// the rest.
+func (b *bare) all(k content.Kind, returning bool) []mem.BufferSlice {
+	if last := b.last[k.TypeURL]; returning && last != nil {
+		return []mem.BufferSlice{last}
 	}
 	responses := b.first[k.TypeURL]
 	if responses == nil {
 		responses = b.everything(k)
 		b.first[k.TypeURL] = responses
 	}
-	if last := b.last[k.TypeURL]; r.returning && last != nil {
-		responses = []mem.BufferSlice{last}
-	}
-	s.do(func(s *shard) {
-		s.streams[k.TypeURL] = append(s.streams[k.TypeURL], stream)
-		for _, m := range responses {
-			_ = stream.SendMsg(m) // or its client has gone
+	return responses
+}
+
+// named returns whose changes who asks for names is sent, and the resources.
+func (b *bare) named(k content.Kind, names []string) (to []audience, responses []mem.BufferSlice, err error) {
+	latest := b.set.Latest(k.TypeURL)
+	asked := make([]content.Stamp, 0, len(names))
+	for _, name := range names {
+		i, err := content.Index(k.TypeURL, name)
+		if err != nil {
+			return nil, nil, err
 		}
-	})
+		to, asked = append(to, audience{k.TypeURL, i}), append(asked, latest[i])
+	}
+	var encoded [][]byte
+	for _, body := range k.Delta(asked, ResponseBytes) {
+		encoded = append(encoded, content.Finish(body, k.TypeURL, version(b.serial), version(b.serial)))
+	}
+	return to, messages(encoded), nil
 }
 
 // passCodec moves bytes: a mem.BufferSlice out, a requestMessage in.

@@ -25,6 +25,10 @@ type Options struct {
 	// one for each stream.
 	Workers int
 
+	// ByName has the server that is bare grpc-go send a client only what it names; else
+	// it sends all of a type. Delta only.
+	ByName bool
+
 	// TenderOptions says that go-control-plane runs on a gRPC server with Tender's
 	// options rather than the default ones.
 	TenderOptions bool
