@@ -28,7 +28,13 @@ type figures struct {
 
 // fill connects the clients: one for each server, which has it load what it serves,
 // and then the others, which are measured.
-func (st *stage) fill(f *figures) error {
+func (st *stage) fill(f *figures) error { return st.connect(f, settle) }
+
+// idle is fill, but RSS is that of clients that have been idle for a while.
+func (st *stage) idle(f *figures) error { return st.connect(f, idleFor) }
+
+// connect is fill, with RSS measured so long after all are in sync.
+func (st *stage) connect(f *figures, wait time.Duration) error {
 	first := len(st.addresses)
 	if _, err := st.open(first); err != nil || st.clients == first {
 		return err
@@ -49,7 +55,7 @@ func (st *stage) fill(f *figures) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(settle) // the last ACKs
+	time.Sleep(wait) // the last ACKs
 	resident, _, err := st.servers.RSS()
 	if err != nil {
 		return err
@@ -62,6 +68,10 @@ func (st *stage) fill(f *figures) error {
 // settle is how long processes are left alone before they are measured. A
 // benchmark may look at a clock; nothing is decided by it.
 const settle = 500 * time.Millisecond
+
+// idleFor is settle in S5, where it is not to matter how busy the machine is: a server may
+// give memory back once it has served its clients.
+const idleFor = 3 * time.Second
 
 // follow makes changes and measures until all clients have them.
 func (st *stage) follow(f *figures, c serve.Changes) error {

@@ -136,7 +136,7 @@ func (o options) envoys() scenario {
 		wildcard := k.TypeURL == content.Cluster || k.TypeURL == content.Listener
 		s.interests = append(s.interests, load.Interest{TypeURL: k.TypeURL, Wildcard: wildcard, Count: k.Count, Of: k.Count})
 	}
-	act := (*stage).fill
+	act := (*stage).idle
 	return scenario{
 		id: "S5", title: "idle Envoys: wildcard CDS and LDS, 100 EDS and 20 RDS names, 5,000 clients", rounds: 2,
 		rows: []row{
