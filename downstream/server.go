@@ -92,6 +92,10 @@ type Config struct {
 	// stream of its own to the origin (B.29).
 	SumLoads bool
 
+	// Served is called once many streams that came together have what they came for, so
+	// that what it took to serve them can be given back. Nil if nobody wants to know.
+	Served func()
+
 	// Logger receives what happens to streams. Nil discards it.
 	Logger *slog.Logger
 
@@ -170,6 +174,7 @@ type Server struct {
 	loads    loadGroups
 	large    refusalLog
 	streams  atomic.Int64 // and held polls
+	arrivals arrivals
 	queue    queue
 	draining chan struct{}
 	drain    sync.Once
@@ -183,7 +188,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
+	s := &Server{
 		cfg:      cfg,
 		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
@@ -191,7 +196,9 @@ func New(cfg Config) (*Server, error) {
 		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
 		draining: make(chan struct{}),
 		idle:     make(chan struct{}),
-	}, nil
+	}
+	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
+	return s, nil
 }
 
 // Streams returns the number of open streams, held polls included.
@@ -235,6 +242,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		return err
 	}
 	defer leave()
+	s.arrivals.came()
 	st := &stream{
 		server:  s,
 		cfg:     &s.cfg,

@@ -62,6 +62,13 @@ func (q *queue) pop(had, sent bool) *stream {
 	return s
 }
 
+// taken returns how many turns have ended, and whether a stream waits for one or has it.
+func (q *queue) taken() (turns int64, busy bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.turns, q.workers > 0
+}
+
 func (q *queue) work() {
 	for s := q.pop(false, false); s != nil; {
 		s = q.pop(true, s.takeTurn())

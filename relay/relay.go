@@ -37,6 +37,10 @@ type Options struct {
 	// Version is the relay's own, as origins are told it.
 	Version string
 
+	// Served is called once many clients that came together, as after a restart, have been
+	// served: it may give back the memory that this took. Nil for nothing.
+	Served func()
+
 	// DialOptions are added to those that connect to the origin.
 	DialOptions []grpc.DialOption
 
@@ -93,14 +97,14 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	}
 	r.groups = newGroups(cfg, r.identifier, opts.Version, r.origins, r.log)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
-	if err := r.serve(); err != nil {
+	if err := r.serve(opts.Served); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
 	return r, nil
 }
 
-// serve makes the servers and opens their addresses.
-func (r *Relay) serve() (err error) {
+// serve makes the servers and opens their addresses; served is Options.Served.
+func (r *Relay) serve(served func()) (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
 		Identifier:          r.identifier,
@@ -122,6 +126,7 @@ func (r *Relay) serve() (err error) {
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
 		Loads:               loadsOf(r.cfg, r.origins, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
+		Served:              served,
 		Logger:              r.log,
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -48,7 +49,7 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("version", version),
 	)
-	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version})
+	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version, Served: debug.FreeOSMemory})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,66 @@
+package downstream
+
+import (
+	"sync"
+	"time"
+)
+
+// A herd is streams that come together, as when a fleet or its relay restarts: this many
+// and a fourth of all that are open. It has been served once none has come, and nothing
+// was sent, for a while.
+const (
+	herdSize  = 500
+	herdPart  = 4
+	herdPause = 250 * time.Millisecond
+)
+
+// arrivals says when a herd has been served.
+type arrivals struct {
+	served func()                          // is told; nil if nobody wants to know
+	turns  func() (taken int64, busy bool) // of the queue
+	open   func() int64                    // streams
+
+	mu    sync.Mutex
+	fresh int64       // streams that came since the last herd was served
+	taken int64       // turns, when last looked at
+	timer *time.Timer // runs while there may be a herd
+}
+
+// came counts a stream.
+func (a *arrivals) came() {
+	if a.served == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch a.fresh++; {
+	case a.fresh < herdSize:
+	case a.timer == nil:
+		a.timer = time.AfterFunc(herdPause, a.check)
+	default:
+		a.timer.Reset(herdPause)
+	}
+}
+
+// check tells that a herd has been served, if one has.
+func (a *arrivals) check() {
+	if a.herdServed() {
+		a.served()
+	}
+}
+
+func (a *arrivals) herdServed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fresh < max(herdSize, a.open()/herdPart) {
+		return false
+	}
+	taken, busy := a.turns()
+	if quiet := !busy && taken == a.taken; !quiet {
+		a.taken = taken
+		a.timer.Reset(herdPause)
+		return false
+	}
+	a.fresh = 0
+	return true
+}
