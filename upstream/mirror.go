@@ -60,14 +60,15 @@ type mirror struct {
 	batched int       // names waiting for that
 	trimAt  time.Time
 
-	target     int       // index of the target in use
-	source     int       // that of the target that answered last; -1 if none did
-	noDelta    bool      // the target does not implement Delta; until it ends a stream
-	ignores    bool      // the origin was seen to resend what it was told is held
-	identifier string    // of the control plane
-	resyncAt   time.Time // when to open the streams without saying what is held
-	reused     bool      // reuse of versions was logged
-	silent     bool      // the silence of the origin was logged
+	target     int             // index of the target in use
+	moved      <-chan struct{} // closed once the session returned to an earlier one
+	source     int             // that of the target that answered last; -1 if none did
+	noDelta    bool            // the target does not implement Delta; until it ends a stream
+	ignores    bool            // the origin was seen to resend what it was told is held
+	identifier string          // of the control plane
+	resyncAt   time.Time       // when to open the streams without saying what is held
+	reused     bool            // reuse of versions was logged
+	silent     bool            // the silence of the origin was logged
 }
 
 // A line is one of the two streams to the origin: what is there now, and when to
@@ -151,6 +152,10 @@ func (m *mirror) run(ctx context.Context) {
 		case <-m.as.over:
 			m.introduce()
 			m.reopen()
+		case <-m.moved:
+			if m.moved = m.session.moved(); m.target != m.session.target() {
+				m.reopen()
+			}
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -466,6 +471,7 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 		}
 	}
 	if r == main {
+		m.moved = m.session.moved() // before target, or a change could be missed
 		m.target = m.session.target()
 		m.introduce()
 	}

@@ -91,14 +91,16 @@ func (c Config) withDefaults() (Config, error) {
 // goroutine.
 type Session struct {
 	cfg    Config
-	conns  []*grpc.ClientConn // one for each target; those not in use are idle
+	conns  []*grpc.ClientConn // one for each target; those after the one in use are idle, until they were used
 	active atomic.Int64       // index of the target in use
 
 	toldNoDelta []atomic.Bool // of each target
 
-	links    []link                  // what is known of each target's connection
-	failure  atomic.Pointer[Failure] // the last one; nil if there was none
-	watching sync.WaitGroup          // for watch
+	links    []link                        // what is known of each target's connection
+	failure  atomic.Pointer[Failure]       // the last one; nil if there was none
+	returned atomic.Pointer[chan struct{}] // see moved
+	end      context.CancelFunc            // of lookBack
+	watching sync.WaitGroup                // for watch and lookBack
 }
 
 // New returns a session; nothing is sent before a view wants something. Errors: a
@@ -108,7 +110,8 @@ func New(cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, toldNoDelta: make([]atomic.Bool, len(cfg.Targets)), links: make([]link, len(cfg.Targets))}
+	ctx, end := context.WithCancel(context.Background())
+	s := &Session{cfg: cfg, end: end, toldNoDelta: make([]atomic.Bool, len(cfg.Targets)), links: make([]link, len(cfg.Targets))}
 	for _, target := range cfg.Targets {
 		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
 		if err != nil {
@@ -116,8 +119,13 @@ func New(cfg Config) (*Session, error) {
 		}
 		s.conns = append(s.conns, conn)
 	}
+	over := make(chan struct{})
+	s.returned.Store(&over)
 	for i, conn := range s.conns {
 		s.watching.Go(func() { s.links[i].watch(conn) }) // ended and awaited by Close
+	}
+	if len(s.conns) > 1 {
+		s.watching.Go(func() { s.lookBack(ctx) }) // likewise
 	}
 	return s, nil
 }
@@ -134,6 +142,7 @@ func (s *Session) Close() error {
 	for _, conn := range s.conns {
 		errs = append(errs, conn.Close())
 	}
+	s.end()
 	s.watching.Wait()
 	return errors.Join(errs...)
 }
@@ -195,6 +204,7 @@ func (s *Session) reachable() bool {
 
 // failed moves on to the next target, unless another view has done so already.
 func (s *Session) failed(target int) {
+	s.links[target].reach.failed(time.Now())
 	next := (target + 1) % len(s.conns)
 	if s.active.CompareAndSwap(int64(target), int64(next)) && next != target {
 		s.cfg.Logger.Warn("changing to the next address of the origin", slog.String("origin", s.cfg.Targets[next]))

@@ -63,6 +63,7 @@ func (s *Session) noteEnd(err error) {
 // A link is what is known of the connection to a target.
 type link struct {
 	stood atomic.Pointer[standing] // nil before the first connection
+	reach reach
 }
 
 type standing struct {
@@ -80,6 +81,7 @@ func (l *link) standing() (up bool, since time.Time) {
 // watch follows the connection until that is closed for good.
 func (l *link) watch(conn *grpc.ClientConn) {
 	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
+		l.reach.saw(state, time.Now())
 		if was, _ := l.standing(); was != (state == connectivity.Ready) {
 			l.stood.Store(&standing{!was, time.Now()})
 		}
