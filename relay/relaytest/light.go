@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"maps"
 	"sync"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -31,6 +30,14 @@ type LightOptions struct {
 	// OnResource, if set, sees each resource as it arrives, on the client's own
 	// goroutine. It must not keep the slices.
 	OnResource func(typeURL string, name, value []byte)
+
+	// OnGone, if set, sees each name that the client had and a response takes away, on
+	// the client's own goroutine. It must not call the client.
+	OnGone func(typeURL, name string)
+
+	// OnOpen, if set, is called when the client has opened a stream, before anything
+	// arrives on it.
+	OnOpen func()
 }
 
 // Counts is how much a light client has received.
@@ -49,19 +56,24 @@ type LightClient struct {
 	// Set by NewLightClient, read-only afterwards.
 	tb      TB
 	options LightOptions
-	rpc     grpc.ClientStream
-	cancel  context.CancelFunc
-	done    chan struct{} // closed when the receiver has returned
 
 	sending sync.Mutex // orders requests, as in Client
-	asked   bool       // guarded by sending
+
+	// Guarded by sending.
+	rpc   grpc.ClientStream
+	asked bool
 
 	mon monitor
 
 	// Guarded by mon.
+	cancel     context.CancelFunc
+	done       chan struct{} // closed when the receiver has returned; nil before the first stream
+	order      []string      // of subscribed
 	subscribed map[string][]string
+	versions   map[string]string // version_info that was accepted last, by type
 	state      State
 	counts     Counts
+	paused     bool
 	err        error // why the stream ended; nil while it lives
 
 	// Owned by the receiver.
@@ -76,35 +88,93 @@ type LightClient struct {
 // client is closed when tb ends.
 func NewLightClient(tb TB, conn *grpc.ClientConn, opts LightOptions) *LightClient {
 	tb.Helper()
+	c := newLightClient(tb, opts)
+	if err := c.Reconnect(tb.Context(), conn); err != nil {
+		tb.Fatalf("%v: open stream: %v", c, err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+func newLightClient(tb TB, opts LightOptions) *LightClient {
 	if opts.Node == nil {
 		opts.Node = EnvoyNode("light")
 	}
-	rpc, cancel, err := openStream(tb.Context(), conn, opts.Variant.Method(opts.TypeURL), grpc.ForceCodecV2(wireCodec{}))
-	if err != nil {
-		tb.Fatalf("%v light client: open stream: %v", opts.Variant, err)
-	}
-	c := &LightClient{
+	return &LightClient{
 		tb:         tb,
 		options:    opts,
-		rpc:        rpc,
-		cancel:     cancel,
-		done:       make(chan struct{}),
 		subscribed: make(map[string][]string),
+		versions:   make(map[string]string),
 		state:      make(State),
 		names:      make(map[string]string),
 		present:    make(map[string]struct{}),
-		nonces:     make(map[uint64]struct{}),
 		seed:       maphash.MakeSeed(),
 	}
-	go c.receive() // Close waits for it
-	tb.Cleanup(c.Close)
-	return c
+}
+
+// Reconnect ends the stream, if there is one, and opens another on conn, as a real client
+// does: it keeps what it has, asks for all that it was subscribed to, and says what it
+// has. The stream ends with ctx. Errors: that of opening the stream; the client then has
+// none.
+func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) error {
+	c.Close()
+	rpc, cancel, err := openStream(ctx, conn, c.options.Variant.Method(c.options.TypeURL), grpc.ForceCodecV2(wireCodec{}))
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	c.sending.Lock()
+	c.rpc, c.asked = rpc, false
+	c.sending.Unlock()
+	c.mon.Lock()
+	c.cancel, c.done, c.err = cancel, done, nil
+	var requests []proto.Message
+	for _, typeURL := range c.order {
+		requests = append(requests, c.restate(typeURL))
+	}
+	c.mon.Unlock()
+	c.nonces = make(map[uint64]struct{})
+	if c.options.OnOpen != nil {
+		c.options.OnOpen()
+	}
+	go c.receive(rpc, done) // Close waits for it
+	for _, req := range requests {
+		c.send(req)
+	}
+	return nil
+}
+
+// restate returns the first request of a type on a new stream. Locked.
+func (c *LightClient) restate(typeURL string) proto.Message {
+	names := c.subscribed[typeURL]
+	if c.options.Variant == SotW {
+		return c.request(typeURL, names, c.versions[typeURL], "")
+	}
+	held := make(map[string]string, len(c.state[typeURL]))
+	for name, entry := range c.state[typeURL] {
+		held[name] = entry.Version
+	}
+	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: held}
+}
+
+// Pause stops reading from the stream, as [Client.Pause] does.
+func (c *LightClient) Pause() { c.pause(true) }
+
+// Resume ends a Pause.
+func (c *LightClient) Resume() { c.pause(false) }
+
+func (c *LightClient) pause(paused bool) {
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	c.paused = paused
+	c.mon.changed()
 }
 
 // Subscribe asks for names of a type, "*" or nothing for the wildcard. It may
 // be called once for each type.
 func (c *LightClient) Subscribe(typeURL string, names ...string) {
 	c.mon.Lock()
+	c.order = append(c.order, typeURL)
 	c.subscribed[typeURL] = names
 	c.mon.Unlock()
 	c.send(c.request(typeURL, names, "", ""))
@@ -152,10 +222,23 @@ func (c *LightClient) WaitEnd(ctx context.Context) error {
 	return end
 }
 
-// Close ends the stream and waits until nothing more is received.
+// Close ends the stream, if there is one, and waits until nothing more is received.
 func (c *LightClient) Close() {
-	c.cancel()
-	<-c.done
+	c.mon.Lock()
+	cancel := c.cancel
+	c.mon.Unlock()
+	if cancel != nil {
+		cancel()
+		c.wait()
+	}
+}
+
+// wait returns once the receiver of the stream has.
+func (c *LightClient) wait() {
+	c.mon.Lock()
+	done := c.done
+	c.mon.Unlock()
+	<-done
 }
 
 // String names the client in messages.
@@ -189,13 +272,16 @@ func (c *LightClient) send(req proto.Message) {
 	_ = c.rpc.SendMsg(req) // an error means the stream has ended, which the receiver tells
 }
 
-func (c *LightClient) receive() {
-	defer close(c.done)
+func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
+	defer close(done)
 	var b raw
 	for {
-		err := c.rpc.RecvMsg(&b)
+		err := rpc.RecvMsg(&b)
 		if err == nil {
 			err = c.envelope.parse(b, c.options.Variant)
+		}
+		if err == nil {
+			err = c.mon.wait(rpc.Context(), func() bool { return !c.paused })
 		}
 		if err != nil {
 			c.mon.Lock()
@@ -248,18 +334,28 @@ func (c *LightClient) apply(e *lightEnvelope, size int) {
 		entries[name] = entry
 	}
 	for _, name := range e.removed {
-		delete(entries, string(name))
+		c.lose(e.typeURL, entries, string(name))
 	}
 	if c.options.Variant == SotW && fullState(e.typeURL) && len(entries) > len(e.resources) {
-		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
-			_, ok := c.present[name]
-			return !ok
-		})
+		for name := range entries {
+			if _, ok := c.present[name]; !ok {
+				c.lose(e.typeURL, entries, name)
+			}
+		}
 	}
+	c.versions[e.typeURL] = e.version
 	c.counts.Responses++
 	c.counts.Resources += len(e.resources)
 	c.counts.Removed += len(e.removed)
 	c.counts.Bytes += size
+}
+
+// lose takes a resource out of the state, if it is there. Locked.
+func (c *LightClient) lose(typeURL string, entries map[string]Entry, name string) {
+	if _, had := entries[name]; had && c.options.OnGone != nil {
+		c.options.OnGone(typeURL, name)
+	}
+	delete(entries, name)
 }
 
 func (c *LightClient) checkEnvelope(e *lightEnvelope) {

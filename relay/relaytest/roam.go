@@ -1,0 +1,98 @@
+package relaytest
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// A Roaming client is a light client that goes on as an Envoy does: when its stream
+// ends, for whatever reason, it opens another at the next of its servers and says what it
+// has. Its methods may be called from any goroutine.
+type Roaming struct {
+	*LightClient
+	dial []func() (*grpc.ClientConn, error)
+	stop context.CancelFunc
+	gone chan struct{} // closed once it roams no more
+}
+
+// A Subscription is what a roaming client asks for: names of a type, or all of it if
+// there are none.
+type Subscription struct {
+	TypeURL string
+	Names   []string
+}
+
+// roamPause is about how long a client waits after a stream that it could not open, and
+// roamPatience how long it waits for one to open.
+const (
+	roamPause    = 100 * time.Millisecond
+	roamPatience = 2 * time.Second
+)
+
+// Roam starts a client that begins with the server at first, of those that dial reaches,
+// and asks for all of what. It ends when tb ends.
+func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, error), what ...Subscription) *Roaming {
+	ctx, stop := context.WithCancel(tb.Context())
+	r := &Roaming{LightClient: newLightClient(tb, opts), dial: dial, stop: stop, gone: make(chan struct{})}
+	for _, s := range what {
+		r.order = append(r.order, s.TypeURL)
+		r.subscribed[s.TypeURL] = s.Names
+	}
+	go r.roam(ctx, first) // Stop waits for it
+	tb.Cleanup(r.Stop)
+	return r
+}
+
+// Leave ends the stream, so that the client goes on to the next server.
+func (r *Roaming) Leave() {
+	r.mon.Lock()
+	cancel := r.cancel
+	r.mon.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// Stop ends the client.
+func (r *Roaming) Stop() {
+	r.stop()
+	<-r.gone
+}
+
+func (r *Roaming) roam(ctx context.Context, at int) {
+	defer close(r.gone)
+	for ; ctx.Err() == nil; at++ {
+		if !r.visit(ctx, r.dial[at%len(r.dial)]) {
+			timer := time.NewTimer(roamPause/2 + rand.N(roamPause))
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+		}
+	}
+}
+
+// visit stays with one server for as long as it keeps the stream, and reports whether it
+// opened one.
+func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, error)) bool {
+	conn, err := dial()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	impatient := time.AfterFunc(roamPatience, func() { _ = conn.Close() })
+	err = r.Reconnect(ctx, conn)
+	if !impatient.Stop() && err == nil {
+		r.Close() // it opened too late
+		return false
+	}
+	if err != nil {
+		return false
+	}
+	r.wait()
+	return true
+}
