@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 )
 
 // A Roaming client is a light client that goes on as an Envoy does: when its stream
@@ -25,8 +26,8 @@ type Subscription struct {
 	Names   []string
 }
 
-// roamPause is about how long a client waits after a stream that it could not open, and
-// roamPatience how long it waits for one to open.
+// roamPause is about how long a client waits where it could not open a stream, and
+// roamPatience how long it waits for a connection.
 const (
 	roamPause    = 100 * time.Millisecond
 	roamPatience = 2 * time.Second
@@ -54,6 +55,12 @@ func (r *Roaming) Leave() {
 	if cancel != nil {
 		cancel()
 	}
+}
+
+// Await waits until cond holds, on whatever stream, or ctx ends, and reports which. What
+// holds for the condition of WaitState holds for it.
+func (r *Roaming) Await(ctx context.Context, cond func(State) bool) bool {
+	return r.mon.wait(ctx, func() bool { return cond(r.state) }) == nil
 }
 
 // Stop ends the client.
@@ -84,15 +91,24 @@ func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, erro
 		return false
 	}
 	defer func() { _ = conn.Close() }()
-	impatient := time.AfterFunc(roamPatience, func() { _ = conn.Close() })
-	err = r.Reconnect(ctx, conn)
-	if !impatient.Stop() && err == nil {
-		r.Close() // it opened too late
-		return false
-	}
-	if err != nil {
+	if !reached(ctx, conn) || r.Reconnect(ctx, conn) != nil {
 		return false
 	}
 	r.wait()
 	return true
+}
+
+// reached reports whether a connection could be made.
+func reached(ctx context.Context, conn *grpc.ClientConn) bool {
+	ctx, cancel := context.WithTimeout(ctx, roamPatience)
+	defer cancel()
+	conn.Connect()
+	for {
+		switch s := conn.GetState(); {
+		case s == connectivity.Ready:
+			return true
+		case s == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, s):
+			return false
+		}
+	}
 }

@@ -1,0 +1,154 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A replica is a relay that is restarted at its address.
+type replica struct {
+	t       *testing.T
+	cfg     relay.Config
+	address string
+	drain   context.CancelFunc
+	ended   chan error
+}
+
+func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
+	t.Helper()
+	cfg, err := relay.LoadConfig([]string{"TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{t: t, cfg: cfg, address: "127.0.0.1:0"}
+	r.start()
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *replica) start() {
+	r.t.Helper()
+	l, err := net.Listen("tcp", r.address)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.address = l.Addr().String()
+	running, err := relay.New(r.cfg, relay.Options{Logger: slog.New(slog.DiscardHandler), Listeners: []net.Listener{l}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.drain, r.ended = cancel, make(chan error, 1)
+	go func() { r.ended <- running.Run(ctx) }() // awaited by stop
+}
+
+// stop drains the relay and waits for its end. It may be called again.
+func (r *replica) stop() {
+	r.t.Helper()
+	r.drain()
+	if err, first := <-r.ended; first {
+		close(r.ended)
+		if err != nil {
+			r.t.Errorf("relay %s ended: %v", r.address, err)
+		}
+	}
+}
+
+func (r *replica) dial() (*grpc.ClientConn, error) {
+	return grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// TestB33_RollingRestart: three relays are restarted one after the other under 600 clients,
+// which go to another one when theirs drains, while the origin changes 20 resources a
+// second. No change is lost, and nothing is taken away that the origin has not removed.
+func TestB33_RollingRestart(t *testing.T) {
+	t.Parallel()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	const (
+		clients, clusters = 600, 200
+		between           = 50 * time.Millisecond // of two changes
+		perPhase          = 10                    // changes before, between and after what happens to a relay
+	)
+	origin, ledger := relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewLedger()
+	all := []*relaytest.Content{origin.Content}
+	for i := range clusters {
+		ledger.Put(all, relaytest.Endpoints(fmt.Sprint("service-", i), fmt.Sprintf("127.0.0.1:%d", i+1)))
+		ledger.Put(all, relaytest.Cluster(fmt.Sprint("service-", i)))
+	}
+	replicas := []*replica{startReplica(t, "tender/1", origin), startReplica(t, "tender/2", origin), startReplica(t, "tender/3", origin)}
+	var dial []func() (*grpc.ClientConn, error)
+	for _, r := range replicas {
+		dial = append(dial, r.dial)
+	}
+
+	var wrong atomic.Int64
+	fleet, wants := make([]*relaytest.Roaming, clients), make([][]relaytest.Subscription, clients)
+	for i := range fleet {
+		opts := relaytest.LightOptions{Variant: relaytest.Variant(i % 2), Node: &corepb.Node{Id: fmt.Sprint("client-", i), UserAgentName: "envoy"}}
+		opts = ledger.Reader().Options(opts, func(what string) {
+			if wrong.Add(1) <= 10 {
+				t.Errorf("client %d was told what is wrong: %s", i, what)
+			}
+		})
+		wants[i] = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: []string{fmt.Sprint("service-", i%clusters), fmt.Sprint("service-", i*7%clusters)}}}
+		if i%20 == 0 {
+			wants[i] = append(wants[i], relaytest.Subscription{TypeURL: relaytest.ClusterType})
+		}
+		fleet[i] = relaytest.Roam(t, opts, i, dial, wants[i]...)
+	}
+	agree := func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+		defer cancel()
+		for i, c := range fleet {
+			v := relaytest.Variant(i % 2)
+			if !c.Await(ctx, func(s relaytest.State) bool { return ledger.Differs(s, v, wants[i]) == "" }) {
+				t.Fatalf("%v differs from the origin: %s", c, ledger.Differs(c.State(), v, wants[i]))
+			}
+		}
+	}
+	agree()
+
+	random, ticker := rand.New(rand.NewPCG(1, 2)), time.NewTicker(between)
+	defer ticker.Stop()
+	change := func() {
+		for n := range perPhase {
+			<-ticker.C
+			service := fmt.Sprint("service-", random.IntN(clusters))
+			switch {
+			case n%10 == 9:
+				ledger.Put(all, relaytest.Cluster(service, fmt.Sprint("moved-", ledger.Changes())))
+			case n%10 == 4:
+				ledger.Remove(all, relaytest.ClusterType, fmt.Sprint("service-", random.IntN(clusters/10)))
+			default:
+				ledger.Put(all, relaytest.Endpoints(service, fmt.Sprintf("127.0.0.2:%d", ledger.Changes())))
+			}
+		}
+	}
+	change()
+	for _, r := range replicas {
+		r.stop()
+		change()
+		r.start()
+		change()
+	}
+	agree()
+	for _, c := range fleet {
+		c.Stop()
+	}
+}

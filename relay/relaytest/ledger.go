@@ -1,0 +1,199 @@
+package relaytest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// A Ledger is what an origin, or several that say the same, has ever said: of each
+// resource its contents in their order, and when it was removed. Held to it, what a client
+// is told can be judged while everything changes and fails. All content of one name must be
+// different. Its methods may be called from any goroutine.
+type Ledger struct {
+	mu      sync.Mutex
+	records map[string]map[string]*record // by type URL and name
+	n       int                           // changes
+}
+
+// A record is what was said of one resource. Generations count its contents and removals.
+type record struct {
+	generation int
+	said       map[Digest]int // generation, by content
+	now        Digest
+	present    bool
+	removed    int // generation of the last removal; 0 if there was none
+}
+
+// NewLedger returns an empty ledger.
+func NewLedger() *Ledger { return &Ledger{records: make(map[string]map[string]*record)} }
+
+func (l *Ledger) record(typeURL, name string) *record {
+	of := l.records[typeURL]
+	if of == nil {
+		of = make(map[string]*record)
+		l.records[typeURL] = of
+	}
+	if of[name] == nil {
+		of[name] = &record{said: make(map[Digest]int)}
+	}
+	return of[name]
+}
+
+// Put writes messages down, and then puts them into each of the contents.
+func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
+	l.mu.Lock()
+	for _, msg := range msgs {
+		body := pack(msg)
+		r := l.record(body.GetTypeUrl(), nameOf(body.GetValue()))
+		r.generation++
+		r.now, r.present = digest(body), true
+		r.said[r.now] = r.generation
+		l.n++
+	}
+	l.mu.Unlock()
+	for _, c := range to {
+		c.Put(msgs...)
+	}
+}
+
+// Remove writes removals down, and then removes from each of the contents.
+func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
+	l.mu.Lock()
+	for _, name := range names {
+		r := l.record(typeURL, name)
+		r.generation++
+		r.present, r.removed = false, r.generation
+		l.n++
+	}
+	l.mu.Unlock()
+	for _, c := range from {
+		c.Apply(func(tx *Tx) {
+			for _, name := range names {
+				tx.Remove(typeURL, name)
+			}
+		})
+	}
+}
+
+// Changes returns how many contents and removals were written down.
+func (l *Ledger) Changes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n
+}
+
+// Names returns the sorted names of a type of which anything was ever said, and those
+// of them that exist.
+func (l *Ledger) Names(typeURL string) (all, present []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(l.records[typeURL])) {
+		all = append(all, name)
+		if l.records[typeURL][name].present {
+			present = append(present, name)
+		}
+	}
+	return all, present
+}
+
+// Differs returns in what a client that asked for all of what differs from the origin, ""
+// in nothing. What a SotW client was never told is gone of a type whose responses are not
+// complete, it may have.
+func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, sub := range what {
+		has, names := s[sub.TypeURL], sub.Names
+		if len(names) == 0 {
+			names = slices.Collect(maps.Keys(l.records[sub.TypeURL]))
+		}
+		for _, name := range names {
+			r := l.records[sub.TypeURL][name]
+			got, is := has[name]
+			switch {
+			case r == nil || !r.present && is && v == SotW && !fullState(sub.TypeURL):
+			case r.present != is:
+				return fmt.Sprintf("%s %q: it has it: %v, the origin: %v", short(sub.TypeURL), name, is, r.present)
+			case is && got.Digest != r.now:
+				return fmt.Sprintf("%s %q: it has generation %d, the origin %d", short(sub.TypeURL), name, r.said[got.Digest], r.generation)
+			}
+		}
+	}
+	return ""
+}
+
+// A Reader judges what one client is told, from first to last. Its methods belong to the
+// goroutine that receives.
+type Reader struct {
+	ledger *Ledger
+	held   map[string]map[string]int // generation, by type URL and name
+	fresh  map[string]struct{}       // told on this stream: type URL and name
+}
+
+// Reader returns a reader that was told nothing yet.
+func (l *Ledger) Reader() *Reader {
+	return &Reader{ledger: l, held: make(map[string]map[string]int), fresh: make(map[string]struct{})}
+}
+
+// Opened notes that the client is on another stream. Its server may know less than the
+// last one did, and so may take it back to an older generation.
+func (r *Reader) Opened() { clear(r.fresh) }
+
+// Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
+// never said it, or had said something newer to the client on the same stream.
+func (r *Reader) Told(typeURL, name string, value []byte) string {
+	d := Digest(sha256.Sum256(value))
+	r.ledger.mu.Lock()
+	generation, said := r.ledger.record(typeURL, name).said[d]
+	r.ledger.mu.Unlock()
+	of := r.held[typeURL]
+	if of == nil {
+		of = make(map[string]int)
+		r.held[typeURL] = of
+	}
+	key := typeURL + "\x00" + name
+	_, fresh := r.fresh[key]
+	was := of[name]
+	of[name], r.fresh[key] = generation, struct{}{}
+	switch {
+	case !said:
+		return fmt.Sprintf("%s %q: content %v, which the origin never said", short(typeURL), name, d)
+	case fresh && generation < was:
+		return fmt.Sprintf("%s %q: generation %d after %d on the same stream", short(typeURL), name, generation, was)
+	}
+	return ""
+}
+
+// Gone takes the loss of a resource that the client has, and returns what is wrong with it: the
+// origin has not removed it since it said what the client has. The deletion would be an
+// invention of the relay.
+func (r *Reader) Gone(typeURL, name string) string {
+	r.ledger.mu.Lock()
+	removed := r.ledger.record(typeURL, name).removed
+	r.ledger.mu.Unlock()
+	held := r.held[typeURL][name]
+	delete(r.held[typeURL], name)
+	if removed < held {
+		return fmt.Sprintf("%s %q: taken away at generation %d, the origin removed it last at %d", short(typeURL), name, held, removed)
+	}
+	return ""
+}
+
+// Options returns those of a light client whose reader this is, and which calls wrong for all
+// that is wrong with what it is told.
+func (r *Reader) Options(opts LightOptions, wrong func(string)) LightOptions {
+	judge := func(what string) {
+		if what != "" {
+			wrong(what)
+		}
+	}
+	opts.OnOpen = r.Opened
+	opts.OnResource = func(typeURL string, name, value []byte) { judge(r.Told(typeURL, string(name), value)) }
+	opts.OnGone = func(typeURL, name string) { judge(r.Gone(typeURL, name)) }
+	return opts
+}
