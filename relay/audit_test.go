@@ -32,7 +32,7 @@ func TestB43_DamageIsFoundToldAndMended(t *testing.T) {
 		l, rest := bufconn.Listen(1<<20), bufconn.Listen(1)
 		r, err := New(cfg, Options{
 			Logger:    slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
-			Listeners: []net.Listener{l}, RESTListeners: []net.Listener{rest}, DialOptions: o.DialOptions(),
+			Listeners: []net.Listener{l}, RESTListeners: []net.Listener{rest}, AdminListeners: []net.Listener{bufconn.Listen(1)}, DialOptions: o.DialOptions(),
 		})
 		if err != nil {
 			t.Fatal(err)

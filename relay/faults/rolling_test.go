@@ -30,7 +30,7 @@ type replica struct {
 
 func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr()})
+	cfg, err := relay.LoadConfig([]string{"TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
