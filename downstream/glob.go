@@ -6,9 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -46,10 +43,10 @@ func (s *subscription) checkGlobs(r *wire.Request, others int) error {
 		total = others + len(s.globs) + len(added)
 	}
 	if total > s.cfg.MaxGlobs {
-		return status.Errorf(codes.ResourceExhausted, "%d globs on one stream, at most %d are served (TENDER_MAX_GLOBS)", total, s.cfg.MaxGlobs)
+		return Exceeds(LimitGlobs, "%d globs on one stream, at most %d are served", total, s.cfg.MaxGlobs)
 	}
 	if more, followed := s.watch.Unfollowed(added); more > 0 && followed+more > s.cfg.MaxGroupGlobs {
-		return status.Errorf(codes.ResourceExhausted, "%d globs in one node group, at most %d are served (TENDER_MAX_GROUP_GLOBS)",
+		return Exceeds(LimitGroupGlobs, "%d globs in one node group, at most %d are served",
 			followed+more, s.cfg.MaxGroupGlobs)
 	}
 	return nil

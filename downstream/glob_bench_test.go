@@ -28,7 +28,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, log: slog.New(slog.DiscardHandler),
 		group: Group{View: view, Leave: func() {}}, watch: view.Watch(), byType: make(map[string]*subscription),
-		over: make(chan error, 1),
+		over: make(chan error, 1), pace: server.pace(),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -48,10 +49,13 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 		cfg:      &s.server.cfg,
 		rpc:      rpc,
 		log:      s.server.cfg.Logger,
+		pace:     s.server.pace(),
 		messages: make(chan []byte),
 		ended:    make(chan error, 1),
 	}
-	return st.run(rpc.Context())
+	err = st.run(rpc.Context())
+	s.server.counters.streamEnded(err)
+	return told(err)
 }
 
 // A loadStream serves the load reports of one client.
@@ -61,27 +65,36 @@ type loadStream struct {
 	cfg      *Config
 	rpc      grpc.ServerStream
 	log      *slog.Logger // with the client's node, once it is known
-	messages chan []byte  // from receive
-	ended    chan error   // from receive: how the client's side ended
+	pace     *rate.Limiter
+	messages chan []byte // from receive
+	ended    chan error  // from receive: how the client's side ended
 
 	answered atomic.Bool // the client was sent something
 	noNumber bool        // that a metric is no number was logged; belongs to sum
 }
 
-// errDraining ends a stream of load reports because the server drains.
-var errDraining = errors.New("draining")
+// Why streams of load reports end by themselves: the server drains, the connection is old.
+var (
+	errDraining = errors.New("draining")
+	errAged     = errors.New("the connection is old")
+)
 
 // run serves the stream until its client leaves, breaks the protocol, or the
 // server drains. Its error is the stream's status.
 func (s *loadStream) run(ctx context.Context) error {
-	err := s.begin(ctx)
+	ctx, cancel := leaveAt(ctx, outlives(ctx, s.cfg.ConnectionAge))
+	defer cancel()
+	err, why := s.begin(ctx), EndedDrained
+	if errors.Is(err, errAged) {
+		err, why = errDraining, EndedAged
+	}
 	switch {
 	case !errors.Is(err, errDraining):
 		return err
 	case s.answered.Load():
-		return nil // as stream.drain has it (R134)
+		return ended(why, codes.OK, "") // as stream.farewell has it (R134)
 	default:
-		return status.Error(codes.Unavailable, "the relay is shutting down")
+		return ended(why, codes.Unavailable, "the relay is shutting down")
 	}
 }
 
@@ -96,13 +109,13 @@ func (s *loadStream) begin(ctx context.Context) error {
 	case first := <-s.messages:
 		return s.serve(ctx, first)
 	case <-timer.C:
-		return status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
+		return ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
 	case err := <-s.ended:
 		return err
 	case <-s.server.draining:
 		return errDraining
 	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+		return over(ctx)
 	}
 }
 
@@ -118,6 +131,9 @@ func (s *loadStream) receive(ctx context.Context) {
 		case s.messages <- m.Bytes:
 		case <-ctx.Done():
 			return
+		}
+		if s.pace.Wait(ctx) != nil {
+			return // the stream has ended
 		}
 	}
 }
@@ -179,7 +195,7 @@ func (s *loadStream) pass(ctx context.Context, first []byte) error {
 		case <-s.server.draining:
 			return errDraining
 		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+			return over(ctx)
 		}
 	}
 }
@@ -256,7 +272,7 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 		case <-s.server.draining:
 			return errDraining
 		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
+			return over(ctx)
 		}
 	}
 }
@@ -288,10 +304,10 @@ func (s *loadStream) within(ctx context.Context, send func() error) error {
 	case err := <-done:
 		return err
 	case <-stall.C:
-		return status.Errorf(codes.Unavailable, "the peer has not read for %v", s.cfg.SendStall)
+		return ended(EndedStalled, codes.Unavailable, "the peer has not read for %v", s.cfg.SendStall)
 	case <-s.server.draining:
 		return errDraining
 	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+		return over(ctx)
 	}
 }

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -21,19 +22,37 @@ func (s *stream) receive() {
 	for more := true; more; {
 		*r = wire.Request{Delta: s.delta}
 		err := s.rpc.RecvMsg(r)
-		more = s.received(r, err)
+		var wait time.Duration
+		if more, wait = s.received(r, err); wait > 0 {
+			s.server.counters.throttled.Add(1)
+			sleep(s.rpc.Context(), wait)
+		}
+	}
+}
+
+// sleep waits, but not longer than ctx lasts.
+func sleep(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
 // received takes a request, or the end of the client's side, and reports whether there
-// may be more. One that only answers a response is handled at once. Any other waits for
+// may be more, and when: of a client that sends more than it may, the rest stays with it
+// until then. One that only answers a response is handled at once. Any other waits for
 // the stream's turn, since what it takes to handle one makes a goroutine's stack grow to
 // 8 KiB for good, and each stream has a receiver; those that wait are answered together,
 // by the newest one of each type (R034).
-func (s *stream) received(r *wire.Request, err error) (more bool) {
+func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
 	now := time.Now()
+	if err == nil && !s.awaited(r) {
+		wait = s.pace.ReserveN(now, 1).DelayFrom(now)
+	}
 	switch {
 	case s.ended:
 	case err != nil:
@@ -49,7 +68,14 @@ func (s *stream) received(r *wire.Request, err error) (more bool) {
 		}
 		s.wake()
 	}
-	return err == nil && !s.ended
+	return err == nil && !s.ended, wait
+}
+
+// awaited reports whether a request is the answer to a response, which the relay itself
+// has caused.
+func (s *stream) awaited(r *wire.Request) bool {
+	sub := s.byType[cmp.Or(r.TypeURL, s.typeURL)]
+	return sub != nil && sub.pending && sub.answers(r)
 }
 
 // answers reports whether a request accepts a response, or answers none, and asks for
@@ -65,7 +91,7 @@ func (s *stream) answered(r *wire.Request, now time.Time) {
 		s.end(err)
 		return
 	}
-	if !s.rested { // else nothing waits for it, and what changes wakes the stream
+	if s.leave.due(now) || !s.rested { // else nothing waits for it, and what changes wakes the stream
 		s.wake()
 	}
 }

@@ -64,6 +64,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotModified
 	switch {
 	case err != nil:
+		s.counters.turnedAway(err)
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
@@ -80,7 +81,8 @@ func (s *Server) admit(open int64) error {
 	if open <= int64(s.cfg.MaxStreams) {
 		return nil
 	}
-	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed", open-1)
+	s.counters.refused[LimitStreams].Add(1)
+	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed (%v)", open-1, LimitStreams)
 }
 
 // answer returns the response to a poll, nil if what the client has is current, or
@@ -102,7 +104,7 @@ func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, er
 	if req.Refused {
 		s.nacks.refused(p.sub.log, &req.Request)
 	}
-	head, err := p.await(ctx, s.draining)
+	head, err := p.await(ctx, s)
 	if head == nil || err != nil {
 		return nil, err
 	}

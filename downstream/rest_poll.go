@@ -75,7 +75,8 @@ const (
 // await waits until there is something to tell, but no longer than the poll may be
 // held. It returns the head that has it, or nil if what the client has is current.
 // Errors: nothing can be told for now, or ctx has ended.
-func (p *poll) await(ctx context.Context, draining <-chan struct{}) (*cache.Head, error) {
+func (p *poll) await(ctx context.Context, server *Server) (*cache.Head, error) {
+	draining := server.draining
 	timer := time.NewTimer(time.Until(p.until))
 	defer timer.Stop()
 	for {
@@ -93,6 +94,8 @@ func (p *poll) await(ctx context.Context, draining <-chan struct{}) (*cache.Head
 		case <-p.sub.watch.C:
 		case <-timer.C:
 		case <-draining:
+			p.until, draining = earlier(p.until, server.departure()), nil
+		case <-server.hurried:
 			if told == current {
 				return nil, nil
 			}

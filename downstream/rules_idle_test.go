@@ -31,7 +31,7 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 				names[i] = benchName(i)
 			}
 			for range tt.requests {
-				if more := s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}, nil); !more {
+				if more, _ := s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}, nil); !more {
 					t.Fatalf("the stream ended: %v", <-s.over)
 				}
 			}

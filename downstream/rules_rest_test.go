@@ -78,7 +78,7 @@ func TestB27_NothingIsLeft(t *testing.T) {
 // R134: a server that drains answers a new poll at once, and ends its connection.
 func TestR134_RESTAfterDrain(t *testing.T) {
 	s, _, _ := restServer(t)
-	s.Drain()
+	s.Drain(0)
 	reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["a"]}`)
 	if reply.Code != http.StatusServiceUnavailable || reply.Header().Get("Connection") != "close" || reply.Header().Get("Retry-After") == "" {
 		t.Errorf("status %d with %v, want 503, Retry-After and an end of the connection", reply.Code, reply.Header())

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -47,6 +46,12 @@ type Config struct {
 	// client is held back. Zero means 10m.
 	MassDeleteHold time.Duration
 
+	// ConnectionAge is how old the connection of a client gets before it is told to take
+	// no more streams, which the gRPC server has to do: streams end themselves then, some
+	// time between a tenth and somewhat more than a quarter of it later (B.33). It needs
+	// [Credentials]. Zero means that no age is too old.
+	ConnectionAge time.Duration
+
 	// ResponseBytes is the size at which a response that need not be complete ends;
 	// the rest follows in further ones. Zero means 1 MiB.
 	ResponseBytes int
@@ -54,6 +59,11 @@ type Config struct {
 	// MaxStreams bounds the streams of the server, and the polls that are held beside
 	// them. Zero means 50,000.
 	MaxStreams int
+
+	// MaxRequestRate bounds the requests a second of a stream that answer no response;
+	// ten times as many may come at once. Those that are too many are read later. Zero
+	// means 100.
+	MaxRequestRate int
 
 	// MaxNames bounds the resource names of a stream. Zero means 100,000.
 	MaxNames int
@@ -113,6 +123,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
+	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
 	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
@@ -135,15 +146,15 @@ func (c Config) withDefaults() (Config, error) {
 // checkNames refuses a request whose names are too long.
 func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
-		return status.Errorf(codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+		return exceeds(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
 	if n := len(r.Subscribe); n > c.MaxNames {
-		return status.Errorf(codes.ResourceExhausted, "%d resource names in one request, at most %d are served", n, c.MaxNames)
+		return Exceeds(LimitNames, "%d resource names in one request, at most %d are served", n, c.MaxNames)
 	}
 	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
 		for _, name := range names {
 			if len(name) > c.MaxNameBytes {
-				return status.Errorf(codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+				return exceeds(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 			}
 		}
 	}
@@ -175,11 +186,16 @@ type Server struct {
 	large    refusalLog
 	streams  atomic.Int64 // and held polls
 	arrivals arrivals
+	counters counters
 	queue    queue
-	draining chan struct{}
-	drain    sync.Once
-	idle     chan struct{} // closed once a draining server has no stream and no poll left
-	idled    sync.Once
+
+	draining, hurried chan struct{} // closed to have streams end within a time, and at once
+	drain, hurry      sync.Once
+	drainBy           time.Time // when the last of them do; set before draining is closed
+	spread            time.Duration
+
+	idle  chan struct{} // closed once a draining server has no stream and no poll left
+	idled sync.Once
 }
 
 // New returns a server. Errors: a missing Views.
@@ -195,6 +211,7 @@ func New(cfg Config) (*Server, error) {
 		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
 		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
 		draining: make(chan struct{}),
+		hurried:  make(chan struct{}),
 		idle:     make(chan struct{}),
 	}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
@@ -212,29 +229,6 @@ func (s *Server) Turns() (all, idle int64) {
 	return s.queue.turns, s.queue.idle
 }
 
-// Drain ends all streams, and every new one at once: with OK where the client was
-// served, which clients take as a reason to connect elsewhere and not as an
-// error. Held polls are answered at once. It returns once they have ended, and what
-// they reported was passed on.
-func (s *Server) Drain() {
-	s.drain.Do(func() { close(s.draining) })
-	s.checkIdle()
-	<-s.idle
-	s.loads.wait()
-}
-
-// checkIdle notes that a draining server has no stream left. One that comes after
-// that ends at once.
-func (s *Server) checkIdle() {
-	select {
-	case <-s.draining:
-		if s.streams.Load() == 0 {
-			s.idled.Do(func() { close(s.idle) })
-		}
-	default:
-	}
-}
-
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
 	leave, err := s.enter()
@@ -250,10 +244,18 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		typeURL: typeURL,
 		delta:   delta,
 		log:     s.cfg.Logger,
+		pace:    s.pace(),
 		byType:  make(map[string]*subscription),
 		over:    make(chan error, 1),
 	}
-	return st.run()
+	err = st.run()
+	s.counters.streamEnded(err)
+	return told(err)
+}
+
+// pace bounds the requests of a stream.
+func (s *Server) pace() *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate)
 }
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
@@ -264,7 +266,9 @@ func (s *Server) enter() (leave func(), err error) {
 	}
 	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
 		leave()
-		return nil, status.Errorf(codes.ResourceExhausted, "%d streams are open, as many as allowed", n-1)
+		err := Exceeds(LimitStreams, "%d streams are open, as many as allowed", n-1)
+		s.counters.streamEnded(err)
+		return nil, err
 	}
 	return leave, nil
 }

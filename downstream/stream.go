@@ -12,6 +12,7 @@ import (
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,7 +25,7 @@ import (
 // errOutrun ends a Delta stream that is further behind than the view remembers
 // removals: the client returns, says what it holds, and is told the difference
 // (B.11).
-var errOutrun = status.Error(codes.Unavailable, "the stream has fallen too far behind, connect again")
+var errOutrun = ended(EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
 
 type node = corepb.Node
 
@@ -46,7 +47,8 @@ type stream struct {
 	turn turn
 	over chan error // one slot: how the stream ended, for run
 
-	lock lock // guards what follows
+	pace *rate.Limiter // of requests; used by the receiver alone
+	lock lock          // guards what follows
 
 	// Set by the first request.
 	group   Group
@@ -64,12 +66,16 @@ type stream struct {
 	nonces  uint64
 	timer   *time.Timer // wakes the stream
 	armed   bool        // the timer may be running
-	sent    bool        // some response was sent
-	begun   time.Time
-	asked   time.Time // when something was first asked for, nothing being sent
-	closed  time.Time // when the client said that it asks for nothing more
-	rested  bool      // at the last look nothing was owed nor waited for
-	ended   bool      // or is about to, by run
+
+	armedFor time.Time // when it fires, or is to
+
+	sent   bool // some response was sent
+	begun  time.Time
+	asked  time.Time // when something was first asked for, nothing being sent
+	closed time.Time // when the client said that it asks for nothing more
+	rested bool      // at the last look nothing was owed nor waited for
+	ended  bool      // or is about to, by run
+	leave  departure
 
 	// How many bytes were sent, and how many of these the client has read for
 	// certain: it answered what came after them.
@@ -154,10 +160,10 @@ func (s *stream) identify(r *wire.Request) error {
 		before := s.group.View
 		s.group = group
 		if group.View != before {
-			return status.Errorf(codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
+			return ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
 		}
 		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
-			return status.Errorf(codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
+			return ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
 		}
 		s.nodeSum = sum
 		return nil
@@ -184,7 +190,7 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	// not shut all others out.
 	known, types := s.group.View.HasType(typeURL)
 	if types = max(types, len(s.subs)); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
-		return nil, status.Errorf(codes.ResourceExhausted, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+		return nil, Exceeds(LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(typeURL, s.agent.envoy),
@@ -251,7 +257,7 @@ func (s *stream) checkTotal() error {
 		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad)
 	}
 	if total > s.cfg.MaxNames {
-		return status.Errorf(codes.ResourceExhausted, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
+		return Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
 	}
 	return nil
 }
@@ -562,7 +568,7 @@ func (s *stream) transmit(r *wire.Response) error {
 		return err
 	case <-stall.C:
 		s.log.Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
-		return status.Errorf(codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
+		return ended(EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -613,16 +619,7 @@ func (s *stream) checkCold(p *pass) error {
 		p.at(until)
 		return nil
 	}
-	return status.Error(codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
-}
-
-// drain ends the stream as its client likes it best: after a response, OK is no
-// error to it; before, it must not think that it was served (R134).
-func (s *stream) drain() error {
-	if s.sent {
-		return nil
-	}
-	return status.Error(codes.Unavailable, "the relay is shutting down")
+	return ended(EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
 }
 
 func (s *stream) close() {
@@ -639,8 +636,12 @@ func (s *stream) close() {
 
 // recvStatus returns the status with which a stream ends when its receiver does.
 func recvStatus(err error) error {
-	if errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF):
 		return nil
+	case status.Code(err) == codes.ResourceExhausted:
+		return Exceeds(LimitRequest, "%s", status.Convert(err).Message()) // for the counters: the client knows by now
+	default:
+		return err
 	}
-	return err
 }

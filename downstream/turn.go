@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // A queue holds the streams that may have something to send, and has workers go through
@@ -158,20 +157,23 @@ func (s *stream) endTurn(all bool) {
 // errMayBlock ends a flush that may have to wait for the client.
 var errMayBlock = errors.New("the client may be slow to read")
 
-// errDrained stands for the end of a stream that ends because the server drains.
-var errDrained = errors.New("the server drains")
-
 // run serves the stream until its client leaves, breaks the protocol, or the
 // server drains. Its error is the stream's status.
 func (s *stream) run() error {
 	s.begin(time.Now())
 	// The receiver ends when the RPC does, which is as soon as run returns.
 	go s.receive()
-	select {
-	case err := <-s.over:
-		return s.finish(err)
-	case <-s.server.draining:
-		return s.finish(errDrained)
+	draining := s.server.draining
+	for {
+		select {
+		case err := <-s.over:
+			return s.finish(err)
+		case <-draining:
+			s.depart()
+			draining = nil
+		case <-s.server.hurried:
+			return s.finish(errDrained)
+		}
 	}
 }
 
@@ -179,6 +181,7 @@ func (s *stream) begin(now time.Time) {
 	s.lock.take()
 	defer s.lock.leave()
 	s.begun = now
+	s.leave = departure{at: outlives(s.rpc.Context(), s.cfg.ConnectionAge), why: EndedAged}
 	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
@@ -194,7 +197,7 @@ func (s *stream) finish(err error) error {
 	s.lock.take()
 	defer s.lock.leave()
 	if errors.Is(err, errDrained) {
-		if err = s.drain(); s.ended {
+		if err = s.farewell(EndedDrained); s.ended {
 			err = <-s.over
 		}
 	}
@@ -220,11 +223,11 @@ func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 // again.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
-	case s.ended:
+	case s.ended, s.leaves(now):
 		return true
 	case s.watch == nil:
 		if !now.Before(s.begun.Add(s.cfg.FirstRequestTimeout)) {
-			s.end(status.Errorf(codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
+			s.end(ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
 		}
 		return true
 	}
@@ -240,12 +243,16 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 		s.end(err)
 		return true
 	}
-	s.rearm(next)
+	s.rearm(s.leaving(next, now), now)
 	return true
 }
 
 // rearm sets the timer for the next look; a zero time is none.
-func (s *stream) rearm(next time.Time) {
+func (s *stream) rearm(next, now time.Time) {
+	if s.armed && next.Equal(s.armedFor) && now.Before(next) {
+		return // as nearly always, when all that is to come is the stream's end
+	}
+	s.armedFor = next
 	switch {
 	case !next.IsZero() && next != forever:
 		wait := time.Until(next)

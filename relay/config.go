@@ -88,10 +88,14 @@ type Config struct {
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
+	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`
 	SendStall               time.Duration `env:"SEND_STALL"`
 	Drain                   time.Duration `env:"DRAIN"`
+
+	// ConnectionAge is zero if no connection is too old.
+	ConnectionAge time.Duration `env:"CONNECTION_AGE"`
 
 	// LogFormat is "json" or "text"; empty means json, or text where the log
 	// goes to a terminal, which only the caller can know.

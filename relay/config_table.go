@@ -66,7 +66,7 @@ var variables = []spec{
 		name: "REST_LISTEN", shown: "`off`",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are not in it",
 		meaning: "where clients that poll by REST find the relay",
-		parse:   parseListenOrOff,
+		parse:   offOr(parseListen),
 	},
 	{
 		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
@@ -78,7 +78,7 @@ var variables = []spec{
 		name: "PROBE_LISTEN", shown: "`off`",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable",
 		meaning: "where a kubelet finds `/livez` and `/readyz`, and nothing else",
-		parse:   parseListenOrOff,
+		parse:   offOr(parseListen),
 	},
 	{
 		name: "NODE_ID", shown: "`tender/<hostname>`",
@@ -196,6 +196,7 @@ var variables = []spec{
 	},
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams"),
 	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection"),
+	limit("MAX_REQUEST_RATE", "100", 1_000_000, "requests a second that one stream may send beside its answers, ten times as many at once; more are read later"),
 	limit("MAX_NAMES", "100000", 100_000_000, "names that one stream subscribes to"),
 	limit("MAX_GLOBS", "1000", 1_000_000, "globs that one stream subscribes to"),
 	limit("MAX_GROUP_GLOBS", "10000", 1_000_000, "globs that the clients of one node group subscribe to"),
@@ -238,8 +239,14 @@ var variables = []spec{
 	{
 		name: "DRAIN", preset: "45s",
 		allowed: between(time.Second, time.Hour),
-		meaning: "how long ending the streams may take at most when the relay is told to stop",
+		meaning: "how long ending the streams may take at most when the relay is told to stop: for the first ninth new ones are still taken, and two thirds later nearly all have ended, one by one",
 		parse:   durationBetween(time.Second, time.Hour),
+	},
+	{
+		name: "CONNECTION_AGE", preset: "30m0s",
+		allowed: "`off`, or " + between(10*time.Second, 24*time.Hour),
+		meaning: "how old a client's connection gets before its streams are ended, one by one and without an error, so that clients spread over all relays",
+		parse:   offOr(durationBetween(10*time.Second, 24*time.Hour)),
 	},
 }
 
@@ -342,6 +349,9 @@ func show(field any) string {
 	case slog.Level:
 		return strings.ToLower(field.String())
 	case time.Duration:
+		if field == 0 {
+			return "off"
+		}
 		return shortDuration(field)
 	case encoding.TextMarshaler:
 		text, err := field.MarshalText()

@@ -59,7 +59,9 @@ func TestLoadConfigDefaults(t *testing.T) {
 		Linger:                  5 * time.Minute,
 		WildcardLinger:          15 * time.Minute,
 		MaxLingering:            100_000,
+		MaxRequestRate:          100,
 		Drain:                   45 * time.Second,
+		ConnectionAge:           30 * time.Minute,
 	}
 	// An empty variable counts as unset; what is not ours is not looked at.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
@@ -113,6 +115,7 @@ var goodValues = []struct{ name, value, shown string }{
 	{"LOG_FORMAT", "text", ""},
 	{"MAX_STREAMS", "1", ""},
 	{"MAX_STREAMS_PER_CONNECTION", "007", "7"},
+	{"MAX_REQUEST_RATE", "12", ""},
 	{"MAX_NAMES", "12", ""},
 	{"MAX_NAME_BYTES", "1024", "1KiB"},
 	{"MAX_REQUEST_BYTES", "1536 KiB", "1536KiB"},
@@ -128,6 +131,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"WILDCARD_LINGER", "24h", ""},
 	{"MAX_LINGERING", "12", ""},
 	{"DRAIN", "3s", ""},
+	{"CONNECTION_AGE", "90m", "1h30m"},
+	{"CONNECTION_AGE", "Off", "off"},
 }
 
 // goodWith is what the good values of a variable need beside them.
@@ -307,6 +312,10 @@ var badValues = []struct{ name, value, cause string }{
 	{"WILDCARD_LINGER", "0", "too short"},
 	{"MAX_LINGERING", "0", "too small"},
 	{"DRAIN", "forever", "not a duration"},
+	{"CONNECTION_AGE", "9s", "too short"},
+	{"CONNECTION_AGE", "25h", "too long"},
+	{"CONNECTION_AGE", "never", "not a duration"},
+	{"MAX_REQUEST_RATE", "0", "too small"},
 }
 
 // TestBadValues holds what an error says: variable, value, cause, what is

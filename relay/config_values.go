@@ -324,18 +324,20 @@ func parseType(item string) (string, error) {
 	return item, nil
 }
 
-// parseListenOrOff reads TENDER_REST_LISTEN. It returns nothing for off.
-func parseListenOrOff(raw string) (string, error) {
-	if strings.EqualFold(raw, "off") {
-		return "", nil
+// offOr returns a parser that returns nothing for off, and else what parse does.
+func offOr(parse func(string) (string, error)) func(string) (string, error) {
+	return func(raw string) (string, error) {
+		if strings.EqualFold(raw, "off") {
+			return "", nil
+		}
+		return parse(raw)
 	}
-	return parseListen(raw)
 }
 
 // parseAdminListen reads TENDER_ADMIN_LISTEN. What listens there has no TLS and asks
 // nobody who they are.
 func parseAdminListen(raw string) (string, error) {
-	value, err := parseListenOrOff(raw)
+	value, err := offOr(parseListen)(raw)
 	if err != nil || value == "" {
 		return value, err
 	}

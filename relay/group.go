@@ -168,9 +168,8 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, via []string) (gr *
 	gr = g.byKey[key]
 	if gr == nil {
 		if len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {
-			return nil, nil, status.Errorf(codes.ResourceExhausted,
-				"node group %q is one too many: at most %d groups are kept (TENDER_MAX_GROUPS); TENDER_NODE_GROUP_BY decides what makes a group",
-				key, g.cfg.MaxGroups)
+			return nil, nil, downstream.Exceeds(downstream.LimitGroups,
+				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, g.cfg.MaxGroups)
 		}
 		gr = g.add(key, upstream, n)
 	}

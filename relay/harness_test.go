@@ -20,14 +20,15 @@ import (
 // A running relay, as a client meets it.
 type running struct {
 	*relay.Relay
-	t      testing.TB
-	dial   []grpc.DialOption
-	target string
-	memory bool
-	rest   func(context.Context) (net.Conn, error) // dials the address of polls
-	admin  func(context.Context) (net.Conn, error) // dials that of operators
-	cancel context.CancelFunc
-	ended  chan error
+	t        testing.TB
+	dial     []grpc.DialOption
+	target   string
+	memory   bool
+	listener *bufconn.Listener                       // if in memory
+	rest     func(context.Context) (net.Conn, error) // dials the address of polls
+	admin    func(context.Context) (net.Conn, error) // dials that of operators
+	cancel   context.CancelFunc
+	ended    chan error
 }
 
 // start runs a relay of an origin, configured by further variables
@@ -88,7 +89,7 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 		l := bufconn.Listen(1 << 20)
 		rest, admin := newPipeListener(), newPipeListener()
 		opts.Listeners, opts.RESTListeners, opts.AdminListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, []net.Listener{admin}, dial
-		r.rest, r.admin = rest.dial, admin.dial
+		r.rest, r.admin, r.listener = rest.dial, admin.dial, l
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, grpc.WithContextDialer(oneByOne(l.DialContext)))
 	}
@@ -105,17 +106,22 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 			return new(net.Dialer).DialContext(ctx, "tcp", r.AdminAddrs()[0].String())
 		}
 	}
+	r.run()
+	return r
+}
+
+// run runs the relay until the test ends.
+func (r *running) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	go func() { r.ended <- r.Run(ctx) }() // awaited by stop
-	t.Cleanup(r.stop)
-	return r
+	r.t.Cleanup(r.stop)
 }
 
 // configure returns the configuration of a relay of origins.
 func configure(t testing.TB, target string, further map[string][]string, env []string) relay.Config {
 	t.Helper()
-	env = append(append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...), "TENDER_ADMIN_LISTEN=off") // unless env has it
+	env = append(append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...), "TENDER_ADMIN_LISTEN=off", "TENDER_CONNECTION_AGE=off") // unless env has them: many tests take virtual hours
 	var named []string
 	for _, name := range slices.Sorted(maps.Keys(further)) {
 		named = append(named, name+"="+name+":1") // in the place of targets that no variable holds
@@ -136,8 +142,15 @@ func configure(t testing.TB, target string, further map[string][]string, env []s
 	return cfg
 }
 
-// stop ends the relay and waits until it has ended. It may be called again.
+// stop ends the relay at once and waits until it has ended. It may be called again.
 func (r *running) stop() {
+	r.t.Helper()
+	r.Hurry()
+	r.drain()
+}
+
+// drain has the relay let its clients go, and waits until it has ended.
+func (r *running) drain() {
 	r.t.Helper()
 	r.cancel()
 	if err, first := <-r.ended; first {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -63,6 +64,8 @@ type Relay struct {
 	health        *health.Server
 	listeners     []net.Listener
 	restListeners []net.Listener
+	hurried       chan struct{}
+	hurry         sync.Once
 
 	adminListeners, probeListeners []net.Listener
 
@@ -87,6 +90,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		version:        opts.Version,
 		identifier:     identifier(cfg.NodeID),
 		started:        time.Now(),
+		hurried:        make(chan struct{}),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -113,7 +117,9 @@ func (r *Relay) serve(served func()) (err error) {
 		ColdWait:            r.cfg.ColdWait,
 		FirstRequestTimeout: r.cfg.FirstRequestTimeout,
 		MassDeleteHold:      r.cfg.MassDeleteHold,
+		ConnectionAge:       r.cfg.ConnectionAge,
 		MaxStreams:          r.cfg.MaxStreams,
+		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxNames:            r.cfg.MaxNames,
 		MaxGlobs:            r.cfg.MaxGlobs,
 		MaxGroupGlobs:       r.cfg.MaxGroupGlobs,
@@ -132,7 +138,8 @@ func (r *Relay) serve(served func()) (err error) {
 	if err != nil {
 		return err
 	}
-	r.grpc = NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection)
+	r.grpc = NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
+		grpc.Creds(downstream.Credentials(insecure.NewCredentials())), grpc.KeepaliveParams(keepaliveOf(r.cfg)))
 	r.server.Register(r.grpc)
 	r.health = health.NewServer()
 	healthpb.RegisterHealthServer(r.grpc, r.health)
@@ -182,9 +189,9 @@ func (r *Relay) listen() error {
 const windowBytes = 1 << 20
 
 // NewGRPCServer returns a gRPC server that suits many long streams of few
-// messages, and whose codec [downstream.Server] needs.
-func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int) *grpc.Server {
-	return grpc.NewServer(
+// messages, and whose codec [downstream.Server] needs. Further options come after its own.
+func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
+	return grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.Codec{}),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
@@ -193,8 +200,22 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int) *grpc.Server {
 		// Envoys ping every 30s if they are told to, and must not be sent away for it
 		// (B.34).
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-	)
+		grpc.KeepaliveParams(pings),
+	}, opts...)...)
+}
+
+// pings find clients that are gone without a word, and keep alive what is between here and
+// those that are not. For want of an answer to what was sent on a TCP connection, the kernel gives it
+// up after the same timeout (TCP_USER_TIMEOUT, which gRPC sets).
+var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
+
+// keepaliveOf adds to pings how old connections get (B.33).
+func keepaliveOf(cfg Config) keepalive.ServerParameters {
+	p := pings
+	if cfg.ConnectionAge > 0 {
+		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, downstream.Grace(cfg.ConnectionAge)
+	}
+	return p
 }
 
 // identifier returns a name for this process that no other has (R126).
@@ -261,9 +282,12 @@ func (r *Relay) Streams() int { return r.server.Streams() }
 // Audit returns what the drift audit has found.
 func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
 
-// Run serves until ctx ends, then lets the clients go: those that were served
-// are told OK, which they take as a reason to connect elsewhere. It returns nil
-// once everything has ended, or the error of a listener.
+// Stats returns what the server of streams counts.
+func (r *Relay) Stats() downstream.Stats { return r.server.Stats() }
+
+// Run serves until ctx ends, then lets the clients go, within TENDER_DRAIN: those that
+// were served are told OK, which they take as a reason to connect elsewhere. It returns
+// nil once everything has ended, or the error of a listener.
 func (r *Relay) Run(ctx context.Context) error {
 	// The origin is followed until the last client has left.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -272,7 +296,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
-		serving.Go(func() error { return r.grpc.Serve(l) }) // until the server stops
+		serving.Go(func() error { return r.serveStreams(l) })
 	}
 	for _, l := range r.restListeners {
 		serving.Go(func() error { return r.serveREST(l) })
@@ -292,6 +316,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	stop()
 	r.groups.wait()
 	return errors.Join(err, r.origins.close())
+}
+
+// serveStreams serves streams on a listener until the server stops, which it may have done
+// already.
+func (r *Relay) serveStreams(l net.Listener) error {
+	if err := r.grpc.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
 }
 
 // readiness reports the relay as serving once the origin of TENDER_ORIGIN was reached. Nothing but
@@ -317,17 +350,35 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 // may delay the end.
 const lastCalls = time.Second
 
-// drain lets the clients go: first their connections are told that they end, or
-// clients would open the next stream on the same one, then the streams end.
+// Hurry has a relay that ends, or will, let its clients go at once. It may be called again.
+func (r *Relay) Hurry() { r.hurry.Do(func() { close(r.hurried) }) }
+
+// drain lets the clients go. At first they are still served, and new ones too: who chooses
+// a relay for them takes a while to hear that this one is going. Then their connections are told
+// that they end, or clients would open the next stream on the same one, and the streams
+// end one by one, so that they do not all come to the next relay at once (B.33).
 func (r *Relay) drain() {
 	r.draining.Store(true)
 	r.health.Shutdown()
 	hard := time.AfterFunc(r.cfg.Drain, r.stop)
 	defer hard.Stop()
+	select {
+	case <-time.After(r.cfg.Drain / 9):
+	case <-r.hurried:
+	}
 	var stopped sync.WaitGroup
 	stopped.Go(r.grpc.GracefulStop)
 	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends what it waits for
-	r.server.Drain()
+	drained := make(chan struct{})
+	stopped.Go(func() {
+		select {
+		case <-r.hurried:
+			r.server.Drain(0)
+		case <-drained:
+		}
+	})
+	r.server.Drain(r.cfg.Drain * 2 / 3)
+	close(drained)
 	soft := time.AfterFunc(lastCalls, r.stop)
 	defer soft.Stop()
 	stopped.Wait()

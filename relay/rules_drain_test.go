@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -91,5 +94,174 @@ func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
 		}
 		blocked.Resume()
 		streamEnd(t, blocked, codes.Unavailable)
+	})
+}
+
+// drainEnd is when a client's stream ended, and how.
+type drainEnd struct {
+	after time.Duration
+	err   error
+}
+
+// drainEnds waits until the streams of clients have ended, and looks every step when they
+// do; times count from began.
+func drainEnds(t *testing.T, began time.Time, step time.Duration, clients ...*relaytest.Client) map[*relaytest.Client]drainEnd {
+	t.Helper()
+	ends := make(map[*relaytest.Client]drainEnd)
+	for ; len(ends) < len(clients) && time.Since(began) < 3*time.Hour; time.Sleep(step) {
+		synctest.Wait()
+		for _, c := range clients {
+			if _, known := ends[c]; !known && c.Ended() {
+				ends[c] = drainEnd{time.Since(began), c.WaitEnd(t.Context())}
+			}
+		}
+	}
+	return ends
+}
+
+// B.33: a relay that is told to stop goes on serving, newcomers too, for a ninth of
+// TENDER_DRAIN, and then ends the streams one by one, each with OK at a moment of its own, but
+// not while a response is unanswered. Who was never served is told last, that he was
+// not.
+func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		const clients, accepts, last = 40, 5 * time.Second, 35 * time.Second
+		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, true, "TENDER_ACK_WAIT=30s")
+		conn := r.conn()
+		serve := func() *relaytest.Client {
+			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+			c.Subscribe(streamCDS)
+			streamHas(t, c.Recv(t.Context()), streamCDS, "a")
+			return c
+		}
+		unserved := r.client(relaytest.ClientOptions{Variant: v})
+		unserved.Subscribe(streamRDS, "missing")
+		var owing, served []*relaytest.Client
+		for range clients / 4 {
+			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+			c.Subscribe(streamCDS)
+			c.Recv(t.Context())
+			owing = append(owing, c)
+		}
+		for range clients - 1 {
+			served = append(served, serve())
+		}
+		began := time.Now()
+		stopped := make(chan time.Duration, 1)
+		go func() { // ends with the relay
+			r.drain()
+			stopped <- time.Since(began)
+		}()
+		time.Sleep(accepts - time.Second)
+		served = append(served, serve())
+		const answer = 18 * time.Second
+		time.AfterFunc(answer-time.Since(began), func() {
+			for _, c := range owing {
+				c.Ack(c.Responses()[0])
+			}
+		})
+		const step = 100 * time.Millisecond
+		ends := drainEnds(t, began, step, slices.Concat(served, owing, []*relaytest.Client{unserved})...)
+		var early, late int
+		for _, c := range served {
+			e := ends[c]
+			if !errors.Is(e.err, io.EOF) || e.after < accepts || e.after > last+step {
+				t.Errorf("a stream ended after %v with %v, want OK between %v and %v", e.after, e.err, accepts, last)
+			}
+			if e.after < 15*time.Second {
+				early++
+			} else if e.after > 25*time.Second {
+				late++
+			}
+		}
+		if early == 0 || late == 0 {
+			t.Errorf("of %d streams %d ended in the first third of the time and %d in the last, want some in each", clients, early, late)
+		}
+		for _, c := range owing {
+			if e := ends[c]; !errors.Is(e.err, io.EOF) || e.after < answer || e.after > last+step {
+				t.Errorf("a stream with an unanswered response ended after %v with %v, want OK after the answer, at %v", e.after, e.err, answer)
+			}
+		}
+		if e := ends[unserved]; status.Code(e.err) != codes.Unavailable || e.after < last || len(unserved.Responses()) > 0 {
+			t.Errorf("who was not served was told %v after %v, want Unavailable after %v", e.err, e.after, last)
+		}
+		if took := <-stopped; took < last || took > last+2*time.Second {
+			t.Errorf("it took %v to stop, want %v", took, last)
+		}
+		if got := r.Stats().Ended[downstream.EndedDrained]; got != clients+clients/4+1 {
+			t.Errorf("%d streams are counted as drained, want %d", got, clients+clients/4+1)
+		}
+	})
+}
+
+// B.33: a relay that drains, and is hurried, ends what is left at once.
+func TestB33_ADrainCanBeHurried(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		for _, after := range []time.Duration{2 * time.Second, 6 * time.Second} { // while it accepts clients, and then
+			r := start(t, o, true, "TENDER_DRAIN=1h")
+			c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+			c.Subscribe(streamCDS)
+			c.Recv(t.Context())
+			began := time.Now()
+			time.AfterFunc(after, r.Hurry)
+			r.drain()
+			if took := time.Since(began); took != after {
+				t.Errorf("it took %v to stop, want %v", took, after)
+			}
+			if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) {
+				t.Errorf("the stream ended with %v, want OK", err)
+			}
+		}
+	})
+}
+
+// B.33: the streams of a connection that is old end themselves, with OK and each at a moment of
+// its own, when the connection takes no more streams already; those that are young too. The next
+// streams come on a new connection.
+func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		const least, most = 33 * time.Minute, 38 * time.Minute
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, true, "TENDER_CONNECTION_AGE=30m")
+		conn := r.conn()
+		serve := func() *relaytest.Client {
+			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+			c.Subscribe(streamCDS)
+			streamHas(t, c.Recv(t.Context()), streamCDS, "a")
+			return c
+		}
+		began := time.Now()
+		var clients []*relaytest.Client
+		for range 20 {
+			clients = append(clients, serve())
+		}
+		time.Sleep(20 * time.Minute)
+		for range 20 {
+			clients = append(clients, serve())
+		}
+		time.Sleep(13*time.Minute - time.Second) // the connection takes no more streams
+		next := serve()
+		const step = time.Second
+		ends := drainEnds(t, began, step, append(clients, next)...)
+		first, last := most, time.Duration(0)
+		for _, c := range clients {
+			e := ends[c]
+			if !errors.Is(e.err, io.EOF) || e.after < least || e.after > most+step {
+				t.Errorf("a stream ended after %v with %v, want OK between %v and %v", e.after, e.err, least, most)
+			}
+			first, last = min(first, e.after), max(last, e.after)
+		}
+		if last-first < time.Minute {
+			t.Errorf("all streams ended between %v and %v, want them spread", first, last)
+		}
+		if e := ends[next]; !errors.Is(e.err, io.EOF) || e.after < 27*time.Minute+least {
+			t.Errorf("a stream on the next connection ended after %v with %v, want OK after %v", e.after, e.err, 27*time.Minute+least)
+		}
+		if got := r.Stats().Ended[downstream.EndedAged]; got != 41 {
+			t.Errorf("%d streams are counted as ended for their age, want 41", got)
+		}
 	})
 }

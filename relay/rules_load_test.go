@@ -475,6 +475,23 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 	}
 }
 
+// B.33: a stream of load reports ends with OK when its connection is old.
+func TestB33_LoadReportsOfAnOldConnection(t *testing.T) {
+	for _, mode := range []string{"passthrough", "aggregate"} {
+		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+			r := start(t, o, true, "TENDER_LRS="+mode, "TENDER_CONNECTION_AGE=30m")
+			a := r.reports(loadNode("a"))
+			loads.stream(t, 0).ask(t, time.Hour)
+			loadPass(33*time.Minute - time.Second)
+			if n := r.Streams(); n != 1 {
+				t.Errorf("%s: %d streams are open, want 1", mode, n)
+			}
+			loadPass(5*time.Minute + time.Second)
+			a.expectEnd(codes.OK)
+		})
+	}
+}
+
 // A client that does not read what it is asked for is cut off, and costs the others
 // nothing.
 func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {

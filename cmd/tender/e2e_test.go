@@ -176,7 +176,7 @@ func testServeAndGet(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"), relaytest.Cluster("two"))
 	address := freeAddress(t)
-	env := []string{"TENDER_ORIGIN=" + o.Addr(), "TENDER_LISTEN=" + address}
+	env := []string{"TENDER_ORIGIN=" + o.Addr(), "TENDER_LISTEN=" + address, "TENDER_DRAIN=1s"}
 	s := b.serve(t, env...)
 	gets := func(want string) {
 		t.Helper()
@@ -224,7 +224,7 @@ func testNoOrigin(t *testing.T, b binary) {
 	o.Put(relaytest.Cluster("one"))
 	o.Stop()
 	address := freeAddress(t)
-	s := b.serve(t, "TENDER_ORIGIN="+o.Addr(), "TENDER_LISTEN="+address, "TENDER_COLD_WAIT=1s")
+	s := b.serve(t, "TENDER_ORIGIN="+o.Addr(), "TENDER_LISTEN="+address, "TENDER_COLD_WAIT=1s", "TENDER_DRAIN=1s")
 	for _, variant := range [][]string{nil, {"--sotw"}} {
 		args := append([]string{"get", "-a", address, "cds"}, variant...)
 		code, stdout, stderr := b.run(t, nil, args...)

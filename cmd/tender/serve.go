@@ -25,7 +25,8 @@ func newServeCommand(environ func() []string) *cobra.Command {
 		Short: "Run the relay, configured by TENDER_… variables (see tender check)",
 		Long: "Serve runs the relay until it is told to stop. SIGTERM drains: streams are\n" +
 			"ended so that clients connect elsewhere without an error, which takes at most\n" +
-			"TENDER_DRAIN. SIGINT, or a second SIGTERM, stops at once. tender check lists the variables that configure it.",
+			"TENDER_DRAIN. SIGINT, or a second SIGTERM, ends them at once; one more signal ends\n" +
+			"the process. tender check lists the variables that configure it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(environ())
@@ -59,7 +60,7 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 		slog.String("admin_listen", cmp.Or(addresses(r.AdminAddrs()), "off")),
 		slog.String("probe_listen", cmp.Or(addresses(r.ProbeAddrs()), "off")),
 	)
-	return untilSignalled(ctx, r.Run, log, received)
+	return untilSignalled(ctx, r, log, received)
 }
 
 // addresses are written as in TENDER_LISTEN; port 0 has become one that was free.
@@ -75,24 +76,38 @@ func addresses(addrs []net.Addr) string {
 	return strings.Join(names, ",")
 }
 
-// untilSignalled calls run and ends its context at the first signal, which
-// drains. SIGINT, or a second signal, returns without waiting for run any
-// longer: the process ends, and its connections with it.
-func untilSignalled(ctx context.Context, run func(context.Context) error, log *slog.Logger, received <-chan os.Signal) error {
+// A runner is what untilSignalled needs of a [relay.Relay].
+type runner interface {
+	Run(ctx context.Context) error
+	Hurry()
+}
+
+// untilSignalled runs r and ends its context at the first signal, which drains. SIGINT, or
+// a second signal, hurries that. One more returns without waiting for r any longer: the
+// process ends, and its connections with it.
+func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-chan os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx) }() // received below, or left to end with the process
+	go func() { ended <- r.Run(ctx) }() // received below, or left to end with the process
+	hurried := false
 	for {
 		select {
 		case err := <-ended:
 			return err
 		case sig := <-received:
-			if sig == os.Interrupt || ctx.Err() != nil {
-				log.LogAttrs(ctx, slog.LevelWarn, "stopping without a drain", slog.String("signal", sig.String()))
+			log := log.With(slog.String("signal", sig.String()))
+			switch {
+			case hurried:
+				log.WarnContext(ctx, "stopping with streams open")
 				return nil
+			case sig == os.Interrupt || ctx.Err() != nil:
+				log.InfoContext(ctx, "ending all streams")
+				hurried = true
+				r.Hurry()
+			default:
+				log.InfoContext(ctx, "draining")
 			}
-			log.LogAttrs(ctx, slog.LevelInfo, "draining", slog.String("signal", sig.String()))
 			drain()
 		}
 	}

@@ -98,6 +98,30 @@ func TestServeNamesTheVariableOfAnAddressInUse(t *testing.T) {
 	}
 }
 
+// A fakeRelay ends as a test says.
+type fakeRelay struct {
+	ends           string // "drained", "hurried", "at once" or "never"
+	result         error
+	hurried        chan struct{}
+	over, hasEnded chan struct{}
+}
+
+func (r *fakeRelay) Hurry() { close(r.hurried) }
+
+func (r *fakeRelay) Run(ctx context.Context) error {
+	defer close(r.hasEnded)
+	switch r.ends {
+	case "drained":
+		<-ctx.Done()
+	case "hurried":
+		<-r.hurried
+		<-ctx.Done()
+	case "never":
+		<-r.over
+	}
+	return r.result
+}
+
 // TestSignals runs a relay that ends as the test says, and tells it signals.
 func TestSignals(t *testing.T) {
 	term, interrupt := os.Signal(syscall.SIGTERM), os.Interrupt
@@ -105,15 +129,17 @@ func TestSignals(t *testing.T) {
 	tests := []struct {
 		name    string
 		signals []os.Signal
-		ends    string // when the relay ends: "drained", "at once" or "never"
+		ends    string // when the relay ends
 		result  error
 		want    error
 	}{
 		{"SIGTERM drains", []os.Signal{term}, "drained", nil, nil},
 		{"an error while draining", []os.Signal{term}, "drained", broken, broken},
-		{"a second SIGTERM hurries", []os.Signal{term, term}, "never", nil, nil},
-		{"SIGINT after SIGTERM hurries", []os.Signal{term, interrupt}, "never", nil, nil},
-		{"SIGINT hurries", []os.Signal{interrupt}, "never", nil, nil},
+		{"a second SIGTERM hurries", []os.Signal{term, term}, "hurried", broken, broken},
+		{"SIGINT after SIGTERM hurries", []os.Signal{term, interrupt}, "hurried", broken, broken},
+		{"SIGINT hurries", []os.Signal{interrupt}, "hurried", broken, broken},
+		{"SIGTERM after SIGINT ends the process", []os.Signal{interrupt, term}, "never", nil, nil},
+		{"a third SIGTERM ends the process", []os.Signal{term, term, term}, "never", nil, nil},
 		{"an error without a signal", nil, "at once", broken, broken},
 	}
 	for _, tt := range tests {
@@ -122,21 +148,10 @@ func TestSignals(t *testing.T) {
 			for _, sig := range tt.signals {
 				received <- sig
 			}
-			over := make(chan struct{})
-			relayEnded := make(chan struct{})
-			run := func(ctx context.Context) error {
-				defer close(relayEnded)
-				switch tt.ends {
-				case "drained":
-					<-ctx.Done()
-				case "never":
-					<-over
-				}
-				return tt.result
-			}
-			err := untilSignalled(t.Context(), run, slog.New(slog.DiscardHandler), received)
-			close(over)
-			<-relayEnded
+			r := &fakeRelay{tt.ends, tt.result, make(chan struct{}), make(chan struct{}), make(chan struct{})}
+			err := untilSignalled(t.Context(), r, slog.New(slog.DiscardHandler), received)
+			close(r.over)
+			<-r.hasEnded
 			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 				t.Errorf("untilSignalled = %v, want %v", err, tt.want)
 			}

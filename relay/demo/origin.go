@@ -85,7 +85,7 @@ func (o *origin) run(ctx context.Context) error {
 		case err := <-served:
 			return fmt.Errorf("serve the control plane: %w", err)
 		case <-ctx.Done():
-			o.server.Drain()
+			o.server.Drain(0)
 			o.grpc.Stop()
 			<-served
 			return nil

@@ -1,0 +1,120 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// errDrained stands for the end of a stream that has to end at once.
+var errDrained = errors.New("the server drains")
+
+// Drain ends all streams, each at a random moment within spread, and those that begin
+// meanwhile: with OK where the client was served, which clients take as a reason to
+// connect elsewhere and not as an error. A client that was not waits until all others have
+// gone, for its first response. Held polls are answered within the same time. Drain
+// returns once all have ended, and what they reported was passed on.
+//
+// It may be called again while it runs, with a spread of zero, which ends at once what is
+// left.
+func (s *Server) Drain(spread time.Duration) {
+	s.drain.Do(func() {
+		s.drainBy, s.spread = time.Now().Add(spread), spread
+		close(s.draining)
+	})
+	if spread == 0 {
+		s.hurry.Do(func() { close(s.hurried) })
+	}
+	s.checkIdle()
+	<-s.idle
+	s.loads.wait()
+}
+
+// departure returns when one of the streams of a draining server ends.
+func (s *Server) departure() time.Time { return s.drainBy.Add(-rand.N(s.spread + 1)) }
+
+// checkIdle notes that a draining server has no stream left. One that comes after
+// that ends at once.
+func (s *Server) checkIdle() {
+	select {
+	case <-s.draining:
+		if s.streams.Load() == 0 {
+			s.idled.Do(func() { close(s.idle) })
+		}
+	default:
+	}
+}
+
+// A departure is when a stream ends itself, and why.
+type departure struct {
+	at  time.Time // zero: it does not
+	why Ending
+	end time.Time // when it does so even without a response; zero: never
+}
+
+// due reports whether it is time.
+func (d *departure) due(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
+
+// depart has the stream end itself, since the server drains.
+func (s *stream) depart() {
+	s.lock.take()
+	s.leave.why, s.leave.end = EndedDrained, s.server.drainBy
+	s.leave.at = earlier(s.leave.at, s.server.departure())
+	s.lock.leave()
+	s.wake()
+}
+
+// leaves ends the stream if it is time to: not before the first response, and if that is
+// possible not while one is unanswered (B.33). It reports whether there is nothing more
+// to send: to a stream that only waits for an answer nothing is.
+func (s *stream) leaves(now time.Time) bool {
+	if !s.leave.due(now) || !s.sent && (s.leave.end.IsZero() || now.Before(s.leave.end)) {
+		return false
+	}
+	until := s.leave.at.Add(s.cfg.AckWait)
+	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.blocked(now) }) {
+		s.rearm(until, now)
+		return true
+	}
+	s.end(s.farewell(s.leave.why))
+	return true
+}
+
+// leaving returns when to look again, given when there is something else to look for.
+func (s *stream) leaving(next, now time.Time) time.Time {
+	if s.leave.due(now) {
+		return earlier(next, s.leave.end)
+	}
+	return earlier(next, s.leave.at)
+}
+
+// farewell ends the stream as its client likes it best: after a response, OK is no
+// error to it; before, it must not think that it was served (R134).
+func (s *stream) farewell(why Ending) error {
+	if s.sent {
+		return ended(why, codes.OK, "")
+	}
+	return ended(why, codes.Unavailable, "the relay is shutting down")
+}
+
+// leaveAt returns a context for a stream of load reports, which ends for errDraining when
+// its connection is old enough.
+func leaveAt(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
+	if at.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, at, errAged)
+}
+
+// over returns why a stream of load reports ends with its context.
+func over(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errAged) {
+		return errAged
+	}
+	return status.FromContextError(ctx.Err()).Err()
+}

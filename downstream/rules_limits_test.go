@@ -1,0 +1,132 @@
+package downstream
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// An eagerClient is a Delta stream without a transport, of a client that sends what next
+// returns as fast as it is read, and ends with ctx.
+type eagerClient struct {
+	grpc.ServerStream
+	ctx  context.Context
+	next func() (wire.Request, error)
+	sent chan *wire.Response
+}
+
+func (c *eagerClient) Context() context.Context { return c.ctx }
+
+func (c *eagerClient) SendMsg(m any) error {
+	c.sent <- m.(*wire.Response)
+	return nil
+}
+
+func (c *eagerClient) RecvMsg(m any) (err error) {
+	*m.(*wire.Request), err = c.next()
+	return err
+}
+
+// B.35: requests of a stream are read at a bounded rate, after a number of them at once. Those
+// beyond it stay with the client, and none is lost.
+func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
+	const perSecond, requests = 50, 2000
+	synctest.Test(t, func(t *testing.T) {
+		view, _ := cache.New(cache.Config{})
+		server, err := New(Config{Views: oneView{view}, MaxRequestRate: perSecond, ColdWait: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var read atomic.Int64
+		c := &eagerClient{ctx: ctx, next: func() (wire.Request, error) {
+			if read.Load() == requests {
+				<-ctx.Done()
+				return wire.Request{}, ctx.Err()
+			}
+			read.Add(1)
+			return wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}, Subscribe: []string{fmt.Sprint(read.Load())}}, nil
+		}}
+		go func() { _ = server.serve(c, "", true) }()
+		synctest.Wait()
+		if burst := int64(10*perSecond + 1); read.Load() != burst { // it waits after the one that is too many
+			t.Errorf("%d requests were read at once, want %d", read.Load(), burst)
+		}
+		before := read.Load()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := read.Load() - before; n != 10*perSecond {
+			t.Errorf("%d requests were read in 10s, want %d", n, 10*perSecond)
+		}
+		time.Sleep(time.Hour / 2)
+		synctest.Wait()
+		if got := server.Stats().Throttled; read.Load() != requests || got != requests-10*perSecond {
+			t.Errorf("%d requests were read, %d late, want %d, %d", read.Load(), got, requests, requests-10*perSecond)
+		}
+		cancel()
+		time.Sleep(time.Second)
+	})
+}
+
+// B.35: answers to responses are not counted, however many: it is the relay that has caused
+// them. The same answer again is a request like any other.
+func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view, w := cache.New(cache.Config{})
+		server, err := New(Config{Views: oneView{view}, MaxRequestRate: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.SetConnected(true)
+		put := func(version int) {
+			w.Apply(cache.Named, wire.Update{
+				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0, fmt.Sprint(version))},
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		requests := make(chan wire.Request)
+		c := &eagerClient{ctx: ctx, sent: make(chan *wire.Response, 1), next: func() (wire.Request, error) {
+			select {
+			case r := <-requests:
+				return r, nil
+			case <-ctx.Done():
+				return wire.Request{}, ctx.Err()
+			}
+		}}
+		go func() { _ = server.serve(c, "", true) }()
+		requests <- wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}, Subscribe: []string{benchName(0)}}
+		synctest.Wait()
+		w.TakeDemand()
+		put(0)
+		began := time.Now()
+		var last wire.Request
+		for i := range 1000 {
+			last = wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: (<-c.sent).Nonce}
+			requests <- last
+			synctest.Wait()
+			put(i + 1)
+		}
+		<-c.sent
+		if took := time.Since(began); took != 0 {
+			t.Errorf("1000 answers were read within %v, want no wait", took)
+		}
+		for range 20 {
+			requests <- last
+		}
+		if took := time.Since(began); took < 10*time.Second {
+			t.Errorf("20 answers to what was answered were read within %v, want 10s of waits", took)
+		}
+		cancel()
+		time.Sleep(time.Minute)
+	})
+}

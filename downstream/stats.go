@@ -1,0 +1,163 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A Limit is a bound on what clients may ask for (B.35). It prints as the variable that
+// sets it.
+type Limit int
+
+// The limits of a server and of what stands behind it.
+const (
+	LimitStreams    Limit = iota // open streams and held polls
+	LimitNames                   // names of a stream
+	LimitNameBytes               // length of a name or type URL
+	LimitRequest                 // size of a request; gRPC itself tells the client
+	LimitTypes                   // types of a view
+	LimitGlobs                   // globs of a stream
+	LimitGroupGlobs              // globs that the clients of a group follow
+	LimitGroups                  // node groups
+	limits
+)
+
+var limitNames = [limits]string{
+	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
+	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS",
+}
+
+func (l Limit) String() string { return limitNames[l] }
+
+// An Ending is why a stream has ended.
+type Ending int
+
+// The ways in which streams end.
+const (
+	EndedByClient Ending = iota // the client left, or its connection broke
+	EndedDrained                // the server drains
+	EndedAged                   // the connection was old enough
+	EndedStalled                // the client did not read for SendStall
+	EndedSilent                 // no request came within FirstRequestTimeout
+	EndedCold                   // nothing is known, and the origin is not there
+	EndedRefused                // a limit was reached: see Stats.Refused
+	EndedInvalid                // a request that cannot be
+	EndedReturn                 // the client was told to connect again: it fell too far behind, or its node changed
+	EndedOther                  // anything else, such as a lost load report's origin
+	endings
+)
+
+var endingNames = [endings]string{
+	"client", "drained", "aged", "stalled", "silent", "cold", "refused", "invalid", "return", "other",
+}
+
+// String returns a word for the ending, as it may stand in a metric.
+func (e Ending) String() string { return endingNames[e] }
+
+// An ending is an error that ends a stream, with what the client is told. It is a gRPC
+// status.
+type ending struct {
+	why    Ending
+	limit  Limit // of EndedRefused
+	status *status.Status
+}
+
+func (e *ending) Error() string              { return e.status.String() }
+func (e *ending) GRPCStatus() *status.Status { return e.status }
+
+func ended(why Ending, code codes.Code, format string, args ...any) error {
+	return &ending{why: why, status: status.Newf(code, format, args...)}
+}
+
+// Exceeds returns the error of a client that wants more than a limit allows: its
+// message says what, and ends with the name of the variable.
+func Exceeds(l Limit, format string, args ...any) error {
+	return exceeds(l, codes.ResourceExhausted, format, args...)
+}
+
+func exceeds(l Limit, code codes.Code, format string, args ...any) error {
+	return &ending{why: EndedRefused, limit: l, status: status.New(code, fmt.Sprintf(format, args...)+" ("+l.String()+")")}
+}
+
+// told returns what a client is told of how its stream ended.
+func told(err error) error {
+	if e, ok := errors.AsType[*ending](err); ok {
+		return e.status.Err()
+	}
+	return err
+}
+
+// endingOf returns why a stream ended with an error.
+func endingOf(err error) Ending {
+	if e, ok := errors.AsType[*ending](err); ok {
+		return e.why
+	}
+	switch code := status.Code(err); {
+	case err == nil, code == codes.Canceled, errors.Is(err, context.Canceled):
+		return EndedByClient
+	case code == codes.InvalidArgument:
+		return EndedInvalid
+	default:
+		return EndedOther
+	}
+}
+
+// Stats are what a server has done since it began, and what it does now.
+type Stats struct {
+	Streams int              // open now, held polls and streams of load reports included
+	Waiting int              // first responses that wait for their turn now
+	Ended   map[Ending]int64 // streams, by why they ended
+	Refused map[Limit]int64  // streams and polls, by the limit that they ran into
+
+	// Coalesced counts changes that were not sent by themselves, since the stream was
+	// still to be told of an earlier one: it is told of both at once.
+	Coalesced int64
+
+	// Throttled counts requests that were read late, since their stream sent more of
+	// them than allowed.
+	Throttled int64
+}
+
+// counters are those of Stats that only grow.
+type counters struct {
+	ended     [endings]atomic.Int64
+	refused   [limits]atomic.Int64
+	coalesced atomic.Int64
+	throttled atomic.Int64
+}
+
+// streamEnded counts a stream that ended with an error, or nil.
+func (c *counters) streamEnded(err error) {
+	c.ended[endingOf(err)].Add(1)
+	c.turnedAway(err)
+}
+
+// turnedAway counts an error that says that a limit was reached.
+func (c *counters) turnedAway(err error) {
+	if e, ok := errors.AsType[*ending](err); ok && e.why == EndedRefused {
+		c.refused[e.limit].Add(1)
+	}
+}
+
+// Stats returns the counters of the server.
+func (s *Server) Stats() Stats {
+	stats := Stats{
+		Streams:   s.Streams(),
+		Ended:     make(map[Ending]int64, endings),
+		Refused:   make(map[Limit]int64, limits),
+		Coalesced: s.counters.coalesced.Load(),
+		Throttled: s.counters.throttled.Load(),
+	}
+	for i := range s.counters.ended {
+		stats.Ended[Ending(i)] = s.counters.ended[i].Load()
+	}
+	for i := range s.counters.refused {
+		stats.Refused[Limit(i)] = s.counters.refused[i].Load()
+	}
+	return stats
+}
