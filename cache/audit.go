@@ -179,6 +179,7 @@ func (s *Set) faultsBeside(derived *Set) (faults []string) {
 	}{
 		{"the version is not that of the resources", s.sum != derived.sum},
 		{"the number of resources is wrong", s.count != derived.count},
+		{"the number of bytes is wrong", s.bytes != derived.bytes},
 		{"the number of entries is wrong", s.live != derived.live},
 		{"the number of resources that expire is wrong", s.ttls != derived.ttls},
 		{"the number of resources whose content was given up is wrong", s.bare != derived.bare},

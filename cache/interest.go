@@ -41,6 +41,7 @@ type indexType struct {
 	ids       uint32             // next id of a name
 	freeIDs   []uint32           // of names that are gone
 	wildcards []*Wildcard
+	watched   int  // sum of the names' watchers
 	queued    bool // the wildcard is in a source's demand
 	tracked   bool // the session subscribed to the members, or lets them linger
 	again     bool // all members are to be asked for once more
@@ -214,6 +215,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 		at, watched := slices.BinarySearch(n.watchers, w.id)
 		if !watched {
 			n.watchers = slices.Insert(n.watchers, at, w.id)
+			t.watched++
 		}
 		if n.lapsed {
 			n.again = true
@@ -307,6 +309,7 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	for _, n := range names {
 		if at, ok := slices.BinarySearch(n.watchers, w.id); ok {
 			n.watchers = slices.Delete(n.watchers, at, at+1)
+			t.watched--
 		}
 		if len(n.watchers) > 0 {
 			continue

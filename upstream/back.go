@@ -82,7 +82,7 @@ func (s *Session) tryEarlier(now time.Time) {
 	active := s.target()
 	for i := range active {
 		s.conns[i].Connect() // if it is idle
-		if !s.up(i) || !s.links[i].reach.steady(now) || !s.active.CompareAndSwap(int64(active), int64(i)) {
+		if !s.up(i) || !s.links[i].reach.steady(now) || !s.use(active, i) {
 			continue
 		}
 		s.cfg.Logger.Info("returning to an earlier address of the origin, which has been reachable long enough",

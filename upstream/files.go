@@ -81,7 +81,8 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // that the mirror waits for. When that mirror ends, another takes the reader over.
 // While no mirror runs, nothing is read.
 type Files struct {
-	cfg FilesConfig
+	cfg      FilesConfig
+	counters *counters // which the reader counts by
 
 	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
 	// it out.
@@ -118,7 +119,7 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, lead: make(chan *reader, 1)}
+	f := &Files{cfg: cfg, counters: r.counters, lead: make(chan *reader, 1)}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil

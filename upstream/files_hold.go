@@ -90,6 +90,14 @@ func (h *hold) judge(typeURL string, missing map[string]struct{}, mass bool, now
 	return true, holdBegan, true
 }
 
+// names returns how many removals are held back.
+func (h *hold) names() (n int) {
+	for _, r := range h.held {
+		n += len(r.names)
+	}
+	return n
+}
+
 // next returns when the first hold is over, zero if there is none.
 func (h *hold) next() (next time.Time) {
 	for _, r := range h.held {

@@ -17,13 +17,18 @@ type reader struct {
 	hold    hold
 	trouble string // with the directory itself, as logged last
 
+	counters *counters
+
 	known   bool // some file was good; until then, that there is nothing is not said
 	waiting bool // it was logged that none was
 	serving sets // every type that was ever served is in it, maybe empty; never modified
 }
 
 func newReader(cfg FilesConfig) *reader {
-	return &reader{dir: cfg.Dir, log: cfg.Logger, shelf: make(shelf), hold: newHold(cfg.MassDeleteHold), serving: make(sets)}
+	return &reader{
+		dir: cfg.Dir, log: cfg.Logger, counters: new(counters),
+		shelf: make(shelf), hold: newHold(cfg.MassDeleteHold), serving: make(sets),
+	}
 }
 
 // read brings what is served up to date with the directory. It returns when a hold
@@ -45,6 +50,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	}
 	serving, verdicts := r.hold.admit(r.serving, found, empty, now)
 	r.explain(verdicts)
+	r.counters.judged(verdicts, r.hold.names())
 	for typeURL, set := range serving {
 		if was := r.serving[typeURL]; was.equal(set) {
 			serving[typeURL] = was

@@ -66,6 +66,7 @@ type mirror struct {
 	noDelta    bool            // the target does not implement Delta; until it ends a stream
 	ignores    bool            // the origin was seen to resend what it was told is held
 	identifier string          // of the control plane
+	holding    int64           // deletions that are held back, as was last counted
 	resyncAt   time.Time       // when to open the streams without saying what is held
 	reused     bool            // reuse of versions was logged
 	silent     bool            // the silence of the origin was logged
@@ -182,6 +183,7 @@ func (m *mirror) stop() {
 		}
 	}
 	m.w.SetConnected(false)
+	m.session.counters.holding.Add(-m.holding)
 }
 
 func (m *mirror) sub(typeURL string) *subscription {
@@ -330,6 +332,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 		at(m.sweep(s, now))
 		at(m.held(s, now))
 	}
+	m.countHeld()
 	at(m.agenda.next())
 	if m.lines[main].stream == nil {
 		for _, s := range m.subs {
@@ -503,6 +506,7 @@ func (m *mirror) event(e event, now time.Time) {
 // earlier one (R088).
 func (m *mirror) opened(l *line, now time.Time) {
 	l.open, l.openedAt = true, now
+	m.session.counters.streams.Add(1)
 	if l.role == main {
 		m.log.Info("connected to the origin", slog.String("origin", m.cfg.Targets[m.target]))
 		m.w.SetConnected(true)
@@ -627,6 +631,7 @@ func (m *mirror) unasked() {
 // changes nothing (B.9).
 func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
 	l.silentAt, m.silent = time.Time{}, false
+	m.session.counters.answered(u.TypeURL, err != nil)
 	if err != nil {
 		m.log.Warn("refused a response of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 		if u.TypeURL == "" || u.Nonce == "" {

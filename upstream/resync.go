@@ -157,15 +157,27 @@ func (m *mirror) believe(s *subscription, h *heldBack, deleted map[string]struct
 	}
 	if mass && !again {
 		h.hold(deleted, now.Add(m.cfg.MassDeleteHold))
+		m.session.counters.held.Add(int64(len(deleted)))
 		m.log.Error("the origin seems to have lost resources: their removal is held back",
 			slog.String("type_url", s.typeURL), slog.Int("held", len(deleted)), slog.Duration("hold", m.cfg.MassDeleteHold))
 		return nil
 	}
 	h.hold(nil, time.Time{})
+	m.session.counters.applied.Add(int64(len(deleted)))
 	if len(deleted) > 0 {
 		m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(deleted)))
 	}
 	return slices.Sorted(maps.Keys(deleted))
+}
+
+// countHeld brings up to date how many deletions are held back.
+func (m *mirror) countHeld() {
+	var holding int64
+	for _, s := range m.subs {
+		holding += int64(len(s.sweep.held) + len(s.absent.held))
+	}
+	m.session.counters.holding.Add(holding - m.holding)
+	m.holding = holding
 }
 
 // held forces the second look once a hold is over.

@@ -96,6 +96,7 @@ type Session struct {
 
 	toldNoDelta []atomic.Bool // of each target
 
+	counters counters
 	links    []link                        // what is known of each target's connection
 	failure  atomic.Pointer[Failure]       // the last one; nil if there was none
 	returned atomic.Pointer[chan struct{}] // see moved
@@ -122,7 +123,7 @@ func New(cfg Config) (*Session, error) {
 	over := make(chan struct{})
 	s.returned.Store(&over)
 	for i, conn := range s.conns {
-		s.watching.Go(func() { s.links[i].watch(conn) }) // ended and awaited by Close
+		s.watching.Go(func() { s.links[i].watch(conn, &s.counters) }) // ended and awaited by Close
 	}
 	if len(s.conns) > 1 {
 		s.watching.Go(func() { s.lookBack(ctx) }) // likewise
@@ -195,18 +196,28 @@ func (s *Session) reachable() bool {
 	active := s.target()
 	for i := range s.conns {
 		if next := (active + i) % len(s.conns); s.up(next) {
-			s.active.CompareAndSwap(int64(active), int64(next))
+			s.use(active, next)
 			return true
 		}
 	}
 	return false
 }
 
+// use makes another target the one in use, and reports whether it did: not if that has
+// changed meanwhile.
+func (s *Session) use(from, to int) bool {
+	used := s.active.CompareAndSwap(int64(from), int64(to)) && from != to
+	if used {
+		s.counters.failovers.Add(1)
+	}
+	return used
+}
+
 // failed moves on to the next target, unless another view has done so already.
 func (s *Session) failed(target int) {
 	s.links[target].reach.failed(time.Now())
 	next := (target + 1) % len(s.conns)
-	if s.active.CompareAndSwap(int64(target), int64(next)) && next != target {
+	if s.use(target, next) {
 		s.cfg.Logger.Warn("changing to the next address of the origin", slog.String("origin", s.cfg.Targets[next]))
 	}
 }

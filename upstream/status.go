@@ -52,8 +52,9 @@ func (s *Session) Status() Status {
 	return status
 }
 
-// noteEnd records why a stream ended, unless that was as it should be.
+// noteEnd counts a stream that ended, and records why unless that was as it should be.
 func (s *Session) noteEnd(err error) {
+	s.counters.streamEnded(err)
 	if err == nil || errors.Is(err, errResync) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		return
 	}
@@ -79,11 +80,16 @@ func (l *link) standing() (up bool, since time.Time) {
 }
 
 // watch follows the connection until that is closed for good.
-func (l *link) watch(conn *grpc.ClientConn) {
+func (l *link) watch(conn *grpc.ClientConn, c *counters) {
 	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
 		l.reach.saw(state, time.Now())
-		if was, _ := l.standing(); was != (state == connectivity.Ready) {
-			l.stood.Store(&standing{!was, time.Now()})
+		switch was, _ := l.standing(); {
+		case !was && state == connectivity.Ready:
+			l.stood.Store(&standing{true, time.Now()})
+			c.connected.Add(1)
+		case was && state != connectivity.Ready:
+			l.stood.Store(&standing{false, time.Now()})
+			c.lost.Add(1)
 		}
 		conn.WaitForStateChange(context.Background(), state) // which Shutdown is
 	}

@@ -25,7 +25,11 @@ const openTimeout = 5 * time.Second
 // request is small; an origin that leaves so many unread is not there.
 const sendQueue = 4096
 
-var errNotReading = errors.New("the origin does not read")
+// Errors with which the relay ends a stream.
+var (
+	errNotReading  = errors.New("the origin does not read")
+	errOpenTimeout = fmt.Errorf("no stream within %v", openTimeout)
+)
 
 // deltaStream and sotwStream describe the methods that the relay calls.
 var (
@@ -82,7 +86,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 
 // converse opens the RPC and receives until it ends.
 func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, dec wire.Decoder, events chan<- event) error {
-	timeout := time.AfterFunc(openTimeout, func() { st.cancel(fmt.Errorf("no stream within %v", openTimeout)) })
+	timeout := time.AfterFunc(openTimeout, func() { st.cancel(errOpenTimeout) })
 	desc, method, decode := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName, dec.Decode
 	if st.sotw != nil {
 		desc, method, decode = sotwStream, discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName, dec.DecodeSotW

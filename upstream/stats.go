@@ -1,0 +1,157 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	codepb "google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Stats are what was done about an origin since it was opened, over all views. Of a
+// directory, only what is said of deletions is not zero.
+type Stats struct {
+	Connected int64 // connections that came to be, to any of the targets
+	Lost      int64 // of these, those that ended
+	Failovers int64 // changes from one target to another
+
+	Streams int64            // that were opened
+	Ended   map[string]int64 // of these and of attempts to open one, by reason: see EndReasons
+
+	// Types counts responses by type URL; under the empty one, those of types that the
+	// protocol does not know.
+	Types map[string]TypeStats
+
+	// Deletions that the origin did not say, but that were inferred (B.15). Held counts
+	// those that were held back at first, Applied all that were carried out.
+	Held, Applied int64
+
+	// Holding is how many are held back now.
+	Holding int64
+}
+
+// TypeStats are what an origin sent of one type.
+type TypeStats struct {
+	Responses int64 // that were taken
+	Refused   int64 // that were refused: the origin was told so, by a NACK (B.9)
+}
+
+// Plus returns the sums of both.
+func (s TypeStats) Plus(o TypeStats) TypeStats {
+	return TypeStats{s.Responses + o.Responses, s.Refused + o.Refused}
+}
+
+// EndReasons are the reasons for which streams end beside the codes of gRPC's statuses,
+// such as UNAVAILABLE, by which all others go.
+const (
+	EndClosed     = "closed"       // by the origin, as it should be
+	EndResync     = "resync"       // by the relay, to ask for everything
+	EndNotReading = "not_reading"  // by the relay: the origin does not read
+	EndTimeout    = "open_timeout" // it could not be opened in time
+)
+
+// counters are those of Stats. The zero value is ready.
+type counters struct {
+	connected, lost, failovers, streams, held, applied, holding atomic.Int64
+
+	ended sync.Map // by reason, *atomic.Int64
+	types sync.Map // by type URL, *typeCounters
+}
+
+type typeCounters struct{ responses, refused atomic.Int64 }
+
+// entry returns the value of a key, a new one if there is none yet.
+func entry[V any](m *sync.Map, key string) *V {
+	v, ok := m.Load(key)
+	if !ok {
+		v, _ = m.LoadOrStore(key, new(V))
+	}
+	return v.(*V)
+}
+
+// answered counts a response, which the relay took or refused.
+func (c *counters) answered(typeURL string, refused bool) {
+	if !wire.Known(typeURL) {
+		typeURL = "" // an origin may make up any number
+	}
+	of := entry[typeCounters](&c.types, typeURL)
+	if refused {
+		of.refused.Add(1)
+	} else {
+		of.responses.Add(1)
+	}
+}
+
+// streamEnded counts a stream, or an attempt to open one, that ended for a reason other
+// than that nobody needs it any more.
+func (c *counters) streamEnded(err error) {
+	if reason := endReason(err); reason != "" {
+		entry[atomic.Int64](&c.ended, reason).Add(1)
+	}
+}
+
+func endReason(err error) string {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return ""
+	case errors.Is(err, errResync):
+		return EndResync
+	case errors.Is(err, errNotReading):
+		return EndNotReading
+	case errors.Is(err, errOpenTimeout):
+		return EndTimeout
+	case errors.Is(err, io.EOF):
+		return EndClosed
+	}
+	return codepb.Code(status.Code(err)).String()
+}
+
+// judged counts what became of removals that were too many to be believed at once, of
+// which so many are held back now.
+func (c *counters) judged(verdicts []verdict, holding int) {
+	for _, v := range verdicts {
+		switch v.kind {
+		case holdBegan, holdChanged:
+			c.held.Add(int64(v.names))
+		case holdApplied:
+			c.applied.Add(int64(v.names))
+		}
+	}
+	c.holding.Store(int64(holding))
+}
+
+// stats returns what the counters say.
+func (c *counters) stats() Stats {
+	s := Stats{
+		Connected: c.connected.Load(),
+		Lost:      c.lost.Load(),
+		Failovers: c.failovers.Load(),
+		Streams:   c.streams.Load(),
+		Held:      c.held.Load(),
+		Applied:   c.applied.Load(),
+		Holding:   c.holding.Load(),
+		Ended:     make(map[string]int64),
+		Types:     make(map[string]TypeStats),
+	}
+	c.ended.Range(func(reason, n any) bool {
+		s.Ended[reason.(string)] = n.(*atomic.Int64).Load()
+		return true
+	})
+	c.types.Range(func(typeURL, n any) bool {
+		of := n.(*typeCounters)
+		s.Types[typeURL.(string)] = TypeStats{of.responses.Load(), of.refused.Load()}
+		return true
+	})
+	return s
+}
+
+// Stats returns what was done about the origin.
+func (s *Session) Stats() Stats { return s.counters.stats() }
+
+// Stats returns what was done about the directory.
+func (f *Files) Stats() Stats { return f.counters.stats() }
