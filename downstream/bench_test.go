@@ -108,7 +108,7 @@ type delivering struct {
 func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, others int) *delivering {
 	b.Helper()
 	view, w := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}})
+	server, err := New(Config{Views: &countedGroup{view: view}})
 	if err != nil {
 		b.Fatal(err)
 	}

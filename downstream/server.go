@@ -174,6 +174,9 @@ type Group struct {
 	Key   string // for people
 	Node  *node  // whom the origin takes the group for; read-only
 	Leave func() // may be called again
+
+	// Counts are the group's. Nil counts nothing.
+	Counts *Counts
 }
 
 // A Server serves views to xDS clients. Its methods may be called from any
@@ -187,6 +190,7 @@ type Server struct {
 	streams  atomic.Int64 // and held polls
 	arrivals arrivals
 	counters counters
+	accepted atomic.Uint64
 	queue    queue
 
 	draining, hurried chan struct{} // closed to have streams end within a time, and at once
@@ -221,6 +225,9 @@ func New(cfg Config) (*Server, error) {
 // Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
+// Accepted returns how many streams were accepted since the server began.
+func (s *Server) Accepted() int64 { return int64(s.accepted.Load()) }
+
 // Turns returns how often a stream was looked at because something that it may want has
 // changed, or was asked for, and how often there was nothing to send.
 func (s *Server) Turns() (all, idle int64) {
@@ -245,6 +252,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		delta:   delta,
 		log:     s.cfg.Logger,
 		pace:    s.pace(),
+		number:  s.accepted.Add(1),
 		byType:  make(map[string]*subscription),
 		over:    make(chan error, 1),
 	}

@@ -43,6 +43,7 @@ type stream struct {
 	typeURL string // the only one served; empty on an aggregated stream
 	delta   bool
 	log     *slog.Logger
+	number  uint64 // of the server's streams
 
 	turn turn
 	over chan error // one slot: how the stream ended, for run
@@ -194,7 +195,7 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	}
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(typeURL, s.agent.envoy),
-		conversation: new(conversation),
+		conversation: &conversation{tally: s.group.Counts.tally(typeURL, s.number)},
 		key:          typeURL,
 		delta:        s.delta,
 		wrap:         s.wrapOf(typeURL),
@@ -507,6 +508,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 	}
 	const overhead = 16 // tags and lengths, generously
 	s.sent = true
+	sub.tally.sent(r.body.Size())
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now
 	if p.mayBlock {

@@ -87,6 +87,7 @@ type conversation struct {
 	through  uint64 // bytes on the stream up to the end of it
 	sentAt   time.Time
 	until    time.Time // when waiting for the answer ends (B.12)
+	tally    *tally    // where the stream counts; nil: nowhere
 }
 
 // A subscribed name, and when what the client was told of it was current: 0 if it
@@ -126,8 +127,12 @@ func (s *subscription) repeats(r *wire.Request) bool {
 // means nothing (R019); an older one of this stream shortens the wait for the
 // newer response's answer (B.14).
 func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
+	answers := s.answers(r)
+	if answers || r.Refused && r.Nonce != "" {
+		s.tally.answered(r.Refused)
+	}
 	switch {
-	case s.answers(r):
+	case answers:
 	case r.Nonce == "":
 		return false
 	default:

@@ -1,0 +1,95 @@
+package downstream
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Counts count what the streams of one node group were sent and what they answered, by
+// type. The zero value is ready; whoever has the group has them, and they end with it. Its
+// methods may be called from any goroutine.
+type Counts struct {
+	types sync.Map // by type URL, *typeCounts
+}
+
+// TypeStats are what the streams of a group were sent of one type, and what they answered.
+type TypeStats struct {
+	Responses int64 // that were sent
+	Bytes     int64 // of their bodies, before compression
+	Acks      int64 // responses that clients took
+	Nacks     int64 // responses that clients refused
+}
+
+// Plus returns the sums of both.
+func (s TypeStats) Plus(o TypeStats) TypeStats {
+	return TypeStats{s.Responses + o.Responses, s.Bytes + o.Bytes, s.Acks + o.Acks, s.Nacks + o.Nacks}
+}
+
+// Types returns what was counted, by type URL; under the empty one, of types that the
+// protocol does not know.
+func (c *Counts) Types() map[string]TypeStats {
+	types := make(map[string]TypeStats)
+	c.types.Range(func(typeURL, counts any) bool {
+		types[typeURL.(string)] = counts.(*typeCounts).sum()
+		return true
+	})
+	return types
+}
+
+// tally returns where a stream counts a type. What the protocol does not know is counted
+// together: clients may make types up.
+func (c *Counts) tally(typeURL string, stream uint64) *tally {
+	if c == nil {
+		return nil
+	}
+	if !wire.Known(typeURL) {
+		typeURL = ""
+	}
+	of, ok := c.types.Load(typeURL)
+	if !ok {
+		of, _ = c.types.LoadOrStore(typeURL, new(typeCounts))
+	}
+	return &of.(*typeCounts)[stream%tallies]
+}
+
+// tallies is in how many places streams count, so that those who send at the same time
+// seldom meet at one: what is counted there is then in the cache of their processor.
+const tallies = 8
+
+type typeCounts [tallies]tally
+
+// A tally has a line of the processor's cache for itself.
+type tally struct {
+	responses, bytes, acks, nacks atomic.Int64
+
+	_ [32]byte
+}
+
+// sent counts a response whose body has so many bytes.
+func (t *tally) sent(bytes int) {
+	if t != nil {
+		t.responses.Add(1)
+		t.bytes.Add(int64(bytes))
+	}
+}
+
+// answered counts the answer to a response.
+func (t *tally) answered(refused bool) {
+	switch {
+	case t == nil:
+	case refused:
+		t.nacks.Add(1)
+	default:
+		t.acks.Add(1)
+	}
+}
+
+func (t *typeCounts) sum() (sum TypeStats) {
+	for i := range t {
+		at := &t[i]
+		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load()})
+	}
+	return sum
+}
