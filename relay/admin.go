@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
 )
 
@@ -22,6 +23,7 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Ready:    r.notReady,
 		Status:   r.status,
 		Commands: r.commands(),
+		Metrics:  r.telemetry.Handler(),
 		Logger:   r.log,
 	})
 }
@@ -169,6 +171,7 @@ type standingView struct {
 	key     string
 	view    *cache.View
 	streams int
+	counts  *downstream.Counts // nil if shared
 	shared  bool
 	origin  int // of a shared view
 }
@@ -179,7 +182,7 @@ func (g *groups) standing() []standingView {
 	var own, shared []standingView
 	g.mu.Lock()
 	for _, gr := range g.byKey {
-		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams})
+		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts})
 	}
 	for key, s := range g.shared {
 		if s.view.Head().Types() > 0 {

@@ -71,13 +71,13 @@ var variables = []spec{
 	{
 		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, on loopback",
-		meaning: "where operators find the relay: `/livez`, `/readyz`, `/api/v1/status` and what changes it",
+		meaning: "where operators find the relay: `/livez`, `/readyz`, `/metrics`, `/api/v1/status` and what changes it",
 		parse:   parseAdminListen,
 	},
 	{
 		name: "PROBE_LISTEN", shown: "`off`",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable",
-		meaning: "where a kubelet finds `/livez` and `/readyz`, and nothing else",
+		meaning: "where a kubelet and Prometheus find `/livez`, `/readyz` and `/metrics`, and nothing else",
 		parse:   offOr(parseListen),
 	},
 	{

@@ -78,6 +78,7 @@ type sharedKey struct {
 type group struct {
 	key    string
 	view   *cache.View
+	counts downstream.Counts
 	node   *corepb.Node       // whom the origin takes it for, without the relays below
 	who    *upstream.Presence // with them
 	stop   context.CancelFunc
@@ -153,7 +154,7 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	return downstream.Group{View: gr.view, Key: key, Node: gr.who.Node(), Leave: sync.OnceFunc(func() { g.leave(gr, via) })}, nil
+	return downstream.Group{View: gr.view, Key: key, Node: gr.who.Node(), Leave: sync.OnceFunc(func() { g.leave(gr, via) }), Counts: &gr.counts}, nil
 }
 
 // enter counts a stream of n, which came through the relays via, into its group, which it

@@ -22,6 +22,8 @@ type origin interface {
 	ready(ctx context.Context)
 	// status returns how the origin stands, but for its name.
 	status() admin.Origin
+	// Stats returns what was done about the origin.
+	Stats() upstream.Stats
 	close() error
 }
 

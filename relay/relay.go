@@ -28,6 +28,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/telemetry"
 )
 
 // Options are what a relay needs that is not configuration.
@@ -61,6 +62,7 @@ type Relay struct {
 	grpc          *grpc.Server
 	rest          *http.Server
 	admin         *admin.Server
+	telemetry     *telemetry.Telemetry
 	health        *health.Server
 	listeners     []net.Listener
 	restListeners []net.Listener
@@ -102,6 +104,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	r.groups = newGroups(cfg, r.identifier, opts.Version, r.origins, r.log)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(opts.Served); err != nil {
+		r.endTelemetry()
 		return nil, errors.Join(err, r.origins.close())
 	}
 	return r, nil
@@ -146,6 +149,9 @@ func (r *Relay) serve(served func()) (err error) {
 	reflection.Register(r.grpc)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
+	if r.telemetry, err = r.newTelemetry(); err != nil {
+		return err
+	}
 	if r.admin, err = r.newAdmin(); err != nil {
 		return err
 	}
@@ -315,6 +321,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	err := serving.Wait()
 	stop()
 	r.groups.wait()
+	r.endTelemetry()
 	return errors.Join(err, r.origins.close())
 }
 

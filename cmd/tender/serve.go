@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/telemetry"
 )
 
 // newServeCommand returns tender serve.
@@ -46,6 +47,7 @@ func newServeCommand(environ func() []string) *cobra.Command {
 // when the relay has drained, or was hurried.
 func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-chan os.Signal) error {
 	limitMemory(ctx, log)
+	telemetry.LogErrors(log)
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("version", version),

@@ -1,0 +1,65 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/xdstender/tender/relay/telemetry"
+)
+
+// newTelemetry returns what tells the relay's numbers.
+func (r *Relay) newTelemetry() (*telemetry.Telemetry, error) {
+	return telemetry.New(context.Background(), telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier})
+}
+
+// lastExport is how long the last export of the numbers may delay the end.
+const lastExport = 2 * time.Second
+
+// endTelemetry exports for the last time.
+func (r *Relay) endTelemetry() {
+	if r.telemetry == nil {
+		return // it could not be begun
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastExport)
+	defer cancel()
+	_ = r.telemetry.Shutdown(ctx) // which OpenTelemetry tells itself
+}
+
+// reading returns what the relay has counted.
+func (r *Relay) reading() telemetry.Reading {
+	audit := r.Audit()
+	out := telemetry.Reading{
+		Version:     r.version,
+		Ready:       len(r.notReady()) == 0,
+		Streams:     int64(r.Streams()),
+		Accepted:    r.server.Accepted(),
+		AuditPasses: audit.Passes,
+		AuditFaults: audit.Faults,
+	}
+	out.Turns, out.IdleTurns = r.server.Turns()
+	for i, o := range r.origins {
+		out.Origins = append(out.Origins, telemetry.Origin{Name: r.cfg.originName(i), Connected: o.status().Connected, Stats: o.Stats()})
+	}
+	r.groups.read(&out)
+	return out
+}
+
+// read adds the groups and views to a reading.
+func (g *groups) read(out *telemetry.Reading) {
+	for _, s := range g.standing() {
+		if !s.shared {
+			out.Groups = append(out.Groups, telemetry.Group{Key: s.key, Streams: s.streams, Types: s.counts.Types(), Interest: s.view.Interest()})
+		}
+	}
+	now := time.Now()
+	for _, v := range g.status(now) {
+		view := telemetry.View{
+			Group: v.Group, Origin: v.Origin, Shared: v.Shared, Connected: v.Connected,
+			Stale: time.Duration(v.StaleSeconds * float64(time.Second)),
+		}
+		for _, t := range v.Types {
+			view.Types = append(view.Types, telemetry.Type{TypeURL: t.TypeURL, Resources: t.Entries, Bytes: t.Bytes})
+		}
+		out.Views = append(out.Views, view)
+	}
+}

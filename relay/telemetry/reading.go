@@ -1,0 +1,111 @@
+package telemetry
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A Reading is what the relay has counted up to a moment.
+type Reading struct {
+	Version string
+	Ready   bool
+
+	// Of the clients' streams: open ones, those accepted so far, and the turns that they
+	// were given, with those in which nothing was sent.
+	Streams, Accepted int64
+	Turns, IdleTurns  int64
+
+	// Of the drift audit: passes over all views, and faults found.
+	AuditPasses, AuditFaults int64
+
+	Origins []Origin
+	Groups  []Group
+	Views   []View
+}
+
+// An Origin is what was counted of a control plane, or of a directory.
+type Origin struct {
+	Name      string
+	Connected bool
+	upstream.Stats
+}
+
+// A Group is a node group.
+type Group struct {
+	Key      string
+	Streams  int
+	Types    map[string]downstream.TypeStats // by type URL
+	Interest map[string]cache.InterestStats  // likewise
+}
+
+// A View is what an origin says to a node group, or of names that several share.
+type View struct {
+	Group, Origin string
+	Shared        bool
+	Connected     bool
+	Stale         time.Duration // for how long it has served what its origin cannot correct
+	Types         []Type
+}
+
+// A Type is what a view holds of a type.
+type Type struct {
+	TypeURL   string
+	Resources int
+	Bytes     int64
+}
+
+// other is the label of all types that the protocol does not know: clients and origins
+// may make up any number.
+const other = "other"
+
+// typeLabel returns the short name of a type.
+func typeLabel(typeURL string) string {
+	if short, ok := schema.ShortName(typeURL); ok {
+		return short
+	}
+	return other
+}
+
+// byLabel sums what has the same label, so that no series comes twice.
+func byLabel[T any](types map[string]T, plus func(T, T) T) map[string]T {
+	sums := make(map[string]T, len(types))
+	for typeURL, value := range types {
+		label := typeLabel(typeURL)
+		sums[label] = plus(sums[label], value)
+	}
+	return sums
+}
+
+// maxGroupLabel is how many bytes the label of a group has at most.
+const maxGroupLabel = 64
+
+// label returns the key of a view's group, under which no group of clients goes that has
+// the view for itself.
+func (v *View) label() string {
+	if v.Shared {
+		return groupLabel("xdstp:" + v.Group)
+	}
+	return groupLabel(v.Group)
+}
+
+// groupLabel returns the key of a group, or the beginning of a long one and a hash of all
+// of it.
+func groupLabel(key string) string {
+	if len(key) <= maxGroupLabel {
+		return key
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key)) // never fails
+	end := maxGroupLabel - len("#00000000")
+	for !utf8.RuneStart(key[end]) {
+		end--
+	}
+	return fmt.Sprintf("%s#%08x", key[:end], h.Sum32())
+}

@@ -1,0 +1,241 @@
+package telemetry
+
+import (
+	"fmt"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A kind is a kind of instrument.
+type kind string
+
+const (
+	counter kind = "counter" // only grows
+	sum     kind = "sum"     // of what there is now; sums over labels make sense
+	gauge   kind = "gauge"   // a state; sums make none
+)
+
+// A row is one instrument: the one place where its name, its labels and what it means are
+// written.
+type row struct {
+	name string // as OpenTelemetry has it
+	kind kind
+	// unit is s, By, or what is counted, in braces, which is no part of the name.
+	unit   string
+	labels string // names, separated by spaces
+	help   string
+
+	// read puts a value for each set of labels, in their order.
+	read func(r *Reading, put put)
+}
+
+// A put takes a value and the values of the row's labels.
+type put func(value float64, labels ...string)
+
+// table has all instruments, in the order in which people read of them.
+var table = []row{
+	{"tender.build.info", gauge, "", "version", "Always 1; the label says which version runs.", func(r *Reading, put put) {
+		put(1, r.Version)
+	}},
+	{"tender.ready", gauge, "", "", "1 if the relay is ready, as /readyz says, else 0.", func(r *Reading, put put) {
+		put(number(r.Ready))
+	}},
+
+	{"tender.origin.connected", gauge, "", "origin", "1 if there is a connection to the target in use, else 0.",
+		origins(func(o *Origin) float64 { return number(o.Connected) })},
+	{"tender.origin.connections", counter, "{connection}", "origin", "Connections to the origin that came to be.",
+		origins(func(o *Origin) float64 { return float64(o.Stats.Connected) })},
+	{"tender.origin.connections.lost", counter, "{connection}", "origin", "Of these, those that ended.",
+		origins(func(o *Origin) float64 { return float64(o.Lost) })},
+	{"tender.origin.failovers", counter, "{failover}", "origin", "Changes from one target of the origin to another.",
+		origins(func(o *Origin) float64 { return float64(o.Failovers) })},
+	{"tender.origin.streams", counter, "{stream}", "origin", "ADS streams to the origin that were opened.",
+		origins(func(o *Origin) float64 { return float64(o.Streams) })},
+	{"tender.origin.streams.ended", counter, "{stream}", "origin reason",
+		"ADS streams to the origin, and attempts to open one, that ended. The reason is closed, resync, not_reading, open_timeout or a gRPC status code.", func(r *Reading, put put) {
+			for _, o := range r.Origins {
+				for reason, n := range o.Ended {
+					put(float64(n), o.Name, reason)
+				}
+			}
+		}},
+	{"tender.origin.responses", counter, "{response}", "origin type", "Responses of the origin that were taken.",
+		originTypes(func(s upstream.TypeStats) int64 { return s.Responses })},
+	{"tender.origin.nacks", counter, "{response}", "origin type", "Responses of the origin that were refused; the log has the reasons.",
+		originTypes(func(s upstream.TypeStats) int64 { return s.Refused })},
+	{"tender.origin.deletions.holding", sum, "{resource}", "origin", "Inferred deletions that are held back now, since they are many. Any is worth an alarm.",
+		origins(func(o *Origin) float64 { return float64(o.Holding) })},
+	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Inferred deletions that were held back.",
+		origins(func(o *Origin) float64 { return float64(o.Held) })},
+	{"tender.origin.deletions.applied", counter, "{resource}", "origin", "Inferred deletions that were carried out, at once or after the hold.",
+		origins(func(o *Origin) float64 { return float64(o.Applied) })},
+
+	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.", func(r *Reading, put put) {
+		for i := range r.Views {
+			put(number(r.Views[i].Connected), r.Views[i].label(), r.Views[i].Origin)
+		}
+	}},
+	{"tender.view.stale", gauge, "s", "group origin", "For how long the view has served what its origin cannot correct; 0 if the origin is there.", func(r *Reading, put put) {
+		for i := range r.Views {
+			put(r.Views[i].Stale.Seconds(), r.Views[i].label(), r.Views[i].Origin)
+		}
+	}},
+	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
+		viewTypes(func(t *Type) float64 { return float64(t.Resources) })},
+	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
+		viewTypes(func(t *Type) float64 { return float64(t.Bytes) })},
+	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.", func(r *Reading, put put) {
+		put(float64(r.AuditPasses))
+	}},
+	{"tender.audit.faults", counter, "{fault}", "", "Contradictions that the drift audit found. Any is a defect of the relay or of the machine.", func(r *Reading, put put) {
+		put(float64(r.AuditFaults))
+	}},
+
+	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.", func(r *Reading, put put) {
+		put(float64(r.Streams))
+	}},
+	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted.", func(r *Reading, put put) {
+		put(float64(r.Accepted))
+	}},
+	{"tender.client.turns", counter, "{turn}", "outcome", "Looks at a stream because something that it may want has changed, or was asked for. The outcome is sent, or idle where nothing had to be sent.", func(r *Reading, put put) {
+		put(float64(r.Turns-r.IdleTurns), "sent")
+		put(float64(r.IdleTurns), "idle")
+	}},
+	{"tender.client.group.streams", sum, "{stream}", "group", "Streams of clients that have said who they are, and polls that are held.", func(r *Reading, put put) {
+		for _, g := range r.Groups {
+			put(float64(g.Streams), groupLabel(g.Key))
+		}
+	}},
+	{"tender.client.subscriptions", sum, "{subscription}", "group type kind", "Subscriptions of clients. The kind is wildcard or name; a name that two streams want counts twice.", func(r *Reading, put put) {
+		for _, g := range r.Groups {
+			for label, of := range byLabel(g.Interest, cache.InterestStats.Plus) {
+				put(float64(of.Wildcards), groupLabel(g.Key), label, "wildcard")
+				put(float64(of.Names), groupLabel(g.Key), label, "name")
+			}
+		}
+	}},
+	{"tender.client.responses", counter, "{response}", "group type", "Responses sent on streams of clients: deliveries.",
+		groupTypes(func(s downstream.TypeStats) int64 { return s.Responses })},
+	{"tender.client.sent", counter, "By", "group type", "Their size, without what gRPC adds or takes away.",
+		groupTypes(func(s downstream.TypeStats) int64 { return s.Bytes })},
+	{"tender.client.acks", counter, "{response}", "group type", "Responses that clients accepted.",
+		groupTypes(func(s downstream.TypeStats) int64 { return s.Acks })},
+	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients refused; the log has the reasons.",
+		groupTypes(func(s downstream.TypeStats) int64 { return s.Nacks })},
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// origins reads a value of each origin.
+func origins(value func(*Origin) float64) func(*Reading, put) {
+	return func(r *Reading, put put) {
+		for i := range r.Origins {
+			put(value(&r.Origins[i]), r.Origins[i].Name)
+		}
+	}
+}
+
+// originTypes reads a value of each type that an origin has sent.
+func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
+	return func(r *Reading, put put) {
+		for _, o := range r.Origins {
+			for label, stats := range byLabel(o.Types, upstream.TypeStats.Plus) {
+				put(float64(value(stats)), o.Name, label)
+			}
+		}
+	}
+}
+
+// viewTypes reads a value of each type that a view holds.
+func viewTypes(value func(*Type) float64) func(*Reading, put) {
+	return func(r *Reading, put put) {
+		for i := range r.Views {
+			v := &r.Views[i]
+			sums := make(map[string]float64)
+			for i := range v.Types {
+				sums[typeLabel(v.Types[i].TypeURL)] += value(&v.Types[i])
+			}
+			for label, sum := range sums {
+				put(sum, v.label(), v.Origin, label)
+			}
+		}
+	}
+}
+
+// groupTypes reads a value of each type that clients of a group were sent.
+func groupTypes(value func(downstream.TypeStats) int64) func(*Reading, put) {
+	return func(r *Reading, put put) {
+		for _, g := range r.Groups {
+			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
+				put(float64(value(stats)), groupLabel(g.Key), label)
+			}
+		}
+	}
+}
+
+// instrument makes the row's instrument.
+func (r *row) instrument(m metric.Meter) (metric.Float64Observable, error) {
+	switch r.kind {
+	case counter:
+		return m.Float64ObservableCounter(r.name, metric.WithUnit(r.unit), metric.WithDescription(r.help))
+	case sum:
+		return m.Float64ObservableUpDownCounter(r.name, metric.WithUnit(r.unit), metric.WithDescription(r.help))
+	case gauge:
+		return m.Float64ObservableGauge(r.name, metric.WithUnit(r.unit), metric.WithDescription(r.help))
+	}
+	return nil, fmt.Errorf("%s: no kind %q", r.name, r.kind)
+}
+
+// attributes returns the row's labels with their values, one for each.
+func (r *row) attributes(values []string) []attribute.KeyValue {
+	names := strings.Fields(r.labels)
+	if len(names) != len(values) {
+		panic(fmt.Sprintf("telemetry: %s has the labels %q, and was given %q", r.name, r.labels, values))
+	}
+	attributes := make([]attribute.KeyValue, len(names))
+	for i, name := range names {
+		attributes[i] = attribute.String(name, values[i])
+	}
+	return attributes
+}
+
+// prometheus returns the name under which Prometheus finds the row.
+func (r *row) prometheus() string {
+	name := strings.ReplaceAll(r.name, ".", "_")
+	switch r.unit {
+	case "s":
+		name += "_seconds"
+	case "By":
+		name += "_bytes"
+	}
+	if r.kind == counter {
+		name += "_total"
+	}
+	return name
+}
+
+// Page returns the table of metrics as deploy/docs has it.
+func Page() string {
+	var b strings.Builder
+	b.WriteString("| Prometheus | OpenTelemetry | Kind | Labels | Meaning |\n| --- | --- | --- | --- | --- |\n")
+	for i := range table {
+		r := &table[i]
+		labels := "none"
+		if r.labels != "" {
+			labels = "`" + strings.ReplaceAll(r.labels, " ", "`, `") + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", r.prometheus(), r.name, r.kind, labels, r.help)
+	}
+	return b.String()
+}

@@ -1,0 +1,140 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+)
+
+// scope is the name of our instruments' library.
+const scope = "github.com/xdstender/tender"
+
+// Config says what is measured. Read is required; the zero value of each other field
+// works.
+type Config struct {
+	// Read takes a reading. It is called for each reader, from any goroutine.
+	Read func() Reading
+
+	// Version and Instance are the relay's own: service.version and service.instance.id,
+	// which OTEL_RESOURCE_ATTRIBUTES may change.
+	Version, Instance string
+}
+
+// A Telemetry is what the relay tells of its numbers.
+type Telemetry struct {
+	provider *sdk.MeterProvider
+	page     http.Handler
+}
+
+// New returns telemetry, and begins to export if the OTEL_… variables ask for it. Errors:
+// a missing Read, an exporter that cannot be made of what these variables say.
+func New(ctx context.Context, cfg Config) (*Telemetry, error) {
+	if cfg.Read == nil {
+		return nil, errors.New("telemetry: Read is nil")
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	page, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	from, err := resourceOf(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	// The sets of labels are bounded by what the relay is configured to serve.
+	options := []sdk.Option{sdk.WithReader(page), sdk.WithResource(from), sdk.WithCardinalityLimit(0)}
+	if exports() {
+		pushed, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("telemetry: OTEL_METRICS_EXPORTER=%q: %w", os.Getenv("OTEL_METRICS_EXPORTER"), err)
+		}
+		options = append(options, sdk.WithReader(pushed))
+	}
+	t := &Telemetry{provider: sdk.NewMeterProvider(options...), page: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	if err := register(t.provider.Meter(scope, metric.WithInstrumentationVersion(cfg.Version)), cfg.Read); err != nil {
+		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), t.Shutdown(ctx))
+	}
+	return t, nil
+}
+
+// exports reports whether the environment asks for an exporter, by name or by where it
+// sends to. The default of OpenTelemetry, to send to this host, is not asked for.
+func exports() bool {
+	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
+		return false
+	}
+	for _, variable := range []string{"OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"} {
+		if os.Getenv(variable) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// resourceOf says whose metrics these are.
+func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
+	return resource.New(ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(
+			attribute.String("service.name", "tender"),
+			attribute.String("service.version", cmp.Or(cfg.Version, "unknown")),
+			attribute.String("service.instance.id", cfg.Instance),
+		),
+		resource.WithFromEnv(),
+	)
+}
+
+// register makes the instruments of the table, which are observed together, from one
+// reading.
+func register(meter metric.Meter, read func() Reading) error {
+	instruments := make([]metric.Float64Observable, len(table))
+	all := make([]metric.Observable, len(table))
+	for i := range table {
+		instrument, err := table[i].instrument(meter)
+		if err != nil {
+			return err
+		}
+		instruments[i], all[i] = instrument, instrument
+	}
+	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		reading := read()
+		for i := range table {
+			row := &table[i]
+			row.read(&reading, func(value float64, labels ...string) {
+				o.ObserveFloat64(instruments[i], value, metric.WithAttributes(row.attributes(labels)...))
+			})
+		}
+		return nil
+	}, all...)
+	return err
+}
+
+// Handler serves the metrics to Prometheus.
+func (t *Telemetry) Handler() http.Handler { return t.page }
+
+// Shutdown exports for the last time, and returns when that is done or ctx ends.
+func (t *Telemetry) Shutdown(ctx context.Context) error { return t.provider.Shutdown(ctx) }
+
+// LogErrors has OpenTelemetry log what goes wrong with its exporters. It is for the whole
+// process.
+func LogErrors(log *slog.Logger) {
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		log.Warn("telemetry", slog.Any("err", err))
+	}))
+}

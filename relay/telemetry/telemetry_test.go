@@ -1,0 +1,308 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"go.uber.org/goleak"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
+)
+
+var update = flag.Bool("update", false, "write the table of metrics into deploy/docs/metrics.md")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	clusters  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	endpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+)
+
+// full is a reading in which every number is another, and none is zero.
+func full() Reading {
+	return Reading{
+		Version: "v1", Ready: true, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, AuditPasses: 5, AuditFaults: 6,
+		Origins: []Origin{{Name: "default", Connected: true, Stats: upstream.Stats{
+			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13,
+			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
+			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
+		}}},
+		Groups: []Group{{
+			Key: "user_agent_name=envoy", Streams: 20,
+			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24}, endpoints: {Responses: 25}},
+			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
+		}},
+		Views: []View{
+			{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []Type{
+				{TypeURL: clusters, Resources: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Resources: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Resources: 1, Bytes: 1},
+			}},
+			{Group: "all", Origin: "default", Shared: true, Stale: 90 * time.Second},
+		},
+	}
+}
+
+// scrape returns what Prometheus would read, by name.
+func scrape(t *testing.T, r Reading) map[string]*dto.MetricFamily {
+	t.Helper()
+	m, err := New(t.Context(), Config{Read: func() Reading { return r }, Version: "v1", Instance: "i"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Shutdown(context.Background()) }()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(w.Body)
+	if err != nil || w.Code != http.StatusOK {
+		t.Fatalf("/metrics: %d, %v\n%s", w.Code, err, w.Body)
+	}
+	return families
+}
+
+// TestEveryMetricIsExported holds that Prometheus finds each row of the table, under the
+// name that the page has, with the row's labels and kind; and nothing else of ours.
+func TestEveryMetricIsExported(t *testing.T) {
+	families := scrape(t, full())
+	kinds := map[kind]dto.MetricType{counter: dto.MetricType_COUNTER, sum: dto.MetricType_GAUGE, gauge: dto.MetricType_GAUGE}
+	for i := range table {
+		row := &table[i]
+		family := families[row.prometheus()]
+		if family == nil {
+			t.Errorf("%s is not exported as %s", row.name, row.prometheus())
+			continue
+		}
+		delete(families, row.prometheus())
+		if family.GetType() != kinds[row.kind] || family.GetHelp() != row.help {
+			t.Errorf("%s: a %s with the help %q, want a %s with %q", row.prometheus(), family.GetType(), family.GetHelp(), row.kind, row.help)
+		}
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName())
+				if l.GetValue() == "" {
+					t.Errorf("%s: the label %s is empty", row.prometheus(), l.GetName())
+				}
+			}
+			if want := slices.Sorted(slices.Values(strings.Fields(row.labels))); !slices.Equal(labels, want) {
+				t.Errorf("%s: labels %q, want %q", row.prometheus(), labels, want)
+			}
+		}
+	}
+	for name := range families {
+		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") && name != "target_info" {
+			t.Errorf("%s is exported, and not in the table", name)
+		}
+	}
+}
+
+// TestValues holds where each number goes.
+func TestValues(t *testing.T) {
+	got := map[string]float64{}
+	for name, family := range scrape(t, full()) {
+		if !strings.HasPrefix(name, "tender_") {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			labels := []string{}
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			key := strings.TrimPrefix(name, "tender_")
+			if len(labels) > 0 {
+				key += " " + strings.Join(labels, " ")
+			}
+			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	const envoy, shared = "user_agent_name=envoy", "xdstp:all"
+	want := map[string]float64{
+		"build_info v1": 1, "ready": 1,
+		"origin_connected default": 1, "origin_connections_total default": 7, "origin_connections_lost_total default": 8,
+		"origin_failovers_total default": 9, "origin_streams_total default": 10,
+		"origin_streams_ended_total default resync": 14, "origin_streams_ended_total default UNAVAILABLE": 15,
+		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
+		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
+		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11, "origin_deletions_applied_total default": 12,
+		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
+		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
+		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
+		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
+		"audit_passes_total": 5, "audit_faults_total": 6,
+		"client_streams": 2, "client_streams_accepted_total": 3, "client_turns_total sent": 6, "client_turns_total idle": 4,
+		"client_group_streams " + envoy:                   20,
+		"client_subscriptions " + envoy + " wildcard cds": 26,
+		"client_subscriptions " + envoy + " name cds":     27,
+		"client_responses_total " + envoy + " cds":        21,
+		"client_responses_total " + envoy + " eds":        25,
+		"client_sent_bytes_total " + envoy + " cds":       22,
+		"client_sent_bytes_total " + envoy + " eds":       0,
+		"client_acks_total " + envoy + " cds":             23,
+		"client_acks_total " + envoy + " eds":             0,
+		"client_nacks_total " + envoy + " cds":            24,
+		"client_nacks_total " + envoy + " eds":            0,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
+	}
+}
+
+// TestTable holds what Prometheus and OpenTelemetry ask of names and units, and that help
+// is a sentence.
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range table {
+		row := &table[i]
+		if !regexp.MustCompile(`^tender(\.[a-z]+)+$`).MatchString(row.name) || seen[row.name] {
+			t.Errorf("%s: its name is not tender and words, or comes twice", row.name)
+		}
+		seen[row.name] = true
+		if !regexp.MustCompile(`^(s|By|\{[a-z]+\}|)$`).MatchString(row.unit) || row.kind != gauge && row.unit == "" {
+			t.Errorf("%s: unit %q, allowed: s, By, {things}, and none for a state", row.name, row.unit)
+		}
+		if !strings.HasSuffix(row.help, ".") || strings.ContainsAny(row.help, "|\n") {
+			t.Errorf("%s: its help is no sentence, or cannot stand in a table: %q", row.name, row.help)
+		}
+		for _, label := range strings.Fields(row.labels) {
+			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit"}, label) {
+				t.Errorf("%s: is the label %s bounded? Then it belongs in this test", row.name, label)
+			}
+		}
+	}
+}
+
+// TestLabelsAreBounded holds what clients and origins can do to labels.
+func TestLabelsAreBounded(t *testing.T) {
+	long := strings.Repeat("é", 100)
+	if a, b := groupLabel(long+"a"), groupLabel(long+"b"); a == b || len(a) > maxGroupLabel || !strings.HasPrefix(a, "éé") {
+		t.Errorf("the groups %sa and …b have the labels %q and %q", long, a, b)
+	}
+	r := Reading{Views: []View{{Group: "g", Origin: "o"}}}
+	for _, typeURL := range []string{"a/b.C", "a/b.D", ""} {
+		r.Views[0].Types = append(r.Views[0].Types, Type{TypeURL: typeURL, Resources: 1})
+	}
+	if m := scrape(t, r)["tender_view_resources"].GetMetric(); len(m) != 1 || m[0].GetGauge().GetValue() != 3 {
+		t.Errorf("types that the protocol does not know have the series %v, want one that says 3", m)
+	}
+}
+
+// The page of metrics has its table between these lines.
+const tableBegins, tableEnds = "<!-- metrics -->\n\n", "\n<!-- end of metrics -->"
+
+// TestPage holds deploy/docs/metrics.md to the table.
+func TestPage(t *testing.T) {
+	const name = "../../deploy/docs/metrics.md"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, begins := strings.Cut(string(text), tableBegins)
+	old, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		t.Fatalf("%s lacks the lines %q and %q", name, tableBegins, tableEnds)
+	}
+	if *update {
+		if err := os.WriteFile(name, []byte(before+tableBegins+Page()+tableEnds+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(Page(), old); diff != "" {
+		t.Errorf("%s is not what the code has; run\n\tgo test ./relay/telemetry -run TestPage -update\n(-want +got)\n%s", name, diff)
+	}
+}
+
+// TestExport holds that nothing is exported unless the environment asks for it, and what
+// is if it does.
+func TestExport(t *testing.T) {
+	received := make(chan []byte, 16)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err == nil && r.URL.Path == "/v1/metrics" {
+			received <- body
+		}
+	}))
+	defer collector.Close()
+	for _, tt := range []struct {
+		env  map[string]string
+		want bool
+	}{
+		{nil, false},
+		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}, true},
+		{map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": collector.URL + "/v1/metrics"}, true},
+		{map[string]string{"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}, false},
+		{map[string]string{"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}, false},
+	} {
+		for _, name := range []string{"OTEL_SDK_DISABLED", "OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"} {
+			t.Setenv(name, tt.env[name])
+		}
+		m, err := New(t.Context(), Config{Read: full, Version: "v1", Instance: "i"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Shutdown(t.Context()); err != nil {
+			t.Errorf("%v: Shutdown: %v", tt.env, err)
+		}
+		select {
+		case body := <-received:
+			if !tt.want || !bytes.Contains(body, []byte("tender.client.responses")) || !bytes.Contains(body, []byte("service.name")) {
+				t.Errorf("%v: exported %d bytes, want an export: %t", tt.env, len(body), tt.want)
+			}
+		default:
+			if tt.want {
+				t.Errorf("%v: nothing was exported", tt.env)
+			}
+		}
+	}
+	t.Setenv("OTEL_SDK_DISABLED", "")
+	t.Setenv("OTEL_METRICS_EXPORTER", "carrier-pigeon")
+	if _, err := New(t.Context(), Config{Read: full}); err == nil || !strings.Contains(err.Error(), "OTEL_METRICS_EXPORTER") || !strings.Contains(err.Error(), "carrier-pigeon") {
+		t.Errorf("an exporter that there is not: %v", err)
+	}
+	if _, err := New(t.Context(), Config{}); err == nil {
+		t.Error("New without Read: no error")
+	}
+}
+
+// TestReadersHaveReadingsOfTheirOwn holds that what is gone is told no longer.
+func TestReadersHaveReadingsOfTheirOwn(t *testing.T) {
+	r := full()
+	m, err := New(t.Context(), Config{Read: func() Reading { return r }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Shutdown(context.Background()) }()
+	series := func() []string {
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Sorted(maps.Keys(families))
+	}
+	if !slices.Contains(series(), "tender_client_group_streams") {
+		t.Fatal("the streams of a group are not told")
+	}
+	r.Groups = nil
+	if slices.Contains(series(), "tender_client_group_streams") {
+		t.Error("the streams of a group are told when the group is gone")
+	}
+}
