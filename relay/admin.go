@@ -101,6 +101,15 @@ func (r *Relay) status() admin.Status {
 	return s
 }
 
+// originNames returns what people call the origins, in their order.
+func (c *Config) originNames() []string {
+	names := make([]string, 1+len(c.Origins))
+	for i := range names {
+		names[i] = c.originName(i)
+	}
+	return names
+}
+
 // originName returns what people call an origin.
 func (c *Config) originName(origin int) string {
 	if origin == 0 {

@@ -62,6 +62,12 @@ type Config struct {
 	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
 	MaxLingering    int           `env:"MAX_LINGERING"`
 
+	// SnapshotDir is where views survive a restart; empty if they do not. Snapshots may
+	// be MaxSnapshotAge old. SnapshotSensitive puts in what may hold secrets.
+	SnapshotDir       string        `env:"SNAPSHOT_DIR"`
+	MaxSnapshotAge    time.Duration `env:"MAX_SNAPSHOT_AGE"`
+	SnapshotSensitive bool          `env:"SNAPSHOT_SENSITIVE"`
+
 	// What the relay says to its clients.
 	VersionSource  string   `env:"VERSION_SOURCE"` // VersionsOfContent or VersionsOfOrigin
 	DeltaVersions  string   `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin

@@ -177,6 +177,24 @@ var variables = []spec{
 		parse:   durationBetween(time.Second, 24*time.Hour),
 	},
 	{
+		name: "SNAPSHOT_DIR", shown: "`off`",
+		allowed: "`off`, or a directory that no other relay uses; it is made if only its last part is missing",
+		meaning: "where what is known survives a restart: it is served at once, until the origin says what has changed",
+		parse:   parsePathOrOff,
+	},
+	{
+		name: "MAX_SNAPSHOT_AGE", preset: "24h0m0s",
+		allowed: between(time.Minute, 8760*time.Hour),
+		meaning: "how old what is in that directory may be",
+		parse:   durationBetween(time.Minute, 8760*time.Hour),
+	},
+	{
+		name: "SNAPSHOT_SENSITIVE", preset: "false",
+		allowed: "`on` or `off`",
+		meaning: "keep there also resources that have sensitive fields, or cannot be looked into; secrets never are",
+		parse:   parseSwitch,
+	},
+	{
 		name: "ORIGIN_KEEPALIVE", preset: "5m30s",
 		allowed: between(10*time.Second, 24*time.Hour),
 		meaning: "time between HTTP/2 pings to the origin; many origins end clients that ping more often than every 5m",

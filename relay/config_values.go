@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -331,6 +332,18 @@ func offOr(parse func(string) (string, error)) func(string) (string, error) {
 			return "", nil
 		}
 		return parse(raw)
+	}
+}
+
+// parsePathOrOff reads TENDER_SNAPSHOT_DIR. It returns nothing for off.
+func parsePathOrOff(raw string) (string, error) {
+	switch {
+	case strings.EqualFold(raw, "off"):
+		return "", nil
+	case strings.ContainsFunc(raw, unicode.IsControl) || !utf8.ValidString(raw):
+		return "", errors.New("it holds a control character")
+	default:
+		return filepath.Clean(raw), nil
 	}
 }
 

@@ -38,6 +38,7 @@ type groups struct {
 	id      string       // of this process, as relays above are told it
 	own     *corepb.Node // what the relay says of itself
 	origins origins
+	saved   *snapshots // nil if none are kept
 	router  *router
 	log     *slog.Logger
 	cached  cache.Config
@@ -89,20 +90,21 @@ type group struct {
 	below   tally
 	left    time.Time   // when the last stream did
 	idle    *time.Timer // ends the group once its view has given up everything
-	first   traits      // of the first node
+	first   *traits     // of the first node; nil if none has come, since the group was restored
 	warned  bool        // that the nodes differ
 }
 
 // traits are what an origin may look at in a node beside the group's key.
 type traits struct{ idPrefix, cluster, locality, metadata string }
 
-func newGroups(cfg Config, id, version string, all origins, log *slog.Logger) *groups {
+func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snapshots, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
 		id:      id,
 		circle:  rate.Sometimes{First: 1, Interval: 10 * time.Second},
-		own:     ownNode(cfg, version),
+		own:     own,
 		origins: all,
+		saved:   saved,
 		router:  newRouter(cfg),
 		log:     log,
 		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
@@ -116,10 +118,13 @@ func newGroups(cfg Config, id, version string, all origins, log *slog.Logger) *g
 	return g
 }
 
-// start lets views be kept until ctx ends.
-func (g *groups) start(ctx context.Context) {
+// start lets views be kept until ctx ends, and begins with those of which there is a
+// snapshot. It reports whether there was one.
+func (g *groups) start(ctx context.Context) (restored bool) {
 	g.ctx = ctx
+	g.restore()
 	close(g.started)
+	return len(g.byKey) > 0
 }
 
 // wait returns when no view is kept any more, and none will be.
@@ -172,7 +177,10 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, via []string) (gr *
 			return nil, nil, downstream.Exceeds(downstream.LimitGroups,
 				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, g.cfg.MaxGroups)
 		}
-		gr = g.add(key, upstream, n)
+		gr = g.add(key, upstream)
+	}
+	if gr.first == nil {
+		gr.first = traitsOf(n)
 	}
 	gr.streams++
 	if gr.below.add(via) {
@@ -185,12 +193,12 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, via []string) (gr *
 	return gr, gr.compare(n), nil
 }
 
-func (g *groups) add(key string, presented, first *corepb.Node) *group {
+func (g *groups) add(key string, presented *corepb.Node) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
-	gr := &group{key: key, view: view, node: presented, who: upstream.Present(g.behind(presented, nil)), stop: stop, first: traitsOf(first)}
+	gr := &group{key: key, view: view, node: presented, who: upstream.Present(g.behind(presented, nil)), stop: stop}
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
 	for i, o := range g.origins {
@@ -198,6 +206,7 @@ func (g *groups) add(key string, presented, first *corepb.Node) *group {
 		s := g.share(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
+		g.saved.keep(i, key, presented, own)
 		// Awaited by wait.
 		g.views.Go(func() { o.mirror(ctx, gr.who, own, log) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
@@ -208,8 +217,7 @@ func (g *groups) add(key string, presented, first *corepb.Node) *group {
 // share returns the view of the names of an origin that all groups share that have
 // the same content-affecting features.
 func (g *groups) share(origin int, features []string) *sharedView {
-	node := proto.CloneOf(g.own)
-	node.ClientFeatures = features
+	node := sharedNode(g.own, features)
 	key := sharedKey{origin, strings.Join(features, ",")}
 	s := g.shared[key]
 	if s == nil {
@@ -219,6 +227,7 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop}
 		g.shared[key] = s
+		g.saved.keep(origin, sharedGroupOf(features), node, writers[0])
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
 		g.views.Go(func() { o.mirror(ctx, s.who, writers[0], log) })
@@ -228,6 +237,19 @@ func (g *groups) share(origin int, features []string) *sharedView {
 
 // sharedGroup is what the log calls whoever has a part in a shared view.
 const sharedGroup = "xdstp"
+
+// sharedNode returns whom an origin takes the relay for, where only features matter.
+func sharedNode(own *corepb.Node, features []string) *corepb.Node {
+	node := proto.CloneOf(own)
+	node.ClientFeatures = features
+	return node
+}
+
+// sharedGroupOf returns the key of those whom an origin tells the same of names that mean
+// the same to every node. No group of nodes has one like it.
+func sharedGroupOf(features []string) string { return sharedGroup + ":" + strings.Join(features, ",") }
+
+func isShared(group string) bool { return strings.HasPrefix(group, sharedGroupOf(nil)) }
 
 // namesOnly routes what a shared view holds: names and collections have its one
 // origin; the members of types belong to node groups, and so to nobody.
@@ -246,9 +268,14 @@ func (g *groups) leave(gr *group, via []string) {
 	if len(via) > 0 {
 		time.AfterFunc(viaKept, func() { g.forget(gr, via) })
 	}
-	if gr.streams--; gr.streams > 0 {
-		return
+	if gr.streams--; gr.streams == 0 {
+		g.abandon(gr)
 	}
+}
+
+// abandon notes that a group has no streams, and ends it once its view has given up
+// everything.
+func (g *groups) abandon(gr *group) {
 	gr.left = time.Now()
 	gr.idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()
@@ -265,11 +292,13 @@ func (g *groups) remove(gr *group) {
 		g.refusing.Store(false)
 	}
 	gr.stop()
-	for _, s := range gr.shares {
+	for i, s := range gr.shares {
+		g.saved.drop(i, gr.key)
 		s.groups = slices.DeleteFunc(s.groups, func(other *group) bool { return other == gr })
 		if len(s.groups) == 0 {
 			delete(g.shared, s.key)
 			s.stop()
+			g.saved.drop(s.key.origin, sharedGroupOf(strings.Split(s.key.features, ",")))
 		}
 	}
 	gr.shares = nil
@@ -316,14 +345,14 @@ func (gr *group) compare(n *corepb.Node) (differ []string) {
 	return differ
 }
 
-func traitsOf(n *corepb.Node) traits {
+func traitsOf(n *corepb.Node) *traits {
 	prefix, _, found := strings.Cut(n.GetId(), "~")
 	if !found {
 		prefix = ""
 	}
 	metadata := n.GetMetadata().AsMap()
 	delete(metadata, viaObject)
-	return traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(metadata)}
+	return &traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(metadata)}
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are

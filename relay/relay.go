@@ -57,6 +57,7 @@ type Relay struct {
 	log           *slog.Logger
 	origins       origins
 	groups        *groups
+	snapshots     *snapshots
 	auditor       *auditor
 	server        *downstream.Server
 	grpc          *grpc.Server
@@ -101,11 +102,15 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.origins, err = openOrigins(cfg, opts, r.log); err != nil {
 		return nil, err
 	}
-	r.groups = newGroups(cfg, r.identifier, opts.Version, r.origins, r.log)
+	own := ownNode(cfg, opts.Version)
+	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
+		return nil, errors.Join(err, r.origins.close())
+	}
+	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.log)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(opts.Served); err != nil {
 		r.endTelemetry()
-		return nil, errors.Join(err, r.origins.close())
+		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
 	return r, nil
 }
@@ -298,7 +303,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The origin is followed until the last client has left.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	r.groups.start(views)
+	if r.groups.start(views) {
+		r.setReady()
+	}
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
@@ -315,6 +322,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
+	serving.Go(func() error { r.snapshots.run(failed); return nil })
 	<-failed.Done()
 	r.drain()
 	r.endAdmin()
@@ -322,7 +330,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	stop()
 	r.groups.wait()
 	r.endTelemetry()
-	return errors.Join(err, r.origins.close())
+	return errors.Join(err, r.origins.close(), r.snapshots.close())
 }
 
 // serveStreams serves streams on a listener until the server stops, which it may have done
@@ -334,12 +342,18 @@ func (r *Relay) serveStreams(l net.Listener) error {
 	return nil
 }
 
-// readiness reports the relay as serving once the origin of TENDER_ORIGIN was reached. Nothing but
-// a drain unsets that: a lost origin must not empty a tier that can serve (B.8).
+// readiness reports the relay as serving once the origin of TENDER_ORIGIN was reached; a
+// view that was restored is as good. Nothing but a drain unsets that: a lost origin must
+// not empty a tier that can serve (B.8).
 func (r *Relay) readiness(ctx context.Context) {
 	r.origins[0].ready(ctx)
 	if ctx.Err() == nil {
-		r.ready.Store(true)
+		r.setReady()
+	}
+}
+
+func (r *Relay) setReady() {
+	if !r.ready.Swap(true) {
 		r.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
 }

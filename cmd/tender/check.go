@@ -38,7 +38,7 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 			if err := printSettings(cmd.OutOrStdout(), cfg.Table()); err != nil {
 				return fmt.Errorf("print configuration: %w", err)
 			}
-			return err
+			return errors.Join(err, cfg.CheckSnapshotDir())
 		},
 	}
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with clients' Nodes to sort into groups, - for stdin; may be given several times")

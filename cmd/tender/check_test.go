@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/snapshot"
 )
 
 // check runs tender check with environ and returns the lines it printed and its
@@ -113,5 +116,42 @@ func TestCheckSaysThatItCouldNotPrint(t *testing.T) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if err := cmd.Execute(); !errors.Is(err, broken) {
 		t.Errorf("tender check into a broken pipe: %v, want %v", err, broken)
+	}
+}
+
+// TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed, and leaves nothing behind.
+func TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed(t *testing.T) {
+	parent := t.TempDir()
+	taken, readOnly, file := filepath.Join(parent, "taken"), filepath.Join(parent, "read-only"), filepath.Join(parent, "file")
+	holder, err := snapshot.Open(taken, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Close() }()
+	if err := errors.Join(os.Mkdir(readOnly, 0o500), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, dir, want string }{
+		{"missing", filepath.Join(parent, "new"), ""},
+		{"missing parent", filepath.Join(parent, "no", "new"), "no such file or directory"},
+		{"a file", file, "not a directory"},
+		{"another relay's", taken, "another process uses the directory"},
+	}
+	if os.Getuid() != 0 { // who may write everywhere
+		tests = append(tests, struct{ name, dir, want string }{"read-only", readOnly, "permission denied"})
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := check(t, "TENDER_ORIGIN=a:1", "TENDER_SNAPSHOT_DIR="+tt.dir)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("tender check: %v", err)
+			case tt.want != "" && (err == nil || !strings.HasPrefix(err.Error(), `TENDER_SNAPSHOT_DIR="`+tt.dir+`": `) || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("tender check: %v, want TENDER_SNAPSHOT_DIR=%q: … %s", err, tt.dir, tt.want)
+			}
+		})
+	}
+	if left, err := os.ReadDir(parent); err != nil || len(left) != 3 {
+		t.Errorf("tender check left %v, %v", left, err)
 	}
 }

@@ -1,0 +1,245 @@
+package snapshot
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/xdstender/tender/cache"
+)
+
+const (
+	suffix   = ".snapshot"
+	lockName = "lock"
+
+	dirMode  fs.FileMode = 0o700
+	fileMode fs.FileMode = 0o600
+)
+
+// ErrLocked says that another process has the directory: each relay needs one of its own.
+var ErrLocked = errors.New("another process uses the directory, and each relay needs one of its own")
+
+// errOld says that a snapshot is from too long ago.
+var errOld = errors.New("it is too old")
+
+// A Dir is a directory of snapshots that belongs to this process until Close.
+type Dir struct {
+	path string
+	lock *os.File
+	log  *slog.Logger
+	stats
+}
+
+// Open takes a directory, which it makes if only that is missing, and removes what an
+// earlier process left unfinished in it. A nil logger discards.
+//
+// Errors: [ErrLocked]; one of the file system if the parent is missing, or the directory
+// cannot be written to.
+func Open(path string, log *slog.Logger) (*Dir, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	d := &Dir{path: path, lock: lock, log: log}
+	if err := flock(lock); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
+	}
+	if err := d.prepare(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// Check reports what Open would, and leaves nothing behind that was not there.
+func Check(path string) error {
+	_, err := os.Stat(path)
+	made := errors.Is(err, fs.ErrNotExist)
+	_, err = os.Stat(filepath.Join(path, lockName))
+	locks := errors.Is(err, fs.ErrNotExist)
+	d, err := Open(path, nil)
+	if err != nil {
+		return err
+	}
+	if locks {
+		err = os.Remove(d.lock.Name())
+	}
+	err = errors.Join(err, d.Close())
+	if made {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
+// prepare removes unfinished files, and finds out whether files can be made.
+func (d *Dir) prepare() error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), suffix) {
+			if err := os.Remove(filepath.Join(d.path, e.Name())); err != nil {
+				return fmt.Errorf("remove unfinished snapshot: %w", err)
+			}
+		}
+	}
+	f, err := d.pending("probe" + suffix)
+	if err != nil {
+		return fmt.Errorf("make file: %w", err)
+	}
+	return f.Cleanup()
+}
+
+// pending opens a file that will take the place of another one.
+func (d *Dir) pending(name string) (*renameio.PendingFile, error) {
+	return renameio.NewPendingFile(filepath.Join(d.path, name), renameio.WithTempDir(d.path), renameio.WithStaticPermissions(fileMode))
+}
+
+// Close lets other processes use the directory.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// nameOf returns the name of the file for an origin and a node group.
+func nameOf(h *cache.Header) string {
+	sum := sha256.Sum256([]byte(h.Origin + "\x00" + h.Group))
+	return hex.EncodeToString(sum[:16]) + suffix
+}
+
+// Write puts a snapshot in the place of the last one of the same origin and group. When
+// it returns nil, the snapshot is on the disk; with an error, the last one still is.
+func (d *Dir) Write(s *cache.Snapshot) error {
+	start := time.Now()
+	size, err := d.replace(nameOf(&s.Header), s)
+	if err != nil {
+		d.failed.Add(1)
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	d.wrote(size, time.Since(start), s.Created)
+	return nil
+}
+
+func (d *Dir) replace(name string, s *cache.Snapshot) (size int64, err error) {
+	f, err := d.pending(name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Cleanup()) }() // of what was not finished
+	w := bufio.NewWriterSize(f, 64<<10)
+	if err := s.Encode(w); err != nil {
+		return 0, err
+	}
+	if err := w.Flush(); err != nil {
+		return 0, err
+	}
+	if size, err = f.Seek(0, io.SeekCurrent); err != nil {
+		return 0, err
+	}
+	if err := f.CloseAtomicallyReplace(); err != nil {
+		return 0, err
+	}
+	return size, d.sync()
+}
+
+// sync makes what was renamed or removed last.
+func (d *Dir) sync() error {
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Remove removes the snapshot of an origin and a group, if there is one.
+func (d *Dir) Remove(h *cache.Header) error {
+	err := os.Remove(filepath.Join(d.path, nameOf(h)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, d.sync())
+}
+
+// Load returns the snapshots that can be read and are not too old, the newest first. For
+// each other one there is a line in the log. Files of ours that nobody has written for as
+// long as a snapshot may be old are removed.
+func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
+	var loaded []*cache.Snapshot
+	files, err := os.ReadDir(d.path)
+	if err != nil {
+		d.reject(Unreadable, d.path, err)
+		return nil
+	}
+	for _, f := range files {
+		if !strings.HasSuffix(f.Name(), suffix) {
+			continue
+		}
+		s, reason, err := d.read(f.Name(), now.Add(-maxAge))
+		if err != nil {
+			d.reject(reason, f.Name(), err)
+			d.clean(f, now.Add(-maxAge))
+			continue
+		}
+		loaded = append(loaded, s)
+	}
+	slices.SortStableFunc(loaded, func(a, b *cache.Snapshot) int { return cmp.Compare(b.Created.Unix(), a.Created.Unix()) })
+	return loaded
+}
+
+// read reads one file. With an error it says why there is no snapshot.
+func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, error) {
+	b, err := os.ReadFile(filepath.Join(d.path, name))
+	if err != nil {
+		return nil, Unreadable, err
+	}
+	s, err := cache.DecodeSnapshot(b)
+	switch {
+	case errors.Is(err, cache.ErrSnapshotForeign):
+		return nil, Foreign, err
+	case errors.Is(err, cache.ErrSnapshotVersion):
+		return nil, Version, err
+	case err != nil:
+		return nil, Damaged, err
+	case name != nameOf(&s.Header):
+		return nil, Foreign, fmt.Errorf("it is a copy of %s", nameOf(&s.Header))
+	case s.Created.Before(oldest):
+		return nil, Old, fmt.Errorf("%w: of %s", errOld, s.Created.UTC().Format(time.RFC3339))
+	}
+	return s, "", nil
+}
+
+// clean removes a file that will not be used any more.
+func (d *Dir) clean(f fs.DirEntry, oldest time.Time) {
+	info, err := f.Info()
+	if err == nil && info.Mode().IsRegular() && info.ModTime().Before(oldest) {
+		err = os.Remove(filepath.Join(d.path, f.Name()))
+	}
+	if err != nil {
+		d.log.Warn("cannot remove a snapshot that is not used", slog.String("file", f.Name()), slog.Any("err", err))
+	}
+}
+
+// Reject notes that a loaded snapshot does not fit the relay.
+func (d *Dir) Reject(s *cache.Snapshot, why error) { d.reject(Mismatch, nameOf(&s.Header), why) }
+
+func (d *Dir) reject(r Reason, file string, err error) {
+	d.rejected[slices.Index(reasons, r)].Add(1)
+	d.log.Warn("a snapshot is not used, and what it is of begins cold",
+		slog.String("file", file), slog.String("reason", string(r)), slog.Any("err", err))
+}

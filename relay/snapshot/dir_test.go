@@ -1,0 +1,247 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/snapshot"
+)
+
+// now is when the tests happen.
+var now = time.Unix(1_800_000_000, 0)
+
+// taken returns a snapshot of a group, of n clusters, at some time.
+func taken(t testing.TB, group string, n int, at time.Time) *cache.Snapshot {
+	t.Helper()
+	_, w := cache.New(cache.Config{})
+	u := wire.Update{TypeURL: wire.ClusterType}
+	for i := range n {
+		r, err := wire.NewResource(wire.ClusterType, fmt.Sprint("c", i), "1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Resources = append(u.Resources, r)
+	}
+	w.Apply(cache.Members, u)
+	w.SetPhase(wire.ClusterType, cache.Confirmed)
+	s, _ := w.Snapshot(false)
+	s.Header = cache.Header{Origin: "default", Targets: []string{"a:1"}, Group: group, Created: at}
+	return s
+}
+
+// clusters returns how many clusters a snapshot holds.
+func clusters(s *cache.Snapshot) int { return len(s.Types[0].Members.Entries) }
+
+// opened is a directory with its log.
+type opened struct {
+	*snapshot.Dir
+	t    testing.TB
+	path string
+	log  *bytes.Buffer
+}
+
+func open(t testing.TB, path string) *opened {
+	t.Helper()
+	d := &opened{t: t, path: path, log: new(bytes.Buffer)}
+	var err error
+	if d.Dir, err = snapshot.Open(path, slog.New(slog.NewTextHandler(d.log, nil))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() }) // the test may have done so
+	return d
+}
+
+// write writes a snapshot and returns the path of its file.
+func (d *opened) write(s *cache.Snapshot) string {
+	d.t.Helper()
+	before := d.files()
+	if err := d.Write(s); err != nil {
+		d.t.Fatal(err)
+	}
+	for path := range d.files() {
+		if !before[path] {
+			return path
+		}
+	}
+	return ""
+}
+
+func (d *opened) files() map[string]bool {
+	d.t.Helper()
+	found, err := filepath.Glob(filepath.Join(d.path, "*.snapshot"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	files := make(map[string]bool)
+	for _, path := range found {
+		files[path] = true
+	}
+	return files
+}
+
+// expectOne fails unless just one snapshot can be loaded, of so many clusters.
+func (d *opened) expectOne(want int) {
+	d.t.Helper()
+	loaded := d.Load(now, time.Hour)
+	if len(loaded) != 1 || clusters(loaded[0]) != want {
+		d.t.Errorf("loaded %d snapshots (%v), want one of %d clusters:\n%s", len(loaded), loaded, want, d.log)
+	}
+}
+
+// TestB42_WhatWasWrittenLastIsLoaded, the newest group first.
+func TestB42_WhatWasWrittenLastIsLoaded(t *testing.T) {
+	d := open(t, filepath.Join(t.TempDir(), "dir"))
+	d.write(taken(t, "a", 1, now.Add(-2*time.Minute)))
+	d.write(taken(t, "b", 2, now.Add(-time.Minute)))
+	d.write(taken(t, "a", 3, now))
+	loaded := d.Load(now, time.Hour)
+	if len(loaded) != 2 || loaded[0].Group != "a" || clusters(loaded[0]) != 3 || loaded[1].Group != "b" {
+		t.Fatalf("loaded %v, want 3 clusters of a, then b", loaded)
+	}
+	if s := d.Stats(); s.Written != 3 || s.Failures != 0 || s.Bytes <= 0 || s.LastBytes <= 0 || s.Time <= 0 || s.LastTime <= 0 || !s.Last.Equal(now) {
+		t.Errorf("stats %+v", s)
+	}
+	if err := errors.Join(d.Remove(&loaded[0].Header), d.Remove(&loaded[0].Header)); err != nil {
+		t.Errorf("remove, twice: %v", err)
+	}
+	d.expectOne(2)
+}
+
+// TestB42_FilesAreForTheirOwnerOnly, whatever the umask.
+func TestB42_FilesAreForTheirOwnerOnly(t *testing.T) {
+	d := open(t, filepath.Join(t.TempDir(), "dir"))
+	d.write(taken(t, "a", 1, now))
+	err := filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has the mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestB42_ADirectoryBelongsToOneProcess until it ends.
+func TestB42_ADirectoryBelongsToOneProcess(t *testing.T) {
+	path := t.TempDir()
+	first := open(t, path)
+	if _, err := snapshot.Open(path, nil); !errors.Is(err, snapshot.ErrLocked) {
+		t.Fatalf("Open = %v, want %v", err, snapshot.ErrLocked)
+	}
+	if err := snapshot.Check(path); !errors.Is(err, snapshot.ErrLocked) {
+		t.Errorf("Check = %v, want %v", err, snapshot.ErrLocked)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := snapshot.Check(path); err != nil {
+		t.Errorf("Check = %v when nobody has it", err)
+	}
+	open(t, path)
+}
+
+// TestB42_WhatCannotBeUsedIsSaid in one line each, counted, and never a reason to fail.
+func TestB42_WhatCannotBeUsedIsSaid(t *testing.T) {
+	edit := func(f func(b []byte) []byte) func(t *testing.T, d *opened, path string) {
+		return func(t *testing.T, _ *opened, path string) {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, f(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tests := []struct {
+		name string
+		harm func(t *testing.T, d *opened, path string)
+		want snapshot.Reason
+	}{
+		{"cut off", edit(func(b []byte) []byte { return b[:len(b)/2] }), snapshot.Damaged},
+		{"empty", edit(func([]byte) []byte { return nil }), snapshot.Foreign},
+		{"a flipped bit", edit(func(b []byte) []byte { b[len(b)/2] ^= 4; return b }), snapshot.Damaged},
+		{"another file", edit(func([]byte) []byte { return []byte("hello, world") }), snapshot.Foreign},
+		{"a newer version", edit(func(b []byte) []byte { b[len("tender snapshot\n")+3]++; return b }), snapshot.Version},
+		{"a copy of another one", func(t *testing.T, d *opened, path string) {
+			if err := os.Rename(path, filepath.Join(d.path, strings.Repeat("0", 32)+".snapshot")); err != nil {
+				t.Fatal(err)
+			}
+		}, snapshot.Foreign},
+		{"a directory", func(t *testing.T, _ *opened, path string) {
+			if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}, snapshot.Unreadable},
+		{"too old", func(t *testing.T, d *opened, _ string) { d.write(taken(t, "a", 1, now.Add(-2*time.Hour))) }, snapshot.Old},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := open(t, t.TempDir())
+			d.write(taken(t, "b", 2, now))
+			tt.harm(t, d, d.write(taken(t, "a", 1, now)))
+			d.log.Reset()
+			d.expectOne(2)
+			if lines := strings.Count(d.log.String(), "\n"); lines != 1 || !strings.Contains(d.log.String(), "reason="+string(tt.want)+" err=") {
+				t.Errorf("the log has %d lines, want one with the reason %q:\n%s", lines, tt.want, d.log)
+			}
+			for reason, n := range d.Stats().Rejected {
+				if (reason == tt.want) != (n == 1) {
+					t.Errorf("%d were rejected as %s, want only %s", n, reason, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// TestB42_AProcessThatDiedAmidAWriteLeavesTheLastOne: its unfinished file is removed.
+func TestB42_AProcessThatDiedAmidAWriteLeavesTheLastOne(t *testing.T) {
+	path := t.TempDir()
+	d := open(t, path)
+	whole := d.write(taken(t, "a", 1, now))
+	b, err := os.ReadFile(d.write(taken(t, "b", 1, now)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unfinished := filepath.Join(path, "."+filepath.Base(whole)+"123")
+	if err := errors.Join(d.Close(), os.WriteFile(unfinished, b[:len(b)/2], 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, path)
+	if loaded := again.Load(now, time.Hour); len(loaded) != 2 {
+		t.Errorf("loaded %d snapshots, want 2:\n%s", len(loaded), again.log)
+	}
+	if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the unfinished file is still there: %v", err)
+	}
+}
+
+// TestB42_FilesThatNobodyWritesAreRemovedInTheEnd, so that old groups do not fill the disk.
+func TestB42_FilesThatNobodyWritesAreRemovedInTheEnd(t *testing.T) {
+	d := open(t, t.TempDir())
+	path := d.write(taken(t, "a", 1, now.Add(-2*time.Hour)))
+	for _, written := range []time.Time{now.Add(-time.Minute), now.Add(-2 * time.Hour)} {
+		if err := os.Chtimes(path, written, written); err != nil {
+			t.Fatal(err)
+		}
+		d.Load(now, time.Hour)
+		if _, err := os.Stat(path); (err == nil) != written.After(now.Add(-time.Hour)) {
+			t.Errorf("written %v ago: %v", now.Sub(written), err)
+		}
+	}
+}

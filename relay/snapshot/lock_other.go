@@ -1,0 +1,11 @@
+//go:build !unix
+
+package snapshot
+
+import (
+	"errors"
+	"os"
+)
+
+// flock refuses: without a lock, two processes could share a directory.
+func flock(*os.File) error { return errors.ErrUnsupported }

@@ -1,0 +1,308 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/snapshot"
+)
+
+const (
+	// saveEvery is how often what has changed is written, if that takes little time.
+	saveEvery = 5 * time.Second
+
+	// saveShare is which part of the time writing may take: one of so many. At most
+	// saveMost passes between two rounds.
+	saveShare = 20
+	saveMost  = 5 * time.Minute
+
+	// renewShare: what does not change is written anew after that part of the age at which
+	// it would not be used any more.
+	renewShare = 4
+)
+
+// A savedKey names what one snapshot is of.
+type savedKey struct{ origin, group string }
+
+// snapshots keeps on disk what origins say (B.42). A nil one keeps nothing.
+type snapshots struct {
+	cfg *Config
+	own *corepb.Node
+	dir *snapshot.Dir
+	log *slog.Logger
+
+	loaded map[savedKey]*cache.Snapshot // that no view has begun with; owned by restore
+
+	// Guarded by mu.
+	mu    sync.Mutex
+	saved map[savedKey]*saved
+	gone  map[savedKey]*saved // to be removed
+}
+
+// A saved is what is written of one origin's part of a view. But for its first two
+// fields, it belongs to whoever writes.
+type saved struct {
+	header cache.Header
+	w      *cache.Writer
+
+	edition uint64 // of the head that was written last
+	from    string // target that it was from
+	at      time.Time
+	told    bool // that something is withheld
+}
+
+// openSnapshots takes the directory of the configuration, if it names one.
+func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots, error) {
+	if cfg.SnapshotDir == "" {
+		return nil, nil
+	}
+	dir, err := snapshot.Open(cfg.SnapshotDir, log)
+	if err != nil {
+		return nil, cfg.refuseSnapshotDir(err)
+	}
+	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, saved: make(map[savedKey]*saved), gone: make(map[savedKey]*saved)}, nil
+}
+
+// CheckSnapshotDir reports why a relay could not use the directory for snapshots, if one
+// is configured.
+func (c *Config) CheckSnapshotDir() error {
+	if c.SnapshotDir == "" {
+		return nil
+	}
+	if err := snapshot.Check(c.SnapshotDir); err != nil {
+		return c.refuseSnapshotDir(err)
+	}
+	return nil
+}
+
+func (c *Config) refuseSnapshotDir(cause error) error {
+	return variable("SNAPSHOT_DIR").refuse(c.SnapshotDir, cause)
+}
+
+// SnapshotStats returns what became of snapshots; zero if none are kept.
+func (r *Relay) SnapshotStats() snapshot.Stats {
+	if r.snapshots == nil {
+		return snapshot.Stats{}
+	}
+	return r.snapshots.dir.Stats()
+}
+
+// restore makes the groups of which an earlier process has left snapshots, as if their
+// last clients had just left (B.42).
+func (g *groups) restore() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	keys, nodes := g.saved.load(time.Now())
+	for _, key := range keys[:min(len(keys), g.cfg.MaxGroups)] {
+		g.abandon(g.add(key, nodes[key]))
+	}
+	g.saved.forgetLoaded()
+}
+
+// load reads what an earlier process left, and returns the groups that it is of: their
+// keys, and whom the origin takes them for; those that were written last come first.
+// What does not fit this relay is left out.
+func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
+	if s == nil {
+		return nil, nil
+	}
+	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
+	for _, snap := range s.dir.Load(now, s.cfg.MaxSnapshotAge) {
+		node, err := s.fit(&snap.Header)
+		if err != nil {
+			s.dir.Reject(snap, err)
+			continue
+		}
+		s.loaded[savedKey{snap.Origin, snap.Group}] = snap
+		if _, known := nodes[snap.Group]; !known && !isShared(snap.Group) {
+			groups = append(groups, snap.Group)
+			nodes[snap.Group] = node
+		}
+	}
+	return groups, nodes
+}
+
+// forgetLoaded gives up what no view has begun with.
+func (s *snapshots) forgetLoaded() {
+	if s == nil {
+		return
+	}
+	for _, snap := range s.loaded {
+		s.dir.Reject(snap, fmt.Errorf("its group %q is not kept: there are as many as TENDER_MAX_GROUPS allows, or nobody shares its names", snap.Group))
+	}
+	s.loaded = nil
+}
+
+// fit returns whom this relay presents to the origin for what a snapshot is of, or why it
+// does not fit.
+func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
+	origin := slices.Index(s.cfg.originNames(), h.Origin)
+	if origin < 0 {
+		return nil, fmt.Errorf("there is no origin %q", h.Origin)
+	}
+	was := new(corepb.Node)
+	if err := proto.Unmarshal(h.Node, was); err != nil {
+		return nil, fmt.Errorf("decode Node: %w", err)
+	}
+	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.own, was.GetClientFeatures())
+	if !isShared(h.Group) {
+		key, node = sortNode(was, proto.CloneOf(s.own), s.cfg.NodeGroupBy)
+	}
+	now := s.header(origin, key, node)
+	switch {
+	case !slices.Equal(now.Targets, h.Targets):
+		return nil, fmt.Errorf("it is of the targets %s, the origin %s has %s",
+			strings.Join(h.Targets, ","), h.Origin, strings.Join(now.Targets, ","))
+	case key != h.Group:
+		return nil, fmt.Errorf("it is of the group %q, which is %q now", h.Group, key)
+	case now.Options != h.Options:
+		return nil, fmt.Errorf("it was made with %s, this is with %s", h.Options, now.Options)
+	case !s.sameNode(was, node):
+		return nil, errors.New("the relay presented another Node to the origin")
+	}
+	return node, nil
+}
+
+// sameNode reports whether an origin has no reason to answer two Nodes differently. The
+// version of the relay is none, or there would be a cold start after each upgrade.
+func (s *snapshots) sameNode(a, b *corepb.Node) bool {
+	if !slices.Contains(s.cfg.NodeGroupBy, "user_agent_version") {
+		a, b = proto.CloneOf(a), proto.CloneOf(b)
+		a.UserAgentVersionType, b.UserAgentVersionType = nil, nil
+	}
+	return proto.Equal(a, b)
+}
+
+// header returns what says of a snapshot what it is of.
+func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // it is sent, too
+	targets := s.cfg.Origin
+	if origin > 0 {
+		targets = s.cfg.Origins[origin-1].Targets
+	}
+	return cache.Header{
+		Origin: s.cfg.originName(origin), Targets: targets, Group: group, Node: encoded,
+		Options: variable("DELTA_VERSIONS").name + "=" + s.cfg.DeltaVersions,
+	}
+}
+
+// keep has what w writes kept on disk, and first restores what was there of it. What a
+// directory says is on disk already.
+func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.Writer) {
+	if s == nil {
+		return
+	}
+	h := s.header(origin, group, node)
+	if strings.HasPrefix(h.Targets[0], "file:") {
+		return
+	}
+	key := savedKey{h.Origin, group}
+	if snap := s.loaded[key]; snap != nil {
+		delete(s.loaded, key)
+		resources := w.Restore(snap, time.Now())
+		s.dir.CountRestored()
+		s.log.Info("view restored from a snapshot", slog.String("origin_name", h.Origin), slog.String("group", group),
+			slog.Int("resources", resources), slog.Duration("age", time.Since(snap.Created).Round(time.Second)))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.gone, key)
+	s.saved[key] = &saved{header: h, w: w}
+}
+
+// drop has the snapshot of a group that is no more removed.
+func (s *snapshots) drop(origin int, group string) {
+	if s == nil {
+		return
+	}
+	key := savedKey{s.cfg.originName(origin), group}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was := s.saved[key]; was != nil {
+		delete(s.saved, key)
+		s.gone[key] = was
+	}
+}
+
+// run writes what has changed now and then, and once more when ctx ends.
+func (s *snapshots) run(ctx context.Context) {
+	if s == nil {
+		return
+	}
+	pause := saveEvery
+	for wait(ctx, time.Duration(float64(pause)*(0.8+0.4*rand.Float64()))) {
+		start := time.Now()
+		s.write()
+		pause = min(max(saveShare*time.Since(start), saveEvery), saveMost)
+	}
+	s.write()
+}
+
+// close writes what has changed and lets the directory go. No view may be kept any more.
+func (s *snapshots) close() error {
+	if s == nil {
+		return nil
+	}
+	s.write()
+	return s.dir.Close()
+}
+
+// write writes what has changed since it was last written. One goroutine may call it at a
+// time.
+func (s *snapshots) write() {
+	s.mu.Lock()
+	saving, gone := maps.Clone(s.saved), s.gone
+	s.gone = make(map[savedKey]*saved)
+	s.mu.Unlock()
+	for _, was := range gone {
+		s.failed(&was.header, s.dir.Remove(&was.header))
+	}
+	now := time.Now()
+	for _, unit := range saving {
+		s.failed(&unit.header, s.save(unit, now))
+	}
+}
+
+// save writes one snapshot, if there is something new to write.
+func (s *snapshots) save(u *saved, now time.Time) error {
+	edition, from := u.w.View().Head().Edition, u.w.Source().Target
+	if edition == u.edition && from == u.from && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
+		return nil
+	}
+	snap, withheld := u.w.Snapshot(s.cfg.SnapshotSensitive)
+	snap.Header = u.header
+	snap.Created = now
+	if len(withheld) > 0 && !u.told {
+		u.told = true
+		s.log.Warn("resources that may hold secrets are left out of snapshots: after a restart clients wait for the origin to send them; "+
+			"TENDER_SNAPSHOT_SENSITIVE=on keeps them in files that only the relay's user can read",
+			slog.String("group", u.header.Group), slog.Any("resources", withheld))
+	}
+	write := s.dir.Write
+	if len(snap.Types) == 0 {
+		write = func(snap *cache.Snapshot) error { return s.dir.Remove(&snap.Header) }
+	}
+	if err := write(snap); err != nil {
+		return err
+	}
+	u.edition, u.from, u.at = edition, from, now
+	return nil
+}
+
+func (s *snapshots) failed(h *cache.Header, err error) {
+	if err != nil {
+		s.log.Error("cannot write a snapshot: the last one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group), slog.Any("err", err))
+	}
+}
