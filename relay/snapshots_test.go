@@ -1,0 +1,74 @@
+package relay
+
+import (
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// TestB42_WhatASnapshotMustBeOf: all that decides what an origin says, and nothing else:
+// an upgrade of the relay is no cold start.
+func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
+	client := &corepb.Node{
+		Id: "client", Cluster: "c", UserAgentName: "envoy", Locality: &corepb.Locality{Region: "r"},
+		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: "1.34.2"}, ClientFeatures: contentFeatures,
+	}
+	base := []string{"TENDER_ORIGIN=a:1,b:1", "TENDER_ORIGINS=x=c:1", "TENDER_ROUTES=type:lds=x", "TENDER_NODE_ID=n"}
+	of := func(version string, env ...string) *snapshots {
+		cfg, err := LoadConfig(append(env, base...)) // the first entry counts
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &snapshots{cfg: &cfg, own: ownNode(cfg, version)}
+	}
+	const grouping = "TENDER_NODE_GROUP_BY=user_agent_name,user_agent_version,locality.region,metadata.m"
+	tests := []struct {
+		name     string
+		was, is  *snapshots
+		origin   int
+		shared   bool
+		wantFits bool
+	}{
+		{name: "the same", was: of("1"), is: of("1"), wantFits: true},
+		{name: "an upgrade", was: of("1"), is: of("2"), wantFits: true},
+		{name: "an upgrade, versions of clients in the key", was: of("1", grouping), is: of("2", grouping), wantFits: true},
+		{name: "shared names", was: of("1"), is: of("2"), shared: true, wantFits: true},
+		{name: "shared names, other groups", was: of("1"), is: of("1", grouping), shared: true, wantFits: true},
+		{name: "another origin's route", was: of("1"), is: of("1", "TENDER_ROUTES=type:rds=x"), wantFits: true},
+		{name: "other targets", was: of("1"), is: of("1", "TENDER_ORIGIN=a:1")},
+		{name: "targets in another order", was: of("1"), is: of("1", "TENDER_ORIGIN=b:1,a:1")},
+		{name: "other targets of another origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), wantFits: true},
+		{name: "other targets of this origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), origin: 1},
+		{name: "an origin of another name", was: of("1"), is: of("1", "TENDER_ORIGINS=y=c:1", "TENDER_ROUTES=type:lds=y"), origin: 1},
+		{name: "another id", was: of("1"), is: of("1", "TENDER_NODE_ID=m")},
+		{name: "another id, shared names", was: of("1"), is: of("1", "TENDER_NODE_ID=m"), shared: true},
+		{name: "other groups", was: of("1"), is: of("1", grouping)},
+		{name: "other versions", was: of("1"), is: of("1", "TENDER_DELTA_VERSIONS=content")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			key, node := sortNode(client, proto.CloneOf(tt.was.own), tt.was.cfg.NodeGroupBy)
+			if tt.shared {
+				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.own, node.GetClientFeatures())
+			}
+			h := tt.was.header(tt.origin, key, node)
+			got, err := tt.is.fit(&h)
+			if (err == nil) != tt.wantFits {
+				t.Fatalf("fit = %v, want that it fits: %v", err, tt.wantFits)
+			}
+			if err != nil {
+				return
+			}
+			want := node
+			if !tt.shared {
+				_, want = sortNode(client, proto.CloneOf(tt.is.own), tt.is.cfg.NodeGroupBy)
+			} else {
+				want = sharedNode(tt.is.own, node.GetClientFeatures())
+			}
+			if !proto.Equal(got, want) {
+				t.Errorf("it is presented as %v, want %v", got, want)
+			}
+		})
+	}
+}
