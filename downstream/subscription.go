@@ -354,6 +354,11 @@ func (s *subscription) find(n *cache.Name) (at int, ok bool) {
 	if n == nil {
 		return 0, false
 	}
+	const few = 64
+	if len(s.names) <= few { // which are looked through sooner than their numbers are found
+		at = slices.IndexFunc(s.names, func(have subscribed) bool { return have.name == n })
+		return max(at, 0), at >= 0
+	}
 	return slices.BinarySearchFunc(s.names, n, func(have subscribed, n *cache.Name) int { return have.name.Compare(n) })
 }
 

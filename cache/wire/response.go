@@ -21,6 +21,8 @@ type Body struct {
 	pieces  mem.BufferSlice
 	size    int
 	count   int // resources and removals
+
+	room [2]mem.Buffer // for the pieces of a response with one resource
 }
 
 // NewDeltaBody begins the body of a DeltaDiscoveryResponse.
@@ -46,7 +48,10 @@ func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 
 func newBody(delta bool, typeURL, version string) *Body {
 	b := &Body{delta: delta, version: version}
-	header := appendString(nil, responseSystemVersion, version)
+	b.pieces = b.room[:0]
+	const overhead = 8 // tags and lengths, generously
+	header := make([]byte, 0, len(version)+len(typeURL)+overhead)
+	header = appendString(header, responseSystemVersion, version)
 	b.add(appendString(header, responseTypeURL, typeURL))
 	return b
 }
