@@ -190,7 +190,7 @@ type Server struct {
 	streams  atomic.Int64 // and held polls
 	arrivals arrivals
 	counters counters
-	accepted atomic.Uint64
+	accepted atomic.Uint64 // likewise
 	queue    queue
 
 	draining, hurried chan struct{} // closed to have streams end within a time, and at once
@@ -225,9 +225,6 @@ func New(cfg Config) (*Server, error) {
 // Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
-// Accepted returns how many streams were accepted since the server began.
-func (s *Server) Accepted() int64 { return int64(s.accepted.Load()) }
-
 // Turns returns how often a stream was looked at because something that it may want has
 // changed, or was asked for, and how often there was nothing to send.
 func (s *Server) Turns() (all, idle int64) {
@@ -252,7 +249,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		delta:   delta,
 		log:     s.cfg.Logger,
 		pace:    s.pace(),
-		number:  s.accepted.Add(1),
+		number:  s.accepted.Load(),
 		byType:  make(map[string]*subscription),
 		over:    make(chan error, 1),
 	}
@@ -278,6 +275,7 @@ func (s *Server) enter() (leave func(), err error) {
 		s.counters.streamEnded(err)
 		return nil, err
 	}
+	s.accepted.Add(1)
 	return leave, nil
 }
 

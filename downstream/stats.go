@@ -109,7 +109,13 @@ func endingOf(err error) Ending {
 
 // Stats are what a server has done since it began, and what it does now.
 type Stats struct {
-	Streams int              // open now, held polls and streams of load reports included
+	Streams  int   // open now, held polls and streams of load reports included
+	Accepted int64 // since the server began, likewise
+
+	// Turns counts how often a stream was looked at because something that it may want
+	// has changed, or was asked for; IdleTurns those in which nothing had to be sent.
+	Turns, IdleTurns int64
+
 	Waiting int              // first responses that wait for their turn now
 	Ended   map[Ending]int64 // streams, by why they ended
 	Refused map[Limit]int64  // streams and polls, by the limit that they ran into
@@ -148,11 +154,13 @@ func (c *counters) turnedAway(err error) {
 func (s *Server) Stats() Stats {
 	stats := Stats{
 		Streams:   s.Streams(),
+		Accepted:  int64(s.accepted.Load()),
 		Ended:     make(map[Ending]int64, endings),
 		Refused:   make(map[Limit]int64, limits),
 		Coalesced: s.counters.coalesced.Load(),
 		Throttled: s.counters.throttled.Load(),
 	}
+	stats.Turns, stats.IdleTurns = s.Turns()
 	for i := range s.counters.ended {
 		stats.Ended[Ending(i)] = s.counters.ended[i].Load()
 	}

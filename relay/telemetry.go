@@ -31,12 +31,10 @@ func (r *Relay) reading() telemetry.Reading {
 	out := telemetry.Reading{
 		Version:     r.version,
 		Ready:       len(r.notReady()) == 0,
-		Streams:     int64(r.Streams()),
-		Accepted:    r.server.Accepted(),
+		Server:      r.server.Stats(),
 		AuditPasses: audit.Passes,
 		AuditFaults: audit.Faults,
 	}
-	out.Turns, out.IdleTurns = r.server.Turns()
 	for i, o := range r.origins {
 		out.Origins = append(out.Origins, telemetry.Origin{Name: r.cfg.originName(i), Connected: o.status().Connected, Stats: o.Stats()})
 	}

@@ -93,6 +93,8 @@ func TestB43_Metrics(t *testing.T) {
 			t.Errorf("%s = %v (there is one: %t), want 0", name, value, ok)
 		}
 	}
+	refuses.Close()
+	awaitMetrics(t, r, map[string]float64{"tender_client_streams_ended_total client": 1})
 	o.Stop()
 	awaitMetrics(t, r, map[string]float64{
 		"tender_view_stale_seconds all default": 0.01, "tender_origin_connections_lost_total default": 1, "tender_ready": 1,

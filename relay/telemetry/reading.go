@@ -16,11 +16,7 @@ import (
 type Reading struct {
 	Version string
 	Ready   bool
-
-	// Of the clients' streams: open ones, those accepted so far, and the turns that they
-	// were given, with those in which nothing was sent.
-	Streams, Accepted int64
-	Turns, IdleTurns  int64
+	Server  downstream.Stats
 
 	// Of the drift audit: passes over all views, and faults found.
 	AuditPasses, AuditFaults int64

@@ -98,14 +98,31 @@ var table = []row{
 	}},
 
 	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.", func(r *Reading, put put) {
-		put(float64(r.Streams))
+		put(float64(r.Server.Streams))
 	}},
-	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted.", func(r *Reading, put put) {
-		put(float64(r.Accepted))
+	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted, and polls.", func(r *Reading, put put) {
+		put(float64(r.Server.Accepted))
+	}},
+	{"tender.client.streams.ended", counter, "{stream}", "reason",
+		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return or other.", func(r *Reading, put put) {
+			for why, n := range r.Server.Ended {
+				put(float64(n), why.String())
+			}
+		}},
+	{"tender.client.refusals", counter, "{refusal}", "limit", "Streams and polls that ran into a limit, by the variable that sets it.", func(r *Reading, put put) {
+		for limit, n := range r.Server.Refused {
+			put(float64(n), limit.String())
+		}
+	}},
+	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were read late, since their stream sent more than allowed.", func(r *Reading, put put) {
+		put(float64(r.Server.Throttled))
+	}},
+	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were not sent by themselves, since the stream was still to be told of an earlier one.", func(r *Reading, put put) {
+		put(float64(r.Server.Coalesced))
 	}},
 	{"tender.client.turns", counter, "{turn}", "outcome", "Looks at a stream because something that it may want has changed, or was asked for. The outcome is sent, or idle where nothing had to be sent.", func(r *Reading, put put) {
-		put(float64(r.Turns-r.IdleTurns), "sent")
-		put(float64(r.IdleTurns), "idle")
+		put(float64(r.Server.Turns-r.Server.IdleTurns), "sent")
+		put(float64(r.Server.IdleTurns), "idle")
 	}},
 	{"tender.client.group.streams", sum, "{stream}", "group", "Streams of clients that have said who they are, and polls that are held.", func(r *Reading, put put) {
 		for _, g := range r.Groups {

@@ -38,7 +38,12 @@ const (
 // full is a reading in which every number is another, and none is zero.
 func full() Reading {
 	return Reading{
-		Version: "v1", Ready: true, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, AuditPasses: 5, AuditFaults: 6,
+		Version: "v1", Ready: true, AuditPasses: 5, AuditFaults: 6,
+		Server: downstream.Stats{
+			Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Coalesced: 32, Throttled: 33,
+			Ended:   map[downstream.Ending]int64{downstream.EndedStalled: 34, downstream.EndedDrained: 35},
+			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
+		},
 		Origins: []Origin{{Name: "default", Connected: true, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
@@ -145,7 +150,9 @@ func TestValues(t *testing.T) {
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"audit_passes_total": 5, "audit_faults_total": 6,
-		"client_streams": 2, "client_streams_accepted_total": 3, "client_turns_total sent": 6, "client_turns_total idle": 4,
+		"client_streams": 2, "client_streams_accepted_total": 3,
+		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
+		"client_changes_coalesced_total": 32, "client_requests_throttled_total": 33, "client_turns_total sent": 6, "client_turns_total idle": 4,
 		"client_group_streams " + envoy:                   20,
 		"client_subscriptions " + envoy + " wildcard cds": 26,
 		"client_subscriptions " + envoy + " name cds":     27,
