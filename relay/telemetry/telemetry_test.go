@@ -313,3 +313,28 @@ func TestReadersHaveReadingsOfTheirOwn(t *testing.T) {
 		t.Error("the streams of a group are told when the group is gone")
 	}
 }
+
+// BenchmarkScrape measures a reading by Prometheus of a relay with a hundred node groups,
+// without taking the numbers themselves.
+func BenchmarkScrape(b *testing.B) {
+	r := full()
+	for i := range 100 {
+		group, view := r.Groups[0], r.Views[0]
+		group.Key = "cluster=" + strings.Repeat("x", i)
+		view.Group = group.Key
+		r.Groups, r.Views = append(r.Groups, group), append(r.Views, view)
+	}
+	m, err := New(b.Context(), Config{Read: func() Reading { return r }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = m.Shutdown(context.Background()) }()
+	b.ReportAllocs()
+	for b.Loop() {
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		if w.Code != http.StatusOK {
+			b.Fatal(w.Code)
+		}
+	}
+}
