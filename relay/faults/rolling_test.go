@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -77,8 +76,6 @@ func (r *replica) dial() (*grpc.ClientConn, error) {
 // second. No change is lost, and nothing is taken away that the origin has not removed.
 func TestB33_RollingRestart(t *testing.T) {
 	t.Parallel()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	const (
 		clients, clusters = 600, 200
 		between           = 50 * time.Millisecond // of two changes

@@ -1,0 +1,170 @@
+package faults_test
+
+import (
+	"fmt"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// variants are those of clients.
+var variants = []relaytest.Variant{relaytest.Delta, relaytest.SotW}
+
+// A mover is a client that comes from a relay with all that there is to one that knows
+// nothing.
+type mover struct {
+	*relaytest.Client
+	variant relaytest.Variant
+	to      *relayProcess
+	told    int // responses before
+}
+
+// after returns what the client was told since it came.
+func (m *mover) after() []*relaytest.Response { return m.Responses()[m.told:] }
+
+// A relay that was started while its origin is gone sends nothing to clients that hold
+// state, and ends their streams after the cold wait: that has them look elsewhere. Once
+// the origin is there, they are told what has changed.
+func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
+	t.Parallel()
+	plane := newControlPlane(t)
+	good := serve(t, "TENDER_ORIGIN="+plane.addr)
+	links := make(map[*relayProcess]*relaytest.Proxy)
+	var movers []*mover
+	for _, l := range []relaytest.Link{
+		{Refuse: true},
+		{Down: relaytest.Way{Hold: true}},
+		{Answer: relaytest.AnswerNothing},
+		{Answer: relaytest.AnswerHTTP1},
+		{Answer: relaytest.AnswerHTTP2(relaytest.StreamReset(http2.ErrCodeRefusedStream))},
+	} {
+		link := relaytest.NewProxy(t, plane.addr)
+		link.Set(l)
+		cold := serve(t, "TENDER_ORIGIN="+link.Addr(), "TENDER_COLD_WAIT=1s")
+		links[cold] = link
+		for _, v := range variants {
+			c := good.client(v, fmt.Sprintf("mover to %s %v", cold.addr, v))
+			subscribe(c)
+			movers = append(movers, &mover{Client: c, variant: v, to: cold})
+		}
+	}
+	for _, m := range movers {
+		served(t, 1000, m.Client)
+		m.Close()
+		m.told = len(m.Responses())
+		m.Reconnect(m.to.conn())
+	}
+	for _, m := range movers {
+		if err := m.WaitEnd(within(t, relaytest.Patience)); status.Code(err) != codes.Unavailable {
+			t.Errorf("%v: the stream ended with %v, want %v", m, err, codes.Unavailable)
+		}
+		if after := m.after(); len(after) > 0 {
+			t.Errorf("%v was told what a cold relay cannot know: %v", m, after)
+		}
+	}
+
+	for cold, link := range links {
+		link.Set(relaytest.Link{})
+		mark := cold.mark()
+		link.Cut()
+		cold.await(mark, "connected to the origin")
+	}
+	for _, m := range movers {
+		m.Reconnect(m.to.conn())
+	}
+	plane.change(2000)
+	for _, m := range movers {
+		served(t, 2000, m.Client)
+		for _, r := range m.after() {
+			if len(r.Removed) > 0 {
+				t.Errorf("%v was told of removals: %v", m, r)
+			}
+			if m.variant == relaytest.Delta && r.TypeURL != relaytest.EndpointType { // which are always sent (B.3)
+				t.Errorf("%v was told what it had: %v", m, r)
+			}
+		}
+	}
+}
+
+// An origin that says all there is in pieces, over a slow link, seconds apart: clients
+// that hold state are told nothing of the pieces, and of the whole that nothing has
+// changed. Those without state get all of it in the end, and no removal before.
+func TestB7_R066_SlowOriginInPieces(t *testing.T) {
+	t.Parallel()
+	const pieces, each = 3, 20
+	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	resources := make([]*discoverypb.Resource, pieces*each)
+	for i := range resources {
+		name := fmt.Sprintf("cluster-%02d", i)
+		origin.Set(relaytest.ClusterType, name, relaytest.StaticCluster(name, "127.0.0.1:1"), "1")
+		resources[i] = packed(t, name, "1", relaytest.StaticCluster(name, "127.0.0.1:1"))
+	}
+	good := serve(t, "TENDER_ORIGIN="+origin.Addr())
+	complete := func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) == len(resources) }
+	var movers []*mover
+	for _, v := range variants {
+		c := good.client(v, fmt.Sprint("mover ", v))
+		c.Subscribe(relaytest.ClusterType)
+		c.WaitState(t.Context(), complete)
+		movers = append(movers, &mover{Client: c, variant: v, told: len(c.Responses())})
+	}
+	origin.Accept(t.Context())
+	origin.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+
+	link := relaytest.NewProxy(t, origin.Addr())
+	slow := serve(t, "TENDER_ORIGIN="+link.Addr())
+	var fresh []*relaytest.Client
+	for i, v := range variants {
+		movers[i].Reconnect(slow.conn())
+		c := slow.client(v, fmt.Sprint("fresh ", v))
+		c.Subscribe(relaytest.ClusterType)
+		fresh = append(fresh, c)
+	}
+	stream := origin.Accept(t.Context())
+	stream.Recv(t.Context())
+	link.Set(relaytest.Link{Down: relaytest.Way{Rate: 2000}}) // a piece needs more than a second
+	for i := range pieces {
+		stream.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources[i*each : (i+1)*each]})
+	}
+	for _, c := range fresh {
+		c.WaitState(t.Context(), complete)
+	}
+	link.Set(relaytest.Link{})
+	change := relaytest.StaticCluster("cluster-00", "127.0.0.1:2")
+	stream.Send(&discoverypb.DeltaDiscoveryResponse{
+		TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{packed(t, "cluster-00", "2", change)},
+	})
+	for _, m := range movers {
+		m.WaitState(t.Context(), func(s relaytest.State) bool {
+			return s.Digest(relaytest.ClusterType, "cluster-00") == relaytest.DigestOf(change)
+		})
+		after := m.after()
+		if len(after) != 1 || !complete(m.State()) {
+			t.Errorf("%v was told %v, want the change alone", m, after)
+		}
+	}
+	for _, c := range append(fresh, movers[0].Client) {
+		for _, r := range c.Responses() {
+			if len(r.Removed) > 0 {
+				t.Errorf("%v was told of removals: %v", c, r)
+			}
+		}
+	}
+}
+
+// packed returns a resource as it travels.
+func packed(t *testing.T, name, version string, m proto.Message) *discoverypb.Resource {
+	t.Helper()
+	body, err := anypb.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &discoverypb.Resource{Name: name, Version: version, Resource: body}
+}

@@ -1,0 +1,64 @@
+package faults_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// B.40: where one address of an origin fails, the next one is asked, and clients notice
+// nothing but the changes that come from there. An origin of its own, for one type, may be
+// down all the while: the others' types change, its own stay, and newcomers get both.
+func TestB40_AddressesAndOrigins(t *testing.T) {
+	t.Parallel()
+	plane := newControlPlane(t)
+	one, two, other := relaytest.NewProxy(t, plane.addr), relaytest.NewProxy(t, plane.addr), relaytest.NewProxy(t, plane.addr)
+	r := serve(t, "TENDER_ORIGIN="+one.Addr()+","+two.Addr(), "TENDER_ORIGINS=routes="+other.Addr(), "TENDER_ROUTES=type:"+relaytest.RouteType+"=routes")
+	join := func(id string) (clients []*relaytest.Client) {
+		for _, v := range variants {
+			c := r.client(v, fmt.Sprint(id, " ", v))
+			subscribe(c)
+			clients = append(clients, c)
+		}
+		return clients
+	}
+	clients := join("early")
+	served(t, 1000, clients...)
+	plane.change(2000) // what was still on its way is behind this
+	served(t, 2000, clients...)
+	told := len(clients[0].Responses())
+
+	other.Set(relaytest.Link{Refuse: true})
+	other.Reset()
+	mark := r.mark()
+	one.Set(relaytest.Link{Refuse: true})
+	one.Reset()
+	r.await(mark, "connected to the origin")
+	if s := two.State(); s.Open == 0 {
+		t.Errorf("connected, and not to the second address: %+v", s)
+	}
+	plane.change(3000)
+	served(t, 3000, append(clients, join("late")...)...)
+
+	mark = r.mark()
+	one.Set(relaytest.Link{})
+	two.Set(relaytest.Link{Refuse: true})
+	two.Reset()
+	r.await(mark, "connected to the origin")
+	plane.change(4000)
+	served(t, 4000, clients...)
+	for _, c := range clients {
+		if c.Ended() {
+			t.Errorf("%v: its stream has ended", c)
+		}
+		for _, resp := range c.Responses() {
+			if len(resp.Removed) > 0 {
+				t.Errorf("%v was told of removals: %v", c, resp)
+			}
+		}
+	}
+	if after := clients[0].Responses()[told:]; len(after) != 2 {
+		t.Errorf("%v was told %v, want the two changes", clients[0], after)
+	}
+}

@@ -1,0 +1,281 @@
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// An outage is what may happen to an origin, or to the network before it. It begins on a
+// site that works, and goes on until the context ends.
+type outage struct {
+	name   string
+	begin  func(ctx context.Context, s *site)
+	answer func(net.Conn) // in place of begin: somebody else answers
+}
+
+var outages = []outage{
+	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.kill() }},
+	{name: "middle relay killed", begin: func(_ context.Context, s *site) { s.middle.kill() }},
+	{name: "refusing", begin: func(_ context.Context, s *site) { s.link.Set(relaytest.Link{Refuse: true}); s.link.Reset() }},
+	{name: "black hole", begin: func(_ context.Context, s *site) {
+		s.link.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
+	}},
+	{name: "black hole on the way back", begin: func(_ context.Context, s *site) { s.link.Set(relaytest.Link{Down: relaytest.Way{Hold: true}}) }},
+	{name: "half-open", begin: func(_ context.Context, s *site) {
+		s.link.Set(relaytest.Link{Answer: relaytest.AnswerNothing})
+		s.link.Orphan()
+	}},
+	{name: "flapping", begin: flap},
+	{name: "reset in the middle of frames", begin: func(_ context.Context, s *site) {
+		s.link.Set(relaytest.Link{Down: relaytest.Way{ResetAfter: 50}})
+		s.link.Reset()
+	}},
+	{name: "rubbish in the middle of the stream", begin: func(_ context.Context, s *site) {
+		s.link.Set(relaytest.Link{Answer: relaytest.AnswerRandom})
+		s.link.Say([]byte("\x00\x00\x04\xff\xff\xff\xff\xff\xffrubbish that is no frame"))
+	}},
+	{name: "HTTP/1", answer: relaytest.AnswerHTTP1},
+	{name: "TLS", answer: relaytest.AnswerTLS},
+	{name: "random bytes", answer: relaytest.AnswerRandom},
+	{name: "truncated frames", answer: relaytest.AnswerTruncated},
+	{name: "GOAWAY", answer: relaytest.AnswerHTTP2(relaytest.StreamGoAway)},
+	{name: "RST_STREAM", answer: relaytest.AnswerHTTP2(relaytest.StreamReset(http2.ErrCodeRefusedStream))},
+	{name: "trailers only", answer: relaytest.AnswerHTTP2(relaytest.StreamTrailersOnly("14", "no backend"))},
+	{name: "a web page", answer: relaytest.AnswerHTTP2(relaytest.StreamHTML)},
+	{name: "malformed messages", answer: relaytest.AnswerHTTP2(relaytest.StreamMessage([]byte("\xff\xff\xff\xff")))},
+	{name: "empty messages", answer: relaytest.AnswerHTTP2(relaytest.StreamMessage(nil))},
+}
+
+// flap has the origin come and go every second.
+func flap(ctx context.Context, s *site) {
+	go func() { // ends before the outage is over
+		defer close(s.flapped)
+		ticker := time.NewTicker(500 * time.Millisecond)
+		defer ticker.Stop()
+		for away := true; ; away = !away {
+			s.link.Set(relaytest.Link{Refuse: away})
+			if away {
+				s.link.Reset()
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+// A site is an origin, a link to it that may fail, a relay, and its clients.
+type site struct {
+	outage
+	plane   *controlPlane
+	middle  *relayProcess // before the plane; nil if there is none
+	link    *relaytest.Proxy
+	relay   *relayProcess
+	early   []*relaytest.Client // there before the outage
+	late    []*relaytest.Client
+	told    []int // responses of each of early, before the outage
+	flapped chan struct{}
+}
+
+// newSite starts a site on the control plane, or on one of its own where that is to die.
+func newSite(t *testing.T, o outage, plane *controlPlane) *site {
+	t.Helper()
+	s := &site{outage: o, plane: plane, flapped: make(chan struct{})}
+	if s.name == "killed" {
+		s.plane = newControlPlane(t)
+	}
+	target := s.plane.addr
+	if s.name == "middle relay killed" {
+		s.middle = serve(t, "TENDER_ORIGIN="+target)
+		target = s.middle.addr
+	}
+	s.link = relaytest.NewProxy(t, target)
+	s.relay = serve(t, "TENDER_ORIGIN="+s.link.Addr(), "TENDER_ORIGIN_KEEPALIVE=10s")
+	s.early = s.join("early")
+	return s
+}
+
+// join has a client of each variant ask for what there is.
+func (s *site) join(id string) (clients []*relaytest.Client) {
+	for _, v := range variants {
+		c := s.relay.client(v, fmt.Sprintf("%s %s %v", s.name, id, v))
+		subscribe(c)
+		clients = append(clients, c)
+	}
+	return clients
+}
+
+// strike begins the outage.
+func (s *site) strike(ctx context.Context) {
+	if s.answer == nil {
+		s.begin(ctx, s)
+		return
+	}
+	s.link.Set(relaytest.Link{Answer: s.answer})
+	s.link.Cut()
+}
+
+// end has the origin return as it was, at another address where it was killed. It returns
+// the place in the relay's log after which the relay is connected again.
+func (s *site) end(t *testing.T) (mark int) {
+	t.Helper()
+	mark = s.relay.mark()
+	switch s.name {
+	case "killed":
+		s.plane = newControlPlane(t)
+		s.plane.change(2000)
+		s.link.Forward(s.plane.addr)
+	case "middle relay killed":
+		s.middle = serve(t, "TENDER_ORIGIN="+s.plane.addr)
+		s.link.Forward(s.middle.addr)
+	case "flapping":
+		<-s.flapped
+	}
+	s.link.Set(relaytest.Link{})
+	if s.answer != nil { // whoever answers now goes on doing so
+		mark = s.relay.mark()
+		s.link.Cut()
+	}
+	return mark
+}
+
+// unharmed fails the test if a client lost its stream or anything else, or if one that
+// was there before was told anything more than it should have been.
+func (s *site) unharmed(t *testing.T, when string, more int) {
+	t.Helper()
+	for i, c := range s.early {
+		if n := len(c.Responses()) - s.told[i]; n != more {
+			t.Errorf("%s: %s: %v was told %d things, want %d:\n%v", s.name, when, c, n, more, c.Responses()[s.told[i]:])
+		}
+	}
+	for _, c := range append(s.late, s.early...) {
+		if c.Ended() {
+			t.Errorf("%s: %s: the stream of %v has ended: %v", s.name, when, c, c.WaitEnd(t.Context()))
+		}
+		for _, r := range c.Responses() {
+			if len(r.Removed) > 0 {
+				t.Errorf("%s: %s: %v was told of removals: %v", s.name, when, c, r)
+			}
+		}
+	}
+}
+
+// ask gets a page of the relay's admin address.
+func (s *site) ask(t *testing.T, path string) []byte {
+	t.Helper()
+	resp, err := http.Get("http://" + s.relay.admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s: %v, %v\n%s", s.name, path, resp.Status, err, page)
+	}
+	return page
+}
+
+// visible fails the test unless the outage can be seen: by the status, and by what is
+// counted.
+func (s *site) visible(t *testing.T) {
+	t.Helper()
+	var status admin.Status
+	if err := json.Unmarshal(s.ask(t, "/api/v1/status"), &status); err != nil {
+		t.Fatal(err)
+	}
+	if len(status.Origins) != 1 || status.Origins[0].LastError == "" {
+		t.Errorf("%s: the status says nothing of it: %+v", s.name, status.Origins)
+	}
+	// What comes and goes may be there now, or seem to be.
+	for _, v := range status.Views {
+		if !v.Shared && !v.Stale && s.name != "flapping" && s.name != "empty messages" {
+			t.Errorf("%s: the status does not say that the view is stale: %+v", s.name, v)
+		}
+	}
+	metrics := string(s.ask(t, "/metrics"))
+	ended := regexp.MustCompile(`(?m)^tender_origin_streams_ended_total\{.*\} [1-9]`)
+	if !ended.MatchString(metrics) {
+		t.Errorf("%s: no stream to the origin is counted as ended:\n%s", s.name, metrics)
+	}
+}
+
+// The origin is gone for a minute, in each way that we know. Every client keeps its stream
+// and is served, newcomers too; nobody is told of a removal, then or when the origin
+// returns with the same content, for which nothing is sent at all. The next change
+// arrives.
+func TestB8_B15_R068_R112_C15_C28_OriginGoneForAMinute(t *testing.T) {
+	t.Parallel()
+	plane := newControlPlane(t)
+	planes := []*controlPlane{plane}
+	var sites []*site
+	for _, o := range outages {
+		s := newSite(t, o, plane)
+		if sites = append(sites, s); s.plane != plane {
+			planes = append(planes, s.plane)
+		}
+	}
+	for _, s := range sites {
+		served(t, 1000, s.early...)
+	}
+	for _, p := range planes { // what was still on its way is behind this
+		p.change(2000)
+	}
+	for _, s := range sites {
+		served(t, 2000, s.early...)
+		for _, c := range s.early {
+			s.told = append(s.told, len(c.Responses()))
+		}
+	}
+
+	ctx, over := context.WithCancel(t.Context())
+	minute := time.NewTimer(time.Minute)
+	half := time.NewTimer(time.Minute / 2)
+	for _, s := range sites {
+		s.strike(ctx)
+	}
+	newcomers := func(id string) {
+		for _, s := range sites {
+			late := s.join(id)
+			s.late = append(s.late, late...)
+			served(t, 2000, late...)
+		}
+	}
+	newcomers("newcomer")
+	<-half.C
+	newcomers("late newcomer")
+	<-minute.C
+	for _, s := range sites {
+		s.unharmed(t, "after a minute", 0)
+		s.visible(t)
+	}
+
+	over()
+	marks := make([]int, len(sites))
+	for i, s := range sites {
+		marks[i] = s.end(t)
+	}
+	for i, s := range sites {
+		s.relay.await(marks[i], "connected to the origin")
+		s.unharmed(t, "after the return", 0)
+	}
+	plane.change(3000)
+	sites[0].plane.change(3000)
+	for _, s := range sites {
+		served(t, 3000, append(s.early, s.late...)...)
+		s.unharmed(t, "after a change", 1)
+	}
+}
