@@ -12,6 +12,12 @@ BENCH     ?= .
 BENCHTIME ?= 1s
 # Which scenarios make bench runs, as in S1,S3 (all)
 SCENARIO  ?=
+# How long rounds of faults go on, under how many clients, and which they are (others each time)
+SOAK      ?= 5m
+CLIENTS   ?= 500
+SEED      ?= 0
+# Part of the names of faults, to have only these
+ONLY      ?=
 # More arguments, as in: make demo ARGS='--clients 1000'
 ARGS      ?=
 
@@ -33,7 +39,7 @@ LINT         := .bin/golangci-lint-$(LINT_VERSION)
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: help build test race lint fuzz bench microbench demo cover deps
+.PHONY: help build test race lint fuzz soak bench microbench demo cover deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +70,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 		any=1; echo "$$package $$target"; \
 		(cd $$dir && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null) || exit 1; \
 	done; test -n "$$any" || { echo "no fuzz target in $(PKG)"; exit 1; }; }
+
+soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=7 repeats a run
+	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout 0 -run '^TestSoak$$' ./relay/soak -for $(SOAK) -clients $(CLIENTS) -seed $(SEED) -only '$(ONLY)'
 
 bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
 	cd bench && $(GO) build -trimpath -buildvcs=false -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)

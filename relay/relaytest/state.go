@@ -84,6 +84,9 @@ func fullState(typeURL string) bool {
 	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
 }
 
+// NameOf returns the name that a resource has in itself, as every xDS type does.
+func NameOf(body *anypb.Any) string { return nameOf(body.GetValue()) }
+
 // nameOf reads the name of a resource out of its bytes: every xDS type has it
 // in field 1. One that has none is called by its digest.
 func nameOf(value []byte) string {

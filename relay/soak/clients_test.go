@@ -1,0 +1,219 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A client follows its origin for as long as the soak lasts.
+type client interface {
+	fmt.Stringer
+	// agree waits until the client has what its origin has. If ctx ends before, it returns in
+	// what they differ.
+	agree(ctx context.Context) string
+	// leave ends its stream, and pause stops its reading until resume.
+	leave()
+	pause()
+	resume()
+	// stop ends the client.
+	stop()
+}
+
+// A stream is a client of gRPC.
+type stream struct {
+	*relaytest.Roaming
+	group   *group
+	variant relaytest.Variant
+	wants   []relaytest.Subscription
+}
+
+// stream returns the i-th client: every combination of variant and group wants each of the
+// things that clients want.
+func (w *world) stream(i int) client {
+	s := &stream{variant: relaytest.Variant(i % 2), group: w.groups[i/2%len(w.groups)]}
+	opts := relaytest.LightOptions{Variant: s.variant, Node: &corepb.Node{Id: fmt.Sprintf("%v-%d", s.variant, i), Cluster: s.group.name, UserAgentName: "envoy"}}
+	kinds := 2 * len(w.groups)
+	own := []string{resource(i % 10), resource(i % 7), resource(i * 3 % 40)}
+	switch i / kinds % 5 {
+	case 0: // an Envoy
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType},
+			{TypeURL: relaytest.EndpointType, Names: own}, {TypeURL: relaytest.RouteType, Names: own[:1]}}
+	case 1: // a gRPC client
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ListenerType, Names: own[:1]}, {TypeURL: relaytest.RouteType, Names: own[:1]},
+			{TypeURL: relaytest.ClusterType, Names: own}, {TypeURL: relaytest.EndpointType, Names: own}}
+	case 2:
+		opts.TypeURL = relaytest.EndpointType
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: own}}
+	case 3:
+		opts.TypeURL = relaytest.ClusterType
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}}
+	default:
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: own}}
+	}
+	opts = s.group.ledger.Reader().Options(opts, func(what string) { w.complain(opts.Node.GetId(), what) })
+	s.Roaming = relaytest.Roam(w.t, opts, i/kinds, w.dialers(), s.wants...)
+	return s
+}
+
+func (s *stream) differs(state relaytest.State) string {
+	return s.group.ledger.Differs(state, s.variant, s.wants)
+}
+
+func (s *stream) agree(ctx context.Context) string {
+	if s.Await(ctx, func(state relaytest.State) bool { return s.differs(state) == "" }) {
+		return ""
+	}
+	return s.differs(s.State())
+}
+
+func (s *stream) leave()  { s.Leave() }
+func (s *stream) pause()  { s.Pause() }
+func (s *stream) resume() { s.Resume() }
+func (s *stream) stop()   { s.Stop() }
+
+// A poller asks for all clusters, over REST, again and again.
+type poller struct {
+	name   string
+	url    string
+	group  *group
+	reader *relaytest.Reader
+	wrong  func(string)
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it polls no more
+
+	mu      sync.Mutex
+	state   relaytest.State // guarded by mu
+	changed chan struct{}   // guarded by mu; closed after the next answer
+}
+
+var allClusters = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}}
+
+func (w *world) poller(i int) client {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	p := &poller{
+		name: fmt.Sprint("poller-", i), url: "http://" + w.inside.restAddress + "/v3/discovery:clusters",
+		group: w.groups[i%len(w.groups)], cancel: cancel, done: make(chan struct{}),
+		state: relaytest.State{relaytest.ClusterType: {}}, changed: make(chan struct{}),
+	}
+	p.reader, p.wrong = p.group.ledger.Reader(), func(what string) { w.complain(p.name, what) }
+	go p.run(ctx) // stop waits for it
+	w.t.Cleanup(p.stop)
+	return p
+}
+
+func (p *poller) String() string { return p.name }
+
+func (p *poller) run(ctx context.Context) {
+	defer close(p.done)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	version := ""
+	for ctx.Err() == nil {
+		resp, err := p.poll(ctx, &http.Client{Transport: transport}, version)
+		switch {
+		case err != nil:
+			p.reader.Opened() // the next answer may be of a relay that was started again
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		case resp != nil:
+			version = resp.GetVersionInfo()
+			p.take(resp)
+		}
+	}
+}
+
+// poll asks once; a nil response is that nothing has changed.
+func (p *poller) poll(ctx context.Context, via *http.Client, version string) (*discoverypb.DiscoveryResponse, error) {
+	body, err := protojson.Marshal(&discoverypb.DiscoveryRequest{
+		Node: &corepb.Node{Id: p.name, Cluster: p.group.name, UserAgentName: "envoy"}, VersionInfo: version,
+	})
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, strings.NewReader(string(body)))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := via.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	switch b, err := io.ReadAll(answer.Body); {
+	case err != nil:
+		return nil, err
+	case answer.StatusCode == http.StatusNotModified:
+		return nil, nil
+	case answer.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("poll: %s", answer.Status)
+	default:
+		resp := new(discoverypb.DiscoveryResponse)
+		return resp, protojson.Unmarshal(b, resp)
+	}
+}
+
+// take has what was answered in place of what there was.
+func (p *poller) take(resp *discoverypb.DiscoveryResponse) {
+	had, has := p.state[relaytest.ClusterType], make(map[string]relaytest.Entry)
+	for _, r := range resp.GetResources() {
+		entry := relaytest.Entry{Version: resp.GetVersionInfo(), Digest: relaytest.DigestOf(r)}
+		name := relaytest.NameOf(r)
+		has[name] = entry
+		p.judge(p.reader.Told(relaytest.ClusterType, name, r.GetValue()))
+	}
+	for name := range had {
+		if _, is := has[name]; !is {
+			p.judge(p.reader.Gone(relaytest.ClusterType, name))
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = relaytest.State{relaytest.ClusterType: has}
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *poller) judge(what string) {
+	if what != "" {
+		p.wrong(what)
+	}
+}
+
+func (p *poller) agree(ctx context.Context) string {
+	for {
+		p.mu.Lock()
+		what, changed := p.group.ledger.Differs(p.state, relaytest.SotW, allClusters), p.changed
+		p.mu.Unlock()
+		if what == "" {
+			return ""
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return what
+		}
+	}
+}
+
+// Polls are short: nothing is gained by leaving one, or by not reading it.
+func (p *poller) leave()  {}
+func (p *poller) pause()  {}
+func (p *poller) resume() {}
+
+func (p *poller) stop() {
+	p.cancel()
+	<-p.done
+}

@@ -1,0 +1,14 @@
+// Package soak has one test: everything that can fail around a relay does, at random and
+// at once, while some hundred clients of every kind are held to a model of what their
+// origin says.
+//
+// There are two origins that say the same, one for when the other fails, each behind a
+// proxy; two relays, one a process that is killed, the other in the test, where the race
+// detector and goleak see it; and clients that go to the other relay when one ends their stream. What
+// fails when, and what changes meanwhile, comes from a seed and from nothing else.
+//
+// At all times no client may be told what the origin never said, or go back to something
+// older on the same stream, or lose what the origin has not removed. After each round of
+// faults, every client must come to have what the origin has; in the end nothing may be
+// left of anybody.
+package soak
