@@ -29,7 +29,7 @@ type replica struct {
 
 func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
+	cfg, err := relay.LoadConfig([]string{"TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_DRAIN=2s"})
 	if err != nil {
 		t.Fatal(err)
 	}

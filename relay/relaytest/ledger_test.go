@@ -91,7 +91,7 @@ func TestRoaming(t *testing.T) {
 	}
 	c.Pause()
 	l.Put(all[1:], relaytest.Cluster("b", "another"))
-	second.WaitFor(t.Context(), "the change", func(s *relaytest.OriginState) bool { return s.Last().Type(relaytest.ClusterType).Responses == 2 })
+	second.WaitFor(t.Context(), "the change", func(s *relaytest.OriginState) bool { return s.Last().Type(relaytest.ClusterType).Sent == 2 })
 	if l.Differs(c.State(), relaytest.Delta, []relaytest.Subscription{wants}) == "" {
 		t.Error("a client that is paused took a response")
 	}

@@ -64,9 +64,12 @@ func freeAddress(t *testing.T) string {
 	return p.Addr()
 }
 
-// start starts the relay, and waits until it listens.
+// start starts the relay, unless it runs, and waits until it listens.
 func (p *process) start() {
 	p.t.Helper()
+	if p.runs() {
+		return
+	}
 	p.cmd, p.ended, p.log = exec.Command(p.binary, "serve"), make(chan struct{}), &tail{said: make(chan struct{})}
 	p.cmd.Env, p.cmd.Stderr = p.env, p.log
 	if err := p.cmd.Start(); err != nil {
@@ -87,6 +90,18 @@ func (p *process) start() {
 	case <-ctx.Done():
 	}
 	p.t.Fatalf("the relay does not listen:\n%s", p.log)
+}
+
+func (p *process) runs() bool {
+	if p.ended == nil {
+		return false
+	}
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
 }
 
 func (p *process) kill() {
@@ -196,6 +211,7 @@ type inside struct {
 	log                  *tail
 	address, restAddress string
 
+	runs   bool
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -218,15 +234,19 @@ func newInside(t *testing.T, env []string) *inside {
 	return r
 }
 
+// start starts the relay, unless it runs.
 func (r *inside) start() {
 	r.t.Helper()
+	if r.runs {
+		return
+	}
 	var err error
 	if r.Relay, err = relay.New(r.cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))}); err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, running := make(chan error, 1), r.Relay
-	r.cancel, r.ended = cancel, ended
+	r.cancel, r.ended, r.runs = cancel, ended, true
 	go func() { ended <- running.Run(ctx) }() // awaited by stop
 }
 
@@ -235,6 +255,7 @@ func (r *inside) stop() {
 	r.cancel()
 	if err, first := <-r.ended; first {
 		close(r.ended)
+		r.runs = false
 		if err != nil {
 			r.t.Errorf("the relay in the test ended: %v", err)
 		}

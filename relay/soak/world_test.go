@@ -43,6 +43,7 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 		"TENDER_ORIGIN=" + w.links[0].Addr() + "," + w.links[1].Addr(),
 		"TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0",
+		"TENDER_DRAIN=2s",
 		"TENDER_COLD_WAIT=2s",
 		"TENDER_ACK_WAIT=1s",
 		"TENDER_MASS_DELETE_HOLD=1s",
