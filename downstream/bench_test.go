@@ -3,7 +3,6 @@ package downstream
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"testing"
 	"time"
@@ -40,8 +39,8 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	b.Helper()
 	c := &benchClient{typeURL: typeURL}
 	c.st = &stream{
-		server: s, cfg: &s.cfg, rpc: c, delta: delta, log: slog.New(slog.DiscardHandler),
-		byType: make(map[string]*subscription), over: make(chan error, 1), timer: time.NewTimer(time.Hour),
+		server: s, cfg: &s.cfg, rpc: c, delta: delta,
+		over: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
 	c.st.turn.Store(taken) // no worker sends, but flush
 	b.Cleanup(c.st.close)

@@ -47,7 +47,7 @@ func TestCounts(t *testing.T) {
 
 // nack refuses what the client was sent last.
 func (c *benchClient) nack(names []string) {
-	sub := c.st.byType[c.typeURL]
+	sub := c.st.of(c.typeURL)
 	sub.acknowledge(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Subscribe: names, Refused: true})
 }
 

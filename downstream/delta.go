@@ -114,7 +114,7 @@ func (s *subscription) massHeldUntil(gone int, now time.Time) time.Time {
 	}
 	if s.heldSince.IsZero() {
 		s.heldSince = now
-		s.log.Warn("removals for a returning client are held back: most of what it holds is unknown to the origin",
+		s.log().Warn("removals for a returning client are held back: most of what it holds is unknown to the origin",
 			slog.String("type_url", s.typeURL), slog.Int("held", gone), slog.Int("known", s.knownN),
 			slog.Duration("hold", s.cfg.MassDeleteHold))
 	}

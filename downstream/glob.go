@@ -80,10 +80,9 @@ func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
 func (s *subscription) newGlob(text string, now time.Time) *subscription {
 	s.explicit = true
 	g := &subscription{
-		traits: s.traits, conversation: s.conversation,
+		traits: s.traits, conversation: s.conversation, client: s.client,
 		key: cache.Collection(s.typeURL, text), glob: text, parent: s,
-		delta: s.delta, wrap: s.wrap, ttl: s.ttl, errors: s.errors, forgetful: s.forgetful,
-		watch: s.watch, cfg: s.cfg, log: s.log,
+		wrap: s.wrap, ttl: s.ttl,
 		begun: true, explicit: true, since: now,
 	}
 	if g.wrap != wire.Bare {

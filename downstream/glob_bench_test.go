@@ -1,8 +1,8 @@
 package downstream
 
 import (
+	"context"
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -15,6 +15,8 @@ import (
 // A voidClient takes whatever it is sent.
 type voidClient struct{ grpc.ServerStream }
 
+func (voidClient) Context() context.Context { return context.Background() }
+
 func (voidClient) SendMsg(any) error { return nil }
 
 // newTestStream returns a stream of Delta to nobody.
@@ -25,9 +27,10 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	c := &client{cfg: &server.cfg, watch: view.Watch(), delta: true}
 	return &stream{
-		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, log: slog.New(slog.DiscardHandler),
-		group: Group{View: view, Leave: func() {}}, watch: view.Watch(), byType: make(map[string]*subscription),
+		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
+		group: Group{View: view, Leave: func() {}}, watch: c.watch, client: c,
 		over: make(chan error, 1), pace: server.pace(),
 	}
 }

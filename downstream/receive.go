@@ -74,14 +74,14 @@ func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Dura
 // awaited reports whether a request is the answer to a response, which the relay itself
 // has caused.
 func (s *stream) awaited(r *wire.Request) bool {
-	sub := s.byType[cmp.Or(r.TypeURL, s.typeURL)]
+	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
 	return sub != nil && sub.pending && sub.answers(r)
 }
 
 // answers reports whether a request accepts a response, or answers none, and asks for
 // nothing.
 func (s *stream) answers(r *wire.Request) bool {
-	sub := s.byType[cmp.Or(r.TypeURL, s.typeURL)]
+	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
 	return sub != nil && r.Err == nil && !r.Refused && sub.repeats(r)
 }
 

@@ -102,7 +102,7 @@ func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, er
 	}
 	defer p.close()
 	if req.Refused {
-		s.nacks.refused(p.sub.log, &req.Request)
+		s.nacks.refused(p.sub.client, &req.Request)
 	}
 	head, err := p.await(ctx, s)
 	if head == nil || err != nil {
@@ -110,7 +110,7 @@ func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, er
 	}
 	resp, err := p.render(head, s.identifier(head.MembersFrom(req.TypeURL).Identifier))
 	if err != nil && s.nacks.allow() {
-		p.sub.log.LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
+		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
 	}
 	return resp, err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -33,17 +32,15 @@ func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
+		client:       &client{cfg: &s.cfg, watch: g.View.Watch(), node: req.node.GetId(), group: g.Key},
 		key:          req.TypeURL,
-		watch:        g.View.Watch(),
-		cfg:          &s.cfg,
-		log:          s.cfg.Logger.With(slog.String("node", req.node.GetId()), slog.String("group", g.Key)),
 	}
 	if s.cfg.DynamicParameters {
 		req.Parameterise(req.node.GetDynamicParameters()[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.names.misnamed(sub.log, sub.typeURL, b)
+		s.names.misnamed(sub.client, sub.typeURL, b)
 	}
 	if err := sub.checkGlobs(&req.Request, 0); err != nil {
 		sub.watch.Close()

@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -19,7 +18,7 @@ func sotwClient(view *cache.View, typeURL string) *subscription {
 	cfg := &Config{ResponseBytes: 1 << 20}
 	return &subscription{
 		traits: cfg.traitsOf(typeURL, false), conversation: new(conversation), key: typeURL,
-		watch: view.Watch(), cfg: cfg, log: slog.New(slog.DiscardHandler),
+		client: &client{cfg: cfg, watch: view.Watch()},
 	}
 }
 

@@ -214,7 +214,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 		if err := s.handle(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		sub := s.byType[wire.EndpointType]
+		sub := s.of(wire.EndpointType)
 		parts := append([]*subscription{sub}, sub.globs...)
 		version := 0
 		change := func(key, dir string, names int) {

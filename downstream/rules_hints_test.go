@@ -3,7 +3,6 @@ package downstream
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -63,12 +62,13 @@ func (c *followingClient) learn(what, content string) {
 func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *followingClient {
 	c := &followingClient{t: t, holds: map[string]string{}, unacked: map[string]string{}}
 	c.st = &stream{
-		server: s, cfg: &s.cfg, rpc: c, delta: true, log: slog.New(slog.DiscardHandler), begun: time.Now(),
-		byType: make(map[string]*subscription), over: make(chan error, 1), timer: time.NewTimer(time.Hour),
+		server: s, cfg: &s.cfg, rpc: c, delta: true, begun: time.Now(),
+		over: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
 	c.st.turn.Store(taken) // no worker sends, but look
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
+		c.st.client = &client{cfg: &s.cfg, watch: c.st.watch, delta: true}
 	}
 	return c
 }
@@ -209,7 +209,7 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 // checkHolds checks that the client has what it named.
 func (c *followingClient) checkHolds(h *cache.Head) {
 	for _, typeURL := range hintedTypes {
-		sub := c.st.byType[typeURL]
+		sub := c.st.of(typeURL)
 		if sub == nil {
 			continue
 		}

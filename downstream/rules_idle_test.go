@@ -1,7 +1,9 @@
 package downstream
 
 import (
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -47,4 +49,69 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnIdleClientTakesLittle: a client with two wildcards and 120 names takes no more
+// memory than its names and four subscriptions need, once it has been served.
+func TestAnIdleClientTakesLittle(t *testing.T) {
+	const clients, most = 200, 7 << 10 // bytes; 2 KiB are names, 2.7 subscriptions
+	view, w := cache.New(cache.Config{})
+	w.SetConnected(true)
+	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
+		w.SetPhase(typeURL, cache.Confirmed)
+	}
+	watch := view.Watch()
+	defer watch.Close()
+	named := map[string][]string{wire.ClusterType: nil, wire.EndpointType: make([]string, 100), wire.ListenerType: nil, wire.RouteType: make([]string, 20)}
+	for typeURL, names := range named {
+		u := wire.Update{TypeURL: typeURL}
+		for i := range names {
+			names[i] = benchName(i)
+			u.Resources = append(u.Resources, benchResource(t, typeURL, i, "1"))
+		}
+		watch.Subscribe(typeURL, names) // what nobody asked for is not kept
+		w.TakeDemand()
+		w.Apply(cache.Named, u)
+	}
+	server, err := New(Config{Views: oneView{view}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := make([]*stream, clients)
+	connect := func(i int) {
+		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.pace()}
+		s.turn.Store(queued) // no worker comes
+		for typeURL, names := range named {
+			s.received(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names}, nil)
+		}
+		for all, sent := false, true; sent || !all; all, sent = s.flushed(true) {
+			for _, sub := range s.subs {
+				s.received(&wire.Request{Delta: true, TypeURL: sub.typeURL, Nonce: sub.nonce}, nil)
+			}
+		}
+		if s.ended || len(s.subs) != len(named) || s.unanswered() {
+			t.Fatalf("client %d was not served: %d subscriptions, %d responses, ended: %v", i, len(s.subs), s.nonces, s.ended)
+		}
+		streams[i] = s
+	}
+	connect(0) // what is there once
+	before := liveHeap()
+	for i := range streams[1:] {
+		connect(1 + i)
+	}
+	if got := (liveHeap() - before) / (clients - 1); got > most {
+		t.Errorf("an idle client takes %d bytes, want at most %d", got, most)
+	}
+	for _, s := range streams {
+		s.close()
+	}
+}
+
+// liveHeap returns the bytes that are reachable.
+func liveHeap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what a pool held
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -65,7 +64,7 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &stream{server: server, cfg: &server.cfg, log: slog.New(slog.DiscardHandler), byType: make(map[string]*subscription)}
+			s := &stream{server: server, cfg: &server.cfg}
 			say := func(n *node) error {
 				r := &wire.Request{TypeURL: wire.ClusterType}
 				if n != nil {

@@ -20,7 +20,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		w.SetConnected(true)
 		cds, rds := sotwClient(view, wire.ClusterType), sotwClient(view, wire.RouteType)
-		s := &stream{byType: map[string]*subscription{wire.ClusterType: cds, wire.RouteType: rds}}
+		s := &stream{subs: []*subscription{cds, rds}}
 		cds.cfg.AckWait = 5 * time.Second
 		cds.list(view, w, 1, wire.Wildcard)
 		w.Apply(cache.Members, uncachedClusters(t, "a"))

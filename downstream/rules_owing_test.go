@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -16,7 +15,10 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	watch := view.Watch()
 	cfg := &Config{ResponseBytes: 1 << 20}
-	sub := &subscription{traits: cfg.traitsOf(wire.EndpointType, true), conversation: new(conversation), key: wire.EndpointType, delta: true, watch: watch, cfg: cfg, log: slog.New(slog.DiscardHandler)}
+	sub := &subscription{
+		traits: cfg.traitsOf(wire.EndpointType, true), conversation: new(conversation), key: wire.EndpointType,
+		client: &client{cfg: cfg, watch: watch, delta: true},
+	}
 	sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
 	w.TakeDemand()
 	for i := range 50 {

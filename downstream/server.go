@@ -247,10 +247,8 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		rpc:     rpc,
 		typeURL: typeURL,
 		delta:   delta,
-		log:     s.cfg.Logger,
 		pace:    s.pace(),
 		number:  s.accepted.Load(),
-		byType:  make(map[string]*subscription),
 		over:    make(chan error, 1),
 	}
 	err = st.run()
@@ -294,11 +292,11 @@ type refusalLog struct {
 	skipped atomic.Int64
 }
 
-func (l *refusalLog) refused(to *slog.Logger, r *wire.Request) {
+func (l *refusalLog) refused(to *client, r *wire.Request) {
 	if !l.allow() {
 		return
 	}
-	to.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
+	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
 		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
@@ -313,22 +311,22 @@ func (l *refusalLog) allow() bool {
 	return false
 }
 
-func (l *refusalLog) misnamed(to *slog.Logger, typeURL string, b wire.BadName) {
+func (l *refusalLog) misnamed(to *client, typeURL string, b wire.BadName) {
 	if !l.allow() {
 		return
 	}
-	to.LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
+	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
 		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }
 
 // oversized tells of a response that could not be cut and that not every client takes
 // (B.32).
-func (l *refusalLog) oversized(to *slog.Logger, typeURL string, body *wire.Body) {
+func (l *refusalLog) oversized(to *client, typeURL string, body *wire.Body) {
 	if body.Size() <= maxResponseBytes || !l.allow() {
 		return
 	}
-	to.LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",
+	to.log().LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",
 		slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

@@ -42,7 +42,6 @@ type stream struct {
 	rpc     grpc.ServerStream
 	typeURL string // the only one served; empty on an aggregated stream
 	delta   bool
-	log     *slog.Logger
 	number  uint64 // of the server's streams
 
 	turn turn
@@ -54,6 +53,7 @@ type stream struct {
 	// Set by the first request.
 	group   Group
 	watch   *cache.Watch
+	client  *client // for its subscriptions
 	agent   agent
 	wrap    bool                            // the client understands wrapped resources
 	ttl     bool                            // and that resources expire
@@ -62,8 +62,7 @@ type stream struct {
 
 	waiting []*wire.Request // to be handled when it is the stream's turn
 	subs    []*subscription // in the order of sending
-	byType  map[string]*subscription
-	edition uint64 // of the last head that was looked at
+	edition uint64          // of the last head that was looked at
 	nonces  uint64
 	timer   *time.Timer // wakes the stream
 	armed   bool        // the timer may be running
@@ -173,8 +172,11 @@ func (s *stream) identify(r *wire.Request) error {
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.dynamic = n.GetDynamicParameters()
-	s.log = s.log.With(slog.String("node", n.GetId()), slog.String("group", group.Key))
-	s.log.Debug("stream began", slog.String("type_url", s.typeURL), slog.Bool("delta", s.delta))
+	s.client = &client{
+		cfg: s.cfg, watch: s.watch, node: n.GetId(), group: group.Key,
+		delta: s.delta, errors: s.agent.grpc || s.agent.relay, forgetful: s.agent.forgetful,
+	}
+	s.client.began(s.typeURL)
 	return nil
 }
 
@@ -182,9 +184,20 @@ func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
 	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
+// of returns the stream's subscription of a type, nil if it has none. There are so few
+// that a map would be slower, and larger than what it is for.
+func (s *stream) of(typeURL string) *subscription {
+	for _, sub := range s.subs {
+		if sub.typeURL == typeURL {
+			return sub
+		}
+	}
+	return nil
+}
+
 // subscription returns the stream's subscription of a type, a new one if need be.
 func (s *stream) subscription(typeURL string) (*subscription, error) {
-	if sub := s.byType[typeURL]; sub != nil {
+	if sub := s.of(typeURL); sub != nil {
 		return sub, nil
 	}
 	// The protocol's own types are always served: a client that makes types up must
@@ -196,18 +209,12 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(typeURL, s.agent.envoy),
 		conversation: &conversation{tally: s.group.Counts.tally(typeURL, s.number)},
+		client:       s.client,
 		key:          typeURL,
-		delta:        s.delta,
 		wrap:         s.wrapOf(typeURL),
 		ttl:          s.ttl && (s.delta || s.wrap),
-		errors:       s.agent.grpc || s.agent.relay,
-		forgetful:    s.agent.forgetful,
 		relists:      s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
-		watch:        s.watch,
-		cfg:          s.cfg,
-		log:          s.log,
 	}
-	s.byType[typeURL] = sub
 	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
 		if a.rank != b.rank {
 			return a.rank - b.rank
@@ -268,7 +275,7 @@ func (s *stream) checkTotal() error {
 func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.server.names.misnamed(s.log, sub.typeURL, b)
+		s.server.names.misnamed(s.client, sub.typeURL, b)
 		if sub.errors {
 			sub.failures.misnamed(b)
 		}
@@ -278,7 +285,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 // refused records a NACK: nothing is resent until the origin changes something
 // (B.10).
 func (s *stream) refused(r *wire.Request) {
-	s.server.nacks.refused(s.log, r)
+	s.server.nacks.refused(s.client, r)
 }
 
 // A pass is one look at what the client must be told.
@@ -345,7 +352,7 @@ func (s *stream) rouse(h *cache.Head) {
 	}
 	for t := range h.ChangedSince(since) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
-		if sub := s.byType[typeURL]; is && sub != nil {
+		if sub := s.of(typeURL); is && sub != nil {
 			if g := sub.findGlob(glob); g != nil {
 				g.atRest = false
 			}
@@ -360,7 +367,7 @@ func (s *stream) flushRemovals(p *pass) error {
 		return nil
 	}
 	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
-		sub := s.byType[typeURL]
+		sub := s.of(typeURL)
 		if sub == nil {
 			continue
 		}
@@ -470,7 +477,7 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 // limit returns how far a type may be read: one that refers to clusters no further
 // than the clusters were sent, while those wait for an answer or for content (B.11).
 func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
-	cds := s.byType[wire.ClusterType]
+	cds := s.of(wire.ClusterType)
 	if !sub.dependent || cds == nil {
 		return p.head.Seq
 	}
@@ -502,7 +509,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 	if !sub.answered {
 		resp.ControlPlane = s.server.identifier(p.head.MembersFrom(sub.key).Identifier)
 	}
-	s.server.large.oversized(s.log, sub.typeURL, r.body)
+	s.server.large.oversized(s.client, sub.typeURL, r.body)
 	if err := s.transmit(resp); err != nil {
 		return err
 	}
@@ -524,7 +531,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 // renewEndpoints marks the endpoints of clusters that were just sent: an Envoy
 // warms such a cluster until it gets them, changed or not (B.16).
 func (s *stream) renewEndpoints(p *pass, names []string) {
-	eds := s.byType[wire.EndpointType]
+	eds := s.of(wire.EndpointType)
 	if eds == nil || s.cfg.NoEDSAfterCDS || s.agent.grpc {
 		return
 	}
@@ -569,7 +576,7 @@ func (s *stream) transmit(r *wire.Response) error {
 	case err := <-done:
 		return err
 	case <-stall.C:
-		s.log.Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
+		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
 		return ended(EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
@@ -633,7 +640,9 @@ func (s *stream) close() {
 	}
 	s.watch.Close()
 	s.group.Leave()
-	s.log.Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
+	if s.client.debugs() {
+		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
+	}
 }
 
 // recvStatus returns the status with which a stream ends when its receiver does.

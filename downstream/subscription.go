@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -22,16 +21,11 @@ const staleWait = 3 * time.Second
 type subscription struct {
 	traits
 	*conversation
-	key       string // of the type in the cache: its URL, or a collection
-	delta     bool
-	wrap      wire.Wrap // SotW: which resources go in their Resource message (B.19)
-	ttl       bool      // the client is told how long resources live (R104)
-	errors    bool      // the client is known to understand resource_errors (B.39)
-	forgetful bool      // what the client says it holds proves nothing (B.3)
-	relists   bool      // in a first request, the names that it holds mean all (C18)
-	watch     *cache.Watch
-	cfg       *Config
-	log       *slog.Logger
+	*client
+	key     string    // of the type in the cache: its URL, or a collection
+	wrap    wire.Wrap // SotW: which resources go in their Resource message (B.19)
+	ttl     bool      // the client is told how long resources live (R104)
+	relists bool      // in a first request, the names that it holds mean all (C18)
 
 	// Globs are subscriptions to collections, which share the conversation of the
 	// type; parent is the type's own, nil for itself (R132).
@@ -212,10 +206,12 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 	added := s.watch.Subscribe(s.key, texts)
 	slices.SortFunc(added, (*cache.Name).Compare)
 	added = slices.Compact(added)
-	s.watch.Renew(s.key, slices.DeleteFunc(slices.Clone(added), func(n *cache.Name) bool {
-		_, had := s.find(n)
-		return !had
-	}))
+	if len(s.names) > 0 {
+		s.watch.Renew(s.key, slices.DeleteFunc(slices.Clone(added), func(n *cache.Name) bool {
+			_, had := s.find(n)
+			return !had
+		}))
+	}
 	s.merge(added, true)
 }
 
@@ -328,6 +324,7 @@ func (s *subscription) replace(texts []string, now time.Time) {
 func (s *subscription) merge(names []*cache.Name, renew bool) {
 	t := s.watch.Head().Type(s.key)
 	merged := make([]subscribed, 0, len(s.names)+len(names))
+	s.owing = slices.Grow(s.owing, len(names))
 	old := s.names
 	for _, n := range names {
 		for len(old) > 0 && old[0].name.Compare(n) < 0 {
