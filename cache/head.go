@@ -36,7 +36,11 @@ type Source struct {
 	// nothing do not bring it back: the first that ends so counts, those that follow
 	// it do not.
 	Lost time.Time
-	mute bool // the last stream ended, and the origin had said nothing on it
+
+	// Restored is when the snapshot was taken that the source began with; zero if it
+	// began with nothing.
+	Restored time.Time
+	mute     bool // the last stream ended, and the origin had said nothing on it
 
 	// Reused reports that the origin was seen to give different content the same
 	// version: its versions then prove nothing about what a client holds (B.2).
@@ -63,13 +67,17 @@ func (h *Head) MembersFrom(key string) *Source {
 	return &h.sources[h.route(typeURL, glob)]
 }
 
-// Stale returns for how long the origin has not been there to correct what it said;
-// zero if it is, or never was.
+// Stale returns for how long the origin has not been there to correct what it said, if
+// only to an earlier process; zero if it is there, or never said anything.
 func (s *Source) Stale(now time.Time) time.Duration {
-	if s.Connected || s.Lost.IsZero() {
+	since := s.Lost
+	if since.IsZero() {
+		since = s.Restored
+	}
+	if s.Connected || since.IsZero() {
 		return 0
 	}
-	return max(now.Sub(s.Lost), 1)
+	return max(now.Sub(since), 1)
 }
 
 // Source returns how one of the view's origins stands, by its number.

@@ -132,7 +132,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	x.mu.Lock()
 	head := *w.view.head.Load()
 	from := w.from(&head)
-	from.Target, from.Identifier, from.Reused = s.Target, s.Identifier, s.Reused
+	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, s.Created
 	w.view.head.Store(&head)
 	x.mu.Unlock()
 	w.Expire(now)

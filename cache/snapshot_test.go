@@ -101,6 +101,28 @@ func TestB42_RestoredSetsAreServedButNotConfirmed(t *testing.T) {
 	}
 }
 
+// TestB42_RestoredIsStaleSinceTheSnapshot, until the origin is there, and since that was lost
+// if it is again.
+func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
+	s := aSnapshot(t)
+	o := newOrigin(t, Config{}).fresh(s, s.Created.Add(time.Minute))
+	from := func() *Source { return o.view.Head().First() }
+	if got := from().Stale(s.Created.Add(time.Hour)); got != time.Hour {
+		t.Errorf("an hour after the snapshot, what was restored is stale for %v", got)
+	}
+	o.SetConnected(true)
+	if got := from().Stale(s.Created.Add(time.Hour)); got != 0 {
+		t.Errorf("with the origin there, what was restored is stale for %v", got)
+	}
+	o.SetConnected(false)
+	if got, want := from().Stale(from().Lost.Add(time.Second)), time.Second; got != want {
+		t.Errorf("a second after the origin was lost, it is stale for %v", got)
+	}
+	if got := newOrigin(t, Config{}).view.Head().First().Stale(time.Now()); got > time.Second {
+		t.Errorf("an origin that is there: stale for %v", got)
+	}
+}
+
 // TestB42_ARestoredSetSurvivesTheNextRestart, until the origin has confirmed it.
 func TestB42_ARestoredSetSurvivesTheNextRestart(t *testing.T) {
 	o := clusterOrigin(t)
