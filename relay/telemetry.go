@@ -32,6 +32,7 @@ func (r *Relay) reading() telemetry.Reading {
 		Version:     r.version,
 		Ready:       len(r.notReady()) == 0,
 		Server:      r.server.Stats(),
+		Snapshots:   r.SnapshotStats(),
 		AuditPasses: audit.Passes,
 		AuditFaults: audit.Faults,
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -20,6 +21,8 @@ type Reading struct {
 
 	// Of the drift audit: passes over all views, and faults found.
 	AuditPasses, AuditFaults int64
+
+	Snapshots snapshot.Stats
 
 	Origins []Origin
 	Groups  []Group

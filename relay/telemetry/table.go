@@ -90,6 +90,20 @@ var table = []row{
 		viewTypes(func(t *Type) float64 { return float64(t.Resources) })},
 	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
 		viewTypes(func(t *Type) float64 { return float64(t.Bytes) })},
+	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.", func(r *Reading, put put) {
+		put(float64(r.Snapshots.Written))
+	}},
+	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that could not be written; the log has the reasons.", func(r *Reading, put put) {
+		put(float64(r.Snapshots.Failures))
+	}},
+	{"tender.snapshots.restored", counter, "{view}", "", "Views that began with a snapshot.", func(r *Reading, put put) {
+		put(float64(r.Snapshots.Restored))
+	}},
+	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that were there and were not used.", func(r *Reading, put put) {
+		for reason, n := range r.Snapshots.Rejected {
+			put(float64(n), string(reason))
+		}
+	}},
 	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.", func(r *Reading, put put) {
 		put(float64(r.AuditPasses))
 	}},

@@ -23,6 +23,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -44,6 +45,7 @@ func full() Reading {
 			Ended:   map[downstream.Ending]int64{downstream.EndedStalled: 34, downstream.EndedDrained: 35},
 			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
 		},
+		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
 		Origins: []Origin{{Name: "default", Connected: true, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
@@ -149,6 +151,7 @@ func TestValues(t *testing.T) {
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
+		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
 		"audit_passes_total": 5, "audit_faults_total": 6,
 		"client_streams": 2, "client_streams_accepted_total": 3,
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
