@@ -3,7 +3,9 @@ package relay_test
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,4 +232,49 @@ func TestInterop_GoControlPlaneMassDeletion(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestInterop_GoControlPlaneAfterARestart: clients of a relay that starts again with a
+// snapshot are sent nothing but what is new, be the control plane there or not, and so are
+// served those that come while it is dead.
+func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
+	dir := t.TempDir()
+	planeBubble(t, nil, func(t *testing.T, o *controlPlane, first *running, _ *interopLog) {
+		env := "TENDER_SNAPSHOT_DIR=" + filepath.Join(dir, strings.ReplaceAll(o.kind, " ", ""))
+		first.stop()
+		r, _ := interopStart(t, o.Target(), "", o.memory, env)
+		p := &planeClients{o: o, r: r}
+		clients := []*relaytest.Client{p.wildcards(relaytest.Delta, "a"), p.wildcards(relaytest.SotW, "b")}
+		for _, c := range clients {
+			follow(c, o, relaytest.ClusterType)
+			follow(c, o, relaytest.ListenerType)
+		}
+		time.Sleep(10 * time.Second) // until the sets are known to be complete
+		r.stop()
+		o.Stop()
+		r, _ = interopStart(t, o.Target(), "", o.memory, env)
+		p.r = r
+		for _, c := range clients {
+			before := len(c.Responses())
+			c.Reconnect(r.conn())
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := len(c.Responses()) - before; n != 0 || c.Ended() {
+				t.Errorf("%v was sent %d responses (stream ended: %v): %v", c, n, c.Ended(), c.Responses()[before:])
+			}
+		}
+		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+			newcomer := p.wildcards(v, "newcomer")
+			follow(newcomer, o, relaytest.ClusterType)
+			follow(newcomer, o, relaytest.ListenerType)
+			clients = append(clients, newcomer)
+		}
+		o.Restart()
+		o.Put(relaytest.Cluster("c1", "elsewhere"))
+		o.Remove(relaytest.ListenerType, "l1")
+		for _, c := range clients {
+			follow(c, o, relaytest.ClusterType)
+			follow(c, o, relaytest.ListenerType)
+		}
+	})
 }

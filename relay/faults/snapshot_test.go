@@ -1,0 +1,99 @@
+package faults_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestB42_KilledAmidAWrite: the program is killed at some moment after it was told to stop,
+// which is when it writes. Whatever the moment, the next one serves, without an origin, a
+// view as it was when it was written: all of it, of one generation or the next.
+func TestB42_KilledAmidAWrite(t *testing.T) {
+	t.Parallel()
+	const (
+		clusters = 4000
+		kills    = 8
+	)
+	dir := filepath.Join(t.TempDir(), "snapshots")
+	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	start := func() (*relayProcess, *relaytest.Client) {
+		t.Helper()
+		r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "TENDER_NODE_ID=tender/test", "TENDER_SNAPSHOT_DIR="+dir)
+		c := r.client(relaytest.Delta, "client")
+		c.Subscribe(relaytest.ClusterType)
+		return r, c
+	}
+	generation := func(n int) {
+		origin.Apply(func(tx *relaytest.Tx) {
+			for i := range clusters {
+				name, version := fmt.Sprint("c", i), fmt.Sprint("generation ", n)
+				tx.Set(relaytest.ClusterType, name, relaytest.Cluster(name, version+strings.Repeat("-", 500)), version)
+			}
+		})
+	}
+	has := func(c *relaytest.Client, n int) {
+		t.Helper()
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return generationOf(s, clusters) == fmt.Sprint("generation ", n) })
+	}
+	generation(0)
+	r, c := start()
+	has(c, 0)
+	written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
+	for began := time.Now(); err == nil && len(written) == 0 && time.Since(began) < time.Minute; {
+		wait(t, 100*time.Millisecond) // the set is not known to be complete yet
+		written, err = filepath.Glob(filepath.Join(dir, "*.snapshot"))
+	}
+	r.kill()
+	for n := range kills {
+		r, c = start()
+		generation(n + 1)
+		has(c, n+1)
+		if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, time.Duration(n)*12*time.Millisecond)
+		r.kill()
+	}
+
+	origin.Stop()
+	_, c = start()
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) == clusters })
+	if got := generationOf(c.State(), clusters); got == "" {
+		t.Errorf("the view is not one that there was: %v", c.State()[relaytest.ClusterType]["c0"])
+	} else {
+		t.Log("served:", got)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*snapshot*")); err != nil || len(left) > 0 {
+		t.Errorf("unfinished files are left: %v, %v", left, err)
+	}
+}
+
+// generationOf returns the version that so many clusters have in common, "" if they do not.
+func generationOf(s relaytest.State, clusters int) (version string) {
+	for _, e := range s[relaytest.ClusterType] {
+		if version != "" && version != e.Version {
+			return ""
+		}
+		version = e.Version
+	}
+	if len(s[relaytest.ClusterType]) != clusters {
+		return ""
+	}
+	return version
+}
+
+// wait lets d pass: these tests are about moments, which nothing tells.
+func wait(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
