@@ -43,7 +43,9 @@ type groups struct {
 	log     *slog.Logger
 	cached  cache.Config
 
-	views   sync.WaitGroup
+	views     sync.WaitGroup
+	operating chan struct{} // one slot, taken by the operator's command that is being carried out
+
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
@@ -53,7 +55,8 @@ type groups struct {
 	mu     sync.Mutex
 	byKey  map[string]*group
 	shared map[sharedKey]*sharedView
-	closed bool // wait was called
+	frozen []bool // which origins are
+	closed bool   // wait was called
 }
 
 // A sharedView is what an origin says of names that mean the same to every node, if
@@ -64,6 +67,8 @@ type sharedView struct {
 	node *corepb.Node
 	who  *upstream.Presence
 	stop context.CancelFunc
+
+	control *upstream.Control
 
 	// Guarded by groups.mu.
 	groups []*group // that take part
@@ -84,6 +89,8 @@ type group struct {
 	who    *upstream.Presence // with them
 	stop   context.CancelFunc
 	shares []*sharedView
+
+	controls []*upstream.Control // by origin
 
 	// Guarded by groups.mu.
 	streams int
@@ -111,6 +118,9 @@ func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snap
 		started: make(chan struct{}),
 		byKey:   make(map[string]*group),
 		shared:  make(map[sharedKey]*sharedView),
+		frozen:  make([]bool, len(all)),
+
+		operating: make(chan struct{}, 1),
 	}
 	if cfg.VersionSource == VersionsOfOrigin {
 		g.cached.VersionSource = cache.FromOrigin
@@ -208,7 +218,9 @@ func (g *groups) add(key string, presented *corepb.Node) *group {
 		gr.shares = append(gr.shares, s)
 		g.saved.keep(i, key, presented, own)
 		// Awaited by wait.
-		g.views.Go(func() { o.mirror(ctx, gr.who, own, log) })
+		control := upstream.NewControl(g.frozen[i])
+		gr.controls = append(gr.controls, control)
+		g.views.Go(func() { o.mirror(ctx, gr.who, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
 	}
 	return gr
@@ -225,12 +237,12 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		cfg.Sources, cfg.Route = 2, namesOnly
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
-		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop}
+		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop, control: upstream.NewControl(g.frozen[origin])}
 		g.shared[key] = s
 		g.saved.keep(origin, sharedGroupOf(features), node, writers[0])
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
-		g.views.Go(func() { o.mirror(ctx, s.who, writers[0], log) })
+		g.views.Go(func() { o.mirror(ctx, s.who, writers[0], log, s.control) })
 	}
 	return s
 }
@@ -280,7 +292,11 @@ func (g *groups) abandon(gr *group) {
 	gr.idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if gr.streams == 0 {
+		switch {
+		case gr.streams > 0:
+		case slices.Contains(g.frozen, true): // those who come back are to find what there was
+			gr.idle.Reset(2 * g.cfg.WildcardLinger)
+		default:
 			g.remove(gr)
 		}
 	})

@@ -16,8 +16,8 @@ import (
 // An origin keeps views like itself.
 type origin interface {
 	// mirror keeps the view of w like the origin, which takes the relay for who, until
-	// ctx ends.
-	mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger)
+	// ctx ends, and does what an operator wants by the control.
+	mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger, control *upstream.Control)
 	// ready waits until the origin can be reached, or ctx ends.
 	ready(ctx context.Context)
 	// status returns how the origin stands, but for its name.
@@ -100,8 +100,8 @@ var protocols = map[string]upstream.Protocol{
 // sessionOrigin is a control plane.
 type sessionOrigin struct{ *upstream.Session }
 
-func (o sessionOrigin) mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger) {
-	o.Mirror(ctx, who, w, log)
+func (o sessionOrigin) mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
+	o.Mirror(ctx, who, w, log, control)
 }
 
 func (o sessionOrigin) ready(ctx context.Context) { o.WaitConnected(ctx) }
@@ -111,8 +111,8 @@ func (o sessionOrigin) close() error { return o.Close() }
 // filesOrigin is a directory. It tells all nodes the same.
 type filesOrigin struct{ *upstream.Files }
 
-func (o filesOrigin) mirror(ctx context.Context, _ *upstream.Presence, w *cache.Writer, _ *slog.Logger) {
-	o.Mirror(ctx, w)
+func (o filesOrigin) mirror(ctx context.Context, _ *upstream.Presence, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
+	o.Mirror(ctx, w, control)
 }
 
 func (o filesOrigin) ready(context.Context) {}

@@ -183,6 +183,10 @@ func (m *mirror) follow(s *subscription, glob, key string) *collection {
 // them. One that is too many is given up at once.
 const maxLingeringGlobs = 1000
 
+// frozenLinger is how often a glob that has lingered long enough is looked at while the
+// view is frozen.
+const frozenLinger = time.Minute
+
 // letLinger notes that no client wants a glob any more.
 func (m *mirror) letLinger(c *collection, now time.Time) {
 	m.unlinger(c)
@@ -204,6 +208,10 @@ func (m *mirror) unlinger(c *collection) {
 // expired gives up a glob that has lingered long enough, and reports whether it did.
 func (m *mirror) expired(c *collection, now time.Time) bool {
 	if c.until.IsZero() || now.Before(c.until) {
+		return false
+	}
+	if m.w.Frozen() && m.lingeringGlobs <= maxLingeringGlobs {
+		c.until = now.Add(frozenLinger) // those who come back are to find what there was
 		return false
 	}
 	m.unlinger(c)

@@ -90,6 +90,8 @@ type Files struct {
 
 	// newest is written by whom has the reader.
 	newest atomic.Pointer[publication]
+
+	calls chan func(*reader) // to whom has the reader
 }
 
 // A publication is what the directory held at one time. It carries the signal
@@ -119,7 +121,7 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, counters: r.counters, lead: make(chan *reader, 1)}
+	f := &Files{cfg: cfg, counters: r.counters, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil
@@ -130,8 +132,13 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 
 // Mirror keeps the view of w like the directory until ctx ends, and returns once
 // everything that it started has ended. Several mirrors may run at once.
-func (f *Files) Mirror(ctx context.Context, w *cache.Writer) {
-	l := NewLocal(w)
+//
+// The control, which may be nil, has it do what an operator wants; what is held back, which
+// concerns all mirrors, Files itself says.
+func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
+	l := filesView{NewLocal(w)}
+	defer control.end()
+	control.begin(l)
 	defer w.SetConnected(false)
 	var following sync.WaitGroup
 	defer following.Wait() // ends with ctx
@@ -144,7 +151,8 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer) {
 	)
 	for {
 		p := f.newest.Load()
-		if p != seen && p.sets != nil {
+		// Of one that is frozen, new clients find out what there was then.
+		if p != seen && p.sets != nil && (applied == nil || !w.Frozen()) {
 			l.replace(applied, p.sets)
 			applied, demand = p.sets, l.Demand()
 		}
@@ -153,6 +161,9 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer) {
 		case <-demand:
 			l.Answer()
 		case <-p.superseded:
+		case call := <-control.waiting():
+			call(l)
+			seen = nil // if it was thawed, there may be something else to show
 		case r := <-f.lead:
 			following.Go(func() { f.follow(ctx, r) }) // waited for above
 		case <-trim.C:
@@ -183,7 +194,11 @@ func (f *Files) follow(ctx context.Context, r *reader) {
 		if p := f.newest.Load(); r.known && (p.sets == nil || !maps.Equal(p.sets, r.serving)) {
 			f.publish(r.serving)
 		}
-		if !d.wait(ctx, until) {
+		call, more := d.wait(ctx, until, f.calls)
+		if call != nil {
+			call(r)
+		}
+		if !more {
 			return
 		}
 	}

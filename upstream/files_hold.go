@@ -13,11 +13,18 @@ import (
 type hold struct {
 	wait time.Duration
 	held map[string]heldRemoval // by type URL
+
+	// kept is what an operator had kept, by type URL: it is served until a file has it
+	// again.
+	kept map[string]map[string]struct{}
 }
 
 type heldRemoval struct {
-	names map[string]struct{}
-	until time.Time
+	names    map[string]struct{}
+	since    time.Time
+	until    time.Time
+	alarmAt  time.Time // when to say once more that it is held back
+	released bool      // by an operator
 }
 
 // A verdict is what a hold decided anew on a type.
@@ -30,14 +37,15 @@ type verdict struct {
 type verdictKind int
 
 const (
-	holdBegan   verdictKind = iota
-	holdChanged             // other names than before: it began anew
-	holdApplied             // it is over, and the names are removed
-	holdLifted              // the names are back, or too few to hold
+	holdBegan    verdictKind = iota
+	holdChanged              // other names than before: it began anew
+	holdApplied              // it is over, and the names are removed
+	holdLifted               // the names are back, or too few to hold
+	holdReleased             // as holdApplied, since an operator wanted it
 )
 
 func newHold(wait time.Duration) hold {
-	return hold{wait: wait, held: make(map[string]heldRemoval)}
+	return hold{wait: wait, held: make(map[string]heldRemoval), kept: make(map[string]map[string]struct{})}
 }
 
 // admit returns what to serve of what was found, where so far something else was
@@ -56,11 +64,15 @@ func (h *hold) admit(serving, found sets, doubtful bool, now time.Time) (sets, [
 	for _, typeURL := range slices.Sorted(maps.Keys(result)) {
 		set, was := result[typeURL], serving[typeURL]
 		missing := was.without(set)
+		kept := h.keeps(typeURL, missing)
 		n := len(missing)
 		mass := doubtful && n > 0 || n > massDeleteNames && float64(n) > massDeleteFraction*float64(len(was.byName))
 		keep, kind, news := h.judge(typeURL, missing, mass, now)
 		if keep {
 			result[typeURL] = set.with(was, missing)
+		}
+		if len(kept) > 0 {
+			result[typeURL] = result[typeURL].with(was, kept)
 		}
 		if news {
 			verdicts = append(verdicts, verdict{kind, typeURL, n})
@@ -77,17 +89,95 @@ func (h *hold) judge(typeURL string, missing map[string]struct{}, mass bool, now
 	case !mass:
 		delete(h.held, typeURL)
 		return false, holdLifted, held
+	case same && old.released:
+		delete(h.held, typeURL)
+		return false, holdReleased, true
 	case same && !now.Before(old.until):
 		delete(h.held, typeURL)
 		return false, holdApplied, true
 	case same:
 		return true, 0, false
 	}
-	h.held[typeURL] = heldRemoval{missing, now.Add(h.wait)}
+	h.held[typeURL] = heldRemoval{names: missing, since: now, until: now.Add(h.wait), alarmAt: now.Add(alarmEvery)}
 	if held {
 		return true, holdChanged, true
 	}
 	return true, holdBegan, true
+}
+
+// keeps takes out of what is missing, and returns, that which an operator had kept. It
+// forgets what is there again.
+func (h *hold) keeps(typeURL string, missing map[string]struct{}) map[string]struct{} {
+	kept := h.kept[typeURL]
+	for name := range kept {
+		if _, gone := missing[name]; gone {
+			delete(missing, name)
+		} else {
+			delete(kept, name)
+		}
+	}
+	if len(kept) == 0 {
+		delete(h.kept, typeURL)
+	}
+	return kept
+}
+
+// holds implements holder.
+func (h *hold) holds() (holds []Hold) {
+	for _, typeURL := range slices.Sorted(maps.Keys(h.held)) {
+		r := h.held[typeURL]
+		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(r.names)), Since: r.since, Until: r.until})
+	}
+	for _, typeURL := range slices.Sorted(maps.Keys(h.kept)) {
+		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(h.kept[typeURL])), Discarded: true})
+	}
+	return holds
+}
+
+// release implements holder: the removals are made by the next look at the files, if
+// these are still missing.
+func (h *hold) release(of HoldChoice, now time.Time) (released []Hold) {
+	for _, hold := range h.chosen(of) {
+		delete(h.kept, hold.TypeURL)
+		names := make(map[string]struct{}, len(hold.Names))
+		for _, name := range hold.Names {
+			names[name] = struct{}{}
+		}
+		h.held[hold.TypeURL] = heldRemoval{names: names, since: now, until: now, released: true}
+		released = append(released, hold)
+	}
+	return released
+}
+
+// discard implements holder.
+func (h *hold) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
+	for _, hold := range h.chosen(of) {
+		delete(h.held, hold.TypeURL)
+		if h.kept[hold.TypeURL] == nil {
+			h.kept[hold.TypeURL] = make(map[string]struct{})
+		}
+		for _, name := range hold.Names {
+			h.kept[hold.TypeURL][name] = struct{}{}
+		}
+		discarded = append(discarded, hold)
+	}
+	return discarded
+}
+
+func (h *hold) chosen(of HoldChoice) []Hold {
+	return slices.DeleteFunc(h.holds(), func(hold Hold) bool { return !of.takes(hold.TypeURL) || hold.Discarded != of.Discarded })
+}
+
+// alarms returns the holds of which it is time to say once more that they go on.
+func (h *hold) alarms(now time.Time) (on []Hold) {
+	for _, hold := range h.holds() {
+		if r := h.held[hold.TypeURL]; !hold.Discarded && !now.Before(r.alarmAt) {
+			r.alarmAt = now.Add(alarmEvery)
+			h.held[hold.TypeURL] = r
+			on = append(on, hold)
+		}
+	}
+	return on
 }
 
 // names returns how many removals are held back.

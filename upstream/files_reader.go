@@ -51,6 +51,10 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	serving, verdicts := r.hold.admit(r.serving, found, empty, now)
 	r.explain(verdicts)
 	r.counters.judged(verdicts, r.hold.names())
+	for _, on := range r.hold.alarms(now) {
+		r.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
+			slog.String("dir", r.dir), slog.String("type_url", on.TypeURL), slog.Int("held", len(on.Names)), slog.Time("since", on.Since))
+	}
 	for typeURL, set := range serving {
 		if was := r.serving[typeURL]; was.equal(set) {
 			serving[typeURL] = was
@@ -112,6 +116,8 @@ func (r *reader) explain(verdicts []verdict) {
 			r.log.Error("files seem to have lost resources: their removal is held back", append(attrs, slog.Duration("hold", r.hold.wait))...)
 		case holdChanged:
 			r.log.Info("other resources are missing than before: their removal is held back anew", append(attrs, slog.Duration("hold", r.hold.wait))...)
+		case holdReleased:
+			r.log.Warn("removals that were held back were released: the resources are removed", attrs...)
 		case holdApplied:
 			r.log.Warn("resources are still missing after the hold and were removed", attrs...)
 		case holdLifted:

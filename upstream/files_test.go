@@ -118,7 +118,7 @@ func startMirror(t *testing.T, files *Files) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { files.Mirror(ctx, w) })
+	running.Go(func() { files.Mirror(ctx, w, nil) })
 	stop := sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
@@ -864,7 +864,7 @@ func TestDirWatchDebounces(t *testing.T) {
 				for _, at := range tt.at {
 					time.AfterFunc(at, func() { events <- fsnotify.Event{} })
 				}
-				if !d.wait(t.Context(), start.Add(10*time.Second)) {
+				if _, more := d.wait(t.Context(), start.Add(10*time.Second), nil); !more {
 					t.Error("wait says that ctx ended")
 				}
 				if got := time.Since(start); got != tt.want {
@@ -875,7 +875,7 @@ func TestDirWatchDebounces(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if (&dirWatch{}).wait(ended, time.Now().Add(time.Hour)) {
+	if _, more := (&dirWatch{}).wait(ended, time.Now().Add(time.Hour), nil); more {
 		t.Error("wait goes on although ctx ended")
 	}
 }
@@ -949,5 +949,95 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 		if n, m, c := typ.Named.Count(), typ.Members.Count(), members.Count(); n != 2 || m != 3 || c != 1 {
 			t.Errorf("after an hour: %d named, %d members, %d in the collection, want 2, 3 and 1", n, m, c)
 		}
+	})
+}
+
+// TestB15_FilesReleaseAndDiscard: an operator decides on what is held back of files: it goes
+// at once, or it stays until a file has it again.
+func TestB15_FilesReleaseAndDiscard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
+		m := mirrorDir(t, FilesConfig{Dir: dir, noEvents: true})
+		lose := func() {
+			t.Helper()
+			m.until(strings.Join(many(20), " ") + " x")
+			ok(t, os.Remove(filepath.Join(dir, "mass.yaml")))
+			time.Sleep(time.Minute)
+			if h := m.files.Holds(t.Context()); len(h) != 1 || len(h[0].Names) != 20 || h[0].Discarded || m.files.Held() != 20 {
+				t.Fatalf("holds %+v, and %d resources; want one of 20", h, m.files.Held())
+			}
+		}
+		lose()
+		if got := m.files.Discard(t.Context(), HoldChoice{}); len(got) != 1 || len(got[0].Names) != 20 {
+			t.Errorf("discarded %+v, want one hold of 20", got)
+		}
+		time.Sleep(time.Hour)
+		m.until(strings.Join(many(20), " ") + " x")
+		if h := m.files.Holds(t.Context()); len(h) != 1 || !h[0].Discarded || m.files.Held() != 0 {
+			t.Errorf("holds %+v, and %d resources, an hour later; want one that is discarded, and none", h, m.files.Held())
+		}
+		if got := m.files.Release(t.Context(), HoldChoice{Discarded: true}); len(got) != 1 {
+			t.Errorf("released %+v, want what was discarded", got)
+		}
+		m.until("x")
+
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		lose()
+		if got := m.files.Release(t.Context(), HoldChoice{TypeURL: wire.ListenerType}); len(got) != 0 {
+			t.Errorf("released %+v of another type, want none", got)
+		}
+		if got := m.files.Release(t.Context(), HoldChoice{}); len(got) != 1 || len(got[0].Names) != 20 {
+			t.Errorf("released %+v, want one hold of 20", got)
+		}
+		m.until("x")
+
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		lose()
+		m.files.Discard(t.Context(), HoldChoice{})
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		time.Sleep(time.Minute)
+		if h := m.files.Holds(t.Context()); len(h) != 0 {
+			t.Errorf("holds %+v of what is there again, want none", h)
+		}
+		lose() // is another loss
+		m.stop()
+		if h := m.files.Holds(t.Context()); len(h) != 1 {
+			t.Errorf("holds %+v while nobody follows the directory, want the last one", h)
+		}
+	})
+}
+
+// TestFreeze_Files: a frozen view of files shows what they held, also by names that nobody had
+// asked for; thawed, what they hold.
+func TestFreeze_Files(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
+		control := NewControl(false)
+		files, err := OpenFiles(FilesConfig{Dir: dir, noEvents: true})
+		ok(t, err)
+		view, w := cache.New(cache.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { files.Mirror(ctx, w, control) })
+		watch := view.Watch()
+		watch.SubscribeAll(wire.ClusterType)
+		time.Sleep(time.Second)
+		control.Freeze(t.Context())
+		writeFiles(t, dir, "few.yaml", clusters("a=2", "c"))
+		watch.Subscribe(wire.ClusterType, []string{"b"})
+		time.Sleep(time.Minute)
+		if got := clustersOf(view.Head()); got != "a b" {
+			t.Errorf("frozen: %s, want a b", got)
+		}
+		if e, _ := view.Head().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
+			t.Error("frozen: b was asked for by name and is not there, want what the file held")
+		}
+		control.Thaw(t.Context())
+		time.Sleep(time.Second)
+		if got := clustersOf(view.Head()); got != "a=2 c" {
+			t.Errorf("thawed: %s, want a=2 c", got)
+		}
+		cancel()
+		running.Wait()
 	})
 }

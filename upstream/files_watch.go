@@ -90,8 +90,9 @@ func (d *dirWatch) warn(err error) {
 }
 
 // wait returns true when there is reason to read the directory: events, after
-// which there was quiet, or the time has come. It returns false if ctx ended.
-func (d *dirWatch) wait(ctx context.Context, until time.Time) bool {
+// which there was quiet, the time has come, or a call, which it returns. It returns false
+// if ctx ended.
+func (d *dirWatch) wait(ctx context.Context, until time.Time, calls <-chan func(*reader)) (call func(*reader), again bool) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	var latest time.Time // to wait for; zero if there was no event
@@ -108,9 +109,11 @@ func (d *dirWatch) wait(ctx context.Context, until time.Time) bool {
 			}
 			d.log.Debug("watch of files missed something", slog.String("dir", d.dir), slog.Any("err", err))
 		case <-timer.C:
-			return true
+			return nil, true
+		case call := <-calls:
+			return call, true
 		case <-ctx.Done():
-			return false
+			return nil, false
 		}
 		now := time.Now()
 		if latest.IsZero() {

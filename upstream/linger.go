@@ -49,14 +49,18 @@ func (l *lingering) remove(n *cache.Name) {
 }
 
 // expired removes and returns names whose time is up, and the oldest ones of too
-// many. It returns when to look again.
-func (l *lingering) expired(now time.Time) (out map[*subscription][]*cache.Name, next time.Time) {
+// many. It returns when to look again. While a view is frozen time stands still: those who
+// come back are to find what there was.
+func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][]*cache.Name, next time.Time) {
 	for {
 		n, who, ok := l.names.GetOldest()
 		if !ok {
 			return out, time.Time{}
 		}
-		if now.Before(who.until) && l.names.Len() <= l.maxNames && l.bytes <= l.maxBytes {
+		if (frozen || now.Before(who.until)) && l.names.Len() <= l.maxNames && l.bytes <= l.maxBytes {
+			if frozen {
+				return out, time.Time{}
+			}
 			return out, who.until
 		}
 		l.remove(n)

@@ -42,6 +42,7 @@ type mirror struct {
 	who     *Presence
 	w       *cache.Writer
 	log     *slog.Logger
+	control *Control // nil if there is none
 
 	as   *presented   // which of who the streams began with
 	node *corepb.Node // that of as
@@ -104,14 +105,17 @@ func (l *line) silent(now time.Time) bool {
 // no response, and at once after a stream that had one, or that the origin held for
 // 5s: it may be a relay that waits for an origin of its own.
 //
+// The control, which may be nil, has it do what an operator wants.
+//
 // Source: gRFC A57.
-func (s *Session) Mirror(ctx context.Context, who *Presence, w *cache.Writer, log *slog.Logger) {
+func (s *Session) Mirror(ctx context.Context, who *Presence, w *cache.Writer, log *slog.Logger, control *Control) {
 	m := &mirror{
 		session: s,
 		cfg:     &s.cfg,
 		who:     who,
 		w:       w,
 		log:     log,
+		control: control,
 		events:  make(chan event),
 		subs:    make(map[string]*subscription),
 		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
@@ -144,12 +148,16 @@ func (m *mirror) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	defer m.stop()
+	defer m.control.end()
+	m.control.begin(m)
 	for {
 		select {
 		case <-m.w.Demand():
 			m.demand(time.Now())
 		case e := <-m.events:
 			m.event(e, time.Now())
+		case call := <-m.control.waiting():
+			call(m)
 		case <-m.as.over:
 			m.introduce()
 			m.reopen()
@@ -356,7 +364,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 
 // expire gives up what has lingered long enough.
 func (m *mirror) expire(now time.Time) (next time.Time) {
-	expired, next := m.linger.expired(now)
+	expired, next := m.linger.expired(now, m.w.Frozen())
 	for s, names := range expired {
 		kept := m.w.Forget(s.typeURL, names)
 		for _, n := range names {
@@ -375,6 +383,9 @@ func (m *mirror) expire(now time.Time) (next time.Time) {
 		if now.Before(s.until) {
 			next = earlier(next, s.until)
 			continue
+		}
+		if m.w.Frozen() {
+			continue // those who come back are to find what there was
 		}
 		s.until = time.Time{}
 		if !m.w.ForgetMembers(s.typeURL) {

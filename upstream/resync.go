@@ -156,13 +156,13 @@ func (m *mirror) believe(s *subscription, h *heldBack, deleted map[string]struct
 		return nil // seen once more, but the hold is not over
 	}
 	if mass && !again {
-		h.hold(deleted, now.Add(m.cfg.MassDeleteHold))
+		h.hold(deleted, now, m.cfg.MassDeleteHold)
 		m.session.counters.held.Add(int64(len(deleted)))
 		m.log.Error("the origin seems to have lost resources: their removal is held back",
 			slog.String("type_url", s.typeURL), slog.Int("held", len(deleted)), slog.Duration("hold", m.cfg.MassDeleteHold))
 		return nil
 	}
-	h.hold(nil, time.Time{})
+	h.hold(nil, time.Time{}, 0)
 	m.session.counters.applied.Add(int64(len(deleted)))
 	if len(deleted) > 0 {
 		m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(deleted)))
@@ -178,19 +178,4 @@ func (m *mirror) countHeld() {
 	}
 	m.session.counters.holding.Add(holding - m.holding)
 	m.holding = holding
-}
-
-// held forces the second look once a hold is over.
-func (m *mirror) held(s *subscription, now time.Time) (next time.Time) {
-	for _, h := range []*heldBack{&s.sweep.heldBack, &s.absent} {
-		switch {
-		case h.held == nil || h.heldUntil.IsZero():
-		case now.Before(h.heldUntil):
-			next = earlier(next, h.heldUntil)
-		default:
-			h.heldUntil = time.Time{}
-			m.resync()
-		}
-	}
-	return next
 }

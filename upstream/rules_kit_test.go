@@ -36,7 +36,10 @@ type rig struct {
 	watch *cache.Watch
 	who   *upstream.Presence
 	log   *logged
-	stop  func() // ends the mirror; may be called again
+
+	control *upstream.Control
+	session *upstream.Session
+	stop    func() // ends the mirror; may be called again
 }
 
 // inBubble runs a test of a mirror and an origin on virtual time. The bubble
@@ -58,7 +61,7 @@ func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 // restored is mirror for a view that begins with a snapshot, if there is one.
 func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot) *rig {
 	t.Helper()
-	r := &rig{Origin: o, t: t, who: upstream.Present(&corepb.Node{Id: "relay"}), log: &logged{}}
+	r := &rig{Origin: o, t: t, who: upstream.Present(&corepb.Node{Id: "relay"}), log: &logged{}, control: upstream.NewControl(false)}
 	log := slog.New(r.log)
 	cfg.Logger = log
 	if cfg.Targets == nil {
@@ -79,9 +82,9 @@ func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.S
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		session.Mirror(ctx, r.who, w, log)
+		session.Mirror(ctx, r.who, w, log, r.control)
 	}()
-	r.w, r.view, r.watch = w, view, view.Watch()
+	r.w, r.view, r.watch, r.session = w, view, view.Watch(), session
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		<-ended

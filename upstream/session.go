@@ -97,6 +97,7 @@ type Session struct {
 	toldNoDelta []atomic.Bool // of each target
 
 	counters counters
+
 	links    []link                        // what is known of each target's connection
 	failure  atomic.Pointer[Failure]       // the last one; nil if there was none
 	returned atomic.Pointer[chan struct{}] // see moved

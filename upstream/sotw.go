@@ -277,6 +277,7 @@ func (m *mirror) neverListed(s *subscription, r role, t *list, said map[string]s
 			}
 		}
 	}
+	h.doubtful(gone)
 	mass := isMass(len(gone), set.Count()) || len(said) == 0 && len(gone) > 0
 	return append(removed, m.believe(s, h, gone, mass, now)...)
 }

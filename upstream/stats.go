@@ -118,7 +118,7 @@ func (c *counters) judged(verdicts []verdict, holding int) {
 		switch v.kind {
 		case holdBegan, holdChanged:
 			c.held.Add(int64(v.names))
-		case holdApplied:
+		case holdApplied, holdReleased:
 			c.applied.Add(int64(v.names))
 		}
 	}

@@ -20,6 +20,9 @@ type Status struct {
 	Connected bool
 	Since     time.Time
 
+	// Held is of how many resources the removal is held back (B.15).
+	Held int
+
 	// Failure is why a stream to the origin, or the attempt to open one, ended last. It
 	// is zero if none did for a reason worth telling.
 	Failure Failure
@@ -41,7 +44,7 @@ type Failure struct {
 // Status returns how the origin stands now.
 func (s *Session) Status() Status {
 	active := s.target()
-	var status Status
+	status := Status{Held: int(s.counters.holding.Load())}
 	for i, conn := range s.conns {
 		status.Targets = append(status.Targets, TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()})
 	}

@@ -51,13 +51,6 @@ type sweep struct {
 	heldBack
 }
 
-// heldBack is a mass of inferred deletions that waits for a second look.
-type heldBack struct {
-	held      map[string]struct{} // nil if nothing is held back
-	heldUntil time.Time           // when to look again; zero if that has begun
-	returned  bool                // some of what was held back is there again
-}
-
 // begin starts a resync: all members are in doubt, unless the origin was told of
 // them and says what is gone.
 func (s *sweep) begin(t *cache.Type, trusted bool, now time.Time) {
@@ -68,6 +61,7 @@ func (s *sweep) begin(t *cache.Type, trusted bool, now time.Time) {
 			s.marked[e.Resource.Name] = struct{}{}
 		}
 	}
+	s.doubtful(s.marked)
 }
 
 // heard takes a response for the members.
@@ -101,36 +95,6 @@ func (s *sweep) clear(name string) {
 	delete(s.marked, name)
 	delete(s.suspects, name)
 	delete(s.gone, name)
-}
-
-// review takes out of what is held back that which the origin has decided itself.
-// If it mentions all of it, there is nothing left to look at again.
-func (h *heldBack) review(u wire.Update) {
-	if len(h.held) == 0 {
-		return
-	}
-	for _, r := range u.Resources {
-		if _, ok := h.held[r.Name]; ok {
-			delete(h.held, r.Name)
-			h.returned = true
-		}
-	}
-	for name := range u.Gone() {
-		delete(h.held, name)
-	}
-	if len(h.held) == 0 {
-		h.hold(nil, time.Time{})
-	}
-}
-
-// hold keeps deletions back until then.
-func (h *heldBack) hold(deleted map[string]struct{}, until time.Time) {
-	h.held, h.heldUntil, h.returned = deleted, until, false
-}
-
-// again reports whether the second look found just what is held back.
-func (h *heldBack) again(deleted map[string]struct{}) bool {
-	return h.held != nil && !h.returned && maps.Equal(h.held, deleted)
 }
 
 // answered takes a response to suspects asked for by name.

@@ -1,0 +1,115 @@
+package upstream
+
+import (
+	"context"
+	"time"
+)
+
+// A Hold is a mass of removals that were inferred and that nobody has been told of
+// (B.15).
+type Hold struct {
+	TypeURL string
+	Names   []string // in order
+
+	// Since is when the removal was held back, Until when it is looked at again; zero if
+	// that has begun.
+	Since, Until time.Time
+
+	// Discarded reports that an operator had the resources kept: they stay until the
+	// origin says something of them itself.
+	Discarded bool
+}
+
+// A HoldChoice says which holds a command is about.
+type HoldChoice struct {
+	TypeURL   string // empty for all types
+	Discarded bool   // those that were discarded, in place of those that wait
+}
+
+func (c HoldChoice) takes(typeURL string) bool { return c.TypeURL == "" || c.TypeURL == typeURL }
+
+// A holder is what keeps removals back. Its methods belong to one loop.
+type holder interface {
+	holds() []Hold
+	release(HoldChoice, time.Time) []Hold
+	discard(HoldChoice, time.Time) []Hold
+}
+
+// A Control has the loop that keeps a view do what an operator wants of it. Its methods
+// may be called from any goroutine. Each returns once the loop has done it, and does
+// nothing if the loop has ended, or ctx ends before.
+type Control struct {
+	frozen bool
+	calls  chan func(controlled)
+	ended  chan struct{}
+}
+
+// controlled is a loop as a Control sees it.
+type controlled interface {
+	holder
+	freeze(frozen bool)
+}
+
+// NewControl returns the control of a loop that is about to begin, frozen or not. It is
+// for one loop.
+func NewControl(frozen bool) *Control {
+	return &Control{frozen: frozen, calls: make(chan func(controlled)), ended: make(chan struct{})}
+}
+
+// Freeze has the view show clients what it holds now, whatever the origin changes
+// (cache.Writer.Freeze). What the origin says is acknowledged and kept.
+func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l controlled) { l.freeze(true) }) }
+
+// Thaw ends that, and clients are told the difference.
+func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.freeze(false) }) }
+
+// Holds returns the removals that are held back, and those that were discarded.
+func (c *Control) Holds(ctx context.Context) (holds []Hold) {
+	c.do(ctx, func(l controlled) { holds = l.holds() })
+	return holds
+}
+
+// Release has removals made that are held back, and returns which.
+func (c *Control) Release(ctx context.Context, of HoldChoice) (released []Hold) {
+	c.do(ctx, func(l controlled) { released = l.release(of, time.Now()) })
+	return released
+}
+
+// Discard has resources kept whose removal is held back, and returns which. That the
+// origin goes on being silent about them proves nothing any more; what it says does.
+func (c *Control) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
+	of.Discarded = false
+	c.do(ctx, func(l controlled) { discarded = l.discard(of, time.Now()) })
+	return discarded
+}
+
+func (c *Control) do(ctx context.Context, call func(controlled)) {
+	done := make(chan struct{})
+	select {
+	case c.calls <- func(l controlled) { call(l); close(done) }:
+		<-done // the loop calls it at once
+	case <-c.ended:
+	case <-ctx.Done():
+	}
+}
+
+// begin has a loop begin as the control says. The loop that returns calls end.
+func (c *Control) begin(l controlled) {
+	if c != nil && c.frozen {
+		l.freeze(true)
+	}
+}
+
+func (c *Control) end() {
+	if c != nil {
+		close(c.ended)
+	}
+}
+
+// waiting returns what the loop is to do next.
+func (c *Control) waiting() <-chan func(controlled) {
+	if c == nil {
+		return nil
+	}
+	return c.calls
+}

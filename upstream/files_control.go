@@ -1,0 +1,59 @@
+package upstream
+
+import (
+	"context"
+	"time"
+)
+
+// filesView is one view of a directory, as its control sees it.
+type filesView struct{ *Local }
+
+func (v filesView) freeze(frozen bool) {
+	if frozen {
+		v.w.Freeze()
+		return
+	}
+	v.w.Thaw()
+}
+
+// What is held back, Files knows for all of its views.
+func (filesView) holds() []Hold                        { return nil }
+func (filesView) release(HoldChoice, time.Time) []Hold { return nil }
+func (filesView) discard(HoldChoice, time.Time) []Hold { return nil }
+
+// Held returns of how many resources the removal is held back.
+func (f *Files) Held() int { return int(f.counters.holding.Load()) }
+
+// Holds returns the removals that are held back, and those that were discarded.
+func (f *Files) Holds(ctx context.Context) (holds []Hold) {
+	f.do(ctx, func(r *reader) { holds = r.hold.holds() })
+	return holds
+}
+
+// Release has removals made that are held back, unless the files have changed since, and
+// returns which.
+func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
+	f.do(ctx, func(r *reader) { released = r.hold.release(of, time.Now()) })
+	return released
+}
+
+// Discard has resources kept whose removal is held back, and returns which. They are
+// served until a file has them again.
+func (f *Files) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
+	of.Discarded = false
+	f.do(ctx, func(r *reader) { discarded = r.hold.discard(of, time.Now()) })
+	return discarded
+}
+
+// do has whoever has the reader do something, and then look at the files again.
+func (f *Files) do(ctx context.Context, call func(*reader)) {
+	done := make(chan struct{})
+	select {
+	case f.calls <- func(r *reader) { call(r); close(done) }:
+		<-done // it is called at once
+	case r := <-f.lead: // nobody reads
+		call(r)
+		f.lead <- r // there is room: it was taken out
+	case <-ctx.Done():
+	}
+}

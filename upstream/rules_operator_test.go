@@ -1,0 +1,207 @@
+package upstream_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// all are the holds of every type that wait.
+var all upstream.HoldChoice
+
+// holding fails the test unless so many resources are held back, and so many kept.
+func (r *rig) holding(when string, held, kept int) {
+	r.t.Helper()
+	gotHeld, gotKept := 0, 0
+	for _, h := range r.control.Holds(r.t.Context()) {
+		if h.Discarded {
+			gotKept += len(h.Names)
+		} else {
+			gotHeld += len(h.Names)
+		}
+	}
+	if gotHeld != held || gotKept != kept || r.session.Status().Held != held {
+		r.t.Errorf("%s: %d removals held back (by status %d) and %d resources kept, want %d and %d",
+			when, gotHeld, r.session.Status().Held, gotKept, held, kept)
+	}
+}
+
+// What an operator releases is removed at once, and then the matter is over.
+func TestB15_Release(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		r.holding("before", 50, 0)
+		if got := r.control.Release(t.Context(), upstream.HoldChoice{TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
+			t.Errorf("released %d holds of another type, %d members left; want none, and 100", len(got), r.count())
+		}
+		got := r.control.Release(t.Context(), all)
+		if len(got) != 1 || got[0].TypeURL != clusters || !slices.Equal(got[0].Names, lost()) || got[0].Until.Sub(got[0].Since) != 10*time.Minute {
+			t.Errorf("released %+v, want the 50 clusters that were held back for 10 minutes", got)
+		}
+		r.pass(0)
+		if n := r.count(); n != 50 {
+			t.Errorf("%d members, want 50", n)
+		}
+		r.holding("after", 0, 0)
+		streams := r.streams()
+		r.pass(time.Hour)
+		if n := r.log.count(heldLine); n != 1 || r.streams() != streams {
+			t.Errorf("held back %d times, and %d further streams; want once and none: nothing is left to look at again", n, r.streams()-streams)
+		}
+	})
+}
+
+// What an operator has kept stays, whatever silence seems to say, without another hold and
+// without another word, until the origin itself says something of it.
+func TestB15_Discard(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		if got := r.control.Discard(t.Context(), all); len(got) != 1 || len(got[0].Names) != 50 {
+			t.Errorf("discarded %+v, want one hold of 50", got)
+		}
+		r.holding("discarded", 0, 50)
+		streams := r.streams()
+		r.pass(time.Hour)
+		if n := r.streams(); n != streams {
+			t.Errorf("%d further streams: nothing is left to look at again", n-streams)
+		}
+		for range 3 { // the origin says the same again
+			r.away(removing(clusters))
+			r.pass(time.Hour)
+		}
+		if n, alarms := r.count(), r.log.count(heldLine); n != 100 || alarms != 1 {
+			t.Errorf("%d members and %d alarms, want 100 and the first one", n, alarms)
+		}
+		r.holding("after three restarts", 0, 50)
+
+		// It is believed when it speaks: of resources that it has again, and of others that go.
+		r.put(clusters, numbered(100)[50:60]...)
+		r.pass(time.Second)
+		r.holding("ten are back", 0, 40)
+		r.Apply(removing(clusters, "n060"))
+		r.pass(time.Second)
+		if n := r.count(); n != 99 {
+			t.Errorf("%d members, want 99: an explicit removal is obeyed", n)
+		}
+		r.away(removing(clusters, "n000", "n050"))
+		r.pass(5 * time.Minute)
+		if n := r.count(); n != 97 {
+			t.Errorf("%d members, want 97: what is not kept goes as ever", n)
+		}
+
+		if got := r.control.Release(t.Context(), all); len(got) != 0 {
+			t.Errorf("released %+v, want nothing: what was discarded waits for nobody", got)
+		}
+		if got := r.control.Release(t.Context(), upstream.HoldChoice{Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
+			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
+		}
+		r.pass(0)
+		if n := r.count(); n != 58 {
+			t.Errorf("%d members, want 58", n)
+		}
+	})
+}
+
+// While something is held back that is said again, but rarely.
+func TestB15_AlarmIsRepeated(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		r.pass(7 * time.Minute)
+		if n := r.log.count("are still held back"); n != 1 {
+			t.Errorf("said %d times in seven minutes, want once", n)
+		}
+		r.control.Discard(t.Context(), all)
+		r.pass(time.Hour)
+		if n := r.log.count("are still held back"); n != 1 {
+			t.Errorf("said %d times although nothing is held back, want once", n)
+		}
+	})
+}
+
+// Of an origin that speaks SotW, too, by wildcard and by name.
+func TestB15_SotWReleaseAndDiscard(t *testing.T) {
+	for _, named := range []bool{false, true} {
+		for _, release := range []bool{false, true} {
+			inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(listeners, numbered(100)...)
+				count := func() int {
+					h := r.view.Head().Type(listeners)
+					return h.Members.Count() + h.Named.Count()
+				}
+				if named {
+					r.watch.Subscribe(listeners, nameOnly(numbered(100)))
+				} else {
+					r.watch.SubscribeAll(listeners)
+				}
+				r.pass(confirmed)
+				r.away(removing(listeners, nameOnly(numbered(100))[50:]...))
+				r.pass(time.Minute)
+				r.holding("lost", 50, 0)
+				want := 100
+				if release {
+					r.control.Release(t.Context(), all)
+					want = 50
+				} else {
+					r.control.Discard(t.Context(), all)
+				}
+				r.pass(0)
+				if n := count(); n != want {
+					t.Errorf("named=%v release=%v: %d there, want %d", named, release, n, want)
+				}
+				r.away(removing(clusters))
+				r.pass(time.Hour)
+				if n := count(); n != want || r.log.count(heldLine) != 1 {
+					t.Errorf("named=%v release=%v: %d there and %d alarms after a restart, want %d and one", named, release, n, r.log.count(heldLine), want)
+				}
+			})
+		}
+	}
+}
+
+// A frozen view is fed and ACKed as ever, and shows what it is now when it is thawed, also
+// what was said on another connection. What nobody wants does not expire meanwhile.
+func TestFreeze_Mirror(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@1")
+		r.put(endpoints, "a@1")
+		wildcard := r.watch.SubscribeAll(clusters)
+		names := r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(confirmed)
+		r.control.Freeze(t.Context())
+		r.put(clusters, "a@2", "c@2")
+		r.put(endpoints, "a@2", "late@1")
+		r.pass(time.Second)
+		r.away(removing(clusters, "b"))
+		r.pass(time.Minute)
+		r.put(clusters, "a@3")
+		late := r.view.Watch()
+		late.Subscribe(endpoints, []string{"late"})
+		r.pass(time.Minute)
+		r.expect("frozen members", r.members(clusters), "a@1 b@1")
+		r.expect("frozen names", r.named(endpoints), "a@1 late@1")
+
+		r.watch.UnsubscribeAll(wildcard)
+		r.watch.Unsubscribe(endpoints, names)
+		r.pass(24 * time.Hour)
+		r.expect("members that nobody has wanted for a day", r.members(clusters), "a@1 b@1")
+		r.expect("names", r.named(endpoints), "a@1 late@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(time.Second)
+
+		r.control.Thaw(t.Context())
+		r.expect("thawed members", present(r.members(clusters)), "a@3 c@2")
+		r.expect("thawed names", r.named(endpoints), "a@2 late@1")
+	})
+}
+
+// A command to a mirror that has ended does nothing.
+func TestFreeze_MirrorThatEnded(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.stop()
+		r.control.Freeze(t.Context())
+		if h := r.control.Holds(t.Context()); len(h) != 0 || !r.view.Head().First().Frozen.IsZero() {
+			t.Errorf("holds %v, frozen since %v; want none, and never", h, r.view.Head().First().Frozen)
+		}
+	})
+}
