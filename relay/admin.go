@@ -22,6 +22,7 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 	return admin.New(admin.Config{
 		Ready:    r.notReady,
 		Status:   r.status,
+		Holds:    r.holds,
 		Commands: r.commands(),
 		Metrics:  r.telemetry.Handler(),
 		Logger:   r.log,
@@ -29,7 +30,14 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 }
 
 // commands are what operators may have the relay do.
-func (r *Relay) commands() []admin.Command { return nil }
+func (r *Relay) commands() []admin.Command {
+	return []admin.Command{
+		admin.NewCommand("freeze", r.freeze),
+		admin.NewCommand("thaw", r.thaw),
+		admin.NewCommand("release", r.release),
+		admin.NewCommand("discard", r.discard),
+	}
+}
 
 // AdminAddrs returns the addresses that operators find the relay at, ProbeAddrs those
 // for probes.
@@ -96,6 +104,7 @@ func (r *Relay) status() admin.Status {
 	for i, o := range r.origins {
 		status := o.status()
 		status.Name = r.cfg.originName(i)
+		status.Frozen = r.groups.isFrozen(i)
 		s.Origins = append(s.Origins, status)
 	}
 	return s
@@ -121,7 +130,7 @@ func (c *Config) originName(origin int) string {
 // status returns how the origin stands, but for its name.
 func (o sessionOrigin) status() admin.Origin {
 	s := o.Status()
-	out := admin.Origin{Connected: s.Connected, Since: s.Since, LastErrorAt: s.Failure.At}
+	out := admin.Origin{Connected: s.Connected, Since: s.Since, Held: s.Held, LastErrorAt: s.Failure.At}
 	if s.Failure.Err != nil {
 		out.LastError = s.Failure.Err.Error()
 	}
@@ -146,6 +155,7 @@ func stateName(s connectivity.State) string {
 func (o filesOrigin) status() admin.Origin {
 	return admin.Origin{
 		Connected: true,
+		Held:      o.Held(),
 		Targets:   []admin.Target{{Target: "file://" + o.Dir(), Active: true, State: "directory"}},
 	}
 }
@@ -166,6 +176,7 @@ func (g *groups) status(now time.Time) []admin.View {
 			}
 			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
 			stand(&v, head.Source(source), now)
+			v.Withheld = s.view.Withheld(source)
 			if v.Types == nil {
 				v.Types = []admin.Type{}
 			}
@@ -208,6 +219,7 @@ func (g *groups) standing() []standingView {
 // stand says how the origin of a view stands.
 func stand(v *admin.View, from *cache.Source, now time.Time) {
 	v.Connected, v.Since, v.ControlPlane = from.Connected, from.Since, from.Identifier
+	v.FrozenAt = from.Frozen
 	if stale := from.Stale(now); stale > 0 {
 		v.Stale, v.StaleSeconds = true, stale.Seconds()
 	}

@@ -324,6 +324,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	serving.Go(func() error { r.snapshots.run(failed); return nil })
 	<-failed.Done()
+	r.warnFrozen()
 	r.drain()
 	r.endAdmin()
 	err := serving.Wait()

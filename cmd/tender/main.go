@@ -74,6 +74,10 @@ func newRootCommand() *cobra.Command {
 		newCheckCommand(os.Environ),
 		newGetCommand(),
 		newStatusCommand(os.Environ),
+		newReleaseCommand(os.Environ),
+		newDiscardCommand(os.Environ),
+		newFreezeCommand(os.Environ),
+		newThawCommand(os.Environ),
 		newDemoCommand(),
 	)
 	return root

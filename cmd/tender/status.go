@@ -75,12 +75,17 @@ func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
 			}
 			row(o.Name, target.Target, state, since, last)
 		}
+		if o.Held > 0 {
+			row(o.Name, "", fmt.Sprintf("%d removals are HELD BACK: tender release", o.Held))
+		}
 	}
 	row()
 	row("GROUP", "ORIGIN", "STREAMS", "TYPE", "ENTRIES", "BYTES", "STATE", "CHANGED", "VERSION")
 	for _, v := range s.Views {
 		state := ""
 		switch {
+		case !v.FrozenAt.IsZero():
+			state = fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
 		case v.Stale:
 			state = "STALE for " + brief(v.StaleSeconds)
 		case !v.Connected:

@@ -18,6 +18,9 @@ type Config struct {
 	// Status returns how everything stands. Required.
 	Status func() Status
 
+	// Holds returns the removals that are held back. Nil means that there is no such page.
+	Holds func(context.Context) Holds
+
 	// Commands are what operators may have the relay do.
 	Commands []Command
 
@@ -56,6 +59,11 @@ func New(cfg Config) (*Server, error) {
 	s.handleProbes(probes)
 	s.handleProbes(admin)
 	admin.HandleFunc("GET /api/v1/status", s.status)
+	if cfg.Holds != nil {
+		admin.HandleFunc("GET /api/v1/holds", func(w http.ResponseWriter, r *http.Request) {
+			writeJSON(w, http.StatusOK, cfg.Holds(r.Context()))
+		})
+	}
 	for _, c := range cfg.Commands {
 		if err := c.check(); err != nil {
 			return nil, err

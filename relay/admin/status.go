@@ -37,6 +37,11 @@ type Origin struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
 
+	// Frozen reports that an operator has stopped the distribution of its changes (tender
+	// freeze). Held is of how many resources the removal is held back (tender release).
+	Frozen bool `json:"frozen"`
+	Held   int  `json:"held"`
+
 	// LastError is why a stream to the origin ended last, or why none could be opened.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
@@ -67,6 +72,11 @@ type View struct {
 	// StaleSeconds already.
 	Stale        bool    `json:"stale"`
 	StaleSeconds float64 `json:"stale_seconds"`
+
+	// FrozenAt is since when clients are not shown what the origin changes, and Withheld
+	// of how many names they see something else than the origin says.
+	FrozenAt time.Time `json:"frozen_at,omitzero"`
+	Withheld int       `json:"withheld"`
 
 	// ControlPlane is the identifier that the origin gave last.
 	ControlPlane string `json:"control_plane,omitempty"`

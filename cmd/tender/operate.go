@@ -1,0 +1,155 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// newReleaseCommand returns tender release.
+func newReleaseCommand(environ func() []string) *cobra.Command {
+	return newHoldCommand(environ, "release", "released", &cobra.Command{
+		Short: "Have removals made that a running relay holds back",
+		Long: "Release has removals made that a running relay holds back, because an origin seems\n" +
+			"to have lost more at once than is likely: clients are told of them now, and not\n" +
+			"after TENDER_MASS_DELETE_HOLD. Without a choice it prints what is held back.",
+		Example: "  tender release\n  tender release --type cds\n  tender release --origin default --group user_agent_name=envoy\n  tender release --all",
+	})
+}
+
+// newDiscardCommand returns tender discard.
+func newDiscardCommand(environ func() []string) *cobra.Command {
+	return newHoldCommand(environ, "discard", "discarded", &cobra.Command{
+		Short: "Keep resources whose removal a running relay holds back",
+		Long: "Discard has a running relay keep resources whose removal it holds back: they are\n" +
+			"served until the origin says something of them itself, and its silence proves\n" +
+			"nothing any more. Without a choice it prints what is held back.",
+		Example: "  tender discard\n  tender discard --all",
+	})
+}
+
+// newHoldCommand completes a command that decides on what is held back.
+func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Command) *cobra.Command {
+	var of admin.HoldScope
+	cmd.Use, cmd.Args = name, cobra.NoArgs
+	flags := cmd.Flags()
+	flag := addAdminFlag(flags, environ)
+	flags.StringVar(&of.Origin, "origin", "", "only of this origin: default for that of TENDER_ORIGIN, else its `name`")
+	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
+	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
+	flags.BoolVar(&of.All, "all", false, "all that is held back")
+	if name == "release" {
+		flags.BoolVar(&of.Discarded, "discarded", false, "in place of what waits, what was discarded and is still kept")
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := flag.client()
+		if err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		var answer admin.Holds
+		if of.Scope == (admin.Scope{}) && !of.All {
+			if err := client.get(cmd.Context(), "/api/v1/holds", &answer); err != nil {
+				return err
+			}
+			if err := printHolds(out, "held back", answer.Holds, time.Now()); err != nil || len(answer.Holds) == 0 {
+				return err
+			}
+			return usageError{errors.New("say of what: --origin, --group, --type, or --all")}
+		}
+		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
+			return err
+		}
+		return printHolds(out, done, answer.Holds, time.Now())
+	}
+	return cmd
+}
+
+// printHolds writes holds for people, who are told what is or was done with them.
+func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) error {
+	if len(holds) == 0 {
+		_, err := fmt.Fprintf(w, "nothing is %s\n", done)
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "ORIGIN\tGROUP\tTYPE\tRESOURCES\tSINCE\tSTATE\tNAMES") // Flush has the error
+	for _, h := range holds {
+		short, _ := schema.ShortName(h.TypeURL)
+		state := done
+		switch {
+		case done != "held back":
+		case h.Discarded:
+			state = "discarded: kept until the origin says something of them"
+		case h.Until.IsZero():
+			state = "held back, being looked at again"
+		default:
+			state = "held back for another " + brief(h.Until.Sub(now).Seconds())
+		}
+		names := strings.Join(h.Names[:min(len(h.Names), 3)], ", ")
+		if h.Count > 3 {
+			names += ", …"
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", printable(h.Origin), printable(cmp.Or(h.Group, "all")),
+			printable(cmp.Or(short, h.TypeURL)), h.Count, ago(h.Since, now), state, printable(names))
+	}
+	return t.Flush()
+}
+
+// newFreezeCommand returns tender freeze.
+func newFreezeCommand(environ func() []string) *cobra.Command {
+	return newFreezing(environ, "freeze", &cobra.Command{
+		Short: "Stop the distribution of changes by a running relay",
+		Long: "Freeze has a running relay show its clients, also those that come anew, what it has\n" +
+			"now, whatever the origin changes, until tender thaw. It goes on listening to the\n" +
+			"origin. What it does not know yet, it asks for and shows when it comes. A relay\n" +
+			"that is restarted is not frozen, and other relays have to be told themselves.",
+		Example: "  tender freeze\n  tender freeze --origin default",
+	})
+}
+
+// newThawCommand returns tender thaw.
+func newThawCommand(environ func() []string) *cobra.Command {
+	return newFreezing(environ, "thaw", &cobra.Command{
+		Short:   "Go on with the distribution of changes after tender freeze",
+		Long:    "Thaw has a relay that was frozen tell its clients what has changed: of each\nresource, however often it has, what it is now.",
+		Example: "  tender thaw",
+	})
+}
+
+// newFreezing completes freeze or thaw.
+func newFreezing(environ func() []string, name string, cmd *cobra.Command) *cobra.Command {
+	var of admin.FreezeScope
+	cmd.Use, cmd.Args = name, cobra.NoArgs
+	flag := addAdminFlag(cmd.Flags(), environ)
+	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := flag.client()
+		if err != nil {
+			return err
+		}
+		var answer admin.Freezes
+		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
+			return err
+		}
+		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		_, _ = fmt.Fprintln(t, "ORIGIN\tSTATE\tVIEWS\tWITHHELD") // Flush has the error
+		for _, f := range answer.Origins {
+			state := "changes are distributed"
+			if f.Frozen {
+				state = "FROZEN"
+			}
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\n", printable(f.Origin), state, f.Views, f.Withheld)
+		}
+		return t.Flush()
+	}
+	return cmd
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// runRelay runs a relay of a directory until the test ends, and has the commands find it.
+func runRelay(t *testing.T, dir string) *relay.Relay {
+	t.Helper()
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + dir, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }() // awaited below
+	t.Cleanup(func() {
+		r.Hurry()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("relay: %v", err)
+		}
+	})
+	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
+	return r
+}
+
+// await runs a command until it prints what is wanted.
+func await(t *testing.T, what string, wanted func(stdout string) bool, args ...string) {
+	t.Helper()
+	deadline := time.Now().Add(relaytest.Patience)
+	for {
+		_, stdout, stderr := execute(args...)
+		if wanted(stdout) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("tender %s does not print %s:\n%s%s", strings.Join(args, " "), what, stdout, stderr)
+		}
+		time.Sleep(5 * time.Millisecond) // between two questions, as an operator's
+	}
+}
+
+// TestOperate has an operator freeze and thaw a relay, and decide on what it holds back.
+func TestOperate(t *testing.T) {
+	dir := t.TempDir()
+	write := func(file string, n int) {
+		t.Helper()
+		text := "resources:\n"
+		for i := range n {
+			text += fmt.Sprintf("- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: %s%02d}\n", file, i)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file+".yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("mass", 20)
+	write("few", 1)
+	r := runRelay(t, dir)
+	get := []string{"get", "-a", r.Addrs()[0].String(), "cds", "-o", "name"}
+	lines := func(n int) func(string) bool {
+		return func(stdout string) bool { return strings.Count(stdout, "\n") == n }
+	}
+	must := func(code int, want []string, args ...string) {
+		t.Helper()
+		got, stdout, stderr := execute(args...)
+		for _, text := range want {
+			if got != code || !strings.Contains(stdout+stderr, text) {
+				t.Errorf("tender %s: code %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, text, stdout, stderr)
+			}
+		}
+	}
+	await(t, "21 clusters", lines(21), get...)
+	must(exitOK, []string{"nothing is held back"}, "release")
+	must(exitOK, []string{"nothing is released"}, "release", "--all")
+
+	if err := os.Remove(filepath.Join(dir, "mass.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a hold", func(stdout string) bool { return strings.Contains(stdout, "held back for another") }, "release")
+	must(exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "say of what: --origin, --group, --type, or --all"}, "discard")
+	must(exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
+	must(exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
+	must(exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")
+	must(exitFailure, []string{`there is no origin "x"`}, "freeze", "--origin", "x")
+	must(exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
+	must(exitUsage, []string{"discarded: kept until the origin says something of them"}, "release")
+
+	must(exitOK, []string{"default  FROZEN"}, "freeze")
+	must(exitOK, []string{"FROZEN for "}, "status")
+	must(exitOK, []string{"20", "released"}, "release", "--all", "--discarded")
+	await(t, "that the removals are made", func(stdout string) bool { return stdout == "nothing is held back\n" }, "release")
+	await(t, "the frozen set", lines(21), get...)
+	must(exitOK, []string{"default  changes are distributed"}, "thaw")
+	await(t, "the one cluster that is left", lines(1), get...)
+}
