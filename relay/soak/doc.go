@@ -3,7 +3,7 @@
 // origin says.
 //
 // There are two origins that say the same, one for when the other fails, each behind a
-// proxy; two relays, one a process that is killed, the other in the test, where the race
+// proxy; two relays, one a process that is killed and goes on from its snapshot, the other in the test, where the race
 // detector and goleak see it; and clients that go to the other relay when one ends their stream. What
 // fails when, and what changes meanwhile, comes from a seed and from nothing else.
 //

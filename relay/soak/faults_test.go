@@ -80,9 +80,10 @@ var faults = []fault{
 		w.process.kill()
 		return w.process.start
 	}},
-	{"a relay is killed and back before the origins", 1, func(w *world) func() {
+	{"a relay is killed, and back cold before origins", 1, func(w *world) func() {
 		heal := w.links.each(func(p *relaytest.Proxy) func() { p.Set(relaytest.Link{Refuse: true}); p.Reset(); return w.mend(p) })
 		w.process.kill()
+		w.process.forget()
 		w.process.start()
 		w.leave() // and so half of the clients come, which know more than the relay does
 		w.churn(20)

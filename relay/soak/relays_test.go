@@ -26,6 +26,7 @@ type process struct {
 	binary  string
 	env     []string
 	address string
+	views   string // the directory of its snapshot
 
 	cmd   *exec.Cmd
 	log   *tail
@@ -35,7 +36,7 @@ type process struct {
 
 func newProcess(t *testing.T, env []string) *process {
 	t.Helper()
-	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: freeAddress(t)}
+	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: freeAddress(t), views: filepath.Join(t.TempDir(), "views")}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", p.binary, "../../cmd/tender").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -44,7 +45,8 @@ func newProcess(t *testing.T, env []string) *process {
 			p.env = append(p.env, v)
 		}
 	}
-	p.env = append(append(p.env, env...), "TENDER_NODE_ID=tender/process", "TENDER_LISTEN="+p.address, "TENDER_LOG_FORMAT=text")
+	p.env = append(append(p.env, env...), "TENDER_NODE_ID=tender/process", "TENDER_LISTEN="+p.address, "TENDER_SNAPSHOT_DIR="+p.views, "TENDER_LOG_FORMAT=text")
+	p.makeViews()
 	p.start()
 	t.Cleanup(func() {
 		p.kill()
@@ -107,6 +109,22 @@ func (p *process) runs() bool {
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.ended
+}
+
+// forget removes the snapshot of the relay, which must not run: it will know nothing.
+func (p *process) forget() {
+	p.t.Helper()
+	if err := os.RemoveAll(p.views); err != nil {
+		p.t.Fatal(err)
+	}
+	p.makeViews()
+}
+
+func (p *process) makeViews() {
+	p.t.Helper()
+	if err := os.MkdirAll(p.views, 0o700); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func (p *process) drain() {

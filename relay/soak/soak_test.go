@@ -146,12 +146,12 @@ func (t tally) add(names []string, took time.Duration) {
 
 func (t tally) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-45s %5s  %s", "fault", "times", "slowest until all agreed")
+	fmt.Fprintf(&b, "%-48s %5s  %s", "fault", "times", "slowest until all agreed")
 	for _, f := range faults {
 		if s := t[f.name]; s != nil {
-			fmt.Fprintf(&b, "\n%-45s %5d  %v", f.name, s.times, s.slowest.Round(10*time.Millisecond))
+			fmt.Fprintf(&b, "\n%-48s %5d  %v", f.name, s.times, s.slowest.Round(10*time.Millisecond))
 		} else {
-			fmt.Fprintf(&b, "\n%-45s %5s", f.name, "-")
+			fmt.Fprintf(&b, "\n%-48s %5s", f.name, "-")
 		}
 	}
 	return b.String()
