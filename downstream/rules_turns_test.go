@@ -134,7 +134,7 @@ func TestAQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
 		}
 		q.push(s)
 	}
-	if got := cap(q.streams); got > 4*len(all) {
+	if got := cap(q.newcomers.streams); got > 4*len(all) {
 		t.Errorf("the queue has room for %d streams, of which there are %d", got, len(all))
 	}
 }

@@ -192,6 +192,7 @@ type Server struct {
 	counters counters
 	accepted atomic.Uint64 // likewise
 	queue    queue
+	places   places
 
 	draining, hurried chan struct{} // closed to have streams end within a time, and at once
 	drain, hurry      sync.Once
@@ -216,6 +217,7 @@ func New(cfg Config) (*Server, error) {
 		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
 		draining: make(chan struct{}),
 		hurried:  make(chan struct{}),
+		places:   newPlaces(),
 		idle:     make(chan struct{}),
 	}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}

@@ -120,8 +120,8 @@ type Stats struct {
 	Ended   map[Ending]int64 // streams, by why they ended
 	Refused map[Limit]int64  // streams and polls, by the limit that they ran into
 
-	// Coalesced counts changes that were not sent by themselves, since the stream was
-	// still to be told of an earlier one: it is told of both at once.
+	// Coalesced counts changes that came to a stream that was still to be told of an
+	// earlier one, or whose client had not answered yet: it is told of all of them at once.
 	Coalesced int64
 
 	// Throttled counts requests that were read late, since their stream sent more of
@@ -155,6 +155,7 @@ func (s *Server) Stats() Stats {
 	stats := Stats{
 		Streams:   s.Streams(),
 		Accepted:  int64(s.accepted.Load()),
+		Waiting:   s.queue.waiting() + int(s.places.waiting.Load()),
 		Ended:     make(map[Ending]int64, endings),
 		Refused:   make(map[Limit]int64, limits),
 		Coalesced: s.counters.coalesced.Load(),

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
@@ -44,8 +45,9 @@ type stream struct {
 	delta   bool
 	number  uint64 // of the server's streams
 
-	turn turn
-	over chan error // one slot: how the stream ended, for run
+	turn   turn
+	served atomic.Bool // something was sent, as sent says to who holds the lock
+	over   chan error  // one slot: how the stream ended, for run
 
 	pace *rate.Limiter // of requests; used by the receiver alone
 	lock lock          // guards what follows
@@ -168,7 +170,7 @@ func (s *stream) identify(r *wire.Request) error {
 		s.nodeSum = sum
 		return nil
 	}
-	s.group, s.watch = group, group.View.WatchFunc(s.wake)
+	s.group, s.watch = group, group.View.WatchFunc(s.changed)
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.dynamic = n.GetDynamicParameters()
@@ -386,6 +388,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if s.blocked(p, sub) {
 		p.held = true
 		if sub.behind(t) {
+			s.server.counters.coalesced.Add(1)
 			p.at(sub.until)
 			p.more(sub)
 		}
@@ -514,7 +517,10 @@ func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 		return err
 	}
 	const overhead = 16 // tags and lengths, generously
-	s.sent = true
+	if !s.sent {
+		s.sent = true
+		s.served.Store(true)
+	}
 	sub.tally.sent(r.body.Size())
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now

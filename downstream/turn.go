@@ -13,25 +13,58 @@ import (
 // A queue holds the streams that may have something to send, and has workers go through
 // them. A goroutine of each stream's own would have to be woken for each delivery, which
 // costs as much as half of what the transport does.
+//
+// Newcomers, which were sent nothing yet, stand in a line of their own: they are never
+// refused, but their first responses are large, and a herd of them must not hold up what
+// changes for those that are served (B.35).
 type queue struct {
-	mu      sync.Mutex
-	streams []*stream // from next on
-	next    int
-	workers int // that run; they end when nothing is left
+	mu        sync.Mutex
+	served    line
+	newcomers line
+	passed    int // turns of the served since a newcomer had one
+	workers   int // that run; they end when nothing is left
 
 	turns, idle int64 // how many were taken, and in how many of them nothing was sent
+}
+
+// patience is how many turns of streams that are served a newcomer lets pass.
+const patience = 8
+
+// A line holds streams in the order in which they came.
+type line struct {
+	streams []*stream // from next on
+	next    int
+}
+
+func (l *line) len() int { return len(l.streams) - l.next }
+
+func (l *line) push(s *stream) {
+	if len(l.streams) == cap(l.streams) && l.next > len(l.streams)/2 {
+		// Under load the line may never be empty: what has left it makes room.
+		n := copy(l.streams, l.streams[l.next:])
+		clear(l.streams[n:])
+		l.streams, l.next = l.streams[:n], 0
+	}
+	l.streams = append(l.streams, s)
+}
+
+func (l *line) pop() *stream {
+	s := l.streams[l.next]
+	l.streams[l.next] = nil
+	if l.next++; l.next == len(l.streams) {
+		l.streams, l.next = l.streams[:0], 0
+	}
+	return s
 }
 
 func (q *queue) push(s *stream) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.streams) == cap(q.streams) && q.next > len(q.streams)/2 {
-		// Under load the queue may never be empty: what has left it makes room.
-		n := copy(q.streams, q.streams[q.next:])
-		clear(q.streams[n:])
-		q.streams, q.next = q.streams[:n], 0
+	if s.served.Load() {
+		q.served.push(s)
+	} else {
+		q.newcomers.push(s)
 	}
-	q.streams = append(q.streams, s)
 	if q.workers < runtime.GOMAXPROCS(0) {
 		q.workers++
 		go q.work()
@@ -49,16 +82,24 @@ func (q *queue) pop(had, sent bool) *stream {
 	if had && !sent {
 		q.idle++
 	}
-	if q.next == len(q.streams) {
+	switch served, newcomers := q.served.len() > 0, q.newcomers.len() > 0; {
+	case newcomers && (!served || q.passed >= patience):
+		q.passed = 0
+		return q.newcomers.pop()
+	case served:
+		q.passed++
+		return q.served.pop()
+	default:
 		q.workers--
 		return nil
 	}
-	s := q.streams[q.next]
-	q.streams[q.next] = nil
-	if q.next++; q.next == len(q.streams) {
-		q.streams, q.next = q.streams[:0], 0
-	}
-	return s
+}
+
+// waiting returns how many newcomers wait for their turn.
+func (q *queue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.newcomers.len()
 }
 
 // taken returns how many turns have ended, and whether a stream waits for one or has it.
@@ -116,15 +157,27 @@ func (l *lock) giveBack() {
 	l.lent = nil
 }
 
+// changed wakes the stream since something that it watches has changed.
+func (s *stream) changed() {
+	if !s.turned() {
+		s.server.counters.coalesced.Add(1)
+	}
+}
+
 // wake gives the stream a turn. It may be called from anywhere.
-func (s *stream) wake() {
+func (s *stream) wake() { s.turned() }
+
+// turned gives the stream a turn, and reports whether it did not have one to come already.
+func (s *stream) turned() bool {
 	for {
 		switch at := s.turn.Load(); {
 		case at == resting && s.turn.CompareAndSwap(resting, queued):
 			s.server.queue.push(s)
-			return
-		case at == taken && s.turn.CompareAndSwap(taken, again), at == queued, at == again:
-			return
+			return true
+		case at == taken && s.turn.CompareAndSwap(taken, again):
+			return true
+		case at == queued, at == again:
+			return false
 		}
 	}
 }
@@ -145,7 +198,9 @@ func (s *stream) endTurn(all bool) {
 	switch {
 	case !all:
 		go func() {
+			free := s.admit()
 			all, _ := s.flushed(true)
+			free()
 			s.endTurn(all)
 		}()
 	case !s.turn.CompareAndSwap(taken, resting): // something happened meanwhile

@@ -38,14 +38,7 @@ func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relayt
 	if err != nil {
 		t.Fatal(err)
 	}
-	clusters, node := streamRequest(v, streamCDS, "", "*"), relaytest.EnvoyNode("many")
-	switch req := clusters.(type) {
-	case *discoverypb.DiscoveryRequest:
-		req.Node = node
-	case *discoverypb.DeltaDiscoveryRequest:
-		req.Node = node
-	}
-	for _, req := range []proto.Message{clusters, streamRequest(v, streamEDS, "", endpoints)} {
+	for _, req := range []proto.Message{manyFirst(v), streamRequest(v, streamEDS, "", endpoints)} {
 		if err := rpc.SendMsg(req); err != nil {
 			t.Fatal(err)
 		}
@@ -53,24 +46,50 @@ func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relayt
 	return manyStream{rpc, v}
 }
 
+// manyFirst is the first request of a stream: for all clusters.
+func manyFirst(v relaytest.Variant) proto.Message {
+	clusters, node := streamRequest(v, streamCDS, "", "*"), relaytest.EnvoyNode("many")
+	switch req := clusters.(type) {
+	case *discoverypb.DiscoveryRequest:
+		req.Node = node
+	case *discoverypb.DeltaDiscoveryRequest:
+		req.Node = node
+	}
+	return clusters
+}
+
+// A manyResponse is what a test looks at in a response.
+type manyResponse interface {
+	proto.Message
+	GetTypeUrl() string
+	GetNonce() string
+}
+
+// receive receives a response, and returns how many resources it has.
+func (s manyStream) receive() (got manyResponse, resources int, err error) {
+	got = new(discoverypb.DiscoveryResponse)
+	if s.variant == relaytest.Delta {
+		got = new(discoverypb.DeltaDiscoveryResponse)
+	}
+	if err := s.RecvMsg(got); err != nil {
+		return nil, 0, err
+	}
+	list := got.ProtoReflect().Get(got.ProtoReflect().Descriptor().Fields().ByName("resources")).List()
+	return got, list.Len(), nil
+}
+
 // take receives a response of a type with one resource, and accepts it.
 func (s manyStream) take(t *testing.T, typeURL string, names ...string) {
 	t.Helper()
-	var got interface {
-		proto.Message
-		GetTypeUrl() string
-		GetNonce() string
-	} = new(discoverypb.DiscoveryResponse)
-	if s.variant == relaytest.Delta {
-		got = new(discoverypb.DeltaDiscoveryResponse)
-		names = nil
-	}
-	if err := s.RecvMsg(got); err != nil {
+	got, resources, err := s.receive()
+	if err != nil {
 		t.Fatal(err)
 	}
-	resources := got.ProtoReflect().Get(got.ProtoReflect().Descriptor().Fields().ByName("resources")).List()
-	if got.GetTypeUrl() != typeURL || resources.Len() != 1 {
-		t.Fatalf("got %d resources of %s, want 1 of %s", resources.Len(), got.GetTypeUrl(), typeURL)
+	if got.GetTypeUrl() != typeURL || resources != 1 {
+		t.Fatalf("got %d resources of %s, want 1 of %s", resources, got.GetTypeUrl(), typeURL)
+	}
+	if s.variant == relaytest.Delta {
+		names = nil
 	}
 	if err := s.SendMsg(streamRequest(s.variant, typeURL, got.GetNonce(), names...)); err != nil {
 		t.Fatal(err)

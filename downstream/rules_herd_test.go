@@ -1,0 +1,141 @@
+package downstream
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// B.35: streams that were sent nothing yet have their turns in the order in which they came.
+// They let those that are served pass, but not for ever.
+func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
+	const newcomers, served = 100, 400
+	q := &queue{workers: runtime.GOMAXPROCS(0)} // none begins
+	names := make(map[*stream]string)
+	push := func(name string, served bool) {
+		s := new(stream)
+		s.served.Store(served)
+		names[s] = name
+		q.push(s)
+	}
+	for i := range newcomers {
+		push(fmt.Sprint("newcomer ", i), false)
+	}
+	for i := range served {
+		push(fmt.Sprint("served ", i), true)
+	}
+	if n := q.waiting(); n != newcomers {
+		t.Errorf("%d newcomers wait, want %d", n, newcomers)
+	}
+	var want []string
+	for next := 0; len(want) < newcomers+served; {
+		for range patience {
+			if next < served {
+				want = append(want, fmt.Sprint("served ", next))
+				next++
+			}
+		}
+		if n := len(want) - next; n < newcomers {
+			want = append(want, fmt.Sprint("newcomer ", n))
+		}
+	}
+	var got []string
+	for s := q.pop(false, false); s != nil; s = q.pop(true, true) {
+		got = append(got, names[s])
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("turns were had in the order %q, want %q", got, want)
+	}
+}
+
+// B.35: first responses that may have to wait for their clients are handed over so many at a
+// time, first come, first served. A client that does not read keeps its place for a second.
+func TestB35_PlacesAreFreedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 10
+		p := newPlaces()
+		var frees []func()
+		for range cap(p.taken) {
+			frees = append(frees, p.take())
+			time.Sleep(time.Microsecond) // timers of a bubble that fire at the same time crash the race detector (Go 1.26)
+		}
+		began := time.Now()
+		var mu sync.Mutex
+		var order []int // guarded by mu
+		for i := range waiters {
+			go func() { // ends once it had its place
+				p.take()
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			}()
+			synctest.Wait()
+		}
+		served := func() []int {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(order)
+		}
+		if n := p.waiting.Load(); n != waiters {
+			t.Errorf("%d wait, want %d", n, waiters)
+		}
+		for i := range waiters - 1 {
+			frees[i]()
+			frees[i]() // a second time does no harm
+			synctest.Wait()
+			time.Sleep(time.Microsecond)
+			if got := served(); len(got) != i+1 || got[i] != i {
+				t.Fatalf("after %d places were freed, they were taken by %v", i+1, got)
+			}
+		}
+		time.Sleep(placeHeld)
+		synctest.Wait()
+		if n := len(served()); n != waiters || p.waiting.Load() != 0 {
+			t.Errorf("%d of %d had places after %v", n, waiters, time.Since(began))
+		}
+		time.Sleep(placeHeld)
+		synctest.Wait()
+		if n := len(p.taken); n != 0 {
+			t.Errorf("%d places are taken after %v, want none", n, time.Since(began))
+		}
+	})
+}
+
+// B.12: what changes while a client does not answer is counted, and told at once when it
+// does.
+func TestB12_MergedChangesAreCounted(t *testing.T) {
+	const changes = 10
+	synctest.Test(t, func(t *testing.T) {
+		view, w := cache.New(cache.Config{})
+		w.SetConnected(true)
+		s := newTestStream(t, view, Config{})
+		s.watch = view.WatchFunc(s.changed)
+		s.client.watch = s.watch
+		s.timer = time.AfterFunc(time.Hour, s.wake)
+		defer s.timer.Stop()
+		s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}}, nil)
+		synctest.Wait()
+		w.TakeDemand()
+		for i := range 1 + changes {
+			w.Apply(cache.Named, wire.Update{
+				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0, fmt.Sprint(i))},
+			})
+			synctest.Wait()
+		}
+		if got := s.server.Stats().Coalesced; s.nonces != 1 || got != changes {
+			t.Errorf("%d responses were sent and %d changes counted, want 1 and %d", s.nonces, got, changes)
+		}
+		s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: "1"}, nil)
+		synctest.Wait()
+		if got := s.server.Stats().Coalesced; s.nonces != 2 || got != changes {
+			t.Errorf("after the answer %d responses were sent and %d changes counted, want 2 and %d", s.nonces, got, changes)
+		}
+	})
+}
