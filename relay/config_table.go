@@ -11,7 +11,7 @@ import (
 
 // A spec is one variable: the one place where its name, its default, what is
 // allowed and what it means are written. LoadConfig, tender check and the
-// README's table are made from it.
+// table of deploy/docs/configuration.md are made from it.
 type spec struct {
 	name    string // without the prefix
 	preset  string // the default, in the form that parse returns; may be empty
@@ -306,7 +306,7 @@ type Setting struct {
 	Meaning  string // one line
 }
 
-// Table returns every variable, in the order of the README. Values hold no
+// Table returns every variable, in the order of deploy/docs/configuration.md. Values hold no
 // control characters.
 func (c Config) Table() []Setting {
 	fields := c.fields()
@@ -391,7 +391,7 @@ func showAll[T any](fields []T) string {
 	return strings.Join(texts, ";")
 }
 
-// MarkdownTable returns the table of variables as the README shows it.
+// MarkdownTable returns the table of variables as deploy/docs/configuration.md shows it.
 func MarkdownTable() string {
 	var b strings.Builder
 	b.WriteString("| Variable | Default | Allowed | Meaning |\n| --- | --- | --- | --- |\n")

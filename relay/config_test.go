@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var update = flag.Bool("update", false, "write the table of variables into README.md")
+var update = flag.Bool("update", false, "write the table of variables into deploy/docs/configuration.md")
 
 const (
 	typeCDS = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
@@ -545,36 +545,36 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// The README's table of variables stands between these lines.
+// The page's table of variables stands between these lines.
 const (
 	tableBegins = "<!-- variables -->\n"
 	tableEnds   = "<!-- /variables -->"
 )
 
-// TestREADMETable holds the README's table of variables to the one that the
-// code uses. With -update it writes it.
-func TestREADMETable(t *testing.T) {
-	const name = "../README.md"
+// TestConfigurationPage holds the table of deploy/docs/configuration.md to the one
+// that the code uses. With -update it writes it.
+func TestConfigurationPage(t *testing.T) {
+	const name = "../deploy/docs/configuration.md"
 	text, err := os.ReadFile(name)
 	if err != nil {
-		t.Fatalf("read README: %v; it must have the lines %s and %s with the table of variables between them", err, strings.TrimSpace(tableBegins), tableEnds)
+		t.Fatal(err)
 	}
 	before, rest, ok := strings.Cut(string(text), tableBegins)
 	table, after, ok2 := strings.Cut(rest, tableEnds)
 	if !ok || !ok2 {
-		t.Fatalf("README.md lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay -run TestREADMETable -update",
-			strings.TrimSpace(tableBegins), tableEnds)
+		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay -run TestConfigurationPage -update",
+			name, strings.TrimSpace(tableBegins), tableEnds)
 	}
 	want := MarkdownTable()
 	if strings.TrimSpace(table) == strings.TrimSpace(want) {
 		return
 	}
 	if !*update {
-		t.Fatalf("README.md has another table of variables than the code; run\n\tgo test ./relay -run TestREADMETable -update\n(-want +got)\n%s",
-			cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
+		t.Fatalf("%s has another table of variables than the code; run\n\tgo test ./relay -run TestConfigurationPage -update\n(-want +got)\n%s",
+			name, cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
 	}
 	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {
-		t.Fatalf("write README: %v", err)
+		t.Fatal(err)
 	}
 }
 
