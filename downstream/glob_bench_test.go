@@ -54,6 +54,8 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 				w.SetPhase(cache.Collection(wire.EndpointType, glob), cache.Confirmed)
 			}
 			flush := func() {
+				s.lock.take()
+				defer s.lock.leave()
 				if _, err := s.flush(time.Now(), true); err != nil {
 					b.Fatal(err)
 				}
