@@ -23,15 +23,25 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestMain runs the tests, or the control plane that they start as a process of its own.
+// TestMain runs the tests, or the control plane or gRPC client that they start as a process
+// of its own.
 func TestMain(m *testing.M) {
-	if os.Getenv(controlPlaneEnv) != "" {
-		if err := runControlPlane(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	var err error
+	switch client := os.Getenv(grpcClientEnv); {
+	case os.Getenv(controlPlaneEnv) != "":
+		err = runControlPlane(os.Stdin, os.Stdout)
+	case client != "":
+		err = runGRPCClient(client, os.Stdin, os.Stderr)
+	default:
+		os.Exit(runTests(m))
 	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func runTests(m *testing.M) int {
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()
 	if err := goleak.Find(); err != nil && code == 0 { // by no test alone: they run at the same time
@@ -41,7 +51,7 @@ func TestMain(m *testing.M) {
 	if binary.dir != "" {
 		_ = os.RemoveAll(binary.dir) // a temporary directory that stays does no harm
 	}
-	os.Exit(code)
+	return code
 }
 
 // binary is the command, built once.

@@ -1,0 +1,167 @@
+package faults_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	_ "google.golang.org/grpc/xds" // for the scheme xds:///
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// grpcClientEnv has this program be a gRPC client of the target that it names.
+const grpcClientEnv = "FAULTS_GRPC_CLIENT"
+
+// runGRPCClient does one RPC after the other, until there is nothing more to read, and says
+// who answers when that changes, and what failed.
+func runGRPCClient(target string, until io.Reader, say io.Writer) error {
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { // ends with the process
+		defer cancel()
+		for lines := bufio.NewScanner(until); lines.Scan(); {
+		}
+	}()
+	pause := time.NewTicker(20 * time.Millisecond)
+	defer pause.Stop()
+	for last := ""; ctx.Err() == nil; <-pause.C {
+		var from peer.Peer
+		if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.Peer(&from), grpc.WaitForReady(last == "")); err != nil {
+			fmt.Fprintln(say, "ERROR: RPC:", err)
+		} else if by := from.Addr.String(); by != last {
+			fmt.Fprintln(say, "answered by", by)
+			last = by
+		}
+	}
+	return nil
+}
+
+// A grpcClient is a program that finds its backends by xDS, as gRPC is told to by its
+// environment, and all that gRPC logs there.
+type grpcClient struct {
+	*process
+	target string
+}
+
+// newGRPCClient starts one of target, whose management servers are those at these
+// addresses, in this order (gRFC A71).
+func newGRPCClient(t *testing.T, target string, servers ...string) *grpcClient {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range servers {
+		servers[i] = fmt.Sprintf(`{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}`, s)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), grpcClientEnv+"="+target, "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GRPC_GO_LOG_VERBOSITY_LEVEL=2",
+		fmt.Sprintf(`GRPC_XDS_BOOTSTRAP_CONFIG={"xds_servers": [%s], "node": {"id": %q}}`, strings.Join(servers, ","), target))
+	return &grpcClient{newProcess(t, cmd, true), target}
+}
+
+// logged returns what was logged since mark at a severity ("WARNING").
+func (c *grpcClient) logged(mark int, severity string) (lines []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, line := range c.lines[mark:] {
+		if strings.Contains(line, severity+":") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// newBackend starts a gRPC server that answers health checks, until the test ends, and
+// returns its address.
+func newBackend(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }() // awaited below
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Errorf("backend ended: %v", err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// TestB33_GRPCClientsSeeNoErrorInADrain: a drain of the relay is no error to gRPC's own
+// xDS client, which has the origin to fall back to and never does (R134, gRFC A57 and A71): not
+// when it goes to another relay, even one that waits for a resource, and not when the same
+// relay comes back after a while.
+func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
+	t.Parallel()
+	one, two := newBackend(t), newBackend(t)
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
+	o.Put(relaytest.Cluster("service", "endpoints"), relaytest.Endpoints("endpoints", one),
+		relaytest.APIListener("api", "route"), relaytest.Route("route", []string{"*"}, "service"), relaytest.APIListener("late", "late-route"))
+	first, second := startReplica(t, "tender/first", o), startReplica(t, "tender/second", o)
+	service, origin := relaytest.NewProxy(t, first.address), relaytest.NewProxy(t, o.Addr())
+	served := newGRPCClient(t, "xds:///api", service.Addr(), origin.Addr())
+	waits := newGRPCClient(t, "xds:///late", service.Addr(), origin.Addr())
+	clients := []*grpcClient{served, waits}
+	served.await(0, "answered by "+one)
+	waits.await(0, `ADS response received for type "`+relaytest.ListenerType)
+
+	// To others, the service sends who comes from now on: the relay is not ready.
+	marks := []int{served.mark(), waits.mark()}
+	service.Forward(second.address)
+	first.stop()
+	for i, c := range clients {
+		c.await(marks[i], "ADS stream closed: EOF")
+		c.await(marks[i], "ADS response received")
+		for _, line := range c.logged(marks[i], "WARNING") { // that of each stream that ends after a response
+			if !strings.HasSuffix(line, ": EOF") {
+				t.Errorf("%s logged %s", c.target, line)
+			}
+		}
+	}
+	o.Put(relaytest.Endpoints("endpoints", two), relaytest.Route("late-route", []string{"*"}, "service"))
+	served.await(marks[0], "answered by "+two)
+	waits.await(marks[1], "answered by "+two)
+
+	// The same one comes back.
+	marks = []int{served.mark(), waits.mark()}
+	second.stop()
+	for i, c := range clients {
+		c.await(marks[i], "ADS stream closed: EOF")
+		c.await(marks[i], "Failed to create a new ADS streaming RPC")
+	}
+	o.Put(relaytest.Endpoints("endpoints", one))
+	second.start()
+	for i, c := range clients {
+		c.await(marks[i], "answered by "+one)
+		for _, line := range c.logged(0, "ERROR") {
+			t.Errorf("%s logged %s", c.target, line)
+		}
+	}
+	if s := origin.State(); s.Accepted > 0 {
+		t.Errorf("clients connected to the origin %d times, want never", s.Accepted)
+	}
+}
