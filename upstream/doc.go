@@ -19,6 +19,9 @@
 // Load reports go up beside that (lrs.go), on the same connection: one stream for
 // each group whose reports are summed, or one for each client.
 //
+// An operator's audit (audit.go) is a second mirror of a view of its own, for as long as
+// it takes, by which the first one is judged.
+//
 // # Concurrency properties
 //
 // A mirror's state belongs to its loop. For each RPC stream there is a receiver,

@@ -156,6 +156,7 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 				for _, name := range hold.Names {
 					h.kept[name] = struct{}{}
 				}
+				m.session.counters.discarded.Add(int64(len(hold.Names)))
 				m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
 					slog.String("type_url", s.typeURL), slog.Int("kept", len(hold.Names)))
 				discarded = append(discarded, hold)

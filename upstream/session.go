@@ -96,6 +96,8 @@ type Session struct {
 
 	toldNoDelta []atomic.Bool // of each target
 
+	auditing chan struct{} // one slot, taken by the audit that is made
+
 	counters counters
 
 	links    []link                        // what is known of each target's connection
@@ -113,7 +115,13 @@ func New(cfg Config) (*Session, error) {
 		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
-	s := &Session{cfg: cfg, end: end, toldNoDelta: make([]atomic.Bool, len(cfg.Targets)), links: make([]link, len(cfg.Targets))}
+	s := &Session{
+		cfg:         cfg,
+		end:         end,
+		toldNoDelta: make([]atomic.Bool, len(cfg.Targets)),
+		auditing:    make(chan struct{}, 1),
+		links:       make([]link, len(cfg.Targets)),
+	}
 	for _, target := range cfg.Targets {
 		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
 		if err != nil {

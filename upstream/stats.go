@@ -33,6 +33,13 @@ type Stats struct {
 
 	// Holding is how many are held back now.
 	Holding int64
+
+	// Discarded counts those that an operator had discarded: the resources were kept.
+	Discarded int64
+
+	// Audits counts the comparisons of a view with a second stream (Control.Audit), and
+	// Drifted the resources that they found to be another than the view holds.
+	Audits, Drifted int64
 }
 
 // TypeStats are what an origin sent of one type.
@@ -57,7 +64,7 @@ const (
 
 // counters are those of Stats. The zero value is ready.
 type counters struct {
-	connected, lost, failovers, streams, held, applied, holding atomic.Int64
+	connected, lost, failovers, streams, held, applied, holding, discarded, audits, drifted atomic.Int64
 
 	ended sync.Map // by reason, *atomic.Int64
 	types sync.Map // by type URL, *typeCounters
@@ -125,6 +132,14 @@ func (c *counters) judged(verdicts []verdict, holding int) {
 	c.holding.Store(int64(holding))
 }
 
+// audited counts an audit.
+func (c *counters) audited(a Audit) {
+	c.audits.Add(1)
+	for _, t := range a.Types {
+		c.drifted.Add(int64(len(t.Differences)))
+	}
+}
+
 // stats returns what the counters say.
 func (c *counters) stats() Stats {
 	s := Stats{
@@ -135,6 +150,9 @@ func (c *counters) stats() Stats {
 		Held:      c.held.Load(),
 		Applied:   c.applied.Load(),
 		Holding:   c.holding.Load(),
+		Discarded: c.discarded.Load(),
+		Audits:    c.audits.Load(),
+		Drifted:   c.drifted.Load(),
 		Ended:     make(map[string]int64),
 		Types:     make(map[string]TypeStats),
 	}

@@ -1,0 +1,525 @@
+package upstream
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// The audit of a view against its origin (B.43): a second mirror, which begins with
+// nothing, asks the same target on streams of its own for just what the first has asked
+// for, and what the two hold is compared.
+
+const (
+	// auditTick is how often the two are compared while anything is still to come.
+	auditTick = settleQuiet
+
+	// auditQuiet is how long a difference must have stood, with both sides saying the same
+	// all the while, and for how long no further name must have come: what has changed
+	// reaches one stream before the other.
+	auditQuiet = confirmQuiet
+
+	// auditPatience is how long no further name must have come before the audit ends although
+	// resources still change.
+	auditPatience = 3 * auditQuiet
+
+	// auditMax is how long an audit takes at most.
+	auditMax = confirmMax
+)
+
+// Errors from [Control.Audit], beside that of its context. With any of them nothing is
+// known about the view.
+var (
+	// ErrNoAudit: the view is kept like a directory, of which there is one reader.
+	ErrNoAudit = errors.New("the origin is a directory, which is read for all views at once")
+	// ErrNotConnected: the view has no stream to the origin that it could be compared by.
+	ErrNotConnected = errors.New("the view is not connected to its origin")
+	// ErrAuditEnded: the origin ended the second stream, or said nothing on it.
+	ErrAuditEnded = errors.New("the origin does not answer a second stream")
+)
+
+// An Audit is what a view holds beside what its origin says to one who knows nothing.
+type Audit struct {
+	Target string // of the origin
+	Took   time.Duration
+	Types  []TypeAudit // by type URL, those that the view asks the origin for
+}
+
+// A TypeAudit is what was found of one type.
+type TypeAudit struct {
+	TypeURL string
+
+	// Equal counts resources that are the same on both sides; Changing those that are not, but
+	// changed so lately that this says nothing.
+	Equal, Changing int
+
+	Differences []Difference // by name
+}
+
+// A Difference is a resource that the view holds in another way than the origin says it.
+type Difference struct {
+	Name string
+
+	// Glob is what the resource was asked for by: "*", or a collection; empty if by its name.
+	Glob string
+
+	Kind DifferenceKind
+
+	// Here and There are the versions that the origin gave, to the view and to the audit.
+	Here, There string
+
+	// Held reports that the view knows: the removal is held back, or was discarded.
+	Held bool
+}
+
+// A DifferenceKind says in what a resource differs.
+type DifferenceKind string
+
+// The kinds of differences.
+const (
+	OtherContent DifferenceKind = "content"       // the origin says other bytes
+	OtherVersion DifferenceKind = "version"       // the same bytes, under another version
+	MissingHere  DifferenceKind = "missing_here"  // the view does not hold it
+	MissingThere DifferenceKind = "missing_there" // the origin does not say it
+)
+
+// Audit asks the origin, beside the view's own streams, for all that the view has asked it
+// for, or for one type of it, and compares the answers with what the view holds, whether or
+// not that is frozen. It changes nothing. A difference counts once both sides have said the
+// same for 5s; the audit ends when no other is left, and no further name has come for as
+// long; after 15s without one although resources still change; and after 60s. One audit at a time is made of an origin: others wait.
+//
+// The origin sees the same node again, once or twice. It takes as much memory as the view.
+//
+// Errors: ErrNoAudit, ErrNotConnected, ErrAuditEnded, that of ctx.
+func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
+	var s *Session
+	err := ErrNotConnected // the loop has ended
+	c.do(ctx, func(l controlled) {
+		err = ErrNoAudit
+		if m, ok := l.(*mirror); ok {
+			s, err = m.session, nil
+		}
+	})
+	if err != nil {
+		return Audit{}, cmp.Or(ctx.Err(), err)
+	}
+	select {
+	case s.auditing <- struct{}{}:
+		defer func() { <-s.auditing }()
+	case <-ctx.Done():
+		return Audit{}, ctx.Err()
+	}
+	a := &audit{control: c}
+	err = ErrNotConnected
+	c.do(ctx, func(l controlled) { err = a.plan(l.(*mirror), typeURL) })
+	if err != nil {
+		return Audit{}, cmp.Or(ctx.Err(), err)
+	}
+	return a.run(ctx)
+}
+
+// An audit is one comparison. It belongs to the goroutine that called for it.
+type audit struct {
+	control *Control
+	session *Session
+	target  int
+	second  *Session // of the second mirror
+	node    *corepb.Node
+	asked   []*audited
+
+	began, ended time.Time
+	here, there  *cache.Head // that were compared last
+	open         map[resourceID]*discrepancy
+	grown        int       // how many answers there were on the second stream
+	grownAt      time.Time // since when there are no more
+}
+
+// An audited is what the view asks for of a type, but for its names: the members, or a
+// collection; or all names of a type.
+type audited struct {
+	typeURL string
+	key     string   // of the view
+	glob    string   // empty for names
+	names   []string // of those
+	equal   int
+}
+
+// A resourceID is one resource of what is audited.
+type resourceID struct {
+	of   *audited
+	name string
+}
+
+// A discrepancy is a resource that is not the same on both sides, and since when it has
+// not been in this way.
+type discrepancy struct {
+	here, there *cache.Entry // nil if it is not there
+	kind        DifferenceKind
+	since       time.Time
+	held        bool
+}
+
+// plan takes over what the mirror has asked for. It is called by the mirror's loop.
+func (a *audit) plan(m *mirror, typeURL string) error {
+	if !m.lines[main].open {
+		return ErrNotConnected
+	}
+	a.session, a.target, a.node = m.session, m.target, m.as.node
+	a.second = m.session.second(m.target, m.lines[main].sotw != nil)
+	for _, s := range m.inOrder() {
+		if typeURL != "" && s.typeURL != typeURL {
+			continue
+		}
+		if s.wildcard != nowhere {
+			a.asked = append(a.asked, &audited{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
+		}
+		for glob, c := range s.collections {
+			a.asked = append(a.asked, &audited{typeURL: s.typeURL, key: c.key, glob: glob})
+		}
+		if len(s.names) > 0 {
+			a.asked = append(a.asked, &audited{typeURL: s.typeURL, key: s.typeURL, names: slices.Sorted(maps.Keys(s.wantedNames()))})
+		}
+	}
+	return nil
+}
+
+// second returns a session that shares the connection to a target and nothing else: what
+// becomes of its streams moves no view to another target, and is not counted.
+func (s *Session) second(target int, sotw bool) *Session {
+	cfg := s.cfg
+	cfg.Targets, cfg.Prewarm, cfg.Logger = s.cfg.Targets[target:target+1], nil, slog.New(slog.DiscardHandler)
+	cfg.Protocol = ProtocolDelta
+	if sotw {
+		cfg.Protocol = ProtocolSotW
+	}
+	second := &Session{cfg: cfg, conns: s.conns[target : target+1], toldNoDelta: make([]atomic.Bool, 1), links: make([]link, 1)}
+	never := make(chan struct{})
+	second.returned.Store(&never)
+	return second
+}
+
+// run makes the audit, and ends the second mirror.
+func (a *audit) run(ctx context.Context) (Audit, error) {
+	a.began, a.open = time.Now(), make(map[resourceID]*discrepancy)
+	a.ended = a.began
+	if len(a.asked) == 0 {
+		return a.result(), nil
+	}
+	view, w := cache.New(cache.Config{})
+	watch := view.Watch()
+	for _, of := range a.asked {
+		if of.glob != "" {
+			watch.SubscribeAll(of.key)
+		} else {
+			watch.Subscribe(of.key, of.names)
+		}
+	}
+	mirroring, end := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { // awaited below
+		defer close(ended)
+		a.second.Mirror(mirroring, Present(a.node), w, a.second.cfg.Logger, nil)
+	}()
+	err := a.compareUntilQuiet(ctx, view)
+	end()
+	<-ended
+	if err != nil {
+		return Audit{}, err
+	}
+	result := a.result()
+	a.session.counters.audited(result)
+	return result, nil
+}
+
+// compareUntilQuiet compares the two until nothing more is to be expected.
+func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
+	tick := time.NewTicker(auditTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-a.control.ended:
+			return ErrNotConnected
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		now, there := time.Now(), view.Head()
+		if err := a.refusal(); err != nil {
+			return err
+		}
+		if !there.First().Connected {
+			continue // the stream is opened, or it ends
+		}
+		if a.grownAt.IsZero() {
+			a.grownAt = now
+		}
+		here, err := a.held(ctx)
+		if err != nil {
+			return err
+		}
+		a.compare(here, there, now)
+		if a.over(there, now) {
+			return a.review(ctx, there, now)
+		}
+	}
+}
+
+// refusal returns why the origin ended a stream, if it did.
+func (a *audit) refusal() error {
+	for reason := range a.second.Stats().Ended {
+		if reason == EndResync {
+			continue // the second mirror itself needed another one
+		}
+		if f := a.second.failure.Load(); f != nil {
+			return fmt.Errorf("%w: %w", ErrAuditEnded, f.Err)
+		}
+		return fmt.Errorf("%w: it was %s", ErrAuditEnded, reason)
+	}
+	return nil
+}
+
+// held returns what the origin has said to the view.
+func (a *audit) held(ctx context.Context) (h *cache.Head, err error) {
+	err = ErrNotConnected
+	a.control.do(ctx, func(l controlled) {
+		if m := l.(*mirror); m.lines[main].open && m.target == a.target {
+			h, err = m.w.Head(), nil
+		}
+	})
+	return h, cmp.Or(ctx.Err(), err)
+}
+
+// compare looks for differences, and for how long they have been such.
+func (a *audit) compare(here, there *cache.Head, now time.Time) {
+	if here == a.here && there == a.there {
+		return
+	}
+	a.here, a.there = here, there
+	was, grown := a.open, 0
+	a.open = make(map[resourceID]*discrepancy)
+	for _, of := range a.asked {
+		mine, _ := of.entries(here)
+		theirs, answers := of.entries(there)
+		of.equal = 0
+		grown += answers
+		for name, e := range mine {
+			a.look(resourceID{of, name}, e, theirs[name], was, now)
+		}
+		for name, e := range theirs {
+			if mine[name] == nil {
+				a.look(resourceID{of, name}, nil, e, was, now)
+			}
+		}
+	}
+	if grown > a.grown {
+		a.grown, a.grownAt = grown, now
+	}
+}
+
+// entries returns the resources that a head holds, by what they were asked for as, and how
+// many names it knows anything of.
+func (of *audited) entries(h *cache.Head) (present map[string]*cache.Entry, known int) {
+	t := h.Type(of.key)
+	present = make(map[string]*cache.Entry)
+	if of.glob != "" {
+		for e := range t.Members.Since(0) {
+			if e.Present() {
+				present[e.Name.String()] = e
+			}
+		}
+		return present, len(present)
+	}
+	for e := range t.Named.Since(0) {
+		if _, asked := slices.BinarySearch(of.names, e.Name.String()); asked && e.Present() {
+			present[e.Name.String()] = e
+		}
+		known++
+	}
+	for range t.Errors(cache.Named).Since(0) {
+		known++
+	}
+	return present, known
+}
+
+// look compares one resource.
+func (a *audit) look(id resourceID, here, there *cache.Entry, was map[resourceID]*discrepancy, now time.Time) {
+	kind := difference(here, there)
+	if kind == "" {
+		id.of.equal++
+		return
+	}
+	d := &discrepancy{here: here, there: there, kind: kind, since: now}
+	if before := was[id]; before != nil && resourceOf(before.here) == resourceOf(here) && resourceOf(before.there) == resourceOf(there) {
+		d.since = before.since
+	}
+	a.open[id] = d
+}
+
+// difference returns in what two resources differ; nothing if they do not.
+func difference(here, there *cache.Entry) DifferenceKind {
+	switch {
+	case here == nil:
+		return MissingHere
+	case there == nil:
+		return MissingThere
+	}
+	mine, theirs := here.Resource, there.Resource
+	switch {
+	case !mine.SameContent(theirs):
+		return OtherContent
+	case !mine.Released() && !theirs.Released() && !bytes.Equal(mine.Body(), theirs.Body()):
+		return OtherContent // what is held is not what its digest was made of
+	case mine.OriginVersion != theirs.OriginVersion && !here.HasVersion(theirs.Version):
+		return OtherVersion
+	}
+	return ""
+}
+
+// over reports whether nothing more is to be expected.
+func (a *audit) over(there *cache.Head, now time.Time) bool {
+	switch {
+	case now.Sub(a.began) >= auditMax, now.Sub(a.grownAt) >= auditPatience:
+		return true
+	case len(a.open) == 0 && a.settled(there):
+		return true
+	case !a.quiet(now):
+		return false
+	}
+	for _, d := range a.open {
+		if !d.stands(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// quiet reports whether the origin seems to have said all.
+func (a *audit) quiet(now time.Time) bool { return now.Sub(a.grownAt) >= auditQuiet }
+
+// stands reports whether the difference is older than a change may be on its way.
+func (d *discrepancy) stands(now time.Time) bool { return now.Sub(d.since) >= auditQuiet }
+
+// settled reports whether the first answer to each wildcard seems complete.
+func (a *audit) settled(there *cache.Head) bool {
+	for _, of := range a.asked {
+		if of.glob != "" && there.Type(of.key).Phase == cache.Unknown {
+			return false
+		}
+	}
+	return true
+}
+
+// review drops what the view has ceased to ask for meanwhile, doubts what the origin may be
+// about to say, and finds out which differences are no news to the view.
+func (a *audit) review(ctx context.Context, there *cache.Head, now time.Time) error {
+	if len(a.open) > 0 && !there.First().Heard {
+		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.grownAt).Round(time.Second))
+	}
+	for _, d := range a.open {
+		if d.kind == MissingThere && !a.quiet(now) {
+			d.since = now
+		}
+	}
+	err := ErrNotConnected
+	a.control.do(ctx, func(l controlled) {
+		a.ask(l.(*mirror))
+		err = nil
+	})
+	a.ended = now
+	return cmp.Or(ctx.Err(), err)
+}
+
+// ask is the part of review for which the mirror's loop is asked.
+func (a *audit) ask(m *mirror) {
+	held := make(map[string]map[string]bool) // names, by type URL
+	for _, h := range m.holds() {
+		if held[h.TypeURL] == nil {
+			held[h.TypeURL] = make(map[string]bool)
+		}
+		for _, name := range h.Names {
+			held[h.TypeURL][name] = true
+		}
+	}
+	wanted := make(map[*audited]func(name string) bool)
+	for _, of := range a.asked {
+		wanted[of] = m.asksFor(of)
+	}
+	for id, d := range a.open {
+		if !wanted[id.of](id.name) {
+			delete(a.open, id)
+		}
+		d.held = d.kind == MissingThere && held[id.of.typeURL][id.name]
+	}
+}
+
+// asksFor returns whether the mirror asks the origin for a resource now.
+func (m *mirror) asksFor(of *audited) func(name string) bool {
+	s := m.subs[of.typeURL]
+	switch of.glob {
+	case "":
+		names := s.wantedNames()
+		return func(name string) bool { _, is := names[name]; return is }
+	case wire.Wildcard:
+		return func(string) bool { return s.wildcard != nowhere }
+	}
+	return func(string) bool { return s.collections[of.glob] != nil }
+}
+
+// result returns what was found.
+func (a *audit) result() Audit {
+	result := Audit{Target: a.session.cfg.Targets[a.target], Took: a.ended.Sub(a.began)}
+	types := make(map[string]*TypeAudit)
+	for _, of := range a.asked {
+		if types[of.typeURL] == nil {
+			types[of.typeURL] = &TypeAudit{TypeURL: of.typeURL}
+		}
+		types[of.typeURL].Equal += of.equal
+	}
+	for id, d := range a.open {
+		t := types[id.of.typeURL]
+		if !d.stands(a.ended) {
+			t.Changing++
+			continue
+		}
+		t.Differences = append(t.Differences, Difference{
+			Name: id.name, Glob: id.of.glob, Kind: d.kind, Here: versionOf(d.here), There: versionOf(d.there), Held: d.held,
+		})
+	}
+	for _, typeURL := range slices.Sorted(maps.Keys(types)) {
+		t := types[typeURL]
+		slices.SortFunc(t.Differences, func(a, b Difference) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Glob, b.Glob))
+		})
+		result.Types = append(result.Types, *t)
+	}
+	return result
+}
+
+// versionOf returns the version that the origin gave; nothing if it did not.
+func versionOf(e *cache.Entry) string {
+	if e == nil {
+		return ""
+	}
+	return e.Resource.OriginVersion
+}
+
+// resourceOf returns the resource of an entry that may be nil.
+func resourceOf(e *cache.Entry) *wire.Resource {
+	if e == nil {
+		return nil
+	}
+	return e.Resource
+}

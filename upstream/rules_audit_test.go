@@ -1,0 +1,270 @@
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// found shows an audit: of each type how many are equal, ~ and how many are changing, and
+// each difference as kind:name here/there, with the glob that it was asked for by.
+func found(a upstream.Audit) string {
+	var out []string
+	for _, typ := range a.Types {
+		text := fmt.Sprintf("%s %d", typ.TypeURL[strings.LastIndexByte(typ.TypeURL, '.')+1:], typ.Equal)
+		if typ.Changing > 0 {
+			text += fmt.Sprintf(" ~%d", typ.Changing)
+		}
+		for _, d := range typ.Differences {
+			text += fmt.Sprintf(" %s:%s%s %s/%s", d.Kind, d.Glob, d.Name, d.Here, d.There)
+			if d.Held {
+				text += " held"
+			}
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, "; ")
+}
+
+// audited audits a view, of which nothing must change, and shows what that found.
+func (r *rig) audited(typeURL string) string {
+	r.t.Helper()
+	before, lines := r.view.Head(), r.log.count("")
+	got, err := r.control.Audit(r.t.Context(), typeURL)
+	if err != nil {
+		r.t.Fatalf("audit: %v", err)
+	}
+	if r.view.Head() != before || r.log.count("") != lines {
+		r.t.Error("the audit changed the view, or what the mirror does")
+	}
+	if got.Target != r.Target() || got.Took > time.Minute+time.Second {
+		r.t.Errorf("audit of %s in %v, want of %s and within a minute", got.Target, got.Took, r.Target())
+	}
+	return found(got)
+}
+
+const (
+	globbed = "xdstp://auth/envoy.config.cluster.v3.Cluster/"
+	glob    = globbed + "*"
+)
+
+// wantAll has clients want members, names and a collection.
+func (r *rig) wantAll() {
+	r.watch.SubscribeAll(clusters)
+	r.watch.Subscribe(clusters, []string{"a", "only", "none"})
+	r.watch.SubscribeAll(cache.Collection(clusters, glob))
+	r.watch.Subscribe(endpoints, []string{"e", "f"})
+	r.put(clusters, "a@1", "b@1", "only@1", globbed+"x@1")
+	r.put(endpoints, "e@1", "f@1", "g@1")
+	r.pass(confirmed)
+}
+
+// Everything that clients want, however they ask for it, is asked for on streams of the
+// audit's own, without a word of what is held, and once it was answered the audit is over.
+func TestB43_OriginAuditFindsNothing(t *testing.T) {
+	for _, sotw := range []bool{false, true} {
+		b := relaytest.Behaviour{SotW: sotw, Wrap: true, NamedOnly: func(_, name string) bool { return name == "only" || strings.HasPrefix(name, globbed) }}
+		inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.wantAll()
+			streams, counted, began := r.streams(), r.session.Stats().Streams, time.Now()
+			r.expect("audit", r.audited(""), "Cluster 5; ClusterLoadAssignment 2")
+			if took := time.Since(began); took > 10*time.Second || !sotw && took > 3*time.Second {
+				t.Errorf("sotw=%v: the audit took %v", sotw, took)
+			}
+			synctest.Wait()
+			if got := len(r.State().Open()); got != streams || r.streams() != streams+2 {
+				t.Errorf("sotw=%v: %d streams open and %d in all, want %d and two more that have ended", sotw, got, r.streams(), streams)
+			}
+			for i := streams; i < r.streams(); i++ {
+				if text := r.conversation(i); strings.Contains(text, "=1") || !strings.Contains(text, "node") {
+					t.Errorf("sotw=%v: the audit says %s, want its node, and nothing of what is held", sotw, text)
+				}
+			}
+			r.expect("audit of one type", r.audited(endpoints), "ClusterLoadAssignment 2")
+			r.expect("audit of a type that nobody wants", r.audited(listeners), "")
+			if got := r.session.Stats(); got.Audits != 2 || got.Drifted != 0 || got.Streams != counted {
+				t.Errorf("sotw=%v: %d audits, %d drifted, %d streams counted; want 2, none, and %d", sotw, got.Audits, got.Drifted, got.Streams, counted)
+			}
+		})
+	}
+}
+
+// What the origin said on the view's stream and says on no other is found, by name and
+// version, and left as it is.
+func TestB43_OriginAuditFindsDrift(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"e", "f"})
+		first := r.Accept(t.Context())
+		said := func(typeURL, name, content, version string) *discoverypb.Resource {
+			return &discoverypb.Resource{Name: name, Version: version, Resource: relaytest.Opaque(typeURL, name, []byte(content))}
+		}
+		first.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Resources: []*discoverypb.Resource{
+			said(clusters, "same", "1", "1"), said(clusters, "content", "2", "2"), said(clusters, "version", "1", "2"), said(clusters, "stale", "1", "1"),
+		}})
+		first.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, Resources: []*discoverypb.Resource{said(endpoints, "e", "1", "1")}, RemovedResources: []string{"f"}})
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = false })
+		r.put(clusters, "same@1", "content@1", "version@1", "lost@1")
+		r.put(endpoints, "e@1", "f@1")
+		r.pass(confirmed)
+		want := "Cluster 1 content:*content 2/1 missing_here:*lost /1 missing_there:*stale 1/ version:*version 2/1; " +
+			"ClusterLoadAssignment 1 missing_here:f /1"
+		r.expect("audit", r.audited(""), want)
+		r.control.Freeze(t.Context())
+		r.expect("audit of a frozen view", r.audited(""), want)
+		if got := r.session.Stats().Drifted; got != 10 {
+			t.Errorf("%d drifted, want 5 in each of two audits", got)
+		}
+	})
+}
+
+// Changes meanwhile are no differences, however many they are: those that are told to one
+// stream later than to the other are compared again.
+func TestB43_OriginAuditAmidChanges(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		first := r.Accept(t.Context())
+		say := func(typeURL string, resources ...string) {
+			resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL}
+			for _, text := range resources {
+				name, version, _ := strings.Cut(text, "@")
+				resp.Resources = append(resp.Resources, &discoverypb.Resource{
+					Name: name, Version: version, Resource: relaytest.Opaque(typeURL, name, []byte(version))})
+			}
+			first.Send(resp)
+		}
+		r.put(clusters, numbered(20)...)
+		say(clusters, append(numbered(20), "stale@1")...)
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = false })
+		r.pass(confirmed)
+
+		changing, end := context.WithCancel(t.Context())
+		var late sync.WaitGroup // awaited below
+		late.Go(func() {
+			for i := 0; changing.Err() == nil; i++ {
+				change := fmt.Sprintf("n%03d@%d", i%20, i+2)
+				r.put(clusters, change)
+				late.Go(func() {
+					time.Sleep(time.Second)
+					say(clusters, change)
+				})
+				time.Sleep(70 * time.Millisecond)
+			}
+		})
+		late.Go(func() {
+			time.Sleep(30 * time.Second)
+			end()
+		})
+		got, err := r.control.Audit(t.Context(), clusters)
+		if err != nil || len(got.Types) != 1 {
+			t.Fatalf("audit: %v, %v", found(got), err)
+		}
+		if of := got.Types[0]; len(of.Differences) != 1 || of.Differences[0].Name != "stale" || of.Changing < 10 || of.Equal+of.Changing != 20 {
+			t.Errorf("found %s: want one difference, ten that are changing, and 20 that are equal or changing", found(got))
+		}
+		late.Wait()
+		r.pass(time.Minute)
+		r.expect("audit after it all", r.audited(clusters), "Cluster 20 missing_there:*stale 1/")
+	})
+}
+
+// What the view ceases to ask for while an audit is made is none of its differences.
+func TestB43_OriginAuditOfWhatIsGivenUp(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{Linger: time.Second}, func(t *testing.T, r *rig) {
+		names := r.watch.Subscribe(endpoints, []string{"a", "b"})
+		r.Accept(t.Context()).Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, RemovedResources: []string{"a", "b"}})
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = false })
+		r.put(endpoints, "a@1", "b@1")
+		r.pass(time.Second)
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			time.Sleep(time.Second)
+			r.watch.Unsubscribe(endpoints, names[:1])
+		}()
+		got, err := r.control.Audit(t.Context(), "")
+		<-gone
+		if found(got) != "ClusterLoadAssignment 0 missing_here:b /1" || err != nil {
+			t.Errorf("found %s, %v; want the name that is still asked for", found(got), err)
+		}
+	})
+}
+
+// What is held back is known, and said to be.
+func TestB43_OriginAuditOfWhatIsHeldBack(t *testing.T) {
+	loses(t, func(t *testing.T, r *rig) {
+		got := r.audited(clusters)
+		if !strings.HasPrefix(got, "Cluster 50 missing_there:*n050 1/ held ") || strings.Count(got, " held") != 50 {
+			t.Errorf("found %s, want 50 that are missing there, and held back", got)
+		}
+		r.holding("after the audit", 50, 0)
+	})
+}
+
+// One audit at a time is made of an origin, and it ends with its context, or when the origin
+// does not have it. No view is moved to another target for that.
+func TestB43_OriginAuditEnds(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrNotConnected) {
+			t.Errorf("audit of a view that asked for nothing: %v, want ErrNotConnected", err)
+		}
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		waits := make(chan error)
+		go func() {
+			time.Sleep(time.Millisecond)
+			_, err := r.control.Audit(ctx, "")
+			waits <- err
+		}()
+		_, err := r.control.Audit(t.Context(), "")
+		if !errors.Is(err, upstream.ErrAuditEnded) || !strings.Contains(err.Error(), "said nothing") {
+			t.Errorf("audit of a silent origin: %v, want ErrAuditEnded", err)
+		}
+		if err := <-waits; !errors.Is(err, context.DeadlineExceeded) || r.streams() != 2 {
+			t.Errorf("audit that waits for another one: %v after %d streams; want that its time is over, and two streams", err, r.streams())
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := r.control.Audit(ctx, ""); !errors.Is(err, context.DeadlineExceeded) || r.streams() != 3 {
+			t.Errorf("audit whose context ends: %v after %d streams; want that, and three streams", err, r.streams())
+		}
+
+		for range 3 {
+			r.Accept(t.Context())
+		}
+		go func() { r.Accept(t.Context()).Close(unavailable) }()
+		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrAuditEnded) || !strings.Contains(err.Error(), "go away") {
+			t.Errorf("audit of an origin that ends the stream: %v, want ErrAuditEnded, and why", err)
+		}
+		if got := r.session.Stats(); got.Failovers != 0 || len(got.Ended) != 0 || got.Audits != 0 || r.session.Status().Failure.Err != nil {
+			t.Errorf("counted of that: %+v, last error %v; want nothing", got, r.session.Status().Failure.Err)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			r.Stop()
+		}()
+		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrAuditEnded) && !errors.Is(err, upstream.ErrNotConnected) {
+			t.Errorf("audit of an origin that is killed: %v, want ErrAuditEnded or ErrNotConnected", err)
+		}
+		r.stop()
+		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrNotConnected) {
+			t.Errorf("audit of a mirror that has ended: %v, want ErrNotConnected", err)
+		}
+	})
+}
