@@ -64,8 +64,14 @@ func TestFreeze_Clients(t *testing.T) {
 			if view.FrozenAt.IsZero() || view.Withheld != 4 {
 				t.Errorf("frozen at %v, %d names withheld; want a time, and 4", view.FrozenAt, view.Withheld)
 			}
+			if frozen := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; frozen != 1 {
+				t.Errorf("tender_origin_frozen = %v, want 1", frozen)
+			}
 			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Origins[0].Frozen || f.Origins[0].Withheld != 4 {
 				t.Errorf("thaw: %+v, want it thawed, and 4 names that were withheld", f)
+			}
+			if frozen, ok := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; !ok || frozen != 0 {
+				t.Errorf("thawed, tender_origin_frozen = %v (there is one: %t), want 0", frozen, ok)
 			}
 			w.settle()
 			if v == relaytest.Delta {

@@ -37,7 +37,9 @@ func (r *Relay) reading() telemetry.Reading {
 		AuditFaults: audit.Faults,
 	}
 	for i, o := range r.origins {
-		out.Origins = append(out.Origins, telemetry.Origin{Name: r.cfg.originName(i), Connected: o.status().Connected, Stats: o.Stats()})
+		out.Origins = append(out.Origins, telemetry.Origin{
+			Name: r.cfg.originName(i), Connected: o.status().Connected, Frozen: r.groups.isFrozen(i), Stats: o.Stats(),
+		})
 	}
 	r.groups.read(&out)
 	return out

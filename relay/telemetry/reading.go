@@ -33,6 +33,7 @@ type Reading struct {
 type Origin struct {
 	Name      string
 	Connected bool
+	Frozen    bool // an operator has stopped the distribution of its changes
 	upstream.Stats
 }
 

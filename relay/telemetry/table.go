@@ -75,6 +75,8 @@ var table = []row{
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
 	{"tender.origin.deletions.applied", counter, "{resource}", "origin", "Inferred deletions that were carried out, at once or after the hold.",
 		origins(func(o *Origin) float64 { return float64(o.Applied) })},
+	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze), else 0.",
+		origins(func(o *Origin) float64 { return number(o.Frozen) })},
 
 	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.", func(r *Reading, put put) {
 		for i := range r.Views {

@@ -46,7 +46,7 @@ func full() Reading {
 			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
 		},
 		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
-		Origins: []Origin{{Name: "default", Connected: true, Stats: upstream.Stats{
+		Origins: []Origin{{Name: "default", Connected: true, Frozen: true, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
@@ -147,6 +147,7 @@ func TestValues(t *testing.T) {
 		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
 		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11, "origin_deletions_applied_total default": 12,
+		"origin_frozen default":                1,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
