@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/xdstender/tender/relay/telemetry"
 )
 
 // maxREADME is how many lines somebody reads who only wants to know what this is.
@@ -82,4 +85,95 @@ func TestREADMEIsShort(t *testing.T) {
 	if lines := strings.Count(pages(t)["../README.md"], "\n"); lines >= maxREADME {
 		t.Errorf("README.md has %d lines, want less than %d: what only operators need belongs into deploy/docs", lines, maxREADME)
 	}
+}
+
+var (
+	metric   = regexp.MustCompile("`(tender_[a-z_]+)")
+	setting  = regexp.MustCompile(`TENDER_[A-Z_]+`) // TENDER_MAX_, with an ellipsis, is several
+	test     = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+	logged   = regexp.MustCompile("[Ll]og: `([^`]+)`")
+	declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// TestNamesOnPages holds that the metrics, variables, tests and lines of the log that
+// people are told of are there.
+func TestNamesOnPages(t *testing.T) {
+	tests, code := source(t)
+	table := MarkdownTable()
+	for _, of := range []struct {
+		what  string
+		names *regexp.Regexp
+		least int // on all pages
+		known func(name string) bool
+	}{
+		{"metric", metric, 30, func(name string) bool { return strings.Contains(telemetry.Page(), "`"+name+"`") }},
+		{"variable", setting, 20, func(name string) bool {
+			if several, ok := strings.CutSuffix(name, "_"); ok {
+				return strings.Contains(table, "`"+name) || kubernetes.MatchString(strings.TrimPrefix(several, prefix))
+			}
+			return strings.Contains(table, "`"+name+"`") || kubernetes.MatchString(strings.TrimPrefix(name, prefix))
+		}},
+		{"test", test, 30, func(name string) bool { return tests[name] }},
+		{"line of the log", logged, 15, func(text string) bool { return strings.Contains(code, text) }},
+	} {
+		found := map[string]bool{}
+		for page, text := range pages(t) {
+			if page != "../README.md" && !strings.HasPrefix(page, "../deploy/docs/") {
+				continue
+			}
+			for _, match := range of.names.FindAllStringSubmatch(text, -1) {
+				name := match[len(match)-1]
+				if found[name] = true; !of.known(name) {
+					t.Errorf("%s names %s: there is no such %s", page, name, of.what)
+				}
+			}
+		}
+		if len(found) < of.least {
+			t.Errorf("pages name %d of kind %s, want at least %d", len(found), of.what, of.least)
+		}
+	}
+}
+
+// TestFaultsAreTested holds that each fault of deploy/docs/faults.md has a test, and each
+// row of the tables its four columns.
+func TestFaultsAreTested(t *testing.T) {
+	faults := 0
+	for line := range strings.Lines(pages(t)["../deploy/docs/faults.md"]) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| Fault ") || strings.HasPrefix(line, "| ---") {
+			continue
+		}
+		faults++
+		if cells := strings.Count(line, " | ") + 1; cells != 4 || !test.MatchString(line[strings.LastIndex(line, " | "):]) {
+			t.Errorf("a row has %d columns, want 4, of which the last names a test:\n%s", cells, line)
+		}
+	}
+	if faults < 30 {
+		t.Errorf("there are %d faults, want 30 at least", faults)
+	}
+}
+
+// source returns the names of the module's tests, and the text of what is not a test.
+func source(t *testing.T) (tests map[string]bool, code string) {
+	t.Helper()
+	tests = map[string]bool{}
+	var text strings.Builder
+	err := filepath.WalkDir("..", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		if !strings.HasSuffix(name, "_test.go") {
+			text.Write(content)
+			return err
+		}
+		for _, match := range declared.FindAllSubmatch(content, -1) {
+			tests[string(match[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tests, text.String()
 }
