@@ -56,7 +56,7 @@ func (g *groups) read(out *telemetry.Reading) {
 	for _, v := range g.status(now) {
 		view := telemetry.View{
 			Group: v.Group, Origin: v.Origin, Shared: v.Shared, Connected: v.Connected,
-			Stale: time.Duration(v.StaleSeconds * float64(time.Second)),
+			Stale: time.Duration(v.StaleSeconds * float64(time.Second)), Withheld: v.Withheld,
 		}
 		for _, t := range v.Types {
 			view.Types = append(view.Types, telemetry.Type{TypeURL: t.TypeURL, Resources: t.Entries, Bytes: t.Bytes})

@@ -51,6 +51,7 @@ type View struct {
 	Shared        bool
 	Connected     bool
 	Stale         time.Duration // for how long it has served what its origin cannot correct
+	Withheld      int           // names of which clients see something else than it holds, since it is frozen
 	Types         []Type
 }
 

@@ -88,6 +88,11 @@ var table = []row{
 			put(r.Views[i].Stale.Seconds(), r.Views[i].label(), r.Views[i].Origin)
 		}
 	}},
+	{"tender.view.withheld", sum, "{name}", "group origin", "Names of which clients are shown something else than the origin says, since it is frozen.", func(r *Reading, put put) {
+		for i := range r.Views {
+			put(float64(r.Views[i].Withheld), r.Views[i].label(), r.Views[i].Origin)
+		}
+	}},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
 		viewTypes(func(t *Type) float64 { return float64(t.Resources) })},
 	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",

@@ -60,7 +60,7 @@ func full() Reading {
 			{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []Type{
 				{TypeURL: clusters, Resources: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Resources: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Resources: 1, Bytes: 1},
 			}},
-			{Group: "all", Origin: "default", Shared: true, Stale: 90 * time.Second},
+			{Group: "all", Origin: "default", Shared: true, Stale: 90 * time.Second, Withheld: 41},
 		},
 	}
 }
@@ -150,6 +150,7 @@ func TestValues(t *testing.T) {
 		"origin_frozen default":                1,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
+		"view_withheld " + envoy + " default": 0, "view_withheld " + shared + " default": 41,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
