@@ -211,6 +211,21 @@ func (r *relayProcess) conn() *grpc.ClientConn {
 	return conn
 }
 
+// page gets a page of the relay's admin address.
+func (r *relayProcess) page(path string) []byte {
+	r.t.Helper()
+	resp, err := http.Get("http://" + r.admin + path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("%s: %v, %v\n%s", path, resp.Status, err, page)
+	}
+	return page
+}
+
 // A controlPlane is a go-control-plane in a process of its own.
 type controlPlane struct {
 	*process

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"regexp"
 	"testing"
 	"time"
@@ -174,27 +172,12 @@ func (s *site) unharmed(t *testing.T, when string, more int) {
 	}
 }
 
-// ask gets a page of the relay's admin address.
-func (s *site) ask(t *testing.T, path string) []byte {
-	t.Helper()
-	resp, err := http.Get("http://" + s.relay.admin + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // it was read
-	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s: %v, %v\n%s", s.name, path, resp.Status, err, page)
-	}
-	return page
-}
-
 // visible fails the test unless the outage can be seen: by the status, and by what is
 // counted.
 func (s *site) visible(t *testing.T) {
 	t.Helper()
 	var status admin.Status
-	if err := json.Unmarshal(s.ask(t, "/api/v1/status"), &status); err != nil {
+	if err := json.Unmarshal(s.relay.page("/api/v1/status"), &status); err != nil {
 		t.Fatal(err)
 	}
 	if len(status.Origins) != 1 || status.Origins[0].LastError == "" {
@@ -206,7 +189,7 @@ func (s *site) visible(t *testing.T) {
 			t.Errorf("%s: the status does not say that the view is stale: %+v", s.name, v)
 		}
 	}
-	metrics := string(s.ask(t, "/metrics"))
+	metrics := string(s.relay.page("/metrics"))
 	ended := regexp.MustCompile(`(?m)^tender_origin_streams_ended_total\{.*\} [1-9]`)
 	if !ended.MatchString(metrics) {
 		t.Errorf("%s: no stream to the origin is counted as ended:\n%s", s.name, metrics)

@@ -1,0 +1,127 @@
+package faults_test
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// operate has the command ask a relay for something.
+func (r *relayProcess) operate(args ...string) {
+	r.t.Helper()
+	if out, err := exec.Command(tender(r.t), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
+		r.t.Fatalf("tender %v: %v\n%s", args, err, out)
+	}
+}
+
+// counts fails the test unless metrics have these values.
+func (r *relayProcess) counts(want ...string) {
+	r.t.Helper()
+	page := r.page("/metrics")
+	for _, line := range want {
+		if !regexp.MustCompile(`(?m)^` + line + `$`).Match(page) {
+			r.t.Errorf("the metrics have no %s:\n%s", line, page)
+		}
+	}
+}
+
+// TestB15_OperatorsDecide: an origin returns without most of what it had. Nobody is told,
+// newcomers get all of it, and what the origin itself says is removed goes at once, until an
+// operator has the rest removed. Then changes stop, for newcomers too, and go on.
+func TestB15_OperatorsDecide(t *testing.T) {
+	t.Parallel()
+	const all, lost = 40, 30
+	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{IgnoreIRV: true}})
+	put := func(first int) {
+		for i := first; i < all; i++ {
+			name := fmt.Sprintf("c%02d", i)
+			origin.Set(relaytest.ClusterType, name, relaytest.Cluster(name), "1")
+		}
+	}
+	put(0)
+	r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "TENDER_NODE_GROUP_BY=none")
+	var clients []*relaytest.Client
+	join := func() {
+		for _, v := range variants {
+			c := r.client(v, fmt.Sprint("client ", len(clients)))
+			c.Subscribe(relaytest.ClusterType)
+			clients = append(clients, c)
+		}
+	}
+	everybody := func(is func(relaytest.State) bool) {
+		t.Helper()
+		for _, c := range clients {
+			c.WaitState(t.Context(), is)
+		}
+	}
+	have := func(n int) func(relaytest.State) bool {
+		return func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) == n }
+	}
+	join()
+	everybody(have(all))
+	var told []int
+	for _, c := range clients {
+		told = append(told, len(c.Responses()))
+	}
+
+	mark := r.mark()
+	origin.Stop()
+	origin.Clear()
+	put(lost)
+	origin.Restart()
+	r.await(mark, "their removal is held back")
+	for i, c := range clients {
+		if more := c.Responses()[told[i]:]; len(more) > 0 {
+			t.Errorf("%v was told of what is held back: %v", c, more)
+		}
+	}
+	join()
+	everybody(have(all))
+	r.counts(`tender_origin_deletions_holding{.*} 30`, `tender_origin_deletions_held_total{.*} 30`, `tender_origin_deletions_applied_total{.*} 0`)
+	origin.Remove(relaytest.ClusterType, "c39")
+	everybody(have(all - 1))
+
+	r.operate("release", "--type", "cds")
+	everybody(have(all - 1 - lost))
+	r.counts(`tender_origin_deletions_holding{.*} 0`, `tender_origin_deletions_applied_total{.*} 30`)
+
+	r.operate("freeze")
+	mark = len(clients[0].Responses())
+	acks := clusterAcks(origin.State())
+	origin.Apply(func(tx *relaytest.Tx) {
+		tx.Set(relaytest.ClusterType, "c38", relaytest.Cluster("c38", "other"), "2")
+		tx.Remove(relaytest.ClusterType, "c37")
+	})
+	origin.WaitFor(t.Context(), "an ACK of what nobody is told", func(s *relaytest.OriginState) bool { return clusterAcks(s) > acks })
+	r.counts(`tender_origin_frozen{.*} 1`, `tender_view_withheld{group="all",.*} 2`)
+	join()
+	everybody(func(s relaytest.State) bool {
+		return have(all-1-lost)(s) && s.Digest(relaytest.ClusterType, "c38") == relaytest.DigestOf(relaytest.Cluster("c38"))
+	})
+	if more := clients[0].Responses()[mark:]; len(more) > 0 {
+		t.Errorf("%v was told of changes while the relay was frozen: %v", clients[0], more)
+	}
+	r.operate("thaw")
+	everybody(func(s relaytest.State) bool {
+		return have(all-2-lost)(s) && s.Digest(relaytest.ClusterType, "c38") == relaytest.DigestOf(relaytest.Cluster("c38", "other"))
+	})
+	r.counts(`tender_origin_frozen{.*} 0`, `tender_view_withheld{group="all",.*} 0`)
+	for _, c := range clients {
+		if c.Ended() {
+			t.Errorf("%v: its stream has ended", c)
+		}
+	}
+}
+
+// clusterAcks returns how many responses with clusters an origin has had acknowledged.
+func clusterAcks(s *relaytest.OriginState) (acks int) {
+	for _, stream := range s.Streams {
+		if clusters := stream.Types[relaytest.ClusterType]; clusters != nil {
+			acks += clusters.ACKs
+		}
+	}
+	return acks
+}
