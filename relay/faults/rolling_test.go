@@ -97,7 +97,7 @@ func TestB33_RollingRestart(t *testing.T) {
 	fleet, wants := make([]*relaytest.Roaming, clients), make([][]relaytest.Subscription, clients)
 	for i := range fleet {
 		opts := relaytest.LightOptions{Variant: relaytest.Variant(i % 2), Node: &corepb.Node{Id: fmt.Sprint("client-", i), UserAgentName: "envoy"}}
-		opts = ledger.Reader().Options(opts, func(what string) {
+		opts = ledger.Reader(opts.Variant).Options(opts, func(what string) {
 			if wrong.Add(1) <= 10 {
 				t.Errorf("client %d was told what is wrong: %s", i, what)
 			}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -26,7 +27,8 @@ type record struct {
 	said       map[Digest]int // generation, by content
 	now        Digest
 	present    bool
-	removed    int // generation of the last removal; 0 if there was none
+	removed    int               // generation of the last removal; 0 if there was none
+	expires    map[int]time.Time // by generation, of those that live for some time: not before
 }
 
 // NewLedger returns an empty ledger.
@@ -58,6 +60,24 @@ func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 	l.mu.Unlock()
 	for _, c := range to {
 		c.Put(msgs...)
+	}
+}
+
+// Expiring writes down content that lives for ttl after anybody was last told of it, and then
+// sets it in each of the contents. Whoever has it may lose it once that long has passed.
+func (l *Ledger) Expiring(to []*Content, msg proto.Message, ttl time.Duration) {
+	l.Put(nil, msg)
+	body := pack(msg)
+	name := nameOf(body.GetValue())
+	l.mu.Lock()
+	r := l.record(body.GetTypeUrl(), name)
+	if r.expires == nil {
+		r.expires = make(map[int]time.Time)
+	}
+	r.expires[r.generation] = time.Now().Add(ttl)
+	l.mu.Unlock()
+	for _, c := range to {
+		c.Expiring(body.GetTypeUrl(), name, msg, ttl)
 	}
 }
 
@@ -101,6 +121,17 @@ func (l *Ledger) Names(typeURL string) (all, present []string) {
 	return all, present
 }
 
+// match returns the names that a subscription is about: those that it lists, with
+// what is in its collections, or all of its type if it lists none. Locked.
+func (l *Ledger) match(sub Subscription) (names []string) {
+	for name := range l.records[sub.TypeURL] {
+		if len(sub.Names) == 0 || slices.Contains(sub.Names, name) || slices.Contains(sub.Names, collectionOf(name)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Differs returns in what a client that asked for all of what differs from the origin, ""
 // in nothing. What a SotW client was never told is gone of a type whose responses are not
 // complete, it may have.
@@ -108,15 +139,12 @@ func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, sub := range what {
-		has, names := s[sub.TypeURL], sub.Names
-		if len(names) == 0 {
-			names = slices.Collect(maps.Keys(l.records[sub.TypeURL]))
-		}
-		for _, name := range names {
+		has := s[sub.TypeURL]
+		for _, name := range l.match(sub) {
 			r := l.records[sub.TypeURL][name]
 			got, is := has[name]
 			switch {
-			case r == nil || !r.present && is && v == SotW && !fullState(sub.TypeURL):
+			case !r.present && is && v == SotW && !fullState(sub.TypeURL):
 			case r.present != is:
 				return fmt.Sprintf("%s %q: it has it: %v, the origin: %v", short(sub.TypeURL), name, is, r.present)
 			case is && got.Digest != r.now:
@@ -130,14 +158,15 @@ func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
 // A Reader judges what one client is told, from first to last. Its methods belong to the
 // goroutine that receives.
 type Reader struct {
-	ledger *Ledger
-	held   map[string]map[string]int // generation, by type URL and name
-	fresh  map[string]struct{}       // told on this stream: type URL and name
+	ledger  *Ledger
+	variant Variant
+	held    map[string]map[string]int // generation, by type URL and name
+	fresh   map[string]struct{}       // told on this stream: type URL and name
 }
 
-// Reader returns a reader that was told nothing yet.
-func (l *Ledger) Reader() *Reader {
-	return &Reader{ledger: l, held: make(map[string]map[string]int), fresh: make(map[string]struct{})}
+// Reader returns a reader that was told nothing yet, by responses of a variant.
+func (l *Ledger) Reader(v Variant) *Reader {
+	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), fresh: make(map[string]struct{})}
 }
 
 // Opened notes that the client is on another stream. Its server may know less than the
@@ -145,11 +174,15 @@ func (l *Ledger) Reader() *Reader {
 func (r *Reader) Opened() { clear(r.fresh) }
 
 // Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
-// never said it, or had said something newer to the client on the same stream.
+// never said it, or had said something newer to the client on the same stream; or the
+// client has it, which it has said if its variant is Delta. Of endpoints and secrets that is
+// as it should be, and of what lives for some time (B.3, B.16).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
-	generation, said := r.ledger.record(typeURL, name).said[d]
+	record := r.ledger.record(typeURL, name)
+	generation, said := record.said[d]
+	repeats := record.expires != nil || typeURL == EndpointType || typeURL == SecretType
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
 	if of == nil {
@@ -165,35 +198,42 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 		return fmt.Sprintf("%s %q: content %v, which the origin never said", short(typeURL), name, d)
 	case fresh && generation < was:
 		return fmt.Sprintf("%s %q: generation %d after %d on the same stream", short(typeURL), name, generation, was)
+	case r.variant == Delta && generation == was && !repeats:
+		return fmt.Sprintf("%s %q: generation %d, which it has", short(typeURL), name, generation)
 	}
 	return ""
 }
 
 // Gone takes the loss of a resource that the client has, and returns what is wrong with it: the
-// origin has not removed it since it said what the client has. The deletion would be an
-// invention of the relay.
+// origin has not removed it since it said what the client has, and that has not expired. The
+// deletion would be an invention of the relay.
 func (r *Reader) Gone(typeURL, name string) string {
 	r.ledger.mu.Lock()
-	removed := r.ledger.record(typeURL, name).removed
+	record := r.ledger.record(typeURL, name)
+	held, removed := r.held[typeURL][name], record.removed
+	expires, does := record.expires[held]
 	r.ledger.mu.Unlock()
-	held := r.held[typeURL][name]
 	delete(r.held[typeURL], name)
-	if removed < held {
+	if removed < held && !(does && time.Now().After(expires)) {
 		return fmt.Sprintf("%s %q: taken away at generation %d, the origin removed it last at %d", short(typeURL), name, held, removed)
 	}
 	return ""
 }
 
-// Options returns those of a light client whose reader this is, and which calls wrong for all
-// that is wrong with what it is told.
+// Options returns those of a light client, of the reader's variant, whose reader this is, and
+// which calls wrong for all that is wrong with what it is told.
 func (r *Reader) Options(opts LightOptions, wrong func(string)) LightOptions {
 	judge := func(what string) {
 		if what != "" {
 			wrong(what)
 		}
 	}
-	opts.OnOpen = r.Opened
-	opts.OnResource = func(typeURL string, name, value []byte) { judge(r.Told(typeURL, string(name), value)) }
+	opts.Variant, opts.OnOpen = r.variant, r.Opened
+	opts.OnResource = func(typeURL string, name, value []byte) {
+		if value != nil { // else it lives on
+			judge(r.Told(typeURL, string(name), value))
+		}
+	}
 	opts.OnGone = func(typeURL, name string) { judge(r.Gone(typeURL, name)) }
 	return opts
 }

@@ -3,6 +3,7 @@ package relaytest_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -37,7 +38,7 @@ func TestLedgerJudges(t *testing.T) {
 		{"gone again, though it was not removed again", "2 - 4 | 4 -", "taken away at generation 4"},
 	}
 	for _, tt := range tests {
-		r, wrong := l.Reader(), ""
+		r, wrong := l.Reader(relaytest.SotW), ""
 		for step := range strings.FieldsSeq(tt.steps) {
 			switch step {
 			case "|":
@@ -58,6 +59,73 @@ func TestLedgerJudges(t *testing.T) {
 	}
 }
 
+// TestLedgerJudgesRepeats: who speaks Delta has said what it has, and is told it again of some
+// types alone.
+func TestLedgerJudgesRepeats(t *testing.T) {
+	l := relaytest.NewLedger()
+	cluster, endpoints := relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1")
+	l.Put(nil, cluster, endpoints)
+	r := l.Reader(relaytest.Delta)
+	told := func(typeURL string, m proto.Message) string {
+		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Told(typeURL, "a", value)
+	}
+	for range 2 {
+		if wrong := told(relaytest.EndpointType, endpoints); wrong != "" {
+			t.Error(wrong)
+		}
+	}
+	if wrong := told(relaytest.ClusterType, cluster); wrong != "" {
+		t.Error(wrong)
+	}
+	r.Opened()
+	if wrong := told(relaytest.ClusterType, cluster); !strings.Contains(wrong, "which it has") {
+		t.Errorf("told again what it has: got %q", wrong)
+	}
+}
+
+// TestLedgerJudgesExpiry: what lives for some time is not lost before, nor by who has
+// what lives for longer.
+func TestLedgerJudgesExpiry(t *testing.T) {
+	l := relaytest.NewLedger()
+	lose := func(ttl time.Duration) string {
+		l.Expiring(nil, relaytest.Cluster("a", ttl.String()), ttl)
+		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", ttl.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := l.Reader(relaytest.Delta)
+		if wrong := r.Told(relaytest.ClusterType, "a", value); wrong != "" {
+			t.Error(wrong)
+		}
+		return r.Gone(relaytest.ClusterType, "a")
+	}
+	if wrong := lose(0); wrong != "" {
+		t.Errorf("gone at its time: got %q", wrong)
+	}
+	if wrong := lose(time.Hour); !strings.Contains(wrong, "taken away") {
+		t.Errorf("gone before its time: got %q", wrong)
+	}
+}
+
+// TestLedgerCollections: who asks for a collection has to have what is in it.
+func TestLedgerCollections(t *testing.T) {
+	const dir = "xdstp://a/envoy.config.cluster.v3.Cluster/dir/"
+	l := relaytest.NewLedger()
+	l.Put(nil, relaytest.Cluster(dir+"x"), relaytest.Cluster("other"))
+	wants := []relaytest.Subscription{{TypeURL: relaytest.ClusterType, Names: []string{dir + "*"}}}
+	if got := l.Differs(relaytest.State{}, relaytest.Delta, wants); !strings.Contains(got, dir+"x") {
+		t.Errorf("without the member: got %q", got)
+	}
+	has := relaytest.State{relaytest.ClusterType: {dir + "x": {Digest: relaytest.DigestOf(relaytest.Cluster(dir + "x"))}}}
+	if got := l.Differs(has, relaytest.Delta, wants); got != "" {
+		t.Errorf("with the member: got %q", got)
+	}
+}
+
 // TestRoaming: a client whose server ends goes on to the next, says what it has, and is told
 // the rest.
 func TestRoaming(t *testing.T) {
@@ -70,7 +138,7 @@ func TestRoaming(t *testing.T) {
 			return grpc.NewClient(o.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		})
 	}
-	opts := l.Reader().Options(relaytest.LightOptions{}, func(what string) { t.Error(what) })
+	opts := l.Reader(relaytest.Delta).Options(relaytest.LightOptions{}, func(what string) { t.Error(what) })
 	wants := relaytest.Subscription{TypeURL: relaytest.ClusterType}
 	c := relaytest.Roam(t, opts, 0, dial, wants)
 	agree := func() {

@@ -28,7 +28,7 @@ type LightOptions struct {
 	TypeURL string
 
 	// OnResource, if set, sees each resource as it arrives, on the client's own
-	// goroutine. It must not keep the slices.
+	// goroutine. The value is nil where there is no content. It must not keep the slices.
 	OnResource func(typeURL string, name, value []byte)
 
 	// OnGone, if set, sees each name that the client had and a response takes away, on

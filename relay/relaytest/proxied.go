@@ -25,9 +25,9 @@ type proxied struct {
 	done     chan struct{} // closed once the client's end is
 
 	// Guarded by proxy.mon.
-	target   *net.TCPConn // nil before it is connected
-	ended    bool
-	orphaned bool
+	target *net.TCPConn // nil before it is connected
+	ended  bool
+	gone   *net.TCPConn // the side that has ended though the other was not told, if one has
 }
 
 // A way is one direction of a connection: a queue between who reads it and who writes
@@ -75,7 +75,7 @@ func (w *way) get() (now Way, changed <-chan struct{}) {
 	return w.now, w.changed
 }
 
-// close ends both sides. Locked, as are reset, orphan and say.
+// close ends both sides. Locked, as are reset, orphan, strand and say.
 func (c *proxied) close() {
 	if c.ended {
 		return
@@ -101,13 +101,18 @@ func abort(conn *net.TCPConn) {
 	_ = conn.SetLinger(0) // fails on a connection that has ended
 }
 
-func (c *proxied) orphan() {
-	if c.target == nil || c.ended {
+func (c *proxied) orphan() { c.lose(c.target) }
+
+func (c *proxied) strand() { c.lose(c.client) }
+
+// lose ends one side alone.
+func (c *proxied) lose(side *net.TCPConn) {
+	if c.target == nil || c.ended || c.gone != nil {
 		return
 	}
-	c.orphaned = true
-	abort(c.target)
-	_ = c.target.Close()
+	c.gone = side
+	abort(side)
+	_ = side.Close()
 }
 
 func (c *proxied) say(b []byte) {
@@ -162,11 +167,11 @@ func (c *proxied) end(how func(*proxied)) {
 	how(c)
 }
 
-// lost reports whether a side is the target of an orphan.
+// lost reports whether a side has ended and the other was not told.
 func (c *proxied) lost(side *net.TCPConn) bool {
 	c.proxy.mon.Lock()
 	defer c.proxy.mon.Unlock()
-	return c.orphaned && side == c.target
+	return side == c.gone
 }
 
 // read queues what one side says until that side has ended.

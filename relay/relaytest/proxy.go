@@ -74,7 +74,7 @@ type Way struct {
 // ProxyState is what has happened at a proxy since NewProxy.
 type ProxyState struct {
 	Accepted  int   // connections
-	Open      int   // of these, those that have not ended for the client
+	Open      int   // of these, those that have not ended for all who were told
 	BytesUp   int64 // that the target was sent
 	BytesDown int64 // that clients were sent
 }
@@ -155,6 +155,10 @@ func (p *Proxy) Reset() { p.each((*proxied).reset) }
 // Orphan ends all connections for the target alone. The clients are not told: what they
 // send is taken, and nothing comes back.
 func (p *Proxy) Orphan() { p.each((*proxied).orphan) }
+
+// Strand ends all connections for the clients alone, as it is when their machines are
+// gone. The target is not told: what it sends is taken, and nothing comes any more.
+func (p *Proxy) Strand() { p.each((*proxied).strand) }
 
 // Say sends bytes to the clients of all connections, in the middle of what their
 // target says.

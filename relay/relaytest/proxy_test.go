@@ -271,6 +271,19 @@ func TestProxyOrphans(t *testing.T) {
 	r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
 }
 
+func TestProxyStrands(t *testing.T) {
+	r := newProxyRig(t)
+	client, target := r.pair()
+	r.Strand()
+	if _, err := hearEnd(t, client); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client's end: %v, want a reset", err)
+	}
+	say(t, target, "anybody there?")
+	silent(t, target)
+	_ = target.Close()
+	r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
+}
+
 func TestProxySays(t *testing.T) {
 	r := newProxyRig(t)
 	client, target := r.pair()

@@ -26,7 +26,7 @@ type Subscription struct {
 	Names   []string
 }
 
-// roamPause is about how long a client waits where it could not open a stream, and
+// roamPause is about how long a client waits where it was told nothing, and
 // roamPatience how long it waits for a connection.
 const (
 	roamPause    = 100 * time.Millisecond
@@ -84,7 +84,7 @@ func (r *Roaming) roam(ctx context.Context, at int) {
 }
 
 // visit stays with one server for as long as it keeps the stream, and reports whether it
-// opened one.
+// was told anything there.
 func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, error)) bool {
 	conn, err := dial()
 	if err != nil {
@@ -94,8 +94,9 @@ func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, erro
 	if !reached(ctx, conn) || r.Reconnect(ctx, conn) != nil {
 		return false
 	}
+	told := r.Counts().Responses
 	r.wait()
-	return true
+	return r.Counts().Responses > told
 }
 
 // reached reports whether a connection could be made.
