@@ -36,14 +36,20 @@ type stream struct {
 	group   *group
 	variant relaytest.Variant
 	wants   []relaytest.Subscription
+	bulky   bool // it reads what is large
 }
 
 // stream returns the i-th client: every combination of variant and group wants each of the
-// things that clients want.
+// things that clients want. Some are told of times to live, some come by the edge, some read
+// what is large.
 func (w *world) stream(i int) client {
 	s := &stream{variant: relaytest.Variant(i % 2), group: w.groups[i/2%len(w.groups)]}
-	opts := relaytest.LightOptions{Variant: s.variant, Node: &corepb.Node{Id: fmt.Sprintf("%v-%d", s.variant, i), Cluster: s.group.name, UserAgentName: "envoy"}}
+	opts := relaytest.LightOptions{Node: &corepb.Node{Id: fmt.Sprintf("%v-%d", s.variant, i), Cluster: s.group.name, UserAgentName: "envoy"}}
 	kinds := 2 * len(w.groups)
+	round := i / kinds / 5
+	if round%3 == 1 {
+		opts.Node.ClientFeatures = []string{relaytest.FeatureTTL}
+	}
 	own := []string{resource(i % 10), resource(i % 7), resource(i * 3 % 40)}
 	switch i / kinds % 5 {
 	case 0: // an Envoy
@@ -51,18 +57,22 @@ func (w *world) stream(i int) client {
 			{TypeURL: relaytest.EndpointType, Names: own}, {TypeURL: relaytest.RouteType, Names: own[:1]}}
 	case 1: // a gRPC client
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ListenerType, Names: own[:1]}, {TypeURL: relaytest.RouteType, Names: own[:1]},
-			{TypeURL: relaytest.ClusterType, Names: own}, {TypeURL: relaytest.EndpointType, Names: own}}
+			{TypeURL: relaytest.ClusterType, Names: own}, {TypeURL: relaytest.EndpointType, Names: append(own, common(i%commonsSize))}}
 	case 2:
 		opts.TypeURL = relaytest.EndpointType
-		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: own}}
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: append(own, fleeting(i%fleetings))}}
 	case 3:
 		opts.TypeURL = relaytest.ClusterType
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}}
 	default:
-		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: own}}
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: append(own, fleeting(i%fleetings), commonsDir+"*")}}
+		if round%2 == 0 {
+			s.wants = append(s.wants, relaytest.Subscription{TypeURL: bulkType, Names: []string{bulkName}})
+			s.bulky = true
+		}
 	}
-	opts = s.group.ledger.Reader().Options(opts, func(what string) { w.complain(opts.Node.GetId(), what) })
-	s.Roaming = relaytest.Roam(w.t, opts, i/kinds, w.dialers(), s.wants...)
+	opts = s.group.ledger.Reader(s.variant).Options(opts, func(what string) { w.complain(opts.Node.GetId(), what) })
+	s.Roaming = relaytest.Roam(w.t, opts, i/kinds, w.dialers(round%3 == 2), s.wants...)
 	return s
 }
 
@@ -106,7 +116,7 @@ func (w *world) poller(i int) client {
 		group: w.groups[i%len(w.groups)], cancel: cancel, done: make(chan struct{}),
 		state: relaytest.State{relaytest.ClusterType: {}}, changed: make(chan struct{}),
 	}
-	p.reader, p.wrong = p.group.ledger.Reader(), func(what string) { w.complain(p.name, what) }
+	p.reader, p.wrong = p.group.ledger.Reader(relaytest.SotW), func(what string) { w.complain(p.name, what) }
 	go p.run(ctx) // stop waits for it
 	w.t.Cleanup(p.stop)
 	return p

@@ -3,12 +3,15 @@
 // origin says.
 //
 // There are two origins that say the same, one for when the other fails, each behind a
-// proxy; two relays, one a process that is killed and goes on from its snapshot, the other in the test, where the race
-// detector and goleak see it; and clients that go to the other relay when one ends their stream. What
-// fails when, and what changes meanwhile, comes from a seed and from nothing else.
+// proxy; two relays, one a process that is killed and goes on from its snapshot, the other
+// in the test, where the race detector and goleak see it; and clients that go to the other
+// relay when one ends their stream, some through proxies. There are two node groups, names
+// that these share, and resources that live for a while. What fails when, and what changes
+// meanwhile, comes from a seed and from nothing else.
 //
 // At all times no client may be told what the origin never said, or go back to something
-// older on the same stream, or lose what the origin has not removed. After each round of
-// faults, every client must come to have what the origin has; in the end nothing may be
-// left of anybody.
+// older on the same stream, or be told again what it has, or lose what the origin has not
+// removed. After each round of faults, every client must come to have what the origin has,
+// and the relays may not have grown. In the end nothing may be left of anybody: relays take
+// what they took when the first clients had come and gone.
 package soak

@@ -3,12 +3,15 @@ package soak
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -29,7 +32,7 @@ var faults = []fault{
 		return o.Restart
 	}},
 	{"both origins refuse connections", 1, func(w *world) func() {
-		return w.links.each(func(p *relaytest.Proxy) func() { p.Set(relaytest.Link{Refuse: true}); p.Reset(); return w.mend(p) })
+		return w.links.refuse()
 	}},
 	{"an origin's link drops everything", 1, func(w *world) func() {
 		p := w.link()
@@ -81,7 +84,7 @@ var faults = []fault{
 		return w.process.start
 	}},
 	{"a relay is killed, and back cold before origins", 1, func(w *world) func() {
-		heal := w.links.each(func(p *relaytest.Proxy) func() { p.Set(relaytest.Link{Refuse: true}); p.Reset(); return w.mend(p) })
+		heal := w.links.refuse()
 		w.process.kill()
 		w.process.forget()
 		w.process.start()
@@ -89,20 +92,58 @@ var faults = []fault{
 		w.churn(20)
 		return heal
 	}},
-	{"a relay is drained and started again", 2, func(w *world) func() {
-		w.inside.stop()
-		return w.inside.start
+	{"a relay drains", 2, func(w *world) func() {
+		r := w.relay()
+		wait := r.drain()
+		return func() { wait(); r.start() }
 	}},
-	{"relays are drained and started one by one", 1, func(w *world) func() {
-		w.inside.stop()
-		w.inside.start()
-		w.process.drain()
-		return w.process.start
+	{"relays drain and come back one by one", 1, func(w *world) func() {
+		for _, r := range w.relays() {
+			wait := r.drain()
+			w.churn(10)
+			wait()
+			r.start()
+		}
+		return nothing
+	}},
+	{"a relay is frozen", 2, func(w *world) func() {
+		o := w.relay().operator()
+		_ = o.do("freeze", admin.FreezeScope{}) // it may not run
+		return func() { _ = o.do("thaw", admin.FreezeScope{}) }
+	}},
+	{"a mass goes unseen, and is released", 1, func(w *world) func() {
+		return w.unseen(func(o operator, h admin.Hold) {
+			if o.do("release", admin.HoldScope{All: true}) == nil {
+				w.seen.add("removals that were released", h.Count)
+			}
+		})
+	}},
+	{"a mass goes unseen, is discarded, and then released", 1, func(w *world) func() {
+		return w.unseen(func(o operator, h admin.Hold) {
+			if h.Discarded {
+				_ = o.do("release", admin.HoldScope{All: true, Discarded: true})
+			} else if o.do("discard", admin.HoldScope{All: true}) == nil {
+				w.seen.add("removals that were discarded", h.Count)
+			}
+		})
 	}},
 	{"all clients come at once", 1, func(w *world) func() {
 		w.leave()
 		return nothing
 	}},
+	{"clients' links drop everything", 1, func(w *world) func() {
+		p := w.edge()
+		p.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
+		return func() { p.Reset(); w.mend(p)() }
+	}},
+	{"clients vanish without a word", 1, func(w *world) func() {
+		p := w.edge()
+		w.seen.add("connections of clients that vanished", p.State().Open)
+		p.Strand()
+		return nothing
+	}},
+	{"clients do not read what is large", 1, (*world).unread},
+	{"a client asks for too much", 1, (*world).intrude},
 	{"clients are stuck", 1, func(w *world) func() {
 		first, nth := w.random.IntN(4), 4+w.random.IntN(8)
 		for i := first; i < len(w.clients); i += nth {
@@ -120,15 +161,17 @@ var faults = []fault{
 		}
 		return nothing
 	}},
-	{"a third of everything is removed", 1, func(w *world) func() {
-		for _, g := range w.groups {
-			g.removeThird()
-		}
-		return func() {
+	{"everything changes again and again", 1, func(w *world) func() {
+		for range 20 {
 			for _, g := range w.groups {
-				g.restore()
+				g.changeAll()
 			}
 		}
+		return nothing
+	}},
+	{"a third of everything is removed", 1, func(w *world) func() {
+		w.removeThird()
+		return w.restore
 	}},
 }
 
@@ -138,6 +181,112 @@ func (w *world) leave() {
 		c.leave()
 	}
 }
+
+func (w *world) removeThird() {
+	for _, g := range w.groups {
+		g.removeThird()
+	}
+}
+
+func (w *world) restore() {
+	for _, g := range w.groups {
+		g.restore()
+	}
+}
+
+// unseen has a third of everything removed while no relay is told, by origins that then do
+// not say it either: relays have to infer it, and hold back what is a mass of removals. An
+// operator decides about that, again and again, until all agree.
+func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
+	for _, o := range w.origins {
+		o.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = true })
+		w.later = append(w.later, func() { o.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = false }) })
+	}
+	mend := w.links.refuse()
+	w.removeThird()
+	w.later = append(w.later, w.restore)
+	return func() {
+		mend()
+		w.later = append(w.later, w.repeat(250*time.Millisecond, func() {
+			for _, r := range w.relays() {
+				all, _ := r.operator().holds() // it may not run
+				for _, h := range all {
+					decide(r.operator(), h)
+				}
+			}
+		}))
+	}
+}
+
+// largeEvery is how often what is large changes for clients that do not read it: not before
+// the relay sends it without their answer to the last one.
+const largeEvery = time.Second
+
+// unread has those clients read nothing that are sent what is large, until a relay has ended
+// a stream for it.
+func (w *world) unread() (heal func()) {
+	var idle []client
+	for _, c := range w.clients {
+		if s, is := c.(*stream); is && s.bulky && w.random.IntN(2) == 0 {
+			c.pause()
+			idle = append(idle, c)
+		}
+	}
+	before := w.stalled()
+	return func() {
+		for range 12 {
+			for _, g := range w.groups {
+				g.changeBulk()
+			}
+			select {
+			case <-time.After(largeEvery):
+			case <-w.t.Context().Done():
+			}
+			if n := w.stalled() - before; n > 0 {
+				w.seen.add("streams of clients that did not read", n)
+				break
+			}
+		}
+		for _, c := range idle {
+			c.resume()
+		}
+	}
+}
+
+// stalled returns how many streams the relays that run have ended since their clients did not read.
+func (w *world) stalled() (n int) {
+	for _, r := range w.relays() {
+		m, _ := r.operator().metrics() // it may not run
+		n += int(m[`tender_client_streams_ended_total{reason="stalled"}`])
+	}
+	return n
+}
+
+// maxNames is how many names a relay lets one stream ask for.
+const maxNames = 100
+
+// intrude has a client ask for more than it may, of whatever relay there is, again and again.
+func (w *world) intrude() (heal func()) {
+	names := make([]string, maxNames+1)
+	for i := range names {
+		names[i] = resource(i)
+	}
+	opts := relaytest.LightOptions{
+		Node:   &corepb.Node{Id: "intruder", Cluster: w.groups[0].name, UserAgentName: "envoy"},
+		OnOpen: func() { w.seen.add("streams that asked for too much", 1) },
+	}
+	intruder := relaytest.Roam(w.t, opts, 0, w.dialers(false), relaytest.Subscription{TypeURL: relaytest.EndpointType, Names: names})
+	return func() {
+		intruder.Stop()
+		if got := intruder.Counts(); got.Responses > 0 {
+			w.complain("intruder", fmt.Sprintf("more names than it may ask for: %+v", got))
+		}
+	}
+}
+
+func (w *world) relay() server { return w.relays()[w.random.IntN(2)] }
+
+func (w *world) edge() *relaytest.Proxy { return w.edges[w.random.IntN(len(w.edges))] }
 
 func (w *world) origin() *relaytest.Origin { return w.origins[w.random.IntN(len(w.origins))] }
 
@@ -149,15 +298,15 @@ func (w *world) mend(p *relaytest.Proxy) func() { return func() { p.Set(relaytes
 // links are the relays' ways to the origins.
 type links []*relaytest.Proxy
 
-// each does something to each link, and returns what undoes it.
-func (l links) each(f func(p *relaytest.Proxy) (undo func())) func() {
-	var all []func()
+// refuse breaks all links for good, and returns what mends them.
+func (l links) refuse() (mend func()) {
 	for _, p := range l {
-		all = append(all, f(p))
+		p.Set(relaytest.Link{Refuse: true})
+		p.Reset()
 	}
 	return func() {
-		for _, undo := range all {
-			undo()
+		for _, p := range l {
+			p.Set(relaytest.Link{})
 		}
 	}
 }

@@ -1,24 +1,29 @@
 package soak
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
+
+// A server is one of the relays.
+type server interface {
+	// start starts it, unless it runs.
+	start()
+	// drain has it end, unless it has, and returns what waits for that.
+	drain() (wait func())
+	operator() operator
+}
 
 // A process is a relay that is killed and started again at its address.
 type process struct {
@@ -26,17 +31,17 @@ type process struct {
 	binary  string
 	env     []string
 	address string
+	admin   operator
 	views   string // the directory of its snapshot
 
 	cmd   *exec.Cmd
 	log   *tail
 	ended chan struct{} // closed once cmd has ended
-	idle  usage         // when it listened
 }
 
 func newProcess(t *testing.T, env []string) *process {
 	t.Helper()
-	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: freeAddress(t), views: filepath.Join(t.TempDir(), "views")}
+	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: freeAddress(t), admin: operator(freeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", p.binary, "../../cmd/tender").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -45,7 +50,8 @@ func newProcess(t *testing.T, env []string) *process {
 			p.env = append(p.env, v)
 		}
 	}
-	p.env = append(append(p.env, env...), "TENDER_NODE_ID=tender/process", "TENDER_LISTEN="+p.address, "TENDER_SNAPSHOT_DIR="+p.views, "TENDER_LOG_FORMAT=text")
+	p.env = append(append(p.env, env...), "TENDER_NODE_ID=tender/process", "TENDER_LISTEN="+p.address, "TENDER_ADMIN_LISTEN="+string(p.admin),
+		"TENDER_SNAPSHOT_DIR="+p.views, "TENDER_LOG_FORMAT=text")
 	p.makeViews()
 	p.start()
 	t.Cleanup(func() {
@@ -69,7 +75,7 @@ func freeAddress(t *testing.T) string {
 // start starts the relay, unless it runs, and waits until it listens.
 func (p *process) start() {
 	p.t.Helper()
-	if p.runs() {
+	if runs(p.ended) {
 		return
 	}
 	p.cmd, p.ended, p.log = exec.Command(p.binary, "serve"), make(chan struct{}), &tail{said: make(chan struct{})}
@@ -86,7 +92,6 @@ func (p *process) start() {
 	defer cancel()
 	select {
 	case <-p.log.said:
-		p.idle = usageOf(p.t, p.cmd.Process.Pid)
 		return
 	case <-p.ended:
 	case <-ctx.Done():
@@ -94,15 +99,13 @@ func (p *process) start() {
 	p.t.Fatalf("the relay does not listen:\n%s", p.log)
 }
 
-func (p *process) runs() bool {
-	if p.ended == nil {
-		return false
-	}
+// runs reports whether what has ended once a channel is closed was started and has not.
+func runs(ended chan struct{}) bool {
 	select {
-	case <-p.ended:
+	case <-ended:
 		return false
 	default:
-		return true
+		return ended != nil
 	}
 }
 
@@ -127,72 +130,13 @@ func (p *process) makeViews() {
 	}
 }
 
-func (p *process) drain() {
+func (p *process) drain() (wait func()) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	<-p.ended
+	ended := p.ended
+	return func() { <-ended }
 }
 
-const (
-	// moreFiles is how many files a relay without clients may have open that it did not have
-	// when it began: connections to origins, and what the runtime needs.
-	moreFiles = 16
-
-	maxMemory = 256 << 20 // resident
-)
-
-// leaks looks whether the relay, all of whose clients have left, is rid of them.
-func (p *process) leaks() {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), relaytest.Patience)
-	defer cancel()
-	for {
-		now := usageOf(p.t, p.cmd.Process.Pid)
-		if now.files <= p.idle.files+moreFiles && now.memory <= maxMemory {
-			p.t.Logf("the relay's process has %v; it began with %v", now, p.idle)
-			return
-		}
-		select {
-		case <-time.After(100 * time.Millisecond): // nobody tells of a file that is closed
-		case <-ctx.Done():
-			p.t.Fatalf("without clients, the relay's process has %v; it began with %v", now, p.idle)
-		}
-	}
-}
-
-// usage is what a process takes.
-type usage struct {
-	files, threads int
-	memory         int // bytes, resident
-}
-
-func (u usage) String() string {
-	return fmt.Sprintf("%d files, %d threads and %d MiB", u.files, u.threads, u.memory>>20)
-}
-
-func usageOf(t *testing.T, pid int) (u usage) {
-	t.Helper()
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	files, err := os.ReadDir(filepath.Join(dir, "fd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, err := os.ReadFile(filepath.Join(dir, "status"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.files = len(files)
-	for s := bufio.NewScanner(bytes.NewReader(status)); s.Scan(); {
-		field, value, _ := strings.Cut(s.Text(), ":")
-		n, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB")) // other lines have none
-		switch field {
-		case "Threads":
-			u.threads = n
-		case "VmRSS":
-			u.memory = n << 10
-		}
-	}
-	return u
-}
+func (p *process) operator() operator { return p.admin }
 
 // A tail keeps the last of what is written, and tells when a line said that the relay listens.
 type tail struct {
@@ -223,28 +167,27 @@ func (l *tail) String() string {
 
 // inside is a relay in this process, which is drained and started again at its addresses.
 type inside struct {
-	*relay.Relay
 	t                    *testing.T
 	cfg                  relay.Config
 	log                  *tail
 	address, restAddress string
+	admin                operator
 
-	runs   bool
 	cancel context.CancelFunc
-	ended  chan error
+	ended  chan struct{} // closed once the relay has ended
 }
 
 func newInside(t *testing.T, env []string) *inside {
 	t.Helper()
-	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: freeAddress(t), restAddress: freeAddress(t)}
+	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: freeAddress(t), restAddress: freeAddress(t), admin: operator(freeAddress(t))}
 	var err error
-	r.cfg, err = relay.LoadConfig(append(env, "TENDER_NODE_ID=tender/inside", "TENDER_LISTEN="+r.address, "TENDER_REST_LISTEN="+r.restAddress))
+	r.cfg, err = relay.LoadConfig(append(env, "TENDER_NODE_ID=tender/inside", "TENDER_LISTEN="+r.address, "TENDER_REST_LISTEN="+r.restAddress, "TENDER_ADMIN_LISTEN="+string(r.admin)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.start()
 	t.Cleanup(func() {
-		r.stop()
+		r.drain()()
 		if t.Failed() {
 			t.Logf("the last of the log of the relay in the test:\n%s", r.log)
 		}
@@ -255,27 +198,28 @@ func newInside(t *testing.T, env []string) *inside {
 // start starts the relay, unless it runs.
 func (r *inside) start() {
 	r.t.Helper()
-	if r.runs {
+	if runs(r.ended) {
 		return
 	}
-	var err error
-	if r.Relay, err = relay.New(r.cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))}); err != nil {
+	running, err := relay.New(r.cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))})
+	if err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended, running := make(chan error, 1), r.Relay
-	r.cancel, r.ended, r.runs = cancel, ended, true
-	go func() { ended <- running.Run(ctx) }() // awaited by stop
-}
-
-// stop drains the relay and waits for its end. It may be called again.
-func (r *inside) stop() {
-	r.cancel()
-	if err, first := <-r.ended; first {
-		close(r.ended)
-		r.runs = false
-		if err != nil {
+	ended := make(chan struct{})
+	r.cancel, r.ended = cancel, ended
+	go func() { // awaited by whoever drains it
+		defer close(ended)
+		if err := running.Run(ctx); err != nil {
 			r.t.Errorf("the relay in the test ended: %v", err)
 		}
-	}
+	}()
 }
+
+func (r *inside) drain() (wait func()) {
+	r.cancel()
+	ended := r.ended
+	return func() { <-ended }
+}
+
+func (r *inside) operator() operator { return r.admin }

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	soakFor     = flag.Duration("for", 50*time.Second, "how long rounds of faults begin")
+	soakFor     = flag.Duration("for", 35*time.Second, "how long rounds of faults begin")
 	soakSeed    = flag.Uint64("seed", 1, "what fails when, and what changes; 0 is another each time")
 	soakOnly    = flag.String("only", "", "leaves out the faults in whose names this does not occur")
 	soakClients = flag.Int("clients", 120, "how many streams")
@@ -49,13 +49,16 @@ func TestSoak(t *testing.T) {
 		t.Fatalf("-only=%q: there is no such fault", *soakOnly)
 	}
 	w := newWorld(t, seed, *soakClients)
-	w.agree("at first")
+	w.warm()
+	w.come()
+	w.agree("once they had gone and come")
 	survived := make(tally)
 	for began := time.Now(); time.Since(began) < *soakFor && !t.Failed(); {
 		survived.add(w.round())
 	}
-	w.end()
-	t.Logf("%d changes; faults survived:\n%v", w.changes(), survived)
+	w.depart()
+	w.rid()
+	t.Logf("%d changes; faults survived:\n%v\n%v", w.changes(), survived, &w.seen)
 }
 
 // round applies some faults, changes what the origin says while they last, heals them, and
@@ -77,7 +80,13 @@ func (w *world) round() (names []string, took time.Duration) {
 	}
 	began := time.Now()
 	w.agree(strings.Join(names, ", "))
-	return names, time.Since(began)
+	took = time.Since(began)
+	for _, f := range w.later {
+		f()
+	}
+	w.later = nil
+	w.sober()
+	return names, took
 }
 
 // draw returns the next fault of a shuffled deck, in which each is as often as its weight
@@ -99,7 +108,11 @@ func (w *world) draw() fault {
 // churn makes so many changes, one after the other.
 func (w *world) churn(n int) {
 	for range n {
-		w.groups[w.random.IntN(len(w.groups))].change(w.random)
+		if i := w.random.IntN(len(w.groups) + 1); i < len(w.groups) {
+			w.groups[i].change(w.random)
+		} else {
+			w.commons.change(w.random)
+		}
 		select {
 		case <-time.After(changeEvery):
 		case <-w.t.Context().Done():

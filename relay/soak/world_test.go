@@ -2,15 +2,16 @@ package soak
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -23,14 +24,21 @@ type world struct {
 	origins []*relaytest.Origin
 	links   links // to them, in their order
 	groups  []*group
+	commons *commons
 	process *process
 	inside  *inside
-	clients []client
-	wrong   atomic.Int64 // what clients were told that is
+	edges   links    // to the relays, which some of the clients take
+	n       int      // of streams
+	clients []client // none between depart and come
+
+	baselines []baseline // of the relays, in their order
+	later     []func()   // to be called when all have agreed again
+	seen      sightings
+	wrong     atomic.Int64 // what clients were told that is
 }
 
 func newWorld(t *testing.T, seed uint64, clients int) *world {
-	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0))}
+	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0)), n: clients}
 	for range 2 {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 		w.origins = append(w.origins, o)
@@ -39,24 +47,48 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 	for _, name := range []string{"blue", "green"} {
 		w.groups = append(w.groups, newGroup(name, w.origins))
 	}
+	w.commons = newCommons(w.groups, w.origins)
 	env := []string{
 		"TENDER_ORIGIN=" + w.links[0].Addr() + "," + w.links[1].Addr(),
 		"TENDER_NODE_GROUP_BY=cluster",
-		"TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_DRAIN=2s",
 		"TENDER_COLD_WAIT=2s",
 		"TENDER_ACK_WAIT=1s",
 		"TENDER_MASS_DELETE_HOLD=1s",
+		"TENDER_SEND_STALL=2s",
+		fmt.Sprintf("TENDER_MAX_NAMES=%d", maxNames),
 	}
 	w.process = newProcess(t, env)
 	w.inside = newInside(t, env)
-	for i := range clients {
+	for _, address := range []string{w.process.address, w.inside.address} {
+		w.edges = append(w.edges, relaytest.NewProxy(t, address))
+	}
+	t.Cleanup(w.repeat(fleetingEvery, func() {
+		for _, g := range w.groups {
+			g.beat()
+		}
+	}))
+	return w
+}
+
+func (w *world) relays() []server { return []server{w.process, w.inside} }
+
+// come has all clients come.
+func (w *world) come() {
+	for i := range w.n {
 		w.clients = append(w.clients, w.stream(i))
 	}
-	for i := range max(2, clients/50) {
+	for i := range max(2, w.n/50) {
 		w.clients = append(w.clients, w.poller(i))
 	}
-	return w
+}
+
+// depart lets all clients go.
+func (w *world) depart() {
+	for _, c := range w.clients {
+		c.stop()
+	}
+	w.clients = nil
 }
 
 // complain takes what a client was told that is wrong.
@@ -73,103 +105,42 @@ func (w *world) changes() (n int) {
 	return n
 }
 
-// dialers reach the relays.
-func (w *world) dialers() (dial []func() (*grpc.ClientConn, error)) {
-	for _, address := range []string{w.process.address, w.inside.address} {
+// dialers reach the relays, by the edge or not. Windows do not grow, so that all clients stop
+// taking what they do not read at the same size.
+func (w *world) dialers(edge bool) (dial []func() (*grpc.ClientConn, error)) {
+	addresses := []string{w.process.address, w.inside.address}
+	if edge {
+		addresses = []string{w.edges[0].Addr(), w.edges[1].Addr()}
+	}
+	for _, address := range addresses {
 		dial = append(dial, func() (*grpc.ClientConn, error) {
-			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			return grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10))
 		})
 	}
 	return dial
 }
 
-// end lets all clients go, and looks whether the relays are rid of them.
-func (w *world) end() {
-	for _, c := range w.clients {
-		c.stop()
-	}
-	w.process.leaks()
-	if got := w.inside.Audit(); got.Faults > 0 {
-		w.t.Errorf("the drift audit found %d faults", got.Faults)
-	}
+// Sightings count what happened to relays and clients of which the table of faults does not tell.
+type sightings struct {
+	mu sync.Mutex
+	n  map[string]int // guarded by mu
 }
 
-// A group is a node group: what the origins say to it, and all that they ever said.
-type group struct {
-	name     string
-	ledger   *relaytest.Ledger
-	contents []*relaytest.Content // of each origin
-	n        int                  // contents that were made
+func (s *sightings) add(what string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == nil {
+		s.n = make(map[string]int)
+	}
+	s.n[what] += n
 }
 
-// sizes says how many resources there are of each type.
-var sizes = map[string]int{relaytest.ClusterType: 40, relaytest.EndpointType: 40, relaytest.ListenerType: 10, relaytest.RouteType: 10}
-
-var types = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType}
-
-func newGroup(name string, origins []*relaytest.Origin) *group {
-	g := &group{name: name, ledger: relaytest.NewLedger()}
-	for _, o := range origins {
-		g.contents = append(g.contents, o.For(func(n *corepb.Node) bool { return n.GetCluster() == name }))
+func (s *sightings) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	for _, what := range slices.Sorted(maps.Keys(s.n)) {
+		fmt.Fprintf(&b, "%s: %d\n", what, s.n[what])
 	}
-	g.changeAll()
-	return g
-}
-
-func resource(i int) string { return fmt.Sprint("service-", i) }
-
-// content returns a resource that is like no other.
-func (g *group) content(typeURL, name string) proto.Message {
-	g.n++
-	unique := fmt.Sprint(g.name, "-", g.n)
-	switch typeURL {
-	case relaytest.ClusterType:
-		return relaytest.Cluster(name, unique)
-	case relaytest.EndpointType:
-		return relaytest.Endpoints(name, fmt.Sprintf("127.%d.%d.%d:%d", len(g.name), g.n>>8&255, g.n&255, 1+g.n>>16))
-	case relaytest.ListenerType:
-		return relaytest.APIListener(name, unique)
-	default:
-		return relaytest.Route(name, []string{"*"}, unique)
-	}
-}
-
-// change makes one change: most often other content, now and then a removal.
-func (g *group) change(random *rand.Rand) {
-	typeURL := types[random.IntN(len(types))]
-	name := resource(random.IntN(sizes[typeURL]))
-	if random.IntN(8) == 0 {
-		g.ledger.Remove(g.contents, typeURL, name)
-		return
-	}
-	g.ledger.Put(g.contents, g.content(typeURL, name))
-}
-
-func (g *group) changeAll() {
-	var all []proto.Message
-	for _, typeURL := range types {
-		for i := range sizes[typeURL] {
-			all = append(all, g.content(typeURL, resource(i)))
-		}
-	}
-	g.ledger.Put(g.contents, all...)
-}
-
-func (g *group) removeThird() {
-	for _, typeURL := range types {
-		_, present := g.ledger.Names(typeURL)
-		g.ledger.Remove(g.contents, typeURL, present[:len(present)/3]...)
-	}
-}
-
-// restore puts back what is not there.
-func (g *group) restore() {
-	for _, typeURL := range types {
-		all, present := g.ledger.Names(typeURL)
-		for _, name := range all {
-			if !slices.Contains(present, name) {
-				g.ledger.Put(g.contents, g.content(typeURL, name))
-			}
-		}
-	}
+	return b.String()
 }

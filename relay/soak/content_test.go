@@ -1,0 +1,208 @@
+package soak
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A group is a node group: what the origins say to it, and all that they ever said.
+type group struct {
+	name     string
+	ledger   *relaytest.Ledger
+	contents []*relaytest.Content // of each origin
+	n        int                  // contents that were made
+}
+
+// sizes says how many resources there are of each type, beside those that follow.
+var sizes = map[string]int{relaytest.ClusterType: 40, relaytest.EndpointType: 40, relaytest.ListenerType: 10, relaytest.RouteType: 10}
+
+var types = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType}
+
+// Endpoints that live for a while, each time that the origins say that they do.
+const (
+	fleetings     = 3
+	fleetingLife  = 3 * time.Second
+	fleetingEvery = time.Second
+)
+
+// A resource that is larger than what a client takes without reading it.
+const (
+	bulkType  = "type.googleapis.com/soak.Bulk"
+	bulkName  = "bulk"
+	bulkBytes = 200 << 10
+)
+
+func newGroup(name string, origins []*relaytest.Origin) *group {
+	g := &group{name: name, ledger: relaytest.NewLedger()}
+	for _, o := range origins {
+		g.contents = append(g.contents, o.For(func(n *corepb.Node) bool { return n.GetCluster() == name }))
+	}
+	g.changeAll()
+	g.changeBulk()
+	for i := range fleetings {
+		g.changeFleeting(i)
+	}
+	return g
+}
+
+const service = "service-"
+
+func resource(i int) string { return fmt.Sprint(service, i) }
+
+func fleeting(i int) string { return fmt.Sprint("fleeting-", i) }
+
+// unique returns what no resource of the group has had in it.
+func (g *group) unique() string {
+	g.n++
+	return fmt.Sprint(g.name, "-", g.n)
+}
+
+// endpoints returns endpoints that are like no others.
+func (g *group) endpoints(name string) proto.Message {
+	g.n++
+	return relaytest.Endpoints(name, fmt.Sprintf("127.%d.%d.%d:%d", len(g.name), g.n>>8&255, g.n&255, 1+g.n>>16))
+}
+
+// content returns a resource that is like no other.
+func (g *group) content(typeURL, name string) proto.Message {
+	switch typeURL {
+	case relaytest.ClusterType:
+		return relaytest.Cluster(name, g.unique())
+	case relaytest.EndpointType:
+		return g.endpoints(name)
+	case relaytest.ListenerType:
+		return relaytest.APIListener(name, g.unique())
+	default:
+		return relaytest.Route(name, []string{"*"}, g.unique())
+	}
+}
+
+// change makes one change: most often other content, now and then a removal.
+func (g *group) change(random *rand.Rand) {
+	typeURL := types[random.IntN(len(types))]
+	name := resource(random.IntN(sizes[typeURL]))
+	switch random.IntN(16) {
+	case 0, 1:
+		g.ledger.Remove(g.contents, typeURL, name)
+	case 2:
+		g.changeFleeting(random.IntN(fleetings))
+	default:
+		g.ledger.Put(g.contents, g.content(typeURL, name))
+	}
+}
+
+func (g *group) changeFleeting(i int) {
+	g.ledger.Expiring(g.contents, g.endpoints(fleeting(i)), fleetingLife)
+}
+
+// beat says of what lives for a while that it does.
+func (g *group) beat() {
+	for _, c := range g.contents {
+		for i := range fleetings {
+			c.Heartbeat(relaytest.EndpointType, fleeting(i))
+		}
+	}
+}
+
+func (g *group) changeBulk() {
+	g.ledger.Put(g.contents, relaytest.Opaque(bulkType, bulkName, bytes.Repeat([]byte(g.unique()+" "), bulkBytes/8)))
+}
+
+func (g *group) changeAll() {
+	var all []proto.Message
+	for _, typeURL := range types {
+		for i := range sizes[typeURL] {
+			all = append(all, g.content(typeURL, resource(i)))
+		}
+	}
+	g.ledger.Put(g.contents, all...)
+}
+
+// names returns what there was and what there is of a type, but for what lives for a while and
+// what is shared.
+func (g *group) names(typeURL string) (all, present []string) {
+	other := func(name string) bool { return !strings.HasPrefix(name, service) }
+	all, present = g.ledger.Names(typeURL)
+	return slices.DeleteFunc(all, other), slices.DeleteFunc(present, other)
+}
+
+func (g *group) removeThird() {
+	for _, typeURL := range types {
+		_, present := g.names(typeURL)
+		g.ledger.Remove(g.contents, typeURL, present[:len(present)/3]...)
+	}
+}
+
+// restore puts back what is not there.
+func (g *group) restore() {
+	for _, typeURL := range types {
+		all, present := g.names(typeURL)
+		for _, name := range all {
+			if !slices.Contains(present, name) {
+				g.ledger.Put(g.contents, g.content(typeURL, name))
+			}
+		}
+	}
+}
+
+// A commons is what the origins say to all groups alike: endpoints whose names are those of
+// xdstp.
+type commons struct {
+	groups   []*group
+	contents []*relaytest.Content
+}
+
+const (
+	commonsDir  = "xdstp://soak/envoy.config.endpoint.v3.ClusterLoadAssignment/shared/"
+	commonsSize = 8
+)
+
+func common(i int) string { return fmt.Sprint(commonsDir, i) }
+
+func newCommons(groups []*group, origins []*relaytest.Origin) *commons {
+	c := &commons{groups: groups}
+	for _, o := range origins {
+		c.contents = append(c.contents, o.Content) // of nodes of no group
+	}
+	for i := range commonsSize {
+		c.put(i)
+	}
+	return c
+}
+
+// put writes other content down for all groups before it is said to any.
+func (c *commons) put(i int) {
+	msg := c.groups[0].endpoints(common(i))
+	for _, g := range c.groups {
+		g.ledger.Put(nil, msg)
+	}
+	for _, to := range c.contents {
+		to.Put(msg)
+	}
+}
+
+func (c *commons) remove(i int) {
+	for _, g := range c.groups {
+		g.ledger.Remove(nil, relaytest.EndpointType, common(i))
+	}
+	for _, from := range c.contents {
+		from.Remove(relaytest.EndpointType, common(i))
+	}
+}
+
+func (c *commons) change(random *rand.Rand) {
+	if i := random.IntN(commonsSize); random.IntN(8) == 0 {
+		c.remove(i)
+	} else {
+		c.put(i)
+	}
+}
