@@ -212,9 +212,10 @@ func (r *Reader) Gone(typeURL, name string) string {
 	record := r.ledger.record(typeURL, name)
 	held, removed := r.held[typeURL][name], record.removed
 	expires, does := record.expires[held]
+	expired := does && time.Now().After(expires)
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
-	if removed < held && !(does && time.Now().After(expires)) {
+	if removed < held && !expired {
 		return fmt.Sprintf("%s %q: taken away at generation %d, the origin removed it last at %d", short(typeURL), name, held, removed)
 	}
 	return ""
