@@ -31,11 +31,14 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 
 // commands are what operators may have the relay do.
 func (r *Relay) commands() []admin.Command {
+	audit := admin.NewCommand("audit", r.auditOrigins)
+	audit.Long = admin.AuditTime
 	return []admin.Command{
 		admin.NewCommand("freeze", r.freeze),
 		admin.NewCommand("thaw", r.thaw),
 		admin.NewCommand("release", r.release),
 		admin.NewCommand("discard", r.discard),
+		audit,
 	}
 }
 

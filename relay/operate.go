@@ -191,26 +191,36 @@ func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(ho
 	if of.Scope == (admin.Scope{}) && !of.All {
 		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
 	}
-	origin, err := r.findOrigin(of.Origin)
+	chosen, typeURL, err := r.choose(of.Scope)
 	if err != nil {
 		return answer, err
 	}
-	choice := upstream.HoldChoice{TypeURL: of.Type, Discarded: of.Discarded}
-	if long, ok := schema.TypeURLFor(of.Type); ok {
-		choice.TypeURL = long
-	}
+	choice := upstream.HoldChoice{TypeURL: typeURL, Discarded: of.Discarded}
 	done, err := r.groups.operate(ctx)
 	if err != nil {
 		return answer, err
 	}
 	defer done()
-	for _, o := range r.groups.operated() {
-		if origin >= 0 && o.origin != origin || of.Group != "" && o.group != of.Group {
-			continue
-		}
+	for _, o := range chosen {
 		answer.Holds = append(answer.Holds, r.shownHolds(o, decision(o.holder, ctx, choice))...)
 	}
 	return answer, nil
+}
+
+// choose returns what of the views, and of the directories, is in a scope, and its type URL;
+// empty for all types.
+func (r *Relay) choose(of admin.Scope) (chosen []operated, typeURL string, err error) {
+	origin, err := r.findOrigin(of.Origin)
+	if err != nil {
+		return nil, "", err
+	}
+	chosen = slices.DeleteFunc(r.groups.operated(), func(o operated) bool {
+		return origin >= 0 && o.origin != origin || of.Group != "" && o.group != of.Group
+	})
+	if long, ok := schema.TypeURLFor(of.Type); ok {
+		return chosen, long, nil
+	}
+	return chosen, of.Type, nil
 }
 
 // shownHolds returns holds as people are shown them.

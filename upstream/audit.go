@@ -54,7 +54,7 @@ var (
 type Audit struct {
 	Target string // of the origin
 	Took   time.Duration
-	Types  []TypeAudit // by type URL, those that the view asks the origin for
+	Types  []TypeAudit // by type URL, those that the view asks the origin for; none if nothing
 }
 
 // A TypeAudit is what was found of one type.
@@ -174,26 +174,35 @@ type discrepancy struct {
 
 // plan takes over what the mirror has asked for. It is called by the mirror's loop.
 func (a *audit) plan(m *mirror, typeURL string) error {
-	if !m.lines[main].open {
+	a.session, a.target, a.node = m.session, m.target, m.as.node
+	for _, s := range m.inOrder() {
+		if typeURL == "" || s.typeURL == typeURL {
+			a.asked = append(a.asked, s.audited()...)
+		}
+	}
+	l := &m.lines[main]
+	if len(a.asked) == 0 {
+		return nil
+	}
+	if !l.open {
 		return ErrNotConnected
 	}
-	a.session, a.target, a.node = m.session, m.target, m.as.node
-	a.second = m.session.second(m.target, m.lines[main].sotw != nil)
-	for _, s := range m.inOrder() {
-		if typeURL != "" && s.typeURL != typeURL {
-			continue
-		}
-		if s.wildcard != nowhere {
-			a.asked = append(a.asked, &audited{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
-		}
-		for glob, c := range s.collections {
-			a.asked = append(a.asked, &audited{typeURL: s.typeURL, key: c.key, glob: glob})
-		}
-		if len(s.names) > 0 {
-			a.asked = append(a.asked, &audited{typeURL: s.typeURL, key: s.typeURL, names: slices.Sorted(maps.Keys(s.wantedNames()))})
-		}
-	}
+	a.second = m.session.second(m.target, l.sotw != nil)
 	return nil
+}
+
+// audited returns what is asked for of the type.
+func (s *subscription) audited() (asked []*audited) {
+	if s.wildcard != nowhere {
+		asked = append(asked, &audited{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
+	}
+	for glob, c := range s.collections {
+		asked = append(asked, &audited{typeURL: s.typeURL, key: c.key, glob: glob})
+	}
+	if len(s.names) > 0 {
+		asked = append(asked, &audited{typeURL: s.typeURL, key: s.typeURL, names: slices.Sorted(maps.Keys(s.wantedNames()))})
+	}
+	return asked
 }
 
 // second returns a session that shares the connection to a target and nothing else: what

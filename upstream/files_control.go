@@ -42,6 +42,9 @@ func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
 func (f *Files) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
 	of.Discarded = false
 	f.do(ctx, func(r *reader) { discarded = r.hold.discard(of, time.Now()) })
+	for _, hold := range discarded {
+		f.counters.discarded.Add(int64(len(hold.Names)))
+	}
 	return discarded
 }
 

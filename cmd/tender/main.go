@@ -78,6 +78,7 @@ func newRootCommand() *cobra.Command {
 		newDiscardCommand(os.Environ),
 		newFreezeCommand(os.Environ),
 		newThawCommand(os.Environ),
+		newAuditCommand(os.Environ),
 		newDemoCommand(),
 	)
 	return root

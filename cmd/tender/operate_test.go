@@ -14,10 +14,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// runRelay runs a relay of a directory until the test ends, and has the commands find it.
-func runRelay(t *testing.T, dir string) *relay.Relay {
+// runRelay runs a relay of an origin until the test ends, and has the commands find it.
+func runRelay(t *testing.T, origin string) *relay.Relay {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + dir, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestOperate(t *testing.T) {
 	}
 	write("mass", 20)
 	write("few", 1)
-	r := runRelay(t, dir)
+	r := runRelay(t, "file://"+dir)
 	get := []string{"get", "-a", r.Addrs()[0].String(), "cds", "-o", "name"}
 	lines := func(n int) func(string) bool {
 		return func(stdout string) bool { return strings.Count(stdout, "\n") == n }

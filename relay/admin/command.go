@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
+	"time"
 )
 
 // maxCommandBytes bounds the body of a command.
@@ -20,6 +21,10 @@ const maxCommandBytes = 1 << 20
 // with a JSON object as its arguments, answered by another. [NewCommand] makes one.
 type Command struct {
 	Name string // a-z and -
+
+	// Long is how long the command may take, if that is longer than the server bears with
+	// others; its context ends then. Zero means that it is not.
+	Long time.Duration
 
 	do func(ctx context.Context, args []byte) (answer any, err error)
 }
@@ -83,9 +88,15 @@ func Refuse(code int, cause error) error { return refusal{code, cause} }
 func (s *Server) command(c Command) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		args, err := readArguments(w, r)
+		ctx := r.Context()
+		if c.Long > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = takeLong(ctx, w, c.Long)
+			defer cancel()
+		}
 		var answer any
 		if err == nil {
-			answer, err = c.do(r.Context(), args)
+			answer, err = c.do(ctx, args)
 		}
 		code := http.StatusOK
 		if err != nil {
@@ -102,6 +113,15 @@ func (s *Server) command(c Command) http.HandlerFunc {
 		}
 		writeJSON(w, code, answer)
 	}
+}
+
+// takeLong has the server's own bounds not end a request, but one of the command's.
+func takeLong(ctx context.Context, w http.ResponseWriter, long time.Duration) (context.Context, context.CancelFunc) {
+	c := http.NewResponseController(w)
+	// Neither fails on a connection; on another one the server's bounds hold.
+	_ = c.SetReadDeadline(time.Time{}) // whoever goes away ends the request all the same
+	_ = c.SetWriteDeadline(time.Now().Add(long + writeTimeout))
+	return context.WithTimeout(ctx, long)
 }
 
 // readArguments returns the body of a command, which no form of a page can have sent.

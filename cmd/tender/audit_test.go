@@ -1,0 +1,60 @@
+package main
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc"
+)
+
+// A forgetfulStream leaves out a cluster.
+type forgetfulStream struct{ grpc.ServerStream }
+
+func (s forgetfulStream) SendMsg(m any) error {
+	if resp, ok := m.(*discoverypb.DeltaDiscoveryResponse); ok && len(resp.GetResources()) == 2 {
+		resp.Resources = resp.GetResources()[:1]
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+// TestAudit has an operator compare a relay with go-control-plane's server: while it says
+// the same to everybody, and when a new stream is told less than the relay was.
+func TestAudit(t *testing.T) {
+	var forgetful atomic.Bool
+	cp := startControlPlane(t, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+		if forgetful.Load() {
+			stream = forgetfulStream{stream}
+		}
+		return serve(srv, stream)
+	}))
+	cp.set(t, "v1", map[resource.Type][]types.Resource{
+		resource.ClusterType:  {cluster("web", ""), cluster("cart", "")},
+		resource.EndpointType: {endpoints("web"), endpoints("cart")},
+	})
+	r := runRelay(t, cp.address)
+	must := func(code int, want []string, args ...string) {
+		t.Helper()
+		got, stdout, stderr := execute(args...)
+		for _, text := range want {
+			if squeezed := strings.Join(strings.Fields(stdout+stderr), " "); got != code || !strings.Contains(squeezed, text) {
+				t.Errorf("tender %s: code %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, text, stdout, stderr)
+			}
+		}
+	}
+	must(exitOK, []string{"there is nothing to compare"}, "audit")
+	must(exitOK, []string{"web"}, "get", "-a", r.Addrs()[0].String(), "cds")
+	must(exitOK, []string{"cart"}, "get", "-a", r.Addrs()[0].String(), "eds", "cart")
+	must(exitOK, []string{"cds 2 0 0 0 0 0", "eds 1 0 0 0 0 0"}, "audit")
+	must(exitOK, []string{"there is nothing to compare"}, "audit", "--type", "lds")
+	must(exitOK, []string{`"equal": 1`}, "audit", "--type", "eds", "-o", "json")
+	must(exitFailure, []string{`there is no origin "x": there are default`}, "audit", "--origin", "x")
+	must(exitUsage, []string{"--output=x: want text or json"}, "audit", "-o", "x")
+
+	forgetful.Store(true)
+	must(exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "not every view is what its origin says"}, "audit", "--type", "cds")
+	must(exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
+}
