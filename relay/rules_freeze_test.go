@@ -119,3 +119,22 @@ func TestFreeze_NewGroup(t *testing.T) {
 		fresh.expect("cds a@3")
 	})
 }
+
+// TestFreeze_Returning: what a returning client holds, and a frozen view has not, may have come
+// to be since the freeze. The removal waits for the thaw.
+func TestFreeze_Returning(t *testing.T) {
+	orderBubble(t, nil, func(w *orderWorld) {
+		w.change("cds a@1")
+		w.ready(relaytest.Delta).subscribe("cds", "")
+		w.settle()
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.change("cds young@1")
+		c := w.envoy(relaytest.Delta).returns(relaytest.Delta, "cds", "", "a young old")
+		c.hears("cds a@1")
+		w.pass(3 * time.Minute)
+		c.expect()
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		c.hears("cds young@1")
+		c.hears("cds -old")
+	})
+}

@@ -1,11 +1,69 @@
 package relay
 
 import (
+	"log/slog"
+	"path/filepath"
 	"testing"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 )
+
+// TestB42_WhatIsWritten: a snapshot is written anew when the view has changed, or the address
+// that it is from, and removed when the group is.
+func TestB42_WhatIsWritten(t *testing.T) {
+	cfg, err := LoadConfig([]string{"TENDER_ORIGIN=a:1,b:1", "TENDER_SNAPSHOT_DIR=" + t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := ownNode(cfg, "1")
+	s, err := openSnapshots(&cfg, own, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, w := cache.New(cache.Config{})
+	s.keep(0, "g", own, w)
+	set := func(version string) {
+		r, err := wire.NewResource(wire.ClusterType, "c", version, []byte(version))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
+		w.SetPhase(wire.ClusterType, cache.Confirmed)
+	}
+	for _, step := range []struct {
+		name    string
+		do      func()
+		written int64
+	}{
+		{"the first", func() { set("1"); w.SetTarget("a:1") }, 1},
+		{"nothing new", func() {}, 1},
+		{"a change", func() { set("2") }, 2},
+		{"the same from another address", func() { w.SetTarget("b:1") }, 3},
+		{"nothing new from there", func() {}, 3},
+	} {
+		step.do()
+		s.write()
+		if got := s.dir.Stats().Written; got != step.written {
+			t.Errorf("%s: %d snapshots were written, want %d", step.name, got, step.written)
+		}
+	}
+	if got := s.dir.Load(time.Now(), time.Hour); len(got) != 1 || got[0].Target != "b:1" {
+		t.Errorf("loaded %+v, want one from b:1", got)
+	}
+	s.drop(0, "g")
+	s.write()
+	if left, err := filepath.Glob(filepath.Join(cfg.SnapshotDir, "*.snapshot")); err != nil || len(left) != 0 {
+		t.Errorf("the group is no more: %v, %v are left", left, err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestB42_WhatASnapshotMustBeOf: all that decides what an origin says, and nothing else:
 // an upgrade of the relay is no cold start.

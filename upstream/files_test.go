@@ -575,6 +575,26 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestHoldAlarms: that something is held back is said once more every five minutes, and not
+// of what was discarded.
+func TestHoldAlarms(t *testing.T) {
+	h, began := newHold(time.Hour), time.Unix(0, 0)
+	lost := sets{"t": {byName: make(map[string]*wire.Resource)}}
+	for _, name := range many(20) {
+		lost["t"].byName[name] = new(wire.Resource)
+	}
+	h.admit(lost, nil, false, began)
+	for minute, want := range []int{4: 0, 5: 1, 6: 0, 9: 0, 10: 1} {
+		if got := h.alarms(began.Add(time.Duration(minute) * time.Minute)); len(got) != want {
+			t.Errorf("after %d minutes: %d alarms, want %d", minute, len(got), want)
+		}
+	}
+	h.discard(HoldChoice{}, began)
+	if got := h.alarms(began.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("discarded: %d alarms, want none", len(got))
+	}
+}
+
 func TestShelf(t *testing.T) {
 	type step struct {
 		files string // "a=x,y b=!": file a has x and y, b is bad

@@ -45,10 +45,33 @@ func TestB15_Release(t *testing.T) {
 			t.Errorf("%d members, want 50", n)
 		}
 		r.holding("after", 0, 0)
+		if s := r.session.Stats(); s.Held != 50 || s.Applied != 50 {
+			t.Errorf("%d deletions counted as held back and %d as made, want 50 and 50", s.Held, s.Applied)
+		}
 		streams := r.streams()
 		r.pass(time.Hour)
 		if n := r.log.count(heldLine); n != 1 || r.streams() != streams {
 			t.Errorf("held back %d times, and %d further streams; want once and none: nothing is left to look at again", n, r.streams()-streams)
+		}
+	})
+}
+
+// What refers to clusters is removed before them (B.11).
+func TestB15_ReleaseBackwards(t *testing.T) {
+	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
+		for _, typeURL := range []string{clusters, listeners} {
+			r.put(typeURL, numbered(100)...)
+			r.watch.SubscribeAll(typeURL)
+		}
+		r.pass(confirmed)
+		r.away(func(tx *relaytest.Tx) {
+			removing(clusters, lost()...)(tx)
+			removing(listeners, lost()...)(tx)
+		})
+		r.pass(2 * time.Minute)
+		got := r.control.Release(t.Context(), all)
+		if len(got) != 2 || got[0].TypeURL != listeners || got[1].TypeURL != clusters {
+			t.Errorf("released %+v, want listeners, then clusters", got)
 		}
 	})
 }
