@@ -82,6 +82,9 @@ func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
 	row()
 	row("GROUP", "ORIGIN", "STREAMS", "TYPE", "ENTRIES", "BYTES", "STATE", "CHANGED", "VERSION")
 	for _, v := range s.Views {
+		if v.Shared && len(v.Types) == 0 {
+			continue // nobody has asked for an xdstp name
+		}
 		state := ""
 		switch {
 		case !v.FrozenAt.IsZero():

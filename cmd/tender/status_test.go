@@ -65,6 +65,7 @@ func someStatus(now time.Time) admin.Status {
 				{TypeURL: "type.googleapis.com/x.Y", Entries: 3, Bytes: 1000, Version: "7~x", Phase: "confirmed", ChangedAt: now.Add(-50 * time.Hour)},
 			}},
 			{Group: "h", Origin: "default"},
+			{Group: "nobody asked", Origin: "default", Shared: true},
 		},
 	}
 }

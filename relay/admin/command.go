@@ -105,12 +105,13 @@ func (s *Server) command(c Command) http.HandlerFunc {
 				code = refused.code
 			}
 		}
-		s.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.String("command", c.Name),
-			slog.String("from", r.RemoteAddr), slog.Int("code", code), slog.Any("err", err))
+		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("from", r.RemoteAddr), slog.Int("code", code))
 		if err != nil {
+			log.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.Any("err", err))
 			writeError(w, code, err.Error())
 			return
 		}
+		log.LogAttrs(r.Context(), slog.LevelInfo, "command")
 		writeJSON(w, code, answer)
 	}
 }
