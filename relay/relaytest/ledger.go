@@ -174,9 +174,9 @@ func (l *Ledger) Reader(v Variant) *Reader {
 func (r *Reader) Opened() { clear(r.fresh) }
 
 // Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
-// never said it, or had said something newer to the client on the same stream; or the
-// client has it, which it has said if its variant is Delta. Of endpoints and secrets that is
-// as it should be, and of what lives for some time (B.3, B.16).
+// never said it, or had said something newer to the client on the same stream; or a Delta
+// client came with it to the stream, and so has said that it has it. Of endpoints and secrets
+// that is as it should be, and of what lives for some time (B.3, B.16).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
@@ -198,7 +198,7 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 		return fmt.Sprintf("%s %q: content %v, which the origin never said", short(typeURL), name, d)
 	case fresh && generation < was:
 		return fmt.Sprintf("%s %q: generation %d after %d on the same stream", short(typeURL), name, generation, was)
-	case r.variant == Delta && generation == was && !repeats:
+	case r.variant == Delta && generation == was && !fresh && !repeats:
 		return fmt.Sprintf("%s %q: generation %d, which it has", short(typeURL), name, generation)
 	}
 	return ""

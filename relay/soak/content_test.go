@@ -46,7 +46,7 @@ func newGroup(name string, origins []*relaytest.Origin) *group {
 	for _, o := range origins {
 		g.contents = append(g.contents, o.For(func(n *corepb.Node) bool { return n.GetCluster() == name }))
 	}
-	g.changeAll()
+	g.changeAll(types...)
 	g.changeBulk()
 	for i := range fleetings {
 		g.changeFleeting(i)
@@ -117,9 +117,9 @@ func (g *group) changeBulk() {
 	g.ledger.Put(g.contents, relaytest.Opaque(bulkType, bulkName, bytes.Repeat([]byte(g.unique()+" "), bulkBytes/8)))
 }
 
-func (g *group) changeAll() {
+func (g *group) changeAll(of ...string) {
 	var all []proto.Message
-	for _, typeURL := range types {
+	for _, typeURL := range of {
 		for i := range sizes[typeURL] {
 			all = append(all, g.content(typeURL, resource(i)))
 		}
