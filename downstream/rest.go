@@ -51,6 +51,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	var resp *restResponse
 	err := s.admit(s.streams.Add(1))
 	if err == nil {
+		s.accepted.Add(1)
 		req, err = readREST(w, r, began)
 	}
 	if err == nil {
@@ -112,6 +113,9 @@ func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, er
 	if err != nil && s.nacks.allow() {
 		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
+	}
+	if resp != nil {
+		group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}
 	return resp, err
 }

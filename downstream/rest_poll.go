@@ -220,12 +220,18 @@ func quote(text string) []byte {
 	return b
 }
 
-// write answers with the response. A client that has left is not told.
-func (r *restResponse) write(w http.ResponseWriter) {
+// size returns how many bytes the response has.
+func (r *restResponse) size() int {
 	size := len(r.before) + len(r.after) + max(len(r.resources)-1, 0)
 	for _, resource := range r.resources {
 		size += len(resource)
 	}
+	return size
+}
+
+// write answers with the response. A client that has left is not told.
+func (r *restResponse) write(w http.ResponseWriter) {
+	size := r.size()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(size))
 	w.WriteHeader(http.StatusOK)

@@ -75,6 +75,36 @@ func TestB27_NothingIsLeft(t *testing.T) {
 	}
 }
 
+// B.43: a poll is counted as the streams are, and its answer as a delivery, but for one that
+// says that nothing has changed.
+func TestB43_PollsAreCounted(t *testing.T) {
+	view, w := cache.New(cache.Config{})
+	w.SetConnected(true)
+	g := &countedGroup{view: view}
+	s, err := New(Config{Views: g})
+	if err != nil {
+		t.Fatal(err)
+	}
+	view.Watch().Subscribe(wire.RouteType, []string{"a"})
+	w.TakeDemand()
+	route, err := wire.NewResource(wire.RouteType, "a", "1", []byte("\n\x01a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Apply(cache.Named, wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{route}})
+	first := restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a"]}`)
+	_, version, _ := strings.Cut(first.Body.String(), `"versionInfo":"`)
+	version, _, _ = strings.Cut(version, `"`)
+	second := restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a"],"version_info":"`+version+`"}`)
+	if first.Code != http.StatusOK || second.Code != http.StatusNotModified {
+		t.Fatalf("answered %d %s, then %d; want 200 and 304", first.Code, first.Body, second.Code)
+	}
+	got := g.counts.Types()[wire.RouteType]
+	if want := (TypeStats{Responses: 1, Bytes: int64(first.Body.Len())}); got != want || s.Stats().Accepted != 2 {
+		t.Errorf("counted %+v and %d polls, want %+v and 2", got, s.Stats().Accepted, want)
+	}
+}
+
 // R134: a server that drains answers a new poll at once, and ends its connection.
 func TestR134_RESTAfterDrain(t *testing.T) {
 	s, _, _ := restServer(t)

@@ -3,10 +3,13 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/telemetry"
 )
 
 const (
@@ -26,6 +29,9 @@ const (
 type AuditStats struct {
 	Passes int64 // over all views
 	Faults int64 // found; anything but zero is a defect of the relay or of the machine
+
+	// Where counts the faults by where they were found.
+	Where map[telemetry.AuditFault]int64
 }
 
 // An auditor looks for views that contradict themselves, one after the other and for ever,
@@ -34,7 +40,10 @@ type auditor struct {
 	groups *groups
 	log    *slog.Logger
 
-	passes, faults atomic.Int64
+	passes atomic.Int64
+
+	mu    sync.Mutex
+	where map[telemetry.AuditFault]int64 // guarded by mu
 }
 
 // An auditable is a view of a node group.
@@ -44,7 +53,23 @@ type auditable struct {
 }
 
 func (a *auditor) stats() AuditStats {
-	return AuditStats{Passes: a.passes.Load(), Faults: a.faults.Load()}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := AuditStats{Passes: a.passes.Load(), Where: maps.Clone(a.where)}
+	for _, n := range a.where {
+		s.Faults += n
+	}
+	return s
+}
+
+// count counts a fault in a view of a group.
+func (a *auditor) count(group string, f cache.Fault) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.where == nil {
+		a.where = make(map[telemetry.AuditFault]int64)
+	}
+	a.where[telemetry.AuditFault{Group: group, Part: f.Part}]++
 }
 
 // run audits until ctx ends.
@@ -75,7 +100,7 @@ func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func()
 			continue
 		}
 		keys[f.Key] = struct{}{}
-		a.faults.Add(1)
+		a.count(v.group, f)
 		if lines++; lines <= auditLines {
 			a.log.Error("a view contradicts itself: it is made anew, and the origin asked again; please report this",
 				slog.String("group", v.group), slog.String("type_url", f.Key), slog.String("part", f.Part),

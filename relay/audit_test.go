@@ -65,8 +65,14 @@ func TestB43_DamageIsFoundToldAndMended(t *testing.T) {
 		}
 		time.Sleep(2 * auditEvery)
 		synctest.Wait()
-		if got := r.Audit().Faults; got != 1 {
-			t.Errorf("got %d faults, want 1", got)
+		got := r.Audit()
+		if got.Faults != 1 || len(got.Where) != 1 {
+			t.Errorf("got %d faults, %v; want 1", got.Faults, got.Where)
+		}
+		for where, n := range got.Where {
+			if where.Part != "members" || n != 1 {
+				t.Errorf("got %d faults in %+v, want one in the members", n, where)
+			}
 		}
 		for _, want := range []string{"contradicts itself", "name=b", `fault="its bytes are not those that the origin sent"`, "part=members"} {
 			if strings.Count(log.String(), want) != 1 {

@@ -34,7 +34,7 @@ func (r *Relay) reading() telemetry.Reading {
 		Server:      r.server.Stats(),
 		Snapshots:   r.SnapshotStats(),
 		AuditPasses: audit.Passes,
-		AuditFaults: audit.Faults,
+		AuditFaults: audit.Where,
 	}
 	for i, o := range r.origins {
 		out.Origins = append(out.Origins, telemetry.Origin{

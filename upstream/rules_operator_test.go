@@ -84,6 +84,9 @@ func TestB15_Discard(t *testing.T) {
 			t.Errorf("discarded %+v, want one hold of 50", got)
 		}
 		r.holding("discarded", 0, 50)
+		if got := r.session.Stats(); got.Discarded != 50 || got.Held != 50 || got.Applied != 0 {
+			t.Errorf("counted: %d discarded, %d held, %d applied; want 50, 50 and none", got.Discarded, got.Held, got.Applied)
+		}
 		streams := r.streams()
 		r.pass(time.Hour)
 		if n := r.streams(); n != streams {

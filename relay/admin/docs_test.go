@@ -14,7 +14,7 @@ func TestStatusIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}} {
+	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{}} {
 		typ := reflect.TypeOf(of)
 		for i := range typ.NumField() {
 			field, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")

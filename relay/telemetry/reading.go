@@ -19,8 +19,9 @@ type Reading struct {
 	Ready   bool
 	Server  downstream.Stats
 
-	// Of the drift audit: passes over all views, and faults found.
-	AuditPasses, AuditFaults int64
+	// Of the drift audit: passes over all views, and faults found, by where.
+	AuditPasses int64
+	AuditFaults map[AuditFault]int64
 
 	Snapshots snapshot.Stats
 
@@ -28,6 +29,10 @@ type Reading struct {
 	Groups  []Group
 	Views   []View
 }
+
+// An AuditFault is where the drift audit found something: in the view of which group, and in
+// which part of it (cache.Fault.Part).
+type AuditFault struct{ Group, Part string }
 
 // An Origin is what was counted of a control plane, or of a directory.
 type Origin struct {

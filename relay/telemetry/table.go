@@ -75,6 +75,12 @@ var table = []row{
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
 	{"tender.origin.deletions.applied", counter, "{resource}", "origin", "Inferred deletions that were carried out, at once or after the hold.",
 		origins(func(o *Origin) float64 { return float64(o.Applied) })},
+	{"tender.origin.deletions.discarded", counter, "{resource}", "origin", "Inferred deletions that an operator discarded: the resources are kept.",
+		origins(func(o *Origin) float64 { return float64(o.Discarded) })},
+	{"tender.origin.audits", counter, "{view}", "origin", "Views that were compared with what the origin says on another stream (tender audit).",
+		origins(func(o *Origin) float64 { return float64(o.Audits) })},
+	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that such a comparison found to be another, or on one side only.",
+		origins(func(o *Origin) float64 { return float64(o.Drifted) })},
 	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze), else 0.",
 		origins(func(o *Origin) float64 { return number(o.Frozen) })},
 
@@ -114,12 +120,21 @@ var table = []row{
 	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.", func(r *Reading, put put) {
 		put(float64(r.AuditPasses))
 	}},
-	{"tender.audit.faults", counter, "{fault}", "", "Contradictions that the drift audit found. Any is a defect of the relay or of the machine.", func(r *Reading, put put) {
-		put(float64(r.AuditFaults))
+	{"tender.audit.faults", counter, "{fault}", "group part", "Contradictions that the drift audit found, in the members of a view, its named resources, the errors of either, or its interest. Any is a defect of the relay or of the machine.", func(r *Reading, put put) {
+		sums := make(map[AuditFault]int64)
+		for of, n := range r.AuditFaults {
+			sums[AuditFault{groupLabel(of.Group), of.Part}] += n
+		}
+		for of, n := range sums {
+			put(float64(n), of.Group, of.Part)
+		}
 	}},
 
 	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.", func(r *Reading, put put) {
 		put(float64(r.Server.Streams))
+	}},
+	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait for their turn, since many clients came at once.", func(r *Reading, put put) {
+		put(float64(r.Server.Waiting))
 	}},
 	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted, and polls.", func(r *Reading, put put) {
 		put(float64(r.Server.Accepted))
@@ -158,7 +173,7 @@ var table = []row{
 			}
 		}
 	}},
-	{"tender.client.responses", counter, "{response}", "group type", "Responses sent on streams of clients: deliveries.",
+	{"tender.client.responses", counter, "{response}", "group type", "Responses sent to clients, on streams and to polls: deliveries.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Responses })},
 	{"tender.client.sent", counter, "By", "group type", "Their size, without what gRPC adds or takes away.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Bytes })},

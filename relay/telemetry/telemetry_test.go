@@ -39,15 +39,15 @@ const (
 // full is a reading in which every number is another, and none is zero.
 func full() Reading {
 	return Reading{
-		Version: "v1", Ready: true, AuditPasses: 5, AuditFaults: 6,
+		Version: "v1", Ready: true, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
 		Server: downstream.Stats{
-			Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Coalesced: 32, Throttled: 33,
+			Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
 			Ended:   map[downstream.Ending]int64{downstream.EndedStalled: 34, downstream.EndedDrained: 35},
 			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
 		},
 		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
 		Origins: []Origin{{Name: "default", Connected: true, Frozen: true, Stats: upstream.Stats{
-			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13,
+			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44, Drifted: 45,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
 		}}},
@@ -147,6 +147,7 @@ func TestValues(t *testing.T) {
 		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
 		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11, "origin_deletions_applied_total default": 12,
+		"origin_deletions_discarded_total default": 43, "origin_audits_total default": 44, "origin_drifted_total default": 45,
 		"origin_frozen default":                1,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
@@ -154,8 +155,8 @@ func TestValues(t *testing.T) {
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
-		"audit_passes_total": 5, "audit_faults_total": 6,
-		"client_streams": 2, "client_streams_accepted_total": 3,
+		"audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
+		"client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
 		"client_changes_coalesced_total": 32, "client_requests_throttled_total": 33, "client_turns_total sent": 6, "client_turns_total idle": 4,
 		"client_group_streams " + envoy:                   20,
@@ -192,7 +193,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: its help is no sentence, or cannot stand in a table: %q", row.name, row.help)
 		}
 		for _, label := range strings.Fields(row.labels) {
-			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit"}, label) {
+			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part"}, label) {
 				t.Errorf("%s: is the label %s bounded? Then it belongs in this test", row.name, label)
 			}
 		}
