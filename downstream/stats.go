@@ -48,12 +48,13 @@ const (
 	EndedRefused                // a limit was reached: see Stats.Refused
 	EndedInvalid                // a request that cannot be
 	EndedReturn                 // the client was told to connect again: it fell too far behind, or its node changed
+	EndedChain                  // the client is a relay in a circle, or one too many in a row
 	EndedOther                  // anything else, such as a lost load report's origin
 	endings
 )
 
 var endingNames = [endings]string{
-	"client", "drained", "aged", "stalled", "silent", "cold", "refused", "invalid", "return", "other",
+	"client", "drained", "aged", "stalled", "silent", "cold", "refused", "invalid", "return", "chain", "other",
 }
 
 // String returns a word for the ending, as it may stand in a metric.
@@ -102,6 +103,8 @@ func endingOf(err error) Ending {
 		return EndedByClient
 	case code == codes.InvalidArgument:
 		return EndedInvalid
+	case code == codes.FailedPrecondition:
+		return EndedChain
 	default:
 		return EndedOther
 	}

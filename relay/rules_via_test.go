@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -137,6 +138,9 @@ func TestB41_CirclesAreRefused(t *testing.T) {
 					t.Errorf("%s: %q does not say %q", tt.name, err, text)
 				}
 			}
+		}
+		if got := r.Stats().Ended; got[downstream.EndedChain] != 4 || got[downstream.EndedInvalid] != 1 {
+			t.Errorf("counted %d chains and %d invalid nodes, want 4 and 1", got[downstream.EndedChain], got[downstream.EndedInvalid])
 		}
 	})
 }

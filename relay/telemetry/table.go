@@ -140,7 +140,7 @@ var table = []row{
 		put(float64(r.Server.Accepted))
 	}},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
-		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return or other.", func(r *Reading, put put) {
+		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return (it was told to connect again), chain (relays in a circle, or too many in a row) or other.", func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
 				put(float64(n), why.String())
 			}
