@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -36,6 +37,23 @@ func (d dating) Clone() credentials.TransportCredentials {
 type connection struct {
 	credentials.AuthInfo
 	begun time.Time
+}
+
+// peerOf returns the host that a stream comes from, as Views.Join has it.
+func peerOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return hostOf(p.Addr.String())
+	}
+	return ""
+}
+
+// hostOf returns the IP address in an address, empty if there is none.
+func hostOf(address string) string {
+	from, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return ""
+	}
+	return from.Addr().Unmap().WithZone("").String()
 }
 
 // Grace returns for how long streams may outlive the age at which a connection takes no

@@ -13,7 +13,7 @@ type countedGroup struct {
 	counts Counts
 }
 
-func (g *countedGroup) Join(*node) (Group, error) {
+func (g *countedGroup) Join(*node, string) (Group, error) {
 	return Group{View: g.view, Key: "all", Leave: func() {}, Counts: &g.counts}, nil
 }
 

@@ -229,7 +229,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	if err := s.check(first); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode())
+	group, err := s.cfg.Views.Join(first.GetNode(), peerOf(ctx))
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		req, err = readREST(w, r, began)
 	}
 	if err == nil {
-		resp, err = s.answer(r.Context(), req)
+		resp, err = s.answer(r.Context(), req, hostOf(r.RemoteAddr))
 	}
 	select {
 	case <-s.draining:
@@ -86,13 +86,13 @@ func (s *Server) admit(open int64) error {
 	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed (%v)", open-1, LimitStreams)
 }
 
-// answer returns the response to a poll, nil if what the client has is current, or
+// answer returns the response to a poll of a peer, nil if what the client has is current, or
 // why there is none.
-func (s *Server) answer(ctx context.Context, req restRequest) (*restResponse, error) {
+func (s *Server) answer(ctx context.Context, req restRequest, peer string) (*restResponse, error) {
 	if err := s.cfg.checkNames(&req.Request); err != nil {
 		return nil, err
 	}
-	group, err := s.cfg.Views.Join(req.node)
+	group, err := s.cfg.Views.Join(req.node, peer)
 	if err != nil {
 		return nil, err
 	}

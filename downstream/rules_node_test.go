@@ -21,7 +21,7 @@ type clusterViews struct {
 	joins, in int
 }
 
-func (v *clusterViews) Join(n *node) (Group, error) {
+func (v *clusterViews) Join(n *node, _ string) (Group, error) {
 	v.joins++
 	view := v.views[n.GetCluster()]
 	if view == nil {

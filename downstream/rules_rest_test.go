@@ -19,7 +19,7 @@ type countedView struct {
 	in   int
 }
 
-func (v *countedView) Join(*node) (Group, error) {
+func (v *countedView) Join(*node, string) (Group, error) {
 	v.in++
 	return Group{View: v.view, Key: "all", Leave: func() { v.in-- }}, nil
 }

@@ -164,8 +164,10 @@ func (c *Config) checkNames(r *wire.Request) error {
 // Views finds views.
 type Views interface {
 	// Join returns the group of a node, and counts the stream as one of its
-	// members until the group's Leave is called. Errors are gRPC statuses.
-	Join(*node) (Group, error)
+	// members until the group's Leave is called. The peer is the host that the node's
+	// connection comes from, empty if that is none, as on a Unix socket. Errors are gRPC
+	// statuses.
+	Join(n *node, peer string) (Group, error)
 }
 
 // A Group is a set of nodes that an origin tells the same.

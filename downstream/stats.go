@@ -24,12 +24,13 @@ const (
 	LimitGlobs                   // globs of a stream
 	LimitGroupGlobs              // globs that the clients of a group follow
 	LimitGroups                  // node groups
+	LimitPeerGroups              // node groups that one peer has founded
 	limits
 )
 
 var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
-	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS",
+	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_PEER_GROUPS",
 }
 
 func (l Limit) String() string { return limitNames[l] }
@@ -79,6 +80,15 @@ func ended(why Ending, code codes.Code, format string, args ...any) error {
 // message says what, and ends with the name of the variable.
 func Exceeds(l Limit, format string, args ...any) error {
 	return exceeds(l, codes.ResourceExhausted, format, args...)
+}
+
+// LimitOf returns the limit that an error of Exceeds is about, and whether it is one.
+func LimitOf(err error) (Limit, bool) {
+	e, ok := errors.AsType[*ending](err)
+	if !ok || e.why != EndedRefused {
+		return 0, false
+	}
+	return e.limit, true
 }
 
 func exceeds(l Limit, code codes.Code, format string, args ...any) error {

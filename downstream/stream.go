@@ -154,7 +154,7 @@ func (s *stream) identify(r *wire.Request) error {
 	if s.watch != nil {
 		s.group.Leave() // so that a client that was alone in its group makes room for its new one
 	}
-	group, err := s.cfg.Views.Join(n)
+	group, err := s.cfg.Views.Join(n, peerOf(s.rpc.Context()))
 	if err != nil {
 		return err
 	}

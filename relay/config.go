@@ -94,6 +94,7 @@ type Config struct {
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
+	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`

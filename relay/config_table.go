@@ -223,6 +223,7 @@ var variables = []spec{
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of an origin's response"),
 	limit("MAX_TYPES", "64", 10_000, "resource types in one view"),
 	limit("MAX_GROUPS", "256", 100_000, "node groups"),
+	limit("MAX_PEER_GROUPS", "16", 100_000, "node groups with clients that one peer was the first of; all clients behind an address, as of a load balancer, are one peer"),
 	{
 		name: "FIRST_REQUEST_TIMEOUT", preset: "10s",
 		allowed: between(100*time.Millisecond, 10*time.Minute),

@@ -51,9 +51,11 @@ type groups struct {
 
 	circle   rate.Sometimes // that relays are refused is logged
 	refusing atomic.Bool    // that groups are refused was logged, since one was last removed
+	crowded  rate.Sometimes // that a peer has too many is logged
 
 	mu     sync.Mutex
 	byKey  map[string]*group
+	peers  map[string]int // groups with streams, by their founders
 	shared map[sharedKey]*sharedView
 	frozen []bool // which origins are
 	closed bool   // wait was called
@@ -94,6 +96,7 @@ type group struct {
 
 	// Guarded by groups.mu.
 	streams int
+	founder string // the peer whose stream was the first of those that there are; empty if it is not known
 	below   tally
 	left    time.Time   // when the last stream did
 	idle    *time.Timer // ends the group once its view has given up everything
@@ -116,7 +119,9 @@ func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snap
 		log:     log,
 		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
 		started: make(chan struct{}),
+		crowded: rate.Sometimes{First: 1, Interval: time.Minute},
 		byKey:   make(map[string]*group),
+		peers:   make(map[string]int),
 		shared:  make(map[sharedKey]*sharedView),
 		frozen:  make([]bool, len(all)),
 
@@ -146,7 +151,7 @@ func (g *groups) wait() {
 }
 
 // Join implements downstream.Views.
-func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
+func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
 	via := viaOf(n)
 	if err := g.admit(via); err != nil {
@@ -156,12 +161,9 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 		return downstream.Group{}, err
 	}
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
-	gr, differ, err := g.enter(key, upstream, n, via)
+	gr, differ, err := g.enter(key, upstream, n, peer, via)
 	if err != nil {
-		if status.Code(err) == codes.ResourceExhausted && !g.refusing.Swap(true) {
-			g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
-				slog.String("group", key), slog.String("node", n.GetId()))
-		}
+		g.refused(err, key, n, peer)
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
@@ -172,25 +174,30 @@ func (g *groups) Join(n *corepb.Node) (downstream.Group, error) {
 	return downstream.Group{View: gr.view, Key: key, Node: gr.who.Node(), Leave: sync.OnceFunc(func() { g.leave(gr, via) }), Counts: &gr.counts}, nil
 }
 
-// enter counts a stream of n, which came through the relays via, into its group, which it
-// makes if there is none. The first time that n differs from the group's first node, it
-// says in what.
-func (g *groups) enter(key string, upstream, n *corepb.Node, via []string) (gr *group, differ []string, err error) {
+// enter counts a stream of n, which came from a peer and through the relays via, into its
+// group, which it makes if there is none. The first time that n differs from the group's first
+// node, it says in what.
+func (g *groups) enter(key string, upstream, n *corepb.Node, peer string, via []string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return nil, nil, status.Error(codes.Unavailable, "the relay has stopped")
 	}
 	gr = g.byKey[key]
-	if gr == nil {
-		if len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {
-			return nil, nil, downstream.Exceeds(downstream.LimitGroups,
-				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, g.cfg.MaxGroups)
+	founds := gr == nil || gr.streams == 0
+	if founds {
+		if err := g.room(gr, key, peer); err != nil {
+			return nil, nil, err
 		}
+	}
+	if gr == nil {
 		gr = g.add(key, upstream)
 	}
 	if gr.first == nil {
 		gr.first = traitsOf(n)
+	}
+	if founds {
+		g.found(gr, peer)
 	}
 	gr.streams++
 	if gr.below.add(via) {
@@ -281,6 +288,7 @@ func (g *groups) leave(gr *group, via []string) {
 		time.AfterFunc(viaKept, func() { g.forget(gr, via) })
 	}
 	if gr.streams--; gr.streams == 0 {
+		g.disown(gr)
 		g.abandon(gr)
 	}
 }
@@ -318,25 +326,6 @@ func (g *groups) remove(gr *group) {
 		}
 	}
 	gr.shares = nil
-}
-
-// evict removes the group that has been without streams for longest, and reports
-// whether there was one.
-func (g *groups) evict() bool {
-	var oldest *group
-	for _, gr := range g.byKey {
-		if gr.streams == 0 && (oldest == nil || gr.left.Before(oldest.left)) {
-			oldest = gr
-		}
-	}
-	if oldest == nil {
-		return false
-	}
-	if oldest.idle != nil {
-		oldest.idle.Stop()
-	}
-	g.remove(oldest)
-	return true
 }
 
 // compare returns, once for a group, in which fields that an origin may look at a

@@ -115,6 +115,6 @@ func (o *origin) make(c change) {
 type sole struct{ view *cache.View }
 
 // Join implements downstream.Views.
-func (s sole) Join(*corepb.Node) (downstream.Group, error) {
+func (s sole) Join(*corepb.Node, string) (downstream.Group, error) {
 	return downstream.Group{View: s.view, Key: "all", Leave: func() {}}, nil
 }
