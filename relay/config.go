@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,9 @@ type Config struct {
 	Origins        []NamedOrigin `env:"ORIGINS, delimiter=;"`
 	Routes         []Route       `env:"ROUTES, delimiter=;"`
 	OriginProtocol string        `env:"ORIGIN_PROTOCOL"` // ProtocolAuto, ProtocolDelta or ProtocolSotW
+
+	// OriginAccess is how the origin of TENDER_ORIGIN is spoken to. Each of Origins has its own.
+	OriginAccess Access `env:", prefix=ORIGIN_"`
 
 	// Listen lists addresses for clients: host:port, or unix: and a path.
 	// RESTListen lists those for clients that poll by REST; it may be empty.
@@ -150,9 +154,20 @@ const (
 func LoadConfig(environ []string) (Config, error) {
 	env := tenderVariables(environ)
 	cfg := Config{given: map[string]bool{}, refused: map[string]string{}}
-	values, wrong := map[string]string{}, map[string]error{}
-	for i := range variables {
-		v := &variables[i]
+	wrong := map[string]error{}
+	undecoded := cfg.decode(cfg.parse(variables, env, wrong))
+	rows := append(slices.Clip(variables), cfg.accessRows()...)
+	undecoded = errors.Join(undecoded, cfg.decodeAccess(cfg.parse(rows[len(variables):], env, wrong)))
+	maps.Copy(wrong, cfg.conflicts(wrong))
+	errs := append(cfg.refuse(rows, env, wrong), explainUnknowns(env, rows, wrong)...)
+	return cfg, errors.Join(append(errs, undecoded)...)
+}
+
+// parse returns the values of the rows, by name, and puts those that are not allowed into wrong.
+func (c *Config) parse(rows []spec, env map[string]string, wrong map[string]error) map[string]string {
+	values := map[string]string{}
+	for i := range rows {
+		v := &rows[i]
 		values[v.name] = v.preset
 		if env[v.name] == "" {
 			continue
@@ -162,18 +177,15 @@ func LoadConfig(environ []string) (Config, error) {
 			wrong[v.name] = err
 			continue
 		}
-		values[v.name], cfg.given[v.name] = normal, true
+		values[v.name], c.given[v.name] = normal, true
 	}
-	undecoded := cfg.decode(values)
-	maps.Copy(wrong, cfg.conflicts(wrong))
-	errs := append(cfg.refuse(env, wrong), explainUnknowns(env)...)
-	return cfg, errors.Join(append(errs, undecoded)...)
+	return values
 }
 
 // refuse records the values that are wrong, and returns an error for each.
-func (c *Config) refuse(env map[string]string, wrong map[string]error) (errs []error) {
-	for i := range variables {
-		v := &variables[i]
+func (c *Config) refuse(rows []spec, env map[string]string, wrong map[string]error) (errs []error) {
+	for i := range rows {
+		v := &rows[i]
 		if cause := wrong[v.name]; cause != nil {
 			errs = append(errs, v.refuse(env[v.name], cause))
 			c.refused[v.name] = env[v.name]
@@ -186,15 +198,19 @@ func (c *Config) refuse(env map[string]string, wrong map[string]error) (errs []e
 // that the fields' own decoders read.
 func (c *Config) decode(values map[string]string) error {
 	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
-	err := envconfig.ProcessWith(context.Background(), &envconfig.Config{
-		Target:   c,
-		Lookuper: envconfig.MapLookuper(values),
-	})
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
+	if err := decode(c, envconfig.MapLookuper(values)); err != nil {
+		return err
 	}
 	if c.NodeID == "" {
 		c.NodeID = defaultNodeID()
+	}
+	return nil
+}
+
+func decode(target any, values envconfig.Lookuper) error {
+	err := envconfig.ProcessWith(context.Background(), &envconfig.Config{Target: target, Lookuper: values})
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
 	}
 	return nil
 }

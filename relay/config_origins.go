@@ -24,6 +24,7 @@ const AnyAuthority = "*"
 type NamedOrigin struct {
 	Name    string
 	Targets []string // as Config.Origin
+	Access  Access   // from variables of its own
 }
 
 // MarshalText returns what UnmarshalText reads.
@@ -162,6 +163,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 		found["ROUTES"], c.Routes = err, nil
 	}
 	maps.Copy(found, c.checkListen())
+	maps.Copy(found, c.checkAccess(wrong))
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff

@@ -15,7 +15,10 @@ func TestLoadConfigOrigins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantOrigins := []NamedOrigin{{Name: "west", Targets: []string{"b:1", "b:2"}}, {Name: "files", Targets: []string{"file:///etc/tender"}}}
+	wantOrigins := []NamedOrigin{
+		{Name: "west", Targets: []string{"b:1", "b:2"}, Access: Access{TLS: TLSOff}},
+		{Name: "files", Targets: []string{"file:///etc/tender"}, Access: Access{TLS: TLSOff}},
+	}
 	if diff := cmp.Diff(wantOrigins, cfg.Origins); diff != "" {
 		t.Errorf("Origins (-want +got):\n%s", diff)
 	}

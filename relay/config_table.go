@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -19,6 +20,7 @@ type spec struct {
 	empty   string // the word for nothing, where that is not the default
 	allowed string
 	meaning string
+	secret  bool // no error quotes its value
 
 	// parse returns a value in the form that the field's decoder reads.
 	parse func(raw string) (string, error)
@@ -27,7 +29,15 @@ type spec struct {
 // refuse returns the error for a value that is not allowed. The value is
 // quoted: it may hold control characters.
 func (v *spec) refuse(raw string, cause error) error {
-	return fmt.Errorf("%s%s=%s: %w; allowed: %s", prefix, v.name, quote(raw), cause, plain(v.allowed))
+	return fmt.Errorf("%s%s=%s: %w; allowed: %s", prefix, v.name, v.quote(raw), cause, plain(v.allowed))
+}
+
+// quote returns a value as people may see it.
+func (v *spec) quote(raw string) string {
+	if v.secret && raw != "" {
+		return "…"
+	}
+	return quote(raw)
 }
 
 // variables is the table of variables, in the order in which people read it.
@@ -55,6 +65,48 @@ var variables = []spec{
 		allowed: "`auto`, `delta` or `sotw`",
 		meaning: "variant of xDS to speak with control planes; `auto` is Delta, or SotW where the control plane has no Delta",
 		parse:   oneOf(ProtocolAuto, ProtocolDelta, ProtocolSotW),
+	},
+	{
+		name: "ORIGIN_TLS", shown: "`off`; `on` if any file is given",
+		allowed: "`off`, `on` or `insecure` (anybody is taken for the control plane)",
+		meaning: "TLS to the control plane, verified by the system's CAs unless there is a file of others. For a further origin, this and the next six are `TENDER_ORIGIN_<NAME>_TLS` and so on: its name in capitals, with `_` for `-`",
+		parse:   oneOf(TLSOff, TLSOn, TLSInsecure),
+	},
+	{
+		name:    "ORIGIN_TLS_CA",
+		allowed: allowedFile,
+		meaning: "PEM file with the CAs of the control plane; read again when it changes, as are the others",
+		parse:   parseFile,
+	},
+	{
+		name:    "ORIGIN_TLS_CERT",
+		allowed: allowedFile + ", beside its key",
+		meaning: "PEM file with the relay's certificate for the control plane, and what is between it and its CA",
+		parse:   parseFile,
+	},
+	{
+		name:    "ORIGIN_TLS_KEY",
+		allowed: allowedFile + ", beside its certificate",
+		meaning: "PEM file with the key of that certificate",
+		parse:   parseFile,
+	},
+	{
+		name: "ORIGIN_TLS_SERVER_NAME", shown: "the host of the target",
+		allowed: "a DNS name, an IP address, or a SPIFFE ID with a path, which needs `TENDER_ORIGIN_TLS_CA`",
+		meaning: "who the certificate of the control plane must be for",
+		parse:   parseServerName,
+	},
+	{
+		name:    "ORIGIN_TOKEN_FILE",
+		allowed: allowedFile + ", with TLS that is not `insecure`",
+		meaning: "file with a bearer token for the control plane; a new one goes with the next stream",
+		parse:   parseFile,
+	},
+	{
+		name: "ORIGIN_HEADERS", secret: true,
+		allowed: "`name=value`, several separated by `;`: names of gRPC metadata, values of printable ASCII",
+		meaning: "headers for the control plane",
+		parse:   parseHeaders,
 	},
 	{
 		name: "LISTEN", preset: ":18000",
@@ -311,9 +363,10 @@ type Setting struct {
 // control characters.
 func (c Config) Table() []Setting {
 	fields := c.fields()
-	table := make([]Setting, 0, len(variables))
-	for i := range variables {
-		v := &variables[i]
+	rows := append(slices.Clip(variables), c.accessRows()...)
+	table := make([]Setting, 0, len(rows))
+	for i := range rows {
+		v := &rows[i]
 		s := Setting{
 			Variable: prefix + v.name,
 			Value:    show(fields[v.name]),
@@ -323,7 +376,7 @@ func (c Config) Table() []Setting {
 		raw, refused := c.refused[v.name]
 		switch {
 		case refused:
-			s.Value, s.Source = quote(raw), "refused"
+			s.Value, s.Source = v.quote(raw), "refused"
 		case c.given[v.name]:
 			s.Source = "environment"
 		}
@@ -340,14 +393,23 @@ func (c Config) Table() []Setting {
 
 // fields returns the fields by variable.
 func (c Config) fields() map[string]any {
-	value := reflect.ValueOf(c)
 	fields := map[string]any{}
-	for i := range value.NumField() {
-		if name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("env"), ","); name != "" {
-			fields[name] = value.Field(i).Interface()
-		}
+	addFields(fields, "", c)
+	addFields(fields, accessPrefix(PrimaryOrigin), c.OriginAccess)
+	for _, o := range c.Origins {
+		addFields(fields, accessPrefix(o.Name), o.Access)
 	}
 	return fields
+}
+
+// addFields adds the fields of a struct that have variables, whose names begin alike.
+func addFields(fields map[string]any, prefix string, of any) {
+	value := reflect.ValueOf(of)
+	for i := range value.NumField() {
+		if name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("env"), ","); name != "" {
+			fields[prefix+name] = value.Field(i).Interface()
+		}
+	}
 }
 
 // show returns a field as one would write it into the variable, with control

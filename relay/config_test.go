@@ -33,6 +33,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		NodeID:                  "tender/" + host,
 		NodeCluster:             "tender",
 		OriginProtocol:          ProtocolAuto,
+		OriginAccess:            Access{TLS: TLSOff},
 		NodeGroupBy:             []string{"user_agent_name"},
 		Resync:                  ResyncTrustVersions,
 		VersionSource:           VersionsOfContent,
@@ -88,6 +89,15 @@ var goodValues = []struct{ name, value, shown string }{
 	{"ROUTES", "type:cds=default; authority:*=default", "type:" + typeCDS + "=default;authority:*=default"},
 	{"ROUTES", "type:example.com/a.b.C=default;authority:a=b%2Fc:1=default", ""},
 	{"ORIGIN_PROTOCOL", "SotW", "sotw"},
+	{"ORIGIN_TLS", "On", "on"},
+	{"ORIGIN_TLS", "insecure", ""},
+	{"ORIGIN_TLS_CA", "/etc/tender//ca.pem", "/etc/tender/ca.pem"},
+	{"ORIGIN_TLS_CERT", "tls.crt", ""},
+	{"ORIGIN_TLS_KEY", "tls.key", ""},
+	{"ORIGIN_TLS_SERVER_NAME", "control-plane.mesh", ""},
+	{"ORIGIN_TLS_SERVER_NAME", "::1", ""},
+	{"ORIGIN_TOKEN_FILE", "/run/token", ""},
+	{"ORIGIN_HEADERS", "X-Tenant=blue; authorization=Basic YTpi=", "authorization=…;x-tenant=…"},
 	{"LISTEN", "0.0.0.0:18000,[::]:18001,unix:/run/tender.sock,localhost:0", ""},
 	{"REST_LISTEN", "127.0.0.1:18001,unix:/run/rest.sock", ""},
 	{"REST_LISTEN", "Off", "off"},
@@ -143,7 +153,12 @@ var goodValues = []struct{ name, value, shown string }{
 }
 
 // goodWith is what the good values of a variable need beside them.
-var goodWith = map[string]string{"ORIGINS": "ROUTES=type:cds=west;type:eds=w-2"}
+var goodWith = map[string]string{
+	"ORIGINS":                "ROUTES=type:cds=west;type:eds=w-2",
+	"ORIGIN_TLS_CERT":        "ORIGIN_TLS_KEY=k",
+	"ORIGIN_TLS_KEY":         "ORIGIN_TLS_CERT=c",
+	"ORIGIN_TLS_SERVER_NAME": "ORIGIN_TLS=on",
+}
 
 func TestLoadConfigGoodValues(t *testing.T) {
 	seen := map[string]bool{}
@@ -231,6 +246,27 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGIN", "file:///a?b", "is not a file URL without a host"},
 	{"ORIGIN", "file:a", "does not name a directory by an absolute path"},
 	{"ORIGIN", "file:///", "does not name a directory by an absolute path"},
+	{"ORIGIN_TLS", "yes", "not one of the words"},
+	{"ORIGIN_TLS_CA", "a\tb", "it holds a control character"},
+	{"ORIGIN_TLS_CERT", "/tls.crt", "its key is missing: TENDER_ORIGIN_TLS_KEY is not set"},
+	{"ORIGIN_TLS_KEY", "/tls.key", "its certificate is missing: TENDER_ORIGIN_TLS_CERT is not set"},
+	{"ORIGIN_TLS_SERVER_NAME", "a:1", `"a:1" is neither a name nor an IP address`},
+	{"ORIGIN_TLS_SERVER_NAME", "*.a", `"*.a" is neither a name nor an IP address`},
+	{"ORIGIN_TLS_SERVER_NAME", "spiffe://example.org", "it has no path"},
+	{"ORIGIN_TLS_SERVER_NAME", "spiffe://a b/c", `"spiffe://a b/c" is not a SPIFFE ID such as spiffe://example.org/control-plane: `},
+	{"ORIGIN_TLS_SERVER_NAME", "a.example", "it is of no use without TLS, and TENDER_ORIGIN_TLS is off"},
+	{"ORIGIN_TOKEN_FILE", "a\x00", "it holds a control character"},
+	{"ORIGIN_HEADERS", "x", "an item is not name=value"},
+	{"ORIGIN_HEADERS", "x=1;;y=2", "an item is not name=value"},
+	{"ORIGIN_HEADERS", "x=1;X=2", `the header "x" comes twice`},
+	{"ORIGIN_HEADERS", "x y=1", `"x y" is not the name of a header`},
+	{"ORIGIN_HEADERS", "=1", `"" is not the name of a header`},
+	{"ORIGIN_HEADERS", ":authority=a", `":authority" is not the name of a header`},
+	{"ORIGIN_HEADERS", "Content-Type=a", `the header "content-type" is gRPC's own`},
+	{"ORIGIN_HEADERS", "grpc-timeout=1S", `the header "grpc-timeout" is gRPC's own`},
+	{"ORIGIN_HEADERS", "x-bin=a", `the header "x-bin" is for bytes, not text`},
+	{"ORIGIN_HEADERS", "x=", `the header "x" has no value`},
+	{"ORIGIN_HEADERS", "x=ä", `the value of the header "x" is not printable ASCII`},
 	{"ORIGINS", "b:1", `"b:1" is not name=target`},
 	{"ORIGINS", "West=b:1", `"West" is not a name for an origin`},
 	{"ORIGINS", "=b:1", `"" is not a name for an origin`},
@@ -345,7 +381,7 @@ func TestBadValues(t *testing.T) {
 				t.Fatalf("LoadConfig(%q) accepts it", entry)
 			}
 			message := err.Error()
-			for _, want := range []string{prefix + tt.name + "=" + quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
+			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
 				if !strings.Contains(message, want) {
 					t.Errorf("LoadConfig(%q): %s\nwant it to contain %s", entry, message, want)
 				}
@@ -359,7 +395,7 @@ func TestBadValues(t *testing.T) {
 				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
 			}
 			for _, s := range cfg.Table() {
-				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != quote(tt.value)) {
+				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != variable(tt.name).quote(tt.value)) {
 					t.Errorf("Table() has %+v, want the refused value", s)
 				}
 			}
@@ -398,6 +434,7 @@ func TestUnknownVariables(t *testing.T) {
 		{"TENDER_PROXY_WASM", "TENDER_PROXY_WASM: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},
+		{"TENDER_ORIGIN_EAST_1_TLS_CA", `TENDER_ORIGIN_EAST_1_TLS_CA: TENDER_ORIGINS has no origin that is called "east-1"`},
 		{"TENDER_TLS_CERT", "TENDER_TLS_CERT: not supported by this version; allowed: the variables that tender check lists"},
 	}
 	for _, tt := range tests {
@@ -413,10 +450,8 @@ func TestUnknownVariables(t *testing.T) {
 func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
 		"TLS_LISTEN",
-		"ORIGIN_TLS", "ORIGIN_TLS_CA", "ORIGIN_TLS_CERT", "ORIGIN_TLS_KEY", "ORIGIN_TLS_SERVER_NAME",
-		"ORIGIN_TOKEN_FILE", "ORIGIN_HEADERS", "ORIGIN_EAST_TLS_CA", "ORIGIN_EAST_TOKEN_FILE", "ORIGIN_PROXY",
+		"ORIGIN_PROXY",
 		"TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "TLS_MIN", "SECRETS", "AUTHZ",
-		"SNAPSHOT_DIR", "MAX_SNAPSHOT_AGE", "SNAPSHOT_SENSITIVE",
 		"DEBUG",
 	} {
 		_, err := LoadConfig([]string{prefix + name + "=x"})

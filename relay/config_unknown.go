@@ -12,10 +12,8 @@ import (
 // and this version does not have, in regular expressions over the name without
 // prefix. A relay that ignored them would be less safe than its operator thinks.
 var planned = regexp.MustCompile(`^(` + strings.Join([]string{
-	`ORIGIN_PROXY`, `ORIGIN_TOKEN_FILE`, `ORIGIN_HEADERS`, `ORIGIN_TLS(_CA|_CERT|_KEY|_SERVER_NAME)?`,
-	`ORIGIN_[A-Z0-9_]+_(TLS(_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)`,
+	`ORIGIN_PROXY`,
 	`TLS_LISTEN`, `TLS_(CERT|KEY|CLIENT_CA|MIN)`, `SECRETS`, `AUTHZ`,
-	`SNAPSHOT_DIR`, `MAX_SNAPSHOT_AGE`, `SNAPSHOT_SENSITIVE`,
 	`DEBUG`,
 }, "|") + `)$`)
 
@@ -24,12 +22,16 @@ var planned = regexp.MustCompile(`^(` + strings.Join([]string{
 var kubernetes = regexp.MustCompile(
 	`^([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// explainUnknowns returns an error for each name in env that is not in the table,
-// in alphabetical order.
-func explainUnknowns(env map[string]string) (errs []error) {
+// explainUnknowns returns an error for each name in env that has no row, in alphabetical
+// order. Where TENDER_ORIGINS is wrong, variables of its origins are passed over.
+func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		known := slices.ContainsFunc(variables, func(v spec) bool { return v.name == name })
-		if err := explainUnknown(name); !known && err != nil {
+		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name }) ||
+			accessOfOrigin.MatchString(name) && wrong["ORIGINS"] != nil
+		if known {
+			continue
+		}
+		if err := explainUnknown(name); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -49,6 +51,9 @@ func explainUnknown(name string) error {
 		return nil
 	case planned.MatchString(name):
 		return fmt.Errorf("%s: not supported by this version; allowed: the variables that tender check lists", full)
+	}
+	if of := accessOfOrigin.FindStringSubmatch(name); of != nil {
+		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, quote(nameOfOrigin(of[1])))
 	}
 	if near := nearest(name); near != "" {
 		return fmt.Errorf("%s: unknown variable; did you mean %s%s?", full, prefix, near)

@@ -31,15 +31,16 @@ type origin interface {
 // TENDER_ORIGINS in their order.
 type origins []origin
 
-// openOrigins returns the origins that the configuration names.
-func openOrigins(cfg Config, opts Options, log *slog.Logger) (all origins, err error) {
-	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, log)
+// openOrigins returns the origins that the configuration names, with the credentials for
+// each.
+func openOrigins(cfg Config, opts Options, creds []originCredentials, log *slog.Logger) (all origins, err error) {
+	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, creds[0], log)
 	if err != nil {
 		return nil, err
 	}
 	all = append(all, first)
-	for _, named := range cfg.Origins {
-		o, err := openOrigin("TENDER_ORIGINS", named.Targets, cfg, opts, log.With(slog.String("origin_name", named.Name)))
+	for i, named := range cfg.Origins {
+		o, err := openOrigin("TENDER_ORIGINS", named.Targets, cfg, opts, creds[1+i], log.With(slog.String("origin_name", named.Name)))
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
@@ -57,7 +58,7 @@ func (all origins) close() error {
 }
 
 // openOrigin returns one origin, which a variable names.
-func openOrigin(variable string, targets []string, cfg Config, opts Options, log *slog.Logger) (origin, error) {
+func openOrigin(variable string, targets []string, cfg Config, opts Options, creds originCredentials, log *slog.Logger) (origin, error) {
 	if dir, ok := strings.CutPrefix(targets[0], "file://"); ok {
 		dir, err := url.PathUnescape(dir)
 		if err != nil {
@@ -72,6 +73,8 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, log
 	session, err := upstream.New(upstream.Config{
 		Targets:          targets,
 		Protocol:         protocols[cfg.OriginProtocol],
+		Credentials:      creds.transport,
+		CallCredentials:  creds.calls,
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),

@@ -55,6 +55,7 @@ type Options struct {
 type Relay struct {
 	cfg           Config
 	log           *slog.Logger
+	credentials   *relayCredentials
 	origins       origins
 	groups        *groups
 	snapshots     *snapshots
@@ -99,7 +100,10 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if r.origins, err = openOrigins(cfg, opts, r.log); err != nil {
+	if r.credentials, err = openCredentials(&r.cfg, r.log); err != nil {
+		return nil, err
+	}
+	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
 		return nil, err
 	}
 	own := ownNode(cfg, opts.Version)
@@ -306,6 +310,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.groups.start(views) {
 		r.setReady()
 	}
+	var watching sync.WaitGroup
+	watching.Go(func() { r.credentials.files.Run(views) }) // awaited below
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
@@ -330,6 +336,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	err := serving.Wait()
 	stop()
 	r.groups.wait()
+	watching.Wait()
 	r.endTelemetry()
 	return errors.Join(err, r.origins.close(), r.snapshots.close())
 }

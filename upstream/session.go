@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -26,6 +27,11 @@ import (
 type Config struct {
 	// Targets are the origin's gRPC targets in the order of failover. Required.
 	Targets []string
+
+	// Credentials say who the targets must be and what they are told about the relay.
+	// Nil means plaintext. CallCredentials go with each stream; nil means none.
+	Credentials     credentials.TransportCredentials
+	CallCredentials credentials.PerRPCCredentials
 
 	// DialOptions are added to the session's own, for tests.
 	DialOptions []grpc.DialOption
@@ -81,6 +87,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 256<<20)
 	c.MaxLingering = cmp.Or(c.MaxLingering, 100_000)
 	c.MaxLingeringBytes = cmp.Or(c.MaxLingeringBytes, 512<<20)
+	if c.Credentials == nil {
+		c.Credentials = insecure.NewCredentials()
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -166,8 +175,12 @@ var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Int
 const windowBytes = 4 << 20
 
 func (c *Config) dialOptions() []grpc.DialOption {
-	return append([]grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	var options []grpc.DialOption
+	if c.CallCredentials != nil {
+		options = append(options, grpc.WithPerRPCCredentials(c.CallCredentials))
+	}
+	options = append(options,
+		grpc.WithTransportCredentials(c.Credentials),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}`),
@@ -184,7 +197,8 @@ func (c *Config) dialOptions() []grpc.DialOption {
 		}),
 		grpc.WithContextDialer(dial),
 		grpc.WithIdleTimeout(0),
-	}, c.DialOptions...)
+	)
+	return append(options, c.DialOptions...)
 }
 
 func dial(ctx context.Context, address string) (net.Conn, error) {

@@ -19,7 +19,8 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 		Short: "Print the configuration that tender serve would use, and what is wrong with it",
 		Long: "Check prints every TENDER_… variable with the value that applies and where it\n" +
 			"comes from. It ends with 1, and one line for each error, where tender serve\n" +
-			"would not start.\n\n" +
+			"would not start. It reads the files that variables name, and warns of\n" +
+			"certificates that have expired and of keys that everybody may read.\n\n" +
 			"With --node it prints instead what TENDER_NODE_GROUP_BY makes of the Nodes of\n" +
 			"clients: which of them share a group, the Node that the origin is shown for it,\n" +
 			"and what the origin is not shown of each client's. A file is JSON or YAML, and\n" +
@@ -38,7 +39,11 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 			if err := printSettings(cmd.OutOrStdout(), cfg.Table()); err != nil {
 				return fmt.Errorf("print configuration: %w", err)
 			}
-			return errors.Join(err, cfg.CheckSnapshotDir())
+			warnings, unusable := cfg.CheckFiles()
+			for _, warning := range warnings {
+				cmd.PrintErrln("warning: " + warning)
+			}
+			return errors.Join(err, cfg.CheckSnapshotDir(), unusable)
 		},
 	}
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with clients' Nodes to sort into groups, - for stdin; may be given several times")

@@ -1,0 +1,148 @@
+package relaytest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A CA signs certificates for the length of a test.
+type CA struct {
+	t    testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+
+	// PEM is its own certificate.
+	PEM []byte
+}
+
+// A Leaf says what a certificate is to be. The zero value is for nobody, from an hour ago to
+// in an hour.
+type Leaf struct {
+	Names []string // DNS names and IP addresses
+	URI   string   // such as a SPIFFE ID; empty for none
+
+	// Usage is what it is good for. Empty means both ends of TLS.
+	Usage []x509.ExtKeyUsage
+
+	NotBefore, NotAfter time.Time
+}
+
+// A Pair is a certificate and its key, in PEM.
+type Pair struct{ Cert, Key []byte }
+
+// NewCA returns a CA that nobody trusts yet.
+func NewCA(t testing.TB) *CA {
+	t.Helper()
+	ca := &CA{t: t, key: newKey(t)}
+	template := &x509.Certificate{
+		SerialNumber:          serial(t),
+		Subject:               pkix.Name{CommonName: "test CA"},
+		NotBefore:             time.Now().Add(-24 * time.Hour),
+		NotAfter:              time.Now().Add(24 * time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+	}
+	ca.cert, ca.PEM = create(t, template, template, &ca.key.PublicKey, ca.key)
+	return ca
+}
+
+// Sign returns a new certificate with a key of its own.
+func (ca *CA) Sign(l Leaf) Pair {
+	ca.t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: serial(ca.t),
+		NotBefore:    l.NotBefore,
+		NotAfter:     l.NotAfter,
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  l.Usage,
+	}
+	if len(l.Usage) == 0 {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
+	if l.NotBefore.IsZero() {
+		template.NotBefore = time.Now().Add(-time.Hour)
+	}
+	if l.NotAfter.IsZero() {
+		template.NotAfter = time.Now().Add(time.Hour)
+	}
+	for _, name := range l.Names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	if l.URI != "" {
+		uri, err := url.Parse(l.URI)
+		if err != nil {
+			ca.t.Fatal(err)
+		}
+		template.URIs = []*url.URL{uri}
+	}
+	key := newKey(ca.t)
+	_, cert := create(ca.t, template, ca.cert, &key.PublicKey, ca.key)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	return Pair{cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
+}
+
+// Write puts the pair into a directory, as tls.crt and tls.key, and returns their paths.
+func (p Pair) Write(t testing.TB, dir string) (cert, key string) {
+	t.Helper()
+	return WriteFile(t, dir, "tls.crt", p.Cert), WriteFile(t, dir, "tls.key", p.Key)
+}
+
+// WriteFile writes a file that only its owner may read, and returns its path.
+func WriteFile(t testing.TB, dir, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func create(t testing.TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) (*x509.Certificate, []byte) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func serial(t testing.TB) *big.Int {
+	t.Helper()
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

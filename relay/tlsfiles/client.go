@@ -1,0 +1,145 @@
+package tlsfiles
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"google.golang.org/grpc/credentials"
+)
+
+// A ClientConfig says how a server is spoken to. The zero value verifies it by the
+// system's CAs and the name that it was dialled by.
+type ClientConfig struct {
+	// CA holds those that the server is verified by. Without a path, the system's do.
+	CA File
+
+	// Cert and Key are shown to a server that asks for them. Both have a path or neither.
+	Cert, Key File
+
+	// ServerName is who the server must be, instead of the name it was dialled by: a DNS
+	// name or an IP address, which is then the authority of all calls too, or a SPIFFE ID,
+	// which needs CA.
+	ServerName string
+
+	// Insecure takes anybody for the server.
+	Insecure bool
+}
+
+// Client opens files and returns credentials that use them as they are at each
+// handshake.
+func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, error) {
+	c := &client{files: new(clientFiles), insecure: cfg.Insecure, name: cfg.ServerName}
+	if strings.HasPrefix(cfg.ServerName, "spiffe:") {
+		id, err := ParseID(cfg.ServerName)
+		if err != nil {
+			return nil, err
+		}
+		c.id, c.name = id, ""
+	}
+	var errs []error
+	if cfg.CA.Path != "" {
+		errs = append(errs, w.casOf(cfg.CA, func(certs []*x509.Certificate) { c.files.cas.Store(&cas{certs, pool(certs)}) }))
+	}
+	if cfg.Cert.Path != "" {
+		errs = append(errs, w.pairOf(cfg.Cert, cfg.Key, c.files.pair.Store))
+	}
+	return c, errors.Join(errs...)
+}
+
+// ParseID reads a SPIFFE ID of a workload: one with a path.
+func ParseID(text string) (spiffeid.ID, error) {
+	id, err := spiffeid.FromString(text)
+	if err == nil && id.Path() == "" {
+		err = errors.New("it has no path, and so is that of a trust domain")
+	}
+	if err != nil {
+		return spiffeid.ID{}, fmt.Errorf("%q is not a SPIFFE ID such as spiffe://example.org/control-plane: %w", text, err)
+	}
+	return id, nil
+}
+
+// cas are those of a file.
+type cas struct {
+	certs []*x509.Certificate
+	pool  *x509.CertPool
+}
+
+// clientFiles is what is in force.
+type clientFiles struct {
+	cas  atomic.Pointer[cas]             // nil for the system's
+	pair atomic.Pointer[tls.Certificate] // nil if there is none to show
+}
+
+// client makes credentials of gRPC for each handshake.
+type client struct {
+	files    *clientFiles
+	id       spiffeid.ID // zero if the server is known by a name
+	name     string      // empty for that which was dialled
+	insecure bool
+}
+
+func (c *client) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(c.config()).ClientHandshake(ctx, authority, raw)
+}
+
+// config returns what a handshake needs; its server name is set by gRPC.
+func (c *client) config() *tls.Config {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites}
+	if pair := c.files.pair.Load(); pair != nil {
+		// It is shown even to a server that names other CAs: it may know more than it
+		// names, and if not, what it says of this certificate tells people more.
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair, nil }
+	}
+	known := c.files.cas.Load()
+	if known != nil {
+		cfg.RootCAs = known.pool
+	}
+	switch {
+	case c.insecure:
+		cfg.InsecureSkipVerify = true
+	case !c.id.IsZero():
+		// An ID is no host name, which is all that Go verifies: the rest is done here.
+		cfg.InsecureSkipVerify = true
+		cfg.VerifyConnection = func(s tls.ConnectionState) error { return c.verifyID(s.PeerCertificates, known.certs) }
+	}
+	return cfg
+}
+
+// verifyID reports that the server is not the one with the ID.
+func (c *client) verifyID(chain, authorities []*x509.Certificate) error {
+	id, _, err := x509svid.Verify(chain, x509bundle.FromX509Authorities(c.id.TrustDomain(), authorities))
+	if err != nil {
+		return fmt.Errorf("verify that the server is %s: %w", c.id, err)
+	}
+	if id != c.id {
+		return fmt.Errorf("the server is %s, want %s", id, c.id)
+	}
+	return nil
+}
+
+func (c *client) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("tlsfiles: these credentials are a client's")
+}
+
+func (c *client) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.name}
+}
+
+func (c *client) Clone() credentials.TransportCredentials {
+	clone := *c
+	return &clone
+}
+
+func (c *client) OverrideServerName(name string) error {
+	c.name = name
+	return nil
+}

@@ -1,0 +1,238 @@
+package tlsfiles_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/tlsfiles"
+)
+
+// named returns a file that a variable has.
+func named(variable, path string) tlsfiles.File {
+	return tlsfiles.File{Variable: variable, Path: path}
+}
+
+// pair returns what a server shows.
+func pair(t *testing.T, p relaytest.Pair) tls.Certificate {
+	t.Helper()
+	cert, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// trusting returns a pool of a CA.
+func trusting(ca *relaytest.CA) *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca.PEM)
+	return pool
+}
+
+// shake has a client and a server shake hands, and returns what each of them says and
+// what the client knows of the connection.
+func shake(t *testing.T, client credentials.TransportCredentials, authority string, server *tls.Config) (clientErr, serverErr error, state tls.ConnectionState) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	served := make(chan error, 1)
+	go func() { // awaited below
+		raw, err := l.Accept()
+		if err != nil {
+			served <- err
+			return
+		}
+		conn := tls.Server(raw, server)
+		err = conn.HandshakeContext(ctx)
+		if err == nil {
+			_, err = conn.Write([]byte("x"))
+		}
+		_ = conn.Close()
+		served <- err
+	}()
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	conn, info, clientErr := client.ClientHandshake(ctx, authority, raw)
+	if clientErr == nil {
+		state = info.(credentials.TLSInfo).State
+		_, clientErr = io.ReadFull(conn, make([]byte, 1)) // in TLS 1.3, a refused certificate is told late
+	}
+	_ = raw.Close()
+	return clientErr, <-served, state
+}
+
+// TestWhoTheOriginMustBe holds who is taken for an origin, and who is not.
+func TestWhoTheOriginMustBe(t *testing.T) {
+	const id = "spiffe://example.org/control-plane"
+	ca, other := relaytest.NewCA(t), relaytest.NewCA(t)
+	caFile := named("CA", relaytest.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))
+	byName := ca.Sign(relaytest.Leaf{Names: []string{"origin.example", "127.0.0.1"}})
+	byID := ca.Sign(relaytest.Leaf{URI: id})
+	tests := []struct {
+		name  string
+		cfg   tlsfiles.ClientConfig
+		shown relaytest.Pair
+		want  string // in the client's error; empty for none
+	}{
+		{"the name that was dialled", tlsfiles.ClientConfig{CA: caFile}, byName, ""},
+		{"another name", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"other.example"}}), "not origin.example"},
+		{"another CA", tlsfiles.ClientConfig{CA: caFile}, other.Sign(relaytest.Leaf{Names: []string{"origin.example"}}), "unknown authority"},
+		{"no CA of the system's", tlsfiles.ClientConfig{}, byName, "unknown authority"},
+		{"expired", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
+		{"not valid yet", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}, NotBefore: time.Now().Add(time.Minute)}), "not yet valid"},
+		{"for clients only", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), "incompatible key usage"},
+		{"insecure", tlsfiles.ClientConfig{Insecure: true}, other.Sign(relaytest.Leaf{}), ""},
+		{"a SPIFFE ID, and no name", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, byID, ""},
+		{"another SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/other"}), "the server is spiffe://example.org/other, want " + id},
+		{"another trust domain", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(relaytest.Leaf{URI: "spiffe://example.com/control-plane"}), "verify that the server is " + id},
+		{"a name instead of a SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, byName, "verify that the server is " + id},
+		{"a SPIFFE ID by another CA", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, other.Sign(relaytest.Leaf{URI: id}), "verify that the server is " + id},
+		{"an expired SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(relaytest.Leaf{URI: id, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			client, err := tlsfiles.New(nil).Client(tt.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := &tls.Config{Certificates: []tls.Certificate{pair(t, tt.shown)}, NextProtos: []string{"h2"}}
+			err, _, _ = shake(t, client, "origin.example:443", server)
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("ClientHandshake: %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestTLSOfOrigins holds which versions of TLS are spoken with an origin.
+func TestTLSOfOrigins(t *testing.T) {
+	ca := relaytest.NewCA(t)
+	client, err := tlsfiles.New(nil).Client(tlsfiles.ClientConfig{CA: named("CA", relaytest.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := pair(t, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}}))
+	tests := []struct {
+		name        string
+		least, most uint16
+		suites      []uint16
+		want        uint16 // zero for none
+	}{
+		{"1.3", 0, 0, nil, tls.VersionTLS13},
+		{"1.2", 0, tls.VersionTLS12, nil, tls.VersionTLS12},
+		{"1.2 without authenticated encryption", 0, tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}, 0},
+		{"1.1", tls.VersionTLS10, tls.VersionTLS11, nil, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			server := &tls.Config{Certificates: []tls.Certificate{shown}, NextProtos: []string{"h2"}, MinVersion: tt.least, MaxVersion: tt.most, CipherSuites: tt.suites}
+			err, _, state := shake(t, client, "origin.example:443", server)
+			if (err == nil) != (tt.want != 0) || state.Version != tt.want {
+				t.Errorf("ClientHandshake: %v, %s, want %s", err, tls.VersionName(state.Version), tls.VersionName(tt.want))
+			}
+		})
+	}
+}
+
+// TestCertificateForTheOrigin holds that the relay shows its own certificate to an
+// origin that asks for one, and is refused without.
+func TestCertificateForTheOrigin(t *testing.T) {
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	cfg := tlsfiles.ClientConfig{CA: named("CA", relaytest.WriteFile(t, dir, "ca.pem", ca.PEM))}
+	server := &tls.Config{
+		Certificates: []tls.Certificate{pair(t, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}}))},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: trusting(ca), NextProtos: []string{"h2"},
+	}
+	without, err := tlsfiles.New(nil).Client(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err, _ := shake(t, without, "origin.example", server); err == nil {
+		t.Error("the origin takes a client without a certificate")
+	}
+	cert, key := ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/tender"}).Write(t, dir)
+	cfg.Cert, cfg.Key = named("CERT", cert), named("KEY", key)
+	with, err := tlsfiles.New(nil).Client(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err, serverErr, _ := shake(t, with, "origin.example", server); err != nil || serverErr != nil {
+		t.Errorf("with a certificate: %v, %v", err, serverErr)
+	}
+}
+
+// TestFilesThatCannotBeUsed holds that what is wrong with a file is said with its
+// variable and its path, and without what is in it.
+func TestFilesThatCannotBeUsed(t *testing.T) {
+	ca := relaytest.NewCA(t)
+	good, another := ca.Sign(relaytest.Leaf{}), ca.Sign(relaytest.Leaf{})
+	encrypted := []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
+	tests := []struct {
+		name          string
+		ca, cert, key []byte // nil for a missing file
+		want          string // with the directory as DIR
+	}{
+		{"no CA", nil, good.Cert, good.Key, `CA="DIR/ca.pem": no such file or directory`},
+		{"an empty CA", []byte{}, good.Cert, good.Key, `CA="DIR/ca.pem": it has no certificate in PEM`},
+		{"a key for a CA", good.Key, good.Cert, good.Key, `CA="DIR/ca.pem": it has no certificate in PEM`},
+		{"half a CA", ca.PEM[:len(ca.PEM)/2], good.Cert, good.Key, `CA="DIR/ca.pem": after 0 certificates it has one that is cut off`},
+		{"a CA and a half", append(ca.PEM[:len(ca.PEM):len(ca.PEM)], ca.PEM[:len(ca.PEM)/2]...), good.Cert, good.Key, `CA="DIR/ca.pem": after 1 certificates it has one that is cut off`},
+		{"no key", ca.PEM, good.Cert, nil, `KEY="DIR/tls.key": no such file`},
+		{"an empty key", ca.PEM, good.Cert, []byte{}, `KEY="DIR/tls.key": it has no private key in PEM`},
+		{"an encrypted key", ca.PEM, good.Cert, encrypted, `KEY="DIR/tls.key": it has no private key in PEM: a block that begins with -----BEGIN … PRIVATE KEY-----, not encrypted`},
+		{"another's key", ca.PEM, good.Cert, another.Key, `KEY="DIR/tls.key": it is not the key of the certificate in CERT="DIR/tls.crt"`},
+		{"the key for the certificate", ca.PEM, good.Key, good.Key, `CERT="DIR/tls.crt": it has no certificate in PEM`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			cfg := tlsfiles.ClientConfig{CA: named("CA", dir+"/ca.pem"), Cert: named("CERT", dir+"/tls.crt"), Key: named("KEY", dir+"/tls.key")}
+			for name, content := range map[string][]byte{"ca.pem": tt.ca, "tls.crt": tt.cert, "tls.key": tt.key} {
+				if content != nil {
+					relaytest.WriteFile(t, dir, name, content)
+				}
+			}
+			_, err := tlsfiles.New(nil).Client(cfg)
+			if err == nil || !strings.HasPrefix(strings.ReplaceAll(err.Error(), dir, "DIR"), tt.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("Client: %v, want one line %s", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestFilesThatCanBeUsed holds that a certificate that has expired, and a key that
+// everybody may read, are used with a warning.
+func TestFilesThatCanBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := relaytest.NewCA(t).Sign(relaytest.Leaf{NotAfter: time.Now().Add(-time.Minute)}).Write(t, dir)
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w := tlsfiles.New(nil)
+	if _, err := w.Client(tlsfiles.ClientConfig{Cert: named("CERT", cert), Key: named("KEY", key)}); err != nil {
+		t.Fatal(err)
+	}
+	got := w.Warnings()
+	want := []string{`CERT="` + cert + `": the certificate has expired at `, `KEY="` + key + `": every user may read it (mode 0644)`}
+	if len(got) != len(want) || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) {
+		t.Errorf("warnings %q, want %q", got, want)
+	}
+}

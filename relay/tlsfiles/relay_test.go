@@ -1,0 +1,221 @@
+package tlsfiles_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A running relay, over real sockets, and its log.
+type running struct {
+	*relay.Relay
+	log *logged
+}
+
+// start runs a relay until the test ends.
+func start(t *testing.T, env ...string) *running {
+	t.Helper()
+	r := &running{log: new(logged)}
+	env = append(env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test")
+	cfg, err := relay.LoadConfig(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }() // awaited below
+	t.Cleanup(func() {
+		r.Hurry()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("relay ended: %v", err)
+		}
+	})
+	return r
+}
+
+// awaitLog waits until the log has a text.
+func (r *running) awaitLog(t *testing.T, text string) {
+	t.Helper()
+	for end := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) {
+		if strings.Contains(r.log.all(), text) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the log has no %q:\n%s", text, r.log.all())
+		}
+	}
+}
+
+// client returns a client with credentials, whose connection ends with the test.
+func (r *running) client(t *testing.T, creds credentials.TransportCredentials) *relaytest.Client {
+	t.Helper()
+	conn, err := grpc.NewClient(r.Addrs()[0].String(), grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
+}
+
+// holds waits until a client has these clusters.
+func holds(t *testing.T, c *relaytest.Client, names ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	c.WaitState(ctx, func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, names...) })
+}
+
+// A secured origin asks its clients for a certificate, and remembers what they tell it.
+type secured struct {
+	*relaytest.Origin
+	target string
+
+	mu            sync.Mutex
+	serials       []string // of the certificates shown, one for each connection
+	authorization []string // told, one for each stream
+	tenants       []string
+}
+
+// newSecured starts an origin that is id.
+func newSecured(t *testing.T, ca *relaytest.CA, id string) *secured {
+	s := new(secured)
+	server := &tls.Config{
+		Certificates: []tls.Certificate{pair(t, ca.Sign(relaytest.Leaf{URI: id}))},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: trusting(ca),
+		VerifyConnection: func(state tls.ConnectionState) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.serials = append(s.serials, serial(state.PeerCertificates[0]))
+			return nil
+		},
+	}
+	note := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		told, _ := metadata.FromIncomingContext(stream.Context())
+		s.mu.Lock()
+		s.authorization = append(s.authorization, told.Get("authorization")...)
+		s.tenants = append(s.tenants, told.Get("x-tenant")...)
+		s.mu.Unlock()
+		return handle(srv, stream)
+	}
+	s.Origin = relaytest.NewOrigin(t, relaytest.OriginOptions{
+		ServerOptions: []grpc.ServerOption{grpc.Creds(credentials.NewTLS(server)), grpc.ChainStreamInterceptor(note)},
+	})
+	s.target = s.Addr()
+	return s
+}
+
+// told returns what it was told so far.
+func (s *secured) told() (serials, authorization, tenants []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.serials), slices.Clone(s.authorization), slices.Clone(s.tenants)
+}
+
+// serial names a certificate.
+func serial(cert *x509.Certificate) string { return cert.SerialNumber.String() }
+
+// TestFilesOfAnOrigin holds that a relay proves itself to an origin, which has a SPIFFE ID
+// and no name; and that new files end no stream, and are what the next connection and
+// the next stream are made with.
+func TestFilesOfAnOrigin(t *testing.T) {
+	t.Parallel()
+	const id = "spiffe://example.org/control-plane"
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	o := newSecured(t, ca, id)
+	o.Put(relaytest.Cluster("a"))
+	first, second := ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/tender"}), ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/tender"})
+	cert, key := first.Write(t, dir)
+	r := start(t, "TENDER_ORIGIN="+o.target,
+		"TENDER_ORIGIN_TLS_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME="+id,
+		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key,
+		"TENDER_ORIGIN_TOKEN_FILE="+relaytest.WriteFile(t, dir, "token", []byte("one")), "TENDER_ORIGIN_HEADERS=X-Tenant=blue",
+	)
+	c := r.client(t, insecure.NewCredentials())
+	c.Subscribe(relaytest.ClusterType)
+	holds(t, c, "a")
+
+	second.Write(t, dir)
+	relaytest.WriteFile(t, dir, "token", []byte("two"))
+	r.awaitLog(t, `files="[TENDER_ORIGIN_TLS_CERT=`)
+	r.awaitLog(t, `files="[TENDER_ORIGIN_TOKEN_FILE=`)
+	o.Put(relaytest.Cluster("b"))
+	holds(t, c, "a", "b")
+	if streams := len(o.State().Streams); streams != 1 {
+		t.Errorf("the relay opened %d streams, want the first to go on", streams)
+	}
+
+	o.GoAway()
+	o.Stop()
+	o.Restart()
+	o.Put(relaytest.Cluster("c"))
+	holds(t, c, "a", "b", "c")
+	serials, authorization, tenants := o.told()
+	firstSerial, secondSerial := serial(pair(t, first).Leaf), serial(pair(t, second).Leaf)
+	if serials[0] != firstSerial || serials[len(serials)-1] != secondSerial {
+		t.Errorf("connections with the certificates %q, want %s at first and %s at last", serials, firstSerial, secondSerial)
+	}
+	if authorization[0] != "Bearer one" || authorization[len(authorization)-1] != "Bearer two" || tenants[0] != "blue" {
+		t.Errorf("streams with authorization %q and x-tenant %q, want the first token, the second, and blue", authorization, tenants)
+	}
+}
+
+// TestOriginThatIsAnother holds that nothing is asked of an origin that is not who it should
+// be, and that the log says why.
+func TestOriginThatIsAnother(t *testing.T) {
+	t.Parallel()
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	o := newSecured(t, ca, "spiffe://example.org/impostor")
+	cert, key := ca.Sign(relaytest.Leaf{}).Write(t, dir)
+	r := start(t, "TENDER_ORIGIN="+o.target,
+		"TENDER_ORIGIN_TLS_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://example.org/control-plane",
+		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key,
+	)
+	r.client(t, insecure.NewCredentials()).Subscribe(relaytest.ClusterType)
+	r.awaitLog(t, "the server is spiffe://example.org/impostor, want spiffe://example.org/control-plane")
+	if streams := len(o.State().Streams); streams != 0 {
+		t.Errorf("the relay opened %d streams, want none", streams)
+	}
+}
+
+// TestStartWithBadFiles holds that a relay does not start with files that it cannot use,
+// and names all of them.
+func TestStartWithBadFiles(t *testing.T) {
+	dir := t.TempDir()
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=a:1", "TENDER_ORIGIN_TLS_CA=" + dir + "/ca.pem", "TENDER_ORIGIN_TOKEN_FILE=" + dir + "/token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `TENDER_ORIGIN_TLS_CA="` + dir + `/ca.pem": no such file or directory` + "\n" + `TENDER_ORIGIN_TOKEN_FILE="` + dir + `/token": no such file or directory`
+	if _, err := relay.New(cfg, relay.Options{}); err == nil || err.Error() != want {
+		t.Errorf("New: %v, want %s", err, want)
+	}
+	if _, err := cfg.CheckFiles(); err == nil || err.Error() != want {
+		t.Errorf("CheckFiles: %v, want %s", err, want)
+	}
+}
+
+// all returns what was logged and not taken.
+func (l *logged) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(bytes.Clone(l.text.Bytes()))
+}
