@@ -41,6 +41,14 @@ type Config struct {
 	Listen     []string `env:"LISTEN"`
 	RESTListen []string `env:"REST_LISTEN"`
 
+	// TLS towards clients, on RESTListen and on TLSListen, or on Listen if TLSListen is empty. Without
+	// TLSCert there is none. TLSMin is "1.2" or "1.3".
+	TLSListen   []string `env:"TLS_LISTEN"`
+	TLSCert     string   `env:"TLS_CERT"`
+	TLSKey      string   `env:"TLS_KEY"`
+	TLSClientCA string   `env:"TLS_CLIENT_CA"`
+	TLSMin      string   `env:"TLS_MIN"`
+
 	// AdminListen lists addresses for operators, on loopback or unix:, ProbeListen those
 	// for probes. Either may be empty.
 	AdminListen []string `env:"ADMIN_LISTEN"`

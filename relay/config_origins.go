@@ -164,6 +164,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	}
 	maps.Copy(found, c.checkListen())
 	maps.Copy(found, c.checkAccess(wrong))
+	maps.Copy(found, c.checkTLS(wrong))
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff
@@ -195,7 +196,7 @@ func (c *Config) checkListen() map[string]error {
 	for _, l := range []struct {
 		variable  string
 		addresses *[]string
-	}{{"LISTEN", &c.Listen}, {"REST_LISTEN", &c.RESTListen}, {"ADMIN_LISTEN", &c.AdminListen}, {"PROBE_LISTEN", &c.ProbeListen}} {
+	}{{"LISTEN", &c.Listen}, {"TLS_LISTEN", &c.TLSListen}, {"REST_LISTEN", &c.RESTListen}, {"ADMIN_LISTEN", &c.AdminListen}, {"PROBE_LISTEN", &c.ProbeListen}} {
 		for _, address := range *l.addresses {
 			if by := taken[address]; by != "" && by != l.variable && !strings.HasSuffix(address, ":0") {
 				found[l.variable] = fmt.Errorf("%s is in %s%s too", quote(address), prefix, by)
@@ -206,6 +207,30 @@ func (c *Config) checkListen() map[string]error {
 		if found[l.variable] != nil {
 			*l.addresses = nil
 		}
+	}
+	return found
+}
+
+// checkTLS returns, by variable, what is of no use without a certificate and its key.
+func (c *Config) checkTLS(wrong map[string]error) map[string]error {
+	found := map[string]error{}
+	if wrong["TLS_CERT"] != nil || wrong["TLS_KEY"] != nil {
+		return found
+	}
+	if c.TLSCert != "" && c.TLSKey == "" {
+		found["TLS_CERT"], c.TLSCert = errors.New("its key is missing: TENDER_TLS_KEY is not set"), ""
+	}
+	if c.TLSCert != "" {
+		return found
+	}
+	if c.TLSKey != "" && found["TLS_CERT"] == nil {
+		found["TLS_KEY"], c.TLSKey = errors.New("its certificate is missing: TENDER_TLS_CERT is not set"), ""
+	}
+	if c.TLSClientCA != "" {
+		found["TLS_CLIENT_CA"], c.TLSClientCA = errors.New("it is of no use without TENDER_TLS_CERT"), ""
+	}
+	if len(c.TLSListen) > 0 {
+		found["TLS_LISTEN"], c.TLSListen = errors.New("there is no TLS without TENDER_TLS_CERT"), nil
 	}
 	return found
 }

@@ -1,12 +1,7 @@
 package relay
 
 import (
-	"encoding"
 	"fmt"
-	"log/slog"
-	"reflect"
-	"slices"
-	"strings"
 	"time"
 )
 
@@ -93,7 +88,7 @@ var variables = []spec{
 	{
 		name: "ORIGIN_TLS_SERVER_NAME", shown: "the host of the target",
 		allowed: "a DNS name, an IP address, or a SPIFFE ID with a path, which needs `TENDER_ORIGIN_TLS_CA`",
-		meaning: "who the certificate of the control plane must be for",
+		meaning: "who the certificate of the control plane must be for; a name or an address is the `:authority` of requests too",
 		parse:   parseServerName,
 	},
 	{
@@ -119,6 +114,36 @@ var variables = []spec{
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are not in it",
 		meaning: "where clients that poll by REST find the relay",
 		parse:   offOr(parseListen),
+	},
+	{
+		name: "TLS_LISTEN", shown: "`off`",
+		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, with `TENDER_TLS_CERT`",
+		meaning: "where clients find the relay by TLS while `TENDER_LISTEN` stays plaintext, for moving a fleet; without it, `TENDER_LISTEN` is what has TLS",
+		parse:   offOr(parseListen),
+	},
+	{
+		name: "TLS_CERT", shown: "empty: plaintext",
+		allowed: allowedFile + ", beside its key",
+		meaning: "PEM file with the certificate that clients are shown, by REST too, and what is between it and its CA; read again when it changes, as are the next two",
+		parse:   parseFile,
+	},
+	{
+		name:    "TLS_KEY",
+		allowed: allowedFile + ", beside its certificate",
+		meaning: "PEM file with the key of that certificate",
+		parse:   parseFile,
+	},
+	{
+		name:    "TLS_CLIENT_CA",
+		allowed: allowedFile + ", with `TENDER_TLS_CERT`",
+		meaning: "PEM file with the CAs of clients, which makes it mTLS: nobody is served by TLS without a certificate of theirs",
+		parse:   parseFile,
+	},
+	{
+		name: "TLS_MIN", preset: "1.2",
+		allowed: "`1.2` or `1.3`",
+		meaning: "least version of TLS that clients must speak; Envoys speak 1.2 at most unless they are told otherwise",
+		parse:   oneOf("1.2", "1.3"),
 	},
 	{
 		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
@@ -350,142 +375,3 @@ func variable(name string) *spec {
 	}
 	panic("relay: no variable " + prefix + name)
 }
-
-// A Setting is one variable as it stands.
-type Setting struct {
-	Variable string // TENDER_…
-	Value    string // what applies; a refused value as it was given, quoted
-	Source   string // "default", "environment" or "refused"
-	Meaning  string // one line
-}
-
-// Table returns every variable, in the order of deploy/docs/configuration.md. Values hold no
-// control characters.
-func (c Config) Table() []Setting {
-	fields := c.fields()
-	rows := append(slices.Clip(variables), c.accessRows()...)
-	table := make([]Setting, 0, len(rows))
-	for i := range rows {
-		v := &rows[i]
-		s := Setting{
-			Variable: prefix + v.name,
-			Value:    show(fields[v.name]),
-			Source:   "default",
-			Meaning:  plain(v.meaning),
-		}
-		raw, refused := c.refused[v.name]
-		switch {
-		case refused:
-			s.Value, s.Source = v.quote(raw), "refused"
-		case c.given[v.name]:
-			s.Source = "environment"
-		}
-		if s.Value == "" {
-			s.Value = plain(v.shown)
-		}
-		if s.Value == "" {
-			s.Value = v.empty
-		}
-		table = append(table, s)
-	}
-	return table
-}
-
-// fields returns the fields by variable.
-func (c Config) fields() map[string]any {
-	fields := map[string]any{}
-	addFields(fields, "", c)
-	addFields(fields, accessPrefix(PrimaryOrigin), c.OriginAccess)
-	for _, o := range c.Origins {
-		addFields(fields, accessPrefix(o.Name), o.Access)
-	}
-	return fields
-}
-
-// addFields adds the fields of a struct that have variables, whose names begin alike.
-func addFields(fields map[string]any, prefix string, of any) {
-	value := reflect.ValueOf(of)
-	for i := range value.NumField() {
-		if name, _, _ := strings.Cut(value.Type().Field(i).Tag.Get("env"), ","); name != "" {
-			fields[prefix+name] = value.Field(i).Interface()
-		}
-	}
-}
-
-// show returns a field as one would write it into the variable, with control
-// characters escaped.
-func show(field any) string {
-	switch field := field.(type) {
-	case []string:
-		return escape(strings.Join(field, ","))
-	case []NamedOrigin:
-		return showAll(field)
-	case []Route:
-		return showAll(field)
-	case bool:
-		if field {
-			return "on"
-		}
-		return "off"
-	case slog.Level:
-		return strings.ToLower(field.String())
-	case time.Duration:
-		if field == 0 {
-			return "off"
-		}
-		return shortDuration(field)
-	case encoding.TextMarshaler:
-		text, err := field.MarshalText()
-		if err != nil {
-			return escape(err.Error())
-		}
-		return escape(string(text))
-	default:
-		return escape(fmt.Sprint(field))
-	}
-}
-
-// showAll returns a list of which the variable separates the items by ";".
-func showAll[T any](fields []T) string {
-	texts := make([]string, len(fields))
-	for i, field := range fields {
-		texts[i] = show(field)
-	}
-	return strings.Join(texts, ";")
-}
-
-// MarkdownTable returns the table of variables as deploy/docs/configuration.md shows it.
-func MarkdownTable() string {
-	var b strings.Builder
-	b.WriteString("| Variable | Default | Allowed | Meaning |\n| --- | --- | --- | --- |\n")
-	for i := range variables {
-		v := &variables[i]
-		preset := v.shown
-		if preset == "" && v.preset != "" {
-			preset = "`" + v.presetShown() + "`"
-		}
-		if preset == "" {
-			preset = "empty"
-		}
-		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", prefix, v.name, preset, v.allowed, v.meaning)
-	}
-	return b.String()
-}
-
-// presetShown returns the default as one would write it: 10m rather than the
-// 10m0s that time.Duration prints, on rather than true.
-func (v *spec) presetShown() string {
-	switch v.preset {
-	case "true":
-		return "on"
-	case "false":
-		return "off"
-	}
-	if d, err := time.ParseDuration(v.preset); err == nil {
-		return shortDuration(d)
-	}
-	return v.preset
-}
-
-// plain strips the marks of Markdown.
-func plain(s string) string { return strings.ReplaceAll(s, "`", "") }

@@ -13,7 +13,7 @@ import (
 // prefix. A relay that ignored them would be less safe than its operator thinks.
 var planned = regexp.MustCompile(`^(` + strings.Join([]string{
 	`ORIGIN_PROXY`,
-	`TLS_LISTEN`, `TLS_(CERT|KEY|CLIENT_CA|MIN)`, `SECRETS`, `AUTHZ`,
+	`SECRETS`, `AUTHZ`,
 	`DEBUG`,
 }, "|") + `)$`)
 

@@ -1,8 +1,11 @@
 package relay
 
 import (
+	"crypto/tls"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"google.golang.org/grpc/credentials"
 
@@ -13,12 +16,14 @@ import (
 type relayCredentials struct {
 	files   *tlsfiles.Watch
 	origins []originCredentials // in the order of origins
+	clients *tlsfiles.Server    // nil if clients are spoken to in plaintext
 }
 
 // originCredentials are those for an origin.
 type originCredentials struct {
 	transport credentials.TransportCredentials // nil for plaintext
 	calls     credentials.PerRPCCredentials    // nil if there is nothing to tell
+	authority string                           // empty for the address
 }
 
 // openCredentials reads the files that the configuration names. The error joins one line for each
@@ -35,16 +40,32 @@ func openCredentials(cfg *Config, log *slog.Logger) (*relayCredentials, error) {
 	for i := range cfg.Origins {
 		open(cfg.Origins[i].Name, &cfg.Origins[i].Access)
 	}
+	if cfg.TLSCert != "" {
+		var err error
+		c.clients, err = c.files.Server(tlsfiles.ServerConfig{
+			Cert:       tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: cfg.TLSCert},
+			Key:        tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: cfg.TLSKey},
+			ClientCA:   tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: cfg.TLSClientCA},
+			MinVersion: tlsVersions[cfg.TLSMin],
+		})
+		errs = append(errs, err)
+	}
 	for _, warning := range c.files.Warnings() {
 		log.Warn("file of credentials is not as it should be", slog.String("detail", warning))
 	}
 	return c, errors.Join(errs...)
 }
 
+// tlsVersions are the values of [Config.TLSMin].
+var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+
 // openAccess reads the files for an origin, whose variables begin alike.
 func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds originCredentials, err error) {
 	file := func(name, path string) tlsfiles.File {
 		return tlsfiles.File{Variable: begin + name, Path: path}
+	}
+	if !strings.HasPrefix(a.ServerName, "spiffe:") {
+		creds.authority = a.ServerName
 	}
 	var errs [2]error
 	if a.TLS == TLSOn || a.TLS == TLSInsecure {
@@ -65,4 +86,36 @@ func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds originCre
 func (c *Config) CheckFiles() (warnings []string, err error) {
 	opened, err := openCredentials(c, slog.New(slog.DiscardHandler))
 	return opened.files.Warnings(), err
+}
+
+// warnPlaintext says, in one line, what others than this host could read on the way.
+func (r *Relay) warnPlaintext() {
+	var listen, origins []string
+	plain := r.cfg.Listen
+	if r.credentials.clients == nil {
+		plain = slices.Concat(plain, r.cfg.RESTListen)
+	} else if len(r.cfg.TLSListen) == 0 {
+		plain = nil
+	}
+	for _, address := range plain {
+		if !loopback(address) {
+			listen = append(listen, address)
+		}
+	}
+	look := func(targets []string, a *Access) {
+		for _, target := range targets {
+			address := strings.TrimPrefix(target, "dns:///")
+			if a.TLS == TLSOff && !strings.HasPrefix(target, "file:") && !loopback(address) {
+				origins = append(origins, target)
+			}
+		}
+	}
+	look(r.cfg.Origin, &r.cfg.OriginAccess)
+	for i := range r.cfg.Origins {
+		look(r.cfg.Origins[i].Targets, &r.cfg.Origins[i].Access)
+	}
+	if len(listen)+len(origins) > 0 {
+		r.log.Warn("no TLS: who is on the way can read and change what is said",
+			slog.String("listen", strings.Join(listen, ",")), slog.String("origin", strings.Join(origins, ",")))
+	}
 }

@@ -75,6 +75,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		Protocol:         protocols[cfg.OriginProtocol],
 		Credentials:      creds.transport,
 		CallCredentials:  creds.calls,
+		Authority:        creds.authority,
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),

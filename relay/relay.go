@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
 	"google.golang.org/grpc/health"
@@ -61,12 +62,13 @@ type Relay struct {
 	snapshots     *snapshots
 	auditor       *auditor
 	server        *downstream.Server
-	grpc          *grpc.Server
+	servers       []*grpc.Server // for listeners, and if they are apart, for tlsListeners
 	rest          *http.Server
 	admin         *admin.Server
 	telemetry     *telemetry.Telemetry
 	health        *health.Server
 	listeners     []net.Listener
+	tlsListeners  []net.Listener // beside listeners in plaintext
 	restListeners []net.Listener
 	hurried       chan struct{}
 	hurry         sync.Once
@@ -116,6 +118,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.endTelemetry()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
+	r.warnPlaintext()
 	return r, nil
 }
 
@@ -150,14 +153,13 @@ func (r *Relay) serve(served func()) (err error) {
 	if err != nil {
 		return err
 	}
-	r.grpc = NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-		grpc.Creds(downstream.Credentials(insecure.NewCredentials())), grpc.KeepaliveParams(keepaliveOf(r.cfg)))
-	r.server.Register(r.grpc)
 	r.health = health.NewServer()
-	healthpb.RegisterHealthServer(r.grpc, r.health)
-	reflection.Register(r.grpc)
+	r.addServers()
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
+	if clients := r.credentials.clients; clients != nil {
+		r.rest.TLSConfig = clients.Config("h2", "http/1.1")
+	}
 	if r.telemetry, err = r.newTelemetry(); err != nil {
 		return err
 	}
@@ -165,6 +167,26 @@ func (r *Relay) serve(served func()) (err error) {
 		return err
 	}
 	return r.listen()
+}
+
+// addServers makes the servers of streams: one, or one in plaintext and one with TLS.
+func (r *Relay) addServers() {
+	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
+	if clients := r.credentials.clients; clients != nil {
+		secure := credentials.NewTLS(clients.Config("h2"))
+		if len(r.cfg.TLSListen) == 0 {
+			kinds = nil
+		}
+		kinds = append(kinds, secure)
+	}
+	for _, kind := range kinds {
+		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
+			grpc.Creds(downstream.Credentials(kind)), grpc.KeepaliveParams(keepaliveOf(r.cfg)))
+		r.server.Register(server)
+		healthpb.RegisterHealthServer(server, r.health)
+		reflection.Register(server)
+		r.servers = append(r.servers, server)
+	}
 }
 
 // listen opens the addresses of the configuration, all or none, where no listeners
@@ -178,6 +200,7 @@ func (r *Relay) listen() error {
 		allowed   func(net.Listener) error
 	}{
 		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
+		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
 		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
 		{"TENDER_ADMIN_LISTEN", r.cfg.AdminListen, &r.adminListeners, onLoopback},
 		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
@@ -291,6 +314,9 @@ func addrs(listeners []net.Listener) []net.Addr {
 	return addrs
 }
 
+// TLSAddrs returns those for streams with TLS, where Addrs are in plaintext.
+func (r *Relay) TLSAddrs() []net.Addr { return addrs(r.tlsListeners) }
+
 // Streams returns the number of clients' streams, held polls included.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
@@ -315,7 +341,10 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
-		serving.Go(func() error { return r.serveStreams(l) })
+		serving.Go(func() error { return serveStreams(r.servers[0], l) })
+	}
+	for _, l := range r.tlsListeners {
+		serving.Go(func() error { return serveStreams(r.servers[1], l) })
 	}
 	for _, l := range r.restListeners {
 		serving.Go(func() error { return r.serveREST(l) })
@@ -343,8 +372,8 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // serveStreams serves streams on a listener until the server stops, which it may have done
 // already.
-func (r *Relay) serveStreams(l net.Listener) error {
-	if err := r.grpc.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
+func serveStreams(server *grpc.Server, l net.Listener) error {
+	if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
@@ -370,7 +399,7 @@ func (r *Relay) setReady() {
 // name: all that are registered.
 func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	r.health.SetServingStatus("", status)
-	for service := range r.grpc.GetServiceInfo() {
+	for service := range r.servers[0].GetServiceInfo() {
 		r.health.SetServingStatus(service, status)
 	}
 }
@@ -396,7 +425,9 @@ func (r *Relay) drain() {
 	case <-r.hurried:
 	}
 	var stopped sync.WaitGroup
-	stopped.Go(r.grpc.GracefulStop)
+	for _, server := range r.servers {
+		stopped.Go(server.GracefulStop)
+	}
 	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends what it waits for
 	drained := make(chan struct{})
 	stopped.Go(func() {

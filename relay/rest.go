@@ -41,9 +41,14 @@ func newRESTServer(cfg Config, polls http.Handler, log *slog.Logger) *http.Serve
 // RESTAddrs returns the addresses that the relay takes polls on.
 func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
 
-// serveREST serves polls on a listener until the server is shut down.
+// serveREST serves polls on a listener, with TLS if there is a certificate, until the server is
+// shut down.
 func (r *Relay) serveREST(l net.Listener) error {
-	if err := r.rest.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	serve := r.rest.Serve
+	if r.credentials.clients != nil {
+		serve = func(l net.Listener) error { return r.rest.ServeTLS(l, "", "") }
+	}
+	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -51,6 +56,8 @@ func (r *Relay) serveREST(l net.Listener) error {
 
 // stop ends whatever the servers still do.
 func (r *Relay) stop() {
-	r.grpc.Stop()
+	for _, server := range r.servers {
+		server.Stop()
+	}
 	_ = r.rest.Close() // its listeners are closed, and nothing else can fail
 }

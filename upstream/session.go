@@ -33,6 +33,10 @@ type Config struct {
 	Credentials     credentials.TransportCredentials
 	CallCredentials credentials.PerRPCCredentials
 
+	// Authority is what the targets are called in requests, and whose name they must bear if
+	// Credentials go by names. Empty means the address of each.
+	Authority string
+
 	// DialOptions are added to the session's own, for tests.
 	DialOptions []grpc.DialOption
 
@@ -178,6 +182,9 @@ func (c *Config) dialOptions() []grpc.DialOption {
 	var options []grpc.DialOption
 	if c.CallCredentials != nil {
 		options = append(options, grpc.WithPerRPCCredentials(c.CallCredentials))
+	}
+	if c.Authority != "" {
+		options = append(options, grpc.WithAuthority(c.Authority))
 	}
 	options = append(options,
 		grpc.WithTransportCredentials(c.Credentials),

@@ -25,9 +25,9 @@ type ClientConfig struct {
 	// Cert and Key are shown to a server that asks for them. Both have a path or neither.
 	Cert, Key File
 
-	// ServerName is who the server must be, instead of the name it was dialled by: a DNS
-	// name or an IP address, which is then the authority of all calls too, or a SPIFFE ID,
-	// which needs CA.
+	// ServerName is who the server must be, if that is a SPIFFE ID, which needs CA. Else the
+	// server must be who the authority of the connection says, which gRPC is told apart
+	// (grpc.WithAuthority).
 	ServerName string
 
 	// Insecure takes anybody for the server.
@@ -37,13 +37,13 @@ type ClientConfig struct {
 // Client opens files and returns credentials that use them as they are at each
 // handshake.
 func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, error) {
-	c := &client{files: new(clientFiles), insecure: cfg.Insecure, name: cfg.ServerName}
+	c := &client{files: new(clientFiles), insecure: cfg.Insecure}
 	if strings.HasPrefix(cfg.ServerName, "spiffe:") {
 		id, err := ParseID(cfg.ServerName)
 		if err != nil {
 			return nil, err
 		}
-		c.id, c.name = id, ""
+		c.id = id
 	}
 	var errs []error
 	if cfg.CA.Path != "" {
@@ -82,8 +82,7 @@ type clientFiles struct {
 // client makes credentials of gRPC for each handshake.
 type client struct {
 	files    *clientFiles
-	id       spiffeid.ID // zero if the server is known by a name
-	name     string      // empty for that which was dialled
+	id       spiffeid.ID // zero if the server is known by the authority
 	insecure bool
 }
 
@@ -131,7 +130,7 @@ func (c *client) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, erro
 }
 
 func (c *client) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.name}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 func (c *client) Clone() credentials.TransportCredentials {
@@ -139,7 +138,6 @@ func (c *client) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-func (c *client) OverrideServerName(name string) error {
-	c.name = name
-	return nil
+func (c *client) OverrideServerName(string) error {
+	return errors.New("tlsfiles: the name is told by grpc.WithAuthority")
 }

@@ -41,7 +41,7 @@ func trusting(ca *relaytest.CA) *x509.CertPool {
 
 // shake has a client and a server shake hands, and returns what each of them says and
 // what the client knows of the connection.
-func shake(t *testing.T, client credentials.TransportCredentials, authority string, server *tls.Config) (clientErr, serverErr error, state tls.ConnectionState) {
+func shake(t *testing.T, client credentials.TransportCredentials, authority string, server *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -76,7 +76,7 @@ func shake(t *testing.T, client credentials.TransportCredentials, authority stri
 		_, clientErr = io.ReadFull(conn, make([]byte, 1)) // in TLS 1.3, a refused certificate is told late
 	}
 	_ = raw.Close()
-	return clientErr, <-served, state
+	return state, <-served, clientErr
 }
 
 // TestWhoTheOriginMustBe holds who is taken for an origin, and who is not.
@@ -114,7 +114,7 @@ func TestWhoTheOriginMustBe(t *testing.T) {
 				t.Fatal(err)
 			}
 			server := &tls.Config{Certificates: []tls.Certificate{pair(t, tt.shown)}, NextProtos: []string{"h2"}}
-			err, _, _ = shake(t, client, "origin.example:443", server)
+			_, _, err = shake(t, client, "origin.example:443", server)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("ClientHandshake: %v, want %q", err, tt.want)
 			}
@@ -144,7 +144,7 @@ func TestTLSOfOrigins(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			server := &tls.Config{Certificates: []tls.Certificate{shown}, NextProtos: []string{"h2"}, MinVersion: tt.least, MaxVersion: tt.most, CipherSuites: tt.suites}
-			err, _, state := shake(t, client, "origin.example:443", server)
+			state, _, err := shake(t, client, "origin.example:443", server)
 			if (err == nil) != (tt.want != 0) || state.Version != tt.want {
 				t.Errorf("ClientHandshake: %v, %s, want %s", err, tls.VersionName(state.Version), tls.VersionName(tt.want))
 			}
@@ -174,7 +174,7 @@ func TestCertificateForTheOrigin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err, serverErr, _ := shake(t, with, "origin.example", server); err != nil || serverErr != nil {
+	if _, serverErr, err := shake(t, with, "origin.example", server); err != nil || serverErr != nil {
 		t.Errorf("with a certificate: %v, %v", err, serverErr)
 	}
 }

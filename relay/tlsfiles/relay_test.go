@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -68,7 +69,13 @@ func (r *running) awaitLog(t *testing.T, text string) {
 // client returns a client with credentials, whose connection ends with the test.
 func (r *running) client(t *testing.T, creds credentials.TransportCredentials) *relaytest.Client {
 	t.Helper()
-	conn, err := grpc.NewClient(r.Addrs()[0].String(), grpc.WithTransportCredentials(creds))
+	return r.clientAt(t, r.Addrs()[0], creds)
+}
+
+// clientAt is client at another address of the relay.
+func (r *running) clientAt(t *testing.T, at net.Addr, creds credentials.TransportCredentials) *relaytest.Client {
+	t.Helper()
+	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(creds))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,120 @@
+package tlsfiles_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// serveTLS runs a relay with mTLS, and what else env says.
+func serveTLS(t *testing.T, ca *relaytest.CA, dir string, env ...string) (r *running, o *relaytest.Origin) {
+	t.Helper()
+	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	o = relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	return start(t, append(env, "TENDER_ORIGIN="+o.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
+		"TENDER_TLS_CLIENT_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM))...), o
+}
+
+// TestWhoIsServed holds which clients a relay with mTLS lets in.
+func TestWhoIsServed(t *testing.T) {
+	ca, other := relaytest.NewCA(t), relaytest.NewCA(t)
+	r, _ := serveTLS(t, ca, t.TempDir(), "TENDER_TLS_MIN=1.3", "TENDER_REST_LISTEN=127.0.0.1:0")
+	tests := []struct {
+		name  string
+		shown *relaytest.Pair
+		most  uint16
+		want  string // in the error; empty for none
+	}{
+		{"a certificate with a SPIFFE ID", new(ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/envoy"})), 0, ""},
+		{"no certificate", nil, 0, "certificate required"},
+		{"a certificate by another CA", new(other.Sign(relaytest.Leaf{})), 0, "unknown certificate authority"},
+		{"an expired certificate", new(ca.Sign(relaytest.Leaf{NotAfter: time.Now().Add(-time.Minute)})), 0, "expired certificate"},
+		{"TLS 1.2", new(ca.Sign(relaytest.Leaf{})), tls.VersionTLS12, "protocol version not supported"},
+	}
+	for _, tt := range tests {
+		cfg := &tls.Config{RootCAs: trusting(ca), NextProtos: []string{"h2"}, MaxVersion: tt.most}
+		if tt.shown != nil {
+			shown := pair(t, *tt.shown)
+			cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil }
+		}
+		for where, address := range map[string]net.Addr{"streams": r.Addrs()[0], "REST": r.RESTAddrs()[0]} {
+			conn, err := tls.Dial("tcp", address.String(), cfg)
+			if err == nil {
+				_ = conn.SetReadDeadline(time.Now().Add(relaytest.Patience))
+				_, err = conn.Read(make([]byte, 1)) // the server's settings of HTTP/2, or its alert
+				_ = conn.Close()
+			}
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%s, %s: %v, want %q", where, tt.name, err, tt.want)
+			}
+		}
+	}
+}
+
+// TestCertificateOfTheRelay holds that a new certificate ends no stream and is what new
+// connections see, on the address with TLS beside one in plaintext.
+func TestCertificateOfTheRelay(t *testing.T) {
+	t.Parallel()
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	r, o := serveTLS(t, ca, dir, "TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0")
+	seen := ""
+	cfg := &tls.Config{
+		RootCAs: trusting(ca), Certificates: []tls.Certificate{pair(t, ca.Sign(relaytest.Leaf{}))},
+		VerifyConnection: func(s tls.ConnectionState) error { seen = serial(s.PeerCertificates[0]); return nil },
+	}
+	secure := r.clientAt(t, r.TLSAddrs()[0], credentials.NewTLS(cfg))
+	plain := r.client(t, insecure.NewCredentials())
+	for _, c := range []*relaytest.Client{secure, plain} {
+		c.Subscribe(relaytest.ClusterType)
+		holds(t, c, "a")
+	}
+	next := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}})
+	next.Write(t, dir)
+	r.awaitLog(t, "file has changed")
+	o.Put(relaytest.Cluster("b"))
+	for _, c := range []*relaytest.Client{secure, plain} {
+		holds(t, c, "a", "b")
+	}
+
+	poll := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}
+	resp, err := poll.Post("https://"+r.RESTAddrs()[0].String()+"/v3/discovery:clusters", "application/json", strings.NewReader(`{"node":{"id":"n"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if _ = resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"b"`) {
+		t.Errorf("REST: %s %s, %v, want the clusters", resp.Status, body, err)
+	}
+	if want := serial(pair(t, next).Leaf); seen != want {
+		t.Errorf("a new connection saw the certificate %s, want the new one, %s", seen, want)
+	}
+}
+
+// TestPlaintextIsSaid holds that one warning says where others can read along, and none
+// where nobody can.
+func TestPlaintextIsSaid(t *testing.T) {
+	tests := []struct {
+		env  []string
+		want string
+	}{
+		{[]string{"TENDER_ORIGIN=192.0.2.1:1", "TENDER_REST_LISTEN=0.0.0.0:0"}, `listen=0.0.0.0:0 origin=192.0.2.1:1`},
+		{[]string{"TENDER_ORIGIN=192.0.2.1:1", "TENDER_ORIGIN_TLS=on"}, ""},
+		{[]string{"TENDER_ORIGIN=127.0.0.1:1"}, ""},
+	}
+	for _, tt := range tests {
+		got := start(t, tt.env...).log.all()
+		if strings.Count(got, "no TLS") != min(1, len(tt.want)) || !strings.Contains(got, tt.want) {
+			t.Errorf("%q: logs %q, want one warning with %q", tt.env, got, tt.want)
+		}
+	}
+}
