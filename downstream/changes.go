@@ -400,6 +400,7 @@ func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
 func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
 	var room [8]*cache.Name
 	if hinted, known := s.watch.Hinted(s.key, s.scanned, room[:0]); known {
+		slices.Reverse(hinted) // as the logs have it: in the order in which it was said
 		return s.answerNames(w, h, hinted, limit)
 	}
 	t := w.typ

@@ -125,7 +125,7 @@ func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
 // what the relay holds, and ends its streams every hour, as many do, is not taken
 // for one that fails: the relay returns at once, however often.
 func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
-	planeBubble(t, nil, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
+	planeBubble(t, []string{"TENDER_CONNECTION_AGE=off"}, func(t *testing.T, o *controlPlane, r *running, _ *interopLog) {
 		c := r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("grpc")})
 		c.Subscribe(relaytest.ClusterType, "c0")
 		follow(c, o, relaytest.ClusterType, "c0")
