@@ -346,22 +346,22 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		for i := range 40 {
 			filler = append(filler, &endpointpb.ClusterStats{ClusterName: fmt.Sprint(i, strings.Repeat("x", 4<<10))})
 		}
-		// Two reports fill what is between the relay and the origin, the third one waits.
-		for i := range 3 {
-			a.report(append(filler, load("one", "z", 1<<i, 0))...)
+		// The first ones fill what is between the relay and the origin, until one waits, and
+		// its stream ends before the next one is due.
+		last := 0
+		for ; loads.count() == 2; last++ {
+			if last == 10 {
+				t.Fatalf("%d reports were sent to an origin that does not read", last)
+			}
+			a.report(append(filler, load("one", "z", 1<<last, 0))...)
 			loadPass(10 * time.Second)
 		}
-		if n := loads.count(); n != 2 {
-			t.Fatalf("%d streams while the third report waits, want 2", n)
-		}
-		loadPass(6 * time.Second)
-		a.report(load("one", "z", 8, 0))
 		st = loads.stream(t, 2)
 		st.ask(t, 10*time.Second)
 		loadPass(10 * time.Second)
 		got, _ := st.last()
-		if !strings.HasSuffix(got, ", one z:12+0 -2 in 26s") {
-			t.Errorf("first report on the next stream: …%s, want what the third and the fourth had", got[max(0, len(got)-100):])
+		if want := fmt.Sprintf(", one z:%d+0 -2 in 30s", 3<<last>>2); !strings.HasSuffix(got, want) {
+			t.Errorf("first report on the next stream: …%s, want …%s, what the last two had", got[max(0, len(got)-100):], want)
 		}
 	})
 }
