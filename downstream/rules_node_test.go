@@ -64,7 +64,7 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &stream{server: server, cfg: &server.cfg}
+			s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}}
 			say := func(n *node) error {
 				r := &wire.Request{TypeURL: wire.ClusterType}
 				if n != nil {

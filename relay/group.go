@@ -297,17 +297,19 @@ func (g *groups) leave(gr *group, via []string) {
 // everything.
 func (g *groups) abandon(gr *group) {
 	gr.left = time.Now()
-	gr.idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
+	var idle *time.Timer // of this time that nobody is there
+	idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		switch {
-		case gr.streams > 0:
+		case gr.idle != idle: // somebody was there meanwhile
 		case slices.Contains(g.frozen, true): // those who come back are to find what there was
-			gr.idle.Reset(2 * g.cfg.WildcardLinger)
+			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
 			g.remove(gr)
 		}
 	})
+	gr.idle = idle
 }
 
 func (g *groups) remove(gr *group) {

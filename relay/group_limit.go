@@ -71,6 +71,7 @@ func (g *groups) evict() bool {
 	}
 	if oldest.idle != nil {
 		oldest.idle.Stop()
+		oldest.idle = nil
 	}
 	g.remove(oldest)
 	return true

@@ -145,12 +145,18 @@ func (m *mirror) introduce() {
 }
 
 func (m *mirror) run(ctx context.Context) {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(trimEvery) // of what act says is next
 	defer timer.Stop()
 	defer m.stop()
 	defer m.control.end()
 	m.control.begin(m)
 	for {
+		timer.Stop()
+		next := m.act(ctx, time.Now())
+		m.flushLists()
+		if !next.IsZero() {
+			timer.Reset(max(time.Until(next), 0))
+		}
 		select {
 		case <-m.w.Demand():
 			m.demand(time.Now())
@@ -168,12 +174,6 @@ func (m *mirror) run(ctx context.Context) {
 		case <-timer.C:
 		case <-ctx.Done():
 			return
-		}
-		timer.Stop()
-		next := m.act(ctx, time.Now())
-		m.flushLists()
-		if !next.IsZero() {
-			timer.Reset(max(time.Until(next), 0))
 		}
 	}
 }
