@@ -13,6 +13,7 @@ type figures struct {
 	p50, p99, max float64 // delay from change to client, in ms
 	bytes         float64 // bytes a delivery
 	merged        float64 // part of the deliveries that came with another one
+	idle          float64 // part of Tender's looks at streams that had nothing to send, in %
 	sync          float64 // until all were in sync, in ms
 	syncCPU       float64 // CPU until then, in ms
 	resident      float64 // RSS a connection, in KiB
@@ -85,6 +86,10 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err != nil {
 		return err
 	}
+	looks, err := st.looks()
+	if err != nil {
+		return err
+	}
 	cpu, err := st.servers.CPU()
 	if err != nil {
 		return err
@@ -106,6 +111,11 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 		return err
 	}
 	f.peak = float64(peak-before) / (1 << 20)
+	looked, err := st.looks()
+	if err != nil {
+		return err
+	}
+	f.idle = looked.since(looks).idle()
 	return st.count(f, after-cpu, expected)
 }
 

@@ -50,6 +50,7 @@ func resident(f figures) float64 { return f.resident }
 func peak(f figures) float64     { return f.peak }
 func again(f figures) float64    { return f.again }
 func heap(f figures) float64     { return f.heap }
+func idle(f figures) float64     { return f.idle }
 func held(f figures) float64     { return f.held }
 func cores(f figures) float64    { return f.cores }
 

@@ -155,6 +155,7 @@ func (o options) sparse() scenario {
 		clients:   o.scaled(5000),
 		workers:   2,
 		byName:    true,
+		probed:    true,
 	}
 	act := changing(serve.Changes{TypeURL: content.Endpoint, Count: o.scaled(20_000), Every: time.Millisecond, Random: true})
 	return scenario{
@@ -167,6 +168,7 @@ func (o options) sparse() scenario {
 		},
 		checks: []check{
 			{what: "CPU a delivery", figure: cpu, a: "tender", b: "tender, S1", most: 1.5},
+			{what: "streams woken with nothing to send, %", figure: idle, a: "tender", most: 1},
 			{what: "CPU a delivery", figure: cpu, a: "grpc", b: "grpc, S1", reported: true},
 			{what: "CPU a delivery", figure: cpu, a: "tender", b: "grpc", reported: true},
 			{what: "p50 delay, ms", figure: p50, a: "tender", reported: true},

@@ -27,6 +27,7 @@ type setup struct {
 	environ   []string // more environment for Tender
 	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
 	buffered  int      // clients that have a small receive buffer: the first ones
+	probed    bool     // Tenders are asked how often they looked at a stream for nothing
 }
 
 // A stage is a server with what belongs to it, and the load generator, while they
@@ -37,6 +38,7 @@ type stage struct {
 	changer   *process.Process // which makes the changes; often the server
 	load      *process.Process
 	addresses []string // which clients use in turn
+	probes    []string // where Tenders have their metrics, if the setup has them probed
 	stderr    *output
 	opened    int
 
@@ -105,6 +107,13 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 	environ := append([]string{
 		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_LOG_LEVEL=warn",
 	}, st.environ...)
+	if st.probed {
+		probe, err := freeAddress()
+		if err != nil {
+			return "", err
+		}
+		st.probes, environ = append(st.probes, probe), append(environ, "TENDER_PROBE_LISTEN="+probe)
+	}
 	p, err := process.Start(st.stderr, environ, binary, "serve")
 	if err != nil {
 		return "", err
