@@ -126,6 +126,7 @@ var plants = []planted{
 		o.tamper(func(s *Set) { s.table = s.table.set(new(edit), n.id, nil) })
 	}, []string{
 		"interest b: the number of its entries is wrong",
+		"members : the number of bytes is wrong",
 		"members : the number of entries is wrong",
 		"members : the number of resources is wrong",
 		"members : the version is not that of the resources",
