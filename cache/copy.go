@@ -44,13 +44,18 @@ func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
 			a.outlived(kind, set, old)
 		}
 	case from.Absent(e):
-		old := set.Get(n)
-		if old != nil && !old.Present() && !old.Expired && old.epoch == a.epoch() {
-			return // it is known
-		}
-		a.absent(set, n, old)
-		a.unalias(old)
+		a.copyAbsence(set, n)
 	}
+}
+
+// copyAbsence records that there is no such resource, unless that is known.
+func (a *apply) copyAbsence(set *Set, n *Name) {
+	old := set.Get(n)
+	if old != nil && !old.Present() && !old.Expired && old.epoch == a.epoch() {
+		return
+	}
+	a.absent(set, n, old)
+	a.unalias(old)
 }
 
 // copyError records what is wrong with a resource; e is nil if nothing is.

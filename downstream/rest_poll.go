@@ -74,7 +74,7 @@ const (
 // Errors: nothing can be told for now, or ctx has ended.
 func (p *poll) await(ctx context.Context, server *Server) (*cache.Head, error) {
 	draining := server.draining
-	timer := time.NewTimer(time.Until(p.until))
+	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
 	defer timer.Stop()
 	for {
 		h, now := p.view.Head(), time.Now()
@@ -86,7 +86,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Head, error) {
 		case !now.Before(p.until):
 			return nil, p.overdue(told)
 		}
-		timer.Reset(time.Until(earlier(p.until, again)))
+		timer.Reset(max(time.Until(earlier(p.until, again)), time.Nanosecond))
 		select {
 		case <-p.sub.watch.C:
 		case <-timer.C:

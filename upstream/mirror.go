@@ -155,7 +155,7 @@ func (m *mirror) run(ctx context.Context) {
 		next := m.act(ctx, time.Now())
 		m.flushLists()
 		if !next.IsZero() {
-			timer.Reset(max(time.Until(next), 0))
+			timer.Reset(until(next))
 		}
 		select {
 		case <-m.w.Demand():
@@ -177,6 +177,11 @@ func (m *mirror) run(ctx context.Context) {
 		}
 	}
 }
+
+// until returns how long a timer is to wait for a time: a moment, for one that has come,
+// since a timer that fires while it is set crashes the race detector where two do so at
+// once in a bubble of testing/synctest.
+func until(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecond) }
 
 // stop ends the streams and waits for their goroutines.
 func (m *mirror) stop() {
@@ -376,6 +381,11 @@ func (m *mirror) expire(now time.Time) (next time.Time) {
 		m.batched += len(s.gone)
 		m.batchAt = now
 	}
+	return earlier(next, m.expireMembers(now))
+}
+
+// expireMembers gives up the members of types that nobody has wanted for long enough.
+func (m *mirror) expireMembers(now time.Time) (next time.Time) {
 	for _, s := range m.subs {
 		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
 			continue
@@ -553,14 +563,21 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
-		s.sweep.trusted = s.sweep.trusted && (said || !carries)
-		if carries && said && t.Restored {
-			s.learn.told = now
+		if carries {
+			s.toldHeld(said, t.Restored, now)
 		}
 		l.versions = l.versions || i == 0 && said
 		m.request(l, r, now)
 	}
 	m.w.Asked(asked, now)
+}
+
+// toldHeld notes whether a request for the members says what is held.
+func (s *subscription) toldHeld(said, restored bool, now time.Time) {
+	s.sweep.trusted = s.sweep.trusted && said
+	if said && restored {
+		s.learn.told = now
+	}
 }
 
 // ended decides when to open the stream again.

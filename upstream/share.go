@@ -64,7 +64,7 @@ func (s *share) timer() <-chan time.Time {
 	if s.next.IsZero() {
 		return nil
 	}
-	return time.After(time.Until(s.next))
+	return time.After(until(s.next))
 }
 
 func (s *share) typ(key string) *sharedType {

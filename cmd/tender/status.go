@@ -50,24 +50,34 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
+// A row writes a row of a table.
+type row func(cells ...any)
+
 // printStatus writes a status for people.
 func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	row := func(cells ...any) {
+	row := row(func(cells ...any) {
 		texts := make([]string, len(cells))
 		for i, cell := range cells {
 			texts[i] = printable(fmt.Sprint(cell))
 		}
 		_, _ = fmt.Fprintln(t, strings.Join(texts, "\t")) // Flush has the error
-	}
+	})
 	ready := "ready"
 	if !s.Relay.Ready {
 		ready = "not ready: " + strings.Join(s.Relay.NotReady, "; ")
 	}
 	row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, brief(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
 	row()
+	row.origins(s.Origins, now)
+	row()
+	row.views(s.Views, now)
+	return t.Flush()
+}
+
+func (row row) origins(origins []admin.Origin, now time.Time) {
 	row("ORIGIN", "TARGET", "STATE", "SINCE", "LAST ERROR")
-	for _, o := range s.Origins {
+	for _, o := range origins {
 		for _, target := range o.Targets {
 			state, since, last := "standby", "-", "-"
 			if target.Active {
@@ -79,21 +89,15 @@ func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
 			row(o.Name, "", fmt.Sprintf("%d removals are HELD BACK: tender release", o.Held))
 		}
 	}
-	row()
+}
+
+func (row row) views(views []admin.View, now time.Time) {
 	row("GROUP", "ORIGIN", "STREAMS", "TYPE", "ENTRIES", "BYTES", "STATE", "CHANGED", "VERSION")
-	for _, v := range s.Views {
+	for _, v := range views {
 		if v.Shared && len(v.Types) == 0 {
 			continue // nobody has asked for an xdstp name
 		}
-		state := ""
-		switch {
-		case !v.FrozenAt.IsZero():
-			state = fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
-		case v.Stale:
-			state = "STALE for " + brief(v.StaleSeconds)
-		case !v.Connected:
-			state = "not connected"
-		}
+		state := stateOf(&v, now)
 		if len(v.Types) == 0 {
 			row(v.Group, v.Origin, v.Streams, "-", 0, 0, cmp.Or(state, "-"), "-", "-")
 		}
@@ -101,7 +105,19 @@ func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
 			row(v.Group, v.Origin, v.Streams, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, typ.Bytes, cmp.Or(state, typ.Phase), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"))
 		}
 	}
-	return t.Flush()
+}
+
+// stateOf returns what people should know of a view, or nothing if it is as it should be.
+func stateOf(v *admin.View, now time.Time) string {
+	switch {
+	case !v.FrozenAt.IsZero():
+		return fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
+	case v.Stale:
+		return "STALE for " + brief(v.StaleSeconds)
+	case !v.Connected:
+		return "not connected"
+	}
+	return ""
 }
 
 // ago returns how long ago something was, or a dash if it never was.

@@ -333,21 +333,28 @@ func (c *LightClient) apply(e *lightEnvelope, size int) {
 		}
 		entries[name] = entry
 	}
-	for _, name := range e.removed {
-		c.lose(e.typeURL, entries, string(name))
-	}
-	if c.options.Variant == SotW && fullState(e.typeURL) && len(entries) > len(e.resources) {
-		for name := range entries {
-			if _, ok := c.present[name]; !ok {
-				c.lose(e.typeURL, entries, name)
-			}
-		}
-	}
+	c.loseAll(e, entries)
 	c.versions[e.typeURL] = e.version
 	c.counts.Responses++
 	c.counts.Resources += len(e.resources)
 	c.counts.Removed += len(e.removed)
 	c.counts.Bytes += size
+}
+
+// loseAll takes what the envelope removes, or leaves out of a complete set, out of the
+// state. Locked.
+func (c *LightClient) loseAll(e *lightEnvelope, entries map[string]Entry) {
+	for _, name := range e.removed {
+		c.lose(e.typeURL, entries, string(name))
+	}
+	if c.options.Variant != SotW || !fullState(e.typeURL) || len(entries) <= len(e.resources) {
+		return
+	}
+	for name := range entries {
+		if _, ok := c.present[name]; !ok {
+			c.lose(e.typeURL, entries, name)
+		}
+	}
 }
 
 // lose takes a resource out of the state, if it is there. Locked.
