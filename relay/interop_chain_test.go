@@ -11,7 +11,7 @@ import (
 // have stays, new ones are served, and changes come once the first is back.
 func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	interopLeaks(t)
-	one, two := interopBackend(t), interopBackend(t)
+	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := newControlPlane(t, linearCaches, nil, grpcWorld(one)...)
 	between := interopAddress(t)
 	first, _ := interopStart(t, o.Target(), between, nil)

@@ -3,13 +3,11 @@ package relay_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/xds"
@@ -17,27 +15,6 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// interopBackend starts a gRPC server that answers health checks, until the test
-// ends, and returns its address.
-func interopBackend(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	healthpb.RegisterHealthServer(s, health.NewServer())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }() // awaited below
-	t.Cleanup(func() {
-		s.Stop()
-		if err := <-served; err != nil {
-			t.Errorf("backend ended: %v", err)
-		}
-	})
-	return l.Addr().String()
-}
 
 // A grpcPeer is a real gRPC client that finds its backends by xDS.
 type grpcPeer struct {
@@ -132,7 +109,7 @@ func TestInterop_GRPCClient(t *testing.T) {
 }
 
 func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, relays int, env string) {
-	one, two := interopBackend(t), interopBackend(t)
+	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := newOrigin(grpcWorld(one)...)
 	address := interopAddress(t)
 	r, log := interopChain(t, o.Target(), address, relays, env)

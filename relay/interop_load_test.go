@@ -107,7 +107,7 @@ func TestInterop_LoadReports(t *testing.T) {
 				ResourceApiVersion:    corepb.ApiVersion_V3,
 				ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}},
 			}
-			backend := interopBackend(t)
+			backend := relaytest.NewBackend(t)
 			o := newControlPlane(t, linearCaches, nil, grpcWorld(backend)...)
 			o.Put(cluster)
 			o.register = func(r grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(r, ledger) }

@@ -119,6 +119,15 @@ func drainEnds(t *testing.T, began time.Time, step time.Duration, clients ...*re
 	return ends
 }
 
+// drainServed returns a client that has all clusters, which is the one called a.
+func drainServed(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) *relaytest.Client {
+	t.Helper()
+	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+	c.Subscribe(streamCDS)
+	streamHas(t, c.Recv(t.Context()), streamCDS, "a")
+	return c
+}
+
 // B.33: a relay that is told to stop goes on serving, newcomers too, for a ninth of
 // TENDER_DRAIN, and then ends the streams one by one, each with OK at a moment of its own, but
 // not while a response is unanswered. Who was never served is told last, that he was
@@ -130,12 +139,6 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_ACK_WAIT=30s")
 		conn := r.conn()
-		serve := func() *relaytest.Client {
-			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-			c.Subscribe(streamCDS)
-			streamHas(t, c.Recv(t.Context()), streamCDS, "a")
-			return c
-		}
 		unserved := r.client(relaytest.ClientOptions{Variant: v})
 		unserved.Subscribe(streamRDS, "missing")
 		var owing, served []*relaytest.Client
@@ -146,7 +149,7 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 			owing = append(owing, c)
 		}
 		for range clients - 1 {
-			served = append(served, serve())
+			served = append(served, drainServed(t, conn, v))
 		}
 		began := time.Now()
 		stopped := make(chan time.Duration, 1)
@@ -155,7 +158,7 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 			stopped <- time.Since(began)
 		}()
 		time.Sleep(accepts - time.Second)
-		served = append(served, serve())
+		served = append(served, drainServed(t, conn, v))
 		const answer = 18 * time.Second
 		time.AfterFunc(answer-time.Since(began), func() {
 			for _, c := range owing {
@@ -227,23 +230,17 @@ func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_CONNECTION_AGE=30m")
 		conn := r.conn()
-		serve := func() *relaytest.Client {
-			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-			c.Subscribe(streamCDS)
-			streamHas(t, c.Recv(t.Context()), streamCDS, "a")
-			return c
-		}
 		began := time.Now()
 		var clients []*relaytest.Client
 		for range 20 {
-			clients = append(clients, serve())
+			clients = append(clients, drainServed(t, conn, v))
 		}
 		time.Sleep(20 * time.Minute)
 		for range 20 {
-			clients = append(clients, serve())
+			clients = append(clients, drainServed(t, conn, v))
 		}
 		time.Sleep(13*time.Minute - time.Second) // the connection takes no more streams
-		next := serve()
+		next := drainServed(t, conn, v)
 		const step = time.Second
 		ends := drainEnds(t, began, step, append(clients, next)...)
 		first, last := most, time.Duration(0)

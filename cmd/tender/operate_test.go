@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -25,16 +24,7 @@ func runRelay(t *testing.T, origin string) *relay.Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }() // awaited below
-	t.Cleanup(func() {
-		r.Hurry()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("relay: %v", err)
-		}
-	})
+	relaytest.Run(t, r)
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	return r
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	_ "google.golang.org/grpc/xds" // for the scheme xds:///
@@ -89,34 +87,13 @@ func (c *grpcClient) logged(mark int, severity string) (lines []string) {
 	return lines
 }
 
-// newBackend starts a gRPC server that answers health checks, until the test ends, and
-// returns its address.
-func newBackend(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := grpc.NewServer()
-	healthpb.RegisterHealthServer(s, health.NewServer())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }() // awaited below
-	t.Cleanup(func() {
-		s.Stop()
-		if err := <-served; err != nil {
-			t.Errorf("backend ended: %v", err)
-		}
-	})
-	return l.Addr().String()
-}
-
 // TestB33_GRPCClientsSeeNoErrorInADrain: a drain of the relay is no error to gRPC's own
 // xDS client, which has the origin to fall back to and never does (R134, gRFC A57 and A71): not
 // when it goes to another relay, even one that waits for a resource, and not when the same
 // relay comes back after a while.
 func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	t.Parallel()
-	one, two := newBackend(t), newBackend(t)
+	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 	o.Put(relaytest.Cluster("service", "endpoints"), relaytest.Endpoints("endpoints", one),

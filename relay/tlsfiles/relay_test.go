@@ -40,16 +40,7 @@ func start(t *testing.T, env ...string) *running {
 	if r.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }() // awaited below
-	t.Cleanup(func() {
-		r.Hurry()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("relay ended: %v", err)
-		}
-	})
+	relaytest.Run(t, r)
 	return r
 }
 
