@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,10 +21,7 @@ var errDrift = errors.New("not every view is what its origin says")
 
 // newAuditCommand returns tender audit.
 func newAuditCommand(environ func() []string) *cobra.Command {
-	var (
-		of     admin.Scope
-		output string
-	)
+	var of admin.Scope
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare what a running relay holds with what its origins say",
@@ -42,10 +38,10 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	flags.StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
 	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
-	flags.StringVarP(&output, "output", "o", "text", "how to print: text, json")
+	output := addOutputFlag(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if output != "text" && output != "json" {
-			return usageError{fmt.Errorf("--output=%s: want text or json", output)}
+		if err := output.check(); err != nil {
+			return err
 		}
 		client, err := flag.client()
 		if err != nil {
@@ -58,21 +54,14 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 }
 
 // audit has a relay audited and prints what that found.
-func audit(ctx context.Context, client *adminClient, of admin.Scope, output string, w io.Writer) error {
+func audit(ctx context.Context, client *adminClient, of admin.Scope, output *outputFlag, w io.Writer) error {
 	var found admin.Audits
 	if err := client.command(ctx, "audit", of, &found); err != nil {
 		return err
 	}
-	printed := error(nil)
-	if output == "json" {
-		out := json.NewEncoder(w)
-		out.SetIndent("", "  ")
-		printed = out.Encode(found)
-	} else {
-		printed = printAudits(w, found.Views)
-	}
-	if printed != nil || agrees(found.Views) {
-		return printed
+	err := output.print(w, found, func() error { return printAudits(w, found.Views) })
+	if err != nil || agrees(found.Views) {
+		return err
 	}
 	return errDrift
 }

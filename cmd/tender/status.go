@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -16,7 +15,6 @@ import (
 
 // newStatusCommand returns tender status.
 func newStatusCommand(environ func() []string) *cobra.Command {
-	var output string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print how a running relay and its origins stand",
@@ -27,10 +25,10 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	flag := addAdminFlag(cmd.Flags(), environ)
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "how to print: text, json")
+	output := addOutputFlag(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if output != "text" && output != "json" {
-			return usageError{fmt.Errorf("--output=%s: want text or json", output)}
+		if err := output.check(); err != nil {
+			return err
 		}
 		client, err := flag.client()
 		if err != nil {
@@ -40,12 +38,8 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 		if err := client.get(cmd.Context(), "/api/v1/status", &s); err != nil {
 			return err
 		}
-		if output == "json" {
-			out := json.NewEncoder(cmd.OutOrStdout())
-			out.SetIndent("", "  ")
-			return out.Encode(s)
-		}
-		return printStatus(cmd.OutOrStdout(), &s, time.Now())
+		w := cmd.OutOrStdout()
+		return output.print(w, s, func() error { return printStatus(w, &s, time.Now()) })
 	}
 	return cmd
 }
