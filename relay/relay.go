@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -43,6 +44,11 @@ type Options struct {
 	// Served is called once many clients that came together, as after a restart, have been
 	// served: it may give back the memory that this took. Nil for nothing.
 	Served func()
+
+	// PingAfter is for how long a client's connection may be silent before it is pinged, at
+	// least 1s, and PingTimeout how long the answer may take until the connection is given
+	// up. Zero means 30s and 10s (B.34).
+	PingAfter, PingTimeout time.Duration
 
 	// DialOptions are added to those that connect to the origin.
 	DialOptions []grpc.DialOption
@@ -114,7 +120,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	}
 	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.log)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
-	if err := r.serve(opts.Served); err != nil {
+	if err := r.serve(opts); err != nil {
 		r.endTelemetry()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
@@ -122,8 +128,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	return r, nil
 }
 
-// serve makes the servers and opens their addresses; served is Options.Served.
-func (r *Relay) serve(served func()) (err error) {
+// serve makes the servers and opens their addresses.
+func (r *Relay) serve(opts Options) (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
 		Identifier:          r.identifier,
@@ -147,14 +153,14 @@ func (r *Relay) serve(served func()) (err error) {
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
 		Loads:               loadsOf(r.cfg, r.origins, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
-		Served:              served,
+		Served:              opts.Served,
 		Logger:              r.log,
 	})
 	if err != nil {
 		return err
 	}
 	r.health = health.NewServer()
-	r.addServers()
+	r.addServers(opts)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
 	if clients := r.credentials.clients; clients != nil {
@@ -170,7 +176,7 @@ func (r *Relay) serve(served func()) (err error) {
 }
 
 // addServers makes the servers of streams: one, or one in plaintext and one with TLS.
-func (r *Relay) addServers() {
+func (r *Relay) addServers(opts Options) {
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
 	if clients := r.credentials.clients; clients != nil {
 		secure := credentials.NewTLS(clients.Config("h2"))
@@ -181,7 +187,7 @@ func (r *Relay) addServers() {
 	}
 	for _, kind := range kinds {
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-			grpc.Creds(downstream.Credentials(kind)), grpc.KeepaliveParams(keepaliveOf(r.cfg)))
+			grpc.Creds(downstream.Credentials(kind)), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)))
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)
 		reflection.Register(server)
@@ -247,9 +253,9 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 // up after the same timeout (TCP_USER_TIMEOUT, which gRPC sets).
 var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
-// keepaliveOf adds to pings how old connections get (B.33).
-func keepaliveOf(cfg Config) keepalive.ServerParameters {
-	p := pings
+// keepaliveOf returns pings, or what takes their place, and how old connections get (B.33).
+func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
+	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
 	if cfg.ConnectionAge > 0 {
 		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, downstream.Grace(cfg.ConnectionAge)
 	}

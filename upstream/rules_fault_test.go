@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -88,6 +91,49 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.expect("members", r.members(clusters), "a@2")
 		r.expect("named", r.named(endpoints), "!asked meanwhile")
 	})
+}
+
+// A connSeen is plaintext that hands over the connections that are dialed.
+type connSeen struct {
+	credentials.TransportCredentials
+	dialed chan net.Conn
+}
+
+func (c connSeen) Clone() credentials.TransportCredentials { return c }
+
+func (c connSeen) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c.dialed <- conn
+	return c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+}
+
+// The kernel asks after a quiet origin from 10 s on, every 5 s, three times, and gives one up that
+// acknowledges nothing for 20 s.
+func TestB34_TheKernelLooksAfterTheConnection(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	seen := connSeen{insecure.NewCredentials(), make(chan net.Conn, 1)}
+	r := mirror(t, o, upstream.Config{DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(seen)}})
+	r.session.Connect()
+	raw, err := (<-seen.dialed).(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name                string
+		level, option, want int
+	}{
+		{"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{"TCP_KEEPIDLE", unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 10},
+		{"TCP_KEEPINTVL", unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 5},
+		{"TCP_KEEPCNT", unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
+		{"TCP_USER_TIMEOUT", unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 20_000},
+	} {
+		var got int
+		if controlErr := raw.Control(func(fd uintptr) {
+			got, err = unix.GetsockoptInt(int(fd), tt.level, tt.option)
+		}); controlErr != nil || err != nil || got != tt.want {
+			t.Errorf("%s = %d (%v, %v), want %d", tt.name, got, controlErr, err, tt.want)
+		}
+	}
 }
 
 // A mirror ends at once, whatever state its origin is in.

@@ -171,7 +171,8 @@ func (s *Session) Close() error {
 }
 
 // The address of a dead origin, or of a link that drops everything, is found by
-// the kernel: most servers would take frequent HTTP/2 pings amiss (B.34).
+// the kernel: most servers would take frequent HTTP/2 pings amiss (B.34). For what was sent
+// and is not acknowledged, gRPC sets TCP_USER_TIMEOUT to the timeout of pings.
 var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // windowBytes is the flow-control window of the connection and its streams. It is

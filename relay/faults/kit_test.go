@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -169,6 +171,12 @@ func (p *process) await(mark int, what string) string {
 // A relayProcess is a tender serve.
 type relayProcess struct {
 	*process
+	met
+}
+
+// met is where a relay is met: by clients, and by operators.
+type met struct {
+	tb          *testing.T
 	addr, admin string
 }
 
@@ -191,39 +199,75 @@ func serve(t *testing.T, env ...string) *relayProcess {
 	if err := json.Unmarshal([]byte(r.await(0, `"listening"`)), &listening); err != nil {
 		t.Fatal(err)
 	}
-	r.addr, r.admin = listening.Listen, listening.Admin
+	r.met = met{t, listening.Listen, listening.Admin}
 	return r
 }
 
-// client returns a client of the relay on a connection of its own.
-func (r *relayProcess) client(v relaytest.Variant, id string) *relaytest.Client {
-	r.t.Helper()
-	return relaytest.NewClient(r.t, r.conn(), relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+// run runs a relay in the test itself, with what variables cannot say.
+func run(t *testing.T, opts relay.Options, env ...string) (*relay.Relay, met) {
+	t.Helper()
+	cfg, err := relay.LoadConfig(append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"}, env...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(cfg, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, r)
+	return r, met{t, r.Addrs()[0].String(), r.AdminAddrs()[0].String()}
 }
 
-func (r *relayProcess) conn() *grpc.ClientConn {
-	r.t.Helper()
-	conn, err := grpc.NewClient(r.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// client returns a client of the relay on a connection of its own.
+func (r met) client(v relaytest.Variant, id string) *relaytest.Client {
+	r.tb.Helper()
+	return relaytest.NewClient(r.tb, r.conn(), relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+}
+
+func (r met) conn() *grpc.ClientConn {
+	r.tb.Helper()
+	return connect(r.tb, r.addr)
+}
+
+func connect(t *testing.T, addr string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
-	r.t.Cleanup(func() { _ = conn.Close() })
+	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 
 // page gets a page of the relay's admin address.
-func (r *relayProcess) page(path string) []byte {
-	r.t.Helper()
+func (r met) page(path string) []byte {
+	r.tb.Helper()
 	resp, err := http.Get("http://" + r.admin + path)
 	if err != nil {
-		r.t.Fatal(err)
+		r.tb.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // it was read
 	page, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		r.t.Fatalf("%s: %v, %v\n%s", path, resp.Status, err, page)
+		r.tb.Fatalf("%s: %v, %v\n%s", path, resp.Status, err, page)
 	}
 	return page
+}
+
+// counts fails the test unless metrics have these values.
+func (r met) counts(want ...string) {
+	r.tb.Helper()
+	page := r.page("/metrics")
+	for _, line := range want {
+		if !counted(page, line) {
+			r.tb.Errorf("the metrics have no %s:\n%s", line, page)
+		}
+	}
+}
+
+// counted reports whether metrics have a line that a regular expression matches.
+func counted(page []byte, line string) bool {
+	return regexp.MustCompile(`(?m)^` + line + `$`).Match(page)
 }
 
 // A controlPlane is a go-control-plane in a process of its own.

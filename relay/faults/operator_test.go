@@ -3,7 +3,6 @@ package faults_test
 import (
 	"fmt"
 	"os/exec"
-	"regexp"
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -14,17 +13,6 @@ func (r *relayProcess) operate(args ...string) {
 	r.t.Helper()
 	if out, err := exec.Command(tender(r.t), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
 		r.t.Fatalf("tender %v: %v\n%s", args, err, out)
-	}
-}
-
-// counts fails the test unless metrics have these values.
-func (r *relayProcess) counts(want ...string) {
-	r.t.Helper()
-	page := r.page("/metrics")
-	for _, line := range want {
-		if !regexp.MustCompile(`(?m)^` + line + `$`).Match(page) {
-			r.t.Errorf("the metrics have no %s:\n%s", line, page)
-		}
 	}
 }
 
