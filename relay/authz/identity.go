@@ -1,0 +1,180 @@
+package authz
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+)
+
+// Anonymous is the identity of who shows no certificate.
+const Anonymous Identity = "anonymous"
+
+const spiffeScheme = "spiffe://"
+
+// An Identity is a name of a client that its certificate vouches for: spiffe://…, uri:…,
+// dns:…, ip:… or email:…; or [Anonymous].
+type Identity string
+
+// Identities returns the names in a certificate that was verified, the SPIFFE ID first; of none,
+// [Anonymous]. A certificate without subject alternative names has no identity: the common
+// name is none. A SPIFFE ID counts if it is one, and the certificate's only URI.
+//
+// Source: SPIFFE X.509-SVID, 2 and 5.
+func Identities(cert *x509.Certificate) (ids []Identity) {
+	if cert == nil {
+		return []Identity{Anonymous}
+	}
+	for _, uri := range cert.URIs {
+		if !strings.EqualFold(uri.Scheme, "spiffe") {
+			ids = append(ids, Identity("uri:"+uri.String()))
+		} else if id, err := x509svid.IDFromCert(cert); err == nil {
+			ids = append([]Identity{Identity(id.String())}, ids...)
+		}
+	}
+	for _, name := range cert.DNSNames {
+		ids = append(ids, Identity("dns:"+strings.ToLower(name)))
+	}
+	for _, raw := range cert.IPAddresses {
+		if address, ok := netip.AddrFromSlice(raw); ok {
+			ids = append(ids, Identity("ip:"+address.Unmap().String()))
+		}
+	}
+	for _, address := range cert.EmailAddresses {
+		ids = append(ids, Identity("email:"+address))
+	}
+	return ids
+}
+
+// An identityPattern is met by identities.
+type identityPattern struct {
+	pattern                // of what follows the prefix
+	prefix    string       // such as dns:
+	separator string       // between the parts that a capture may stand for
+	network   netip.Prefix // of ip:
+}
+
+var errIdentity = errors.New("an identity is spiffe://…, uri:…, dns:…, ip:…, email:… or anonymous")
+
+// String returns the pattern as it stands in the file.
+func (p *identityPattern) String() string { return p.prefix + p.text }
+
+// parseIdentity reads a pattern of identities.
+func parseIdentity(text string) (p identityPattern, err error) {
+	p.separator = "/"
+	stops := stops
+	kind, rest, _ := strings.Cut(text, ":")
+	p.prefix = kind + ":"
+	switch {
+	case text == string(Anonymous):
+		p.prefix = text
+		return p, nil
+	case strings.HasPrefix(text, spiffeScheme):
+		p.prefix, rest = spiffeScheme, text[len(spiffeScheme):]
+		err = checkTrustDomain(rest)
+	case rest == "":
+		err = errIdentity
+	case kind == "uri" && strings.HasPrefix(rest, spiffeScheme):
+		err = errors.New("a SPIFFE ID has no uri: before it")
+	case kind == "dns":
+		rest, p.separator, stops = strings.ToLower(rest), ".", stops+"."
+	case kind == "ip":
+		p.text = rest
+		p.network, err = parseNetwork(rest)
+		return p, err
+	case kind != "uri" && kind != "email":
+		err = errIdentity
+	}
+	if err != nil {
+		return p, err
+	}
+	if p.pattern, err = parsePattern(rest, stops); err != nil {
+		return p, err
+	}
+	return p, p.checkCaptures()
+}
+
+// checkTrustDomain reports whether a pattern says whose SPIFFE IDs it is about.
+func checkTrustDomain(rest string) error {
+	domain, _, _ := strings.Cut(rest, "/")
+	if strings.ContainsAny(domain, "*{}") {
+		return errors.New("a trust domain is spelled out")
+	}
+	if _, err := spiffeid.TrustDomainFromString(domain); err != nil {
+		return fmt.Errorf("the trust domain %q is none: %w", domain, err)
+	}
+	return nil
+}
+
+// parseNetwork reads an address, or a network of them.
+func parseNetwork(text string) (netip.Prefix, error) {
+	if network, err := netip.ParsePrefix(text); err == nil {
+		if network != network.Masked() {
+			return network, fmt.Errorf("the network of %s is %s", text, network.Masked())
+		}
+		return network, nil
+	}
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Prefix{}, errors.New("ip: is followed by an address, or by a network such as 10.0.0.0/8")
+	}
+	return netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen()), nil
+}
+
+// checkCaptures holds that each capture stands for one part, and for the same one whatever else
+// is in the text.
+func (p *identityPattern) checkCaptures() error {
+	seen := map[string]bool{}
+	before, beyond := "", false
+	for i, part := range p.parts {
+		if part.kind == across {
+			beyond = true
+		}
+		if part.kind == capture {
+			ends := i+1 == len(p.parts) || p.parts[i+1].kind == literal && strings.HasPrefix(p.parts[i+1].text, p.separator)
+			switch {
+			case !ends || i > 0 && !strings.HasSuffix(before, p.separator):
+				return fmt.Errorf("{%s} is not all that stands between two %q", part.text, p.separator)
+			case beyond:
+				return fmt.Errorf("{%s} comes after **, and could stand for several parts", part.text)
+			case seen[part.text]:
+				return fmt.Errorf("{%s} comes twice", part.text)
+			}
+			seen[part.text] = true
+		}
+		before = part.text
+		if part.kind != literal {
+			before = ""
+		}
+	}
+	return nil
+}
+
+// bind reports whether an identity meets the pattern, and what captures stand for then.
+func (p *identityPattern) bind(id Identity) (bound map[string]string, ok bool) {
+	rest, ok := strings.CutPrefix(string(id), p.prefix)
+	switch {
+	case !ok:
+		return nil, false
+	case p.network.IsValid():
+		address, err := netip.ParseAddr(rest)
+		return nil, err == nil && p.network.Contains(address)
+	case !p.matches(rest, nil):
+		return nil, false
+	}
+	// What stands before a capture has as many separators in the text as in the pattern.
+	parts := strings.Split(rest, p.separator)
+	for i, part := range strings.Split(p.text, p.separator) {
+		if strings.HasPrefix(part, "{") {
+			if bound == nil {
+				bound = make(map[string]string)
+			}
+			bound[part[1:len(part)-1]] = parts[i]
+		}
+	}
+	return bound, true
+}

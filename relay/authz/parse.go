@@ -1,0 +1,362 @@
+package authz
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// version is what the file has to say that it is.
+const version = "1"
+
+// maxNameBytes bounds the name of a rule, which stands in messages.
+const maxNameBytes = 64
+
+// Parse reads a file. The error joins one line for each thing that is wrong, which begins with
+// the name of the file and the line.
+func Parse(file string, data []byte) (*Policy, error) {
+	root, err := document(data)
+	r := &reader{file: file}
+	if err != nil {
+		return nil, r.syntax(err)
+	}
+	policy := new(Policy)
+	names := map[string]bool{}
+	found := r.mapping(root, "the file", map[string]func(*yaml.Node){
+		"version": func(n *yaml.Node) {
+			if n.Value != version {
+				r.fail(n, "version %s: allowed: %s", quote(n.Value), version)
+			}
+		},
+		"rules": func(n *yaml.Node) {
+			for _, item := range r.list(n, "rules") {
+				rule := r.rule(item)
+				if names[rule.name] && rule.name != "" {
+					r.fail(item, "rule %s: another rule has this name", quote(rule.name))
+				}
+				names[rule.name] = true
+				policy.rules = append(policy.rules, rule)
+			}
+		},
+	})
+	if root.Kind == yaml.MappingNode {
+		for _, field := range []string{"version", "rules"} {
+			if !found[field] {
+				r.fail(root, "%s is missing", field)
+			}
+		}
+	}
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	return policy, nil
+}
+
+// document returns the one document of a file.
+func document(data []byte) (*yaml.Node, error) {
+	var doc, second yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := d.Decode(&doc); {
+	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
+		return nil, errors.New("line 1: the file is empty")
+	case err != nil:
+		return nil, err
+	}
+	switch err := d.Decode(&second); {
+	case err == nil:
+		return nil, fmt.Errorf("line %d: a second document begins: one is allowed", second.Line)
+	case !errors.Is(err, io.EOF):
+		return nil, err
+	}
+	return doc.Content[0], nil
+}
+
+// A reader collects what is wrong with a file.
+type reader struct {
+	file string
+	errs []error
+}
+
+func (r *reader) fail(n *yaml.Node, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s:%d:%d: %s", r.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
+}
+
+// position is where an error of the YAML parser is.
+var position = regexp.MustCompile(`line (\d+): `)
+
+// syntax returns an error of the YAML parser as ours are.
+func (r *reader) syntax(err error) error {
+	text, line := strings.TrimPrefix(err.Error(), "yaml: "), "1"
+	if at := position.FindStringSubmatchIndex(text); at != nil {
+		text, line = text[:at[0]]+text[at[1]:], text[at[2]:at[3]]
+	}
+	if strings.Contains(text, "alphabetic or numeric character") {
+		text += "; a text that begins with * has to be in quotes"
+	}
+	return fmt.Errorf("%s:%s: %s", r.file, line, text)
+}
+
+// resolve returns what a node stands for.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// mapping reads an object, and reports which of the fields it has.
+func (r *reader) mapping(n *yaml.Node, what string, fields map[string]func(*yaml.Node)) map[string]bool {
+	found := map[string]bool{}
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, "%s is not an object", what)
+		return found
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], resolve(n.Content[i+1])
+		read := fields[key.Value]
+		switch {
+		case key.Kind != yaml.ScalarNode || read == nil:
+			r.fail(key, "%s has no field %s; allowed: %s", what, quote(key.Value), strings.Join(sorted(fields), ", "))
+		case found[key.Value]:
+			r.fail(key, "%s has %s twice", what, key.Value)
+		default:
+			found[key.Value] = true
+			read(value)
+		}
+	}
+	return found
+}
+
+// list reads a list that is not empty.
+func (r *reader) list(n *yaml.Node, what string) (items []*yaml.Node) {
+	switch {
+	case n.Kind != yaml.SequenceNode:
+		r.fail(n, "%s is not a list", what)
+		return nil
+	case len(n.Content) == 0:
+		r.fail(n, "%s is empty", what)
+		return nil
+	}
+	for _, item := range n.Content {
+		items = append(items, resolve(item))
+	}
+	return items
+}
+
+// texts reads a list of texts, of which parse may say what is wrong.
+func (r *reader) texts(n *yaml.Node, what string, parse func(text string) error) {
+	for _, item := range r.list(n, what) {
+		text, ok := r.text(item, what)
+		if !ok {
+			continue
+		}
+		if err := parse(text); err != nil {
+			r.fail(item, "%s: %s: %s", what, quote(text), err)
+		}
+	}
+}
+
+func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		r.fail(n, "%s: this is not text", what)
+	case n.Tag != "!!str":
+		r.fail(n, "%s: %s is not text: it has to be in quotes", what, n.Value)
+	case strings.ContainsFunc(n.Value, unicode.IsControl):
+		r.fail(n, "%s: %s has a control character", what, quote(n.Value))
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+// rule reads a rule.
+func (r *reader) rule(n *yaml.Node) (into rule) {
+	within := func(field string) string { return fmt.Sprintf("rule %s: %s", quote(into.name), field) }
+	var used []*pattern
+	patterns := func(field string, to *[]pattern, check func(string) error) func(*yaml.Node) {
+		return func(n *yaml.Node) {
+			r.texts(n, within(field), func(text string) error {
+				if err := check(text); err != nil {
+					return err
+				}
+				p, err := parsePattern(text, stops)
+				*to = append(*to, p)
+				return err
+			})
+			for i := range *to {
+				used = append(used, &(*to)[i])
+			}
+		}
+	}
+	r.name(n, &into)
+	found := r.mapping(n, ruleOf(into.name), map[string]func(*yaml.Node){
+		"name": func(*yaml.Node) {},
+		"identities": func(n *yaml.Node) {
+			r.texts(n, within("identities"), func(text string) error {
+				p, err := parseIdentity(text)
+				into.identities = append(into.identities, p)
+				return err
+			})
+		},
+		"node": func(n *yaml.Node) {
+			fields := map[string]func(*yaml.Node){}
+			for _, field := range fieldsIn(n) {
+				fields[field] = func(n *yaml.Node) {
+					f := fieldPatterns{field: field}
+					patterns("node."+field, &f.patterns, func(string) error { return nil })(n)
+					into.node = append(into.node, f)
+				}
+			}
+			if found := r.mapping(n, within("node"), fields); n.Kind == yaml.MappingNode && len(found) == 0 && len(n.Content) == 0 {
+				r.fail(n, "%s is empty", within("node"))
+			}
+		},
+		"types": func(n *yaml.Node) {
+			r.texts(n, within("types"), func(text string) error {
+				typeURL, err := parseType(text)
+				into.types = append(into.types, typeURL)
+				return err
+			})
+		},
+		"secrets": patterns("secrets", &into.secrets, checkSecret),
+		"xdstp":   patterns("xdstp", &into.xdstp, checkXDSTP),
+	})
+	if resolve(n).Kind == yaml.MappingNode && !found["identities"] {
+		r.fail(n, "%s has no identities", ruleOf(into.name))
+	}
+	r.checkBound(n, &into, used)
+	return into
+}
+
+func ruleOf(name string) string { return "rule " + quote(name) }
+
+// name reads the name of a rule ahead of what else it has, since messages have it.
+func (r *reader) name(n *yaml.Node, into *rule) {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value != "name" {
+			continue
+		}
+		value := resolve(n.Content[i+1])
+		text, ok := r.text(value, "name")
+		if ok && (text == "" || len(text) > maxNameBytes) {
+			r.fail(value, "name %s: 1 to %d bytes are allowed", quote(text), maxNameBytes)
+		}
+		into.name = text
+		return
+	}
+	r.fail(n, "a rule has no name")
+}
+
+// fieldsIn returns the fields of the Node that there may be in an object: all that are fixed, and
+// those of the metadata that it has.
+func fieldsIn(n *yaml.Node) []string {
+	fields := slices.Clone(nodeFields)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		path, ok := strings.CutPrefix(n.Content[i].Value, metadataPrefix)
+		if ok && !slices.Contains(strings.Split(path, "."), "") {
+			fields = append(fields, n.Content[i].Value)
+		}
+	}
+	return fields
+}
+
+// checkBound holds that what patterns name in braces each identity of the rule has.
+func (r *reader) checkBound(n *yaml.Node, in *rule, used []*pattern) {
+	for _, p := range used {
+		for _, name := range p.captures() {
+			for i := range in.identities {
+				if id := &in.identities[i]; !slices.Contains(id.captures(), name) {
+					r.fail(n, "%s: %s has {%s}, and the identity %s has not", ruleOf(in.name), quote(p.text), name, quote(id.String()))
+				}
+			}
+		}
+	}
+}
+
+// parseType returns the URL of a type.
+func parseType(text string) (string, error) {
+	typeURL, ok := schema.TypeURLFor(text)
+	if !ok {
+		host, name, _ := strings.Cut(text, "/")
+		if host == "" || !protoreflect.FullName(name).IsValid() {
+			return "", errors.New("it is neither a short name, such as cds, nor a type URL")
+		}
+		typeURL = text
+	}
+	if typeURL == wire.SecretType {
+		return "", errors.New("it is the type of Secrets, which are allowed by their names, in secrets")
+	}
+	return typeURL, nil
+}
+
+// checkSecret refuses what could be meant for all Secrets at once.
+func checkSecret(text string) error {
+	if text == "" {
+		return errors.New("no Secret has an empty name")
+	}
+	return checkCanonical(text)
+}
+
+// checkXDSTP refuses what no xdstp name meets.
+func checkXDSTP(text string) error {
+	if !strings.HasPrefix(text, "xdstp://") {
+		return errors.New("it does not begin with xdstp://")
+	}
+	return checkCanonical(text)
+}
+
+// checkCanonical refuses a pattern of xdstp names that is not spelled as those are when they are
+// compared, or that lacks a part which all of them have.
+func checkCanonical(text string) error {
+	rest, ok := strings.CutPrefix(text, "xdstp://")
+	authority, path, _ := strings.Cut(rest, "/")
+	resourceType, id, _ := strings.Cut(path, "/")
+	if !ok || strings.Contains(authority+resourceType, "**") { // which may stand for parts
+		return nil
+	}
+	if strings.ContainsAny(resourceType, "*{}") {
+		resourceType = "any.Type"
+	}
+	plain := strings.NewReplacer("{", "", "}", "").Replace("xdstp://" + authority + "/" + resourceType + "/" + id)
+	canonical, err := wire.CanonicalName(plain)
+	if err == nil && canonical != plain {
+		err = fmt.Errorf("no name is spelled so: the canonical form is %s", quote(canonical))
+	}
+	return err
+}
+
+func sorted(fields map[string]func(*yaml.Node)) []string {
+	names := make([]string, 0, len(fields))
+	for name := range fields {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// quote returns a text of the file for people.
+func quote(text string) string {
+	const most = 128
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strconv.Quote(text)
+}
