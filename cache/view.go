@@ -36,6 +36,8 @@ type View struct {
 	head    atomic.Pointer[Head]
 	index   index
 	writers []*Writer // by source
+
+	timeline timeline
 }
 
 // New returns an empty view of one source, and the right to write to it, which

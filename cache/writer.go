@@ -213,6 +213,9 @@ func (w *Writer) publish(a *apply) {
 	if a.change.Changed+a.change.Removed > 0 {
 		a.typ.changed = a.now
 	}
+	if a.head.Seq > w.view.head.Load().Seq {
+		w.view.timeline.passed(a.head.Seq, a.now)
+	}
 	w.hint(a)
 	if a.dirty {
 		for _, wc := range a.index.wildcards {

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"testing"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -48,7 +49,7 @@ func TestCounts(t *testing.T) {
 // nack refuses what the client was sent last.
 func (c *benchClient) nack(names []string) {
 	sub := c.st.of(c.typeURL)
-	sub.acknowledge(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Subscribe: names, Refused: true})
+	sub.acknowledge(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Subscribe: names, Refused: true}, time.Now())
 }
 
 // TestCountsOfUnknownTypes holds that types that clients make up are counted together, and

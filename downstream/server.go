@@ -193,6 +193,8 @@ type Server struct {
 	arrivals arrivals
 	counters counters
 	accepted atomic.Uint64 // likewise
+	numbers  atomic.Uint64 // given to streams
+	registry registry
 	queue    queue
 	places   places
 
@@ -252,9 +254,11 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		typeURL: typeURL,
 		delta:   delta,
 		pace:    s.pace(),
-		number:  s.accepted.Load(),
+		number:  s.numbers.Add(1),
 		over:    make(chan error, 1),
 	}
+	s.registry.add(st)
+	defer s.registry.remove(st)
 	err = st.run()
 	s.counters.streamEnded(err)
 	return told(err)

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"hash/maphash"
 	"io"
@@ -60,6 +61,7 @@ type stream struct {
 	wrap    bool                            // the client understands wrapped resources
 	ttl     bool                            // and that resources expire
 	nodeSum uint64                          // of the Node of the first request
+	node    string                          // what is kept of it for who asks how the stream stands
 	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
 
 	waiting []*wire.Request // to be handled when it is the stream's turn
@@ -82,6 +84,8 @@ type stream struct {
 	// How many bytes were sent, and how many of these the client has read for
 	// certain: it answered what came after them.
 	written, read uint64
+
+	lentAt moment // when the lock was lent the last time
 }
 
 // closing reports whether a client that has closed its side was answered, or has
@@ -174,6 +178,7 @@ func (s *stream) identify(r *wire.Request) error {
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.dynamic = n.GetDynamicParameters()
+	s.keepNode(n)
 	s.client = &client{
 		cfg: s.cfg, watch: s.watch, node: n.GetId(), group: group.Key,
 		delta: s.delta, errors: s.agent.grpc || s.agent.relay, forgetful: s.agent.forgetful,
@@ -336,6 +341,7 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 	}
 	followed := p.head.Seq
 	for _, sub := range s.subs {
+		sub.asked = false // what is not answered by now, a change will
 		sub.passed()
 		sub.rest(p.head)
 		followed = min(followed, sub.followedTo(p.head))
@@ -397,7 +403,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if s.mustWait(p) {
 		return errMayBlock
 	}
-	limit := s.limit(p, sub)
+	limit, after := s.limit(p, sub), sub.position()
 	r, until, err := sub.next(p, t, limit)
 	if err != nil {
 		return err
@@ -412,7 +418,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if r.cut {
 		p.more(sub)
 	}
-	if err := s.send(p, sub, r); err != nil {
+	if err := s.send(p, sub, r, after); err != nil {
 		return err
 	}
 	p.held = p.held || !sub.removalsTold(t)
@@ -460,6 +466,7 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 	}
 	var r *reply
 	var until time.Time
+	after := cmp.Or(sub.removed, p.head.Seq) // who only names things has no such position
 	if sub.delta {
 		if r = sub.removals(p.head, t); r == nil {
 			r, until = sub.forgotten(p.head, t, p.now)
@@ -474,7 +481,7 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 		return nil
 	}
 	p.held = true // serve looks at the type again after the answer
-	return s.send(p, sub, r)
+	return s.send(p, sub, r, after)
 }
 
 // limit returns how far a type may be read: one that refers to clusters no further
@@ -503,9 +510,9 @@ func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
 	return upTo
 }
 
-// send sends a response, and sees to it that endpoints follow the clusters that
-// need them.
-func (s *stream) send(p *pass, sub *subscription, r *reply) error {
+// send sends a response, which holds what changed after a position, and sees to it that
+// endpoints follow the clusters that need them.
+func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
@@ -527,6 +534,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply) error {
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
+	sub.noteTold(after, s.group.View.ChangedAfter(p.head.Type(sub.key), after), sentAt)
 	sub.responded(nonce, r.body.Version(), s.written, sentAt)
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)
@@ -571,6 +579,7 @@ func (s *stream) transmit(r *wire.Response) error {
 		return s.rpc.SendMsg(r)
 	}
 	ctx := s.rpc.Context()
+	s.lentAt = momentOf(time.Now())
 	s.lock.lend()
 	defer s.lock.giveBack()
 	done := make(chan error, 1)

@@ -75,6 +75,7 @@ type subscription struct {
 type conversation struct {
 	answered bool   // some response was sent
 	refused  bool   // some response was refused
+	asked    bool   // the client has asked for something since the last look
 	nonce    string // of the newest response
 	said     string // its version
 	pending  bool   // it is not answered yet
@@ -82,6 +83,13 @@ type conversation struct {
 	sentAt   time.Time
 	until    time.Time // when waiting for the answer ends (B.12)
 	tally    *tally    // where the stream counts; nil: nowhere
+
+	// For who asks how the stream stands. Each stream has these for each type: they are small.
+	lacks      moment    // since when it lacks something that it was sent
+	toldAfter  cache.Seq // it was sent what changed after that, and has not accepted it
+	accepted   string    // the version that it accepted last
+	acceptedAt moment
+	refusal    *Refusal // the newest
 }
 
 // A subscribed name, and when what the client was told of it was current: 0 if it
@@ -97,8 +105,9 @@ func (s *subscription) request(r *wire.Request, now time.Time) (refused bool) {
 	first := !s.begun
 	s.begun = true
 	if !first {
-		refused = s.acknowledge(r)
+		refused = s.acknowledge(r, now)
 	}
+	s.asked = s.asked || first || !s.repeats(r)
 	if s.delta {
 		s.requestDelta(r, first, now)
 	} else {
@@ -120,10 +129,11 @@ func (s *subscription) repeats(r *wire.Request) bool {
 // carries. Only error_detail makes it a NACK (R029). A nonce of another stream
 // means nothing (R019); an older one of this stream shortens the wait for the
 // newer response's answer (B.14).
-func (s *subscription) acknowledge(r *wire.Request) (refused bool) {
+func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
 	if answers || r.Refused && r.Nonce != "" {
 		s.tally.answered(r.Refused)
+		s.noteAnswer(r, now)
 	}
 	switch {
 	case answers:

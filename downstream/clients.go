@@ -1,0 +1,430 @@
+package downstream
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A StreamStatus says how the stream of one client stands. Held polls and streams of
+// load reports have none.
+type StreamStatus struct {
+	// Number is that of no other stream of the server, at any time.
+	Number uint64
+
+	// Address is the client's, "host:port"; empty if it has none.
+	Address string
+
+	// Node is the client's, as its first request said, without what takes much room and
+	// tells little (its extensions); nil before that. Group is that of the node.
+	Node  *node
+	Group string
+
+	TypeURL string // the only one served; empty on an aggregated stream
+	Delta   bool
+	Began   time.Time
+
+	// Sent counts the bytes that were sent, before compression, and Unread those of them
+	// that the client has not answered yet.
+	Sent, Unread uint64
+
+	// Stalled is since when a send waits for the client to read; zero if none does.
+	Stalled time.Time
+
+	Types []TypeStatus // in the order of sending
+}
+
+// A TypeStatus says how a stream stands with one resource type.
+type TypeStatus struct {
+	TypeURL  string
+	Wildcard bool
+	Names    int // that the client subscribed to
+	Globs    []string
+
+	// Nonce and Version are those of the newest response, SentAt is when it left; all
+	// zero before the first. Pending reports that the client has not answered it.
+	Nonce, Version string
+	SentAt         time.Time
+	Pending        bool
+
+	// Accepted is the version that the client accepted last, AcceptedAt is when.
+	Accepted   string
+	AcceptedAt time.Time
+
+	// Lag is for how long the client has lacked the oldest change that it was sent, or is
+	// to be sent, and has not accepted; zero if there is none.
+	Lag time.Duration
+
+	// Refusal is the newest one; nil if the client never refused a response. Refused
+	// reports that it was the client's last word.
+	Refusal *Refusal
+	Refused bool
+}
+
+// A Refusal is a response that a client did not accept. It is immutable.
+type Refusal struct {
+	At             time.Time
+	Nonce, Version string // of the response
+	Code           int32  // of gRPC
+	Detail         string // the client's own words, cut off after 2 KiB
+
+	after, upTo cache.Seq // what the response told
+}
+
+// What is kept of the words of a client, in bytes.
+const (
+	maxDetail = 2 << 10
+	maxNonce  = 64
+)
+
+// A ResourceStatus says how a stream stands with one resource.
+type ResourceStatus struct {
+	TypeURL string
+	Entry   *cache.Entry // what the relay has; of a resource that is gone, or was never there, it is absent
+	State   ResourceState
+	Refusal *Refusal // if the state is Refused
+}
+
+// A ResourceState says what became of a resource on the way to a client.
+type ResourceState int
+
+// The states of a resource on the way to a client.
+const (
+	NotSent  ResourceState = iota // the client was not sent what there is
+	Sent                          // it was, and has not answered yet
+	Accepted                      // it accepted it, or said itself that it has it
+	Refused                       // it refused the response
+)
+
+func (s ResourceState) String() string {
+	return [...]string{"not_sent", "sent", "accepted", "refused"}[s]
+}
+
+// A moment is a time in nanoseconds since 1970; 0 is none.
+type moment int64
+
+func momentOf(t time.Time) moment {
+	if t.IsZero() {
+		return 0
+	}
+	return moment(t.UnixNano())
+}
+
+func (m moment) time() time.Time {
+	if m == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(m))
+}
+
+// A registry knows the streams of a server. Its zero value is empty.
+type registry struct {
+	mu      sync.Mutex
+	streams map[uint64]*stream
+}
+
+func (r *registry) add(s *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.streams == nil {
+		r.streams = make(map[uint64]*stream)
+	}
+	r.streams[s.number] = s
+}
+
+func (r *registry) remove(s *stream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.streams, s.number)
+}
+
+func (r *registry) get(number uint64) *stream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.streams[number]
+}
+
+// all returns the streams in the order in which they began.
+func (r *registry) all() []*stream {
+	r.mu.Lock()
+	streams := make([]*stream, 0, len(r.streams))
+	for _, s := range r.streams {
+		streams = append(streams, s)
+	}
+	r.mu.Unlock()
+	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(a.number, b.number) })
+	return streams
+}
+
+// Clients returns how the streams stand that are open at the begin, in the order in which
+// they began: each at the moment when it comes to it, but for those that ended meanwhile. No stream
+// is held up by it, and it waits for none.
+func (s *Server) Clients() iter.Seq[StreamStatus] {
+	return func(yield func(StreamStatus) bool) {
+		for _, stream := range s.registry.all() {
+			if status, open := stream.status(time.Now()); open && !yield(status) {
+				return
+			}
+		}
+	}
+}
+
+// Client returns how the stream with that number stands, and whether it is open.
+func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
+	if stream := s.registry.get(number); stream != nil {
+		return stream.status(time.Now())
+	}
+	return StreamStatus{}, false
+}
+
+// Resources returns how the stream with that number stands with what it asked for: by type in the
+// order of sending, first all that it named, then what wildcards and globs stand for. A
+// stream that is not open has none.
+func (s *Server) Resources(number uint64) []ResourceStatus {
+	if stream := s.registry.get(number); stream != nil {
+		return stream.resources()
+	}
+	return nil
+}
+
+// A Holder is a stream that asked for a resource, and how it stands with it.
+type Holder struct {
+	Stream uint64
+	ResourceStatus
+}
+
+// Holders returns the streams that asked for a resource, by its name, a wildcard or a glob.
+func (s *Server) Holders(typeURL, name string) (holders []Holder) {
+	for _, stream := range s.registry.all() {
+		if r, asked := stream.holds(typeURL, name); asked {
+			holders = append(holders, Holder{stream.number, r})
+		}
+	}
+	return holders
+}
+
+// peek takes the lock to read what it guards, but does not wait for a client that does not
+// read: who has lent the lock changes nothing until it is given back, which leave lets it.
+func (l *lock) peek() (stalled bool) {
+	l.mu.Lock()
+	return l.lent != nil
+}
+
+// status returns how the stream stands, and whether it is open.
+func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
+	stalled := s.lock.peek()
+	defer s.lock.leave()
+	if s.ended {
+		return StreamStatus{}, false
+	}
+	status = StreamStatus{
+		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.begun,
+		Sent: s.written, Unread: s.written - s.read,
+		Node: s.decodedNode(), Group: s.group.Key,
+	}
+	if p, ok := peer.FromContext(s.rpc.Context()); ok && p.Addr != nil {
+		status.Address = p.Addr.String()
+	}
+	if stalled {
+		status.Stalled = s.lentAt.time()
+	}
+	for _, sub := range s.subs {
+		status.Types = append(status.Types, sub.status(now))
+	}
+	return status, true
+}
+
+func (s *subscription) status(now time.Time) TypeStatus {
+	t := TypeStatus{
+		TypeURL: s.typeURL, Wildcard: s.wildcard != nil, Names: len(s.names),
+		Nonce: s.nonce, Version: s.said, SentAt: s.sentAt, Pending: s.pending,
+		Accepted: s.accepted, AcceptedAt: s.acceptedAt.time(),
+		Refusal: s.refusal, Refused: s.refusal != nil && s.refusal.At.After(s.acceptedAt.time()),
+	}
+	for _, g := range s.globs {
+		t.Globs = append(t.Globs, g.glob)
+	}
+	if s.lacks != 0 {
+		t.Lag = max(now.Sub(s.lacks.time()), 0)
+	}
+	return t
+}
+
+// resources returns how the stream stands with what it asked for.
+func (s *stream) resources() (out []ResourceStatus) {
+	s.lock.peek()
+	defer s.lock.leave()
+	if s.ended || s.watch == nil {
+		return nil
+	}
+	h := s.group.View.Head()
+	for _, sub := range s.subs {
+		t := h.Type(sub.key)
+		for _, n := range sub.names {
+			out = append(out, sub.standing(t, n))
+		}
+		for part := range sub.followed() {
+			t := h.Type(part.key)
+			for e := range t.Members.Since(0) {
+				if _, named := part.find(e.Name); !named && (e.Present() || e.Seq > part.removed) {
+					out = append(out, part.standingMember(e))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// holds returns how the stream stands with one resource, and whether it asked for it.
+func (s *stream) holds(typeURL, name string) (r ResourceStatus, asked bool) {
+	s.lock.peek()
+	defer s.lock.leave()
+	sub := s.of(typeURL)
+	if s.ended || sub == nil {
+		return r, false
+	}
+	h := s.group.View.Head()
+	n := s.watch.Find(sub.key, []string{name})[0]
+	if at, ok := sub.find(n); ok {
+		return sub.standing(h.Type(sub.key), sub.names[at]), true
+	}
+	for part := range sub.followed() {
+		n := s.watch.Find(part.key, []string{name})[0]
+		if n == nil {
+			continue
+		}
+		if e := h.Type(part.key).Members.Get(n); e.Present() {
+			return part.standingMember(e), true
+		}
+	}
+	return r, false
+}
+
+// standing returns how the client stands with what it named.
+func (s *subscription) standing(t *cache.Type, n subscribed) ResourceStatus {
+	e, seq := s.see(t, n)
+	if e == nil {
+		e = &cache.Entry{Name: n.name}
+	}
+	return s.stateOf(e, seq, n.sent != 0 && seq <= n.sent)
+}
+
+// standingMember returns how the client stands with a member.
+func (s *subscription) standingMember(e *cache.Entry) ResourceStatus {
+	upTo := s.sent
+	if !e.Present() {
+		upTo = s.removed
+	}
+	return s.stateOf(e, e.Seq, s.begunAll && !s.fresh && e.Seq <= upTo)
+}
+
+// stateOf returns what became of what an entry says since a position.
+func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) ResourceStatus {
+	r := ResourceStatus{TypeURL: s.typeURL, Entry: e}
+	if !sent {
+		return r
+	}
+	switch refusal := s.refusal; {
+	case refusal != nil && refusal.after < since && since <= refusal.upTo && !s.accountedFor(refusal):
+		r.State, r.Refusal = Refused, refusal
+	case s.pending && since > s.toldAfter:
+		r.State = Sent
+	default:
+		r.State = Accepted
+	}
+	return r
+}
+
+// accountedFor reports whether the client has accepted since what it refused: the set
+// that it accepts is complete, if the type's sets are.
+func (s *subscription) accountedFor(r *Refusal) bool {
+	return !s.delta && s.fullState && s.acceptedAt.time().After(r.At)
+}
+
+// noteTold records that a response leaves that holds what changed after a position, which
+// was at some time, or what the client asked for.
+func (c *conversation) noteTold(after cache.Seq, changed, now time.Time) {
+	if c.asked || changed.IsZero() {
+		changed = now
+	}
+	if c.asked = false; c.lacks == 0 {
+		c.toldAfter, c.lacks = after, momentOf(changed)
+	}
+}
+
+// noteAccepted records that the client accepts the newest response.
+func (c *conversation) noteAccepted(now time.Time) {
+	c.accepted, c.acceptedAt, c.lacks = c.said, momentOf(now), 0
+}
+
+// noteRefused records that the client refuses a response that holds what changed up to a
+// position.
+func (c *conversation) noteRefused(r *wire.Request, upTo cache.Seq, now time.Time) {
+	c.refusal = &Refusal{
+		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: c.said,
+		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		after: c.toldAfter, upTo: upTo,
+	}
+	if r.Nonce != c.nonce {
+		c.refusal.Version = "" // of an earlier response, whose version is not known any more
+	}
+}
+
+// cut returns the beginning of a text that is longer than so many bytes.
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "") + "…"
+}
+
+// maxNode is how many bytes of a Node are kept for who asks how its stream stands.
+const maxNode = 8 << 10
+
+// keepNode keeps what is worth showing of a Node.
+func (s *stream) keepNode(n *node) {
+	kept := &node{
+		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
+		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
+	}
+	if proto.Size(kept) > maxNode {
+		kept.Metadata, kept.ClientFeatures = nil, nil
+	}
+	encoded, _ := proto.Marshal(kept) // which was decoded, so it can be encoded
+	s.node = string(encoded)
+}
+
+func (s *stream) decodedNode() *node {
+	if s.node == "" {
+		return nil
+	}
+	n := new(node)
+	_ = proto.Unmarshal([]byte(s.node), n) // which keepNode has encoded
+	return n
+}
+
+// noteAnswer records an answer to a response.
+func (s *subscription) noteAnswer(r *wire.Request, now time.Time) {
+	if r.Refused {
+		s.noteRefused(r, s.position(), now)
+	} else {
+		s.noteAccepted(now)
+	}
+}
+
+// position returns up to where the client was told of changes.
+func (s *subscription) position() cache.Seq {
+	if s.wildcard != nil {
+		return s.sent
+	}
+	return s.scanned
+}
