@@ -4,33 +4,158 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/netip"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
 )
 
-// Credentials returns credentials that note when a connection began, beside what c finds
-// out about the peer. Without them, streams do not know how old their connection is.
-func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
-	return dating{c}
+// connections counts the connections of clients, and bounds them in all and for each
+// peer: one that sends nothing costs memory too (B.35).
+type connections struct {
+	most, mostOfPeer int
+
+	mu    sync.Mutex
+	open  int
+	peers map[string]int // the open ones, by host
 }
 
-type dating struct {
+// enter counts a connection of a peer, empty if that is none, which must call leave when it ends, or
+// refuses it.
+func (c *connections) enter(peer string) (leave func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.open >= c.most:
+		return nil, Exceeds(LimitConnections, "%d connections are open, as many as allowed", c.open)
+	case peer != "" && c.peers[peer] >= c.mostOfPeer:
+		return nil, Exceeds(LimitPeerConnections, "%d connections of %s are open, as many as allowed", c.peers[peer], peer)
+	}
+	c.open++
+	if peer != "" {
+		c.peers[peer]++
+	}
+	return sync.OnceFunc(func() { c.leave(peer) }), nil
+}
+
+func (c *connections) leave(peer string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	if peer == "" {
+		return
+	}
+	if c.peers[peer]--; c.peers[peer] == 0 {
+		delete(c.peers, peer)
+	}
+}
+
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open
+}
+
+// connected counts a connection, which must call leave when it ends, or refuses it.
+func (s *Server) connected(conn net.Conn) (leave func(), err error) {
+	peer := hostOf(conn.RemoteAddr().String())
+	if leave, err = s.connections.enter(peer); err != nil {
+		s.counters.turnedAway(err)
+		s.crowds.refusedConnection(s.cfg.Logger, peer, err)
+	}
+	return leave, err
+}
+
+// Credentials returns credentials that count the connections of a gRPC server and bound
+// them, and note when each began, beside what c finds out about the peer. Without them,
+// connections are not bounded, and streams do not know how old theirs is.
+func (s *Server) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
+	return counting{c, s}
+}
+
+type counting struct {
 	credentials.TransportCredentials
+	server *Server
 }
 
-func (d dating) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := d.TransportCredentials.ServerHandshake(raw)
+// ServerHandshake implements credentials.TransportCredentials. One connection too many is
+// closed before a byte is exchanged.
+func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	leave, err := c.server.connected(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	return conn, connection{info, time.Now()}, nil
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return &counted{conn, newWaitingReader(conn), leave}, connection{info, time.Now()}, nil
 }
 
-func (d dating) Clone() credentials.TransportCredentials {
-	return dating{d.TransportCredentials.Clone()}
+// Clone implements credentials.TransportCredentials.
+func (c counting) Clone() credentials.TransportCredentials {
+	return counting{c.TransportCredentials.Clone(), c.server}
+}
+
+// ConnState counts the connections of a server of polls, as [http.Server] tells of them,
+// and closes one that is too many before a byte is exchanged.
+func (s *Server) ConnState(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		leave, err := s.connected(conn)
+		if err != nil {
+			_ = conn.Close() // there is nobody to tell
+			return
+		}
+		s.pollers.Store(conn, leave)
+	case http.StateClosed, http.StateHijacked:
+		if leave, counted := s.pollers.LoadAndDelete(conn); counted {
+			leave.(func())()
+		}
+	}
+}
+
+// A counted connection is one that gRPC reads and writes.
+type counted struct {
+	net.Conn
+	waiting *waitingReader // nil: a buffer is held while nothing comes
+	leave   func()
+}
+
+// Write implements net.Conn. A connection that cannot be written to ends; if that happens
+// before gRPC has taken it over, it closes not this one, but what is below.
+func (c *counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		c.leave()
+	}
+	return n, err
+}
+
+// ReadOnReady reads into a buffer from pool, which gRPC then has. Idle connections in
+// plaintext have none, which is most of what they would cost.
+func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	if c.waiting != nil {
+		return c.waiting.read(size, pool)
+	}
+	b := pool.Get(size)
+	n, err := c.Read(*b)
+	if n == 0 {
+		pool.Put(b)
+		b = nil
+	}
+	return b, n, err
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.leave()
+	return c.Conn.Close()
 }
 
 // A connection is what is known of the connection of a stream.

@@ -49,12 +49,16 @@ type Config struct {
 	// ConnectionAge is how old the connection of a client gets before it is told to take
 	// no more streams, which the gRPC server has to do: streams end themselves then, some
 	// time between a tenth and somewhat more than a quarter of it later (B.33). It needs
-	// [Credentials]. Zero means that no age is too old.
+	// [Server.Credentials]. Zero means that no age is too old.
 	ConnectionAge time.Duration
 
 	// ResponseBytes is the size at which a response that need not be complete ends;
 	// the rest follows in further ones. Zero means 1 MiB.
 	ResponseBytes int
+
+	// MaxConnections bounds the connections of clients, MaxPeerConnections those of one host,
+	// by [Server.Credentials] and [Server.ConnState]. Zero means 50,000 and 10,000.
+	MaxConnections, MaxPeerConnections int
 
 	// MaxStreams bounds the streams of the server, and the polls that are held beside
 	// them. Zero means 50,000.
@@ -122,6 +126,8 @@ func (c Config) withDefaults() (Config, error) {
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
+	c.MaxConnections = cmp.Or(c.MaxConnections, 50_000)
+	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
@@ -184,12 +190,17 @@ type Group struct {
 // A Server serves views to xDS clients. Its methods may be called from any
 // goroutine.
 type Server struct {
-	cfg      Config
-	nacks    refusalLog
-	names    refusalLog
-	loads    loadGroups
-	large    refusalLog
-	streams  atomic.Int64 // and held polls
+	cfg     Config
+	nacks   refusalLog
+	names   refusalLog
+	loads   loadGroups
+	large   refusalLog
+	streams atomic.Int64 // and held polls
+
+	connections connections
+	crowds      refusalLog
+	pollers     sync.Map // net.Conn of a server of polls → func() that counts it out
+
 	arrivals arrivals
 	counters counters
 	accepted atomic.Uint64 // likewise
@@ -219,11 +230,13 @@ func New(cfg Config) (*Server, error) {
 		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
 		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
 		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
+		crowds:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
 		draining: make(chan struct{}),
 		hurried:  make(chan struct{}),
 		places:   newPlaces(),
 		idle:     make(chan struct{}),
 	}
+	s.connections = connections{most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, peers: make(map[string]int)}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
@@ -326,6 +339,14 @@ func (l *refusalLog) misnamed(to *client, typeURL string, b wire.BadName) {
 	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
 		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
+}
+
+func (l *refusalLog) refusedConnection(log *slog.Logger, peer string, err error) {
+	if !l.allow() {
+		return
+	}
+	log.LogAttrs(context.Background(), slog.LevelWarn, "connection of a client was refused",
+		slog.String("peer", peer), slog.Any("err", err), slog.Int64("others_left_out", l.skipped.Swap(0)))
 }
 
 // oversized tells of a response that could not be cut and that not every client takes

@@ -25,12 +25,16 @@ const (
 	LimitGroupGlobs              // globs that the clients of a group follow
 	LimitGroups                  // node groups
 	LimitPeerGroups              // node groups that one peer has founded
+
+	LimitConnections     // open connections
+	LimitPeerConnections // of one peer
 	limits
 )
 
 var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
 	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_PEER_GROUPS",
+	"TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
 }
 
 func (l Limit) String() string { return limitNames[l] }
@@ -122,6 +126,8 @@ func endingOf(err error) Ending {
 
 // Stats are what a server has done since it began, and what it does now.
 type Stats struct {
+	Connections int // of clients, that are open now
+
 	Streams  int   // open now, held polls and streams of load reports included
 	Accepted int64 // since the server began, likewise
 
@@ -131,7 +137,7 @@ type Stats struct {
 
 	Waiting int              // first responses that wait for their turn now
 	Ended   map[Ending]int64 // streams, by why they ended
-	Refused map[Limit]int64  // streams and polls, by the limit that they ran into
+	Refused map[Limit]int64  // connections, streams and polls, by the limit that they ran into
 
 	// Coalesced counts changes that came to a stream that was still to be told of an
 	// earlier one, or whose client had not answered yet: it is told of all of them at once.
@@ -166,6 +172,8 @@ func (c *counters) turnedAway(err error) {
 // Stats returns the counters of the server.
 func (s *Server) Stats() Stats {
 	stats := Stats{
+		Connections: s.connections.count(),
+
 		Streams:   s.Streams(),
 		Accepted:  int64(s.accepted.Load()),
 		Waiting:   s.queue.waiting() + int(s.places.waiting.Load()),

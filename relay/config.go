@@ -96,6 +96,8 @@ type Config struct {
 	DynamicParameters bool `env:"DYNAMIC_PARAMETERS"`
 
 	// Limits. All are above zero.
+	MaxConnections          int           `env:"MAX_CONNECTIONS"`
+	MaxPeerConnections      int           `env:"MAX_PEER_CONNECTIONS"`
 	MaxStreams              int           `env:"MAX_STREAMS"`
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`

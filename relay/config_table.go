@@ -289,6 +289,8 @@ var variables = []spec{
 		meaning: "form of the log, which goes to stderr",
 		parse:   oneOf("json", "text"),
 	},
+	limit("MAX_CONNECTIONS", "50000", 10_000_000, "open connections of clients"),
+	limit("MAX_PEER_CONNECTIONS", "10000", 10_000_000, "those of one peer; all clients behind an address, as of a load balancer, are one peer"),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams"),
 	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection"),
 	limit("MAX_REQUEST_RATE", "100", 1_000_000, "requests a second that one stream may send beside its answers, ten times as many at once; more are read later"),
@@ -304,7 +306,7 @@ var variables = []spec{
 	{
 		name: "FIRST_REQUEST_TIMEOUT", preset: "10s",
 		allowed: between(100*time.Millisecond, 10*time.Minute),
-		meaning: "how long a new stream may stay silent",
+		meaning: "how long a new stream may stay silent, and the handshake of a connection or the body of a poll may take",
 		parse:   durationBetween(100*time.Millisecond, 10*time.Minute),
 	},
 	{

@@ -139,6 +139,8 @@ func (r *Relay) serve(opts Options) (err error) {
 		FirstRequestTimeout: r.cfg.FirstRequestTimeout,
 		MassDeleteHold:      r.cfg.MassDeleteHold,
 		ConnectionAge:       r.cfg.ConnectionAge,
+		MaxConnections:      r.cfg.MaxConnections,
+		MaxPeerConnections:  r.cfg.MaxPeerConnections,
 		MaxStreams:          r.cfg.MaxStreams,
 		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxNames:            r.cfg.MaxNames,
@@ -162,7 +164,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.health = health.NewServer()
 	r.addServers(opts)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	r.rest = newRESTServer(r.cfg, r.server.REST(), r.log)
+	r.rest = newRESTServer(r.cfg, r.server, r.log)
 	if clients := r.credentials.clients; clients != nil {
 		r.rest.TLSConfig = clients.Config("h2", "http/1.1")
 	}
@@ -187,7 +189,7 @@ func (r *Relay) addServers(opts Options) {
 	}
 	for _, kind := range kinds {
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-			grpc.Creds(downstream.Credentials(kind)), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)))
+			grpc.Creds(r.server.Credentials(kind)), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)
 		reflection.Register(server)
@@ -232,12 +234,17 @@ func (r *Relay) listen() error {
 // for a better one costs a ping for each message.
 const windowBytes = 1 << 20
 
+// maxHeaderBytes bounds the header of a request, uncompressed: those of Envoys and gRPC
+// clients have some hundred bytes, and a token some thousand.
+const maxHeaderBytes = 64 << 10
+
 // NewGRPCServer returns a gRPC server that suits many long streams of few
 // messages, and whose codec [downstream.Server] needs. Further options come after its own.
 func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.Codec{}),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),

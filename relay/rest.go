@@ -10,30 +10,26 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-const (
-	// restIdle is how long a connection without a poll is kept: longer than most
-	// clients wait between two.
-	restIdle = 5 * time.Minute
-
-	// maxRESTHeaderBytes bounds the header of a poll.
-	maxRESTHeaderBytes = 64 << 10
-)
+// restIdle is how long a connection without a poll is kept: longer than most clients
+// wait between two.
+const restIdle = 5 * time.Minute
 
 // newRESTServer returns a server of polls, over HTTP/1.1 and HTTP/2, both without
 // TLS too.
-func newRESTServer(cfg Config, polls http.Handler, log *slog.Logger) *http.Server {
+func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:        polls,
+		Handler:        server.REST(),
+		ConnState:      server.ConnState,
 		Protocols:      &protocols,
 		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreamsPerConnection},
 		ReadTimeout:    cfg.FirstRequestTimeout, // until the body was read, then there is none
 		WriteTimeout:   downstream.MaxHold + cfg.SendStall,
 		IdleTimeout:    restIdle,
-		MaxHeaderBytes: maxRESTHeaderBytes,
+		MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

@@ -130,6 +130,9 @@ var table = []row{
 		}
 	}},
 
+	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.", func(r *Reading, put put) {
+		put(float64(r.Server.Connections))
+	}},
 	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.", func(r *Reading, put put) {
 		put(float64(r.Server.Streams))
 	}},
@@ -145,7 +148,7 @@ var table = []row{
 				put(float64(n), why.String())
 			}
 		}},
-	{"tender.client.refusals", counter, "{refusal}", "limit", "Streams and polls that ran into a limit, by the variable that sets it.", func(r *Reading, put put) {
+	{"tender.client.refusals", counter, "{refusal}", "limit", "Connections, streams and polls that ran into a limit, by the variable that sets it.", func(r *Reading, put put) {
 		for limit, n := range r.Server.Refused {
 			put(float64(n), limit.String())
 		}

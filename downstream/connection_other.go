@@ -1,0 +1,16 @@
+//go:build !unix
+
+package downstream
+
+import (
+	"net"
+
+	"google.golang.org/grpc/mem"
+)
+
+// A waitingReader is for systems on which a socket can be waited for.
+type waitingReader struct{}
+
+func newWaitingReader(net.Conn) *waitingReader { return nil }
+
+func (*waitingReader) read(int, mem.BufferPool) (*[]byte, int, error) { panic("unreachable") }

@@ -1,0 +1,64 @@
+//go:build unix
+
+package downstream
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"google.golang.org/grpc/mem"
+)
+
+// A waitingReader reads from a socket once there is something to read, and takes a buffer
+// only then. gRPC does the same, but for connections that it knows by their type alone.
+type waitingReader struct {
+	raw syscall.RawConn
+
+	// Of the read that is made, which needs no memory of its own that way.
+	try  func(fd uintptr) (done bool)
+	size int
+	pool mem.BufferPool
+	b    *[]byte
+	n    int
+	err  error
+}
+
+// newWaitingReader returns nil for a connection whose socket has something else to read
+// than the connection, as with TLS.
+func newWaitingReader(conn net.Conn) *waitingReader {
+	switch conn.(type) {
+	case *net.TCPConn, *net.UnixConn:
+	default:
+		return nil
+	}
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil
+	}
+	r := &waitingReader{raw: raw}
+	r.try = func(fd uintptr) bool {
+		r.b = r.pool.Get(r.size)
+		if r.n, r.err = syscall.Read(int(fd), *r.b); r.n <= 0 {
+			r.pool.Put(r.b)
+			r.b, r.n = nil, 0
+		}
+		return !errors.Is(r.err, syscall.EAGAIN)
+	}
+	return r
+}
+
+// read returns a buffer of the pool and how much of it was read.
+func (r *waitingReader) read(size int, pool mem.BufferPool) (b *[]byte, n int, err error) {
+	r.size, r.pool = size, pool
+	if err := r.raw.Read(r.try); err != nil {
+		return nil, 0, err
+	}
+	b, n, err = r.b, r.n, r.err
+	r.pool, r.b, r.err = nil, nil, nil
+	if b == nil && err == nil {
+		err = io.EOF
+	}
+	return b, n, err
+}
