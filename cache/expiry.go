@@ -48,6 +48,7 @@ func (d *deadlines) Pop() any {
 type alarm struct {
 	due    time.Time // zero is never
 	queued time.Time // when the writer will look, at the latest when it is due
+	yields time.Time // until when the entry yields to a member, if it does
 }
 
 // awaited reports whether the writer has to look at an entry at a time that it once
@@ -134,19 +135,31 @@ func (a *apply) miss(n *Name) {
 	a.pokes |= a.w.view.index.want(a.index, n)
 }
 
-// limit notes when an entry, which is not published yet, will have to be looked at.
-func (a *apply) limit(kind Kind, e *Entry) {
-	due := e.Deadline()
+// due returns when an entry, which is not published yet, will have to be looked at; zero if
+// never.
+func (a *apply) due(e *Entry) (due time.Time) {
+	due = e.Deadline()
+	by := func(t time.Time) {
+		if due.IsZero() || t.Before(due) {
+			due = t
+		}
+	}
 	switch r := e.Resource; {
 	case r.Released():
 	case r.Unresolved():
 		due = a.now.Add(unresolvedLife)
 	case r.DoNotCache:
-		due = a.now.Add(uncachedLife)
-		if e.Expires() && e.Deadline().Before(due) {
-			due = e.Deadline()
-		}
+		by(a.now.Add(uncachedLife))
 	}
+	if e.yields {
+		by(e.alarm.yields)
+	}
+	return due
+}
+
+// limit notes when an entry, which is not published yet, will have to be looked at.
+func (a *apply) limit(kind Kind, e *Entry) {
+	due := a.due(e)
 	if kind == Named {
 		// Whoever comes next has it asked for again if it may not be kept.
 		e.Name.lapsed = e.Resource.DoNotCache || e.Resource.Released()
@@ -242,6 +255,8 @@ func (a *apply) expire(d deadline) {
 		a.queue(d.kind, e)
 	case e.Expires() && !a.now.Before(e.Deadline()):
 		a.outlived(d.kind, set, e)
+	case e.yields && !a.now.Before(e.alarm.yields):
+		a.prevail(e)
 	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
 		given.Resource, given.relive().givenUp = r.Release(), a.now
@@ -251,14 +266,16 @@ func (a *apply) expire(d deadline) {
 	}
 }
 
-// outlived removes an entry whose time is up. The next to ask for it has the origin
-// asked: it may have it still.
+// outlived removes an entry whose time is up, which says nothing of the member of that name.
+// The next to ask for it has the origin asked: it may have it still.
 func (a *apply) outlived(kind Kind, set *Set, e *Entry) {
 	if kind == Members {
 		a.bury(set, e)
 		return
 	}
-	a.absent(set, e.Name, e)
+	yielding := *e
+	yielding.yields = true
+	a.absent(set, e.Name, &yielding)
 	gone := *set.Get(e.Name)
 	gone.Expired = true
 	set.put(a.edit, &gone)

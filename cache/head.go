@@ -177,32 +177,33 @@ func (t *Type) System() string {
 	return t.Named.system
 }
 
-// Lookup returns what a stream that named n sees, and when that last changed:
-// of the type's two sets, the resource that was received last; the other one if
-// that is removed; an absent entry if the origin said that there is none; nil if
-// the origin has not said (B.5). Another origin's member of that name is not what was
-// asked for (R129).
+// Lookup returns what a stream that named n sees, and when that last changed: what the
+// origin said of it by name, be it that it is gone; the member if the origin said nothing
+// by name, or never had the resource there, or its time was up; an absent entry if there is
+// none; nil if the origin has not said (B.5). The two come on two streams of the origin, of which either
+// may lag, so a reader follows one of them. Another origin's member of that name
+// is not what was asked for (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	member, named := t.member(n), t.Named.Get(n)
 	switch {
-	case member.Present() && named.Present():
-		seen, other := named, member
-		if member.Seq > named.Seq {
-			seen, other = member, named
-		}
-		if seen.Resource.Released() && !other.Resource.Released() && other.shows(seen.Resource) {
-			return other, seen.since // the same, and it can be sent
-		}
-		return seen, seen.since
-	case member.Present():
+	case named.Present() && !named.yields:
+		return sendable(named, member), named.since
+	case member.Present() && (named == nil || named.yields):
 		return member, changed(member, named)
-	case named.Present():
-		return named, named.since
-	case named != nil:
+	case named != nil && !named.Present():
 		return named, named.Seq // it is newer than a member that hid it and went
 	default:
 		return nil, 0 // a tombstone among the members says nothing of the name
 	}
+}
+
+// sendable returns the named entry, but the member if that is the same and only its content
+// is still here.
+func sendable(named, member *Entry) *Entry {
+	if named.Resource.Released() && member.shows(named.Resource) && !member.Resource.Released() {
+		return member
+	}
+	return named
 }
 
 // member returns what those who named n may be shown of the members.
@@ -213,9 +214,9 @@ func (t *Type) member(n *Name) *Entry {
 	return t.Members.Get(n)
 }
 
-// changed returns when the member became what readers see: when the named
-// resource was removed, if until then they saw that. The same content from the
-// other set is no change (R040).
+// changed returns when the member became what readers see: when the time of the named
+// resource was up, if until then they saw that. The same content from the other set is no
+// change (R040).
 func changed(member, named *Entry) Seq {
 	if named != nil && named.was > member.Seq {
 		return named.since

@@ -61,6 +61,8 @@ type Name struct {
 	// up, in Unix nanoseconds; 0 if it was not.
 	asked atomic.Int64
 
+	askedAt Seq // where the view was when the origin was last asked; the writer's own
+
 	// Guarded by index.mu.
 	watchers []uint32 // sorted ids of watches
 	entries  int      // of the two sets

@@ -39,6 +39,10 @@ type Entry struct {
 	// Expired reports that the resource is gone because its time was up.
 	Expired bool
 
+	// yields is for what was said by name: readers see a member in its place, if there is
+	// one. What is present yields only for a while (apply.lags).
+	yields bool
+
 	epoch uint32 // upstream connection in which the absence was said
 
 	born  Seq // when the resource came to be, the last time that it did

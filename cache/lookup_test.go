@@ -1,9 +1,14 @@
 package cache
 
 import (
-	"strings"
+	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // A step of an origin that speaks of one name in both sets.
@@ -12,6 +17,7 @@ const (
 	memberGone = 'm' // the member is removed
 	namedPut   = 'N' // the named resource changes
 	namedGone  = 'n' // the named resource is removed, or said not to exist
+	nameAsked  = '?' // the origin is asked for the name, on the stream of the named
 )
 
 // play performs a step; every put brings new content.
@@ -25,6 +31,8 @@ func play(o *origin, step rune, content string) {
 		o.put(Named, "a", "", content)
 	case namedGone:
 		o.remove(Named, "a")
+	case nameAsked:
+		o.Asked([]*Name{o.name("a")}, time.Now())
 	}
 }
 
@@ -47,27 +55,36 @@ func TestB5_Lookup(t *testing.T) {
 		{"nN", "2", true},
 		{"MM", "2", true},
 		{"NN", "2", true},
-		{"MN", "2", true},
-		{"NM", "2", true},
-		{"MNM", "3", true},
+		{"MN", "1", false}, // the name may have been answered before the member changed
+		{"M?N", "3", true}, // it was not
+		{"M?MN", "3", false},
+		{"?M?N", "4", true},
+		{"NM", "1", false}, // what was asked for by name is answered by name
 		{"NMN", "3", true},
+		{"NMNM", "3", false},
+		{"MNN", "1", false},
+		{"MNM", "3", true},
 		{"Mn", "1", false}, // the name is a member all the same
 		{"nM", "2", true},
+		{"nMN", "2", false},
+		{"nM?N", "4", true},
 		{"nm", "-", false},
 		{"nMm", "-", true},
 		{"Mnm", "-", true},
-		{"NMm", "1", true}, // falls back to the named
-		{"MNn", "1", true}, // falls back to the member
-		{"MNm", "2", false},
-		{"NMn", "2", false},
-		{"NMmM", "4", true},
-		{"MNnN", "4", true},
-		{"NMmn", "-", true},
-		{"MNnm", "-", true},
-		{"NMmN", "4", true},
-		{"MNnM", "4", true},
+		{"NMm", "1", false},
+		{"NMn", "-", true}, // it was there by name, and is gone
+		{"NMnM", "-", false},
+		{"NMnN", "4", true},
+		{"MNm", "", false}, // what is older than the member says nothing, now that that is gone
 		{"MNmM", "4", true},
-		{"MmN", "3", true},
+		{"MNn", "1", false},
+		{"MNnm", "-", true},
+		{"MNmn", "-", true},
+		{"NMmM", "1", false},
+		{"NMmn", "-", true},
+		{"NMmN", "4", true},
+		{"MmN", "", false},
+		{"Mm?N", "4", true},
 	}
 	for _, test := range tests {
 		o := newOrigin(t, Config{})
@@ -97,7 +114,7 @@ func TestB5_NoReaderMissesAFallback(t *testing.T) {
 	for last := []string{""}; len(last[0]) < most; {
 		var next []string
 		for _, s := range last {
-			for _, step := range "MmNn" {
+			for _, step := range "MmNn?" {
 				next = append(next, s+string(step))
 			}
 		}
@@ -115,39 +132,171 @@ func TestB5_NoReaderMissesAFallback(t *testing.T) {
 func missed(t *testing.T, conversation string, looks int, trim bool) {
 	o := newOrigin(t, Config{})
 	n := o.want(o.view.Watch(), "a")[0]
-	var member, named, held string
-	var newest rune
-	var sent Seq
+	var (
+		said   twoStreams
+		held   string
+		sent   Seq
+		before = len(conversation) - 1
+	)
 	for i, step := range conversation {
 		content := string(rune('1' + i))
 		play(o, step, content)
-		switch step {
-		case memberPut:
-			member, newest = content, step
-		case memberGone:
-			member = ""
-		case namedPut:
-			named, newest = content, step
-		case namedGone:
-			named = "-"
-		}
+		said.play(step, content)
 		if trim {
 			o.Trim(time.Now())
+			said.changed = said.changed && said.member != ""
 		}
-		if i < len(conversation)-1 && looks>>i&1 == 0 {
+		if i < before && looks>>i&1 == 0 {
 			continue
 		}
 		if e, seq := o.typ().Lookup(n); e != nil && seq > sent {
 			held, sent = contentOf(e), seq
 		}
 	}
-	want := named
-	if member != "" && (!strings.ContainsAny(named, "12345") || newest == memberPut) {
-		want = member
-	}
-	if want != "" && held != want {
+	if want := said.seen(); want != "" && held != want {
 		t.Errorf("%q, looks %b, forgetting %t: the reader holds %q, want %q", conversation, looks, trim, held, want)
 	}
+}
+
+// twoStreams is what an origin has said of a name on its two streams.
+type twoStreams struct {
+	member, named string // "-" is gone, "" is nothing
+	doubtful      bool   // what was said by name may be older than the member
+	changed       bool   // the member did, since the name was asked for
+}
+
+func (s *twoStreams) play(step rune, content string) {
+	switch step {
+	case memberPut:
+		s.member, s.changed = content, true
+	case memberGone:
+		s.changed = s.changed || s.member != ""
+		s.member = ""
+	case namedPut:
+		if s.named == "" || s.named == "-" && s.doubtful {
+			s.doubtful = s.changed
+		}
+		s.named = content
+	case namedGone:
+		s.doubtful = s.doubtful || s.named == ""
+		s.named = "-"
+	case nameAsked:
+		s.changed = false
+	}
+}
+
+// seen is what whoever named the name is to know; "" is what was told before.
+func (s *twoStreams) seen() string {
+	switch {
+	case s.member != "" && (s.named == "" || s.doubtful):
+		return s.member
+	case s.doubtful && s.named != "-":
+		return ""
+	default:
+		return s.named
+	}
+}
+
+// TestB5_NoGenerationIsToldTwice has an origin speak of one name on two streams, either of which lags
+// and skips generations as it likes: who names the name is told no generation that is
+// older than one that it was told, and in the end the newest.
+func TestB5_NoGenerationIsToldTwice(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		o := newOrigin(r, Config{})
+		n := o.want(o.view.Watch(), "a")[0]
+		history := rapid.SliceOfN(rapid.Bool(), 1, 12).Draw(r, "is there") // or it is gone
+		history[0] = true
+		at := map[Kind]int{Members: -1, Named: -1}
+		say := func(kind Kind, generation int) {
+			at[kind] = generation
+			if history[generation] {
+				o.put(kind, "a", "", strconv.Itoa(generation))
+			} else {
+				o.remove(kind, "a")
+			}
+		}
+		told, sent, asked := -1, Seq(0), -1
+		for last := len(history) - 1; at[Members] < last || at[Named] < last; {
+			switch kind := Kind(rapid.IntRange(0, 2).Draw(r, "who speaks")); {
+			case kind > Named && asked < 0:
+				play(o, nameAsked, "")
+				asked = max(at[Members], 0)
+			case kind > Named, kind == Named && asked < 0, at[kind] == last:
+			default:
+				from := at[kind] + 1
+				if kind == Named && at[kind] < 0 {
+					from = asked // the answer is not older than the question
+				}
+				say(kind, rapid.IntRange(from, last).Draw(r, "generation"))
+			}
+			e, seq := o.typ().Lookup(n)
+			if e == nil || seq <= sent {
+				continue
+			}
+			if sent = seq; !e.Present() {
+				continue
+			}
+			generation, _ := strconv.Atoi(contentOf(e))
+			if generation <= told {
+				r.Fatalf("told of generation %d after %d; the members are at %d, the named at %d", generation, told, at[Members], at[Named])
+			}
+			told = generation
+		}
+		e, _ := o.typ().Lookup(n)
+		if last := len(history) - 1; history[last] && contentOf(e) != strconv.Itoa(last) || !history[last] && e.Present() {
+			r.Fatalf("in the end %q is seen, want generation %d, which is there: %t", contentOf(e), last, history[last])
+		}
+	})
+}
+
+// TestB5_TheNameIsBelievedInTheEnd: where the two streams never come to say the same, what
+// was asked for by name is answered by name, a little later; and what expires meanwhile still does.
+func TestB5_TheNameIsBelievedInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		n := o.want(watch, "a")[0]
+		o.put(Members, "a", "", "1")
+		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
+		expire := func(in time.Duration, want string) {
+			t.Helper()
+			time.Sleep(in)
+			awake(watch)
+			next := o.Expire(time.Now())
+			if e, _ := o.typ().Lookup(n); contentOf(e) != want {
+				t.Errorf("got %q, next at %v, want %q", contentOf(e), next, want)
+			}
+		}
+		expire(lagWait-time.Nanosecond, "1")
+		_, before := o.typ().Lookup(n)
+		expire(time.Nanosecond, "2")
+		if _, seq := o.typ().Lookup(n); seq <= before || !awake(watch) {
+			t.Errorf("believed at %d after %d, and nobody was told", seq, before)
+		}
+		expire(time.Minute-lagWait, "1")
+	})
+}
+
+// TestB5_AgreementLosesNoDeadline: a resource that was in doubt until the member was the same
+// goes when its time is up.
+func TestB5_AgreementLosesNoDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrigin(t, Config{})
+		n := o.want(o.view.Watch(), "a")[0]
+		o.put(Members, "a", "", "1")
+		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
+		o.put(Members, "a", "", "2")
+		o.put(Members, "a", "", "3")
+		if e, _ := o.typ().Lookup(n); contentOf(e) != "2" {
+			t.Errorf("both streams said 2, and %q is seen", contentOf(e))
+		}
+		for next := o.Expire(time.Now()); !next.IsZero(); next = o.Expire(time.Now()) {
+			time.Sleep(time.Until(next))
+		}
+		if e, _ := o.typ().Lookup(n); contentOf(e) != "3" {
+			t.Errorf("a minute later %q is seen, want the member", contentOf(e))
+		}
+	})
 }
 
 func TestB5_ForgottenMembersUncoverTheNamed(t *testing.T) {

@@ -374,6 +374,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		a.inherit(e, seen)
 	}
 	a.replace(n, old, e)
+	a.yield(kind, e, old)
 	if same {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
@@ -382,6 +383,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	}
 	a.limit(kind, e)
 	set.put(a.edit, e)
+	a.caughtUp(kind, e)
 	a.unalias(old)
 	if n.text != r.Name {
 		set.aliased = true
@@ -559,39 +561,9 @@ func (a *apply) bury(set *Set, old *Entry) {
 	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
 	a.change.Removed++
 	a.touched(Members, e.Name)
-	a.uncover(old)
-}
-
-// uncover makes news of what the set of the named says of a name, if until now
-// readers saw a member instead, which goes. It needs a sequence of its own: the
-// member's tombstone may be forgotten before they look.
-func (a *apply) uncover(member *Entry) {
-	named := a.typ.Named.Get(member.Name)
-	if named == nil || named.Present() && named.Seq > member.Seq || member.Name.source != a.typ.source {
-		return
+	if !a.typ.Named.Get(old.Name).Present() { // what may be older than what is gone goes on yielding
+		a.uncover(old)
 	}
-	seen := *named
-	seen.Seq = a.next()
-	seen.since = seen.Seq
-	if named.shows(member.Resource) {
-		seen.since = member.since
-		a.inherit(&seen, member)
-	}
-	a.typ.Named.put(a.edit, &seen)
-	a.typ.Named.compact()
-	a.touched(Named, seen.Name)
-}
-
-// reveal has the member take the place of what readers saw under its name until now,
-// which had the same content.
-func (a *apply) reveal(n *Name, seen *Entry) {
-	member := a.typ.Members.Get(n)
-	if member == seen {
-		return // they saw it all along
-	}
-	shown := *member
-	a.inherit(&shown, seen)
-	a.typ.Members.put(a.edit, &shown)
 }
 
 // absent records that a name does not exist. To say so again on another
@@ -601,12 +573,12 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	switch {
 	case old == nil:
 		a.count(n, 1)
-		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.epoch()})
+		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.epoch(), yields: true})
 	case old.Present():
 		a.change.Removed++
 		e := a.removal(old)
-		e.Prior = remains(old.Resource)
-		if seen, since := a.typ.Lookup(n); seen.Present() && a.typ.member(n).shows(seen.Resource) {
+		e.Prior, e.yields = remains(old.Resource), old.yields
+		if seen, since := a.typ.Lookup(n); e.yields && seen.Present() && a.typ.member(n).shows(seen.Resource) {
 			e.since = since
 			a.reveal(n, seen)
 		}
@@ -716,12 +688,13 @@ func (w *Writer) Stand(as Source) {
 // Asked records that the origin has been asked for names; at the zero time, that
 // it no longer is.
 func (w *Writer) Asked(names []*Name, at time.Time) {
-	stamp := int64(0)
+	stamp, seq := int64(0), w.Head().Seq
 	if !at.IsZero() {
 		stamp = at.UnixNano()
 	}
 	for _, n := range names {
 		n.asked.Store(stamp)
+		n.askedAt = seq
 	}
 }
 
