@@ -25,6 +25,7 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Holds:    r.holds,
 		Commands: r.commands(),
 		Metrics:  r.telemetry.Handler(),
+		Debug:    r.cfg.Debug,
 		Logger:   r.log,
 	})
 }

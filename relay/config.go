@@ -123,6 +123,9 @@ type Config struct {
 	LogLevel  slog.Level `env:"LOG_LEVEL"`
 	LogFormat string     `env:"LOG_FORMAT"`
 
+	// Debug has operators ask for profiles of the process.
+	Debug bool `env:"DEBUG"`
+
 	// given holds the variables that the environment set and LoadConfig took;
 	// refused those whose value it did not take, with that value.
 	given   map[string]bool

@@ -346,6 +346,12 @@ var variables = []spec{
 		meaning: "how old a client's connection gets before its streams are ended, one by one and without an error, so that clients spread over all relays",
 		parse:   offOr(durationBetween(10*time.Second, 24*time.Hour)),
 	},
+	{
+		name: "DEBUG", preset: "false",
+		allowed: "`on` or `off`",
+		meaning: "profiles of the process for operators, at `/debug/pprof/` where `TENDER_ADMIN_LISTEN` says",
+		parse:   parseSwitch,
+	},
 }
 
 // limit is the row of a number of things.

@@ -159,6 +159,7 @@ var goodValues = []struct{ name, value, shown string }{
 	{"DRAIN", "3s", ""},
 	{"CONNECTION_AGE", "90m", "1h30m"},
 	{"CONNECTION_AGE", "Off", "off"},
+	{"DEBUG", "on", ""},
 }
 
 // goodWith is what the good values of a variable need beside them.
@@ -353,6 +354,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"SNAPSHOT_SENSITIVE", "yes", "not one of the words"},
 	{"LRS", "on", "not one of the words"},
 	{"DYNAMIC_PARAMETERS", "yes", "not one of the words"},
+	{"DEBUG", "1", "not one of the words"},
 	{"COLD_WAIT", "10", "not a duration"},
 	{"COLD_WAIT", "0s", "too short"},
 	{"MASS_DELETE_HOLD", "-10m", "too short"},

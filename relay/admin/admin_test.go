@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A rig is a server on sockets, with a command that echoes and counts.
 type rig struct {
+	*admin.Server
 	t             *testing.T
 	admin, probes net.Listener
 	reasons       atomic.Pointer[[]string]
@@ -34,11 +35,11 @@ type echo struct {
 	Text string `json:"text"`
 }
 
-func newRig(t *testing.T, network string) *rig {
+func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	r.reasons.Store(new([]string))
-	s, err := admin.New(admin.Config{
+	cfg := admin.Config{
 		Ready:  func() []string { return *r.reasons.Load() },
 		Status: func() admin.Status { return admin.Status{Relay: admin.Relay{Version: "v1"}} },
 		Commands: []admin.Command{admin.NewCommand("echo", func(_ context.Context, e echo) (echo, error) {
@@ -52,7 +53,13 @@ func newRig(t *testing.T, network string) *rig {
 			return e, nil
 		})},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
-	})
+		Holds:   func(context.Context) admin.Holds { return admin.Holds{} },
+	}
+	for _, change := range further {
+		change(&cfg)
+	}
+	s, err := admin.New(cfg)
+	r.Server = s
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +157,9 @@ func TestB8_Probes(t *testing.T) {
 func TestAdmin_HostHeader(t *testing.T) {
 	r := newRig(t, "tcp")
 	for host, want := range map[string]int{
-		"localhost": 200, "LOCALHOST:18080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "[::1]:18080": 200, "[::1]": 200, "10.1.2.3:80": 200,
+		"localhost": 200, "LOCALHOST:18080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "[::1]:18080": 200, "[::1]": 200, "127.1.2.3": 200,
 		"attacker.example": 421, "attacker.example:18080": 421, "localhost.attacker.example": 421, "127.0.0.1.nip.io": 421, "": 421,
+		"10.1.2.3:80": 421, "0.0.0.0:18080": 421, "[::]": 421,
 	} {
 		resp, text := r.ask(r.admin, "GET", "/api/v1/status", "", "Host: "+host)
 		if resp.StatusCode != want || want == 421 && !strings.Contains(text, fmt.Sprintf(`the Host header \"%s\" is neither`, host)) {
@@ -176,7 +184,7 @@ func TestAdmin_Headers(t *testing.T) {
 		}
 		for name, want := range map[string]string{
 			"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
-			"Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+			"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-store",
 		} {
 			if got := resp.Header.Get(name); got != want {
 				t.Errorf("GET %s: %s %q, want %q", path, name, got, want)
@@ -231,22 +239,71 @@ func TestAdmin_Commands(t *testing.T) {
 	}
 }
 
-// No GET changes anything, and no other method reads.
+// No GET changes anything, and no other method reads: so it is of each route that there is.
 func TestAdmin_Methods(t *testing.T) {
-	r := newRig(t, "tcp")
-	for _, tt := range []struct{ path, allow string }{
-		{"/api/v1/echo", "POST"}, {"/api/v1/status", "GET, HEAD"}, {"/livez", "GET, HEAD"}, {"/readyz", "GET, HEAD"}, {"/metrics", "GET, HEAD"},
-	} {
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
-			allowed := slices.Contains(strings.Split(tt.allow, ", "), method)
-			resp, _ := r.ask(r.admin, method, tt.path, "", "Content-Type: application/json")
-			if got := resp.StatusCode != http.StatusMethodNotAllowed; got != allowed || !allowed && resp.Header.Get("Allow") != tt.allow {
-				t.Errorf("%s %s: %s, Allow %q; want allowed: %s", method, tt.path, resp.Status, resp.Header.Get("Allow"), tt.allow)
+	t.Parallel()
+	r := newRig(t, "tcp", debugging)
+	routes := r.Routes()
+	if len(routes) < 10 || routes["/api/v1/echo"] != "POST" || routes["/debug/pprof/profile"] != "GET" {
+		t.Fatalf("routes %v, want those of probes, status, holds, pprof and the command", routes)
+	}
+	for path, method := range routes {
+		allow := map[string]string{"GET": "GET, HEAD", "POST": "POST"}[method]
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"} {
+			allowed := slices.Contains(strings.Split(allow, ", "), method)
+			resp, _ := r.ask(r.admin, method, path+briefly[path], "", "Content-Type: application/json")
+			if got := resp.StatusCode != http.StatusMethodNotAllowed; got != allowed || !allowed && resp.Header.Get("Allow") != allow {
+				t.Errorf("%s %s: %s, Allow %q; want allowed: %s", method, path, resp.Status, resp.Header.Get("Allow"), allow)
 			}
 		}
 	}
 	if n := r.commands.Load(); n != 1 {
 		t.Errorf("the command was called %d times, want once: by POST", n)
+	}
+}
+
+// briefly has what takes its time take the least that it can.
+var briefly = map[string]string{"/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01"}
+
+func debugging(cfg *admin.Config) { cfg.Debug = true }
+
+// Profiles are there for who asked for them by TENDER_DEBUG, and for the admin alone.
+func TestAdmin_Debug(t *testing.T) {
+	for path, want := range map[string]string{"/debug/pprof/": "goroutine", "/debug/pprof/heap?debug=1": "heap profile", "/debug/pprof/cmdline": "admin.test"} {
+		r := newRig(t, "tcp", debugging)
+		if resp, text := r.ask(r.admin, "GET", path, ""); resp.StatusCode != 200 || !strings.Contains(text, want) {
+			t.Errorf("GET %s: %s %.200s, want 200 and %s", path, resp.Status, text, want)
+		}
+		off := newRig(t, "tcp")
+		for what, resp := range map[string]*http.Response{"probes": first(r.ask(r.probes, "GET", path, "")), "the admin without": first(off.ask(off.admin, "GET", path, ""))} {
+			if resp.StatusCode != http.StatusNotFound {
+				t.Errorf("GET %s of %s: %s, want 404", path, what, resp.Status)
+			}
+		}
+	}
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+// A page of another site gets nothing as a part of it, but may link to what there is.
+func TestAdmin_Embedded(t *testing.T) {
+	r := newRig(t, "tcp")
+	for _, tt := range []struct {
+		site, mode, dest string
+		code             int
+	}{
+		{"cross-site", "no-cors", "image", 403},
+		{"same-site", "no-cors", "script", 403}, // another port of this host
+		{"cross-site", "navigate", "iframe", 403},
+		{"cross-site", "cors", "empty", 403},
+		{"cross-site", "navigate", "document", 200},
+		{"same-origin", "cors", "empty", 200},
+		{"none", "navigate", "document", 200},
+	} {
+		resp, _ := r.ask(r.admin, "GET", "/api/v1/status", "", "Sec-Fetch-Site: "+tt.site, "Sec-Fetch-Mode: "+tt.mode, "Sec-Fetch-Dest: "+tt.dest)
+		if resp.StatusCode != tt.code {
+			t.Errorf("GET %+v: %s", tt, resp.Status)
+		}
 	}
 }
 

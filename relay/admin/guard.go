@@ -30,24 +30,35 @@ func withHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// sameSite refuses what a page of another site may have a browser send.
-func sameSite(next http.Handler) http.Handler {
+// ownSite refuses what a page of another site may have a browser send.
+func ownSite(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !ownHost(r) {
-			writeError(w, http.StatusMisdirectedRequest, fmt.Sprintf("the Host header %.64q is neither localhost nor an IP address", r.Host))
+			writeError(w, http.StatusMisdirectedRequest, fmt.Sprintf("the Host header %.64q is neither localhost nor an address on loopback", r.Host))
 			return
 		}
-		if err := cross.Check(r); err != nil {
-			writeError(w, http.StatusForbidden, "a browser sent this for a page of another site: "+err.Error())
+		if err := cross.Check(r); err != nil || embedded(r) {
+			writeError(w, http.StatusForbidden, "a browser sent this for a page of another site")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// ownHost reports whether the request names its server in a way that no other site can:
-// by an address, or as localhost. A browser does not reach sockets of the file system.
+// embedded reports whether a page of another site has the answer as a part of it, such as
+// an image: even what it may not read costs the relay something. A link from there is none.
+func embedded(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return false
+	}
+	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
+}
+
+// ownHost reports whether the request names its server in a way that leads nowhere else
+// than to the browser's own host: by an address on loopback, or as localhost. A browser
+// does not reach sockets of the file system.
 func ownHost(r *http.Request) bool {
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
 		return true
@@ -59,6 +70,6 @@ func ownHost(r *http.Request) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}
-	_, err = netip.ParseAddr(host)
-	return err == nil
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
 }

@@ -6,13 +6,16 @@ import (
 	"strings"
 )
 
-// handleProbes adds what probes may ask.
-func (s *Server) handleProbes(mux *http.ServeMux) {
-	mux.HandleFunc("GET /livez", livez)
-	mux.HandleFunc("GET /readyz", s.readyz)
-	if s.cfg.Metrics != nil {
-		mux.Handle("GET /metrics", s.cfg.Metrics)
+// probeRoutes are what probes may ask.
+func (s *Server) probeRoutes() []route {
+	routes := []route{
+		{http.MethodGet, "/livez", http.HandlerFunc(livez)},
+		{http.MethodGet, "/readyz", http.HandlerFunc(s.readyz)},
 	}
+	if s.cfg.Metrics != nil {
+		routes = append(routes, route{http.MethodGet, "/metrics", s.cfg.Metrics})
+	}
+	return routes
 }
 
 // livez answers, which is all that it has to say.

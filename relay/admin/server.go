@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,9 @@ type Config struct {
 	// Metrics serves /metrics. Nil means that there is no such page.
 	Metrics http.Handler
 
+	// Debug adds /debug/pprof, which shows what the process works on.
+	Debug bool
+
 	// Logger receives the errors of connections, at debug level, and a line for each
 	// command. Nil discards them.
 	Logger *slog.Logger
@@ -44,6 +48,13 @@ const (
 type Server struct {
 	cfg           Config
 	admin, probes *http.Server
+	routes        []route // of admin
+}
+
+// A route is a method and a path, and what answers there.
+type route struct {
+	method, path string
+	handler      http.Handler
 }
 
 // New returns a server. Errors: a missing function, a command that cannot be.
@@ -55,24 +66,39 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg}
-	probes, admin := http.NewServeMux(), http.NewServeMux()
-	s.handleProbes(probes)
-	s.handleProbes(admin)
-	admin.HandleFunc("GET /api/v1/status", s.status)
-	if cfg.Holds != nil {
-		admin.HandleFunc("GET /api/v1/holds", func(w http.ResponseWriter, r *http.Request) {
-			writeJSON(w, http.StatusOK, cfg.Holds(r.Context()))
-		})
+	probes := s.probeRoutes()
+	s.routes = slices.Concat(probes, s.reads())
+	if cfg.Debug {
+		s.routes = append(s.routes, debugRoutes()...)
 	}
 	for _, c := range cfg.Commands {
 		if err := c.check(); err != nil {
 			return nil, err
 		}
-		admin.Handle("POST /api/v1/"+c.Name, s.command(c))
+		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c)})
 	}
-	s.probes = s.newHTTPServer(withHeaders(probes))
-	s.admin = s.newHTTPServer(withHeaders(sameSite(admin)))
+	s.probes = s.newHTTPServer(withHeaders(muxOf(probes)))
+	s.admin = s.newHTTPServer(withHeaders(ownSite(muxOf(s.routes))))
 	return s, nil
+}
+
+// reads are what operators may ask beside what probes may.
+func (s *Server) reads() []route {
+	routes := []route{{http.MethodGet, "/api/v1/status", http.HandlerFunc(s.status)}}
+	if s.cfg.Holds != nil {
+		routes = append(routes, route{http.MethodGet, "/api/v1/holds", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			writeJSON(w, http.StatusOK, s.cfg.Holds(r.Context()))
+		})})
+	}
+	return routes
+}
+
+func muxOf(routes []route) *http.ServeMux {
+	mux := http.NewServeMux()
+	for _, r := range routes {
+		mux.Handle(r.method+" "+r.path, r.handler)
+	}
+	return mux
 }
 
 // newHTTPServer returns a server of HTTP/1.1 and HTTP/2, both without TLS too.
