@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/relay"
 )
@@ -27,10 +27,10 @@ type adminFlag struct {
 	environ func() []string
 }
 
-// addAdminFlag adds --admin to the flags of a command.
-func addAdminFlag(f *pflag.FlagSet, environ func() []string) *adminFlag {
+// addAdminFlag adds --admin to a command.
+func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	a := &adminFlag{environ: environ}
-	f.StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
+	cmd.Flags().StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
 	return a
 }
 

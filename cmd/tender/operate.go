@@ -42,7 +42,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	var of admin.HoldScope
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flags := cmd.Flags()
-	flag := addAdminFlag(flags, environ)
+	flag := addAdminFlag(cmd, environ)
 	flags.StringVar(&of.Origin, "origin", "", "only of this origin: default for that of TENDER_ORIGIN, else its `name`")
 	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
@@ -129,7 +129,7 @@ func newThawCommand(environ func() []string) *cobra.Command {
 func newFreezing(environ func() []string, name string, cmd *cobra.Command) *cobra.Command {
 	var of admin.FreezeScope
 	cmd.Use, cmd.Args = name, cobra.NoArgs
-	flag := addAdminFlag(cmd.Flags(), environ)
+	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := flag.client()

@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 )
 
 // An outputFlag is --output, of commands that print what a relay answered for people or
 // for programs.
 type outputFlag struct{ output string }
 
-// addOutputFlag adds --output to the flags of a command.
-func addOutputFlag(f *pflag.FlagSet) *outputFlag {
+// addOutputFlag adds --output to a command.
+func addOutputFlag(cmd *cobra.Command) *outputFlag {
 	o := new(outputFlag)
-	f.StringVarP(&o.output, "output", "o", "text", "how to print: text, json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "how to print: text, json")
 	return o
 }
 

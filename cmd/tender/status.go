@@ -24,8 +24,8 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 		Example: "  tender status\n  tender status --admin unix:/run/tender/admin.sock -o json",
 		Args:    cobra.NoArgs,
 	}
-	flag := addAdminFlag(cmd.Flags(), environ)
-	output := addOutputFlag(cmd.Flags())
+	flag := addAdminFlag(cmd, environ)
+	output := addOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := output.check(); err != nil {
 			return err

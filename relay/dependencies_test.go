@@ -1,0 +1,115 @@
+package relay
+
+import (
+	"encoding/json"
+	"go/parser"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// dependency matches a row of the table of direct dependencies in DESIGN.md.
+var dependency = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (program|tests|bench) \\| \\S")
+
+// TestDirectDependencies holds that the table in DESIGN.md names what the modules require
+// for their own sake, and what of it is part of the program: a new dependency needs a
+// row with its reason.
+func TestDirectDependencies(t *testing.T) {
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]string{}
+	for _, row := range dependency.FindAllStringSubmatch(string(text), -1) {
+		listed[row[1]] = row[2]
+	}
+	required := map[string]string{}
+	for _, dir := range []string{"../bench", ".."} {
+		for _, m := range directly(t, dir) {
+			required[m] = "nowhere"
+		}
+	}
+	for name, file := range parseModule(t, parser.ImportsOnly) {
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatalf("%s: import %s: %v", name, spec.Path.Value, err)
+			}
+			if m := moduleOf(imported, required); m != "" {
+				required[m] = nearer(required[m], partOf(name))
+			}
+		}
+	}
+	for _, m := range slices.Sorted(maps.Keys(required)) {
+		if got, want := listed[m], required[m]; got != want {
+			t.Errorf("%s is for %q by the table of DESIGN.md, and in fact for %q", m, got, want)
+		}
+		delete(listed, m)
+	}
+	for _, m := range slices.Sorted(maps.Keys(listed)) {
+		t.Errorf("%s is in the table of DESIGN.md, and no direct dependency", m)
+	}
+}
+
+// directly returns the modules that the go.mod in a directory requires without the
+// comment that says "indirect".
+func directly(t *testing.T, dir string) []string {
+	t.Helper()
+	list := exec.Command("go", "mod", "edit", "-json")
+	list.Dir = dir
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("%v in %s: %v", list, dir, err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatalf("%v in %s: %v", list, dir, err)
+	}
+	var direct []string
+	for _, m := range mod.Require {
+		if !m.Indirect && m.Path+"/" != module {
+			direct = append(direct, m.Path)
+		}
+	}
+	return direct
+}
+
+// moduleOf returns the module that has a package: that of the longest path. It is empty
+// for what is none of them.
+func moduleOf(imported string, modules map[string]string) string {
+	for ; imported != "."; imported = path.Dir(imported) {
+		if _, ok := modules[imported]; ok {
+			return imported
+		}
+	}
+	return ""
+}
+
+// partOf says for what a file is there.
+func partOf(name string) string {
+	switch {
+	case strings.HasPrefix(name, "bench/"):
+		return "bench"
+	case strings.HasSuffix(name, "_test.go"), strings.HasPrefix(name, "relay/relaytest/"):
+		return "tests"
+	default:
+		return "program"
+	}
+}
+
+// nearer returns which of two parts is nearer to the program.
+func nearer(a, b string) string {
+	order := []string{"program", "tests", "bench", "nowhere"}
+	return order[min(slices.Index(order, a), slices.Index(order, b))]
+}
