@@ -334,7 +334,7 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 	if !s.begunAll {
 		k.removed = 0 // not looked at
 	}
-	slot := 1 + int(k.sent)%(cache.SharedSlots-1) // the first one is for complete sets
+	slot := 1 + int(k.sent%(cache.SharedSlots-1)) // the first one is for complete sets
 	got := t.Shared(k, slot, func() any {
 		c := *s // positions move in a copy
 		w := c.newWriter(h, t)

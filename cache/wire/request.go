@@ -108,7 +108,7 @@ func (r *Request) Decode(msg []byte) error {
 			continue
 		}
 		if f := fields[num]; f == fieldSubscribe || f == fieldSubscribeLocator {
-			sum.Write(msg[at-n : at])
+			_, _ = sum.Write(msg[at-n : at])
 		}
 		if err := r.set(fields[num], val); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
