@@ -21,13 +21,19 @@ ONLY      ?=
 # More arguments, as in: make demo ARGS='--clients 1000'
 ARGS      ?=
 
+# For which systems make release builds, and which of them make reproduce builds twice
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+REPRODUCE ?= linux/amd64
+
 # Debian packages are installed as root.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
 
-# The date is that of the commit: the same commit makes the same binary.
-VERSION ?= $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+# The date is that of the commit: the same commit makes the same binary. Go's own stamp
+# (-buildvcs) is off: it differs between a clone and a worktree.
+VERSION ?= $(or $(shell git describe --tags --always --abbrev=12 --dirty 2>/dev/null),dev)
 COMMIT  ?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null | grep -v HEAD),unknown)
 DATE    ?= $(or $(shell git log -1 --format=%cI 2>/dev/null),unknown)
+GOBUILD  = $(GO) build -trimpath -buildvcs=false
 LDFLAGS  = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
 # The linter is built with this Go, once for each version: its name says which.
@@ -35,17 +41,45 @@ LINT_VERSION := v2.15.0
 LINT_MODULE  := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 LINT         := .bin/golangci-lint-$(LINT_VERSION)
 
+# What make release builds depends on the commit and on the version of Go, which the
+# binary says, and on nothing that the environment says.
+RELEASEENV := CGO_ENABLED=0 GOFLAGS=-mod=readonly GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= GOFIPS140=off
+
+# Looks for known vulnerabilities in a database: on the network, or a copy as file:///dir
+VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+VULNDB    ?= https://vuln.go.dev
+
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: help build test race lint fuzz soak bench microbench demo cover deps
+.PHONY: help build release reproduce test race lint verify vuln fuzz soak bench microbench demo cover deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build bin/tender, without cgo
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
+	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
+
+release: ## Build static binaries for PLATFORMS into dist/, with a bill of materials each, and SHA256SUMS
+	@if [ -n "$$(git status --porcelain)" ]; then echo "make release: what is here is not what was committed"; exit 1; fi
+	rm -rf dist && mkdir dist
+	@set -e; for platform in $(PLATFORMS); do \
+		os=$${platform%/*} arch=$${platform#*/}; name=dist/tender_$(VERSION)_$${os}_$$arch; \
+		echo "$$name"; \
+		$(RELEASEENV) GOOS=$$os GOARCH=$$arch $(GOBUILD) -ldflags '$(LDFLAGS)' -o $$name ./cmd/tender; \
+		$(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' $$name >$$name.cdx.json; \
+	done
+	@cd dist && { command -v sha256sum >/dev/null && sha256sum tender_* || shasum -a 256 tender_*; } >SHA256SUMS
+	@cat dist/SHA256SUMS
+
+reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places and with two caches, and compare
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	one=$$dir/one another=$$dir/another/place; \
+	for clone in $$one $$another; do git clone -q . $$clone; done; \
+	$(MAKE) -C $$one release PLATFORMS='$(REPRODUCE)'; \
+	(umask 077 && TZ=Asia/Kathmandu GOAMD64=v3 GOCACHE=$$dir/cache $(MAKE) -C $$another release PLATFORMS='$(REPRODUCE)'); \
+	diff $$one/dist/SHA256SUMS $$another/dist/SHA256SUMS && echo "equal"
 
 test: deps ## Run every test with the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) $(PKG)
@@ -59,6 +93,14 @@ lint: $(LINT) ## Check formatting, go vet and golangci-lint
 	$(GO) vet $(PKG)
 	$(LINT) run $(PKG)
 	$(if $(filter ./...,$(PKG)),cd bench && $(GO) vet ./... && ../$(LINT) run ./...)
+
+verify: ## Check that modules are what go.sum says, and that go.mod is tidy
+	$(GO) mod verify && $(GO) mod tidy -diff
+	cd bench && $(GO) mod verify && $(GO) mod tidy -diff
+
+vuln: ## Look for known vulnerabilities in what the code calls, by govulncheck
+	$(GO) run $(VULNCHECK) -db $(VULNDB) $(PKG)
+	$(if $(filter ./...,$(PKG)),cd bench && $(GO) run $(VULNCHECK) -db $(VULNDB) ./...)
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	@for dir in . $(if $(filter ./...,$(PKG)),bench); do \
@@ -75,7 +117,7 @@ soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=
 	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout 0 -run '^TestSoak$$' ./relay/soak -for $(SOAK) -clients $(CLIENTS) -seed $(SEED) -only '$(ONLY)'
 
 bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
-	cd bench && $(GO) build -trimpath -buildvcs=false -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
+	cd bench && $(GOBUILD) -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
 
 microbench: ## Run the benchmarks of functions that BENCH matches (all), each for BENCHTIME (1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A checksum as go.sum has it, and as a bill has it.
+const (
+	sum    = "h1:rEMyGo6bT7LwXiXRRE8fzwgmF1xJYI3xg5ebFXIjbNg="
+	sumHex = "ac43321a8e9b4fb2f05e25d1444f1fcf0826175c49608df183979b1572236cd8"
+)
+
+func TestBill(t *testing.T) {
+	info := &debug.BuildInfo{
+		GoVersion: "go1.26.8",
+		Main:      debug.Module{Path: "example.com/program", Version: "(devel)"},
+		Deps: []*debug.Module{
+			{Path: "example.com/One", Version: "v1.2.3", Sum: sum},
+			{Path: "example.com/two", Version: "v0.1.0", Replace: &debug.Module{Path: "example.com/fork", Version: "v2.0.0+incompatible", Sum: sum}},
+		},
+		Settings: []debug.BuildSetting{{Key: "GOOS", Value: "linux"}},
+	}
+	got, err := newBill(info, release{version: "v9", date: "2026-11-21T10:00:00Z", sum: sha256.Sum256([]byte("program"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const programHex = "1310ca2c8932dbd118668bd97442558a3e1f546b5e15c69699dfbd6024f548d8"
+	const program = "pkg:golang/example.com/program@v9"
+	want := `{
+		"$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6",
+		"serialNumber": "urn:uuid:1310ca2c-8932-8bd1-9866-8bd97442558a", "version": 1,
+		"metadata": {"timestamp": "2026-11-21T10:00:00Z", "component": {
+			"bom-ref": "` + program + `", "type": "application", "name": "example.com/program", "version": "v9", "purl": "` + program + `",
+			"hashes": [{"alg": "SHA-256", "content": "` + programHex + `"}],
+			"properties": [{"name": "go:build:GOOS", "value": "linux"}]}},
+		"components": [
+			{"bom-ref": "pkg:golang/std@1.26.8", "type": "library", "name": "std", "version": "1.26.8", "purl": "pkg:golang/std@1.26.8"},
+			{"bom-ref": "pkg:golang/example.com/One@v1.2.3", "type": "library", "name": "example.com/One", "version": "v1.2.3",
+				"purl": "pkg:golang/example.com/One@v1.2.3", "hashes": [{"alg": "SHA-256", "content": "` + sumHex + `"}]},
+			{"bom-ref": "pkg:golang/example.com/fork@v2.0.0%2Bincompatible", "type": "library", "name": "example.com/fork", "version": "v2.0.0+incompatible",
+				"purl": "pkg:golang/example.com/fork@v2.0.0%2Bincompatible", "hashes": [{"alg": "SHA-256", "content": "` + sumHex + `"}]}],
+		"dependencies": [
+			{"ref": "` + program + `", "dependsOn": ["pkg:golang/std@1.26.8", "pkg:golang/example.com/One@v1.2.3", "pkg:golang/example.com/fork@v2.0.0%2Bincompatible"]},
+			{"ref": "pkg:golang/std@1.26.8"}, {"ref": "pkg:golang/example.com/One@v1.2.3"}, {"ref": "pkg:golang/example.com/fork@v2.0.0%2Bincompatible"}]
+	}`
+	if diff := cmp.Diff(decode(t, want), decode(t, string(text))); diff != "" {
+		t.Errorf("bill (-want +got):\n%s", diff)
+	}
+}
+
+func decode(t *testing.T, text string) any {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("decode %s: %v", text, err)
+	}
+	return v
+}
+
+func TestBillWithoutChecksum(t *testing.T) {
+	for _, sum := range []string{"", "h1:", "h1:AAAA", sum[:20], "h2" + sum[2:]} {
+		info := &debug.BuildInfo{Deps: []*debug.Module{{Path: "example.com/one", Version: "v1.2.3", Sum: sum}}}
+		if _, err := newBill(info, release{}); err == nil || !strings.Contains(err.Error(), "example.com/one") {
+			t.Errorf("bill of a module with the checksum %q: %v, want an error that names the module", sum, err)
+		}
+	}
+}
+
+// TestWrite holds that a bill is of the file, and the same each time.
+func TestWrite(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first, second bytes.Buffer
+	for _, w := range []*bytes.Buffer{&first, &second} {
+		if err := write(w, self, release{version: "v1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first.String() != second.String() {
+		t.Errorf("two bills of one file differ:\n%s\n%s", &first, &second)
+	}
+	if std := `"pkg:golang/std@` + runtime.Version()[len("go"):]; !strings.Contains(first.String(), std) {
+		t.Errorf("the bill lacks %s:\n%s", std, &first)
+	}
+	if err := write(&first, "bill_test.go", release{version: "v1"}); err == nil {
+		t.Error("a bill was written of a file that is no program")
+	}
+}
