@@ -29,6 +29,7 @@ type source struct {
 	demand []Demand      // changed since its writer took it; guarded by index.mu
 	faulty []string      // types and collections that the writer has to mend; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
+	quota  Quota
 
 	withheld atomic.Int64 // names of which a frozen writer keeps something from readers
 }
@@ -218,6 +219,9 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 		if !watched {
 			n.watchers = slices.Insert(n.watchers, at, w.id)
 			t.watched++
+			if len(n.watchers) == 1 {
+				x.sources[n.source].quota.add(1)
+			}
 		}
 		if n.lapsed {
 			n.again = true
@@ -312,6 +316,9 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 		if at, ok := slices.BinarySearch(n.watchers, w.id); ok {
 			n.watchers = slices.Delete(n.watchers, at, at+1)
 			t.watched--
+			if len(n.watchers) == 0 {
+				x.sources[n.source].quota.add(-1)
+			}
 		}
 		if len(n.watchers) > 0 {
 			continue

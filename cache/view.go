@@ -22,6 +22,10 @@ type Config struct {
 	// its own; at most MaxSources. Zero means one.
 	Sources int
 
+	// Quotas count and bound, by source, the names that streams want of its origin. Nil
+	// means that none are.
+	Quotas []Quota
+
 	// Route returns which source answers for a name of a type, or, for an empty name,
 	// for its members. It must be a pure function. Nil means source 0.
 	Route func(typeURL, name string) int
@@ -64,7 +68,11 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), route: cfg.Route}}
 	writers := make([]*Writer, n)
 	for i := range writers {
-		v.index.sources = append(v.index.sources, &source{poke: make(chan struct{}, 1)})
+		from := &source{poke: make(chan struct{}, 1)}
+		if cfg.Quotas != nil {
+			from.quota = cfg.Quotas[i]
+		}
+		v.index.sources = append(v.index.sources, from)
 		writers[i] = newWriter(v, i)
 	}
 	v.writers = writers

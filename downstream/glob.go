@@ -25,33 +25,6 @@ func splitGlobs(texts []string) (names, globs []string) {
 	return names, globs
 }
 
-// checkGlobs refuses a request with which the globs of a stream, or those that its group
-// follows, would be too many; others is how many the stream has of other types.
-func (s *subscription) checkGlobs(r *wire.Request, others int) error {
-	_, globs := splitGlobs(r.Subscribe)
-	if len(globs) == 0 {
-		return nil
-	}
-	var added []string // their keys
-	for _, text := range sortedSet(globs) {
-		if s.findGlob(text) == nil {
-			added = append(added, cache.Collection(s.typeURL, text))
-		}
-	}
-	total := others + len(globs)
-	if s.delta {
-		total = others + len(s.globs) + len(added)
-	}
-	if total > s.cfg.MaxGlobs {
-		return Exceeds(LimitGlobs, "%d globs on one stream, at most %d are served", total, s.cfg.MaxGlobs)
-	}
-	if more, followed := s.watch.Unfollowed(added); more > 0 && followed+more > s.cfg.MaxGroupGlobs {
-		return Exceeds(LimitGroupGlobs, "%d globs in one node group, at most %d are served",
-			followed+more, s.cfg.MaxGroupGlobs)
-	}
-	return nil
-}
-
 // sortedSet returns texts in order, each once, in their place.
 func sortedSet(texts []string) []string {
 	slices.Sort(texts)

@@ -42,7 +42,7 @@ func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.client, sub.typeURL, b)
 	}
-	if err := sub.checkGlobs(&req.Request, 0); err != nil {
+	if err := sub.checkDemand(&req.Request, 0); err != nil {
 		sub.watch.Close()
 		return nil, err
 	}

@@ -16,15 +16,16 @@ type Limit int
 
 // The limits of a server and of what stands behind it.
 const (
-	LimitStreams    Limit = iota // open streams and held polls
-	LimitNames                   // names of a stream
-	LimitNameBytes               // length of a name or type URL
-	LimitRequest                 // size of a request; gRPC itself tells the client
-	LimitTypes                   // types of a view
-	LimitGlobs                   // globs of a stream
-	LimitGroupGlobs              // globs that the clients of a group follow
-	LimitGroups                  // node groups
-	LimitPeerGroups              // node groups that one peer has founded
+	LimitStreams     Limit = iota // open streams and held polls
+	LimitNames                    // names of a stream
+	LimitNameBytes                // length of a name or type URL
+	LimitRequest                  // size of a request; gRPC itself tells the client
+	LimitTypes                    // types of a view
+	LimitGlobs                    // globs of a stream
+	LimitGroupGlobs               // globs that the clients of a group follow
+	LimitGroups                   // node groups
+	LimitPeerGroups               // node groups that one peer has founded
+	LimitOriginNames              // names that clients want of an origin
 
 	LimitConnections     // open connections
 	LimitPeerConnections // of one peer
@@ -34,7 +35,7 @@ const (
 var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
 	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_PEER_GROUPS",
-	"TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
+	"TENDER_MAX_ORIGIN_NAMES", "TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
 }
 
 func (l Limit) String() string { return limitNames[l] }

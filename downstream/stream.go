@@ -130,7 +130,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
-		if err := sub.checkGlobs(r, s.globs()-len(sub.globs)); err != nil {
+		if err := sub.checkDemand(r, s.globs()-len(sub.globs)); err != nil {
 			return err
 		}
 	}

@@ -109,6 +109,7 @@ type Config struct {
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`
+	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`

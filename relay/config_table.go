@@ -303,6 +303,7 @@ var variables = []spec{
 	limit("MAX_TYPES", "64", 10_000, "resource types in one view"),
 	limit("MAX_GROUPS", "256", 100_000, "node groups"),
 	limit("MAX_PEER_GROUPS", "16", 100_000, "node groups with clients that one peer was the first of; all clients behind an address, as of a load balancer, are one peer"),
+	limit("MAX_ORIGIN_NAMES", "1000000", 100_000_000, "names that clients want of one control plane; a name counts once for each node group, or for all if it is one of xdstp"),
 	{
 		name: "FIRST_REQUEST_TIMEOUT", preset: "10s",
 		allowed: between(100*time.Millisecond, 10*time.Minute),

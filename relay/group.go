@@ -42,6 +42,7 @@ type groups struct {
 	router  *router
 	log     *slog.Logger
 	cached  cache.Config
+	quotas  []cache.Quota // by origin
 
 	views     sync.WaitGroup
 	operating chan struct{} // one slot, taken by the operator's command that is being carried out
@@ -126,6 +127,9 @@ func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snap
 		frozen:  make([]bool, len(all)),
 
 		operating: make(chan struct{}, 1),
+	}
+	for range all {
+		g.quotas = append(g.quotas, cache.NewQuota(cfg.MaxOriginNames))
 	}
 	if cfg.VersionSource == VersionsOfOrigin {
 		g.cached.VersionSource = cache.FromOrigin
@@ -212,7 +216,7 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string, via []
 
 func (g *groups) add(key string, presented *corepb.Node) *group {
 	cfg := g.cached
-	cfg.Sources, cfg.Route = g.router.sources(), g.router.route
+	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
 	gr := &group{key: key, view: view, node: presented, who: upstream.Present(g.behind(presented, nil)), stop: stop}
@@ -241,7 +245,7 @@ func (g *groups) share(origin int, features []string) *sharedView {
 	s := g.shared[key]
 	if s == nil {
 		cfg := g.cached
-		cfg.Sources, cfg.Route = 2, namesOnly
+		cfg.Sources, cfg.Route, cfg.Quotas = 2, namesOnly, []cache.Quota{g.quotas[origin], {}}
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop, control: upstream.NewControl(g.frozen[origin])}

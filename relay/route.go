@@ -3,6 +3,7 @@ package relay
 import (
 	"slices"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -35,6 +36,16 @@ func (r *router) sources() int { return 2 * r.origins }
 
 // shared returns the source of an origin for names that groups share.
 func (r *router) shared(origin int) int { return r.origins + origin }
+
+// quotas returns those of a view's sources, of those of origins. What groups share is counted
+// where they have it from.
+func (r *router) quotas(of []cache.Quota) []cache.Quota {
+	all := make([]cache.Quota, r.sources())
+	for origin, q := range of {
+		all[origin], all[r.shared(origin)] = q, q.Elsewhere()
+	}
+	return all
+}
 
 // route returns the source that answers for a name of a type, or, if it is empty, for
 // the members of the type. The route of an authority goes before that of a type (B.23).

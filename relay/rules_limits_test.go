@@ -1,10 +1,12 @@
 package relay_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -36,6 +38,7 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 		{downstream.LimitGroupGlobs, "1", codes.ResourceExhausted, func(c *relaytest.Client) {
 			c.Subscribe(streamRDS, "xdstp:///envoy.config.route.v3.RouteConfiguration/a/*", "xdstp:///envoy.config.route.v3.RouteConfiguration/b/*")
 		}},
+		{downstream.LimitOriginNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, "a", "b", "c") }},
 		{downstream.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamCDS) }},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {
@@ -65,4 +68,84 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 			})
 		})
 	}
+}
+
+// B.35: clients may want so many names of an origin, whoever they are. Those that somebody wants
+// already, wildcards, and names in the place of others are served at the limit too, and
+// what is given up makes room.
+func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
+	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
+		r := start(t, o, true, "TENDER_MAX_ORIGIN_NAMES=3", "TENDER_NODE_GROUP_BY=id", "TENDER_ADMIN_LISTEN=127.0.0.1:0")
+		client := func(id string) *relaytest.Client {
+			return r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+		}
+		one, two := client("one"), client("client")
+		one.Subscribe(streamRDS, "a", "b")
+		streamHas(t, one.Recv(t.Context()), streamRDS, "a", "b")
+		two.Subscribe(streamRDS, "a") // in a group of its own
+		streamHas(t, two.Recv(t.Context()), streamRDS, "a")
+		wanted := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := metricsOf(t, r)["tender_origin_names default"]; got != float64(want) {
+				t.Errorf("%v names are said to be wanted of the origin, want %d", got, want)
+			}
+		}
+		wanted(3)
+
+		refused := client("client")
+		refused.Subscribe(streamRDS, "b")
+		if err := refused.WaitEnd(t.Context()); status.Convert(err).Message() != tooMany {
+			t.Errorf("the client was told %v, want %q", err, tooMany)
+		}
+		poll := restPoller(t, r, false)
+		poll.poll("routes", "", "", "b").is(http.StatusTooManyRequests, tooMany)
+		poll.poll("routes", "", "", "a").has("a")
+		all := client("client")
+		all.Subscribe(streamCDS)
+		streamHas(t, all.Recv(t.Context()), streamCDS, "a")
+		wanted(3)
+
+		swap := streamRequest(v, streamRDS, "", "b")
+		if delta, ok := swap.(*discoverypb.DeltaDiscoveryRequest); ok {
+			delta.ResourceNamesUnsubscribe = []string{"a"}
+		}
+		two.Send(swap)
+		streamHas(t, two.Recv(t.Context()), streamRDS, "b")
+		wanted(3)
+		two.Close()
+		wanted(2)
+		all.Subscribe(streamRDS, "c")
+		streamHas(t, all.Recv(t.Context()), streamRDS, "c")
+		wanted(3)
+		o.Put(streamRoute("a", "2"))
+		streamHas(t, one.Recv(t.Context()), streamRDS, "a")
+		if n := r.Stats().Refused[downstream.LimitOriginNames]; n != 2 {
+			t.Errorf("%d refusals are counted, want 2", n)
+		}
+	})
+}
+
+// R130, B.35: a name that means the same to every node is one name of the origin, however many
+// groups want it.
+func TestB35_SharedNamesCountOnce(t *testing.T) {
+	const dir = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/"
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(streamRoute(dir+"a", "1"), streamRoute(dir+"b", "1"))
+		r := start(t, o, true, "TENDER_MAX_ORIGIN_NAMES=2", "TENDER_NODE_GROUP_BY=id", "TENDER_ADMIN_LISTEN=127.0.0.1:0")
+		for _, id := range []string{"one", "two", "three"} {
+			c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+			c.Subscribe(streamRDS, dir+"a")
+			streamHas(t, c.Recv(t.Context()), streamRDS, dir+"a")
+		}
+		synctest.Wait()
+		if got := metricsOf(t, r)["tender_origin_names default"]; got != 1 {
+			t.Errorf("%v names are said to be wanted of the origin, want 1", got)
+		}
+		c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("one")})
+		c.Subscribe(streamRDS, dir+"b", dir+"c")
+		streamEnd(t, c, codes.ResourceExhausted)
+	})
 }

@@ -38,7 +38,7 @@ func (r *Relay) reading() telemetry.Reading {
 	}
 	for i, o := range r.origins {
 		out.Origins = append(out.Origins, telemetry.Origin{
-			Name: r.cfg.originName(i), Connected: o.status().Connected, Frozen: r.groups.isFrozen(i), Stats: o.Stats(),
+			Name: r.cfg.originName(i), Connected: o.status().Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats(),
 		})
 	}
 	r.groups.read(&out)

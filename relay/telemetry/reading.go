@@ -39,6 +39,7 @@ type Origin struct {
 	Name      string
 	Connected bool
 	Frozen    bool // an operator has stopped the distribution of its changes
+	Names     int  // that clients want of it
 	upstream.Stats
 }
 

@@ -55,6 +55,8 @@ var table = []row{
 		origins(func(o *Origin) float64 { return float64(o.Lost) })},
 	{"tender.origin.failovers", counter, "{failover}", "origin", "Changes from one target of the origin to another.",
 		origins(func(o *Origin) float64 { return float64(o.Failovers) })},
+	{"tender.origin.names", sum, "{name}", "origin", "Names that clients want of the origin now: what TENDER_MAX_ORIGIN_NAMES bounds.",
+		origins(func(o *Origin) float64 { return float64(o.Names) })},
 	{"tender.origin.streams", counter, "{stream}", "origin", "ADS streams to the origin that were opened.",
 		origins(func(o *Origin) float64 { return float64(o.Streams) })},
 	{"tender.origin.streams.ended", counter, "{stream}", "origin reason",

@@ -46,7 +46,7 @@ func full() Reading {
 			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
 		},
 		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
-		Origins: []Origin{{Name: "default", Connected: true, Frozen: true, Stats: upstream.Stats{
+		Origins: []Origin{{Name: "default", Connected: true, Frozen: true, Names: 47, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44, Drifted: 45,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
@@ -142,7 +142,7 @@ func TestValues(t *testing.T) {
 	want := map[string]float64{
 		"build_info v1": 1, "ready": 1,
 		"origin_connected default": 1, "origin_connections_total default": 7, "origin_connections_lost_total default": 8,
-		"origin_failovers_total default": 9, "origin_streams_total default": 10,
+		"origin_failovers_total default": 9, "origin_names default": 47, "origin_streams_total default": 10,
 		"origin_streams_ended_total default resync": 14, "origin_streams_ended_total default UNAVAILABLE": 15,
 		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
