@@ -399,6 +399,9 @@ func (s *stream) keepNode(n *node) {
 	if proto.Size(kept) > maxNode {
 		kept.Metadata, kept.ClientFeatures = nil, nil
 	}
+	if proto.Size(kept) > maxNode {
+		kept = &node{Id: nodeLabel(n)}
+	}
 	encoded, _ := proto.Marshal(kept) // which was decoded, so it can be encoded
 	s.node = string(encoded)
 }

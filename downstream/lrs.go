@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -226,7 +227,7 @@ func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []
 
 // sum adds what the client reports to what others of its group do.
 func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) error {
-	if err := s.check(first); err != nil {
+	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
 	group, err := s.cfg.Views.Join(first.GetNode(), peerOf(ctx))

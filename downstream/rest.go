@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -89,7 +91,7 @@ func (s *Server) admit(open int64) error {
 // answer returns the response to a poll of a peer, nil if what the client has is current, or
 // why there is none.
 func (s *Server) answer(ctx context.Context, req restRequest, peer string) (*restResponse, error) {
-	if err := s.cfg.checkNames(&req.Request); err != nil {
+	if err := cmp.Or(s.cfg.checkNames(&req.Request), s.cfg.checkNode(proto.Size(req.node))); err != nil {
 		return nil, err
 	}
 	group, err := s.cfg.Views.Join(req.node, peer)

@@ -32,7 +32,7 @@ func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
-		client:       &client{cfg: &s.cfg, watch: g.View.Watch(), node: req.node.GetId(), group: g.Key},
+		client:       &client{cfg: &s.cfg, watch: g.View.Watch(), node: nodeLabel(req.node), group: g.Key},
 		key:          req.TypeURL,
 	}
 	if s.cfg.DynamicParameters {

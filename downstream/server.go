@@ -13,6 +13,8 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -69,7 +71,8 @@ type Config struct {
 	// means 100.
 	MaxRequestRate int
 
-	// MaxNames bounds the resource names of a stream. Zero means 100,000.
+	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
+	// them. Zero means 100,000.
 	MaxNames int
 
 	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those that the clients of a view
@@ -78,6 +81,9 @@ type Config struct {
 
 	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
+
+	// MaxNodeBytes bounds the encoded Node of a client. Zero means 1 MiB.
+	MaxNodeBytes int
 
 	// MaxTypes bounds the types that are known to a view. Zero means 64.
 	MaxTypes int
@@ -131,6 +137,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
+	c.MaxNodeBytes = cmp.Or(c.MaxNodeBytes, 1<<20)
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
 	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
 	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
@@ -154,17 +161,61 @@ func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return exceeds(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
-	if n := len(r.Subscribe); n > c.MaxNames {
+	if n := max(len(r.Subscribe), len(r.Unsubscribe), len(r.InitialVersions)); n > c.MaxNames {
 		return Exceeds(LimitNames, "%d resource names in one request, at most %d are served", n, c.MaxNames)
+	}
+	for name := range r.InitialVersions {
+		if len(name) > c.MaxNameBytes {
+			return c.tooLong(name)
+		}
 	}
 	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
 		for _, name := range names {
 			if len(name) > c.MaxNameBytes {
-				return exceeds(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+				return c.tooLong(name)
 			}
 		}
 	}
 	return nil
+}
+
+func (c *Config) tooLong(name string) error {
+	return exceeds(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+}
+
+// unreadable returns what a client is told whose request could not be decoded.
+func (c *Config) unreadable(err error) error {
+	switch {
+	case errors.Is(err, wire.ErrTooMany):
+		return Exceeds(LimitNames, "%v, at most %d are served", err, c.MaxNames)
+	case errors.Is(err, wire.ErrTooLong):
+		return exceeds(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
+	default:
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+}
+
+// checkNode refuses a Node of so many bytes.
+func (c *Config) checkNode(size int) error {
+	if size <= c.MaxNodeBytes {
+		return nil
+	}
+	return exceeds(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed", size, c.MaxNodeBytes)
+}
+
+// node decodes a Node.
+func (c *Config) node(encoded []byte) (*node, error) {
+	if err := c.checkNode(len(encoded)); err != nil {
+		return nil, err
+	}
+	n := new(node)
+	if err := proto.Unmarshal(encoded, n); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
+	}
+	if !c.DynamicParameters {
+		n.DynamicParameters = nil // which nobody looks at
+	}
+	return n, nil
 }
 
 // Views finds views.

@@ -27,6 +27,7 @@ const (
 	LimitPeerGroups               // node groups that one peer has founded
 	LimitOriginNames              // names that clients want of an origin
 
+	LimitNodeBytes       // size of a Node
 	LimitConnections     // open connections
 	LimitPeerConnections // of one peer
 	limits
@@ -35,7 +36,7 @@ const (
 var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
 	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_PEER_GROUPS",
-	"TENDER_MAX_ORIGIN_NAMES", "TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
+	"TENDER_MAX_ORIGIN_NAMES", "TENDER_MAX_NODE_BYTES", "TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
 }
 
 func (l Limit) String() string { return limitNames[l] }

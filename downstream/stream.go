@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -110,7 +109,7 @@ func (s *stream) unanswered() bool {
 // handle takes a request. Its error ends the stream.
 func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if r.Err != nil {
-		return status.Error(codes.InvalidArgument, r.Err.Error())
+		return s.cfg.unreadable(r.Err)
 	}
 	if err := s.fixType(r); err != nil {
 		return err
@@ -151,9 +150,9 @@ func (s *stream) identify(r *wire.Request) error {
 	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
 		return nil
 	}
-	n := new(node)
-	if err := proto.Unmarshal(r.Node, n); err != nil {
-		return status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
+	n, err := s.cfg.node(r.Node)
+	if err != nil {
+		return err
 	}
 	if s.watch != nil {
 		s.group.Leave() // so that a client that was alone in its group makes room for its new one
@@ -180,7 +179,7 @@ func (s *stream) identify(r *wire.Request) error {
 	s.dynamic = n.GetDynamicParameters()
 	s.keepNode(n)
 	s.client = &client{
-		cfg: s.cfg, watch: s.watch, node: n.GetId(), group: group.Key,
+		cfg: s.cfg, watch: s.watch, node: nodeLabel(n), group: group.Key,
 		delta: s.delta, errors: s.agent.grpc || s.agent.relay, forgetful: s.agent.forgetful,
 	}
 	s.client.began(s.typeURL)
@@ -267,9 +266,13 @@ func (s *stream) globs() (n int) {
 }
 
 func (s *stream) checkTotal() error {
-	total := 0
+	total, held := 0, 0
 	for _, sub := range s.subs {
 		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad)
+		held += len(sub.known)
+	}
+	if held > s.cfg.MaxNames {
+		return Exceeds(LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", held, s.cfg.MaxNames)
 	}
 	if total > s.cfg.MaxNames {
 		return Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)

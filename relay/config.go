@@ -104,6 +104,7 @@ type Config struct {
 	MaxGlobs                int           `env:"MAX_GLOBS"`
 	MaxGroupGlobs           int           `env:"MAX_GROUP_GLOBS"`
 	MaxNameBytes            Size          `env:"MAX_NAME_BYTES"`
+	MaxNodeBytes            Size          `env:"MAX_NODE_BYTES"`
 	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
 	MaxTypes                int           `env:"MAX_TYPES"`

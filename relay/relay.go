@@ -144,6 +144,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		MaxStreams:          r.cfg.MaxStreams,
 		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxNames:            r.cfg.MaxNames,
+		MaxNodeBytes:        int(r.cfg.MaxNodeBytes),
 		MaxGlobs:            r.cfg.MaxGlobs,
 		MaxGroupGlobs:       r.cfg.MaxGroupGlobs,
 		MaxNameBytes:        int(r.cfg.MaxNameBytes),

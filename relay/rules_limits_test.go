@@ -2,10 +2,12 @@ package relay_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -28,6 +30,28 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
 			c.Subscribe(streamRDS, "a", "b")
 			c.Subscribe(streamEDS, "a")
+		}},
+		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{"a": "1", "b": "1", "c": "1"}})
+		}},
+		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{"a": "1", "b": "1"}})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamEDS, InitialResourceVersions: map[string]string{"a": "1"}})
+		}},
+		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceNamesUnsubscribe: []string{"a", "b", "c"}})
+		}},
+		{downstream.LimitNames, "100", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, slices.Repeat([]string{"name"}, 101)...) }},
+		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
+		}},
+		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{
+				{Name: "a", DynamicParameters: map[string]string{"k": strings.Repeat("v", 65)}},
+			}})
+		}},
+		{downstream.LimitNodeBytes, "1KiB", codes.InvalidArgument, func(c *relaytest.Client) {
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, Node: &corepb.Node{Id: strings.Repeat("n", 1<<10)}})
 		}},
 		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 65)) }},
 		{downstream.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 4<<10)) }},

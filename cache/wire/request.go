@@ -10,18 +10,27 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrRequest is wrapped by every error about a client's request. The stream that
-// sent it ends; no other is touched.
-var ErrRequest = errors.New("malformed request")
+// Errors about a client's request: it cannot be one, or it says more than its reader
+// allows. The stream that sent it ends; no other is touched.
+var (
+	ErrRequest = errors.New("malformed request")
+	ErrTooMany = errors.New("too many resource names")
+	ErrTooLong = errors.New("dynamic parameters of a name too long")
+)
 
 // namesSeed makes Request.NamesSum a function of the names alone within one
 // process, and unpredictable outside it.
 var namesSeed = maphash.MakeSeed()
 
 // A Request is a DiscoveryRequest or a DeltaDiscoveryRequest: the few fields
-// that a relay acts on. Set Delta before it is received.
+// that a relay acts on. Set Delta, and the limits if any, before it is received.
 type Request struct {
 	Delta bool
+
+	// MaxNames bounds each of the lists of names, before memory is taken for them: a few bytes of
+	// a message become a string, or a map. MaxNameBytes bounds the parameters that come with a name in a
+	// locator, all together. Zero means no bound.
+	MaxNames, MaxNameBytes int
 
 	TypeURL string
 	Nonce   string
@@ -87,15 +96,17 @@ var (
 	}
 )
 
-// Decode reads msg into r, all but r.Delta. The request shares no memory with
-// msg.
+// Decode reads msg into r, all but r.Delta and the limits. The request shares no memory with
+// msg. Errors: [ErrRequest], [ErrTooLong]; [ErrTooMany] of a message of 256 bytes and more.
 func (r *Request) Decode(msg []byte) error {
 	fields := sotwFields[:]
 	if r.Delta {
 		fields = deltaFields[:]
 	}
-	*r = Request{Delta: r.Delta}
-	r.reserve(fields, msg)
+	*r = Request{Delta: r.Delta, MaxNames: r.MaxNames, MaxNameBytes: r.MaxNameBytes}
+	if err := r.reserve(fields, msg); err != nil {
+		return err
+	}
 	var sum maphash.Hash
 	sum.SetSeed(namesSeed)
 	for at := 0; at < len(msg); {
@@ -118,29 +129,35 @@ func (r *Request) Decode(msg []byte) error {
 	return nil
 }
 
-// reserve makes room for what a large request lists.
-func (r *Request) reserve(fields []requestField, msg []byte) {
+// reserve makes room for what a large request lists, or refuses it.
+func (r *Request) reserve(fields []requestField, msg []byte) error {
 	const large = 256
 	if len(msg) < large {
-		return
+		return nil
 	}
 	var count [fieldError + 1]int
 	for len(msg) > 0 {
 		num, _, _, n := consumeField(msg)
 		if n < 0 {
-			return // Decode says so
+			return nil // Decode says so
 		}
 		if int(num) < len(fields) {
 			count[fields[num]]++
 		}
 		msg = msg[n:]
 	}
-	r.Subscribe = slices.Grow(r.Subscribe, count[fieldSubscribe]+count[fieldSubscribeLocator])
-	r.Unsubscribe = slices.Grow(r.Unsubscribe, count[fieldUnsubscribe]+count[fieldUnsubscribeLocator])
-	if n := count[fieldInitialVersions]; n > 0 {
-		const most = 10_000 // the entries may all be the same
-		r.InitialVersions = make(map[string]string, min(n, most))
+	subscribed, held := count[fieldSubscribe]+count[fieldSubscribeLocator], count[fieldInitialVersions]
+	unsubscribed := count[fieldUnsubscribe] + count[fieldUnsubscribeLocator]
+	if n := max(subscribed, unsubscribed, held); r.MaxNames > 0 && n > r.MaxNames {
+		return fmt.Errorf("%w: %d in one list", ErrTooMany, n)
 	}
+	r.Subscribe = slices.Grow(r.Subscribe, subscribed)
+	r.Unsubscribe = slices.Grow(r.Unsubscribe, unsubscribed)
+	if held > 0 {
+		const most = 10_000 // the entries may all be the same
+		r.InitialVersions = make(map[string]string, min(held, most))
+	}
+	return nil
 }
 
 func (r *Request) set(f requestField, val []byte) (err error) {
@@ -160,10 +177,8 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 		r.Subscribe, err = appendText(r.Subscribe, val)
 	case fieldUnsubscribe:
 		r.Unsubscribe, err = appendText(r.Unsubscribe, val)
-	case fieldSubscribeLocator:
-		r.Subscribe, err = appendLocator(r.Subscribe, &r.SubscribeWith, val)
-	case fieldUnsubscribeLocator:
-		r.Unsubscribe, err = appendLocator(r.Unsubscribe, &r.UnsubscribeWith, val)
+	case fieldSubscribeLocator, fieldUnsubscribeLocator:
+		err = r.addLocator(f, val)
 	case fieldInitialVersions:
 		err = r.addInitialVersion(val)
 	case fieldError:
@@ -183,6 +198,20 @@ func typeURLOf(val []byte) (string, error) {
 func appendText(names []string, val []byte) ([]string, error) {
 	name, err := text(val, "resource name")
 	return append(names, name), err
+}
+
+// addLocator takes a ResourceLocator of the names subscribed to, or given up.
+func (r *Request) addLocator(f requestField, val []byte) (err error) {
+	name, _ := stringField(val, 1)
+	if n := len(val) - len(name); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
+		return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+	}
+	if f == fieldSubscribeLocator {
+		r.Subscribe, err = appendLocator(r.Subscribe, &r.SubscribeWith, val)
+	} else {
+		r.Unsubscribe, err = appendLocator(r.Unsubscribe, &r.UnsubscribeWith, val)
+	}
+	return err
 }
 
 // appendLocator appends the name of a ResourceLocator, and notes its parameters

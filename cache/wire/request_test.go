@@ -1,9 +1,11 @@
 package wire_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -175,5 +177,40 @@ func TestNamesSum(t *testing.T) {
 	}
 	if sum(names()) != sum(&discoverypb.DiscoveryRequest{TypeUrl: acme}) {
 		t.Error("no names: sums differ")
+	}
+}
+
+// B.35: a request that lists more names than allowed is refused before memory is taken for
+// them: the smallest ones have two bytes each, and become a string, or a map.
+func TestB35_ManyNamesTakeNoMemory(t *testing.T) {
+	const most, listed = 1000, 1_000_000
+	for _, tt := range []struct {
+		name  string
+		field protowire.Number
+		entry string
+	}{
+		{"resource_names_subscribe", 3, ""},
+		{"resource_names_unsubscribe", 4, ""},
+		{"initial_resource_versions", 5, "\x0a\x01n"},
+		{"resource_locators_subscribe", 8, "\x12\x06\x0a\x01k\x12\x01v"},
+		{"resource_locators_unsubscribe", 9, "\x12\x06\x0a\x01k\x12\x01v"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var one []byte
+			one = protowire.AppendBytes(protowire.AppendTag(one, tt.field, protowire.BytesType), []byte(tt.entry))
+			msg := bytes.Repeat(one, listed)
+			var err error
+			r := wire.Request{Delta: true, MaxNames: most}
+			used := testing.AllocsPerRun(1, func() { err = r.Decode(msg) })
+			if !errors.Is(err, wire.ErrTooMany) || !strings.Contains(err.Error(), "1000000") {
+				t.Errorf("Decode of %d names = %v, want ErrTooMany and how many", listed, err)
+			}
+			if used > 10 {
+				t.Errorf("Decode of %d names took memory %v times, want 10 at most", listed, used)
+			}
+			if err = r.Decode(msg[:most*len(one)]); err != nil {
+				t.Errorf("Decode of %d names = %v, want no error", most, err)
+			}
+		})
 	}
 }
