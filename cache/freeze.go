@@ -44,7 +44,7 @@ func (w *Writer) Frozen() bool { return w.aside != nil }
 // frozen already stays so.
 //
 // What the view does not know is no change and is shown when it comes, once: the first
-// answer for a name, be it that there is none, the members of a type until their set is
+// answer for a name, be it that there is none, and members that are new, until their set is
 // confirmed. So are content that may not be kept (R125) and the word that an alias means nothing
 // (B.20), for whoever asks for these has the origin asked again.
 //
@@ -277,17 +277,22 @@ func (a *apply) pass(kind Kind, from *Head, n *Name) {
 // wrong.
 func (a *apply) admits(kind Kind, n *Name, is *Entry, fails bool) bool {
 	if kind == Members {
-		return a.typ.Phase < Confirmed && !a.typ.Restored || !keeps(a.typ.Members.Get(n))
+		return a.admitsMember(a.typ.Members.Get(n))
 	}
 	failing := a.typ.Errors(Named).Get(n) != nil
 	switch seen, _ := a.typ.Lookup(n); {
 	case seen == nil:
-		return !failing
+		return !failing && a.typ.Named.Get(n) == nil
 	case is != nil && !is.Present() && !a.typ.Named.Get(n).Present() && !failing && !fails:
 		return true // it is said once more that there is none
 	default:
 		return seen.Expired || !keeps(seen)
 	}
+}
+
+// admitsMember is admits for a member, of which readers see an entry; nil is none.
+func (a *apply) admitsMember(seen *Entry) bool {
+	return !seen.Present() && a.typ.Phase < Confirmed && !a.typ.Restored || !keeps(seen)
 }
 
 // keeps reports whether an entry can go on being shown.

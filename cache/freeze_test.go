@@ -200,6 +200,69 @@ func TestFreeze_Unknown(t *testing.T) {
 	}
 }
 
+// TestFreeze_HoldsBeforeASetIsConfirmed: what readers were shown is frozen at once, also of a set
+// of which not all is known; what they were not shown comes once.
+func TestFreeze_HoldsBeforeASetIsConfirmed(t *testing.T) {
+	for _, phase := range []Phase{Unknown, Settled} {
+		o := newOrigin(t, Config{})
+		watch := o.view.Watch()
+		watch.SubscribeAll(acme)
+		o.put(Members, "a", "1", "a1")
+		o.put(Members, "b", "1", "b1")
+		o.SetPhase(acme, phase)
+		o.Freeze()
+		awake(watch)
+		o.put(Members, "a", "2", "a2")
+		o.remove(Members, "b")
+		if awake(watch) {
+			t.Errorf("%v: readers were woken by changes of what they were shown", phase)
+		}
+		o.put(Members, "c", "1", "c1")
+		if !awake(watch) {
+			t.Errorf("%v: readers were not woken by what is new", phase)
+		}
+		o.put(Members, "c", "2", "c2")
+		o.remove(Members, "c")
+		o.SetPhase(acme, Confirmed)
+		o.put(Members, "d", "1", "d1")
+		want := map[string]string{"a": "a1", "b": "b1", "c": "c1"}
+		for name, content := range want {
+			if got := contentOf(o.typ().Members.Get(o.name(name))); got != content {
+				t.Errorf("%v: readers see %q of %s, want %q", phase, got, name, content)
+			}
+		}
+		if n := o.typ().Members.Count(); n != len(want) {
+			t.Errorf("%v: readers see %d members, want %d", phase, n, len(want))
+		}
+		o.Thaw()
+		wantTold(t, o.typ().Members.Since(0), "a", "d", "-b", "-c")
+	}
+}
+
+// TestFreeze_TwoStreamsThatDisagree: whoever sees a member, since what the origin says by name may
+// be older, goes on with it; whoever sees nothing, since the member went, is shown what there is.
+func TestFreeze_TwoStreamsThatDisagree(t *testing.T) {
+	for steps, want := range map[string]string{"MN": "1", "MNm": "2"} {
+		synctest.Test(t, func(t *testing.T) {
+			o := &cold{origin: newOrigin(t, Config{})}
+			o.want(o.view.Watch(), "a")
+			for i, step := range steps {
+				play(o.origin, step, fmt.Sprint(i+1))
+			}
+			o.Freeze()
+			for range 3 {
+				time.Sleep(lagWait)
+				o.Expire(time.Now())
+			}
+			o.shows(steps+", frozen", map[string]string{"a": want})
+			o.Thaw()
+			time.Sleep(lagWait)
+			o.Expire(time.Now())
+			o.shows(steps+", thawed", map[string]string{"a": "2"})
+		})
+	}
+}
+
 // TestFreeze_MemberNamed: a reader that first names a member sees the frozen one, as
 // those who follow the members do.
 func TestFreeze_MemberNamed(t *testing.T) {
@@ -432,7 +495,7 @@ func TestFreeze_Random(t *testing.T) {
 			switch step {
 			case "freeze":
 				if !frozen.Frozen() {
-					before = settled(frozen.view.Head())
+					before = map[string]string{}
 				}
 				frozen.Freeze()
 			case "thaw":
@@ -453,6 +516,7 @@ func TestFreeze_Random(t *testing.T) {
 					t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, want)
 				}
 			}
+			maps.Copy(before, kept(frozen.view.Head())) // also of what has come since
 		}
 		frozen.Thaw()
 		frozen.check()
@@ -514,11 +578,12 @@ func sight(h *Head) map[string]string {
 	return out
 }
 
-// settled is what of that a freeze must keep.
-func settled(h *Head) map[string]string {
+// kept is what of that a freeze must keep: all but that a member, of which others are yet to
+// come, has an error instead.
+func kept(h *Head) map[string]string {
 	out := sight(h)
 	if h.Type(acme).Phase < Confirmed {
-		maps.DeleteFunc(out, func(key, _ string) bool { return strings.Contains(key, "member ") })
+		maps.DeleteFunc(out, func(key, _ string) bool { return strings.HasPrefix(key, "error of member ") })
 	}
 	return out
 }

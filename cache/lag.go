@@ -57,10 +57,11 @@ func (a *apply) caughtUp(kind Kind, member *Entry) {
 }
 
 // prevail has readers of a name follow what the origin says by name, though it has not come
-// to be what they saw until now. While they are to see no change, they do not.
+// to be what they saw until now. While they are to see no change, they do not, unless they
+// see nothing.
 func (a *apply) prevail(e *Entry) {
 	again := *e
-	if a.w.aside != nil && !a.aside() {
+	if a.w.aside != nil && !a.aside() && a.typ.member(e.Name).Present() {
 		again.alarm.yields = a.now.Add(lagWait)
 	} else {
 		again.Seq, again.yields = a.next(), false
