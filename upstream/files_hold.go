@@ -17,14 +17,17 @@ type hold struct {
 	// kept is what an operator had kept, by type URL: it is served until a file has it
 	// again.
 	kept map[string]map[string]struct{}
+
+	// released is what an operator released, by type URL, whether it was held back or kept: the
+	// next look at the files removes what of it is still missing.
+	released map[string]map[string]struct{}
 }
 
 type heldRemoval struct {
-	names    map[string]struct{}
-	since    time.Time
-	until    time.Time
-	alarmAt  time.Time // when to say once more that it is held back
-	released bool      // by an operator
+	names   map[string]struct{}
+	since   time.Time
+	until   time.Time
+	alarmAt time.Time // when to say once more that it is held back
 }
 
 // A verdict is what a hold decided anew on a type.
@@ -45,7 +48,10 @@ const (
 )
 
 func newHold(wait time.Duration) hold {
-	return hold{wait: wait, held: make(map[string]heldRemoval), kept: make(map[string]map[string]struct{})}
+	return hold{
+		wait: wait, held: make(map[string]heldRemoval),
+		kept: make(map[string]map[string]struct{}), released: make(map[string]map[string]struct{}),
+	}
 }
 
 // admit returns what to serve of what was found, where so far something else was
@@ -64,6 +70,9 @@ func (h *hold) admit(serving, found sets, doubtful bool, now time.Time) (sets, [
 	for _, typeURL := range slices.Sorted(maps.Keys(result)) {
 		set, was := result[typeURL], serving[typeURL]
 		missing := was.without(set)
+		if n := h.frees(typeURL, missing); n > 0 {
+			verdicts = append(verdicts, verdict{holdReleased, typeURL, n})
+		}
 		kept := h.keeps(typeURL, missing)
 		n := len(missing)
 		mass := doubtful && n > 0 || n > massDeleteNames && float64(n) > massDeleteFraction*float64(len(was.byName))
@@ -89,9 +98,6 @@ func (h *hold) judge(typeURL string, missing map[string]struct{}, mass bool, now
 	case !mass:
 		delete(h.held, typeURL)
 		return false, holdLifted, held
-	case same && old.released:
-		delete(h.held, typeURL)
-		return false, holdReleased, true
 	case same && !now.Before(old.until):
 		delete(h.held, typeURL)
 		return false, holdApplied, true
@@ -103,6 +109,17 @@ func (h *hold) judge(typeURL string, missing map[string]struct{}, mass bool, now
 		return true, holdChanged, true
 	}
 	return true, holdBegan, true
+}
+
+// frees takes out of what is missing what an operator released, and returns how many that are.
+func (h *hold) frees(typeURL string, missing map[string]struct{}) (n int) {
+	all := len(missing)
+	maps.DeleteFunc(missing, func(name string, _ struct{}) bool {
+		_, released := h.released[typeURL][name]
+		return released
+	})
+	delete(h.released, typeURL)
+	return all - len(missing)
 }
 
 // keeps takes out of what is missing, and returns, that which an operator had kept. It
@@ -134,17 +151,17 @@ func (h *hold) holds() (holds []Hold) {
 	return holds
 }
 
-// release implements holder: the removals are made by the next look at the files, if
-// these are still missing.
-func (h *hold) release(of HoldChoice, now time.Time) (released []Hold) {
-	for _, hold := range h.chosen(of) {
-		delete(h.kept, hold.TypeURL)
-		names := make(map[string]struct{}, len(hold.Names))
-		for _, name := range hold.Names {
-			names[name] = struct{}{}
+// release implements holder: the removals are made by the next look at the files, of what
+// is still missing.
+func (h *hold) release(of HoldChoice, _ time.Time) []Hold {
+	released := h.chosen(of)
+	for _, hold := range released {
+		if hold.Discarded {
+			delete(h.kept, hold.TypeURL)
+		} else {
+			delete(h.held, hold.TypeURL)
 		}
-		h.held[hold.TypeURL] = heldRemoval{names: names, since: now, until: now, released: true}
-		released = append(released, hold)
+		add(h.released, hold)
 	}
 	return released
 }
@@ -153,15 +170,22 @@ func (h *hold) release(of HoldChoice, now time.Time) (released []Hold) {
 func (h *hold) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 	for _, hold := range h.chosen(of) {
 		delete(h.held, hold.TypeURL)
-		if h.kept[hold.TypeURL] == nil {
-			h.kept[hold.TypeURL] = make(map[string]struct{})
-		}
-		for _, name := range hold.Names {
-			h.kept[hold.TypeURL][name] = struct{}{}
-		}
+		add(h.kept, hold)
 		discarded = append(discarded, hold)
 	}
 	return discarded
+}
+
+// add adds the names of a hold to those of its type.
+func add(to map[string]map[string]struct{}, hold Hold) {
+	names := to[hold.TypeURL]
+	if names == nil {
+		names = make(map[string]struct{}, len(hold.Names))
+		to[hold.TypeURL] = names
+	}
+	for _, name := range hold.Names {
+		names[name] = struct{}{}
+	}
 }
 
 func (h *hold) chosen(of HoldChoice) []Hold {

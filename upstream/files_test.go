@@ -575,6 +575,46 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestB15_FilesReleaseOneOfTwoHolds: what was discarded and what is held back anew are decided on
+// apart, be they of one type; of what was released goes what is still missing.
+func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
+	now := time.Unix(0, 0)
+	look := func(h *hold, serving sets, names ...string) (sets, []verdict) {
+		found := sets{"t": {byName: make(map[string]*wire.Resource)}}
+		for _, name := range names {
+			found["t"].byName[name] = new(wire.Resource)
+		}
+		return h.admit(serving, found, false, now)
+	}
+	for _, discarded := range []bool{false, true} {
+		h := newHold(10 * time.Minute)
+		all := many(60)
+		serving, _ := look(&h, nil, all...)
+		serving, _ = look(&h, serving, all[:40]...)
+		h.discard(HoldChoice{}, now) // 20 of the end
+		serving, _ = look(&h, serving, all[20:40]...)
+		before := h.holds()
+		if len(before) != 2 || serving.count() != 60 {
+			t.Fatalf("holds %+v, %d resources; want two holds, and all", before, serving.count())
+		}
+		released, left := before[:1], before[1:]
+		if discarded {
+			released, left = left, released
+		}
+		if got := h.release(HoldChoice{Discarded: discarded}, now); !cmp.Equal(got, released) {
+			t.Errorf("released %+v, want %+v", got, released)
+		}
+		back := released[0].Names[:5]
+		serving, verdicts := look(&h, serving, append(slices.Clone(all[20:40]), back...)...)
+		if len(verdicts) != 1 || verdicts[0] != (verdict{holdReleased, "t", 15}) || serving.count() != 45 {
+			t.Errorf("discarded %t: %+v, %d resources; want 15 of 60 released", discarded, verdicts, serving.count())
+		}
+		if got := h.holds(); !cmp.Equal(got, left) {
+			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
+		}
+	}
+}
+
 // TestHoldAlarms: that something is held back is said once more every five minutes, and not
 // of what was discarded.
 func TestHoldAlarms(t *testing.T) {
