@@ -159,7 +159,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 		seen = p
 		select {
 		case <-demand:
-			l.Answer()
+			f.answer(ctx, l)
 		case <-p.superseded:
 		case call := <-control.waiting():
 			call(l)
@@ -171,6 +171,14 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// answer says to those who want something of a view what there is, and has read anew what is not
+// what it was.
+func (f *Files) answer(ctx context.Context, l filesView) {
+	if l.Answer() {
+		f.do(ctx, (*reader).forgetDamaged)
 	}
 }
 

@@ -51,10 +51,10 @@ func (s *typeSet) without(o *typeSet) map[string]struct{} {
 	return names
 }
 
-// equal reports whether nobody could tell the sets apart.
+// equal reports whether nobody could tell another set from this one, of which nothing is damaged.
 func (s *typeSet) equal(o *typeSet) bool {
 	return s != nil && o != nil && s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
-		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion
+		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion && a.Intact()
 	})
 }
 

@@ -1067,6 +1067,73 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 	})
 }
 
+// TestB43_FilesAreReadAnewForWhatIsDamaged: what an audit finds to be damaged is sent as its file has
+// it, whoever asked for it and in whatever way, without a change of the file; and if the file is bad
+// by then, once it is good.
+func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
+	for _, bad := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			glob := "xdstp://acme/" + strings.TrimPrefix(wire.ClusterType, "type.googleapis.com/") + "/shop/*"
+			one := strings.Replace(glob, "*", "one", 1)
+			content := clusters("a", "b", one)
+			m := mirrorDir(t, FilesConfig{Dir: writeFiles(t, t.TempDir(), "some.yaml", content), noEvents: true})
+			m.until("a b " + one)
+			m.watch.Subscribe(wire.ClusterType, []string{"b"})
+			m.watch.SubscribeAll(cache.Collection(wire.ClusterType, glob))
+			time.Sleep(time.Second)
+			if bad {
+				writeFiles(t, m.dir, "some.yaml", "resources: [")
+				time.Sleep(time.Minute)
+			}
+			keys := []string{wire.ClusterType, cache.Collection(wire.ClusterType, glob)}
+			intact := func() (there, intact int) {
+				for _, key := range keys {
+					typ := m.view.Head().Type(key)
+					for _, set := range []*cache.Set{&typ.Members, &typ.Named} {
+						for e := range set.Since(0) {
+							there++
+							if e.Resource.Intact() && !e.Resource.Released() {
+								intact++
+							}
+						}
+					}
+				}
+				return there, intact
+			}
+			for e := range m.view.Head().Type(wire.ClusterType).Members.Since(0) {
+				if e.Name.String() != "a" {
+					e.Resource.Value()[2] ^= 1
+				}
+			}
+			if there, n := intact(); there != 5 || n != 1 {
+				t.Fatalf("%d resources of %d are intact, want 1 of 5", n, there)
+			}
+			for _, key := range keys {
+				m.view.Mend(key)
+			}
+			n := m.view.Find(wire.ClusterType, []string{"b"})[0]
+			synctest.Wait()
+			if e, _ := m.view.Head().Type(wire.ClusterType).Lookup(n); e.Resource.Released() { // as a client would that waits for it
+				m.watch.AskAgain(wire.ClusterType, n, e.GivenUp())
+			}
+			if bad {
+				time.Sleep(time.Minute)
+				if _, n := intact(); n != 1 {
+					t.Errorf("%d resources are intact while the file is bad, want 1", n)
+				}
+				writeFiles(t, m.dir, "some.yaml", content)
+			}
+			time.Sleep(time.Minute)
+			if there, n := intact(); there != 5 || n != 5 {
+				t.Errorf("file bad: %t: a minute later %d resources of %d are intact, want 5 of 5", bad, n, there)
+			}
+			for f := range m.view.Audit(func() bool { return true }) {
+				t.Errorf("mended, and yet %+v", f)
+			}
+		})
+	}
+}
+
 // TestFreeze_Files: a frozen view of files shows what they held, also by names that nobody had
 // asked for; thawed, what they hold.
 func TestFreeze_Files(t *testing.T) {

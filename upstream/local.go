@@ -18,6 +18,10 @@ type Local struct {
 	content map[string]map[string]*wire.Resource // by type URL and name
 	system  map[string]string                    // version, by type URL
 	globs   keys                                 // of collections that somebody follows
+
+	// suspect reports that some resource was found to be damaged: what comes is looked at
+	// from then on. The content of those that are damaged is given up.
+	suspect bool
 }
 
 // NewLocal returns a local origin of an empty view.
@@ -66,6 +70,9 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 			r = r.WithoutTTL()
 			u.Resources[i], set[r.Name] = r, r
 		}
+	}
+	if l.suspect {
+		u.Resources = slices.DeleteFunc(u.Resources, func(r *wire.Resource) bool { return giveUp(set, r) })
 	}
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
@@ -138,46 +145,73 @@ func (l *Local) follow(d cache.Demand, began keys) {
 
 // tell says what collections, which are given by glob, hold.
 func (l *Local) tell(typeURL string, globs map[string]string) {
-	u := wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
-	said := parts(u, globs)
+	said := parts(l.all(typeURL), globs)
 	for glob, key := range globs {
 		p := said[glob]
 		if p == nil {
-			p = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion}
+			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
 		}
 		l.w.Apply(cache.Members, *p)
 		l.w.SetPhase(key, cache.Confirmed)
 	}
 }
 
-// Answer says to those who began to want something what there is.
-func (l *Local) Answer() {
+// all returns an update that says what there is of a type, but for what is damaged.
+func (l *Local) all(typeURL string) wire.Update {
+	resources := slices.Collect(maps.Values(l.content[typeURL]))
+	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.DeleteFunc(resources, (*wire.Resource).Released)}
+}
+
+// inspect gives up what is damaged of that which somebody asks for again, and reports whether
+// something was.
+func (l *Local) inspect(typeURL string, n *cache.Name) (damaged bool) {
+	set := l.content[typeURL]
+	if n == nil {
+		for _, r := range set {
+			damaged = giveUp(set, r) || damaged
+		}
+	} else if r := l.find(typeURL, n.String()); r != nil {
+		damaged = giveUp(set, r)
+	}
+	l.suspect = l.suspect || damaged
+	return damaged
+}
+
+// giveUp leaves of a resource in a set only what it was, if its bytes are not those any more that
+// it was made of, and reports whether that is so.
+func giveUp(set map[string]*wire.Resource, r *wire.Resource) (damaged bool) {
+	if r.Intact() {
+		return false
+	}
+	set[r.Name] = r.Release()
+	return true
+}
+
+// Answer says to those who began to want something what there is, and once more to those whom an
+// audit has ask for it again (B.43). It reports whether something was found to be damaged: nothing
+// is said of that until there is an Update with it.
+func (l *Local) Answer() (damaged bool) {
 	named := make(map[string]*wire.Update)
 	forget := make(map[string][]*cache.Name)
 	followed := make(keys)
 	for _, d := range l.w.TakeDemand() {
-		_, _, isCollection := cache.SplitCollection(d.TypeURL)
+		typeURL, _, isCollection := cache.SplitCollection(d.TypeURL)
+		damaged = d.Again && l.inspect(typeURL, d.Name) || damaged
 		switch {
 		case isCollection:
 			l.follow(d, followed)
 			continue
 		case d.Name == nil:
-			l.w.SetPhase(d.TypeURL, cache.Confirmed)
+			l.answerMembers(d)
 			continue
 		case !d.Wanted:
 			forget[d.TypeURL] = append(forget[d.TypeURL], d.Name)
 			continue
 		}
-		u := named[d.TypeURL]
-		if u == nil {
-			u = &wire.Update{TypeURL: d.TypeURL, SystemVersion: l.system[d.TypeURL]}
-			named[d.TypeURL] = u
+		if named[d.TypeURL] == nil {
+			named[d.TypeURL] = &wire.Update{TypeURL: d.TypeURL, SystemVersion: l.system[d.TypeURL]}
 		}
-		if r := l.find(d.TypeURL, d.Name.String()); r != nil {
-			u.Resources = append(u.Resources, r)
-		} else {
-			u.Removed = append(u.Removed, d.Name.String())
-		}
+		l.answerName(named[d.TypeURL], d.Name.String())
 	}
 	for typeURL, globs := range followed {
 		l.tell(typeURL, globs)
@@ -187,6 +221,24 @@ func (l *Local) Answer() {
 	}
 	for _, u := range named {
 		l.w.Apply(cache.Named, *u)
+	}
+	return damaged
+}
+
+func (l *Local) answerMembers(d cache.Demand) {
+	if d.Again {
+		l.w.Apply(cache.Members, l.all(d.TypeURL))
+	}
+	l.w.SetPhase(d.TypeURL, cache.Confirmed)
+}
+
+// answerName adds to an update what there is to say of a name.
+func (l *Local) answerName(u *wire.Update, name string) {
+	switch r := l.find(u.TypeURL, name); {
+	case r == nil:
+		u.Removed = append(u.Removed, name)
+	case !r.Released():
+		u.Resources = append(u.Resources, r)
 	}
 }
 
