@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
@@ -24,10 +26,7 @@ type StreamStatus struct {
 	// Address is the client's, "host:port"; empty if it has none.
 	Address string
 
-	// Node is the client's, as its first request said, without what takes much room and
-	// tells little (its extensions); nil before that. Group is that of the node.
-	Node  *node
-	Group string
+	Group string // of the node; empty before the first request
 
 	TypeURL string // the only one served; empty on an aggregated stream
 	Delta   bool
@@ -41,6 +40,31 @@ type StreamStatus struct {
 	Stalled time.Time
 
 	Types []TypeStatus // in the order of sending
+
+	node string // as keepNode has encoded it
+}
+
+// Node returns the client's, as its first request said, without what takes much room and
+// tells little (its extensions); nil before that.
+func (s *StreamStatus) Node() *corepb.Node {
+	if s.node == "" {
+		return nil
+	}
+	n := new(node)
+	_ = proto.Unmarshal([]byte(s.node), n) // which keepNode has encoded
+	return n
+}
+
+// NodeID returns the id of the node, which costs less than all of it.
+func (s *StreamStatus) NodeID() string {
+	const id = 1 // the first field, and so encoded first
+	encoded := []byte(s.node)
+	num, _, n := protowire.ConsumeTag(encoded)
+	if num != id {
+		return ""
+	}
+	text, _ := protowire.ConsumeBytes(encoded[n:])
+	return string(text)
 }
 
 // A TypeStatus says how a stream stands with one resource type.
@@ -61,11 +85,13 @@ type TypeStatus struct {
 	AcceptedAt time.Time
 
 	// Lag is for how long the client has lacked the oldest change that it was sent, or is
-	// to be sent, and has not accepted; zero if there is none.
-	Lag time.Duration
+	// to be sent, and has not accepted; zero if there is none. Lacks is since when.
+	Lag   time.Duration
+	Lacks time.Time
 
 	// Refusal is the newest one; nil if the client never refused a response. Refused
-	// reports that it was the client's last word.
+	// reports that it stands: it was the client's last word, or something that it refused
+	// is still what there is.
 	Refusal *Refusal
 	Refused bool
 }
@@ -199,6 +225,7 @@ func (s *Server) Resources(number uint64) []ResourceStatus {
 // A Holder is a stream that asked for a resource, and how it stands with it.
 type Holder struct {
 	Stream uint64
+	Group  string // of its node
 	ResourceStatus
 }
 
@@ -206,7 +233,7 @@ type Holder struct {
 func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 	for _, stream := range s.registry.all() {
 		if r, asked := stream.holds(typeURL, name); asked {
-			holders = append(holders, Holder{stream.number, r})
+			holders = append(holders, r)
 		}
 	}
 	return holders
@@ -229,7 +256,7 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 	status = StreamStatus{
 		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.begun,
 		Sent: s.written, Unread: s.written - s.read,
-		Node: s.decodedNode(), Group: s.group.Key,
+		node: s.node, Group: s.group.Key,
 	}
 	if p, ok := peer.FromContext(s.rpc.Context()); ok && p.Addr != nil {
 		status.Address = p.Addr.String()
@@ -237,10 +264,41 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 	if stalled {
 		status.Stalled = s.lentAt.time()
 	}
-	for _, sub := range s.subs {
-		status.Types = append(status.Types, sub.status(now))
+	status.Types = make([]TypeStatus, len(s.subs))
+	for i, sub := range s.subs {
+		status.Types[i] = sub.status(now)
+		status.Types[i].Refused = s.refuses(sub)
 	}
 	return status, true
+}
+
+// refuses reports whether the newest refusal of a type stands.
+func (s *stream) refuses(sub *subscription) bool {
+	refusal := sub.refusal
+	switch {
+	case refusal == nil:
+		return false
+	case refusal.At.After(sub.acceptedAt.time()):
+		return true
+	case sub.accountedFor(refusal):
+		return false
+	}
+	h := s.group.View.Head()
+	t := h.Type(sub.key)
+	if slices.ContainsFunc(sub.names, func(n subscribed) bool { return sub.standing(t, n).State == Refused }) {
+		return true
+	}
+	for part := range sub.followed() {
+		for e := range h.Type(part.key).Members.Since(refusal.after) {
+			if e.Seq > refusal.upTo {
+				break
+			}
+			if _, named := part.find(e.Name); !named && part.standingMember(e).State == Refused {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (s *subscription) status(now time.Time) TypeStatus {
@@ -248,13 +306,14 @@ func (s *subscription) status(now time.Time) TypeStatus {
 		TypeURL: s.typeURL, Wildcard: s.wildcard != nil, Names: len(s.names),
 		Nonce: s.nonce, Version: s.said, SentAt: s.sentAt, Pending: s.pending,
 		Accepted: s.accepted, AcceptedAt: s.acceptedAt.time(),
-		Refusal: s.refusal, Refused: s.refusal != nil && s.refusal.At.After(s.acceptedAt.time()),
+		Refusal: s.refusal,
 	}
 	for _, g := range s.globs {
 		t.Globs = append(t.Globs, g.glob)
 	}
 	if s.lacks != 0 {
-		t.Lag = max(now.Sub(s.lacks.time()), 0)
+		t.Lacks = s.lacks.time()
+		t.Lag = max(now.Sub(t.Lacks), 0)
 	}
 	return t
 }
@@ -285,17 +344,19 @@ func (s *stream) resources() (out []ResourceStatus) {
 }
 
 // holds returns how the stream stands with one resource, and whether it asked for it.
-func (s *stream) holds(typeURL, name string) (r ResourceStatus, asked bool) {
+func (s *stream) holds(typeURL, name string) (r Holder, asked bool) {
 	s.lock.peek()
 	defer s.lock.leave()
 	sub := s.of(typeURL)
 	if s.ended || sub == nil {
 		return r, false
 	}
+	r = Holder{Stream: s.number, Group: s.group.Key}
 	h := s.group.View.Head()
 	n := s.watch.Find(sub.key, []string{name})[0]
 	if at, ok := sub.find(n); ok {
-		return sub.standing(h.Type(sub.key), sub.names[at]), true
+		r.ResourceStatus = sub.standing(h.Type(sub.key), sub.names[at])
+		return r, true
 	}
 	for part := range sub.followed() {
 		n := s.watch.Find(part.key, []string{name})[0]
@@ -303,7 +364,8 @@ func (s *stream) holds(typeURL, name string) (r ResourceStatus, asked bool) {
 			continue
 		}
 		if e := h.Type(part.key).Members.Get(n); e.Present() {
-			return part.standingMember(e), true
+			r.ResourceStatus = part.standingMember(e)
+			return r, true
 		}
 	}
 	return r, false
@@ -324,7 +386,8 @@ func (s *subscription) standingMember(e *cache.Entry) ResourceStatus {
 	if !e.Present() {
 		upTo = s.removed
 	}
-	return s.stateOf(e, e.Seq, s.begunAll && !s.fresh && e.Seq <= upTo)
+	begun := s.begunAll || !s.delta && s.fullState // where complete sets are sent, only fresh says it
+	return s.stateOf(e, e.Seq, begun && !s.fresh && e.Seq <= upTo)
 }
 
 // stateOf returns what became of what an entry says since a position.
@@ -404,15 +467,6 @@ func (s *stream) keepNode(n *node) {
 	}
 	encoded, _ := proto.Marshal(kept) // which was decoded, so it can be encoded
 	s.node = string(encoded)
-}
-
-func (s *stream) decodedNode() *node {
-	if s.node == "" {
-		return nil
-	}
-	n := new(node)
-	_ = proto.Unmarshal([]byte(s.node), n) // which keepNode has encoded
-	return n
 }
 
 // noteAnswer records an answer to a response.

@@ -131,7 +131,7 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		}
 		c.ask(wire.Request{Node: n, Subscribe: []string{"*"}})
 		s, _ := server.Client(number)
-		if s.Node.GetId() != "n1" || s.Node.GetCluster() != "shop" || len(s.Node.GetExtensions()) > 0 || !s.Delta {
+		if s.NodeID() != "n1" || s.Node().GetCluster() != "shop" || len(s.Node().GetExtensions()) > 0 || !s.Delta {
 			t.Errorf("the stream stands as %+v, want the node n1 of shop without its extensions", s)
 		}
 		wantStates("before the first answer", map[string]string{a: "sent", b: "sent"})
@@ -162,6 +162,9 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		}
 		c.answer("")
 		wantStates("after the next ACK", map[string]string{a: "refused", b: "accepted"})
+		if got := stands(); !got.Refused || got.Lag != 0 {
+			t.Errorf("after the ACK of another resource: %+v, want that the refusal stands, and no lag", got)
+		}
 		put("4", 0)
 		c.answer("")
 		wantStates("after the refused resource has changed", map[string]string{a: "accepted", b: "accepted"})
