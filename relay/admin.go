@@ -23,6 +23,7 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Ready:    r.notReady,
 		Status:   r.status,
 		Holds:    r.holds,
+		Fleet:    fleet{r.server, r.groups},
 		Commands: r.commands(),
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,

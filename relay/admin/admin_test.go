@@ -42,7 +42,7 @@ func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 	cfg := admin.Config{
 		Ready:  func() []string { return *r.reasons.Load() },
 		Status: func() admin.Status { return admin.Status{Relay: admin.Relay{Version: "v1"}} },
-		Commands: []admin.Command{admin.NewCommand("echo", func(_ context.Context, e echo) (echo, error) {
+		Fleet:  echoFleet{}, Commands: []admin.Command{admin.NewCommand("echo", func(_ context.Context, e echo) (echo, error) {
 			r.commands.Add(1)
 			switch e.Text {
 			case "missing":

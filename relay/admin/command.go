@@ -84,6 +84,17 @@ func (r refusal) Unwrap() error { return r.cause }
 // what is not there, 409 for what cannot be done as things stand.
 func Refuse(code int, cause error) error { return refusal{code, cause} }
 
+// codeOf returns the code of an answer.
+func codeOf(err error) int {
+	if err == nil {
+		return http.StatusOK
+	}
+	if refused, ok := errors.AsType[refusal](err); ok {
+		return refused.code
+	}
+	return http.StatusInternalServerError
+}
+
 // command serves a command.
 func (s *Server) command(c Command) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -98,13 +109,7 @@ func (s *Server) command(c Command) http.HandlerFunc {
 		if err == nil {
 			answer, err = c.do(ctx, args)
 		}
-		code := http.StatusOK
-		if err != nil {
-			code = http.StatusInternalServerError
-			if refused, ok := errors.AsType[refusal](err); ok {
-				code = refused.code
-			}
-		}
+		code := codeOf(err)
 		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("from", r.RemoteAddr), slog.Int("code", code))
 		if err != nil {
 			log.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.Any("err", err))

@@ -14,9 +14,15 @@ func TestStatusIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{}} {
+	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
+		Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{}, Refusal{}, ClientDetail{}, ClientResource{},
+		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{},
+	} {
 		typ := reflect.TypeOf(of)
 		for i := range typ.NumField() {
+			if typ.Field(i).Anonymous {
+				continue // it is in the list itself
+			}
 			field, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
 			if field == "" || !strings.Contains(string(text), "`"+field+"`") {
 				t.Errorf("%s does not have `%s`, of %s", name, field, typ.Name())

@@ -22,6 +22,9 @@ type Config struct {
 	// Holds returns the removals that are held back. Nil means that there is no such page.
 	Holds func(context.Context) Holds
 
+	// Fleet tells of clients and resources. Nil means that there are no such pages.
+	Fleet Fleet
+
 	// Commands are what operators may have the relay do.
 	Commands []Command
 
@@ -70,6 +73,9 @@ func New(cfg Config) (*Server, error) {
 	s.routes = slices.Concat(probes, s.reads())
 	if cfg.Debug {
 		s.routes = append(s.routes, debugRoutes()...)
+	}
+	if cfg.Fleet != nil {
+		s.routes = append(s.routes, s.fleetRoutes()...)
 	}
 	for _, c := range cfg.Commands {
 		if err := c.check(); err != nil {

@@ -1,0 +1,177 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// How many a page lists.
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+)
+
+// fleetRoutes are what operators may ask of clients and resources.
+func (s *Server) fleetRoutes() []route {
+	return []route{
+		{http.MethodGet, "/api/v1/clients", answer(s.clients)},
+		{http.MethodGet, "/api/v1/clients/{number}", answer(s.client)},
+		{http.MethodGet, "/api/v1/resources", answer(s.resources)},
+	}
+}
+
+// answer answers with what a function returns, or with its error and the code of that:
+// [Refuse] says which.
+func answer(f func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		found, err := f(r)
+		if err != nil {
+			writeError(w, codeOf(err), err.Error())
+			return
+		}
+		writeJSON(w, http.StatusOK, found)
+	}
+}
+
+func (s *Server) clients(r *http.Request) (any, error) {
+	p := parametersOf(r)
+	q := ClientQuery{
+		Type: p.typeURL("type"), Node: p.text("node"), Group: p.text("group"),
+		Refused: p.flag("refused"), Stalled: p.flag("stalled"),
+		Sort: p.oneOf("sort", ByLag, ByNumber), Page: p.page(),
+	}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	return s.cfg.Fleet.Clients(q)
+}
+
+func (s *Server) client(r *http.Request) (any, error) {
+	p := parametersOf(r)
+	q := ClientResourceQuery{Type: p.typeURL("type"), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused"), Page: p.page()}
+	number, err := strconv.ParseUint(r.PathValue("number"), 10, 64)
+	if err != nil {
+		p.refuse("the number of a client is %q, want digits", r.PathValue("number"))
+	}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	return s.cfg.Fleet.Client(number, q)
+}
+
+// resources answers with a list, or with one resource if a name is given.
+func (s *Server) resources(r *http.Request) (any, error) {
+	p := parametersOf(r)
+	typeURL := p.typeURL("type")
+	if typeURL == "" {
+		p.refuse("type is empty: want a type URL, or a short name such as cds")
+	}
+	if p.values.Has("name") {
+		c := ResourceChoice{Type: typeURL, Name: p.text("name"), Group: p.text("group"), YAML: p.oneOf("format", "json", "yaml") == "yaml", Limit: p.limit()}
+		if err := p.done(); err != nil {
+			return nil, err
+		}
+		return s.cfg.Fleet.Resource(c)
+	}
+	q := ResourceQuery{Type: typeURL, Group: p.text("group"), Contains: p.text("contains"), Page: p.page()}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	return s.cfg.Fleet.Resources(q)
+}
+
+// parameters are those of a request. The first that is wrong is remembered.
+type parameters struct {
+	values url.Values
+	known  []string
+	wrong  error
+}
+
+func parametersOf(r *http.Request) *parameters {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	p := &parameters{values: values}
+	if err != nil {
+		p.refuse("the query is malformed: %v", err)
+	}
+	return p
+}
+
+func (p *parameters) refuse(format string, args ...any) {
+	if p.wrong == nil {
+		p.wrong = Refuse(http.StatusBadRequest, fmt.Errorf(format, args...))
+	}
+}
+
+// done returns what is wrong: also a parameter that nothing has asked for.
+func (p *parameters) done() error {
+	for name, values := range p.values {
+		switch {
+		case !slices.Contains(p.known, name):
+			p.refuse("there is no parameter %.64q: there are %s", name, strings.Join(p.known, ", "))
+		case len(values) > 1:
+			p.refuse("%s is given %d times", name, len(values))
+		}
+	}
+	return p.wrong
+}
+
+func (p *parameters) text(name string) string {
+	p.known = append(p.known, name)
+	return p.values.Get(name)
+}
+
+func (p *parameters) flag(name string) bool {
+	switch text := p.text(name); text {
+	case "", "false":
+		return false
+	case "true":
+		return true
+	default:
+		p.refuse("%s=%.64s: want true or false", name, text)
+		return false
+	}
+}
+
+// oneOf returns one of the values that a parameter may have; the first one is the default.
+func (p *parameters) oneOf(name string, values ...string) string {
+	text := p.text(name)
+	if text == "" {
+		return values[0]
+	}
+	if !slices.Contains(values, text) {
+		p.refuse("%s=%.64s: want %s", name, text, strings.TrimPrefix(strings.Join(values, ", "), ", "))
+	}
+	return text
+}
+
+// typeURL returns a type URL, which may be given as a short name.
+func (p *parameters) typeURL(name string) string {
+	text := p.text(name)
+	if typeURL, ok := schema.TypeURLFor(text); ok {
+		return typeURL
+	}
+	if text != "" && !strings.Contains(text, "/") {
+		p.refuse("%s=%.64s: want a type URL, or a short name such as cds", name, text)
+	}
+	return text
+}
+
+func (p *parameters) page() Page { return Page{Limit: p.limit(), After: p.text("after")} }
+
+func (p *parameters) limit() int {
+	text := p.text("limit")
+	if text == "" {
+		return defaultLimit
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > maxLimit {
+		p.refuse("limit=%.64s: want 0 to %d", text, maxLimit)
+	}
+	return n
+}

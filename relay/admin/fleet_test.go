@@ -1,0 +1,71 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// echoFleet answers a question with the question, as a cursor or a name.
+type echoFleet struct{}
+
+func (echoFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
+	return admin.Clients{Next: fmt.Sprintf("%+v", q)}, nil
+}
+
+func (echoFleet) Client(number uint64, q admin.ClientResourceQuery) (admin.ClientDetail, error) {
+	if number == 404 {
+		return admin.ClientDetail{}, admin.Refuse(http.StatusNotFound, errors.New("there is no client 404"))
+	}
+	return admin.ClientDetail{Next: fmt.Sprintf("%d %+v", number, q)}, nil
+}
+
+func (echoFleet) Resources(q admin.ResourceQuery) (admin.Resources, error) {
+	return admin.Resources{Next: fmt.Sprintf("%+v", q)}, nil
+}
+
+func (echoFleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
+	return admin.ResourceDetail{Name: fmt.Sprintf("%+v", c)}, nil
+}
+
+// What is asked of clients and resources is checked: a parameter that is misspelt must not
+// have all of them listed.
+func TestFleetParameters(t *testing.T) {
+	const cds = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	r := newRig(t, "tcp")
+	for _, tt := range []struct {
+		path string
+		code int
+		want string // the question, or the error
+	}{
+		{"clients", 200, "{Type: Node: Group: Refused:false Stalled:false Sort:lag Page:{Limit:100 After:}}"},
+		{"clients?type=cds&node=n&group=g&refused=true&stalled=false&sort=number&limit=0&after=a", 200, "{Type:" + cds + " Node:n Group:g Refused:true Stalled:false Sort:number Page:{Limit:0 After:a}}"},
+		{"clients?type=a/b.C", 200, "{Type:a/b.C Node: Group: Refused:false Stalled:false Sort:lag Page:{Limit:100 After:}}"},
+		{"clients?type=clusters", 400, "type=clusters: want a type URL, or a short name such as cds"},
+		{"clients?refused=yes", 400, "refused=yes: want true or false"},
+		{"clients?sort=id", 400, "sort=id: want lag, number"},
+		{"clients?limit=1001", 400, "limit=1001: want 0 to 1000"},
+		{"clients?limit=-1", 400, "limit=-1: want 0 to 1000"},
+		{"clients?nodes=a", 400, `there is no parameter "nodes": there are type, node, group, refused, stalled, sort, limit, after`},
+		{"clients?node=a&node=b", 400, "node is given 2 times"},
+		{"clients?%zz", 400, `the query is malformed: invalid URL escape "%zz"`},
+		{"clients/7?state=refused", 200, "7 {Type: State:refused Page:{Limit:100 After:}}"},
+		{"clients/7?state=bad", 400, "state=bad: want not_sent, sent, accepted, refused"},
+		{"clients/x", 400, `the number of a client is "x", want digits`},
+		{"clients/404", 404, "there is no client 404"},
+		{"resources?type=cds&contains=a&limit=5", 200, "{Type:" + cds + " Group: Contains:a Page:{Limit:5 After:}}"},
+		{"resources?type=cds&name=&format=yaml", 200, "{Type:" + cds + " Name: Group: YAML:true Limit:100}"},
+		{"resources?type=cds&name=a&contains=b", 400, `there is no parameter "contains": there are type, name, group, format, limit`},
+		{"resources?name=a", 400, "type is empty: want a type URL, or a short name such as cds"},
+	} {
+		resp, text := r.ask(r.admin, http.MethodGet, "/api/v1/"+tt.path, "")
+		var got struct{ Next, Name, Error string }
+		if err := json.Unmarshal([]byte(text), &got); err != nil || resp.StatusCode != tt.code || got.Next+got.Name+got.Error != tt.want {
+			t.Errorf("GET /api/v1/%s: %s %s, want %d, %s", tt.path, resp.Status, text, tt.code, tt.want)
+		}
+	}
+}

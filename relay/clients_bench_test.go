@@ -1,0 +1,122 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/admin"
+)
+
+const benchStreams = 10_000
+
+// BenchmarkClients asks a server of 10,000 streams, of clients that accept all, for a page of
+// clients, and for those that hold a resource.
+func BenchmarkClients(b *testing.B) {
+	server := crowded(b)
+	f := fleet{server: server}
+	b.Run("page", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if c, err := f.Clients(admin.ClientQuery{Page: admin.Page{Limit: 100}}); err != nil || c.Totals.Streams != benchStreams || len(c.Clients) != 100 {
+				b.Fatal(c.Totals, err)
+			}
+		}
+	})
+	b.Run("by node", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if c, err := f.Clients(admin.ClientQuery{Node: "node-17", Page: admin.Page{Limit: 100}}); err != nil || len(c.Clients) == 0 {
+				b.Fatal(c.Totals, err)
+			}
+		}
+	})
+	b.Run("holders", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if got := len(server.Holders(wire.ClusterType, "cluster-7")); got != benchStreams {
+				b.Fatal(got)
+			}
+		}
+	})
+}
+
+// crowded returns a server of 100 clusters, which that many clients have.
+func crowded(b *testing.B) *downstream.Server {
+	view, w := cache.New(cache.Config{})
+	server, err := downstream.New(downstream.Config{Views: everybody{view}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	w.SetConnected(true)
+	u := wire.Update{TypeURL: wire.ClusterType}
+	for i := range 100 {
+		r, err := wire.NewResource(wire.ClusterType, fmt.Sprint("cluster-", i), "1", []byte{10, 1, 'a'})
+		if err != nil {
+			b.Fatal(err)
+		}
+		u.Resources = append(u.Resources, r)
+	}
+	w.Apply(cache.Members, u)
+	w.SetPhase(wire.ClusterType, cache.Confirmed)
+	const perConnection = 2000
+	g := NewGRPCServer(1<<20, perConnection)
+	server.Register(g)
+	l := bufconn.Listen(1 << 20)
+	go func() { _ = g.Serve(l) }() // ended by Stop
+	b.Cleanup(g.Stop)
+	for range benchStreams / perConnection {
+		conn, err := grpc.NewClient("passthrough:///relay", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = conn.Close() })
+		for i := range perConnection {
+			accept(b, conn, fmt.Sprint("node-", i))
+		}
+	}
+	return server
+}
+
+// accept has a client ask for all clusters, and accept them.
+func accept(b *testing.B, conn *grpc.ClientConn, id string) {
+	labels, err := structpb.NewStruct(map[string]any{"labels": map[string]any{"app": "shop", "version": "v1", "zone": "b"}, "NAMESPACE": "shop"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	stream, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	ask := &discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType, Node: &corepb.Node{Id: id, UserAgentName: "envoy", Metadata: labels}}
+	if err := stream.Send(ask); err != nil {
+		b.Fatal(err)
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		b.Fatal(err)
+	}
+	ask.ResponseNonce = answer.GetNonce()
+	if err := stream.Send(ask); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// everybody is a group of all nodes.
+type everybody struct{ view *cache.View }
+
+func (e everybody) Join(n *corepb.Node, _ string) (downstream.Group, error) {
+	return downstream.Group{View: e.view, Key: "all", Node: n, Leave: func() {}}, nil
+}
