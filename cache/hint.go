@@ -73,6 +73,19 @@ func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known b
 	return names, true
 }
 
+// FirstHint returns the position of the oldest hint at a name of a type, or of one that stands
+// for several that were too many to be kept, after p and up to upTo; one that no view comes to if there is
+// none.
+func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
+	first := never
+	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
+		if h.seq <= upTo && (h.name == nil || h.key == typeURL) {
+			first = h.seq
+		}
+	}
+	return first
+}
+
 // PassHints drops the hints up to p, which the stream must have followed. One goroutine at
 // a time may call it. Hints stay as long as newer ones do.
 func (w *Watch) PassHints(p Seq) {

@@ -6,10 +6,22 @@ import (
 	"time"
 )
 
-// moments is how many changes of a view have their time remembered.
+// A Cause is what has a writer change its view: as a rule a message of the origin. The
+// zero value is a change that the writer makes by itself.
+type Cause struct {
+	// Received is when the message came in, before it was looked at; zero is when the
+	// change is made.
+	Received time.Time
+}
+
+// SetCause says what has the writer change its view from now on. What a frozen writer
+// keeps aside is caused by Thaw.
+func (w *Writer) SetCause(c Cause) { w.cause = c }
+
+// moments is how many changes of a view have their cause remembered.
 const moments = 256
 
-// A timeline says when the newest changes of a view were made, for who asks how late
+// A timeline says what made the newest changes of a view, and when, for who asks how late
 // somebody learns of them. Its zero value is empty.
 type timeline struct {
 	mu   sync.Mutex
@@ -17,27 +29,27 @@ type timeline struct {
 	next int
 }
 
-// A moment is when a view came to a position.
+// A moment is what brought a view to a position; its cause has a time.
 type moment struct {
-	seq Seq
-	at  time.Time
+	seq   Seq
+	cause Cause
 }
 
 // passed records that the view has come to p, which is after all that were recorded.
-func (l *timeline) passed(p Seq, at time.Time) {
+func (l *timeline) passed(p Seq, cause Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ring[l.next] = moment{p, at}
+	l.ring[l.next] = moment{p, cause}
 	l.next = (l.next + 1) % moments
 }
 
-// when returns when the view came to p, or passed it; the zero time if it never did. Of
-// what was too long ago to be remembered, it is the time of the oldest that is.
-func (l *timeline) when(p Seq) time.Time {
+// of returns what brought the view to p, or past it; the zero cause if nothing ever did. Of
+// what was too long ago to be remembered, it is the cause of the oldest that is.
+func (l *timeline) of(p Seq) Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if newest := &l.ring[(l.next+moments-1)%moments]; newest.seq < p {
-		return time.Time{}
+		return Cause{}
 	}
 	oldest := 0
 	if l.ring[l.next].seq != 0 {
@@ -47,26 +59,20 @@ func (l *timeline) when(p Seq) time.Time {
 		m := &l.ring[(oldest+i)%moments]
 		return m.seq == 0 || m.seq >= p
 	})
-	return l.ring[(oldest+n)%moments].at
+	return l.ring[(oldest+n)%moments].cause
 }
 
-// ChangedAfter returns when the oldest change of a type was made that a reader at p has
-// not seen, the zero time if there is none. Of the last 256 changes of the view that is
-// exact; of what is older, it may be later than it was.
-func (v *View) ChangedAfter(t *Type, p Seq) time.Time {
-	first := min(t.Members.firstAfter(p), t.Named.firstAfter(p))
-	if first == never {
-		return time.Time{}
-	}
-	return v.timeline.when(first)
-}
+// Cause returns what brought the view to p, with the time of it; the zero cause if the
+// view is not there yet. Of the last 256 changes of the view that is exact; of what is
+// older, it is the cause of a later one.
+func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }
 
 // never is after all positions.
 const never = ^Seq(0)
 
-// firstAfter returns the position of the oldest change after p of what is in the log, be
-// it that the same name changed again since.
-func (s *Set) firstAfter(p Seq) Seq {
+// FirstAfter returns the position of the oldest change after p of what is in the set, be it
+// that the same name changed again since; one that no view comes to if there is none.
+func (s *Set) FirstAfter(p Seq) Seq {
 	if at := s.after(p); at < len(s.log) {
 		return s.log[at].seq
 	}

@@ -7,30 +7,30 @@ import (
 
 func TestB43_TimelineRemembersTheNewestChanges(t *testing.T) {
 	var l timeline
-	if got := l.when(1); !got.IsZero() {
-		t.Errorf("nothing has happened: when(1) = %v, want none", got)
+	if got := l.of(1).Received; !got.IsZero() {
+		t.Errorf("nothing has happened: of(1) = %v, want none", got)
 	}
 	start := time.Unix(1000, 0)
 	at := func(p Seq) time.Time { return start.Add(time.Duration(p) * time.Second) }
 	for p := Seq(2); p <= 3*moments; p += 2 { // each brings the view two positions on
-		l.passed(p, at(p))
-		if got := l.when(p); got != at(p) {
-			t.Fatalf("when(%d) = %v, want %v", p, got, at(p))
+		l.passed(p, Cause{Received: at(p)})
+		if got := l.of(p).Received; got != at(p) {
+			t.Fatalf("of(%d) = %v, want %v", p, got, at(p))
 		}
-		if got := l.when(p - 1); got != at(p) {
-			t.Fatalf("when(%d) = %v, want %v: it was passed then", p-1, got, at(p))
+		if got := l.of(p - 1).Received; got != at(p) {
+			t.Fatalf("of(%d) = %v, want %v: it was passed then", p-1, got, at(p))
 		}
-		if got := l.when(p + 1); !got.IsZero() {
-			t.Fatalf("when(%d) = %v, want none: it is to come", p+1, got)
+		if got := l.of(p + 1).Received; !got.IsZero() {
+			t.Fatalf("of(%d) = %v, want none: it is to come", p+1, got)
 		}
 	}
 	oldest := Seq(3*moments - 2*(moments-1))
 	for p := oldest; p <= 3*moments; p += 2 {
-		if got := l.when(p); got != at(p) {
-			t.Fatalf("when(%d) = %v, want %v", p, got, at(p))
+		if got := l.of(p).Received; got != at(p) {
+			t.Fatalf("of(%d) = %v, want %v", p, got, at(p))
 		}
 	}
-	if got := l.when(1); got != at(oldest) {
-		t.Errorf("when(1) = %v, want that of the oldest that is remembered, %v", got, at(oldest))
+	if got := l.of(1).Received; got != at(oldest) {
+		t.Errorf("of(1) = %v, want that of the oldest that is remembered, %v", got, at(oldest))
 	}
 }

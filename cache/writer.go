@@ -20,6 +20,7 @@ type Writer struct {
 	missed map[string]time.Time // when members were last found missing, by type URL or collection
 	ledger                      // of the head that readers see
 	aside  *aside               // nil unless the writer is frozen
+	cause  Cause                // of what it changes
 }
 
 // A ledger is what a writer must remember of the heads that it makes.
@@ -214,7 +215,7 @@ func (w *Writer) publish(a *apply) {
 		a.typ.changed = a.now
 	}
 	if a.head.Seq > w.view.head.Load().Seq {
-		w.view.timeline.passed(a.head.Seq, a.now)
+		w.view.timeline.passed(a.head.Seq, w.causeOf(a))
 	}
 	w.hint(a)
 	if a.dirty {
@@ -229,6 +230,15 @@ func (w *Writer) publish(a *apply) {
 		watch.wake()
 		w.wakes[i] = nil
 	}
+}
+
+// causeOf returns what made a change, with the time of it.
+func (w *Writer) causeOf(a *apply) Cause {
+	cause := w.cause
+	if cause.Received.IsZero() {
+		cause.Received = a.now
+	}
+	return cause
 }
 
 func (a *apply) next() Seq {

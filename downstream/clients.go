@@ -414,18 +414,51 @@ func (s *subscription) accountedFor(r *Refusal) bool {
 }
 
 // noteTold records that a response leaves that holds what changed after a position, which
-// was at some time, or what the client asked for.
-func (c *conversation) noteTold(after cache.Seq, changed, now time.Time) {
-	if c.asked || changed.IsZero() {
-		changed = now
+// was received at some time, or, if that is zero, what the client asked for.
+func (c *conversation) noteTold(after cache.Seq, received, now time.Time) {
+	caused := momentOf(received)
+	if c.asked || caused == 0 {
+		received, caused = now, 0
 	}
 	if c.asked = false; c.lacks == 0 {
-		c.toldAfter, c.lacks = after, momentOf(changed)
+		c.toldAfter, c.lacks = after, momentOf(received)
 	}
+	if c.caused == 0 && c.answered { // of the first one, the client waited for something, not for this
+		c.caused = caused
+	}
+}
+
+// wantedSince returns when the oldest change was received that the client wants, of those after a
+// position that the head has; zero if there is none. Where names are in complete sets, a change that a later
+// one of the same name took over does not count.
+func (s *subscription) wantedSince(v *cache.View, h *cache.Head, after cache.Seq) time.Time {
+	t, first := h.Type(s.key), h.Seq+1
+	if s.wildcard != nil {
+		first = min(first, t.Members.FirstAfter(after))
+	}
+	if !s.delta && s.fullState {
+		for _, n := range s.names {
+			if _, seq := s.see(t, n); seq > after {
+				first = min(first, seq)
+			}
+		}
+		for _, g := range s.globs {
+			first = min(first, h.Type(g.key).Members.FirstAfter(after))
+		}
+	} else if len(s.names) > 0 {
+		first = min(first, s.watch.FirstHint(s.key, after, h.Seq))
+	}
+	if first > h.Seq {
+		return time.Time{}
+	}
+	return v.Cause(first).Received
 }
 
 // noteAccepted records that the client accepts the newest response.
 func (c *conversation) noteAccepted(now time.Time) {
+	if c.caused != 0 {
+		c.tally.propagated(now.Sub(c.caused.time()))
+	}
 	c.accepted, c.acceptedAt, c.lacks = c.said, momentOf(now), 0
 }
 

@@ -3,6 +3,7 @@ package downstream
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -20,11 +21,19 @@ type TypeStats struct {
 	Bytes     int64 // of their bodies, before compression
 	Acks      int64 // responses that clients took
 	Nacks     int64 // responses that clients refused
+
+	// Propagation has, of each response that a change caused and that its client accepted, how long that took
+	// from when the origin's message was received: of several changes in one response, the oldest. First
+	// responses, and what clients asked for, are not in it.
+	Propagation Distribution
 }
 
 // Plus returns the sums of both.
 func (s TypeStats) Plus(o TypeStats) TypeStats {
-	return TypeStats{s.Responses + o.Responses, s.Bytes + o.Bytes, s.Acks + o.Acks, s.Nacks + o.Nacks}
+	return TypeStats{
+		s.Responses + o.Responses, s.Bytes + o.Bytes, s.Acks + o.Acks, s.Nacks + o.Nacks,
+		s.Propagation.Plus(o.Propagation),
+	}
 }
 
 // Types returns what was counted, by type URL; under the empty one, of types that the
@@ -60,11 +69,12 @@ const tallies = 8
 
 type typeCounts [tallies]tally
 
-// A tally has a line of the processor's cache for itself.
+// A tally has lines of the processor's cache for itself.
 type tally struct {
 	responses, bytes, acks, nacks atomic.Int64
+	propagation                   durations
 
-	_ [32]byte
+	_ [24]byte
 }
 
 // sent counts a response whose body has so many bytes.
@@ -86,10 +96,17 @@ func (t *tally) answered(refused bool) {
 	}
 }
 
+// propagated counts a change that a client has accepted, so long after the relay received it.
+func (t *tally) propagated(took time.Duration) {
+	if t != nil {
+		t.propagation.observe(took)
+	}
+}
+
 func (t *typeCounts) sum() (sum TypeStats) {
 	for i := range t {
 		at := &t[i]
-		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load()})
+		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(), at.propagation.read()})
 	}
 	return sum
 }

@@ -537,7 +537,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.noteTold(after, s.group.View.ChangedAfter(p.head.Type(sub.key), after), sentAt)
+	sub.noteTold(after, sub.wantedSince(s.group.View, p.head, after), sentAt)
 	sub.responded(nonce, r.body.Version(), s.written, sentAt)
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)

@@ -85,6 +85,7 @@ type conversation struct {
 	tally    *tally    // where the stream counts; nil: nowhere
 
 	// For who asks how the stream stands. Each stream has these for each type: they are small.
+	caused     moment    // when the oldest change was received that it holds; 0: none caused it
 	lacks      moment    // since when it lacks something that it was sent
 	toldAfter  cache.Seq // it was sent what changed after that, and has not accepted it
 	accepted   string    // the version that it accepted last
@@ -145,7 +146,7 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 		}
 		return r.Refused
 	}
-	s.pending = false
+	s.pending, s.caused = false, 0
 	s.refused = s.refused || r.Refused
 	return r.Refused
 }

@@ -519,7 +519,7 @@ func (m *mirror) event(e event, now time.Time) {
 	case e.opened:
 		m.opened(l, now)
 	default:
-		m.update(l, e.update, e.err, now)
+		m.update(l, e, now)
 	}
 }
 
@@ -657,7 +657,8 @@ func (m *mirror) unasked() {
 
 // update takes a response: it is applied whole and acknowledged, or refused and
 // changes nothing (B.9).
-func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
+func (m *mirror) update(l *line, e event, now time.Time) {
+	u, err := e.update, e.err
 	l.silentAt, m.silent = time.Time{}, false
 	m.session.counters.answered(u.TypeURL, err != nil)
 	if err != nil {
@@ -675,7 +676,9 @@ func (m *mirror) update(l *line, u wire.Update, err error, now time.Time) {
 		m.estrange()
 	}
 	if s := m.subs[u.TypeURL]; s != nil {
+		m.w.SetCause(cache.Cause{Received: e.at})
 		m.apply(s, l.role, u, now)
+		m.w.SetCause(cache.Cause{})
 	}
 	m.vouch()
 	m.met(l, u.ControlPlane, now)

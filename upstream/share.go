@@ -181,7 +181,7 @@ func (s *share) followMembers(h *cache.Head, t *sharedType) {
 	var names []*cache.Name
 	changed(typ, cache.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
 	if names = append(names, s.restored(t, &typ.Members)...); len(names) > 0 {
-		s.w.Copy(cache.Members, h, t.key, names)
+		s.copy(cache.Members, h, t, names)
 	}
 	t.seen = h.Seq
 	t.wildcard.Passed(h.Seq)
@@ -223,11 +223,10 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 			told[n] = struct{}{}
 		}
 	}
-	t.seen = h.Seq
-	if len(told) == 0 {
-		return
+	if len(told) > 0 {
+		s.copy(cache.Named, h, t, slices.Collect(maps.Keys(told)))
 	}
-	s.w.Copy(cache.Named, h, t.key, slices.Collect(maps.Keys(told)))
+	t.seen = h.Seq
 	for n := range told {
 		if e := typ.Named.Get(n); e.Present() && !e.Resource.Released() {
 			delete(t.pending, n)
@@ -235,6 +234,17 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 			t.pending[n] = struct{}{}
 		}
 	}
+}
+
+// copy takes over names of a type, for the reason for which the other view did.
+func (s *share) copy(kind cache.Kind, h *cache.Head, t *sharedType, names []*cache.Name) {
+	set := &h.Type(t.key).Members
+	if kind == cache.Named {
+		set = &h.Type(t.key).Named
+	}
+	s.w.SetCause(s.from.Cause(set.FirstAfter(t.seen)))
+	s.w.Copy(kind, h, t.key, names)
+	s.w.SetCause(cache.Cause{})
 }
 
 // changed yields the names of which something was said after p.

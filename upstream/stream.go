@@ -56,7 +56,8 @@ type event struct {
 	stream *stream
 	opened bool
 	update wire.Update
-	err    error // of decoding, if update came; of the stream, if ended
+	at     time.Time // when it was received
+	err    error     // of decoding, if update came; of the stream, if ended
 	ended  bool
 }
 
@@ -114,8 +115,9 @@ func (st *stream) receive(rpc grpc.ClientStream, decode func([]byte) (wire.Updat
 		if err := rpc.RecvMsg(&msg); err != nil {
 			return err
 		}
+		at := time.Now()
 		u, err := decode(msg.Bytes)
-		tell(events, event{stream: st, update: u, err: err})
+		tell(events, event{stream: st, update: u, at: at, err: err})
 	}
 }
 

@@ -8,7 +8,8 @@
 //
 // # To add a metric
 //
-// Add a field to the struct of the package that counts it, and a row to the table; then
+// Add a field to the struct of the package that counts it, and a row to the table (or to
+// histograms); then
 // run
 //
 //	go test ./relay/telemetry -run TestPage -update

@@ -19,6 +19,8 @@ const (
 	counter kind = "counter" // only grows
 	sum     kind = "sum"     // of what there is now; sums over labels make sense
 	gauge   kind = "gauge"   // a state; sums make none
+
+	histogram kind = "histogram" // how many durations were how long
 )
 
 // A row is one instrument: the one place where its name, its labels and what it means are
@@ -287,8 +289,7 @@ func (r *row) prometheus() string {
 func Page() string {
 	var b strings.Builder
 	b.WriteString("| Prometheus | OpenTelemetry | Kind | Labels | Meaning |\n| --- | --- | --- | --- | --- |\n")
-	for i := range table {
-		r := &table[i]
+	for _, r := range rows() {
 		labels := "none"
 		if r.labels != "" {
 			labels = "`" + strings.ReplaceAll(r.labels, " ", "`, `") + "`"

@@ -8,15 +8,16 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/sdk/instrumentation"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 )
@@ -49,7 +50,8 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	page, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
+	histograms := &producer{read: cfg.Read, scope: instrumentation.Scope{Name: scope, Version: cfg.Version}, began: time.Now()}
+	page, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithProducer(histograms))
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
@@ -60,7 +62,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	// The sets of labels are bounded by what the relay is configured to serve.
 	options := []sdk.Option{sdk.WithReader(page), sdk.WithResource(from), sdk.WithCardinalityLimit(0)}
 	if exports() {
-		pushed, err := autoexport.NewMetricReader(ctx)
+		pushed, err := histograms.newReader(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("telemetry: OTEL_METRICS_EXPORTER=%q: %w", os.Getenv("OTEL_METRICS_EXPORTER"), err)
 		}
@@ -100,7 +102,7 @@ func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	)
 }
 
-// register makes the instruments of the table, which are observed together, from one
+// register makes the instruments of the table but for histograms, which a producer has, which are observed together, from one
 // reading.
 func register(meter metric.Meter, read func() Reading) error {
 	instruments := make([]metric.Float64Observable, len(table))

@@ -53,7 +53,7 @@ func full() Reading {
 		}}},
 		Groups: []Group{{
 			Key: "user_agent_name=envoy", Streams: 20,
-			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24}, endpoints: {Responses: 25}},
+			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15)}, endpoints: {Responses: 25}},
 			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
 		}},
 		Views: []View{
@@ -87,9 +87,8 @@ func scrape(t *testing.T, r Reading) map[string]*dto.MetricFamily {
 // name that the page has, with the row's labels and kind; and nothing else of ours.
 func TestEveryMetricIsExported(t *testing.T) {
 	families := scrape(t, full())
-	kinds := map[kind]dto.MetricType{counter: dto.MetricType_COUNTER, sum: dto.MetricType_GAUGE, gauge: dto.MetricType_GAUGE}
-	for i := range table {
-		row := &table[i]
+	kinds := map[kind]dto.MetricType{counter: dto.MetricType_COUNTER, sum: dto.MetricType_GAUGE, gauge: dto.MetricType_GAUGE, histogram: dto.MetricType_HISTOGRAM}
+	for _, row := range rows() {
 		family := families[row.prometheus()]
 		if family == nil {
 			t.Errorf("%s is not exported as %s", row.name, row.prometheus())
@@ -123,7 +122,7 @@ func TestEveryMetricIsExported(t *testing.T) {
 func TestValues(t *testing.T) {
 	got := map[string]float64{}
 	for name, family := range scrape(t, full()) {
-		if !strings.HasPrefix(name, "tender_") {
+		if !strings.HasPrefix(name, "tender_") || family.GetType() == dto.MetricType_HISTOGRAM {
 			continue
 		}
 		for _, m := range family.GetMetric() {
@@ -176,12 +175,40 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// spreadOf returns a distribution with one duration in each of some classes, of 9 s in all.
+func spreadOf(classes ...int) downstream.Distribution {
+	d := downstream.Distribution{Sum: 9 * time.Second}
+	for _, class := range classes {
+		d.Classes[class] = 1
+	}
+	return d
+}
+
+// TestHistograms holds what Prometheus is told of a distribution: each class with those before it.
+func TestHistograms(t *testing.T) {
+	for _, m := range scrape(t, full())["tender_client_propagation_seconds"].GetMetric() {
+		if m.GetLabel()[1].GetValue() != "cds" {
+			continue
+		}
+		var bounds []float64
+		var counts []uint64
+		for _, b := range m.GetHistogram().GetBucket()[:4] {
+			bounds, counts = append(bounds, b.GetUpperBound()), append(counts, b.GetCumulativeCount())
+		}
+		wantBounds, wantCounts := []float64{0.001, 0.0025, 0.005, 0.01}, []uint64{0, 1, 2, 2}
+		if h := m.GetHistogram(); !slices.Equal(bounds, wantBounds) || !slices.Equal(counts, wantCounts) || h.GetSampleCount() != 3 || h.GetSampleSum() != 9 {
+			t.Errorf("up to %v: %v, %d in all, sum %v; want %v: %v, 3 and 9", bounds, counts, h.GetSampleCount(), h.GetSampleSum(), wantBounds, wantCounts)
+		}
+		return
+	}
+	t.Error("no histogram of what there is")
+}
+
 // TestTable holds what Prometheus and OpenTelemetry ask of names and units, and that help
 // is a sentence.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
-	for i := range table {
-		row := &table[i]
+	for _, row := range rows() {
 		if !regexp.MustCompile(`^tender(\.[a-z]+)+$`).MatchString(row.name) || seen[row.name] {
 			t.Errorf("%s: its name is not tender and words, or comes twice", row.name)
 		}
@@ -274,7 +301,7 @@ func TestExport(t *testing.T) {
 		}
 		select {
 		case body := <-received:
-			if !tt.want || !bytes.Contains(body, []byte("tender.client.responses")) || !bytes.Contains(body, []byte("service.name")) {
+			if !tt.want || !bytes.Contains(body, []byte("tender.client.responses")) || !bytes.Contains(body, []byte("tender.client.propagation")) || !bytes.Contains(body, []byte("service.name")) {
 				t.Errorf("%v: exported %d bytes, want an export: %t", tt.env, len(body), tt.want)
 			}
 		default:

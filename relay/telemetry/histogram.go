@@ -1,0 +1,108 @@
+package telemetry
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/instrumentation"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/xdstender/tender/downstream"
+)
+
+// A spread is an instrument that says how many durations were how long.
+type spread struct {
+	row
+	read func(r *Reading, put putAll)
+}
+
+// histograms has all of these; in the page they follow the table.
+var histograms = []spread{
+	{
+		row{
+			name: "tender.client.propagation", kind: histogram, unit: "s", labels: "group type",
+			help: "From the receipt of an origin's message to a client's ACK of the response that told of it; of several changes in one response, the oldest. " +
+				"First responses and what clients asked for are not in it, nor are refused responses.",
+		},
+		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Propagation }),
+	},
+}
+
+// groupSpreads reads a distribution of each type that clients of a group were sent.
+func groupSpreads(value func(downstream.TypeStats) downstream.Distribution) func(*Reading, putAll) {
+	return func(r *Reading, put putAll) {
+		for _, g := range r.Groups {
+			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
+				put(value(stats), groupLabel(g.Key), label)
+			}
+		}
+	}
+}
+
+// rows returns all instruments, in the order of the page.
+func rows() (all []*row) {
+	for i := range table {
+		all = append(all, &table[i])
+	}
+	for i := range histograms {
+		all = append(all, &histograms[i].row)
+	}
+	return all
+}
+
+// A putAll takes a distribution and the values of the row's labels.
+type putAll func(d downstream.Distribution, labels ...string)
+
+// A producer tells readers of the table's histograms, for which OpenTelemetry has no instrument
+// that is observed. It implements sdk.Producer.
+type producer struct {
+	read  func() Reading
+	scope instrumentation.Scope
+	began time.Time
+}
+
+func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
+	reading, now := p.read(), time.Now()
+	out := metricdata.ScopeMetrics{Scope: p.scope}
+	for i := range histograms {
+		row := &histograms[i]
+		data := metricdata.Histogram[float64]{Temporality: metricdata.CumulativeTemporality}
+		row.read(&reading, func(d downstream.Distribution, labels ...string) {
+			data.DataPoints = append(data.DataPoints, p.point(d, row.attributes(labels), now))
+		})
+		if len(data.DataPoints) > 0 {
+			out.Metrics = append(out.Metrics, metricdata.Metrics{Name: row.name, Description: row.help, Unit: row.unit, Data: data})
+		}
+	}
+	return []metricdata.ScopeMetrics{out}, nil
+}
+
+func (p *producer) point(d downstream.Distribution, labels []attribute.KeyValue, now time.Time) metricdata.HistogramDataPoint[float64] {
+	point := metricdata.HistogramDataPoint[float64]{
+		Attributes: attribute.NewSet(labels...), StartTime: p.began, Time: now,
+		Count: uint64(d.Count()), Sum: d.Sum.Seconds(),
+	}
+	for _, bound := range downstream.Bounds {
+		point.Bounds = append(point.Bounds, bound.Seconds())
+	}
+	for _, n := range d.Classes {
+		point.BucketCounts = append(point.BucketCounts, uint64(n))
+	}
+	return point
+}
+
+// exporting guards the producer that autoexport gives to the readers that it makes, which it
+// has one of for the whole process.
+var exporting sync.Mutex
+
+// newReader returns the reader that the OTEL_… variables ask for.
+func (p *producer) newReader(ctx context.Context) (sdk.Reader, error) {
+	exporting.Lock()
+	defer exporting.Unlock()
+	autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) { return p, nil })
+	return autoexport.NewMetricReader(ctx)
+}
