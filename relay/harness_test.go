@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -30,6 +31,13 @@ type running struct {
 	cancel   context.CancelFunc
 	ended    chan error
 }
+
+// pinging is a variable of start's: in memory, a relay pings its clients for it. Of most tests,
+// which take virtual hours, pings would be half the work.
+const pinging = "PINGING=on"
+
+// relayBuffer is how many bytes a connection to a relay in memory holds each way.
+const relayBuffer = 64 << 10
 
 // start runs a relay of an origin, configured by further variables
 // ("TENDER_ACK_WAIT=1s"), until the test ends. An origin in memory gets a relay in
@@ -86,8 +94,11 @@ func startAt(t testing.TB, target string, further map[string][]string, dial []gr
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
-		l := bufconn.Listen(1 << 20)
+		l := bufconn.Listen(relayBuffer)
 		rest, admin := newPipeListener(), newPipeListener()
+		if !slices.Contains(env, pinging) {
+			opts.PingAfter = 1000 * time.Hour
+		}
 		opts.Listeners, opts.RESTListeners, opts.AdminListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, []net.Listener{admin}, dial
 		r.rest, r.admin, r.listener = rest.dial, admin.dial, l
 		r.target = "passthrough:///relay"

@@ -40,6 +40,7 @@ import (
 // which both groups share (R130), and a glob stands for these;
 // of some resources the content may not be kept (R125).
 func TestD4_Invariants(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
 			relays: rapid.IntRange(1, 2).Draw(rt, "relays"),

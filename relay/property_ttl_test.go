@@ -31,6 +31,7 @@ import (
 // That TTLs, wrappers and heartbeats reach only who understands them, and never without
 // content in SotW, is checked by the clients on every response.
 func TestD4_Expiry(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawExpiryStep), 10, 60).Draw(rt, "steps")
 		var failures []string

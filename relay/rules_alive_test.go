@@ -55,7 +55,7 @@ func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 			o.Put(relaytest.Cluster("a"))
-			r := start(t, o, true)
+			r := start(t, o, true, pinging)
 			stays := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 			stays.Subscribe(streamCDS)
 			var cut atomic.Bool

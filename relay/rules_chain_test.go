@@ -43,6 +43,7 @@ var chainOrigins = map[string]relaytest.Behaviour{
 
 // B.41: the same conversations with one relay and with two in a row.
 func TestB41_AChainIsOneRelay(t *testing.T) {
+	t.Parallel()
 	for _, conversation := range []struct {
 		name string
 		run  func(w *chainWorld)

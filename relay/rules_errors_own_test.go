@@ -22,6 +22,7 @@ func tp3(v relaytest.Variant) relaytest.ClientOptions {
 // nobody can be asked for: once, and UNAVAILABLE is all that the relay ever says of its
 // own. Others are told nothing, and so is who knows complete sets (B.7).
 func TestR137_OriginDownIsUnavailable(t *testing.T) {
+	t.Parallel()
 	relayNode := &corepb.Node{Id: "below", UserAgentName: "tender"}
 	tests := []struct {
 		name  string
@@ -69,6 +70,7 @@ func TestR137_OriginDownIsUnavailable(t *testing.T) {
 // A stream to the origin that ends and is opened again is no reason to say anything; a
 // name that the origin was silent on is unavailable once that takes long.
 func TestR137_ShortAbsenceIsNotTold(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })

@@ -228,6 +228,7 @@ func TestB11_NotFoundWaitsAsItsRemovalDoes(t *testing.T) {
 // the last good resource, and then told. In a complete SotW set, where an error would
 // have to stand in place of the resource, it is not told.
 func TestR137_TransientErrorsKeepTheResource(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		for i, code := range []string{"Unavailable", "Internal", "Unknown", "ResourceExhausted"} {
 			name := fmt.Sprint("n", i)
@@ -507,6 +508,7 @@ func TestR123_NamelessErrorsAreRefused(t *testing.T) {
 // Errors outlive the connection on which they were said, but that something does not
 // exist has to be said again (B.7).
 func TestB39_ErrorsAreKeptWhileTheOriginIsDown(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1", short+" !b:Unavailable", short+" !c:PermissionDenied", short+" !d:NotFound")
 		w.ready(v).subscribe(short, "a b c d")
@@ -605,6 +607,7 @@ func (c *orderClient) ackAll() {
 // said, a name is never in two lists of a response (the clients check that), and
 // nothing is said over and over.
 func TestD4_ErrorsConverge(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			orderBubble(t, nil, func(w *orderWorld) { errorsConverge(w, rand.New(rand.NewPCG(seed, 39))) })

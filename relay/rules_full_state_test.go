@@ -19,6 +19,7 @@ import (
 // disconnects, holds whatever the client was subscribed to and the origin had, before
 // and after what caused the response.
 func TestC09_EachFullSetIsComplete(t *testing.T) {
+	t.Parallel()
 	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType} {
 		t.Run(orderShort(typeURL), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {

@@ -358,6 +358,7 @@ func TestC14_DeletionsDuringADisconnectArrive(t *testing.T) {
 // does not mention is not: neither in a push of one resource of many, nor, by
 // name, ever.
 func TestC33_OnlyWhatTheOriginRemovesGoes(t *testing.T) {
+	t.Parallel()
 	names := sendNames(30)
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		begin := func(w *orderWorld) (all, named *relaytest.Client) {

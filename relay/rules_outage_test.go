@@ -47,6 +47,7 @@ var outageParts = []struct {
 // served. When it returns as it was, nobody hears of that either. What the network may do
 // to sockets is in package faults.
 func TestB8_B15_R068_R112_TenHoursWithoutOrigin(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(chainResources("1")...)
 		r := start(t, o, true)

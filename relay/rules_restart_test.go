@@ -79,6 +79,7 @@ func sent(c *relaytest.Client, d time.Duration) int {
 // TestR026_WhoReturnsAfterARestartIsSentNothingAgain: neither by wildcard nor, in Delta, by
 // name (B.3 exempts endpoints), whether the origin is there or not. What is new comes at once.
 func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
+	t.Parallel()
 	for _, dead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("origin dead %v", dead), func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -150,6 +151,7 @@ func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
 // TestR068_ARestartLosesAndRemovesNothing: clients that know more than the snapshot keep it
 // as long as the origin has not spoken; then they have what it has.
 func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
+	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"))
 		r.has(r.following(v, streamCDS, streamLDS), streamCDS, "a", "b")

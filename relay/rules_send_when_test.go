@@ -33,6 +33,7 @@ func TestR040_UnchangedIsNotSent(t *testing.T) {
 // A change reaches clients at any time and unasked, at once, however many they are
 // and however long they have been idle.
 func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
+	t.Parallel()
 	const connections, streams = 10, 100
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		put := func(text string) {

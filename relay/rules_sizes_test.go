@@ -261,6 +261,7 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 // What the relay itself holds is not told to its origin where that would be more than
 // servers take: it asks for everything, and its clients are told the difference alone.
 func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		at := func(i int) string { return fmt.Sprintf("%05d%s", i, strings.Repeat("x", 980)) }
 		o.Apply(func(tx *relaytest.Tx) {

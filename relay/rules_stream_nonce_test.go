@@ -43,6 +43,7 @@ func TestR019_ANonceOfAnotherStreamIsIgnored(t *testing.T) {
 
 // Every response has a nonce that no other one of the stream has, over all types.
 func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
+	t.Parallel()
 	const changes = 500
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))

@@ -18,6 +18,7 @@ import (
 // What the origin does not say again is gone when its time is up, for all clients,
 // with the origin there or not, and not a moment before.
 func TestR107_ExpiryIsRemoval(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		for _, up := range []bool{true, false} {
 			ttlBubble(t, nil, func(w *ttlWorld) {
@@ -339,6 +340,7 @@ func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
 
 // Without TTLs everything stays, however long the origin is away.
 func TestR112_WithoutTTLAllStays(t *testing.T) {
+	t.Parallel()
 	for _, f := range []ttlForm{
 		{relaytest.Delta, "cds", "*"}, {relaytest.SotW, "lds", "a b"}, {relaytest.Delta, "rds", "a b"}, {relaytest.SotW, "acme", "*"},
 	} {
@@ -393,6 +395,7 @@ func TestR107_OriginComesBack(t *testing.T) {
 // Through relays in a row, no client is ever told a longer time than the origin gave,
 // and heartbeats get through.
 func TestR107_ChainNeverLengthens(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			below := w.relay.below()

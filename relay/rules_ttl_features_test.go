@@ -187,6 +187,7 @@ func TestB31_RelayUnderstandsTTLs(t *testing.T) {
 // Clients with TTLs and without share a view: what one is told changes nothing for the
 // other, in whatever order they come and go.
 func TestR104_ClientsSideBySide(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			keep := w.follow(f.variant, plainEnvoy, f.short, f.names)

@@ -17,6 +17,7 @@ import (
 // A TTL changes when the resource is sent again with another one, and goes when it is
 // sent without: for the relay, and for its clients.
 func TestR105_TTLChanges(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
@@ -260,6 +261,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 // The relay says of itself that nothing lives on: without heartbeats of the origin
 // there are none.
 func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)

@@ -144,6 +144,7 @@ func (c *orderClient) takeAll() (names []string) {
 
 // While the origin is down, nobody is given what it would say: not what it said once.
 func TestB25_OriginDown(t *testing.T) {
+	t.Parallel()
 	for _, short := range errorTypes {
 		down := func(t *testing.T, f func(w *orderWorld)) {
 			t.Helper()
@@ -239,6 +240,7 @@ func TestR125_InitialVersions(t *testing.T) {
 // A client that is too slow to be sent content before it is given up has the origin
 // asked again, once; so do many.
 func TestB25_SlowClients(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range errorTypes {
 			for _, name := range []string{"a", "*"} {

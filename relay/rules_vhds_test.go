@@ -240,6 +240,7 @@ func TestR092_MemberAndAlias(t *testing.T) {
 // In SotW aliases count too: a resource is in a response once, however often it was
 // asked for, and nothing is said again for it.
 func TestR092_AliasesInSotW(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds", "rds", "eds", "acme"} {
 		for _, names := range []string{"one", "one two", "real one", "* one", "* one real two"} {
 			orderBubble(t, nil, func(w *orderWorld) {

@@ -15,25 +15,43 @@ const memoryBuffer = 256 << 10
 // A memory is a network of one address that outlives the listeners on it.
 type memory struct {
 	mu       sync.Mutex
-	listener *bufconn.Listener // guarded by mu; the last one, maybe closed
+	listener *memoryListener // guarded by mu; the last one
 }
 
+// A memoryListener says when it is closed. To dial a closed listener of bufconn costs the
+// buffers of a connection, and relays that have lost an origin dial for hours.
+type memoryListener struct {
+	*bufconn.Listener
+	closed chan struct{}
+	close  func() error
+}
+
+func (l *memoryListener) Close() error { return l.close() }
+
 func (m *memory) listen() net.Listener {
+	l := &memoryListener{Listener: bufconn.Listen(memoryBuffer), closed: make(chan struct{})}
+	l.close = sync.OnceValue(func() error {
+		close(l.closed)
+		return l.Listener.Close()
+	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.listener = bufconn.Listen(memoryBuffer)
-	return m.listener
+	m.listener = l
+	return l
 }
 
 func (m *memory) dial(ctx context.Context) (net.Conn, error) {
 	m.mu.Lock()
 	l := m.listener
 	m.mu.Unlock()
-	c, err := l.DialContext(ctx)
-	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: "bufconn", Addr: l.Addr(), Err: syscall.ECONNREFUSED}
+	select {
+	case <-l.closed:
+	default:
+		if c, err := l.DialContext(ctx); err == nil {
+			return c, nil
+		}
 	}
-	return c, nil
+	return nil, &net.OpError{Op: "dial", Net: "bufconn", Addr: l.Addr(), Err: syscall.ECONNREFUSED}
 }
 
 // A gate is the listener of one gRPC server. The origin's own listener stays
