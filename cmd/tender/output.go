@@ -4,25 +4,32 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
 // An outputFlag is --output, of commands that print what a relay answered for people or
 // for programs.
-type outputFlag struct{ output string }
+type outputFlag struct {
+	output  string
+	allowed []string
+}
 
-// addOutputFlag adds --output to a command.
-func addOutputFlag(cmd *cobra.Command) *outputFlag {
-	o := new(outputFlag)
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "how to print: text, json")
+// addOutputFlag adds --output to a command, with the forms for people, of which the first is
+// the default; json is the one for programs.
+func addOutputFlag(cmd *cobra.Command, forms ...string) *outputFlag {
+	o := &outputFlag{allowed: append(forms, "json")}
+	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "how to print: "+strings.Join(o.allowed, ", "))
 	return o
 }
 
 // check returns an error for an output that there is not.
 func (o *outputFlag) check() error {
-	if o.output != "text" && o.output != "json" {
-		return usageError{fmt.Errorf("--output=%s: want text or json", o.output)}
+	if !slices.Contains(o.allowed, o.output) {
+		last := len(o.allowed) - 1
+		return usageError{fmt.Errorf("--output=%s: want %s or %s", o.output, strings.Join(o.allowed[:last], ", "), o.allowed[last])}
 	}
 	return nil
 }

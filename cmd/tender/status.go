@@ -1,11 +1,11 @@
 package main
 
 import (
-	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,19 +13,48 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
+// A statusChoice says what tender status prints.
+type statusChoice struct{ typ, node string }
+
+// A wholeStatus is what tender status -o json prints: /api/v1/status, and of /api/v1/clients
+// those that refuse something, and those that lag most.
+type wholeStatus struct {
+	admin.Status
+	Clients shownClients `json:"clients"`
+}
+
+type shownClients struct {
+	Totals   admin.ClientTotals `json:"totals"`
+	Types    []admin.TypeTotals `json:"types"`
+	Refusing []admin.Client     `json:"refusing"`
+	Lagging  []admin.Client     `json:"lagging"`
+}
+
+// How many clients are printed of each kind.
+const (
+	fewClients  = 10
+	manyClients = 1000
+)
+
 // newStatusCommand returns tender status.
 func newStatusCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print how a running relay and its origins stand",
+		Short: "Print how a running relay, its origins and its clients stand",
 		Long: "Status asks a running relay, by its admin address, how its origins stand and what\n" +
 			"it holds of them: for each node group and origin a view, with what is stale and\n" +
-			"since when.",
-		Example: "  tender status\n  tender status --admin unix:/run/tender/admin.sock -o json",
+			"since when. Then it prints which clients refuse something, in their words, and\n" +
+			"which lack something, for the longest time first.",
+		Example: "  tender status\n  tender status --watch --type cds --node edge-\n  tender status --admin unix:/run/tender/admin.sock -o json",
 		Args:    cobra.NoArgs,
 	}
+	var of statusChoice
+	var watch bool
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd)
+	output := addOutputFlag(cmd, "table", "wide")
+	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
+	cmd.Flags().StringVar(&of.node, "node", "", "only clients in whose node `id` this text is")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+", until it is interrupted")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := output.check(); err != nil {
 			return err
@@ -34,104 +63,97 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var s admin.Status
-		if err := client.get(cmd.Context(), "/api/v1/status", &s); err != nil {
-			return err
+		wide, w := output.output == "wide", cmd.OutOrStdout()
+		show := func(w io.Writer) error {
+			s, err := readStatus(cmd.Context(), client, of, wide)
+			if err != nil {
+				return err
+			}
+			return output.print(w, s, func() error { return printStatus(w, s, wide, time.Now()) })
 		}
-		w := cmd.OutOrStdout()
-		return output.print(w, s, func() error { return printStatus(w, &s, time.Now()) })
+		if watch {
+			return repeat(cmd.Context(), w, isTerminal(w), show)
+		}
+		return show(w)
 	}
 	return cmd
 }
 
-// A row writes a row of a table.
-type row func(cells ...any)
+// watchEvery is how often tender status --watch asks.
+const watchEvery = 2 * time.Second
 
-// printStatus writes a status for people.
-func printStatus(w io.Writer, s *admin.Status, now time.Time) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	row := row(func(cells ...any) {
-		texts := make([]string, len(cells))
-		for i, cell := range cells {
-			texts[i] = printable(fmt.Sprint(cell))
-		}
-		_, _ = fmt.Fprintln(t, strings.Join(texts, "\t")) // Flush has the error
-	})
-	ready := "ready"
-	if !s.Relay.Ready {
-		ready = "not ready: " + strings.Join(s.Relay.NotReady, "; ")
+// repeat shows something every now and then until ctx ends, on a terminal in the place of what
+// was there. Once it could be shown, an error is shown too, and no reason to stop.
+func repeat(ctx context.Context, w io.Writer, terminal bool, show func(io.Writer) error) error {
+	before, after := "", "\n"
+	if terminal {
+		before, after = "\x1b[H\x1b[2J", "" // to the first line, and away with all
 	}
-	row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, brief(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
-	row()
-	row.origins(s.Origins, now)
-	row()
-	row.views(s.Views, now)
-	return t.Flush()
+	ticks := time.NewTicker(watchEvery)
+	defer ticks.Stop()
+	for first := true; ; first = false {
+		var text strings.Builder
+		err := show(&text)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			fmt.Fprintf(&text, "%s  %v\n", time.Now().Format(time.TimeOnly), err)
+		}
+		if _, err := io.WriteString(w, before+text.String()+after); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+	}
 }
 
-func (row row) origins(origins []admin.Origin, now time.Time) {
-	row("ORIGIN", "TARGET", "STATE", "SINCE", "LAST ERROR")
-	for _, o := range origins {
-		for _, target := range o.Targets {
-			state, since, last := "standby", "-", "-"
-			if target.Active {
-				state, since, last = target.State, ago(o.Since, now), cmp.Or(o.LastError, "-")
+// readStatus asks a relay.
+func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool) (*wholeStatus, error) {
+	s := new(wholeStatus)
+	if err := c.get(ctx, "/api/v1/status", &s.Status); err != nil {
+		return nil, err
+	}
+	keepTypes(s.Views, of.typ)
+	few := fewClients
+	if wide {
+		few = manyClients
+	}
+	query := url.Values{"type": {of.typ}, "node": {of.node}, "limit": {fmt.Sprint(few)}}
+	var lagging, refusing admin.Clients
+	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &lagging); err != nil {
+		return nil, err
+	}
+	query.Set("refused", "true")
+	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &refusing); err != nil {
+		return nil, err
+	}
+	s.Clients = shownClients{Totals: lagging.Totals, Types: lagging.Types, Refusing: refusing.Clients, Lagging: []admin.Client{}}
+	for _, client := range lagging.Clients {
+		if client.LagSeconds > 0 {
+			s.Clients.Lagging = append(s.Clients.Lagging, client)
+		}
+	}
+	return s, nil
+}
+
+// keepTypes leaves one type in views, if one is given.
+func keepTypes(views []admin.View, typ string) {
+	if typ == "" {
+		return
+	}
+	for i := range views {
+		kept := []admin.Type{}
+		for _, t := range views[i].Types {
+			if t.Name == typ || t.TypeURL == typ {
+				kept = append(kept, t)
 			}
-			row(o.Name, target.Target, state, since, last)
 		}
-		if o.Held > 0 {
-			row(o.Name, "", fmt.Sprintf("%d removals are HELD BACK: tender release", o.Held))
-		}
+		views[i].Types = kept
 	}
-}
-
-func (row row) views(views []admin.View, now time.Time) {
-	row("GROUP", "ORIGIN", "STREAMS", "TYPE", "ENTRIES", "BYTES", "STATE", "CHANGED", "VERSION")
-	for _, v := range views {
-		if v.Shared && len(v.Types) == 0 {
-			continue // nobody has asked for an xdstp name
-		}
-		state := stateOf(&v, now)
-		if len(v.Types) == 0 {
-			row(v.Group, v.Origin, v.Streams, "-", 0, 0, cmp.Or(state, "-"), "-", "-")
-		}
-		for _, typ := range v.Types {
-			row(v.Group, v.Origin, v.Streams, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, typ.Bytes, cmp.Or(state, typ.Phase), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"))
-		}
-	}
-}
-
-// stateOf returns what people should know of a view, or nothing if it is as it should be.
-func stateOf(v *admin.View, now time.Time) string {
-	switch {
-	case !v.FrozenAt.IsZero():
-		return fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
-	case v.Stale:
-		return "STALE for " + brief(v.StaleSeconds)
-	case !v.Connected:
-		return "not connected"
-	}
-	return ""
-}
-
-// ago returns how long ago something was, or a dash if it never was.
-func ago(then, now time.Time) string {
-	if then.IsZero() {
-		return "-"
-	}
-	return brief(now.Sub(then).Seconds())
-}
-
-// brief returns a number of seconds as one reads it: 0.4s, 12s, 3m20s, 5h1m, 12d3h.
-func brief(seconds float64) string {
-	d := time.Duration(max(seconds, 0) * float64(time.Second))
-	switch {
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-	}
-	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }

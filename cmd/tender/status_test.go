@@ -5,12 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/xdstender/tender/relay/admin"
 )
@@ -22,6 +26,7 @@ func serveAdmin(t *testing.T, network string, s admin.Status) (address string) {
 	server, err := admin.New(admin.Config{
 		Ready:  func() []string { return nil },
 		Status: func() admin.Status { return s },
+		Fleet:  someFleet{},
 		Commands: []admin.Command{admin.NewCommand("greet", func(_ context.Context, g greeting) (greeting, error) {
 			if g.Name == "" {
 				return g, admin.Refuse(http.StatusConflict, errors.New("nobody is there"))
@@ -53,11 +58,31 @@ func serveAdmin(t *testing.T, network string, s admin.Status) (address string) {
 	return l.Addr().String()
 }
 
+// someFleet is of two clients: one refuses something, the other does not answer.
+type someFleet struct{ admin.Fleet }
+
+func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
+	now := time.Now()
+	cds := admin.ClientType{Name: "cds", LagSeconds: 4000, Refusing: true, Refusal: &admin.Refusal{
+		At: now.Add(-time.Minute), Version: "8", Code: "INVALID_ARGUMENT", Detail: strings.Repeat("no such filter\x1b[31m: ", 20),
+	}}
+	sds := admin.ClientType{Name: "sds", Refusing: true, Refusal: &admin.Refusal{At: now, Code: "INTERNAL", DetailBytes: 99}}
+	c := admin.Clients{
+		Totals:  admin.ClientTotals{Streams: 10_000, Matching: 2, Refusing: 1, Lagging: 2, LagSeconds: 4000},
+		Types:   []admin.TypeTotals{{Group: "g", Name: "cds", Clients: 2, Lagging: 2, Refusing: 1, LagSeconds: 4000}},
+		Clients: []admin.Client{{Number: 17, NodeID: "a-node-with-a-name-that-is-longer-than-one-likes", LagSeconds: 4000, Refusing: true, Types: []admin.ClientType{cds, sds}}},
+	}
+	if !q.Refused {
+		c.Clients = append(c.Clients, admin.Client{Number: 18, NodeID: "slow", LagSeconds: 3, Types: []admin.ClientType{{Name: "eds", LagSeconds: 3, Pending: true, Accepted: "7"}}}, admin.Client{Number: 19, NodeID: "well"})
+	}
+	return c, nil
+}
+
 func someStatus(now time.Time) admin.Status {
 	return admin.Status{
 		Relay: admin.Relay{Version: "v1", UptimeSeconds: 200, NotReady: []string{"it rains", "it\x1b[31m snows"}},
 		Origins: []admin.Origin{{
-			Name: "default", Since: now.Add(-90 * time.Second), LastError: "connection refused",
+			Name: "default", Since: now.Add(-90 * time.Second), LastError: "connection refused", LastErrorAt: now.Add(-2 * time.Minute),
 			Targets: []admin.Target{{Target: "a:1", State: "idle"}, {Target: "b:1", Active: true, State: "connecting"}},
 		}},
 		Views: []admin.View{
@@ -95,27 +120,94 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func TestStatusForPeople(t *testing.T) {
-	now := time.Now()
-	s := someStatus(now)
-	var out strings.Builder
-	if err := printStatus(&out, &s, now); err != nil {
-		t.Fatal(err)
+// statusLines are what tender status prints, line by line.
+func statusLines(t *testing.T, args ...string) []string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if code := run(append([]string{"status"}, args...), &stdout, &stderr); code != exitOK {
+		t.Fatalf("tender status %q: code %d, %s", args, code, &stderr)
 	}
-	want := strings.Join([]string{
-		`tender v1, up 3m20s, 0 streams, not ready: it rains; it\u001b[31m snows`,
+	return strings.Split(stdout.String(), "\n")
+}
+
+func TestStatusForPeople(t *testing.T) {
+	address := serveAdmin(t, "unix", someStatus(time.Now()))
+	got := statusLines(t, "--admin", address)
+	want := []string{
+		`tender v1, up 3m20s, 0 streams, NOT READY`,
+		`    it rains`,
+		`    it\u001b[31m snows`,
 		``,
-		`ORIGIN   TARGET  STATE       SINCE  LAST ERROR`,
-		`default  a:1     standby     -      -`,
-		`default  b:1     connecting  1m30s  connection refused`,
+		`ORIGIN   TARGET  STATE       SINCE`,
+		`default  a:1     standby     -`,
+		`default  b:1     connecting  1m30s`,
+		`    last error, 2m0s ago: connection refused`,
 		``,
-		`GROUP  ORIGIN   STREAMS  TYPE                     ENTRIES  BYTES  STATE           CHANGED  VERSION`,
-		`g      default  2        type.googleapis.com/x.Y  3        1000   STALE for 1h2m  2d2h     7~x`,
-		`h      default  0        -                        0        0      not connected   -        -`,
+		`GROUP  ORIGIN   TYPE                     ENTRIES  SIZE    CHANGED  STATE`,
+		`g      default  type.googleapis.com/x.Y  3        1000 B  2d2h     STALE for 1h2m`,
+		`h      default  -                        -        -       -        not connected`,
 		``,
-	}, "\n")
-	if got := out.String(); got != want {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
+		`2 clients of 10000: 1 refuse something, 0 do not read, 2 lag, at most 1h7m`,
+		``,
+		`REFUSED BY  NODE                        TYPE  AGO   CODE`,
+		`#17         a-node-with-a…an-one-likes  cds   1m0s  INVALID_ARGUMENT`,
+		`    no such filter\u001b[31m: no such filter\u001b[31m: no such`,
+		`    filter\u001b[31m: no such filter\u001b[31m: no such filter\u001b[31m: no`,
+		`    such filter\u001b[31m: no such filter\u001b[31m: no such filter\u001b[31m:`,
+		`    … and 36 words more: -o wide`,
+		`#17         a-node-with-a…an-one-likes  sds   0s    INTERNAL`,
+		`    its words of 99 bytes are not shown: they may quote a Secret`,
+		``,
+		`LACKED BY  NODE                        TYPE  FOR   STATE`,
+		`#17        a-node-with-a…an-one-likes  cds   1h7m  REFUSED it`,
+		`#18        slow                        eds   3s    was sent it, and has not answered`,
+		``,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("tender status (-want +got):\n%s", diff)
+	}
+	wide := strings.Join(statusLines(t, "--admin", address, "-o", "wide"), "\n")
+	for _, want := range []string{"a-node-with-a-name-that-is-longer-than-one-likes", "7~x", "GROUP  TYPE  CLIENTS", "  8  ", strings.Repeat(`no such filter\u001b[31m: `, 19)} {
+		if !strings.Contains(wide, want) {
+			t.Errorf("tender status -o wide lacks %q:\n%s", want, wide)
+		}
+	}
+	if got := strings.Join(statusLines(t, "--admin", address, "--type", "cds"), "\n"); strings.Contains(got, "x.Y") {
+		t.Errorf("tender status --type cds tells of another type:\n%s", got)
+	}
+}
+
+// What is watched is shown again every 2s, on a terminal in the place of what was there, until
+// it is interrupted; a relay that restarts does not end that, but one that was never there does.
+func TestStatusWatch(t *testing.T) {
+	for _, tt := range []struct {
+		terminal bool
+		errors   []error
+		want     string
+		wantErr  string
+	}{
+		{false, []error{nil, nil}, "a\n\na\n\n", ""},
+		{true, []error{nil, nil}, "\x1b[H\x1b[2Ja\n\x1b[H\x1b[2Ja\n", ""},
+		{false, []error{nil, errors.New("gone"), nil}, "a\n\n02:00:02  gone\n\na\n\n", ""},
+		{false, []error{errors.New("gone")}, "", "gone"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(len(tt.errors))*watchEvery-time.Second)
+			defer cancel()
+			var out strings.Builder
+			shown := 0
+			err := repeat(ctx, &out, tt.terminal, func(w io.Writer) error {
+				err := tt.errors[shown]
+				if shown++; err == nil {
+					_, _ = io.WriteString(w, "a\n")
+				}
+				return err
+			})
+			got := strings.ReplaceAll(out.String(), time.Now().Add(-time.Second-watchEvery).Format(time.TimeOnly), "02:00:02")
+			if got != tt.want || (err == nil) != (tt.wantErr == "") || err != nil && err.Error() != tt.wantErr {
+				t.Errorf("%+v: printed %q, error %v", tt, got, err)
+			}
+		})
 	}
 }
 
@@ -137,7 +229,7 @@ func TestStatusErrors(t *testing.T) {
 		{"off", nil, exitUsage, "TENDER_ADMIN_LISTEN is off: say by --admin where the relay listens"},
 		{":1", nil, exitFailure, `TENDER_ADMIN_LISTEN=":1": `},
 		{"off", []string{"--admin=here"}, exitUsage, "--admin=here: want host:port or unix:path"},
-		{"off", []string{"-o", "yaml", "--admin=127.0.0.1:1"}, exitUsage, "--output=yaml: want text or json"},
+		{"off", []string{"-o", "yaml", "--admin=127.0.0.1:1"}, exitUsage, "--output=yaml: want table, wide or json"},
 		{l.Addr().String(), nil, exitFailure, "the answer of " + l.Addr().String() + " is not a relay's"},
 	} {
 		t.Setenv(adminVariable, tt.variable)

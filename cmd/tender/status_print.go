@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// printStatus writes a status for people.
+func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
+	t := &table{wide: wide}
+	ready := "ready"
+	if !s.Relay.Ready {
+		ready = "NOT READY"
+	}
+	t.row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, brief(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
+	for _, reason := range s.Relay.NotReady {
+		t.note("%s", reason)
+	}
+	t.row()
+	t.origins(s.Origins, now)
+	t.row()
+	t.views(s.Views, now)
+	t.row()
+	t.clients(&s.Clients, now)
+	return t.print(w)
+}
+
+func (t *table) origins(origins []admin.Origin, now time.Time) {
+	t.row("ORIGIN", "TARGET", "STATE", "SINCE")
+	for _, o := range origins {
+		for _, target := range o.Targets {
+			state, since := "standby", "-"
+			if target.Active {
+				state, since = target.State, ago(o.Since, now)
+			}
+			t.row(o.Name, target.Target, state, since)
+		}
+		if o.LastError != "" {
+			t.note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
+		}
+		if o.Held > 0 {
+			t.note("%d removals are HELD BACK: tender release", o.Held)
+		}
+	}
+}
+
+func (t *table) views(views []admin.View, now time.Time) {
+	t.viewRow("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", "VERSION", "STATE")
+	for _, v := range views {
+		if v.Shared && len(v.Types) == 0 {
+			continue // nobody has asked for an xdstp name
+		}
+		state := stateOf(&v, now)
+		if len(v.Types) == 0 {
+			t.viewRow(v.Group, v.Origin, "-", "-", "-", "-", "-", cmp.Or(state, "-"))
+		}
+		for _, typ := range v.Types {
+			t.viewRow(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, sizeOf(typ.Bytes), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"), cmp.Or(state, typ.Phase))
+		}
+	}
+}
+
+// viewRow adds a row of views, with the version only where there is room.
+func (t *table) viewRow(group, origin, typ, entries, size, changed, version, state any) {
+	if t.wide {
+		t.row(group, origin, typ, entries, size, changed, version, state)
+	} else {
+		t.row(group, origin, typ, entries, size, changed, state)
+	}
+}
+
+// stateOf returns what people should know of a view, or nothing if it is as it should be.
+func stateOf(v *admin.View, now time.Time) string {
+	switch {
+	case !v.FrozenAt.IsZero():
+		return fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
+	case v.Stale:
+		return "STALE for " + brief(v.StaleSeconds)
+	case !v.Connected:
+		return "not connected"
+	}
+	return ""
+}
+
+// clients adds the sums, and the clients that want a look.
+func (t *table) clients(c *shownClients, now time.Time) {
+	sum := fmt.Sprintf("%d clients", c.Totals.Matching)
+	if c.Totals.Matching < c.Totals.Streams {
+		sum += fmt.Sprintf(" of %d", c.Totals.Streams)
+	}
+	sum += fmt.Sprintf(": %d refuse something, %d do not read, %d lag", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
+	if c.Totals.Lagging > 0 {
+		sum += ", at most " + brief(c.Totals.LagSeconds)
+	}
+	t.row(sum)
+	if t.wide && len(c.Types) > 0 {
+		t.row()
+		t.row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
+		for _, sum := range c.Types {
+			t.row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, brief(sum.LagSeconds))
+		}
+	}
+	if len(c.Refusing) > 0 {
+		t.row()
+		t.clientRow("REFUSED BY", "NODE", "ADDRESS", "TYPE", "AGO", "VERSION", "CODE")
+		for i := range c.Refusing {
+			t.refusals(&c.Refusing[i], now)
+		}
+		t.more(c.Totals.Refusing - len(c.Refusing))
+	}
+	if len(c.Lagging) > 0 {
+		t.row()
+		t.clientRow("LACKED BY", "NODE", "ADDRESS", "TYPE", "FOR", "VERSION", "STATE")
+		for i := range c.Lagging {
+			t.lags(&c.Lagging[i], now)
+		}
+		t.more(c.Totals.Lagging - len(c.Lagging))
+	}
+}
+
+func (t *table) more(n int) {
+	if n > 0 {
+		t.note("and %d more: -o wide prints %d, --node and --type choose", n, manyClients)
+	}
+}
+
+// clientRow adds a row of clients, with address and version only where there is room.
+func (t *table) clientRow(number, node, address, typ, since, version, last any) {
+	if t.wide {
+		t.row(number, node, address, typ, since, version, last)
+	} else {
+		t.row(number, node, typ, since, last)
+	}
+}
+
+// refusals adds what a client refuses.
+func (t *table) refusals(c *admin.Client, now time.Time) {
+	for _, typ := range c.Types {
+		if !typ.Refusing || typ.Refusal == nil {
+			continue
+		}
+		r := typ.Refusal
+		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), cmp.Or(r.Version, "-"), r.Code)
+		if r.Detail == "" && r.DetailBytes > 0 {
+			t.note("its words of %d bytes are not shown: they may quote a Secret", r.DetailBytes)
+		} else {
+			t.note("%s", cmp.Or(r.Detail, "without a word"))
+		}
+	}
+}
+
+// lags adds what a client lacks; the version is the one that it accepted last.
+func (t *table) lags(c *admin.Client, now time.Time) {
+	for _, typ := range c.Types {
+		if typ.LagSeconds == 0 {
+			continue
+		}
+		state := "was sent it, and has not answered"
+		switch {
+		case !c.StalledSince.IsZero():
+			state = "DOES NOT READ, for " + ago(c.StalledSince, now)
+		case typ.Refusing:
+			state = "REFUSED it"
+		case !typ.Pending:
+			state = "is to be sent it"
+		}
+		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), brief(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
+	}
+}
+
+// sizeOf returns a number of bytes as one reads it: 17 B, 1.5 KiB, 20 MiB.
+func sizeOf(bytes int64) string {
+	size, unit := float64(bytes), "B"
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if size < 1024 {
+			break
+		}
+		size, unit = size/1024, larger
+	}
+	if size < 10 && unit != "B" {
+		return fmt.Sprintf("%.1f %s", size, unit)
+	}
+	return fmt.Sprintf("%.0f %s", size, unit)
+}
+
+// ago returns how long ago something was, or a dash if it never was.
+func ago(then, now time.Time) string {
+	if then.IsZero() {
+		return "-"
+	}
+	return brief(now.Sub(then).Seconds())
+}
+
+// brief returns a number of seconds as one reads it: 0.4s, 12s, 3m20s, 5h1m, 12d3h.
+func brief(seconds float64) string {
+	d := time.Duration(max(seconds, 0) * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
