@@ -99,6 +99,9 @@ type Watch struct {
 	id    uint32
 	call  func()
 	hints atomic.Pointer[hint] // only of one that calls a function
+
+	fanouts  atomic.Pointer[Fanouts] // likewise
+	followed Seq                     // of the newest of them; guarded by index.mu
 }
 
 // A Wildcard is a watch's subscription to all members of a type.

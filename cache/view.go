@@ -29,6 +29,10 @@ type Config struct {
 	// Route returns which source answers for a name of a type, or, for an empty name,
 	// for its members. It must be a pure function. Nil means source 0.
 	Route func(typeURL, name string) int
+
+	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
+	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
+	Fanout func(*Fanout)
 }
 
 const defaultTombstoneAge = 130 * time.Second

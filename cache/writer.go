@@ -21,6 +21,8 @@ type Writer struct {
 	ledger                      // of the head that readers see
 	aside  *aside               // nil unless the writer is frozen
 	cause  Cause                // of what it changes
+
+	fanouts []*Fanout // that may not be over
 }
 
 // A ledger is what a writer must remember of the heads that it makes.
@@ -223,12 +225,16 @@ func (w *Writer) publish(a *apply) {
 			w.wakes = append(w.wakes, wc.watch)
 		}
 	}
+	f := w.follow(a)
 	w.view.head.Store(a.head)
 	x.mu.Unlock()
 	x.poke(a.pokes)
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
+	}
+	if f != nil {
+		f.release()
 	}
 }
 
@@ -832,6 +838,7 @@ func (w *Writer) forgetCollection(a *apply) {
 // Trim forgets removals that every wildcard stream was told of, or that are too
 // old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
+	w.giveUp(now)
 	for key, tombs := range w.tombs {
 		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
 			w.trim(key, passed, now)

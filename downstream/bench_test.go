@@ -106,8 +106,10 @@ type delivering struct {
 
 func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, others int) *delivering {
 	b.Helper()
-	view, w := cache.New(cache.Config{})
-	server, err := New(Config{Views: &countedGroup{view: view}})
+	group := new(countedGroup)
+	view, w := cache.New(cache.Config{Fanout: group.counts.Followed})
+	group.view = view
+	server, err := New(Config{Views: group})
 	if err != nil {
 		b.Fatal(err)
 	}

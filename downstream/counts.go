@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -26,13 +27,19 @@ type TypeStats struct {
 	// from when the origin's message was received: of several changes in one response, the oldest. First
 	// responses, and what clients asked for, are not in it.
 	Propagation Distribution
+
+	// Fanout has, of each change that was followed, how long it took from when the origin's message was
+	// received to the answer of the last client. GivenUp counts changes that some client did not answer in a
+	// minute, and Unfollowed those that were not followed, since enough of the type were already.
+	Fanout              Distribution
+	GivenUp, Unfollowed int64
 }
 
 // Plus returns the sums of both.
 func (s TypeStats) Plus(o TypeStats) TypeStats {
 	return TypeStats{
 		s.Responses + o.Responses, s.Bytes + o.Bytes, s.Acks + o.Acks, s.Nacks + o.Nacks,
-		s.Propagation.Plus(o.Propagation),
+		s.Propagation.Plus(o.Propagation), s.Fanout.Plus(o.Fanout), s.GivenUp + o.GivenUp, s.Unfollowed + o.Unfollowed,
 	}
 }
 
@@ -53,6 +60,10 @@ func (c *Counts) tally(typeURL string, stream uint64) *tally {
 	if c == nil {
 		return nil
 	}
+	return &c.typ(typeURL).tallies[stream%tallies]
+}
+
+func (c *Counts) typ(typeURL string) *typeCounts {
 	if !wire.Known(typeURL) {
 		typeURL = ""
 	}
@@ -60,14 +71,32 @@ func (c *Counts) tally(typeURL string, stream uint64) *tally {
 	if !ok {
 		of, _ = c.types.LoadOrStore(typeURL, new(typeCounts))
 	}
-	return &of.(*typeCounts)[stream%tallies]
+	return of.(*typeCounts)
+}
+
+// Followed counts a change that is over, as [cache.Config.Fanout] tells of it.
+func (c *Counts) Followed(f *cache.Fanout) {
+	typeURL, _, _ := cache.SplitCollection(f.Key)
+	switch of := c.typ(typeURL); {
+	case f.Unfollowed:
+		of.unfollowed.Add(1)
+	case f.Unanswered() > 0:
+		of.givenUp.Add(1)
+	case f.Count(cache.Accepted)+f.Count(cache.Refused) > 0:
+		of.fanout.observe(f.Took())
+	}
 }
 
 // tallies is in how many places streams count, so that those who send at the same time
 // seldom meet at one: what is counted there is then in the cache of their processor.
 const tallies = 8
 
-type typeCounts [tallies]tally
+type typeCounts struct {
+	tallies [tallies]tally
+
+	fanout              durations
+	givenUp, unfollowed atomic.Int64
+}
 
 // A tally has lines of the processor's cache for itself.
 type tally struct {
@@ -104,9 +133,10 @@ func (t *tally) propagated(took time.Duration) {
 }
 
 func (t *typeCounts) sum() (sum TypeStats) {
-	for i := range t {
-		at := &t[i]
-		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(), at.propagation.read()})
+	for i := range t.tallies {
+		at := &t.tallies[i]
+		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(), at.propagation.read(), Distribution{}, 0, 0})
 	}
+	sum.Fanout, sum.GivenUp, sum.Unfollowed = t.fanout.read(), t.givenUp.Load(), t.unfollowed.Load()
 	return sum
 }

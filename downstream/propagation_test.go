@@ -18,21 +18,26 @@ type propagating struct {
 	view   *cache.View
 	w      *cache.Writer
 	group  *countedGroup
+	over   []*cache.Fanout // in the order in which they ended
 }
 
 // newPropagating returns a view of some clusters; what its tests do not name, all follow.
 func newPropagating(t *testing.T) *propagating {
 	t.Helper()
-	view, w := cache.New(cache.Config{})
-	p := &propagating{T: t, view: view, w: w, group: &countedGroup{view: view}}
+	p := &propagating{T: t, group: new(countedGroup)}
+	p.view, p.w = cache.New(cache.Config{Fanout: func(f *cache.Fanout) {
+		p.over = append(p.over, f)
+		p.group.counts.Followed(f)
+	}})
+	p.group.view = p.view
 	server, err := New(Config{Views: p.group})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.server = server
-	w.SetConnected(true)
+	p.w.SetConnected(true)
 	p.change(cache.Members, "1", 0, 1, 2)
-	w.SetPhase(wire.ClusterType, cache.Confirmed)
+	p.w.SetPhase(wire.ClusterType, cache.Confirmed)
 	return p
 }
 

@@ -330,6 +330,7 @@ func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemov
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	p := &pass{head: s.group.View.Head(), now: now, mayBlock: mayBlock}
 	s.rested = false
+	s.joinFanouts(now)
 	_, p.silent = s.cold(p.head, now)
 	s.rouse(p.head)
 	for _, sub := range s.subs {
@@ -347,6 +348,9 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 		sub.asked = false // what is not answered by now, a change will
 		sub.passed()
 		sub.rest(p.head)
+		if sub.reaching != nil {
+			sub.passFanouts(now)
+		}
 		followed = min(followed, sub.followedTo(p.head))
 	}
 	s.watch.PassHints(followed)
@@ -539,6 +543,9 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 	}
 	sub.noteTold(after, sub.wantedSince(s.group.View, p.head, after), sentAt)
 	sub.responded(nonce, r.body.Version(), s.written, sentAt)
+	if sub.reaching != nil {
+		cmp.Or(sub.parent, sub).passFanouts(sentAt)
+	}
 	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
 		s.renewEndpoints(p, r.eds)
 	}
@@ -657,6 +664,7 @@ func (s *stream) close() {
 		sub.close()
 	}
 	s.watch.Close()
+	s.leaveFanouts(time.Now())
 	s.group.Leave()
 	if s.client.debugs() {
 		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))

@@ -84,6 +84,10 @@ type conversation struct {
 	until    time.Time // when waiting for the answer ends (B.12)
 	tally    *tally    // where the stream counts; nil: nowhere
 
+	// Changes that the client is to be told of (reaching), and those that it was told of and has not
+	// answered (reached), of those that are followed.
+	reaching, reached *cache.Fanouts
+
 	// For who asks how the stream stands. Each stream has these for each type: they are small.
 	caused     moment    // when the oldest change was received that it holds; 0: none caused it
 	lacks      moment    // since when it lacks something that it was sent
@@ -147,6 +151,9 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 		return r.Refused
 	}
 	s.pending, s.caused = false, 0
+	if s.reached != nil {
+		s.settle(outcomeOf(r), now)
+	}
 	s.refused = s.refused || r.Refused
 	return r.Refused
 }

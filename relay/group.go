@@ -217,9 +217,11 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string, via []
 func (g *groups) add(key string, presented *corepb.Node) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
+	gr := &group{key: key, node: presented, who: upstream.Present(g.behind(presented, nil))}
+	cfg.Fanout = gr.counts.Followed
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
-	gr := &group{key: key, view: view, node: presented, who: upstream.Present(g.behind(presented, nil)), stop: stop}
+	gr.view, gr.stop = view, stop
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
 	for i, o := range g.origins {

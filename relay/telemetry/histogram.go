@@ -30,6 +30,14 @@ var histograms = []spread{
 		},
 		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Propagation }),
 	},
+	{
+		row{
+			name: "tender.client.fanout", kind: histogram, unit: "s", labels: "group type",
+			help: "From the receipt of an origin's message to the answer of the last client that its change concerns, be it a refusal. " +
+				"Up to 16 changes of a type are followed at the same time; those that some client leaves unanswered for a minute are not in it.",
+		},
+		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Fanout }),
+	},
 }
 
 // groupSpreads reads a distribution of each type that clients of a group were sent.

@@ -188,6 +188,14 @@ var table = []row{
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Acks })},
 	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients refused; the log has the reasons.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Nacks })},
+	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason", "Changes whose fan-out was not measured: unanswered, since some client did not answer for a minute, or crowded, since 16 of the type were measured already.", func(r *Reading, put put) {
+		for _, g := range r.Groups {
+			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
+				put(float64(stats.GivenUp), groupLabel(g.Key), label, "unanswered")
+				put(float64(stats.Unfollowed), groupLabel(g.Key), label, "crowded")
+			}
+		}
+	}},
 }
 
 func number(b bool) float64 {

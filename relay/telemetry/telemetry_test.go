@@ -53,7 +53,7 @@ func full() Reading {
 		}}},
 		Groups: []Group{{
 			Key: "user_agent_name=envoy", Streams: 20,
-			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15)}, endpoints: {Responses: 25}},
+			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15), GivenUp: 48, Unfollowed: 49}, endpoints: {Responses: 25}},
 			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
 		}},
 		Views: []View{
@@ -169,6 +169,11 @@ func TestValues(t *testing.T) {
 		"client_acks_total " + envoy + " eds":             0,
 		"client_nacks_total " + envoy + " cds":            24,
 		"client_nacks_total " + envoy + " eds":            0,
+
+		"client_fanouts_unmeasured_total " + envoy + " unanswered cds": 48,
+		"client_fanouts_unmeasured_total " + envoy + " crowded cds":    49,
+		"client_fanouts_unmeasured_total " + envoy + " unanswered eds": 0,
+		"client_fanouts_unmeasured_total " + envoy + " crowded eds":    0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)

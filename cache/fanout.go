@@ -1,0 +1,186 @@
+package cache
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxFanouts is how many changes of a type are followed at the same time. Those that come
+	// meanwhile are not: while clients are slow, or changes many, some stand for all.
+	maxFanouts = 16
+
+	// followFor is how long a change is followed at least; what has not been answered some
+	// time later (at the next Trim) is given up.
+	followFor = time.Minute
+)
+
+// A Fanout follows one change of a type to the streams that it concerns, until each of them
+// has been answered for: by its client, or because there is no need. The streams count it down, so
+// it costs the writer a few nanoseconds for each, and a stream that a pointer is handed on. Polls,
+// and views that take a share of this one, are not among them.
+//
+// Its methods may be called from any goroutine.
+type Fanout struct {
+	Key    string // the type, or the collection
+	Seq    Seq    // where the view was brought
+	Cause  Cause  // with its time
+	Began  time.Time
+	Change Change
+
+	// Unfollowed reports that it was not followed: too many were already.
+	Unfollowed bool
+
+	alone  Fanouts // itself and no other
+	over   func(*Fanout)
+	left   atomic.Int64 // streams that have not been answered for
+	ended  atomic.Bool
+	last   atomic.Int64 // when the last client answered, in Unix nanoseconds; 0: none did
+	counts [outcomes]atomic.Int64
+}
+
+// An Outcome is what became of a change at a stream.
+type Outcome int
+
+// The outcomes of a change at a stream.
+const (
+	Accepted Outcome = iota // by an ACK
+	Refused                 // by a NACK
+	Needless                // there was nothing to be told, or it was not wanted any more
+	Departed                // the stream ended
+	outcomes
+)
+
+func (o Outcome) String() string {
+	return [...]string{"accepted", "refused", "needless", "departed"}[o]
+}
+
+// Done counts a stream that was answered for.
+func (f *Fanout) Done(o Outcome, now time.Time) {
+	f.counts[o].Add(1)
+	if at := now.UnixNano(); o <= Refused {
+		for last := f.last.Load(); last < at && !f.last.CompareAndSwap(last, at); {
+			last = f.last.Load()
+		}
+	}
+	f.release()
+}
+
+// release ends it if that was the last.
+func (f *Fanout) release() {
+	if f.left.Add(-1) == 0 {
+		f.end()
+	}
+}
+
+func (f *Fanout) end() {
+	if f.ended.CompareAndSwap(false, true) {
+		f.over(f)
+	}
+}
+
+// Streams returns how many streams it concerns.
+func (f *Fanout) Streams() int {
+	streams := f.Unanswered()
+	for o := range outcomes {
+		streams += f.Count(o)
+	}
+	return streams
+}
+
+// Count returns at how many streams it had an outcome.
+func (f *Fanout) Count(o Outcome) int { return int(f.counts[o].Load()) }
+
+// Unanswered returns how many streams are not answered for; once it is over, those that it was
+// given up for.
+func (f *Fanout) Unanswered() int { return int(f.left.Load()) }
+
+// Took returns how long after the receipt of its cause the last client answered, zero if none
+// has.
+func (f *Fanout) Took() time.Duration {
+	last := f.last.Load()
+	if last == 0 {
+		return 0
+	}
+	return time.Unix(0, last).Sub(f.Cause.Received)
+}
+
+// Fanouts are those that a stream has a part in. The list is immutable.
+type Fanouts struct {
+	*Fanout
+	Others *Fanouts
+}
+
+// And returns the list with one more.
+func (l *Fanouts) And(f *Fanout) *Fanouts {
+	if l == nil {
+		return &f.alone
+	}
+	return &Fanouts{f, l}
+}
+
+// Open returns the list without those that are over.
+func (l *Fanouts) Open() (open *Fanouts) {
+	for ; l != nil; l = l.Others {
+		if !l.ended.Load() {
+			open = open.And(l.Fanout)
+		}
+	}
+	return open
+}
+
+// TakeFanouts returns those that the watch's stream has become part of since the last call: at
+// least all that are in heads that were loaded before. The stream must see to each.
+func (w *Watch) TakeFanouts() *Fanouts {
+	if w.fanouts.Load() == nil {
+		return nil
+	}
+	return w.fanouts.Swap(nil)
+}
+
+// follow begins to follow a change that is about to be published to the streams that will be
+// woken; nil if nobody wants that, it concerns none, or changes nothing. Who publishes it releases it.
+// The index is locked.
+func (w *Writer) follow(a *apply) *Fanout {
+	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
+		return nil
+	}
+	f := &Fanout{Key: a.typ.URL, Seq: a.head.Seq, Cause: w.causeOf(a), Began: a.now, Change: a.change, over: w.view.cfg.Fanout}
+	f.alone.Fanout = f
+	f.left.Store(1)
+	w.fanouts = slices.DeleteFunc(w.fanouts, func(f *Fanout) bool { return f.ended.Load() })
+	same := 0
+	for _, other := range w.fanouts {
+		if other.Key == f.Key {
+			same++
+		}
+	}
+	if f.Unfollowed = same >= maxFanouts; f.Unfollowed {
+		return f
+	}
+	for _, watch := range w.wakes {
+		if watch.call == nil || watch.followed == f.Seq {
+			continue // a name and a wildcard may both be why it is woken
+		}
+		watch.followed = f.Seq
+		f.left.Add(1)
+		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
+			top = watch.fanouts.Load()
+		}
+	}
+	if f.left.Load() == 1 {
+		return nil
+	}
+	w.fanouts = append(w.fanouts, f)
+	return f
+}
+
+// giveUp ends fan-outs that are too old.
+func (w *Writer) giveUp(now time.Time) {
+	for _, f := range w.fanouts {
+		if now.Sub(f.Began) >= followFor {
+			f.end()
+		}
+	}
+}
