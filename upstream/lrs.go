@@ -54,27 +54,85 @@ type Loads interface {
 	Return([]*endpointpb.ClusterStats)
 }
 
+// errMoved ends a stream of load reports at an address to which the origin was moved only for
+// a while (B.40).
+var errMoved = errors.New("the origin has returned to an earlier address")
+
 // OpenLoads opens a stream of load reports, which ends with ctx, and on which
 // messages are the caller's. Errors are gRPC statuses; UNAVAILABLE where there is
-// no connection within 5s, after which the next target is the one in use (B.40).
+// no connection within 5s, after which the next target is the one in use, and once the
+// session has returned to an earlier one, so that the client comes again (B.40).
 func (s *Session) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
+	own, cancel := context.WithCancelCause(ctx)
+	rpc, at, err := s.openLoads(own)
+	if err != nil {
+		cancel(err)
+		return nil, err
+	}
+	context.AfterFunc(rpc.Context(), func() { cancel(nil) })
+	if len(s.conns) > 1 {
+		// Ends with the RPC, or has it end.
+		go func() {
+			for at.stays(s) {
+				select {
+				case <-at.moved:
+				case <-own.Done():
+					return
+				}
+			}
+			cancel(errMoved)
+		}()
+	}
+	return passedLoads{rpc, own}, nil
+}
+
+// passedLoads is a stream whose client is told why it ended.
+type passedLoads struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (p passedLoads) RecvMsg(m any) error {
+	err := p.ClientStream.RecvMsg(m)
+	if err != nil && errors.Is(context.Cause(p.ctx), errMoved) {
+		return status.Error(codes.Unavailable, errMoved.Error())
+	}
+	return err
+}
+
+// An abode is which target a stream was opened to.
+type abode struct {
+	target int
+	moved  <-chan struct{} // closed once the session has returned to an earlier target
+}
+
+// stays reports whether that is where a stream would be opened still, but for targets that
+// failed since; and has moved be closed for the next return.
+func (at *abode) stays(s *Session) bool {
+	at.moved = s.moved() // before target, or a change could be missed
+	return s.target() >= at.target
+}
+
+// openLoads opens a stream, and returns where.
+func (s *Session) openLoads(ctx context.Context) (rpc grpc.ClientStream, at abode, err error) {
 	s.reachable()
-	target := s.target()
+	at.moved = s.moved() // before target, or a change could be missed
+	at.target = s.target()
 	own, cancel := context.WithCancel(ctx)
 	timeout := time.AfterFunc(openTimeout, cancel)
-	rpc, err := s.conns[target].NewStream(own, loadStream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
+	rpc, err = s.conns[at.target].NewStream(own, loadStream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
 	late := !timeout.Stop()
 	if err == nil && !late {
-		return rpc, nil
+		return rpc, at, nil
 	}
 	cancel()
-	if ctx.Err() == nil && !s.up(target) {
-		s.failed(target)
+	if ctx.Err() == nil && !s.up(at.target) {
+		s.failed(at.target)
 	}
 	if late {
 		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
 	}
-	return nil, err
+	return nil, at, err
 }
 
 // A reporter reports the load of one group. It belongs to ReportLoads.
@@ -139,7 +197,7 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 		wait = r.retry.NextBackOff()
 	}
 	level := slog.LevelWarn
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, errMoved) {
 		level = slog.LevelInfo // servers end streams to spread their clients
 	}
 	r.log.LogAttrs(context.Background(), level, "stream of load reports to the origin ended",
@@ -173,6 +231,11 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 			timer.Reset(st.interval)
 		case err := <-st.ended:
 			return st.answered(), err
+		case <-st.at.moved:
+			if !st.at.stays(r.session) {
+				r.finish(st)
+				return true, errMoved
+			}
 		case <-ctx.Done():
 			r.finish(st)
 			return st.answered(), ctx.Err()
@@ -234,6 +297,7 @@ func (r *reporter) finish(st *reportStream) {
 // it belongs to report.
 type reportStream struct {
 	rpc    grpc.ClientStream
+	at     abode
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	asks   chan *lrspb.LoadStatsResponse
@@ -249,13 +313,14 @@ func (st *reportStream) answered() bool { return st.interval > 0 }
 func (s *Session) openReports(ctx context.Context) (*reportStream, error) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	opened := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
-	rpc, err := s.OpenLoads(own)
+	rpc, at, err := s.openLoads(own)
 	if !opened() || err != nil {
 		cancel(err)
 		return nil, cmp.Or(err, ctx.Err())
 	}
 	st := &reportStream{
 		rpc:    rpc,
+		at:     at,
 		ctx:    own,
 		cancel: cancel,
 		asks:   make(chan *lrspb.LoadStatsResponse),

@@ -23,11 +23,14 @@ import (
 // loadTaker is an origin's service of load reports, which asks for one each 10 s.
 type loadTaker struct {
 	lrspb.UnimplementedLoadReportingServiceServer
-	streams atomic.Int64
+	streams atomic.Int64 // in all
+	open    atomic.Int64
 }
 
 func (l *loadTaker) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	l.streams.Add(1)
+	l.open.Add(1)
+	defer l.open.Add(-1)
 	if err := rpc.Send(&lrspb.LoadStatsResponse{LoadReportingInterval: durationpb.New(10 * time.Second)}); err != nil {
 		return err
 	}
@@ -116,6 +119,62 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 		pass(time.Second)
 		expect("passed through", 2, 2)
 		leave()
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Load reports return to the first address with everything else: those of a group say there what
+// is left, and a client's own stream ends, for the client to come again.
+func TestB40_LoadReportsReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, atOne := loadOrigin(t, "one")
+		two, atTwo := loadOrigin(t, "two")
+		one.Stop()
+		session, err := upstream.New(upstream.Config{
+			Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { // awaited below
+			defer close(ended)
+			session.ReportLoads(ctx, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
+		}()
+		time.Sleep(time.Minute) // virtual
+		client, err := session.OpenLoads(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when string, wantOne, wantTwo int64) {
+			t.Helper()
+			synctest.Wait()
+			if gotOne, gotTwo := atOne.open.Load(), atTwo.open.Load(); gotOne != wantOne || gotTwo != wantTwo {
+				t.Errorf("%s: %d and %d streams are open, want %d and %d", when, gotOne, gotTwo, wantOne, wantTwo)
+			}
+		}
+		expect("without the first", 0, 2)
+		one.Restart()
+		time.Sleep(9 * time.Minute)
+		expect("the first is back for nine minutes", 0, 2)
+		time.Sleep(2 * time.Minute)
+		expect("for eleven", 1, 0)
+		for err == nil {
+			err = client.RecvMsg(new(lrspb.LoadStatsResponse))
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("the client's stream ended with %v, want UNAVAILABLE", err)
+		}
+		if _, err = session.OpenLoads(ctx); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second)
+		expect("the client has come again", 2, 0)
+		stop()
+		<-ended
 		if err := session.Close(); err != nil {
 			t.Error(err)
 		}
