@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -22,6 +23,11 @@ import (
 
 // LoadOrigin takes load reports to an origin.
 type LoadOrigin interface {
+	// Via returns what is put behind the first message of a client's own stream, so that
+	// the origin sees which relays it came through (B.41). Errors are gRPC statuses:
+	// FAILED_PRECONDITION if it came through this one, or through too many.
+	Via(n *corepb.Node) ([]byte, error)
+
 	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
 	// ctx. Errors are gRPC statuses.
 	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
@@ -154,7 +160,11 @@ func (s *loadStream) serve(ctx context.Context, first []byte) error {
 	if s.cfg.SumLoads {
 		return s.sum(ctx, r)
 	}
-	return s.pass(ctx, first)
+	via, err := s.cfg.Loads.Via(n)
+	if err != nil {
+		return err
+	}
+	return s.pass(ctx, slices.Concat(first, via)) // of one message: what follows is merged into it
 }
 
 func decodeReport(m []byte) (*lrspb.LoadStatsRequest, error) {

@@ -157,11 +157,8 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
-	via := viaOf(n)
-	if err := g.admit(via); err != nil {
-		g.circle.Do(func() {
-			g.log.Warn("refused a relay as a client", slog.String("node", n.GetId()), slog.Any("err", err))
-		})
+	via, err := g.through(n)
+	if err != nil {
 		return downstream.Group{}, err
 	}
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)

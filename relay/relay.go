@@ -154,7 +154,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
 		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
-		Loads:               loadsOf(r.cfg, r.origins, r.log),
+		Loads:               loadsOf(r.cfg, r.origins, r.groups, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Served:              opts.Served,
 		Logger:              r.log,

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,8 +77,9 @@ func mustMarshal(t *testing.T, m proto.Message) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 7777, protowire.BytesType), []byte("unknown"))
 }
 
-// B.29: passed through, each client has a stream of its own to the origin, and what
-// either says is passed on as it is, the Node included.
+// B.29, B.41: passed through, each client has a stream of its own to the origin, and what
+// either says is passed on as it is, the Node included, but that it says which relays it came
+// through.
 func TestB29_PassthroughTouchesNothing(t *testing.T) {
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=passthrough")
@@ -104,6 +106,12 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 				t.Errorf("client %d was sent %x, want %x", i, got, want)
 			}
 			for n, m := range st.requests() {
+				if n == 0 {
+					if via := viaShown(m.GetNode()); !slices.Equal(via, []string{"own"}) {
+						t.Errorf("client %d came through %q, want this relay alone", i, via)
+					}
+					m.Node.Metadata = nil
+				}
 				if back, err := proto.Marshal(m); err != nil || !bytes.Equal(back, sent[n]) {
 					t.Errorf("client %d, message %d: the origin got %x (%v), want %x", i, n, back, err, sent[n])
 				}

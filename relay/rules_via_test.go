@@ -145,6 +145,30 @@ func TestB41_CirclesAreRefused(t *testing.T) {
 	})
 }
 
+// B.41: load reports that are passed through go round in a circle no more than ADS does: it is
+// their only stream to the origin that says through whom they came.
+func TestB41_LoadReportsInACircle(t *testing.T) {
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, true, "TENDER_LRS=passthrough")
+		first := r.reports(viaNode("a", "b"))
+		st := loads.stream(t, 0)
+		node := st.requests()[0].GetNode()
+		if via := viaShown(node); !slices.Equal(via, []string{"a", "b", "own"}) {
+			t.Fatalf("came through %q, want a, b and this relay", via)
+		}
+		own := node.GetMetadata().AsMap()["xds_relay"].(map[string]any)["via"].([]any)[2]
+		first.leave()
+		r.reports(viaNode("a", own)).expectEnd(codes.FailedPrecondition)
+		r.reports(viaNode("a", "b", "c", "d", "e")).expectEnd(codes.FailedPrecondition)
+		if n := loads.count(); n != 1 {
+			t.Errorf("the origin had %d streams, want the first alone", n)
+		}
+		if got := r.Stats().Ended; got[downstream.EndedChain] != 2 {
+			t.Errorf("counted %d chains, want 2", got[downstream.EndedChain])
+		}
+	})
+}
+
 // B.41: two relays that name each other are told so, both by the log and by the
 // clients' streams, which end as those of any relay without an origin. Once one has an
 // origin that is a control plane, it serves. (The other does once the first has forgotten

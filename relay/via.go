@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -62,6 +63,18 @@ func withVia(n *corepb.Node, list []string) *corepb.Node {
 		Fields: map[string]*structpb.Value{viaList: structpb.NewListValue(values)},
 	}))
 	return n
+}
+
+// through returns the list of a node, or why it cannot be served, which is logged once.
+func (g *groups) through(n *corepb.Node) ([]string, error) {
+	list := viaOf(n)
+	err := g.admit(list)
+	if err != nil {
+		g.circle.Do(func() {
+			g.log.Warn("refused a relay as a client", slog.String("node", n.GetId()), slog.Any("err", err))
+		})
+	}
+	return list, err
 }
 
 // admit returns why a client with a list cannot be served: it would be told what it says
