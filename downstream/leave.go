@@ -17,7 +17,7 @@ var errDrained = errors.New("the server drains")
 // Drain ends all streams, each at a random moment within spread, and those that begin
 // meanwhile: with OK where the client was served, which clients take as a reason to
 // connect elsewhere and not as an error. A client that was not waits until all others have
-// gone, for its first response. Held polls are answered within the same time. Drain
+// gone, for its first response; one that came with all that there is was, though it was sent nothing. Held polls are answered within the same time. Drain
 // returns once all have ended, and what they reported was passed on.
 //
 // It may be called again while it runs, with a spread of zero, which ends at once what is
@@ -73,7 +73,7 @@ func (s *stream) depart() {
 // possible not while one is unanswered (B.33). It reports whether there is nothing more
 // to send: to a stream that only waits for an answer nothing is.
 func (s *stream) leaves(now time.Time) bool {
-	if !s.leave.due(now) || !s.sent && (s.leave.end.IsZero() || now.Before(s.leave.end)) {
+	if !s.leave.due(now) || !s.satisfied() && (s.leave.end.IsZero() || now.Before(s.leave.end)) {
 		return false
 	}
 	until := s.leave.at.Add(s.cfg.AckWait)
@@ -93,10 +93,21 @@ func (s *stream) leaving(next, now time.Time) time.Time {
 	return earlier(next, s.leave.at)
 }
 
-// farewell ends the stream as its client likes it best: after a response, OK is no
-// error to it; before, it must not think that it was served (R134).
+// satisfied reports whether the client was sent something, or had all of something that it asked
+// for, to which silence is the answer (B.3).
+func (s *stream) satisfied() bool {
+	return s.sent || slices.ContainsFunc(s.subs, (*subscription).hadAll)
+}
+
+// hadAll reports whether the client was found to have all members when it came.
+func (s *subscription) hadAll() bool {
+	return s.synced || s.begunAll && s.knownN > 0 || slices.ContainsFunc(s.globs, (*subscription).hadAll)
+}
+
+// farewell ends the stream as its client likes it best: when it was served, OK is no
+// error to it; before, it must not think that it was (R134).
 func (s *stream) farewell(why Ending) error {
-	if s.sent {
+	if s.satisfied() {
 		return ended(why, codes.OK, "")
 	}
 	return ended(why, codes.Unavailable, "the relay is shutting down")

@@ -199,6 +199,47 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 	})
 }
 
+// B.33, B.3: who came with all that there is and was sent nothing for it was served: its streams end
+// with OK, each at a moment of its own, in a drain and when their connection is old.
+func TestB33_WhoHadAllWasServed(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		const clients = 20
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, true, "TENDER_CONNECTION_AGE=30m")
+		first := r.conn()
+		var returning []*relaytest.Client
+		for range clients {
+			returning = append(returning, drainServed(t, first, v))
+		}
+		time.Sleep(time.Minute) // the set is confirmed
+		again := func() (began time.Time) {
+			conn := r.conn()
+			for _, c := range returning {
+				c.Reconnect(conn)
+			}
+			return time.Now()
+		}
+		spread := func(began time.Time, step, least, most time.Duration) {
+			t.Helper()
+			early, late := most, time.Duration(0)
+			for c, e := range drainEnds(t, began, step, returning...) {
+				if !errors.Is(e.err, io.EOF) || e.after < least || e.after > most+step || len(c.Responses()) != 1 {
+					t.Errorf("a stream ended after %v with %v, and %d responses; want OK between %v and %v, and one from before",
+						e.after, e.err, len(c.Responses()), least, most)
+				}
+				early, late = min(early, e.after), max(late, e.after)
+			}
+			if late-early < (most-least)/4 {
+				t.Errorf("all streams ended between %v and %v, want them spread", early, late)
+			}
+		}
+		spread(again(), time.Second, 33*time.Minute, 38*time.Minute)
+		began := again()
+		go r.drain() // ends with the relay
+		spread(began, 100*time.Millisecond, 5*time.Second, 35*time.Second)
+	})
+}
+
 // B.33: a relay that drains, and is hurried, ends what is left at once.
 func TestB33_ADrainCanBeHurried(t *testing.T) {
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
