@@ -175,6 +175,17 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	return downstream.Group{View: gr.view, Key: key, Node: gr.who.Node(), Leave: sync.OnceFunc(func() { g.leave(gr, via) }), Counts: &gr.counts}, nil
 }
 
+// presence returns whom origins take the relay for on behalf of a group: that which is there, if it
+// is, since relays may come and go below it (B.41).
+func (g *groups) presence(of downstream.Group) *upstream.Presence {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if gr := g.byKey[of.Key]; gr != nil {
+		return gr.who
+	}
+	return upstream.Present(of.Node)
+}
+
 // enter counts a stream of n, which came from a peer and through the relays via, into its
 // group, which it makes if there is none. The first time that n differs from the group's first
 // node, it says in what.

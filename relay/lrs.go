@@ -43,5 +43,5 @@ func (s sessionLoads) OpenLoads(ctx context.Context) (grpc.ClientStream, error) 
 }
 
 func (s sessionLoads) ReportLoads(ctx context.Context, g downstream.Group, l *downstream.Loads) {
-	s.session.ReportLoads(ctx, g.Node, l, s.log.With(slog.String("group", g.Key)))
+	s.session.ReportLoads(ctx, s.groups.presence(g), l, s.log.With(slog.String("group", g.Key)))
 }

@@ -169,6 +169,28 @@ func TestB41_LoadReportsInACircle(t *testing.T) {
 	})
 }
 
+// B.41: load reports that are summed say which relays they came through, those that came since the
+// stream began included: two relays would add each other's sums up for ever.
+func TestB41_SummedLoadsSayTheirWay(t *testing.T) {
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, true, "TENDER_LRS=aggregate")
+		node := viaNode()
+		r.reports(node)
+		loadPass(time.Second)
+		loads.stream(t, 0).ask(t, 10*time.Second)
+		r.reports(viaNode("a", "b"))
+		loadPass(time.Second)
+		for i, want := range [][]string{{"own"}, {"a", "b", "own"}} {
+			if via := viaShown(loads.stream(t, i).requests()[0].GetNode()); !slices.Equal(via, want) {
+				t.Errorf("stream %d came through %q, want %q", i, via, want)
+			}
+		}
+		if !loads.stream(t, 0).over() || loads.stream(t, 1).over() || loads.count() != 2 {
+			t.Errorf("%d streams, want the first over and the second open", loads.count())
+		}
+	})
+}
+
 // B.41: two relays that name each other are told so, both by the log and by the
 // clients' streams, which end as those of any relay without an origin. Once one has an
 // origin that is a control plane, it serves. (The other does once the first has forgotten
