@@ -161,7 +161,7 @@ const (
 )
 
 // LoadConfig reads the variables that start with TENDER_ from environ, whose
-// entries have the form of os.Environ. An empty variable counts as unset.
+// entries have the form of os.Environ. An empty variable counts as unset, and so does one of blanks.
 //
 // The error joins one line for each thing that is wrong, in the order of the
 // table of variables. The Config is complete even then: a refused value is
@@ -184,10 +184,11 @@ func (c *Config) parse(rows []spec, env map[string]string, wrong map[string]erro
 	for i := range rows {
 		v := &rows[i]
 		values[v.name] = v.preset
-		if env[v.name] == "" {
+		raw := strings.TrimSpace(env[v.name])
+		if raw == "" {
 			continue
 		}
-		normal, err := v.parse(strings.TrimSpace(env[v.name]))
+		normal, err := v.parse(raw)
 		if err != nil {
 			wrong[v.name] = err
 			continue
