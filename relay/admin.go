@@ -105,6 +105,7 @@ func (r *Relay) status() admin.Status {
 			Streams:       r.Streams(),
 		},
 		Views: r.groups.status(now),
+		Files: r.credentials.status(),
 	}
 	for i, o := range r.origins {
 		status := o.status()

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -118,4 +119,20 @@ func (r *Relay) warnPlaintext() {
 		r.log.Warn("no TLS: who is on the way can read and change what is said",
 			slog.String("listen", strings.Join(listen, ",")), slog.String("origin", strings.Join(origins, ",")))
 	}
+}
+
+// status returns how the files stand.
+func (c *relayCredentials) status() []admin.Files {
+	all := []admin.Files{}
+	for _, s := range c.files.Status() {
+		f := admin.Files{LoadedAt: s.LoadedAt, NotAfter: s.NotAfter, Refused: s.Refused}
+		for _, file := range s.Files {
+			f.Files = append(f.Files, admin.File{Variable: file.Variable, Path: file.Path})
+		}
+		if s.Err != nil {
+			f.Error = s.Err.Error()
+		}
+		all = append(all, f)
+	}
+	return all
 }

@@ -41,6 +41,10 @@ func (r *Relay) reading() telemetry.Reading {
 			Name: r.cfg.originName(i), Connected: o.status().Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats(),
 		})
 	}
+	for _, s := range r.credentials.files.Status() {
+		// The first variable says which files they are: a certificate stands before its key.
+		out.Files = append(out.Files, telemetry.Files{Variable: s.Files[0].Variable, NotAfter: s.NotAfter, Refused: s.Refused})
+	}
 	r.groups.read(&out)
 	return out
 }

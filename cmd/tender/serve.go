@@ -58,6 +58,7 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-c
 	}
 	log.LogAttrs(ctx, slog.LevelInfo, "listening",
 		slog.String("listen", addresses(r.Addrs())),
+		slog.String("tls_listen", cmp.Or(addresses(r.TLSAddrs()), "off")),
 		slog.String("rest_listen", cmp.Or(addresses(r.RESTAddrs()), "off")),
 		slog.String("admin_listen", cmp.Or(addresses(r.AdminAddrs()), "off")),
 		slog.String("probe_listen", cmp.Or(addresses(r.ProbeAddrs()), "off")),

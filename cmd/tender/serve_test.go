@@ -76,7 +76,7 @@ func TestServeStartsAndStops(t *testing.T) {
 		}
 		for _, want := range []string{
 			`^.* msg=starting origin=` + regexp.QuoteMeta(cfg.Origin[0]) + ` version=dev\n`,
-			`\n.* msg=listening listen=127\.0\.0\.1:[1-9]\d* ` + tt.want + ` admin_listen=off probe_listen=off\n`,
+			`\n.* msg=listening listen=127\.0\.0\.1:[1-9]\d* tls_listen=off ` + tt.want + ` admin_listen=off probe_listen=off\n`,
 		} {
 			if !regexp.MustCompile(want).MatchString(out.String()) {
 				t.Errorf("the log has no line %s:\n%s", want, out.String())

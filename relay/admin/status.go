@@ -12,6 +12,7 @@ type Status struct {
 	Relay   Relay    `json:"relay"`
 	Origins []Origin `json:"origins"`
 	Views   []View   `json:"views"`
+	Files   []Files  `json:"files"` // of credentials
 }
 
 // A Relay is the process that answers.
@@ -45,6 +46,28 @@ type Origin struct {
 	// LastError is why a stream to the origin ended last, or why none could be opened.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+}
+
+// Files are files of credentials that are of use together alone, such as a certificate
+// and its key.
+type Files struct {
+	Files    []File    `json:"files"`
+	LoadedAt time.Time `json:"loaded_at"` // when what is in force was read
+
+	// NotAfter is when the certificate in force expires; of several CAs, when the last of
+	// them does.
+	NotAfter time.Time `json:"not_after,omitzero"`
+
+	// Error is why the files as they are now are not in force, and Refused how many
+	// changes of them could not be used.
+	Error   string `json:"error,omitempty"`
+	Refused int64  `json:"refused"`
+}
+
+// A File is one that a variable names.
+type File struct {
+	Variable string `json:"variable"`
+	Path     string `json:"path"`
 }
 
 // A Target is one of the addresses of an origin, in the order of failover.

@@ -24,10 +24,18 @@ type Reading struct {
 	AuditFaults map[AuditFault]int64
 
 	Snapshots snapshot.Stats
+	Files     []Files
 
 	Origins []Origin
 	Groups  []Group
 	Views   []View
+}
+
+// Files are files of credentials that are of use together alone.
+type Files struct {
+	Variable string    // that names the first of them
+	NotAfter time.Time // when the certificate in force expires; zero if there is none
+	Refused  int64     // changes that could not be used
 }
 
 // An AuditFault is where the drift audit found something: in the view of which group, and in

@@ -107,6 +107,18 @@ var table = []row{
 		viewTypes(func(t *Type) float64 { return float64(t.Resources) })},
 	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
 		viewTypes(func(t *Type) float64 { return float64(t.Bytes) })},
+	{"tender.tls.expiry", gauge, "s", "file", "When the certificate in force expires, in seconds since 1970; of several CAs, the last of them. The label is the variable that names the file.", func(r *Reading, put put) {
+		for _, f := range r.Files {
+			if !f.NotAfter.IsZero() {
+				put(float64(f.NotAfter.Unix()), f.Variable)
+			}
+		}
+	}},
+	{"tender.tls.refusals", counter, "{change}", "file", "Changes of files of credentials that could not be used: what was read before stays in force; the log has the reasons.", func(r *Reading, put put) {
+		for _, f := range r.Files {
+			put(float64(f.Refused), f.Variable)
+		}
+	}},
 	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.", func(r *Reading, put put) {
 		put(float64(r.Snapshots.Written))
 	}},

@@ -225,7 +225,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: its help is no sentence, or cannot stand in a table: %q", row.name, row.help)
 		}
 		for _, label := range strings.Fields(row.labels) {
-			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part"}, label) {
+			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part", "file"}, label) {
 				t.Errorf("%s: is the label %s bounded? Then it belongs in this test", row.name, label)
 			}
 		}

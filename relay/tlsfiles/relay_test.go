@@ -5,9 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +23,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -144,7 +149,7 @@ func TestFilesOfAnOrigin(t *testing.T) {
 	cert, key := first.Write(t, dir)
 	r := start(t, "TENDER_ORIGIN="+o.target,
 		"TENDER_ORIGIN_TLS_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME="+id,
-		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key,
+		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key, "TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_ORIGIN_TOKEN_FILE="+relaytest.WriteFile(t, dir, "token", []byte("one")), "TENDER_ORIGIN_HEADERS=X-Tenant=blue",
 	)
 	c := r.client(t, insecure.NewCredentials())
@@ -155,6 +160,9 @@ func TestFilesOfAnOrigin(t *testing.T) {
 	relaytest.WriteFile(t, dir, "token", []byte("two"))
 	r.awaitLog(t, `files="[TENDER_ORIGIN_TLS_CERT=`)
 	r.awaitLog(t, `files="[TENDER_ORIGIN_TOKEN_FILE=`)
+	relaytest.WriteFile(t, dir, "token", nil)
+	r.awaitLog(t, "it has no token")
+	r.checkFiles(t, pair(t, second).Leaf)
 	o.Put(relaytest.Cluster("b"))
 	holds(t, c, "a", "b")
 	if streams := len(o.State().Streams); streams != 1 {
@@ -173,6 +181,51 @@ func TestFilesOfAnOrigin(t *testing.T) {
 	}
 	if authorization[0] != "Bearer one" || authorization[len(authorization)-1] != "Bearer two" || tenants[0] != "blue" {
 		t.Errorf("streams with authorization %q and x-tenant %q, want the first token, the second, and blue", authorization, tenants)
+	}
+}
+
+// checkFiles holds that the status and the metrics say how the files of
+// [TestFilesOfAnOrigin] stand once the token is of no use.
+func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
+	t.Helper()
+	ask := func(path string) []byte {
+		reply, err := http.Get("http://" + r.AdminAddrs()[0].String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = reply.Body.Close() }()
+		body, err := io.ReadAll(reply.Body)
+		if err != nil || reply.StatusCode != http.StatusOK {
+			t.Fatalf("GET %s: %s, %v", path, reply.Status, err)
+		}
+		return body
+	}
+	var status admin.Status
+	if err := json.Unmarshal(ask("/api/v1/status"), &status); err != nil {
+		t.Fatal(err)
+	}
+	if len(status.Files) != 3 {
+		t.Fatalf("status of the files %+v, want that of CAs, of a certificate with its key, and of a token", status.Files)
+	}
+	pair, token := status.Files[1], status.Files[2]
+	if len(pair.Files) != 2 || pair.Files[1].Variable != "TENDER_ORIGIN_TLS_KEY" || !pair.NotAfter.Equal(cert.NotAfter) || pair.Error != "" {
+		t.Errorf("status of the certificate %+v, want that it expires at %s", pair, cert.NotAfter)
+	}
+	if token.Error == "" || token.Refused != 1 || !token.NotAfter.IsZero() {
+		t.Errorf("status of the token %+v, want an error and one change refused", token)
+	}
+	metrics := string(ask("/metrics"))
+	for _, want := range []string{
+		`tender_tls_expiry_seconds{file="TENDER_ORIGIN_TLS_CERT"} ` + strconv.FormatFloat(float64(cert.NotAfter.Unix()), 'g', -1, 64) + "\n",
+		`tender_tls_refusals_total{file="TENDER_ORIGIN_TLS_CERT"} 0` + "\n",
+		`tender_tls_refusals_total{file="TENDER_ORIGIN_TOKEN_FILE"} 1` + "\n",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics has no %s", want)
+		}
+	}
+	if strings.Contains(metrics, `tender_tls_expiry_seconds{file="TENDER_ORIGIN_TOKEN_FILE"}`) {
+		t.Error("/metrics says when a token expires")
 	}
 }
 

@@ -78,6 +78,9 @@ type Status struct {
 
 	// Err is why the files as they are now are not in force; nil if they are.
 	Err error
+
+	// Refused counts the changes of the files that could not be used.
+	Refused int64
 }
 
 // Status returns how the files stand, in the order in which they were opened.
@@ -149,7 +152,11 @@ func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error
 func (s *source) use(r reading, now time.Time) {
 	r.use()
 	s.validity = r.validity
-	s.status.Store(&Status{Files: s.files, LoadedAt: now, NotAfter: r.notAfter})
+	status := Status{Files: s.files, LoadedAt: now, NotAfter: r.notAfter}
+	if before := s.status.Load(); before != nil {
+		status.Refused = before.Refused
+	}
+	s.status.Store(&status)
 }
 
 // look reads the files, and puts in force what has changed.
@@ -199,6 +206,9 @@ func (s *source) tellExpired(now time.Time, log *slog.Logger) {
 func (s *source) fail(err error) {
 	status := *s.status.Load()
 	status.Err = err
+	if err != nil {
+		status.Refused++
+	}
 	s.status.Store(&status)
 }
 

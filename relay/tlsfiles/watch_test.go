@@ -96,10 +96,13 @@ func TestTokenIsReadAgain(t *testing.T) {
 		if got := authorization(t, calls); got != "Bearer one" || !calls.RequireTransportSecurity() {
 			t.Errorf("a call is told %q, want the first token, and only over TLS", got)
 		}
-		tests := []struct{ content, want, logged string }{
-			{"two", "two", "file has changed"},
-			{"", "two", "it has no token"},
-			{"three\n", "three", "file has changed"},
+		tests := []struct {
+			content, want, logged string
+			refused               int64
+		}{
+			{"two", "two", "file has changed", 0},
+			{"", "two", "it has no token", 1},
+			{"three\n", "three", "file has changed", 1},
 		}
 		for _, tt := range tests {
 			relaytest.WriteFile(t, dir, "token", []byte(tt.content))
@@ -109,6 +112,9 @@ func TestTokenIsReadAgain(t *testing.T) {
 			}
 			if got := authorization(t, calls); got != "Bearer "+tt.want {
 				t.Errorf("after token %q a call is told %q, want %s", tt.content, got, tt.want)
+			}
+			if got := w.Status()[0]; got.Refused != tt.refused || (got.Err != nil) != (tt.content == "") {
+				t.Errorf("after token %q: %d changes refused, and %v, want %d", tt.content, got.Refused, got.Err, tt.refused)
 			}
 		}
 	})
