@@ -58,6 +58,9 @@ func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req rest
 	if err != nil {
 		return req, err
 	}
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
+		return req, refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "content-encoding %.20q: bodies of polls are not compressed", coding)
+	}
 	req.until = began.Add(hold)
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody))
 	if err != nil {

@@ -153,6 +153,30 @@ func TestFaultsAreTested(t *testing.T) {
 	}
 }
 
+// TestAttacksAreTested holds that each attack of deploy/docs/security.md that hostile peers may
+// try has a bound, an end and a test. That the tests and the variables exist, TestNamesOnPages holds.
+func TestAttacksAreTested(t *testing.T) {
+	_, hostile, found := strings.Cut(pages(t)["../deploy/docs/security.md"], "\n## Hostile ")
+	if !found {
+		t.Fatal("security.md has no section on hostile peers")
+	}
+	attacks := 0
+	for line := range strings.Lines(hostile) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| Attack ") || strings.HasPrefix(line, "| ---") {
+			continue
+		}
+		attacks++
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if len(cells) != 4 || !test.MatchString(cells[len(cells)-1]) {
+			t.Errorf("a row has %d columns, want 4, of which the last names a test:\n%s", len(cells), line)
+		}
+	}
+	if attacks < 20 {
+		t.Errorf("there are %d attacks, want 20 at least", attacks)
+	}
+}
+
 // source returns the names of the module's tests, and the text of what is not a test.
 func source(t *testing.T) (tests map[string]bool, code string) {
 	t.Helper()

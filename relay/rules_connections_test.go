@@ -133,3 +133,34 @@ func awaitConnections(t *testing.T, r *running, n int) {
 		}
 	}
 }
+
+// B.34: half a frame is not waited for longer than a client that is gone: pings find neither.
+func TestB34_HalfAFrame(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		r := start(t, o, true, pinging)
+		check := streamOther(t, o, r.conn())
+		conn, err := r.listener.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := http2.NewFramer(conn, conn)
+		if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.WriteSettings(); err != nil {
+			t.Fatal(err)
+		}
+		var saying sync.WaitGroup
+		saying.Go(func() {
+			trickle(conn, append([]byte{0, 16, 0, byte(http2.FrameHeaders), 0, 0, 0, 0, 1}, make([]byte, 4096)...))
+		}) // ends with the connection
+		began := time.Now()
+		_, err = io.Copy(io.Discard, conn)
+		if took := time.Since(began); took < 30*time.Second || took > 70*time.Second {
+			t.Errorf("the connection was closed after %v with %v, want 30s to 70s", took, err)
+		}
+		_ = conn.Close() // as it is on the other side
+		saying.Wait()
+		check()
+	})
+}

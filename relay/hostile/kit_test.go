@@ -1,0 +1,248 @@
+package hostile_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A victim is a relay over real sockets, and a neighbour of the attackers, who is told of each
+// change of a cluster.
+type victim struct {
+	*relay.Relay
+	t         *testing.T
+	origin    *relaytest.Origin
+	neighbour *relaytest.Client
+	changes   int
+}
+
+// serve runs a relay until the test ends.
+func serve(t *testing.T, env ...string) *victim {
+	t.Helper()
+	v := &victim{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
+	env = append([]string{"TENDER_ORIGIN=" + v.origin.Addr(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.2:0", "TENDER_ADMIN_LISTEN=off"}, env...)
+	cfg, err := relay.LoadConfig(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Relay, err = relay.New(cfg, relay.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, v.Relay)
+	v.neighbour = relaytest.NewClient(t, v.dial(), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+	v.origin.Put(relaytest.Cluster("a"))
+	v.neighbour.Subscribe(relaytest.ClusterType, "a")
+	v.told()
+	return v
+}
+
+// dial returns a new connection of a gRPC client, which ends with the test.
+func (v *victim) dial(opts ...grpc.DialOption) *grpc.ClientConn {
+	v.t.Helper()
+	conn, err := grpc.NewClient(v.Addrs()[0].String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// change changes the cluster, and waits until the neighbour was told.
+func (v *victim) change() {
+	v.t.Helper()
+	v.changes++
+	v.origin.Put(relaytest.Cluster("a", fmt.Sprint("endpoints-", v.changes)))
+	v.told()
+}
+
+func (v *victim) told() {
+	v.t.Helper()
+	if r := v.neighbour.Recv(v.t.Context()); len(r.Resources) != 1 {
+		v.t.Fatalf("the neighbour was told %v, want the changed cluster", r)
+	}
+}
+
+// during has the neighbour served while an attack goes on, and some more.
+func (v *victim) during(attack func()) {
+	v.t.Helper()
+	over := make(chan struct{})
+	go func() { // awaited below
+		defer close(over)
+		attack()
+	}()
+	var slowest time.Duration
+	pause := time.NewTicker(10 * time.Millisecond)
+	defer pause.Stop()
+	for goes, after := true, 0; goes || after < 3; {
+		began := time.Now()
+		v.change()
+		slowest = max(slowest, time.Since(began))
+		<-pause.C
+		select {
+		case <-over:
+			goes = false
+			after++
+		default:
+		}
+	}
+	v.t.Logf("%d changes, the slowest was told after %v", v.changes, slowest)
+}
+
+// await waits until something is the case.
+func (v *victim) await(what string, is func() bool) {
+	v.t.Helper()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for end := time.Now().Add(relaytest.Patience); !is(); <-look.C {
+		if time.Now().After(end) {
+			v.t.Fatalf("it did not come to pass that %s: %+v", what, v.Stats())
+		}
+	}
+}
+
+// An attacker speaks HTTP/2 as it likes.
+type attacker struct {
+	*http2.Framer
+	t    *testing.T
+	conn net.Conn
+	enc  *hpack.Encoder
+	buf  bytes.Buffer
+
+	mu     sync.Mutex
+	resets map[http2.ErrCode]int // guarded by mu
+	status map[string]int        // guarded by mu; statuses of gRPC that streams ended with
+	goAway http2.ErrCode         // guarded by mu
+	ended  chan struct{}         // closed once the connection has ended
+}
+
+// attack opens a connection and shakes hands.
+func (v *victim) attack() *attacker {
+	v.t.Helper()
+	conn, err := net.Dial("tcp", v.Addrs()[0].String())
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	a := &attacker{
+		Framer: http2.NewFramer(conn, conn), t: v.t, conn: conn,
+		resets: make(map[http2.ErrCode]int), status: make(map[string]int), ended: make(chan struct{}),
+	}
+	a.enc = hpack.NewEncoder(&a.buf)
+	a.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	a.AllowIllegalWrites = true
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		v.t.Fatal(err)
+	}
+	if err := a.WriteSettings(); err != nil {
+		v.t.Fatal(err)
+	}
+	go a.read() // ends with the connection
+	v.t.Cleanup(a.close)
+	return a
+}
+
+func (a *attacker) close() {
+	_ = a.conn.Close() // maybe it is
+	<-a.ended
+}
+
+func (a *attacker) read() {
+	defer close(a.ended)
+	for {
+		frame, err := a.ReadFrame()
+		if err != nil {
+			return
+		}
+		a.mu.Lock()
+		switch frame := frame.(type) {
+		case *http2.RSTStreamFrame:
+			a.resets[frame.ErrCode]++
+		case *http2.GoAwayFrame:
+			a.goAway = frame.ErrCode
+		case *http2.MetaHeadersFrame:
+			for _, field := range frame.RegularFields() {
+				if field.Name == "grpc-status" {
+					a.status[field.Value]++
+				}
+			}
+		}
+		a.mu.Unlock()
+	}
+}
+
+// reset returns how many streams were reset with a code.
+func (a *attacker) reset(code http2.ErrCode) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.resets[code]
+}
+
+// told returns how many streams have ended with a status of gRPC.
+func (a *attacker) told(status string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.status[status]
+}
+
+// awaitEnd waits until the relay has ended the connection, and returns the code of its
+// GOAWAY.
+func (a *attacker) awaitEnd() http2.ErrCode {
+	a.t.Helper()
+	select {
+	case <-a.ended:
+	case <-time.After(relaytest.Patience):
+		a.t.Error("the connection goes on")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.goAway
+}
+
+// block encodes the header of a call, and further fields.
+func (a *attacker) block(more ...hpack.HeaderField) []byte {
+	a.buf.Reset()
+	for _, f := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"},
+		{Name: ":authority", Value: "relay"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+	}, more...) {
+		if err := a.enc.WriteField(f); err != nil {
+			a.t.Error(err)
+		}
+	}
+	return a.buf.Bytes()
+}
+
+// open opens a stream, and returns an error if the connection has ended.
+func (a *attacker) open(stream uint32, more ...hpack.HeaderField) error {
+	return a.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: a.block(more...), EndHeaders: true})
+}
+
+// until repeats something until it fails, which it must within so many times.
+func (a *attacker) until(times int, what func() error) {
+	a.t.Helper()
+	for range times {
+		if err := what(); err != nil {
+			if errors.Is(err, http2.ErrFrameTooLarge) {
+				a.t.Error(err)
+			}
+			return
+		}
+	}
+	a.t.Errorf("the connection has not ended after %d times", times)
+}
