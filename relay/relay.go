@@ -372,6 +372,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	serving.Go(func() error { r.snapshots.run(failed); return nil })
+	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()
 	r.warnFrozen()
 	r.drain()

@@ -31,6 +31,7 @@ func (r *Relay) reading() telemetry.Reading {
 	out := telemetry.Reading{
 		Version:     r.version,
 		Ready:       len(r.notReady()) == 0,
+		Memory:      readMemory().utilization(),
 		Server:      r.server.Stats(),
 		Snapshots:   r.SnapshotStats(),
 		AuditPasses: audit.Passes,

@@ -17,6 +17,7 @@ import (
 type Reading struct {
 	Version string
 	Ready   bool
+	Memory  float64 // how much of its limit is used: 1 is all, 0 if there is none
 	Server  downstream.Stats
 
 	// Of the drift audit: passes over all views, and faults found, by where.

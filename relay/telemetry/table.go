@@ -48,6 +48,9 @@ var table = []row{
 	{"tender.ready", gauge, "", "", "1 if the relay is ready, as /readyz says, else 0.", func(r *Reading, put put) {
 		put(number(r.Ready))
 	}},
+	{"tender.memory.utilization", gauge, "", "", "How much of GOMEMLIMIT the process uses: 1 is all of it; 0 if there is no limit. The log warns from 0.8 on.", func(r *Reading, put put) {
+		put(r.Memory)
+	}},
 
 	{"tender.origin.connected", gauge, "", "origin", "1 if there is a connection to the target in use, else 0.",
 		origins(func(o *Origin) float64 { return number(o.Connected) })},

@@ -39,7 +39,7 @@ const (
 // full is a reading in which every number is another, and none is zero.
 func full() Reading {
 	return Reading{
-		Version: "v1", Ready: true, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
+		Version: "v1", Ready: true, Memory: 0.5, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
 		Server: downstream.Stats{
 			Connections: 47, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
 			Ended:   map[downstream.Ending]int64{downstream.EndedStalled: 34, downstream.EndedDrained: 35},
@@ -154,7 +154,7 @@ func TestValues(t *testing.T) {
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
-		"audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
+		"memory_utilization": 0.5, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
 		"client_connections": 47, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
 		"client_changes_coalesced_total": 32, "client_requests_throttled_total": 33, "client_turns_total sent": 6, "client_turns_total idle": 4,

@@ -1,0 +1,62 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"runtime/metrics"
+	"time"
+)
+
+// How full memory is when that is said, and how full it must not be any more before it is said
+// again; and how often it is looked at (B.35).
+const (
+	memoryHigh  = 0.8
+	memoryLow   = 0.7
+	memoryEvery = 10 * time.Second
+)
+
+// A memory is what the process takes of the system, as Go's collector counts it, and what it is to
+// take at most: GOMEMLIMIT. Both are in bytes.
+type memory struct{ used, limit uint64 }
+
+// readMemory returns how it is now.
+func readMemory() memory {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/gomemlimit:bytes"}}
+	metrics.Read(s)
+	return memory{used: s[0].Value.Uint64() - s[1].Value.Uint64(), limit: s[2].Value.Uint64()}
+}
+
+// limited reports whether there is a limit.
+func (m memory) limited() bool { return m.limit < math.MaxInt64 }
+
+// utilization returns how much of its limit the process takes: 1 is all of it, 0 if there is none.
+func (m memory) utilization() float64 {
+	if !m.limited() {
+		return 0
+	}
+	return float64(m.used) / float64(m.limit)
+}
+
+// watchMemory says, until ctx ends, when the memory that read returns is nearly full: once,
+// until it was less for a while.
+func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
+	tick := time.NewTicker(memoryEvery)
+	defer tick.Stop()
+	said := false
+	for m := read(); m.limited(); m = read() {
+		switch at := m.utilization(); {
+		case at >= memoryHigh && !said:
+			log.Warn("memory is nearly full: the closer to the limit, the more of the CPU goes into collecting garbage",
+				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
+			said = true
+		case at < memoryLow:
+			said = false
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
