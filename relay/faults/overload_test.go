@@ -1,0 +1,154 @@
+package faults_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// metric returns the sum of all series of a metric.
+func (r met) metric(name string) (sum float64) {
+	r.tb.Helper()
+	for line := range strings.Lines(string(r.page("/metrics"))) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if family, _, _ := strings.Cut(series, "{"); family != name {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			r.tb.Fatalf("%s: %v", line, err)
+		}
+		sum += v
+	}
+	return sum
+}
+
+// Far more changes than the links of some clients can take: these are told what is newest
+// whenever they can take something, and nothing of it waits in the relay. Others are told of each
+// change at once.
+func TestB12_C24_MoreChangesThanLinksCanTake(t *testing.T) {
+	t.Parallel()
+	const (
+		size    = 32 << 10
+		changes = 1000
+		rate    = 2 * size // a second, of each connection
+		most    = 16 << 20 // by which the heap may grow, of 31 MiB that were said
+	)
+	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	newest := putBlob(origin, size, 0)
+	r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "TENDER_ACK_WAIT=1m")
+	link := relaytest.NewProxy(t, r.addr)
+	link.Set(relaytest.Link{Down: relaytest.Way{Rate: rate}})
+	var slow []*relaytest.Client
+	for _, v := range variants {
+		c := relaytest.NewClient(t, connect(t, link.Addr()), relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("slow " + v.String())})
+		c.Subscribe(blobType)
+		c.WaitState(t.Context(), newest)
+		slow = append(slow, c)
+	}
+	fast := relaytest.NewLightClient(t, r.conn(), relaytest.LightOptions{Node: relaytest.EnvoyNode("fast")})
+	fast.Subscribe(blobType)
+	fast.WaitState(t.Context(), newest)
+
+	heap, began := r.metric("go_memstats_next_gc_bytes"), time.Now()
+	for i := range changes {
+		newest = putBlob(origin, size, i+1)
+		fast.WaitState(t.Context(), newest)
+	}
+	var told int
+	for _, c := range slow {
+		told += len(c.Responses())
+	}
+	took := time.Since(began)
+	for _, c := range slow {
+		c.WaitState(t.Context(), newest)
+	}
+	for _, c := range slow {
+		told -= len(c.Responses())
+	}
+	if after := -told; after > 2*len(slow) {
+		t.Errorf("%d responses came after the last change, want at most one that was under way and the newest to each of %d clients", after, len(slow))
+	}
+	for _, c := range slow {
+		// What the link takes in that time, what was before, and what came since.
+		if n, could := len(c.Responses()), int(took.Seconds()*rate/size)+4; n > could {
+			t.Errorf("%v was told %d things in %v, want at most %d", c, n, took, could)
+		}
+	}
+	if n := r.metric("tender_client_changes_coalesced_total"); n < changes/2 {
+		t.Errorf("%v changes are counted as merged, want most of %d", n, changes)
+	}
+	if grown := r.metric("go_memstats_next_gc_bytes") - heap; grown > most {
+		t.Errorf("the heap has grown by %.0f bytes, want at most %d", grown, most)
+	}
+}
+
+// Who asks a relay for more than each of its limits allows is told the variable, and counted;
+// who is served goes on being served.
+func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
+	t.Parallel()
+	const globs = "xdstp:///envoy.config.route.v3.RouteConfiguration/"
+	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	newest := putBlob(origin, 64, 0)
+	r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "GOMEMLIMIT=8MiB", "TENDER_NODE_GROUP_BY=id",
+		"TENDER_MAX_STREAMS=3", "TENDER_MAX_NAMES=3", "TENDER_MAX_NAME_BYTES=256B", "TENDER_MAX_REQUEST_BYTES=4KiB", "TENDER_MAX_TYPES=1",
+		"TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=1", "TENDER_MAX_GROUPS=2", "TENDER_MAX_ORIGIN_NAMES=2")
+	r.await(0, "memory is nearly full")
+	var stay []*relaytest.Client
+	for _, v := range variants {
+		c := r.client(v, fmt.Sprint(v))
+		c.Subscribe(blobType)
+		c.WaitState(t.Context(), newest)
+		stay = append(stay, c)
+	}
+	subscribe := func(typeURL string, names ...string) func(*relaytest.Client) {
+		return func(c *relaytest.Client) { c.Subscribe(typeURL, names...) }
+	}
+	for i, tt := range []struct {
+		variable string
+		node     string
+		code     codes.Code
+		ask      func(*relaytest.Client)
+	}{
+		{"TENDER_MAX_NAMES", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, "a", "b", "c", "d")},
+		{"TENDER_MAX_NAME_BYTES", "delta", codes.InvalidArgument, subscribe(relaytest.RouteType, strings.Repeat("n", 257))},
+		{"TENDER_MAX_REQUEST_BYTES", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, strings.Repeat("n", 4<<10))},
+		{"TENDER_MAX_TYPES", "delta", codes.ResourceExhausted, subscribe("type.googleapis.com/faults.Another", "a")},
+		{"TENDER_MAX_GLOBS", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, globs+"a/*", globs+"b/*", globs+"c/*")},
+		{"TENDER_MAX_GROUP_GLOBS", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, globs+"a/*", globs+"b/*")},
+		{"TENDER_MAX_GROUPS", "another", codes.ResourceExhausted, subscribe(relaytest.ClusterType)},
+		{"TENDER_MAX_ORIGIN_NAMES", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, "a", "b", "c")},
+		{"TENDER_MAX_STREAMS", "delta", codes.ResourceExhausted, func(*relaytest.Client) {}},
+	} {
+		if tt.variable == "TENDER_MAX_STREAMS" {
+			last := r.client(relaytest.SotW, "sotw")
+			last.Subscribe(blobType)
+			last.WaitState(t.Context(), newest)
+			stay = append(stay, last)
+		}
+		c := r.client(relaytest.Delta, tt.node)
+		tt.ask(c)
+		err := c.WaitEnd(t.Context())
+		if told := status.Convert(err); told.Code() != tt.code || tt.variable != "TENDER_MAX_REQUEST_BYTES" && !strings.HasSuffix(told.Message(), "("+tt.variable+")") {
+			t.Errorf("%s: the client was told %v, want %v and the variable", tt.variable, err, tt.code)
+		}
+		r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.variable))
+		newest = putBlob(origin, 64, i+1)
+		for _, c := range stay {
+			c.WaitState(t.Context(), newest)
+			if c.Ended() {
+				t.Errorf("%s: the stream of %v has ended", tt.variable, c)
+			}
+		}
+	}
+	if full := r.metric("tender_memory_utilization"); full < 0.8 {
+		t.Errorf("tender_memory_utilization is %v, want more than 0.8", full)
+	}
+}
