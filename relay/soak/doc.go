@@ -13,5 +13,6 @@
 // older on the same stream, or be told again what it has, or lose what the origin has not
 // removed. After each round of faults, every client must come to have what the origin has,
 // and the relays may not have grown. In the end nothing may be left of anybody: relays take
-// what they took when the first clients had come and gone.
+// what they took when the first clients had come and gone, and nothing is frozen or held back. All
+// of this has to happen in a bounded time.
 package soak

@@ -240,7 +240,7 @@ func (w *world) unread() (heal func()) {
 			}
 			select {
 			case <-time.After(largeEvery):
-			case <-w.t.Context().Done():
+			case <-w.ctx.Done():
 			}
 			if n := w.stalled() - before; n > 0 {
 				w.seen.add("streams of clients that did not read", n)

@@ -26,6 +26,10 @@ const (
 	// mentions, after 15s of silence each (B.15), and be believed once a mass is held.
 	agreeWithin = 2 * time.Minute
 
+	// spare is how much longer than its rounds begin a soak may last: the warm-up, the last round,
+	// and the wait until the relays are rid of everything.
+	spare = 5 * time.Minute
+
 	maxFaults   = 6 // in a round
 	changeEvery = 100 * time.Millisecond
 )
@@ -53,7 +57,7 @@ func TestSoak(t *testing.T) {
 	w.come()
 	w.agree("once they had gone and come")
 	survived := make(tally)
-	for began := time.Now(); time.Since(began) < *soakFor && !t.Failed(); {
+	for began := time.Now(); time.Since(began) < *soakFor && !t.Failed() && w.ctx.Err() == nil; {
 		survived.add(w.round())
 	}
 	w.depart()
@@ -115,7 +119,8 @@ func (w *world) churn(n int) {
 		}
 		select {
 		case <-time.After(changeEvery):
-		case <-w.t.Context().Done():
+		case <-w.ctx.Done():
+			return
 		}
 	}
 }
@@ -124,13 +129,13 @@ func (w *world) churn(n int) {
 // not come to have it.
 func (w *world) agree(after string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), agreeWithin)
+	ctx, cancel := context.WithTimeoutCause(w.ctx, agreeWithin, fmt.Errorf("%v have passed", agreeWithin))
 	defer cancel()
 	wrong := 0
 	for _, c := range w.clients {
 		if what := c.agree(ctx); what != "" {
 			if wrong++; wrong <= 10 {
-				w.t.Errorf("%v after %s, %v differs from its origin: %s", agreeWithin, after, c, what)
+				w.t.Errorf("after %s, %v differs from its origin (%v): %s", after, c, context.Cause(ctx), what)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -14,18 +15,32 @@ type usage struct {
 	files      int
 	heap       int // bytes: how large it becomes before it is collected, about twice what lives
 	faults     int // that its drift audit has found
+	frozen     int // origins
+	withheld   int // names of which clients are not shown what the origin says
+	held       int // removals that are held back
 }
 
 func (u usage) String() string {
-	return fmt.Sprintf("%d streams, %d goroutines, %d files and a heap of %d MiB", u.streams, u.goroutines, u.files, u.heap>>20)
+	return fmt.Sprintf("%d streams, %d goroutines, %d files, a heap of %d MiB, %d frozen origins, %d names and %d removals withheld", u.streams, u.goroutines, u.files, u.heap>>20, u.frozen, u.withheld, u.held)
 }
 
 func (o operator) usage() (u usage, err error) {
 	m, err := o.metrics()
 	return usage{
 		streams: int(m["tender_client_streams"]), goroutines: int(m["go_goroutines"]), files: int(m["process_open_fds"]),
-		heap: int(m["go_memstats_next_gc_bytes"]), faults: int(m["tender_audit_faults_total"]),
+		heap: int(m["go_memstats_next_gc_bytes"]), faults: int(total(m, "tender_audit_faults_total")),
+		frozen: int(total(m, "tender_origin_frozen")), withheld: int(total(m, "tender_view_withheld")), held: int(total(m, "tender_origin_deletions_holding")),
 	}, err
+}
+
+// total returns the sum of all series of a metric.
+func total(values map[string]float64, name string) (sum float64) {
+	for series, value := range values {
+		if series == name || strings.HasPrefix(series, name+"{") {
+			sum += value
+		}
+	}
+	return sum
 }
 
 // What a relay without clients may have that it did not have when the first ones had come and
@@ -82,19 +97,23 @@ func (w *world) sober() {
 		if w.baselines[i].grown(now) {
 			w.t.Errorf("a relay has %v; warm, it had a heap of %d MiB", now, w.baselines[i].heap>>20)
 		}
+		if now.frozen > 0 {
+			w.t.Errorf("all relays were told to thaw, and one has %v", now)
+		}
 		if now.faults > 0 {
 			w.t.Errorf("the drift audit found %d faults", now.faults)
 		}
 	}
 }
 
-// rid looks whether the relays, all of whose clients have left, are rid of them.
+// rid looks whether the relays, all of whose clients have left, are rid of them, and of all that
+// operators and masses of removals had them hold back.
 func (w *world) rid() {
 	w.t.Helper()
 	for i, r := range w.relays() {
 		base := w.baselines[i]
 		now := w.await(r, func(now usage) bool {
-			return now.streams == 0 && !base.exceeded(now)
+			return now.streams == 0 && now.frozen+now.withheld+now.held == 0 && !base.exceeded(now)
 		})
 		w.t.Logf("without clients, a relay has %v; it had %v", now, base.idle)
 	}
@@ -112,7 +131,7 @@ func (w *world) usage(r server) usage {
 // await waits until a relay's usage is as it is to be.
 func (w *world) await(r server, cond func(usage) bool) usage {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), within)
+	ctx, cancel := context.WithTimeout(w.ctx, within)
 	defer cancel()
 	for {
 		runtime.GC()
@@ -123,7 +142,7 @@ func (w *world) await(r server, cond func(usage) bool) usage {
 		select {
 		case <-time.After(500 * time.Millisecond): // nobody tells of a file that is closed
 		case <-ctx.Done():
-			w.t.Fatalf("without clients, a relay still has %v after %v; its baselines: %+v", now, within, w.baselines)
+			w.t.Fatalf("without clients, a relay still has %v: %v; its baselines: %+v", now, context.Cause(ctx), w.baselines)
 		}
 	}
 }

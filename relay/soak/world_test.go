@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -19,8 +21,9 @@ import (
 // A world is two origins, two relays, and clients of two node groups.
 type world struct {
 	t       *testing.T
-	random  *rand.Rand // of the schedule: its only source
-	deck    []fault    // to be drawn
+	ctx     context.Context // ends when the soak has taken too long
+	random  *rand.Rand      // of the schedule: its only source
+	deck    []fault         // to be drawn
 	origins []*relaytest.Origin
 	links   links // to them, in their order
 	groups  []*group
@@ -38,7 +41,11 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64, clients int) *world {
-	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 0)), n: clients}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), *soakFor+spare, fmt.Errorf("the soak has lasted for %v, which is too long", *soakFor+spare))
+	t.Cleanup(cancel)
+	hangs := time.AfterFunc(*soakFor+spare+within, func() { panic("the soak hangs") })
+	t.Cleanup(func() { hangs.Stop() })
+	w := &world{t: t, ctx: ctx, random: rand.New(rand.NewPCG(seed, 0)), n: clients}
 	for range 2 {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 		w.origins = append(w.origins, o)
