@@ -53,7 +53,7 @@ VULNDB    ?= https://vuln.go.dev
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: help build release reproduce test race lint verify vuln fuzz soak bench microbench demo cover deps
+.PHONY: help build release reproduce test race lint verify vuln fuzz soak bench microbench demo cover screenshots deps
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -129,12 +129,16 @@ cover: deps ## Measure what the tests reach, into cover.out
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-deps: ## Install what the tests need beside Go: a C compiler, and gRPC for Node.js and Python
+screenshots: deps ## Take the pictures of the status page in deploy/docs/images
+	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
+
+deps: ## Install what the tests need beside Go: a C compiler, Chromium, and gRPC for Node.js and Python
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
 	command -v npm >/dev/null || missing="$$missing npm"; \
 	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
 	fi

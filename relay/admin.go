@@ -24,6 +24,7 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Status:   r.status,
 		Holds:    r.holds,
 		Fleet:    fleet{r.server, r.groups},
+		Pages:    r.pages,
 		Commands: r.commands(),
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
@@ -63,6 +64,7 @@ func onLoopback(l net.Listener) error {
 // endAdmin ends the server for operators and probes, which are told until then that the
 // relay drains.
 func (r *Relay) endAdmin() {
+	r.pages.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
 	defer cancel()
 	if r.admin.Shutdown(ctx) != nil {

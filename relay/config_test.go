@@ -484,7 +484,6 @@ func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
 		"ORIGIN_PROXY",
 		"SECRETS", "AUTHZ",
-		"DEBUG",
 	} {
 		_, err := LoadConfig([]string{prefix + name + "=x"})
 		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {

@@ -14,7 +14,6 @@ import (
 var planned = regexp.MustCompile(`^(` + strings.Join([]string{
 	`ORIGIN_PROXY`,
 	`SECRETS`, `AUTHZ`,
-	`DEBUG`,
 }, "|") + `)$`)
 
 // kubernetes are the names that Kubernetes sets in every pod for a Service that

@@ -30,6 +30,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
@@ -71,6 +72,8 @@ type Relay struct {
 	servers       []*grpc.Server // for listeners, and if they are apart, for tlsListeners
 	rest          *http.Server
 	admin         *admin.Server
+	pages         *page.Pages
+	history       page.History
 	telemetry     *telemetry.Telemetry
 	health        *health.Server
 	listeners     []net.Listener
@@ -170,6 +173,9 @@ func (r *Relay) serve(opts Options) (err error) {
 		r.rest.TLSConfig = clients.Config("h2", "http/1.1")
 	}
 	if r.telemetry, err = r.newTelemetry(); err != nil {
+		return err
+	}
+	if r.pages, err = r.newPages(); err != nil {
 		return err
 	}
 	if r.admin, err = r.newAdmin(); err != nil {
@@ -352,6 +358,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.files.Run(views) }) // awaited below
+	if len(r.adminListeners) > 0 {
+		watching.Go(func() { r.history.Run(views, r.sample) }) // likewise
+	}
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {

@@ -84,8 +84,8 @@ func (r refusal) Unwrap() error { return r.cause }
 // what is not there, 409 for what cannot be done as things stand.
 func Refuse(code int, cause error) error { return refusal{code, cause} }
 
-// codeOf returns the code of an answer.
-func codeOf(err error) int {
+// CodeOf returns the code of HTTP that an error is answered with; of none, 200.
+func CodeOf(err error) int {
 	if err == nil {
 		return http.StatusOK
 	}
@@ -109,7 +109,7 @@ func (s *Server) command(c Command) http.HandlerFunc {
 		if err == nil {
 			answer, err = c.do(ctx, args)
 		}
-		code := codeOf(err)
+		code := CodeOf(err)
 		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("from", r.RemoteAddr), slog.Int("code", code))
 		if err != nil {
 			log.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.Any("err", err))

@@ -32,7 +32,7 @@ func answer(f func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		found, err := f(r)
 		if err != nil {
-			writeError(w, codeOf(err), err.Error())
+			writeError(w, CodeOf(err), err.Error())
 			return
 		}
 		writeJSON(w, http.StatusOK, found)

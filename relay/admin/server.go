@@ -25,6 +25,10 @@ type Config struct {
 	// Fleet tells of clients and resources. Nil means that there are no such pages.
 	Fleet Fleet
 
+	// Pages serves all paths that are not served otherwise, to GET. Nil means that there are
+	// no such pages.
+	Pages http.Handler
+
 	// Commands are what operators may have the relay do.
 	Commands []Command
 
@@ -76,6 +80,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Fleet != nil {
 		s.routes = append(s.routes, s.fleetRoutes()...)
+	}
+	if cfg.Pages != nil {
+		s.routes = append(s.routes, route{http.MethodGet, "/", cfg.Pages})
 	}
 	for _, c := range cfg.Commands {
 		if err := c.check(); err != nil {

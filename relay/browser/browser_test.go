@@ -1,0 +1,162 @@
+package browser
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A mesh is a world with clients, one of which refuses a cluster called broken.
+func newMesh(t *testing.T) *world {
+	w := newWorld(t)
+	w.origin.Put(relaytest.Cluster("checkout"), relaytest.Cluster("payment"), relaytest.Endpoints("checkout"), relaytest.Listener("ingress", "routes"))
+	for i := range 3 {
+		c := w.connect(relaytest.ClientOptions{Variant: relaytest.Delta, Node: relaytest.EnvoyNode(fmt.Sprintf("sidecar~%d", i)), Reject: func(r *relaytest.Response) error {
+			if i == 2 && strings.Contains(r.String(), "broken") {
+				return errors.New("Error adding/updating cluster(s) broken: no such filter")
+			}
+			return nil
+		}})
+		c.Subscribe(relaytest.ClusterType, "*")
+		c.Subscribe(relaytest.EndpointType, "checkout")
+		c.Subscribe(relaytest.ListenerType, "*")
+	}
+	c := w.connect(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("shop")})
+	c.Subscribe(relaytest.ListenerType, "ingress")
+	return w
+}
+
+// TestPagesAreTrueAndLive follows one change and one refusal through the pages: each shows
+// true numbers, and what happens is seen without loading anything anew.
+func TestPagesAreTrueAndLive(t *testing.T) {
+	w := newMesh(t)
+	b := open(t)
+	b.do(chromedp.Navigate(w.site + "/"))
+	b.await("h1", "All is well")
+	b.await("#summary", "Streams4", "Refusing clients0of 4")
+	b.await("#fanout", "cds2 resources", "3 clients", "lds1 resource", "1 client")
+	b.await("#pulse", "As of")
+	b.do(chromedp.Evaluate("window.loaded = 'once'", nil))
+
+	w.origin.Put(relaytest.Cluster("search"))
+	b.await("#fanout", "cds3 resources")
+	b.liven(w)
+	w.origin.Put(relaytest.Cluster("broken"))
+	b.await("#summary", "1 thing to look at", "1 of 3 clients refuses cds", "Refusing clients1of 4")
+	b.await("#fanout", "1 refuses")
+	b.await("#clients tbody tr.refused", "sidecar~2", "refuses cds")
+	if got := evaluate[string](b, "window.loaded"); got != "once" {
+		t.Errorf("the page was loaded again: window.loaded is %q", got)
+	}
+	b.picture("fan-out")
+
+	b.do(chromedp.Click(".alerts a", chromedp.ByQuery))
+	b.await("#clients", "1 client", "sidecar~2")
+	b.do(chromedp.Click("#clients tbody a", chromedp.ByQuery))
+	b.await("h1", "sidecar~2")
+	b.await("#client-types", "Last refusal of cds", "INVALID_ARGUMENT", "Error adding/updating cluster(s) broken: no such filter")
+	b.await("#client-resources", "refused 1", "accepted")
+	b.picture("client")
+	b.do(chromedp.Click("#client-resources tr.refused a", chromedp.ByQuery))
+	b.await("h1", "broken")
+	b.await("#resource-body", "name: broken")
+	b.await("#holders", "refused 1", "accepted 2", "no such filter")
+	b.picture("resource")
+
+	b.do(chromedp.Navigate(w.site + "/clients"))
+	b.do(chromedp.SendKeys("input[name=node]", "shop\n", chromedp.ByQuery))
+	b.await("#clients", "1 client", "shop", "lds")
+	b.do(chromedp.Navigate(w.site + "/"))
+	b.await("#summary", "1 thing to look at")
+	w.origin.Stop()
+	b.await("#summary", "Origin default is not connected", "stale for")
+	b.await("#fanout", "not connected", "stale for")
+	b.picture("stale")
+}
+
+// TestPagesWithoutScript holds that who has no JavaScript sees the same.
+func TestPagesWithoutScript(t *testing.T) {
+	w := newMesh(t)
+	b := open(t)
+	b.do(emulation.SetScriptExecutionDisabled(true), chromedp.Navigate(w.site+"/"))
+	for _, want := range []string{"Streams", "sidecar~0", "3 clients", "lds"} {
+		var html string
+		b.do(chromedp.OuterHTML("main", &html, chromedp.ByQuery))
+		if !strings.Contains(html, want) {
+			t.Errorf("without JavaScript the page has no %q:\n%s", want, html)
+		}
+	}
+	b.do(chromedp.Click("#fanout svg a", chromedp.ByQuery), chromedp.WaitVisible("form[role=search]", chromedp.ByQuery))
+}
+
+// contrast returns the texts whose colour has too little contrast with what they stand on
+// (WCAG 2.2, 1.4.3: 4.5 to 1).
+const contrast = `(() => {
+  const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
+  const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const behind = (e) => {
+    const rect = e.closest("svg .box") && e.closest("svg .box").querySelector("rect");
+    if (rect) { return parse(getComputedStyle(rect).fill); }
+    for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c[3] === 1) { return c; } }
+    return [255, 255, 255, 1];
+  };
+  const bad = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const e = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || e.closest("script, title, .skip") || e.tagName === "OPTION") { continue; }
+    const style = getComputedStyle(e);
+    const [a, b] = [light(parse(e.closest("svg") ? style.fill : style.color)), light(behind(e))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) { bad.push(texts.currentNode.textContent.trim().slice(0, 40) + ": " + ratio.toFixed(2)); }
+  }
+  return bad;
+})()`
+
+// TestPagesForEverybody holds that the pages can be read, in light and dark, on a phone, and
+// with the keyboard alone.
+func TestPagesForEverybody(t *testing.T) {
+	w := newMesh(t)
+	w.origin.Put(relaytest.Cluster("broken"))
+	b := open(t)
+	b.do(chromedp.Navigate(w.site + "/"))
+	b.await("#summary", "1 of 3 clients refuses cds")
+	w.origin.Stop() // so that there is a text of every kind
+	b.await("#summary", "Origin default is not connected", "stale for")
+	paths := []string{"/", "/clients", "/clients?refused=true", "/clients/3", "/resources?type=cds", "/resource?type=cds&name=broken"}
+	for _, scheme := range []string{"light", "dark"} {
+		for _, path := range paths {
+			b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}), chromedp.Navigate(w.site+path))
+			if bad := evaluate[[]string](b, contrast); len(bad) > 0 {
+				t.Errorf("%s, %s: too little contrast: %q", path, scheme, bad)
+			}
+		}
+	}
+	b.do(chromedp.EmulateViewport(360, 740))
+	for _, path := range paths {
+		b.do(chromedp.Navigate(w.site + path))
+		if wide := evaluate[int](b, "document.scrollingElement.scrollWidth"); wide > 360 {
+			t.Errorf("%s is %d wide on a phone of 360", path, wide)
+		}
+	}
+	b.picture("phone")
+
+	b.do(chromedp.EmulateViewport(1200, 1000), chromedp.Navigate(w.site+"/"), chromedp.KeyEvent("\t"))
+	if got := evaluate[string](b, "document.activeElement.textContent"); got != "Skip to what there is" {
+		t.Errorf("the first stop of the keyboard is %q, want the link that skips the navigation", got)
+	}
+	for range 20 {
+		b.do(chromedp.KeyEvent("\t"))
+		if evaluate[bool](b, "document.activeElement.closest('.alerts') !== null") {
+			b.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible("form[role=search]", chromedp.ByQuery))
+			return
+		}
+	}
+	t.Error("the keyboard does not come to what is to be looked at")
+}

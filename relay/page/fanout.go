@@ -1,0 +1,247 @@
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// What the picture shows of a large relay: the views of which there is most to say, and of
+// each the types with most clients.
+const (
+	maxPictureViews = 12
+	maxPictureTypes = 8
+)
+
+// Where things are in the picture, in its own units.
+const (
+	boxHeight = 40
+	rowHeight = 50
+	viewGap   = 12
+	originX   = 0
+	viewX     = 230
+	typeX     = 500
+	clientX   = 700
+	originW   = 170
+	viewW     = 210
+	typeW     = 140
+	clientW   = 200
+)
+
+// A fanout is a picture of who tells whom: origins, views, types and clients, from left to
+// right.
+type fanout struct {
+	Width, Height int
+	Boxes         []box
+	Links         []link
+	Left          int // views that are not shown
+}
+
+// A box is one of these.
+type box struct {
+	X, Y, W, H  int
+	Class       string // origin, view, type or clients, and stale, refused or frozen if it is
+	Name, Note  string
+	Title, Href string // all of the name and of what is to be said, and where there is more
+}
+
+// A link leads from one box to another. It is the wider the more is sent.
+type link struct {
+	Path, Class, Width string
+}
+
+// TextX is where the text of a box begins.
+func (b box) TextX() int { return b.X + 8 }
+
+// NameY and NoteY are where the two lines of a box stand.
+func (b box) NameY() int { return b.Y + 17 }
+
+// NoteY is where the second line of a box stands.
+func (b box) NoteY() int { return b.Y + 33 }
+
+// newFanout draws the picture.
+func newFanout(s *admin.Status, totals []admin.TypeTotals, rates map[GroupType]Rates, now time.Time) fanout {
+	f := fanout{Width: clientX + clientW + 4}
+	clients := make(map[GroupType]admin.TypeTotals, len(totals))
+	for _, t := range totals {
+		clients[GroupType{t.Group, t.TypeURL}] = t
+	}
+	views, y, low := f.choose(s), 0, 0
+	for i := range s.Origins {
+		o := originBox(&s.Origins[i], now)
+		var told []flow
+		for j := range views {
+			if v := &views[j]; v.Origin == s.Origins[i].Name {
+				told = append(told, f.view(v, clients, rates, &y, now))
+				y += viewGap
+			}
+		}
+		if len(told) > 0 {
+			o.Y = (told[0].to.Y + told[len(told)-1].to.Y) / 2
+		}
+		o.Y = max(o.Y, low)
+		low = o.Y + rowHeight
+		y = max(y, low)
+		f.Boxes = append(f.Boxes, o)
+		for _, v := range told {
+			f.link(o, v)
+		}
+	}
+	f.Height = y + 4
+	return f
+}
+
+// choose returns the views that are shown: those that something is the matter with first, then
+// those with most clients.
+func (f *fanout) choose(s *admin.Status) []admin.View {
+	views := slices.DeleteFunc(slices.Clone(s.Views), func(v admin.View) bool { return len(v.Types) == 0 && v.Streams == 0 })
+	slices.SortStableFunc(views, func(a, b admin.View) int {
+		return cmp.Or(-compareBool(troubled(&a), troubled(&b)), cmp.Compare(b.Streams, a.Streams))
+	})
+	if f.Left = max(len(views)-maxPictureViews, 0); f.Left > 0 {
+		views = views[:maxPictureViews]
+	}
+	return views
+}
+
+// troubled reports whether people should look at a view.
+func troubled(v *admin.View) bool { return v.Stale || !v.FrozenAt.IsZero() }
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	default:
+		return -1
+	}
+}
+
+// A flow is what comes to a box: so many responses a second, and what is the matter with
+// them.
+type flow struct {
+	to      box
+	rate    float64
+	trouble string // a class
+}
+
+// link draws a link from a box to where something flows.
+func (f *fanout) link(from box, to flow) {
+	x1, y1 := from.X+from.W, from.Y+from.H/2
+	x2, y2 := to.to.X, to.to.Y+to.to.H/2
+	middle := (x1 + x2) / 2
+	f.Links = append(f.Links, link{
+		Path:  fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x1, y1, middle, y1, middle, y2, x2, y2),
+		Class: "link " + to.trouble,
+		Width: fmt.Sprintf("%.1f", 1.5+min(math.Log2(1+to.rate), 10)),
+	})
+}
+
+func originBox(o *admin.Origin, now time.Time) box {
+	b := box{X: originX, W: originW, H: boxHeight, Class: "origin", Name: o.Name, Note: "connected"}
+	var target string
+	for _, t := range o.Targets {
+		if t.Active {
+			target, b.Note = t.Target, t.State
+		}
+	}
+	switch {
+	case o.Frozen:
+		b.Class, b.Note = "origin frozen", "frozen"
+	case !o.Connected:
+		b.Class, b.Note = "origin stale", "not connected"
+	}
+	b.Title = fmt.Sprintf("Origin %s, %s: %s for %s", o.Name, target, b.Note, ago(o.Since, now))
+	if o.LastError != "" && !o.Connected {
+		b.Title += "; " + o.LastError
+	}
+	b.Name = cut(b.Name, 20)
+	return b
+}
+
+// view draws a view from y on, with its types and their clients.
+func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y *int, now time.Time) flow {
+	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: cut(v.Group, 23), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
+	var trouble string
+	switch {
+	case !v.FrozenAt.IsZero():
+		trouble, b.Note = "frozen", fmt.Sprintf("frozen for %s, %s withheld", ago(v.FrozenAt, now), plural(v.Withheld, "name"))
+	case v.Stale:
+		trouble, b.Note = "stale", "stale for "+brief(v.StaleSeconds)
+	}
+	b.Class += " " + trouble
+	b.Title = fmt.Sprintf("View of %s for group %s: %s", v.Origin, v.Group, b.Note)
+	types := slices.Clone(v.Types)
+	slices.SortStableFunc(types, func(a, b admin.Type) int {
+		return cmp.Compare(clients[GroupType{v.Group, b.TypeURL}].Clients, clients[GroupType{v.Group, a.TypeURL}].Clients)
+	})
+	top := *y
+	var flows []flow
+	for i := range types[:min(len(types), maxPictureTypes)] {
+		flows = append(flows, f.typ(v, &types[i], clients, rates, *y, trouble))
+		*y += rowHeight
+	}
+	if left := len(types) - maxPictureTypes; left > 0 {
+		f.Boxes = append(f.Boxes, box{X: typeX, Y: *y, W: typeW, H: boxHeight, Class: "type", Name: "and " + plural(left, "type"), Note: "see below"})
+		*y += rowHeight
+	}
+	*y = max(*y, top+rowHeight)
+	b.Y = top + (*y-top-rowHeight)/2
+	f.Boxes = append(f.Boxes, b)
+	out := flow{to: b, trouble: trouble}
+	for _, t := range flows {
+		f.link(b, t)
+		out.rate += t.rate
+	}
+	return out
+}
+
+// typ draws a type of a view at y, and its clients.
+func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y int, trouble string) flow {
+	of := GroupType{v.Group, t.TypeURL}
+	total, rate := clients[of], rates[of]
+	b := box{
+		X: typeX, Y: y, W: typeW, H: boxHeight, Class: "type " + trouble, Name: short(t.TypeURL), Note: plural(t.Entries, "resource"),
+		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), size(float64(t.Bytes)), t.Phase),
+		Href:  "/resources?" + url.Values{"type": {t.TypeURL}}.Encode(),
+	}
+	b.Name = cut(b.Name, 16)
+	f.Boxes = append(f.Boxes, b)
+	if total.Clients == 0 {
+		return flow{to: b, trouble: trouble}
+	}
+	c := box{
+		X: clientX, Y: y, W: clientW, H: boxHeight, Class: "clients", Name: plural(total.Clients, "client"),
+		Note: number(rate.Deliveries) + " a second", Href: clientsOf(v.Group, t.TypeURL),
+	}
+	out := flow{to: b, rate: rate.Deliveries, trouble: trouble}
+	onward := flow{rate: rate.Deliveries, trouble: trouble}
+	switch {
+	case total.Refusing > 0:
+		c.Class, onward.trouble = "clients refused", "refused"
+		c.Note = fmt.Sprintf("%s refuse%s", number(float64(total.Refusing)), ending(total.Refusing))
+		c.Href += "&refused=true"
+	case total.LagSeconds >= lateSeconds:
+		c.Note = fmt.Sprintf("%s lag%s, by %s", number(float64(total.Lagging)), ending(total.Lagging), brief(total.LagSeconds))
+	}
+	c.Title = fmt.Sprintf("%s of %s: %s", plural(total.Clients, "client"), short(t.TypeURL), c.Note)
+	onward.to = c
+	f.Boxes = append(f.Boxes, c)
+	f.link(b, onward)
+	return out
+}
+
+// clientsOf returns where the clients of a group, and if it is given of a type, are listed.
+func clientsOf(group, typeURL string) string {
+	q := url.Values{"group": {group}}
+	if typeURL != "" {
+		q.Set("type", typeURL)
+	}
+	return "/clients?" + q.Encode()
+}

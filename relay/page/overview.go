@@ -1,0 +1,163 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// lateSeconds is the lag from which on a client is late.
+const lateSeconds = 10
+
+// frontClients is how many clients the overview lists.
+const frontClients = 20
+
+// A tile is one number.
+type tile struct {
+	Label, Value, Note string
+	Class              string // stale or refused; empty if all is well
+}
+
+// An alert is something that people should look at.
+type alert struct {
+	Class   string // stale, refused, frozen or late
+	Text    string
+	Note    string // more of it
+	Href    string // where there is more
+	Command string // that does something about it
+}
+
+// overview makes the status page.
+func (p *Pages) overview(*http.Request) (view, error) {
+	now := time.Now()
+	status := p.cfg.Status()
+	clients, err := p.cfg.Fleet.Clients(admin.ClientQuery{Sort: admin.ByLag, Page: admin.Page{Limit: frontClients}})
+	if err != nil {
+		return view{}, err
+	}
+	points := p.cfg.History.Points()
+	alerts := alertsOf(&status, &clients, now)
+	title := "All is well"
+	if len(alerts) > 0 {
+		title = alerts[0].Text
+	}
+	return view{
+		Title: title, Under: "/",
+		Sections: []section{
+			{"summary", struct {
+				Relay  admin.Relay
+				Tiles  []tile
+				Alerts []alert
+			}{status.Relay, tiles(&status, &clients, points), alerts}},
+			{"fanout", newFanout(&status, clients.Types, p.cfg.History.Rates(), now)},
+			{"charts", charts(points, now)},
+			{"clients", clientTable{Clients: clients.Clients, Totals: clients.Totals, Now: now, More: clients.Next != ""}},
+			{"views", struct {
+				Status admin.Status
+				Now    time.Time
+			}{status, now}},
+		},
+	}, nil
+}
+
+// tiles are the numbers at the top.
+func tiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
+	last := Point{P50: math.NaN(), P99: math.NaN()}
+	if len(points) > 0 {
+		last = points[len(points)-1]
+	}
+	stale := 0
+	for i := range s.Views {
+		if s.Views[i].Stale {
+			stale++
+		}
+	}
+	class := func(bad bool, class string) string {
+		if bad {
+			return class
+		}
+		return ""
+	}
+	return []tile{
+		{"Streams", number(float64(s.Relay.Streams)), plural(len(s.Views), "view"), ""},
+		{"Deliveries a second", number(last.Deliveries), "p50 " + brief(last.P50) + ", p99 " + brief(last.P99), ""},
+		{"Stale views", number(float64(stale)), "of " + number(float64(len(s.Views))), class(stale > 0, "stale")},
+		{"Refusing clients", number(float64(c.Totals.Refusing)), "of " + number(float64(c.Totals.Streams)), class(c.Totals.Refusing > 0, "refused")},
+		{"Furthest behind", brief(c.Totals.LagSeconds), plural(c.Totals.Lagging, "client") + " behind", class(c.Totals.LagSeconds >= lateSeconds, "late")},
+	}
+}
+
+// alertsOf returns what people should look at, what is worst first.
+func alertsOf(s *admin.Status, c *admin.Clients, now time.Time) (alerts []alert) {
+	if !s.Relay.Ready {
+		alerts = append(alerts, alert{Class: "stale", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; ")})
+	}
+	for i := range s.Origins {
+		alerts = append(alerts, originAlerts(&s.Origins[i], now)...)
+	}
+	for i := range s.Views {
+		if v := &s.Views[i]; v.Stale {
+			alerts = append(alerts, alert{
+				Class: "stale", Text: fmt.Sprintf("What origin %s says to %s has been stale for %s", v.Origin, group(v.Group), brief(v.StaleSeconds)),
+				Note: plural(v.Streams, "client") + " served with what was known last",
+			})
+		}
+	}
+	for _, t := range c.Types {
+		if t.Refusing > 0 {
+			alerts = append(alerts, alert{
+				Class: "refused", Href: clientsOf(t.Group, t.TypeURL) + "&refused=true",
+				Text: fmt.Sprintf("%s of %s refuse%s %s", number(float64(t.Refusing)), plural(t.Clients, "client"), ending(t.Refusing), short(t.TypeURL)),
+				Note: "in " + group(t.Group),
+			})
+		}
+	}
+	if n := c.Totals.Stalled; n > 0 {
+		alerts = append(alerts, alert{Class: "late", Text: plural(n, "client") + " does not read", Href: "/clients?stalled=true"})
+	}
+	if lag := c.Totals.LagSeconds; lag >= lateSeconds {
+		alerts = append(alerts, alert{Class: "late", Text: "A client lacks a change of " + brief(lag) + " ago", Note: plural(c.Totals.Lagging, "client") + " behind", Href: "/clients"})
+	}
+	rank := []string{"stale", "refused", "late", "frozen"}
+	slices.SortStableFunc(alerts, func(a, b alert) int { return slices.Index(rank, a.Class) - slices.Index(rank, b.Class) })
+	return alerts
+}
+
+// originAlerts returns what people should know of an origin.
+func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
+	if !o.Connected {
+		a := alert{Class: "stale", Text: fmt.Sprintf("Origin %s is not connected", o.Name), Note: o.LastError}
+		if !o.Since.IsZero() {
+			a.Text += ", for " + ago(o.Since, now)
+		}
+		alerts = append(alerts, a)
+	}
+	if o.Held > 0 {
+		alerts = append(alerts, alert{
+			Class: "stale", Text: fmt.Sprintf("%s of origin %s %s held back", plural(o.Held, "removal"), o.Name, are(o.Held)),
+			Note: "if they are meant:", Command: "tender release --origin " + o.Name,
+		})
+	}
+	if o.Frozen {
+		alerts = append(alerts, alert{
+			Class: "frozen", Text: fmt.Sprintf("Changes of origin %s are not distributed: an operator has frozen it", o.Name),
+			Note: "to go on:", Command: "tender thaw --origin " + o.Name,
+		})
+	}
+	return alerts
+}
+
+func are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// group returns what a node group is called in a sentence.
+func group(key string) string { return "group " + cut(key, 60) }

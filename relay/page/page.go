@@ -1,0 +1,190 @@
+package page
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// Config says what the pages tell. Status, Fleet and History are required.
+type Config struct {
+	Status  func() admin.Status
+	Fleet   admin.Fleet
+	History *History
+
+	// Logger receives the errors of templates, which there should be none of. Nil discards
+	// them.
+	Logger *slog.Logger
+}
+
+// Pages serves the status page and those that it links to.
+type Pages struct {
+	cfg    Config
+	mux    *http.ServeMux
+	made   recent
+	places chan struct{} // a place for each who follows a page
+	closed chan struct{}
+	close  sync.Once
+}
+
+// New returns pages. Close ends them. Errors: what is required is missing.
+func New(cfg Config) (*Pages, error) {
+	if cfg.Status == nil || cfg.Fleet == nil || cfg.History == nil {
+		return nil, errors.New("page: Status, Fleet or History is nil")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Pages{
+		cfg: cfg, mux: http.NewServeMux(), places: make(chan struct{}, maxFollowers), closed: make(chan struct{}),
+		made: recent{pages: make(map[string]*made)},
+	}
+	for _, at := range []struct {
+		path string
+		make func(*http.Request) (view, error)
+	}{
+		{"/{$}", p.overview}, {"/clients", p.clients}, {"/clients/{number}", p.client}, {"/resources", p.resources}, {"/resource", p.resource},
+	} {
+		p.mux.HandleFunc("GET "+at.path, p.serve(at.make))
+		p.mux.HandleFunc("GET /live"+at.path, p.follow(at.make))
+	}
+	p.mux.HandleFunc("GET /", p.serve(func(*http.Request) (view, error) {
+		return view{}, admin.Refuse(http.StatusNotFound, errors.New("there is no such page"))
+	}))
+	assets, err := fs.Sub(files, "assets")
+	if err != nil {
+		return nil, err
+	}
+	p.mux.Handle("GET /assets/", http.StripPrefix("/assets", http.FileServerFS(assets)))
+	return p, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
+
+// Close ends what follows pages.
+func (p *Pages) Close() { p.close.Do(func() { close(p.closed) }) }
+
+//go:embed templates assets
+var files embed.FS
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"ago": ago, "brief": brief, "size": size, "number": number, "count": func(n int) string { return number(float64(n)) },
+	"short": short, "plural": plural, "ending": ending, "cut": cut, "bytes": func(n int64) string { return size(float64(n)) },
+	"unsigned": func(n uint64) string { return size(float64(n)) }, "clock": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+}).ParseFS(files, "templates/*.html"))
+
+// A view is what is shown at one path.
+type view struct {
+	Title string
+	Under string // the page of the navigation that it belongs to
+
+	// Form is what the page asks, by the template of that name; nil if nothing. It is no
+	// section, so that nothing happens to it while somebody types.
+	Form *section
+
+	Sections []section
+}
+
+// A section is a part of a page, which its template, of the same name, makes of data.
+type section struct {
+	Name string
+	Data any
+}
+
+// made is a page as it is sent.
+type made struct {
+	Title, Under string
+	Form         template.HTML
+	Sections     []madeSection
+	At           time.Time
+
+	Refused string // why there is no page
+	code    int
+}
+
+type madeSection struct {
+	Name string
+	HTML template.HTML
+}
+
+// serve serves a page.
+func (p *Pages) serve(make func(*http.Request) (view, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		m := p.page(r.URL.RequestURI(), r, make)
+		var out bytes.Buffer
+		if err := templates.ExecuteTemplate(&out, "page", m); err != nil {
+			p.cfg.Logger.Error("page", slog.Any("err", err))
+			http.Error(w, "the page could not be made", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(m.code)
+		_, _ = w.Write(out.Bytes()) // who asked has gone
+	}
+}
+
+// fresh is for how long a page is shown to others who ask for the same.
+const fresh = time.Second
+
+// A recent remembers the pages that were made in the last second.
+type recent struct {
+	mu    sync.Mutex
+	pages map[string]*made
+}
+
+// page returns what is to be shown. Who asks for the same within a second is shown the same.
+func (p *Pages) page(key string, r *http.Request, build func(*http.Request) (view, error)) *made {
+	p.made.mu.Lock()
+	defer p.made.mu.Unlock() // one at a time: pages must not slow down what they are about
+	now := time.Now()
+	for key, m := range p.made.pages {
+		if now.Sub(m.At) >= fresh {
+			delete(p.made.pages, key)
+		}
+	}
+	if m := p.made.pages[key]; m != nil {
+		return m
+	}
+	m := p.render(r, build, now)
+	p.made.pages[key] = m
+	return m
+}
+
+func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error), now time.Time) *made {
+	v, err := build(r)
+	m := &made{Title: v.Title, Under: v.Under, At: now, code: http.StatusOK}
+	if err == nil && v.Form != nil {
+		m.Form, err = execute(*v.Form)
+	}
+	for _, s := range v.Sections {
+		if err != nil {
+			break
+		}
+		var html template.HTML
+		html, err = execute(s)
+		m.Sections = append(m.Sections, madeSection{s.Name, html})
+	}
+	if err != nil {
+		m = &made{Title: "Not to be shown", Under: v.Under, At: now, Refused: err.Error(), code: admin.CodeOf(err)}
+		if m.code == http.StatusInternalServerError {
+			p.cfg.Logger.Error("page", slog.String("path", r.URL.Path), slog.Any("err", err))
+		}
+	}
+	return m
+}
+
+// execute makes a section. What comes of a template is HTML: it escapes what it is given.
+func execute(s section) (template.HTML, error) {
+	var out bytes.Buffer
+	err := templates.ExecuteTemplate(&out, s.Name, s.Data)
+	return template.HTML(out.String()), err //nolint:gosec // G203: as said
+}
