@@ -46,6 +46,7 @@ func full() Reading {
 			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
 		},
 		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
+		Files:     []Files{{Variable: "TENDER_TLS_CERT", NotAfter: time.Unix(48, 0), Refused: 49}},
 		Origins: []Origin{{Name: "default", Connected: true, Frozen: true, Names: 47, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44, Drifted: 45,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
@@ -153,6 +154,7 @@ func TestValues(t *testing.T) {
 		"view_withheld " + envoy + " default": 0, "view_withheld " + shared + " default": 41,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
+		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
 		"memory_utilization": 0.5, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
 		"client_connections": 47, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
