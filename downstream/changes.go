@@ -16,6 +16,8 @@ type reply struct {
 	eds []string
 	// cut is set if the response was full before the changes were.
 	cut bool
+	// secrets names the Secrets in the response.
+	secrets []string
 }
 
 // A writer collects what one response holds.
@@ -62,6 +64,9 @@ func (w *writer) add(e *cache.Entry) {
 		return // SotW has no way to say that an alias is not known
 	}
 	w.begin().Add(r, w.sub.life(e))
+	if w.sub.secret {
+		w.reply.secrets = append(w.reply.secrets, r.Name)
+	}
 	if r.EDSName != "" {
 		w.reply.eds = append(w.reply.eds, r.EDSName)
 	}

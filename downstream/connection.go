@@ -164,14 +164,6 @@ type connection struct {
 	begun time.Time
 }
 
-// peerOf returns the host that a stream comes from, as Views.Join has it.
-func peerOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		return hostOf(p.Addr.String())
-	}
-	return ""
-}
-
 // hostOf returns the IP address in an address, empty if there is none.
 func hostOf(address string) string {
 	from, err := netip.ParseAddrPort(address)

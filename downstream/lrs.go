@@ -62,6 +62,7 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 	}
 	err = st.run(rpc.Context())
 	s.server.counters.streamEnded(err)
+	s.server.clientDenied(err)
 	return told(err)
 }
 
@@ -154,9 +155,47 @@ func (s *loadStream) serve(ctx context.Context, first []byte) error {
 	if n == nil {
 		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := s.authorize(ctx, cancel, n); err != nil {
+		return err
+	}
 	s.log = s.log.With(slog.String("node", n.GetId()))
 	s.log.Debug("load reporting began")
 	defer s.log.Debug("load reporting ended")
+	err = s.report(ctx, n, r, first)
+	if _, is := DenialOf(context.Cause(ctx)); is {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// authorize returns why the client may not be the node that it says it is. It has end called with
+// that if it becomes so before ctx ends.
+func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc, n *node) error {
+	regranted := s.cfg.regranted()
+	grant, err := s.cfg.authorize(peerOf(ctx), n)
+	if err != nil || regranted == nil {
+		return err
+	}
+	// Ends when the stream does.
+	go func() {
+		for err == nil {
+			select {
+			case <-regranted:
+				regranted = s.cfg.regranted()
+				grant, err = grant.Renew()
+			case <-ctx.Done():
+				return
+			}
+		}
+		end(err)
+	}()
+	return nil
+}
+
+// report takes the reports of a node, of which the first has come, to the origin.
+func (s *loadStream) report(ctx context.Context, n *node, r *lrspb.LoadStatsRequest, first []byte) error {
 	if s.cfg.SumLoads {
 		return s.sum(ctx, r)
 	}
@@ -240,7 +279,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), peerOf(ctx))
+	group, err := s.cfg.Views.Join(first.GetNode(), peerOf(ctx).Host)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,9 @@ type traits struct {
 	// alwaysSent: a name that a client asks for is sent even if it says that it
 	// has it; Envoy forgets these while it warms (B.3).
 	alwaysSent bool
+
+	// secret: who is sent it is logged (B.36).
+	secret bool
 }
 
 // traitsOf returns the traits of a type for a client. Envoy's SotW
@@ -57,7 +60,7 @@ func (c Config) traitsOf(typeURL string, envoy bool) traits {
 	case wire.RouteType, wire.VirtualHostType:
 		t.dependent = true
 	case wire.SecretType:
-		t.grouped, t.alwaysSent = envoy, true
+		t.grouped, t.alwaysSent, t.secret = envoy, true, true
 	case wire.RuntimeType, wire.ExtensionConfigType:
 		t.grouped = envoy
 	}
@@ -68,7 +71,7 @@ func (c Config) traitsOf(typeURL string, envoy bool) traits {
 func (t *traits) byOption(c Config) {
 	t.neverHeld = !t.fullState && c.fullState[t.typeURL]
 	t.fullState = t.fullState || t.neverHeld
-	t.legacyWildcard = t.legacyWildcard || c.wildcard[t.typeURL]
+	t.legacyWildcard = t.legacyWildcard || c.wildcard[t.typeURL] && !t.secret
 }
 
 // An agent is what the relay wants to know of a client's software.

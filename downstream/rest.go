@@ -57,7 +57,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		req, err = readREST(w, r, began)
 	}
 	if err == nil {
-		resp, err = s.answer(r.Context(), req, hostOf(r.RemoteAddr))
+		resp, err = s.answer(r.Context(), req, peerOfPoll(r))
 	}
 	select {
 	case <-s.draining:
@@ -68,6 +68,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		s.counters.turnedAway(err)
+		s.clientDenied(err)
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
@@ -90,16 +91,21 @@ func (s *Server) admit(open int64) error {
 
 // answer returns the response to a poll of a peer, nil if what the client has is current, or
 // why there is none.
-func (s *Server) answer(ctx context.Context, req restRequest, peer string) (*restResponse, error) {
+func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restResponse, error) {
 	if err := cmp.Or(s.cfg.checkNames(&req.Request), s.cfg.checkNode(proto.Size(req.node))); err != nil {
 		return nil, err
 	}
-	group, err := s.cfg.Views.Join(req.node, peer)
+	regranted := s.cfg.regranted()
+	grant, err := s.cfg.authorize(peer, req.node)
+	if err != nil {
+		return nil, err
+	}
+	group, err := s.cfg.Views.Join(req.node, peer.Host)
 	if err != nil {
 		return nil, err
 	}
 	defer group.Leave()
-	p, err := s.newPoll(group, req)
+	p, err := s.newPoll(group, grant, regranted, req)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +123,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer string) (*res
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
 	}
 	if resp != nil {
+		s.audit(p.sub.client, p.grant, resp.secrets)
 		group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}
 	return resp, err

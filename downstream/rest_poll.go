@@ -24,11 +24,17 @@ import (
 type poll struct {
 	sub   *subscription
 	view  *cache.View
+	grant Grant     // nil if the client may have anything
+	names []string  // that it asks for
 	until time.Time // when it is answered at the latest
 	bare  bool      // content that it asked for was given up, and is asked for again
+
+	draining, regranted <-chan struct{} // that are waited for
 }
 
-func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
+// newPoll returns the poll of a client to whom a grant was given, which may have to be renewed
+// once regranted is closed.
+func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req restRequest) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
 		conversation: new(conversation),
@@ -42,12 +48,41 @@ func (s *Server) newPoll(g Group, req restRequest) (*poll, error) {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.client, sub.typeURL, b)
 	}
-	if err := sub.checkDemand(&req.Request, 0); err != nil {
+	p := &poll{sub: sub, view: g.View, grant: grant, names: req.Subscribe, until: req.until, regranted: regranted}
+	err := p.check()
+	if err == nil {
+		err = sub.checkDemand(&req.Request, 0)
+	}
+	if err != nil {
 		sub.watch.Close()
 		return nil, err
 	}
 	sub.request(&req.Request, time.Now())
-	return &poll{sub: sub, view: g.View, until: req.until}, nil
+	return p, nil
+}
+
+// check returns why the client may not ask for what it asks for.
+func (p *poll) check() error {
+	if p.grant == nil {
+		return nil
+	}
+	if err := p.grant.Type(p.sub.typeURL); err != nil || !p.grant.LimitsNames(p.sub.typeURL) {
+		return err
+	}
+	for _, text := range p.names {
+		if err := p.grant.Name(p.sub.typeURL, wire.PlainName(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// regrant has the poll obey what the client may ask for by now.
+func (p *poll) regrant() (err error) {
+	if p.grant, err = p.grant.Renew(); err != nil {
+		return err
+	}
+	return p.check()
 }
 
 func (p *poll) close() {
@@ -73,7 +108,7 @@ const (
 // held. It returns the head that has it, or nil if what the client has is current.
 // Errors: nothing can be told for now, or ctx has ended.
 func (p *poll) await(ctx context.Context, server *Server) (*cache.Head, error) {
-	draining := server.draining
+	p.draining = server.draining
 	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
 	defer timer.Stop()
 	for {
@@ -87,20 +122,32 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Head, error) {
 			return nil, p.overdue(told)
 		}
 		timer.Reset(max(time.Until(earlier(p.until, again)), time.Nanosecond))
-		select {
-		case <-p.sub.watch.C:
-		case <-timer.C:
-		case <-draining:
-			p.until, draining = earlier(p.until, server.departure()), nil
-		case <-server.hurried:
-			if told == current {
-				return nil, nil
-			}
-			return nil, status.Error(codes.Unavailable, "the relay is shutting down")
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
+		if over, err := p.sleep(ctx, server, timer.C, told); over || err != nil {
+			return nil, err
 		}
 	}
+}
+
+// sleep waits until there may be something else to tell than what is now. The poll is over if
+// there cannot be, or an error says why there is nothing to tell.
+func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told prospect) (over bool, err error) {
+	select {
+	case <-p.sub.watch.C:
+	case <-timer:
+	case <-p.regranted:
+		p.regranted = server.cfg.regranted()
+		return false, p.regrant()
+	case <-p.draining:
+		p.until, p.draining = earlier(p.until, server.departure()), nil
+	case <-server.hurried:
+		if told == current {
+			return true, nil
+		}
+		return true, status.Error(codes.Unavailable, "the relay is shutting down")
+	case <-ctx.Done():
+		return true, status.FromContextError(ctx.Err()).Err()
+	}
+	return false, nil
 }
 
 // look returns what the client can be told, and when to look again even if nothing
@@ -175,6 +222,7 @@ func (p *poll) overdue(told prospect) error {
 type restResponse struct {
 	before, after []byte
 	resources     [][]byte // shared with other responses
+	secrets       []string // the names of those that are Secrets
 }
 
 // render returns all that the client asked for and that exists (R113), under the
@@ -194,6 +242,9 @@ func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	for _, r := range set.show {
 		if !r.HasBody() {
 			continue // as in a SotW response (R111)
+		}
+		if s.secret {
+			resp.secrets = append(resp.secrets, r.Name)
 		}
 		resource, err := r.JSON()
 		if err != nil {

@@ -112,6 +112,10 @@ type Config struct {
 	// stream of its own to the origin (B.29).
 	SumLoads bool
 
+	// Authorizer says who may be whom, and have what. Nil lets everybody be anybody, and have
+	// anything.
+	Authorizer Authorizer
+
 	// Served is called once many streams that came together have what they came for, so
 	// that what it took to serve them can be given back. Nil if nobody wants to know.
 	Served func()
@@ -246,6 +250,7 @@ type Server struct {
 	names   refusalLog
 	loads   loadGroups
 	large   refusalLog
+	denials refusalLog
 	streams atomic.Int64 // and held polls
 
 	connections connections
@@ -282,6 +287,7 @@ func New(cfg Config) (*Server, error) {
 		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
 		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
 		crowds:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
+		denials:  refusalLog{limit: rate.NewLimiter(5, 20)},
 		draining: make(chan struct{}),
 		hurried:  make(chan struct{}),
 		places:   newPlaces(),
@@ -325,6 +331,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 	defer s.registry.remove(st)
 	err = st.run()
 	s.counters.streamEnded(err)
+	s.clientDenied(err)
 	return told(err)
 }
 

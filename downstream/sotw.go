@@ -365,7 +365,11 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 		body.Add(r, b.lives[i])
 	}
 	s.tellWith(body, h, t, union)
-	return &reply{body: body, eds: b.eds}
+	reply := &reply{body: body, eds: b.eds}
+	if s.secret {
+		reply.secrets = b.names()
+	}
+	return reply
 }
 
 // collect adds all that the client sees.
@@ -439,6 +443,15 @@ func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
 	if changed && r.EDSName != "" {
 		b.eds = append(b.eds, r.EDSName)
 	}
+}
+
+// names returns the names of what the set shows.
+func (b *setBuilder) names() []string {
+	names := make([]string, len(b.show))
+	for i, r := range b.show {
+		names[i] = r.Name
+	}
+	return names
 }
 
 // caughtUp records that the client has everything up to the head, but for names

@@ -55,13 +55,14 @@ const (
 	EndedRefused                // a limit was reached: see Stats.Refused
 	EndedInvalid                // a request that cannot be
 	EndedReturn                 // the client was told to connect again: it fell too far behind, or its node changed
+	EndedDenied                 // the client may not do what it did: see Stats.Denied
 	EndedChain                  // the client is a relay in a circle, or one too many in a row
 	EndedOther                  // anything else, such as a lost load report's origin
 	endings
 )
 
 var endingNames = [endings]string{
-	"client", "drained", "aged", "stalled", "silent", "cold", "refused", "invalid", "return", "chain", "other",
+	"client", "drained", "aged", "stalled", "silent", "cold", "refused", "invalid", "return", "denied", "chain", "other",
 }
 
 // String returns a word for the ending, as it may stand in a metric.
@@ -71,7 +72,8 @@ func (e Ending) String() string { return endingNames[e] }
 // status.
 type ending struct {
 	why    Ending
-	limit  Limit // of EndedRefused
+	limit  Limit  // of EndedRefused
+	denial Denial // of EndedDenied
 	status *status.Status
 }
 
@@ -141,6 +143,10 @@ type Stats struct {
 	Ended   map[Ending]int64 // streams, by why they ended
 	Refused map[Limit]int64  // connections, streams and polls, by the limit that they ran into
 
+	// Denied counts what clients tried that they may not do. For names and Secrets, the stream may
+	// go on.
+	Denied map[Denial]int64
+
 	// Coalesced counts changes that came to a stream that was still to be told of an
 	// earlier one, or whose client had not answered yet: it is told of all of them at once.
 	Coalesced int64
@@ -154,6 +160,7 @@ type Stats struct {
 type counters struct {
 	ended     [endings]atomic.Int64
 	refused   [limits]atomic.Int64
+	denied    [denials]atomic.Int64
 	coalesced atomic.Int64
 	throttled atomic.Int64
 }
@@ -164,10 +171,14 @@ func (c *counters) streamEnded(err error) {
 	c.turnedAway(err)
 }
 
-// turnedAway counts an error that says that a limit was reached.
+// turnedAway counts an error that says that a limit was reached, or that the client may not
+// do this.
 func (c *counters) turnedAway(err error) {
 	if e, ok := errors.AsType[*ending](err); ok && e.why == EndedRefused {
 		c.refused[e.limit].Add(1)
+	}
+	if d, is := DenialOf(err); is {
+		c.denied[d].Add(1)
 	}
 }
 
@@ -181,6 +192,7 @@ func (s *Server) Stats() Stats {
 		Waiting:   s.queue.waiting() + int(s.places.waiting.Load()),
 		Ended:     make(map[Ending]int64, endings),
 		Refused:   make(map[Limit]int64, limits),
+		Denied:    make(map[Denial]int64, denials),
 		Coalesced: s.counters.coalesced.Load(),
 		Throttled: s.counters.throttled.Load(),
 	}
@@ -190,6 +202,9 @@ func (s *Server) Stats() Stats {
 	}
 	for i := range s.counters.refused {
 		stats.Refused[Limit(i)] = s.counters.refused[i].Load()
+	}
+	for i := range s.counters.denied {
+		stats.Denied[Denial(i)] = s.counters.denied[i].Load()
 	}
 	return stats
 }

@@ -54,6 +54,7 @@ type stream struct {
 
 	// Set by the first request.
 	group   Group
+	grant   Grant // nil if the client may have anything
 	watch   *cache.Watch
 	client  *client // for its subscriptions
 	agent   agent
@@ -117,7 +118,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err := s.identify(r); err != nil {
 		return err
 	}
-	if err := s.cfg.checkNames(r); err != nil {
+	if err := s.checkRequest(r); err != nil {
 		return err
 	}
 	sub, err := s.subscription(r.TypeURL)
@@ -129,6 +130,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
+		if err := s.restrict(sub, r); err != nil {
+			return err
+		}
 		if err := sub.checkDemand(r, s.globs()-len(sub.globs)); err != nil {
 			return err
 		}
@@ -140,6 +144,14 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 		s.read = max(s.read, sub.through)
 	}
 	return s.checkTotal()
+}
+
+// checkRequest refuses what the client may not ask for, and names that are too long.
+func (s *stream) checkRequest(r *wire.Request) error {
+	if err := s.checkType(r.TypeURL); err != nil {
+		return err
+	}
+	return s.cfg.checkNames(r)
 }
 
 // identify joins the group of the client's node, which its first request says
@@ -154,25 +166,23 @@ func (s *stream) identify(r *wire.Request) error {
 	if err != nil {
 		return err
 	}
-	if s.watch != nil {
-		s.group.Leave() // so that a client that was alone in its group makes room for its new one
-	}
-	group, err := s.cfg.Views.Join(n, peerOf(s.rpc.Context()))
+	peer := peerOf(s.rpc.Context())
+	grant, err := s.cfg.authorize(peer, n)
 	if err != nil {
 		return err
 	}
 	if s.watch != nil {
-		before := s.group.View
-		s.group = group
-		if group.View != before {
-			return ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
-		}
-		if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
-			return ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
-		}
-		s.nodeSum = sum
-		return nil
+		s.group.Leave() // so that a client that was alone in its group makes room for its new one
 	}
+	group, err := s.cfg.Views.Join(n, peer.Host)
+	if err != nil {
+		return err
+	}
+	if s.watch != nil {
+		s.nodeSum = sum
+		return s.reidentify(n, group, grant)
+	}
+	s.grant = grant
 	s.group, s.watch = group, group.View.WatchFunc(s.changed)
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
@@ -184,6 +194,20 @@ func (s *stream) identify(r *wire.Request) error {
 	}
 	s.client.began(s.typeURL)
 	return nil
+}
+
+// reidentify goes on with a client that says something else of itself than before. The error
+// ends the stream.
+func (s *stream) reidentify(n *node, group Group, grant Grant) error {
+	before := s.group.View
+	s.group = group
+	if group.View != before {
+		return ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
+	}
+	if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
+		return ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
+	}
+	return s.grantAnew(grant)
 }
 
 func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
@@ -268,7 +292,7 @@ func (s *stream) globs() (n int) {
 func (s *stream) checkTotal() error {
 	total, held := 0, 0
 	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad)
+		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad) + len(sub.denied)
 		held += len(sub.known)
 	}
 	if held > s.cfg.MaxNames {
@@ -536,6 +560,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 		s.served.Store(true)
 	}
 	sub.tally.sent(r.body.Size())
+	s.server.audit(s.client, s.grant, r.secrets)
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now
 	if p.mayBlock {

@@ -62,6 +62,7 @@ type subscription struct {
 	renewed  positions     // up to where the client was told how long resources live
 	joined   cache.Seq     // when the members began to be sent, the last time
 	failures failures
+	denied   map[string]struct{}    // what the client asked for and may not have
 	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
 	synced   bool                   // SotW: the client holds a complete set that this stream knows
 	sum      cache.Sum              // SotW: what is in that set

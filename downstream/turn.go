@@ -218,9 +218,12 @@ func (s *stream) run() error {
 	s.begin(time.Now())
 	// The receiver ends when the RPC does, which is as soon as run returns.
 	go s.receive()
-	draining := s.server.draining
+	draining, regranted := s.server.draining, s.cfg.regranted()
 	for {
 		select {
+		case <-regranted:
+			regranted = s.cfg.regranted()
+			s.regrant()
 		case err := <-s.over:
 			return s.finish(err)
 		case <-draining:

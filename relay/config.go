@@ -49,6 +49,11 @@ type Config struct {
 	TLSClientCA string   `env:"TLS_CLIENT_CA"`
 	TLSMin      string   `env:"TLS_MIN"`
 
+	// Authz is the file of rules that say who may be whom; empty if everybody may be anybody.
+	// Secrets is SecretsMTLS, SecretsLoopback or SecretsOff.
+	Authz   string `env:"AUTHZ"`
+	Secrets string `env:"SECRETS"`
+
 	// AdminListen lists addresses for operators, on loopback or unix:, ProbeListen those
 	// for probes. Either may be empty.
 	AdminListen []string `env:"ADMIN_LISTEN"`

@@ -165,6 +165,9 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	maps.Copy(found, c.checkListen())
 	maps.Copy(found, c.checkAccess(wrong))
 	maps.Copy(found, c.checkTLS(wrong))
+	if c.Authz != "" && c.TLSClientCA == "" && wrong["AUTHZ"] == nil && wrong["TLS_CLIENT_CA"] == nil {
+		found["AUTHZ"], c.Authz = errors.New("its rules are about certificates, and TENDER_TLS_CLIENT_CA is not set"), ""
+	}
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff

@@ -146,6 +146,18 @@ var variables = []spec{
 		parse:   oneOf("1.2", "1.3"),
 	},
 	{
+		name: "AUTHZ", shown: "empty: all may be any node",
+		allowed: allowedFile + ", with `TENDER_TLS_CLIENT_CA`",
+		meaning: "YAML file of rules: which clients, by their certificates, may be which nodes, and have which types and Secrets; read again when it changes, also for streams that there are",
+		parse:   parseFile,
+	},
+	{
+		name: "SECRETS", preset: SecretsMTLS,
+		allowed: "`mtls`, `loopback` or `off`",
+		meaning: "who is served Secrets (SDS): clients with a certificate to whom a rule of `TENDER_AUTHZ` gives them; those on this host too, without TLS, by the rules or if there are none; nobody",
+		parse:   oneOf(SecretsMTLS, SecretsLoopback, SecretsOff),
+	},
+	{
 		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, on loopback",
 		meaning: "where operators find the relay: `/livez`, `/readyz`, `/metrics`, `/api/v1/status` and what changes it",
@@ -197,7 +209,7 @@ var variables = []spec{
 		name:    "PREWARM",
 		allowed: allowedTypes,
 		meaning: "types to subscribe to by wildcard for every node group, before a client asks",
-		parse:   parseTypes,
+		parse:   parseTypesButSecrets,
 	},
 	{
 		name: "VERSION_SOURCE", preset: VersionsOfContent,
@@ -221,7 +233,7 @@ var variables = []spec{
 		name:    "WILDCARD_TYPES",
 		allowed: allowedTypes,
 		meaning: "further types for which a first request without names means all of them",
-		parse:   parseTypes,
+		parse:   parseTypesButSecrets,
 	},
 	{
 		name: "EDS_AFTER_CDS", preset: "true",

@@ -41,6 +41,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		DeltaVersions:           VersionsOfOrigin,
 		EDSAfterCDS:             true,
 		LRS:                     LRSOff,
+		Secrets:                 SecretsMTLS,
 		ColdWait:                10 * time.Second,
 		MassDeleteHold:          10 * time.Minute,
 		OriginKeepalive:         330 * time.Second,
@@ -112,6 +113,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"TLS_KEY", "/etc/tls.key", ""},
 	{"TLS_CLIENT_CA", "/etc/ca.pem", ""},
 	{"TLS_MIN", "1.3", ""},
+	{"AUTHZ", "/etc/authz.yaml", ""},
+	{"SECRETS", "loopback", ""},
 	{"ADMIN_LISTEN", "127.0.0.2:1,[::1]:2,LOCALHOST:3,unix:/run/admin.sock", ""},
 	{"ADMIN_LISTEN", "off", ""},
 	{"PROBE_LISTEN", ":18081,unix:/run/probe.sock", ""},
@@ -177,6 +180,7 @@ var goodWith = map[string][]string{
 	"TLS_CERT":               {"TLS_KEY=k"},
 	"TLS_KEY":                {"TLS_CERT=c"},
 	"TLS_CLIENT_CA":          {"TLS_CERT=c", "TLS_KEY=k"},
+	"AUTHZ":                  {"TLS_CERT=c", "TLS_KEY=k", "TLS_CLIENT_CA=a"},
 	"TLS_LISTEN":             {"TLS_CERT=c", "TLS_KEY=k"},
 }
 
@@ -294,6 +298,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"TLS_KEY", "k", "its certificate is missing: TENDER_TLS_CERT is not set"},
 	{"TLS_CLIENT_CA", "a", "it is of no use without TENDER_TLS_CERT"},
 	{"TLS_MIN", "1.1", "not one of the words"},
+	{"AUTHZ", "a", "its rules are about certificates, and TENDER_TLS_CLIENT_CA is not set"},
+	{"SECRETS", "on", "not one of the words"},
 	{"ORIGINS", "b:1", `"b:1" is not name=target`},
 	{"ORIGINS", "West=b:1", `"West" is not a name for an origin`},
 	{"ORIGINS", "=b:1", `"" is not a name for an origin`},
@@ -348,9 +354,11 @@ var badValues = []struct{ name, value, cause string }{
 	{"RESYNC", "yes", "not one of the words"},
 	{"PREWARM", "cd", `"cd" is neither a short name nor a type URL`},
 	{"PREWARM", "cds," + typeCDS, "comes twice"},
+	{"PREWARM", "cds,sds", `"sds": Secrets are asked for by their names alone`},
 	{"VERSION_SOURCE", "hash", "not one of the words"},
 	{"DELTA_VERSIONS", "hash", "not one of the words"},
 	{"FULL_STATE_TYPES", "type.googleapis.com/", "is neither a short name nor a type URL"},
+	{"WILDCARD_TYPES", "sds", "Secrets are asked for by their names alone"},
 	{"WILDCARD_TYPES", "/a.b", "is neither a short name nor a type URL"},
 	{"EDS_AFTER_CDS", "true", "not one of the words"},
 	{"SNAPSHOT_DIR", "/a\nb", "it holds a control character"},
@@ -468,7 +476,7 @@ func TestUnknownVariables(t *testing.T) {
 		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},
 		{"TENDER_ORIGIN_EAST_1_TLS_CA", `TENDER_ORIGIN_EAST_1_TLS_CA: TENDER_ORIGINS has no origin that is called "east-1"`},
-		{"TENDER_AUTHZ", "TENDER_AUTHZ: not supported by this version; allowed: the variables that tender check lists"},
+		{"TENDER_ORIGIN_PROXY", "TENDER_ORIGIN_PROXY: not supported by this version; allowed: the variables that tender check lists"},
 	}
 	for _, tt := range tests {
 		_, err := LoadConfig([]string{tt.name + "=secret"})
@@ -483,7 +491,6 @@ func TestUnknownVariables(t *testing.T) {
 func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
 		"ORIGIN_PROXY",
-		"SECRETS", "AUTHZ",
 	} {
 		_, err := LoadConfig([]string{prefix + name + "=x"})
 		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {

@@ -13,7 +13,6 @@ import (
 // prefix. A relay that ignored them would be less safe than its operator thinks.
 var planned = regexp.MustCompile(`^(` + strings.Join([]string{
 	`ORIGIN_PROXY`,
-	`SECRETS`, `AUTHZ`,
 }, "|") + `)$`)
 
 // kubernetes are the names that Kubernetes sets in every pod for a Service that

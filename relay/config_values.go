@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
@@ -312,6 +313,17 @@ var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][
 // parseTypes reads a list of types; it returns type URLs.
 func parseTypes(raw string) (string, error) {
 	return list(raw, ",", parseType)
+}
+
+// parseTypesButSecrets reads types that are asked for by wildcard (B.36).
+func parseTypesButSecrets(raw string) (string, error) {
+	return list(raw, ",", func(item string) (string, error) {
+		url, err := parseType(item)
+		if err == nil && url == wire.SecretType {
+			return "", fmt.Errorf("%s: Secrets are asked for by their names alone", quote(item))
+		}
+		return url, err
+	})
 }
 
 // parseType reads a short name or a type URL; it returns the type URL.

@@ -18,6 +18,9 @@ type relayCredentials struct {
 	files   *tlsfiles.Watch
 	origins []originCredentials // in the order of origins
 	clients *tlsfiles.Server    // nil if clients are spoken to in plaintext
+
+	authorizer *authorizer
+	warnings   []string // of what is wrong with files that can be used nonetheless
 }
 
 // originCredentials are those for an origin.
@@ -51,7 +54,11 @@ func openCredentials(cfg *Config, log *slog.Logger) (*relayCredentials, error) {
 		})
 		errs = append(errs, err)
 	}
-	for _, warning := range c.files.Warnings() {
+	var err error
+	c.authorizer, err = openAuthorizer(cfg, c.files)
+	errs = append(errs, err)
+	c.warnings = append(c.files.Warnings(), c.authorizer.warnings(cfg)...)
+	for _, warning := range c.warnings {
 		log.Warn("file of credentials is not as it should be", slog.String("detail", warning))
 	}
 	return c, errors.Join(errs...)
@@ -86,7 +93,7 @@ func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds originCre
 // names, and warns, a line for each, of what is wrong with those that it could use.
 func (c *Config) CheckFiles() (warnings []string, err error) {
 	opened, err := openCredentials(c, slog.New(slog.DiscardHandler))
-	return opened.files.Warnings(), err
+	return opened.warnings, err
 }
 
 // warnPlaintext says, in one line, what others than this host could read on the way.

@@ -132,7 +132,7 @@ func (r *running) run() {
 // configure returns the configuration of a relay of origins.
 func configure(t testing.TB, target string, further map[string][]string, env []string) relay.Config {
 	t.Helper()
-	env = append(append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...), "TENDER_ADMIN_LISTEN=off", "TENDER_CONNECTION_AGE=off") // unless env has them: many tests take virtual hours
+	env = append(append([]string{"TENDER_LISTEN=127.0.0.1:0"}, env...), "TENDER_ADMIN_LISTEN=off", "TENDER_CONNECTION_AGE=off", "TENDER_SECRETS=loopback") // unless env has them: many tests take virtual hours
 	var named []string
 	for _, name := range slices.Sorted(maps.Keys(further)) {
 		named = append(named, name+"="+name+":1") // in the place of targets that no variable holds

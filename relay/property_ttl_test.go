@@ -143,10 +143,21 @@ func (w *expiryWorld) join(v relaytest.Variant, ttl, all bool) {
 	a.want(sendAcme, "always")
 	for _, typeURL := range expiryTypes {
 		if all {
-			a.want(typeURL, "*")
+			a.wantAll(typeURL)
 		} else {
 			a.want(typeURL, name(0))
 		}
+	}
+}
+
+// wantAll subscribes to all of a type: Secrets have to be named (B.36).
+func (a *actor) wantAll(typeURL string) {
+	if typeURL != relaytest.SecretType {
+		a.want(typeURL, "*")
+		return
+	}
+	for i := range 3 {
+		a.want(typeURL, name(i))
 	}
 }
 
@@ -198,7 +209,7 @@ func (w *expiryWorld) step(st step) {
 	case "subscribe":
 		a.want(k.typeURL, k.name)
 	case "wildcard":
-		a.want(k.typeURL, "*")
+		a.wantAll(k.typeURL)
 	case "unsubscribe":
 		a.leave(k.typeURL, k.name)
 	case "unwildcard":

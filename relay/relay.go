@@ -159,6 +159,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
 		Loads:               loadsOf(r.cfg, r.origins, r.groups, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
+		Authorizer:          r.credentials.authorizer,
 		Served:              opts.Served,
 		Logger:              r.log,
 	})

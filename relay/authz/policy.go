@@ -57,12 +57,25 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.text }
 
+// Unlimited returns the names of the rules that say nothing of a field of the node.
+func (p *Policy) Unlimited(field string) (rules []string) {
+	for i := range p.rules {
+		if r := &p.rules[i]; !slices.ContainsFunc(r.node, func(f fieldPatterns) bool { return f.field == field }) {
+			rules = append(rules, r.name)
+		}
+	}
+	return rules
+}
+
+// Knows reports whether there is a rule about an identity.
+func (p *Policy) Knows(id Identity) bool { return len(p.meet([]Identity{id})) > 0 }
+
 // Authorize returns what a client may ask for that has these identities, and says that it is n.
 // The error is a [*Refusal] if it may not be.
 func (p *Policy) Authorize(ids []Identity, n *corepb.Node) (*Grant, error) {
 	rules := p.meet(ids)
 	if len(rules) == 0 {
-		return nil, &Refusal{NoIdentity, fmt.Sprintf("no rule is about %s", describe(ids))}
+		return nil, &Refusal{NoIdentity, fmt.Sprintf("%s may not be node %.128q: no rule is about it", Describe(ids), n.GetId())}
 	}
 	may := slices.DeleteFunc(slices.Clone(rules), func(m met) bool { return !m.admits(n) })
 	if len(may) == 0 {
@@ -134,6 +147,18 @@ func (g *Grant) Allows(typeURL, name string) bool {
 	})
 }
 
+// Types returns the types that the client may ask for beside Secrets; nil if those are all.
+func (g *Grant) Types() (urls []string) {
+	for _, m := range g.rules {
+		if m.types == nil {
+			return nil
+		}
+		urls = append(urls, m.types...)
+	}
+	slices.Sort(urls)
+	return slices.Compact(urls)
+}
+
 // Rules returns the names of the rules that the client meets.
 func (g *Grant) Rules() (names []string) {
 	for _, m := range g.rules {
@@ -144,13 +169,13 @@ func (g *Grant) Rules() (names []string) {
 	return names
 }
 
-// describe returns the identities of a client for people.
-func describe(ids []Identity) string {
+// Describe returns the identities of a client for people.
+func Describe(ids []Identity) string {
 	switch {
 	case len(ids) == 0:
 		return "a certificate without a subject alternative name"
 	case len(ids) == 1 && ids[0] == Anonymous:
-		return "clients without a certificate (anonymous)"
+		return "a client without a certificate (anonymous)"
 	case len(ids) > 4:
 		return fmt.Sprintf("%q and %d more", ids[:4], len(ids)-4)
 	case len(ids) == 1:
@@ -164,7 +189,7 @@ func describe(ids []Identity) string {
 func wrongNode(ids []Identity, rules []met, n *corepb.Node) string {
 	const shown = 3
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s may not be this node:", describe(ids))
+	fmt.Fprintf(&b, "%s may not be node %.128q:", Describe(ids), n.GetId())
 	for i, m := range rules {
 		if i == shown {
 			fmt.Fprintf(&b, "; and so on for %d rules more", len(rules)-shown)

@@ -171,17 +171,17 @@ func TestB37_WhoMayBeWhom(t *testing.T) {
 		{"its own cluster", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", "prod"), "tenants", ""},
 		{"a number of the metadata", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", 7), "tenants", ""},
 		{"another's cluster", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "b", "prod"), "",
-			`"spiffe://example.org/ns/a/sa/x" may not be this node: its cluster is "b", and rule "tenants" has "{ns}"`},
+			`"spiffe://example.org/ns/a/sa/x" may not be node "id": its cluster is "b", and rule "tenants" has "{ns}"`},
 		{"other metadata", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", "test"), "",
 			`its metadata.env.name is "test", and rule "tenants" has "prod", "7"`},
 		{"two rules", []Identity{"spiffe://example.org/ns/shop/sa/web"}, nodeOf(t, "shop", "prod"), "tenants web", ""},
 		{"the second rule alone", []Identity{"spiffe://example.org/ns/shop/sa/web"}, nil, "web", ""},
 		{"another trust domain", []Identity{"spiffe://example.com/ns/a/sa/x"}, nodeOf(t, "a", "prod"), "",
-			`no rule is about "spiffe://example.com/ns/a/sa/x"`},
-		{"several names", []Identity{"dns:a", "dns:b", "dns:c", "dns:d", "dns:e"}, nil, "", `no rule is about ["dns:a" "dns:b" "dns:c" "dns:d"] and 1 more`},
-		{"no name", nil, nil, "", "no rule is about a certificate without a subject alternative name"},
+			`"spiffe://example.com/ns/a/sa/x" may not be node "id": no rule is about it`},
+		{"several names", []Identity{"dns:a", "dns:b", "dns:c", "dns:d", "dns:e"}, nil, "", `["dns:a" "dns:b" "dns:c" "dns:d"] and 1 more may not be node "": no rule is about it`},
+		{"no name", nil, nil, "", `a certificate without a subject alternative name may not be node ""`},
 		{"no certificate", []Identity{Anonymous}, &corepb.Node{Id: "guest"}, "plain", ""},
-		{"no certificate, another node", []Identity{Anonymous}, nil, "", `clients without a certificate (anonymous) may not be this node: its id is "", and rule "plain" has "guest"`},
+		{"no certificate, another node", []Identity{Anonymous}, nil, "", `a client without a certificate (anonymous) may not be node "": its id is "", and rule "plain" has "guest"`},
 	}
 	for _, tt := range tests {
 		g, err := policy(t).Authorize(tt.ids, tt.node)
@@ -192,7 +192,7 @@ func TestB37_WhoMayBeWhom(t *testing.T) {
 			}
 		case refusal == nil || tt.text == "" || !strings.Contains(err.Error(), tt.text):
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.text)
-		case (refusal.Reason == NoIdentity) != strings.HasPrefix(err.Error(), "no rule"):
+		case (refusal.Reason == NoIdentity) != strings.HasSuffix(err.Error(), "no rule is about it"):
 			t.Errorf("%s: reason %d for %v", tt.name, refusal.Reason, err)
 		}
 	}

@@ -162,7 +162,7 @@ var table = []row{
 		put(float64(r.Server.Accepted))
 	}},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
-		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return (it was told to connect again), chain (relays in a circle, or too many in a row) or other.", func(r *Reading, put put) {
+		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return (it was told to connect again), denied (it may not do what it did), chain (relays in a circle, or too many in a row) or other.", func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
 				put(float64(n), why.String())
 			}
@@ -172,6 +172,12 @@ var table = []row{
 			put(float64(n), limit.String())
 		}
 	}},
+	{"tender.client.denials", counter, "{request}", "reason",
+		"What clients tried that TENDER_AUTHZ or TENDER_SECRETS does not allow: the reason is identity (no rule is about it), node (to be that node), type, name (an xdstp name) or secret. For the last two an aggregated stream goes on.", func(r *Reading, put put) {
+			for what, n := range r.Server.Denied {
+				put(float64(n), what.String())
+			}
+		}},
 	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were read late, since their stream sent more than allowed.", func(r *Reading, put put) {
 		put(float64(r.Server.Throttled))
 	}},

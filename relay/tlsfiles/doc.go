@@ -1,5 +1,5 @@
 // Package tlsfiles keeps what the relay proves itself by and whom it trusts: certificates,
-// keys, CAs and tokens, in files that change while it runs.
+// keys, CAs and tokens, and who else it has to do with, in files that change while it runs.
 //
 // A [Watch] looks at all files every second, by reading them: whatever way a file was
 // replaced, by writing over it, by renaming, by a link to a link that leads elsewhere now (as

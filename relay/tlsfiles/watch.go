@@ -148,6 +148,18 @@ func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error
 	return nil
 }
 
+// File opens a file of another kind. parse says how to put it in force, now and when it
+// changes.
+func (w *Watch) File(f File, parse func(content []byte) (use func(), err error)) error {
+	return w.open(func(contents [][]byte) (reading, error) {
+		use, err := parse(contents[0])
+		if err != nil {
+			return reading{}, f.wrap(err)
+		}
+		return reading{use: use}, nil
+	}, f)
+}
+
 // use puts in force what was read.
 func (s *source) use(r reading, now time.Time) {
 	r.use()
@@ -190,7 +202,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	}
 	s.inForce, s.expired = found, false
 	s.use(r, now)
-	log.Info("file has changed: new connections use it", s.attr())
+	log.Info("file has changed: it is in force", s.attr())
 }
 
 // tellExpired logs, once, that what is in force has expired.

@@ -1,0 +1,214 @@
+package relay
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/authz"
+	"github.com/xdstender/tender/relay/tlsfiles"
+)
+
+// Values of [Config.Secrets].
+const (
+	SecretsMTLS     = "mtls"     // to clients with a certificate, by a rule
+	SecretsLoopback = "loopback" // to clients on this host too
+	SecretsOff      = "off"      // to nobody
+)
+
+// An authorizer decides by TENDER_AUTHZ and TENDER_SECRETS who may be whom, and have what. It
+// implements downstream.Authorizer.
+type authorizer struct {
+	secrets string
+
+	// What those may ask for who show no certificate, without rules: on this host, and elsewhere.
+	local, remote *grant
+
+	rules atomic.Pointer[rules] // nil without TENDER_AUTHZ
+}
+
+// rules are in force until others are.
+type rules struct {
+	*authz.Policy
+	replaced chan struct{} // closed then
+}
+
+// openAuthorizer reads the file of rules, if there is one.
+func openAuthorizer(cfg *Config, files *tlsfiles.Watch) (*authorizer, error) {
+	a := &authorizer{secrets: cfg.Secrets}
+	a.local, a.remote = &grant{by: a, local: true}, &grant{by: a}
+	if cfg.Authz == "" {
+		return a, nil
+	}
+	return a, files.File(tlsfiles.File{Variable: "TENDER_AUTHZ", Path: cfg.Authz}, func(content []byte) (func(), error) {
+		policy, err := authz.Parse(filepath.Base(cfg.Authz), content)
+		return func() { a.use(policy) }, err
+	})
+}
+
+// use puts a policy in force. Streams learn of it by the channel of the one before.
+func (a *authorizer) use(policy *authz.Policy) {
+	if before := a.rules.Swap(&rules{policy, make(chan struct{})}); before != nil {
+		close(before.replaced)
+	}
+}
+
+// Changed implements downstream.Authorizer.
+func (a *authorizer) Changed() <-chan struct{} {
+	if r := a.rules.Load(); r != nil {
+		return r.replaced
+	}
+	return nil
+}
+
+// Authorize implements downstream.Authorizer.
+func (a *authorizer) Authorize(p downstream.Peer, n *corepb.Node) (downstream.Grant, error) {
+	g := &grant{by: a, certificate: p.Certificate, local: isLocal(p.Host)}
+	switch {
+	case a.rules.Load() != nil:
+	case p.Certificate != nil:
+		return g, nil
+	case g.local:
+		return a.local, nil
+	default:
+		return a.remote, nil
+	}
+	// What rules may be about. An Envoy's whole Node is ten times as large.
+	g.node, _ = proto.Marshal(&corepb.Node{ // which was unmarshalled, and so can be marshalled
+		Id: n.GetId(), Cluster: n.GetCluster(), UserAgentName: n.GetUserAgentName(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
+	})
+	return g.decide(n)
+}
+
+// warnings says, a line for each, where the rules leave more open, or less, than they
+// seem to.
+func (a *authorizer) warnings(cfg *Config) (lines []string) {
+	r := a.rules.Load()
+	if r == nil {
+		return nil
+	}
+	for _, field := range cfg.NodeGroupBy {
+		if free := r.Unlimited(field); len(free) > 0 && !strings.HasPrefix(field, "user_agent_") {
+			lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: TENDER_NODE_GROUP_BY tells groups apart by %s, which may be anything by the rules %s: their clients may read what any of these groups gets",
+				field, strings.Join(free, ", ")))
+		}
+	}
+	if len(cfg.TLSListen) > 0 && !r.Knows(authz.Anonymous) {
+		lines = append(lines, "TENDER_AUTHZ: no rule is about anonymous: who comes by TENDER_LISTEN, which has no TLS, is refused")
+	}
+	return lines
+}
+
+// A grant is what one client may ask for.
+type grant struct {
+	by          *authorizer
+	certificate *x509.Certificate // nil if it has shown none
+	local       bool              // it is on this host
+	node        []byte            // what it says that it is; nil without rules
+	allowed     *authz.Grant      // nil without rules
+}
+
+// decide returns the grant by the rules that are in force.
+func (g grant) decide(n *corepb.Node) (downstream.Grant, error) {
+	var err error
+	if g.allowed, err = g.by.rules.Load().Authorize(g.identities(), n); err != nil {
+		return nil, denies(err)
+	}
+	return &g, nil
+}
+
+// denies returns a refusal as clients are told it.
+func denies(err error) error {
+	what := downstream.DeniedNode
+	if refusal, ok := errors.AsType[*authz.Refusal](err); ok && refusal.Reason == authz.NoIdentity {
+		what = downstream.DeniedIdentity
+	}
+	return downstream.Denies(what, "%v", err)
+}
+
+// Renew implements downstream.Grant.
+func (g *grant) Renew() (downstream.Grant, error) {
+	n := new(corepb.Node)
+	_ = proto.Unmarshal(g.node, n) // Authorize has marshalled it
+	return g.decide(n)
+}
+
+func (g *grant) identities() []authz.Identity { return authz.Identities(g.certificate) }
+
+// Identity implements downstream.Grant.
+func (g *grant) Identity() string { return authz.Describe(g.identities()) }
+
+// Type implements downstream.Grant.
+func (g *grant) Type(typeURL string) error {
+	if g.allowed == nil || g.allowed.AllowsType(typeURL) {
+		return nil
+	}
+	return downstream.Denies(downstream.DeniedType, "%s may not have the type %.256q: the rules %q allow %q",
+		g.Identity(), typeURL, g.allowed.Rules(), shortNames(g.allowed.Types()))
+}
+
+func shortNames(typeURLs []string) []string {
+	names := slices.Clone(typeURLs)
+	for i, url := range names {
+		if short, ok := schema.ShortName(url); ok {
+			names[i] = short
+		}
+	}
+	return names
+}
+
+// LimitsNames implements downstream.Grant.
+func (g *grant) LimitsNames(typeURL string) bool {
+	return typeURL == wire.SecretType || g.allowed != nil && g.allowed.LimitsNames(typeURL)
+}
+
+// Name implements downstream.Grant.
+func (g *grant) Name(typeURL, name string) error {
+	if typeURL != wire.SecretType {
+		if g.allowed == nil || g.allowed.Allows(typeURL, name) {
+			return nil
+		}
+		return downstream.Denies(downstream.DeniedName, "%s may not have %.256q: it is in no xdstp of the rules %q", g.Identity(), name, g.allowed.Rules())
+	}
+	if why := g.secretDenied(name); why != "" {
+		return downstream.Denies(downstream.DeniedSecret, "%s may not have the Secret %.256q: %s", g.Identity(), name, why)
+	}
+	return nil
+}
+
+// secretDenied returns why the client may not have a Secret; nothing if it may.
+func (g *grant) secretDenied(name string) string {
+	local := g.by.secrets == SecretsLoopback && g.local
+	switch {
+	case g.by.secrets == SecretsOff:
+		return "Secrets are not served (TENDER_SECRETS=off)"
+	case name == wire.Wildcard || wire.Glob(name):
+		return "Secrets are had by their names alone"
+	case !local && g.certificate == nil:
+		return "Secrets are for clients that show a certificate (TENDER_SECRETS=" + g.by.secrets + ")"
+	case g.allowed != nil && !g.allowed.Allows(wire.SecretType, name):
+		return fmt.Sprintf("it is in no secrets of the rules %q", g.allowed.Rules())
+	case g.allowed == nil && !local:
+		return "there are no rules (TENDER_AUTHZ)"
+	default:
+		return ""
+	}
+}
+
+// isLocal reports whether a peer is on this host: one without an IP address has come by a
+// socket of the file system.
+func isLocal(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return err != nil || address.IsLoopback()
+}

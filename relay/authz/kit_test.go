@@ -1,0 +1,194 @@
+package authz_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A mesh is an origin and a relay with mTLS over real sockets.
+type mesh struct {
+	*relay.Relay
+	t      *testing.T
+	origin *relaytest.Origin
+	ca     *relaytest.CA
+	dir    string // current leads to where authz.yaml is
+	log    *lines
+}
+
+// newMesh runs a relay with these rules, none if there is no text, and with what else env
+// says.
+func newMesh(t *testing.T, text string, env ...string) *mesh {
+	t.Helper()
+	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: relaytest.NewCA(t), dir: t.TempDir(), log: new(lines)}
+	cert, key := m.ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, m.dir)
+	env = append(env, "TENDER_ORIGIN="+m.origin.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
+		"TENDER_TLS_CLIENT_CA="+relaytest.WriteFile(t, m.dir, "ca.pem", m.ca.PEM),
+		"TENDER_LISTEN=127.0.0.1:0", "TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off")
+	if text != "" {
+		m.rule(text)
+		env = append(env, "TENDER_AUTHZ="+m.dir+"/current/authz.yaml")
+	}
+	cfg, err := relay.LoadConfig(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}); err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, m)
+	return m
+}
+
+// rule puts other rules in the place of those that there are, as Kubernetes does: by a link to
+// another directory.
+func (m *mesh) rule(text string) {
+	m.t.Helper()
+	dir, err := os.MkdirTemp(m.dir, "rules")
+	if err == nil {
+		relaytest.WriteFile(m.t, dir, "authz.yaml", []byte("version: 1\nrules:\n"+text))
+		link := filepath.Join(dir, "link")
+		if err = os.Symlink(dir, link); err == nil {
+			err = os.Rename(link, filepath.Join(m.dir, "current"))
+		}
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// dial connects as who has a SPIFFE ID; without one, in plaintext.
+func (m *mesh) dial(id string) *grpc.ClientConn {
+	m.t.Helper()
+	address, creds := m.Addrs()[0], insecure.NewCredentials()
+	if id != "" {
+		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(id))
+	}
+	conn, err := grpc.NewClient(address.String(), grpc.WithTransportCredentials(creds))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (m *mesh) tls(id string) *tls.Config {
+	shown := m.ca.Sign(relaytest.Leaf{URI: id})
+	cert, err := tls.X509KeyPair(shown.Cert, shown.Key)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(m.ca.PEM)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
+}
+
+// client returns a client that says that its node is of a cluster.
+func (m *mesh) client(id, cluster string, opts relaytest.ClientOptions) *relaytest.Client {
+	m.t.Helper()
+	opts.AutoAck, opts.Node = true, nodeOf(cluster)
+	return relaytest.NewClient(m.t, m.dial(id), opts)
+}
+
+func nodeOf(cluster string) *corepb.Node {
+	n := relaytest.EnvoyNode("node-" + cluster)
+	n.Cluster = cluster
+	return n
+}
+
+// put has the origin say a Secret whose content begins with hush.
+func (m *mesh) put(name, content string) {
+	m.origin.Put(&tlspb.Secret{Name: name, Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
+		Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: "hush " + content}},
+	}}})
+}
+
+// within returns a context that lasts as long as the test is patient.
+func (m *mesh) within() context.Context {
+	ctx, cancel := context.WithTimeout(m.t.Context(), relaytest.Patience)
+	m.t.Cleanup(cancel)
+	return ctx
+}
+
+// has waits until a client has what it should.
+func (m *mesh) has(c *relaytest.Client, typeURL string, names ...string) {
+	m.t.Helper()
+	c.WaitState(m.within(), func(s relaytest.State) bool { return s.Has(typeURL, names...) })
+}
+
+// refused waits until a client is told that it may not, and why.
+func (m *mesh) refused(c *relaytest.Client, text string) {
+	m.t.Helper()
+	err := c.WaitEnd(m.within())
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), text) {
+		m.t.Errorf("the stream ended with %v, want PERMISSION_DENIED and %q", err, text)
+	}
+}
+
+// logs waits until the log has a text.
+func (m *mesh) logs(text string) {
+	m.t.Helper()
+	for end := time.Now().Add(relaytest.Patience); !strings.Contains(m.log.all(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			m.t.Fatalf("the log has no %q:\n%s", text, m.log.all())
+		}
+	}
+}
+
+// asked returns which Secrets the origin was asked for.
+func (m *mesh) asked() string {
+	var names []string
+	for _, s := range m.origin.State().Streams {
+		if of := s.Types[relaytest.SecretType]; of != nil {
+			names = slices.AppendSeq(names, maps.Keys(of.Names))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), " ")
+}
+
+// restAddr returns where polls go.
+func (m *mesh) restAddr() net.Addr { return m.RESTAddrs()[0] }
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *lines) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,247 @@
+package authz_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+const (
+	web   = "spiffe://example.org/ns/shop/sa/web"
+	other = "spiffe://example.org/ns/other/sa/web"
+	guest = "spiffe://example.org/guest"
+)
+
+// tenants lets each namespace be the cluster of its name and have its Secrets.
+const tenants = `
+- name: tenants
+  identities: ["spiffe://example.org/ns/{ns}/sa/*"]
+  node: {cluster: ["{ns}"]}
+  types: [cds, eds]
+  secrets: ["{ns}/*"]
+  xdstp: ["xdstp://example.org/*/{ns}/*"]
+`
+
+// TestB37_Nodes holds that who claims to be a node that it may not be is told so on its first
+// request, by whatever way it comes.
+func TestB37_Nodes(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, tenants, "TENDER_LRS=aggregate")
+	m.origin.Put(relaytest.Cluster("a"))
+	good := m.client(web, "shop", relaytest.ClientOptions{})
+	good.Subscribe(relaytest.ClusterType)
+	m.has(good, relaytest.ClusterType, "a")
+
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := m.client(web, "other", relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.ClusterType)
+		m.refused(c, `"spiffe://example.org/ns/shop/sa/web" may not be node "node-other": its cluster is "other", and rule "tenants" has "{ns}"`)
+		c = m.client(guest, "shop", relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.ClusterType)
+		m.refused(c, `"spiffe://example.org/guest" may not be node "node-shop": no rule is about it`)
+		c = m.client("", "shop", relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.ClusterType)
+		m.refused(c, "a client without a certificate (anonymous) may not be")
+		c = m.client(web, "shop", relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.ListenerType)
+		m.refused(c, `may not have the type "`+relaytest.ListenerType+`": the rules ["tenants"] allow ["cds" "eds"]`)
+	}
+	loads, err := lrspb.NewLoadReportingServiceClient(m.dial(web)).StreamLoadStats(m.within())
+	if err == nil {
+		if err = loads.Send(&lrspb.LoadStatsRequest{Node: nodeOf("other"), ClusterStats: []*endpointpb.ClusterStats{}}); err == nil {
+			_, err = loads.Recv()
+		}
+	}
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a stream of load reports ended with %v, want PERMISSION_DENIED", err)
+	}
+	if code, body := m.poll(other, "clusters", `{"node": {"id": "x", "cluster": "shop"}}`); code != http.StatusForbidden || !strings.Contains(body, `may not be node \"x\"`) {
+		t.Errorf("a poll was answered %d %s, want 403", code, body)
+	}
+	stats := m.Stats()
+	if d := stats.Denied; d[downstream.DeniedIdentity] != 4 || d[downstream.DeniedNode] != 4 || d[downstream.DeniedType] != 2 || stats.Ended[downstream.EndedDenied] != 9 {
+		t.Errorf("counted %v, %d streams, want 4 identities, 4 nodes, 2 types, and 9 streams", d, stats.Ended[downstream.EndedDenied])
+	}
+	if n := len(m.origin.State().Streams); n != 1 {
+		t.Errorf("the relay opened %d streams, want just that for who may be somebody", n)
+	}
+	m.logs("client was refused: it may not do this")
+}
+
+// poll returns how a poll of who has a SPIFFE ID is answered.
+func (m *mesh) poll(id, path, body string) (code int, answer string) {
+	m.t.Helper()
+	transport := &http.Transport{TLSClientConfig: m.tls(id)}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport, Timeout: relaytest.Patience}).
+		Post("https://"+m.restAddr().String()+"/v3/discovery:"+path, "application/json", bytes.NewReader([]byte(body)))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// TestB36_SecretsByName holds that a client has the Secrets that a rule gives it: of others, on an aggregated
+// stream, it is told nothing, and the rest of the stream goes on; a stream of Secrets ends. The
+// origin is not asked for them, and the log says who had what.
+func TestB36_SecretsByName(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, tenants)
+	m.put("shop/key", "1")
+	m.put("other/key", "1")
+	m.origin.Put(relaytest.Cluster("a"))
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := m.client(web, "shop", relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.SecretType, "other/key", "shop/key", "*", "xdstp://example.org/envoy.extensions.transport_sockets.tls.v3.Secret/shop/*")
+		c.Subscribe(relaytest.ClusterType)
+		m.has(c, relaytest.SecretType, "shop/key")
+		m.has(c, relaytest.ClusterType, "a")
+		if names := c.State().Names(relaytest.SecretType); len(names) != 1 {
+			t.Errorf("%v: the client has the Secrets %q, want shop/key alone", v, names)
+		}
+
+		alone := m.client(web, "shop", relaytest.ClientOptions{Variant: v, TypeURL: relaytest.SecretType})
+		alone.Subscribe(relaytest.SecretType, "shop/key")
+		m.has(alone, relaytest.SecretType, "shop/key")
+		alone.Subscribe(relaytest.SecretType, "shop/key", "other/key")
+		m.refused(alone, `may not have the Secret "other/key": it is in no secrets of the rules ["tenants"]`)
+	}
+	if code, body := m.poll(web, "secrets", `{"node": {"id": "x", "cluster": "shop"}, "resource_names": ["shop/key"]}`); code != http.StatusOK || !strings.Contains(body, "hush 1") {
+		t.Errorf("a poll was answered %d %s, want the Secret", code, body)
+	}
+	if code, _ := m.poll(web, "secrets", `{"node": {"id": "x", "cluster": "shop"}, "resource_names": ["other/key"]}`); code != http.StatusForbidden {
+		t.Errorf("a poll was answered %d, want 403", code)
+	}
+	if asked := m.asked(); asked != "shop/key" {
+		t.Errorf("the origin was asked for %q, want shop/key alone", asked)
+	}
+	if n := m.Stats().Denied[downstream.DeniedSecret]; n != 9 {
+		t.Errorf("%d names of Secrets were counted as denied, want 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
+	}
+	log := m.log.all()
+	if n := strings.Count(log, `msg="secret sent" node=node-shop group="user_agent_name=envoy" identity="\"`+web+`\"" name=shop/key`); n != 4 {
+		t.Errorf("the log tells of %d Secrets on streams, want 4:\n%s", n, log)
+	}
+	if strings.Contains(log, "hush") {
+		t.Error("the log has the content of a Secret")
+	}
+}
+
+// TestB36_WhoIsServedSecrets holds TENDER_SECRETS.
+func TestB36_WhoIsServedSecrets(t *testing.T) {
+	t.Parallel()
+	const plain = tenants + "- {name: plain, identities: [anonymous], secrets: [\"shop/*\"]}\n"
+	tests := []struct {
+		secrets, rules, id, name string
+		why                      string // empty if it is served
+	}{
+		{relay.SecretsMTLS, "", "", "shop/key", "Secrets are for clients that show a certificate (TENDER_SECRETS=mtls)"},
+		{relay.SecretsMTLS, "", web, "shop/key", "there are no rules (TENDER_AUTHZ)"},
+		{relay.SecretsMTLS, plain, "", "shop/key", "Secrets are for clients that show a certificate"},
+		{relay.SecretsMTLS, plain, web, "shop/key", ""},
+		{relay.SecretsLoopback, "", "", "shop/key", ""},
+		{relay.SecretsLoopback, "", "", "*", "Secrets are had by their names alone"},
+		{relay.SecretsLoopback, plain, "", "shop/key", ""},
+		{relay.SecretsLoopback, plain, "", "other/key", `it is in no secrets of the rules ["plain"]`},
+		{relay.SecretsLoopback, plain, web, "other/key", `it is in no secrets of the rules ["tenants"]`},
+		{relay.SecretsOff, plain, web, "shop/key", "Secrets are not served (TENDER_SECRETS=off)"},
+	}
+	type setup struct{ secrets, rules string }
+	running := map[setup]*mesh{}
+	for _, tt := range tests {
+		m := running[setup{tt.secrets, tt.rules}]
+		if m == nil {
+			m = newMesh(t, tt.rules, "TENDER_SECRETS="+tt.secrets)
+			m.put("shop/key", "1")
+			running[setup{tt.secrets, tt.rules}] = m
+		}
+		c := m.client(tt.id, "shop", relaytest.ClientOptions{TypeURL: relaytest.SecretType})
+		c.Subscribe(relaytest.SecretType, tt.name)
+		if tt.why == "" {
+			m.has(c, relaytest.SecretType, tt.name)
+		} else {
+			m.refused(c, tt.why)
+		}
+	}
+}
+
+// TestB1_XDSTPNames holds that rules are about xdstp names too, which node groups do not keep
+// apart.
+func TestB1_XDSTPNames(t *testing.T) {
+	t.Parallel()
+	const prefix = "xdstp://example.org/envoy.config.endpoint.v3.ClusterLoadAssignment/"
+	m := newMesh(t, tenants)
+	for _, name := range []string{"shop/a", "other/a"} {
+		m.origin.Put(relaytest.Opaque(relaytest.EndpointType, prefix+name, nil))
+	}
+	c := m.client(web, "shop", relaytest.ClientOptions{})
+	c.Subscribe(relaytest.EndpointType, prefix+"other/a", prefix+"other/*", prefix+"shop/a")
+	m.has(c, relaytest.EndpointType, prefix+"shop/a")
+	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Denied[downstream.DeniedName] != 2 {
+		t.Errorf("the client has %q, and %v was denied, want one name and two", names, m.Stats().Denied)
+	}
+	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.EndpointType})
+	alone.Subscribe(relaytest.EndpointType, prefix+"other/a")
+	m.refused(alone, "it is in no xdstp of the rules")
+}
+
+// TestB36_RulesThatChange holds that new rules are obeyed by streams that there are: what is
+// no longer allowed is no longer served, what is allowed now is, and who may not be who it
+// is any more is sent away. A file that is wrong changes nothing.
+func TestB36_RulesThatChange(t *testing.T) {
+	t.Parallel()
+	rule := func(secrets string) string {
+		return "- {name: shop, identities: [\"" + web + "\"], secrets: [" + secrets + "]}\n"
+	}
+	both := "- {name: other, identities: [\"" + other + "\"]}\n"
+	m := newMesh(t, rule("a, b")+both)
+	for _, name := range []string{"a", "b", "c"} {
+		m.put(name, "1")
+	}
+	var streams []*relaytest.Client
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := m.client(web, "shop", relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.SecretType, "a", "b", "c")
+		m.has(c, relaytest.SecretType, "a", "b")
+		streams = append(streams, c)
+	}
+	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.SecretType})
+	alone.Subscribe(relaytest.SecretType, "b")
+	m.has(alone, relaytest.SecretType, "b")
+	gone := m.client(other, "other", relaytest.ClientOptions{})
+	gone.Subscribe(relaytest.ClusterType)
+
+	m.rule("- {name: shop}\n")
+	m.logs(`authz.yaml:3:3: rule \"shop\" has no identities`)
+	m.rule(rule("a, c"))
+	m.refused(gone, "no rule is about it")
+	m.refused(alone, `may not have the Secret "b"`)
+	for _, c := range streams {
+		m.has(c, relaytest.SecretType, "a", "b", "c")
+		before := c.State()
+		m.put("b", "2")
+		m.put("a", c.String())
+		c.WaitState(m.within(), func(s relaytest.State) bool {
+			return s.Digest(relaytest.SecretType, "a") != before.Digest(relaytest.SecretType, "a")
+		})
+		if c.State().Digest(relaytest.SecretType, "b") != before.Digest(relaytest.SecretType, "b") {
+			t.Errorf("%v was sent b, which it may not have any more", c)
+		}
+	}
+}
