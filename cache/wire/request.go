@@ -53,7 +53,8 @@ type Request struct {
 	// version (R085).
 	InitialVersions map[string]string
 
-	// Refused is set by a NACK; ErrorCode and ErrorMessage say why (R029).
+	// Refused is set by a NACK; ErrorCode and ErrorMessage say why (R029), the latter
+	// as far as people may see it.
 	Refused      bool
 	ErrorCode    int32
 	ErrorMessage string
@@ -294,6 +295,7 @@ func (r *Request) setError(status []byte) error {
 			if r.ErrorMessage, err = text(val, "error message"); err != nil {
 				return err
 			}
+			r.ErrorMessage = withoutDump(r.ErrorMessage)
 		}
 		status = status[n:]
 	}

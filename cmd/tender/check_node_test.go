@@ -163,7 +163,7 @@ func TestCheckNodeRefuses(t *testing.T) {
 		{"in the second document", "id: a\n---\nid: b\n---x\n", `stdin:5: `},
 		{"of the second document", "id: a\n---\n\nnode:\n  id: b\n  metadata:\n    x: 1\n  locality:\n    zonne: z\n", `stdin:9: unknown field "zonne"` + allowed},
 		{"wrong type", "{\n\t\"id\": \"a\",\n\t\"locality\": [1]\n}", `stdin:3: unexpected token [` + allowed},
-		{"a number for a text", "id: 7\n", `stdin:1: invalid value for string field id: 7` + allowed},
+		{"a number for a text", "id: 7\n", `stdin:1: invalid value for string field id` + allowed},
 		{"not a Node", "static_resources: {}\nadmin: {}\n", `stdin:`},
 		{"a list", "- id: a\n", `stdin:1: unexpected token [` + allowed},
 		{"no node in the bootstrap", "admin: {}\nnode:\n", `stdin:2: unexpected token null` + allowed},

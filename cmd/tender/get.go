@@ -55,8 +55,8 @@ func newGetCommand() *cobra.Command {
 			"prints them. TYPE is one of\n\n" +
 			"  " + getTypes + "\n\n" +
 			"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
-			"Fields that Envoy marks as sensitive are shown as [redacted], and a type that is\n" +
-			"not known as base64. YAML and JSON are a list of resources, as a file origin reads.\n\n" +
+			"Fields that Envoy marks as sensitive are shown as [redacted], and of a type\n" +
+			"that is not known its size and digest. YAML and JSON are a list of resources, as a file origin reads.\n\n" +
 			"Delta has no mark for the end of everything: without a NAME, get is done when\n" +
 			"nothing new has come for half a second. A server that does not know a NAME may\n" +
 			"say so or say nothing; either way get ends with 1, in the second case after\n" +

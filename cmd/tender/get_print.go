@@ -191,7 +191,7 @@ func (p *printer) jsonChange(c change) error {
 // shown is the JSON of a resource for people. One that cannot be read is shown by
 // the reason: its bytes might hold a secret.
 func shown(it item) []byte {
-	b, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownBase64}.Marshal(it.typeURL, it.value)
+	b, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(it.typeURL, it.value)
 	if err != nil {
 		b, _ = json.Marshal(struct {
 			Type  string `json:"@type"`

@@ -275,7 +275,9 @@ func TestGetAsksForEverythingInBothWays(t *testing.T) {
 	}
 }
 
-func TestGetShowsUnknownTypesAsBase64(t *testing.T) {
+// TestB36_GetShowsUnknownTypesByDigest holds that of what nobody can look into, which may have
+// secrets in it, only size and digest are shown.
+func TestB36_GetShowsUnknownTypesByDigest(t *testing.T) {
 	t.Parallel()
 	foo := &anypb.Any{TypeUrl: "type.googleapis.com/acme.Foo", Value: []byte{1, 2, 3}}
 	wrapped := pack(t, &discoverypb.Resource{Name: "x", Version: "7", Resource: foo})
@@ -293,7 +295,7 @@ func TestGetShowsUnknownTypesAsBase64(t *testing.T) {
 			return nil
 		},
 	})
-	content := "- '@type': type.googleapis.com/acme.Foo\n  value: AQID\n"
+	content := "- '@type': type.googleapis.com/acme.Foo\n  value: 3 bytes, sha256 039058c6f2c0cb492c533b0a4d14ef77cc0f78abccced5287d84a1a2011cfb81\n"
 	for variant, want := range map[string]string{
 		"delta": "# x, version 7\n" + content,
 		"sotw":  "# #1, version 9\n" + content + "# x, version 7\n" + content,

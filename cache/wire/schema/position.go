@@ -43,6 +43,21 @@ func (e *positioned) inFile(name string) error {
 // YAML one.
 var position = regexp.MustCompile(`\(?line (\d+)(?::(\d+))?\)?:\s*`)
 
+// quoting matches what the protobuf parsers say with a value behind it that may be a private
+// key: one of a field of text or bytes, or one that they cannot read where it stands.
+var quoting = regexp.MustCompile(`(invalid value for (?:bytes|string) field [^:]*):|(unexpected token) ["\d-]|^(invalid value) (?:[^f]|f[^o])`)
+
+// withoutValue returns what a parser says without the value that it says it of (B.36).
+func withoutValue(text string) string {
+	at := quoting.FindStringSubmatchIndex(text)
+	for i := 2; i < len(at); i += 2 {
+		if at[i] >= 0 {
+			return text[:at[i+1]]
+		}
+	}
+	return text
+}
+
 // tidy takes the position out of a parser's error, and the parser's own name.
 // The protobuf parsers vary the blank after theirs.
 func tidy(err error) *positioned {
@@ -61,5 +76,6 @@ func tidy(err error) *positioned {
 		}
 		p.text = text[:at[0]] + text[at[1]:]
 	}
+	p.text = withoutValue(p.text)
 	return p
 }

@@ -1,0 +1,19 @@
+package wire
+
+import "testing"
+
+// TestB36_WhatClientsQuoteIsNotKept holds that of a NACK's message stays what says the reason,
+// and not the resource that Envoy quotes after it.
+func TestB36_WhatClientsQuoteIsNotKept(t *testing.T) {
+	for message, want := range map[string]string{
+		"": "",
+		"Error adding/updating listener(s) a: no filter chain":                                                                        "Error adding/updating listener(s) a: no filter chain",
+		`Proto constraint validation failed (SecretValidationError.Name: too short): name: "a" private_key { inline_string: "hush" }`: `Proto constraint validation failed (SecretValidationError.Name: too short) … (49 bytes more may have secrets in them)`,
+		`cannot read {"inline_string": "hush"}`:                                                                                       `cannot read  … (25 bytes more may have secrets in them)`,
+		"bad key -----BEGIN PRIVATE KEY-----\nhush\n-----":                                                                            "bad key  … (38 bytes more may have secrets in them)",
+	} {
+		if got := withoutDump(message); got != want {
+			t.Errorf("withoutDump(%q) = %q, want %q", message, got, want)
+		}
+	}
+}

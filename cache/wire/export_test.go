@@ -1,0 +1,3 @@
+package wire
+
+var WithoutDump = withoutDump // for tests outside of the package

@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// secretKey is what must be seen nowhere: a private key, of which also a part would be too
+// much.
+const (
+	canaryNumber = "84927561038"
+	canary       = "Canary7Q2xPrivateKey"
+	secretKey    = "-----BEGIN PRIVATE KEY-----\n" + canary + "+/AA==\n-----END PRIVATE KEY-----\n"
+)
+
+// forms are how the canary may be written somewhere. Base64 has one for each place at which a
+// text may begin.
+func forms() []string {
+	forms := []string{canary, canaryNumber, hex.EncodeToString([]byte(canary))}
+	for skip := range 3 {
+		encoded := base64.RawStdEncoding.EncodeToString(append(bytes.Repeat([]byte{'x'}, skip), canary...))
+		forms = append(forms, encoded[4:len(encoded)-4])
+	}
+	return forms
+}
+
+// A canaryTest runs a relay through which a private key goes, and collects what it shows to
+// anybody but its clients.
+type canaryTest struct {
+	*testing.T
+	origin *relaytest.Origin
+	relay  *relay.Relay
+	log    lockedBuffer
+	dir    string // of snapshots
+}
+
+// shows holds that a text does not have the canary.
+func (c *canaryTest) shows(where, text string) {
+	c.Helper()
+	if text == "" {
+		c.Errorf("%s shows nothing, so nothing was tested", where)
+	}
+	for _, form := range forms() {
+		if at := strings.Index(text, form); at >= 0 {
+			c.Errorf("%s shows the private key, as %q: …%s…", where, form, text[max(at-300, 0):at])
+		}
+	}
+}
+
+// tender holds that a command does not show the canary.
+func (c *canaryTest) tender(args ...string) {
+	c.Helper()
+	_, stdout, stderr := execute(args...)
+	c.shows("tender "+strings.Join(args, " "), stdout+stderr)
+}
+
+// admin holds that an answer to operators does not show the canary.
+func (c *canaryTest) admin(path string) {
+	c.Helper()
+	resp, err := http.Get("http://" + c.relay.AdminAddrs()[0].String() + path)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		c.Fatalf("GET %s: %s, %v", path, resp.Status, err)
+	}
+	c.shows("GET "+path, fmt.Sprint(resp.Header)+string(body))
+}
+
+// files holds that no file of a directory has the canary.
+func (c *canaryTest) files(dir string) {
+	c.Helper()
+	var all []byte
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		all = append(all, content...)
+		return err
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.shows("a snapshot", string(all))
+}
+
+func certificateWithKey() *tlspb.TlsCertificate {
+	return &tlspb.TlsCertificate{
+		CertificateChain: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: "chain"}},
+		PrivateKey:       &corepb.DataSource{Specifier: &corepb.DataSource_InlineBytes{InlineBytes: []byte(secretKey)}},
+		Password:         &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: secretKey}},
+	}
+}
+
+// keyed are resources with the key in them: in a Secret, and inline in an Any in others.
+func keyed(t testing.TB) map[string]proto.Message {
+	common := &tlspb.CommonTlsContext{TlsCertificates: []*tlspb.TlsCertificate{certificateWithKey()}}
+	socket := func(m proto.Message) *corepb.TransportSocket {
+		packed, err := anypb.New(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &corepb.TransportSocket{Name: "tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: packed}}
+	}
+	return map[string]proto.Message{
+		relaytest.SecretType:  &tlspb.Secret{Name: "key", Type: &tlspb.Secret_TlsCertificate{TlsCertificate: certificateWithKey()}},
+		relaytest.ClusterType: &clusterpb.Cluster{Name: "key", TransportSocket: socket(&tlspb.UpstreamTlsContext{CommonTlsContext: common})},
+		relaytest.ListenerType: &listenerpb.Listener{Name: "key", FilterChains: []*listenerpb.FilterChain{
+			{TransportSocket: socket(&tlspb.DownstreamTlsContext{CommonTlsContext: common})},
+		}},
+		relaytest.ExtensionConfigType: &corepb.TypedExtensionConfig{Name: "key", TypedConfig: &anypb.Any{
+			TypeUrl: "type.googleapis.com/acme.Unknown", Value: []byte(secretKey), // which nobody can look into
+		}},
+	}
+}
+
+// TestB36_CanaryNeverLeaks pushes a private key through all that the relay does, and looks for it
+// in all that it shows. What is new adds a line.
+func TestB36_CanaryNeverLeaks(t *testing.T) {
+	c := &canaryTest{T: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), dir: t.TempDir()}
+	for _, m := range keyed(t) {
+		c.origin.Put(m)
+	}
+	end := c.run("TENDER_ORIGIN="+c.origin.Addr(), "TENDER_SNAPSHOT_DIR="+c.dir)
+	c.follow()
+	c.poll()
+	c.refuse()
+
+	for _, output := range outputs {
+		for _, short := range []string{"sds", "cds", "lds", "ecds"} {
+			for _, variant := range []string{"--sotw", "--sotw=false"} {
+				c.tender("get", "-a", c.relay.Addrs()[0].String(), variant, "-o", output, short, "key")
+			}
+		}
+	}
+	c.tender("status")
+	c.tender("status", "-o", "json")
+	c.tender("audit")
+	c.tender("audit", "-o", "json")
+	c.tender("freeze")
+	c.tender("thaw")
+	c.tender("check", "--node", c.bootstrap())
+	for _, path := range []string{
+		"/readyz", "/metrics", "/api/v1/status", "/api/v1/holds", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
+	} {
+		c.admin(path)
+	}
+	end()
+	c.files(c.dir)
+	c.shows("the log", c.log.String())
+	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "refused a response of the origin") || !strings.Contains(log, "secret sent") {
+		t.Errorf("the log has no NACK of a client, none of the relay, or no Secret:\n%s", log)
+	}
+}
+
+// run runs a relay that shows as much as it can, until end is called.
+func (c *canaryTest) run(env ...string) (end func()) {
+	c.Helper()
+	cfg, err := relay.LoadConfig(append(env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
+		"TENDER_LOG_LEVEL=debug", "TENDER_DEBUG=on", "TENDER_SECRETS=loopback", "TENDER_DRAIN=1s"))
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		c.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.relay.Run(ctx) }() // awaited below
+	stopped := false
+	end = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		c.relay.Hurry()
+		cancel()
+		if err := <-ended; err != nil {
+			c.Error(err)
+		}
+	}
+	c.Cleanup(end)
+	c.Setenv(adminVariable, c.relay.AdminAddrs()[0].String())
+	return end
+}
+
+// follow has clients take the key by every way that streams have, and refuse it with the key in
+// what they say of it, as Envoy does with what it cannot use.
+func (c *canaryTest) follow() {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.Context(), relaytest.Patience)
+	defer cancel()
+	follow := func(opts relaytest.ClientOptions, typeURLs ...string) {
+		conn, err := grpc.NewClient(c.relay.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			c.Fatal(err)
+		}
+		c.Cleanup(func() { _ = conn.Close() })
+		opts.AutoAck = true
+		client := relaytest.NewClient(c, conn, opts)
+		for _, typeURL := range typeURLs {
+			client.Subscribe(typeURL, "key")
+		}
+		if opts.Reject == nil {
+			client.WaitState(ctx, func(s relaytest.State) bool {
+				for _, typeURL := range typeURLs {
+					if !s.Has(typeURL, "key") {
+						return false
+					}
+				}
+				return true
+			})
+		}
+	}
+	var all []string
+	for typeURL := range keyed(c) {
+		all = append(all, typeURL)
+	}
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		follow(relaytest.ClientOptions{Variant: v}, all...)
+		follow(relaytest.ClientOptions{Variant: v, TypeURL: relaytest.SecretType}, relaytest.SecretType)
+		follow(relaytest.ClientOptions{Variant: v, Reject: func(r *relaytest.Response) error {
+			// As Envoy dumps what does not validate.
+			return fmt.Errorf("Proto constraint validation failed (field: %s): name: \"key\" private_key { inline_bytes: %q }", r.TypeURL, secretKey)
+		}}, all...)
+	}
+	c.await("client refused a response")
+}
+
+// await waits until the log has a text.
+func (c *canaryTest) await(text string) {
+	c.Helper()
+	for end := time.Now().Add(relaytest.Patience); !strings.Contains(c.log.String(), text); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.Fatalf("the log has no %q:\n%s", text, c.log.String())
+		}
+	}
+}
+
+// poll has the key polled for, and refused.
+func (c *canaryTest) poll() {
+	c.Helper()
+	for _, body := range []string{
+		`{"node": {"id": "x"}, "resource_names": ["key"]}`,
+		`{"node": {"id": "x"}, "resource_names": ["key"], "version_info": "0", "error_detail": {"code": 3, "message": "private_key { inline_string: ` + canary + ` }"}}`,
+	} {
+		resp, err := http.Post("http://"+c.relay.RESTAddrs()[0].String()+"/v3/discovery:secrets", "application/json", strings.NewReader(body))
+		if err != nil {
+			c.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(text), canary) {
+			c.Fatalf("a poll was answered %s, %v, want the Secret, which its client may have", resp.Status, err)
+		}
+	}
+}
+
+// refuse has the origin say what the relay refuses, with the key in it.
+func (c *canaryTest) refuse() {
+	c.Helper()
+	key := &discoverypb.Resource{Name: "other", Version: "1", Resource: relaytest.Opaque(relaytest.ListenerType, "other", []byte(secretKey))}
+	for _, resources := range [][]*discoverypb.Resource{
+		{key}, // of another type than the response
+		{{Version: "1", Resource: &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte("\xff" + secretKey)}}}, // malformed, without a name
+	} {
+		c.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources})
+	}
+	c.await("refused a response of the origin")
+}
+
+// bootstrap returns a file with an Envoy's bootstrap, which has the key.
+func (c *canaryTest) bootstrap() string {
+	return relaytest.WriteFile(c, c.TempDir(), "bootstrap.yaml", []byte("node: {id: a, cluster: b}\nstatic_resources:\n  secrets:\n  - name: key\n    generic_secret: {secret: {inline_string: "+canary+"}}\n"))
+}
+
+// TestB36_CanaryInFiles holds that what is wrong with a file is told without the key that the
+// file has.
+func TestB36_CanaryInFiles(t *testing.T) {
+	for name, file := range map[string]string{
+		"a text in the place of bytes":     `inline_bytes: "` + strings.ReplaceAll(secretKey, "\n", `\n`) + `"`,
+		"an unknown field":                 "inline_strng: " + canary,
+		"a list":                           "inline_string: [" + canary + "]",
+		"no YAML":                          "inline_string: \"" + canary + "\n",
+		"a text in the place of an object": canary,
+		"a number in the place of a text":  "inline_string: 1" + canaryNumber,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &canaryTest{T: t, dir: t.TempDir()}
+			relaytest.WriteFile(t, c.dir, "a.yaml", []byte("- \"@type\": "+relaytest.SecretType+"\n  name: key\n  generic_secret:\n    secret:\n      "+file+"\n"))
+			end := c.run("TENDER_ORIGIN=file://" + c.dir)
+			c.await("a.yaml:")
+			c.tender("status", "-o", "json")
+			end()
+			c.shows("the log", c.log.String())
+		})
+	}
+}
