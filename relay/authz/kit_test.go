@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -171,9 +170,6 @@ func (m *mesh) asked() string {
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), " ")
 }
-
-// restAddr returns where polls go.
-func (m *mesh) restAddr() net.Addr { return m.RESTAddrs()[0] }
 
 // lines is a log.
 type lines struct {

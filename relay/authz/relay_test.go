@@ -1,7 +1,6 @@
 package authz_test
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"strings"
@@ -82,10 +81,20 @@ func TestB37_Nodes(t *testing.T) {
 // poll returns how a poll of who has a SPIFFE ID is answered.
 func (m *mesh) poll(id, path, body string) (code int, answer string) {
 	m.t.Helper()
+	return m.pollFor(id, path, body, "")
+}
+
+// pollFor is poll for as many milliseconds.
+func (m *mesh) pollFor(id, path, body, wait string) (code int, answer string) {
+	m.t.Helper()
 	transport := &http.Transport{TLSClientConfig: m.tls(id)}
 	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport, Timeout: relaytest.Patience}).
-		Post("https://"+m.restAddr().String()+"/v3/discovery:"+path, "application/json", bytes.NewReader([]byte(body)))
+	req, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, "https://"+m.RESTAddrs()[0].String()+"/v3/discovery:"+path, strings.NewReader(body))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	req.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", wait)
+	resp, err := (&http.Client{Transport: transport, Timeout: relaytest.Patience}).Do(req)
 	if err != nil {
 		m.t.Fatal(err)
 	}

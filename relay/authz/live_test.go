@@ -1,0 +1,86 @@
+package authz_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestB36_RulesThatChangeForLoadsAndPolls holds that new rules are obeyed also by who reports
+// load, and by a poll that is held.
+func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
+	t.Parallel()
+	shop := "- {name: shop, identities: [\"" + web + "\"], secrets: [a]}\n"
+	m := newMesh(t, shop+"- {name: other, identities: [\""+other+"\"]}\n", "TENDER_LRS=aggregate")
+	m.put("a", "1")
+	loads, err := lrspb.NewLoadReportingServiceClient(m.dial(other)).StreamLoadStats(m.within())
+	if err == nil {
+		err = loads.Send(&lrspb.LoadStatsRequest{Node: nodeOf("other")})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.logs("load reporting began")
+	const body = `{"node": {"id": "x"}, "resource_names": ["a"], "version_info": "`
+	code, answer := m.poll(web, "secrets", body+`"}`)
+	_, version, _ := strings.Cut(answer, `{"versionInfo":"`)
+	version, _, _ = strings.Cut(version, `"`)
+	if code != http.StatusOK || version == "" {
+		t.Fatalf("a poll was answered %d %s, want the Secret and its version", code, answer)
+	}
+	held := make(chan string, 1)
+	go func() { // ends when the poll is answered
+		defer close(held)
+		code, answer := m.pollFor(web, "secrets", body+version+`"}`, "30000")
+		held <- http.StatusText(code) + answer
+	}()
+	for end := time.Now().Add(relaytest.Patience); m.Streams() < 2; time.Sleep(10 * time.Millisecond) { // the load reports, and the poll
+		if time.Now().After(end) {
+			t.Fatal("the poll is not held")
+		}
+	}
+
+	m.rule(strings.Replace(shop, "[a]", "[b]", 1))
+	if _, err := loads.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "no rule is about it") {
+		t.Errorf("the stream of load reports ended with %v, want PERMISSION_DENIED", err)
+	}
+	if got := <-held; !strings.Contains(got, "Forbidden") || !strings.Contains(got, `may not have the Secret \"a\"`) {
+		t.Errorf("the poll was answered %s, want 403", got)
+	}
+}
+
+// TestCheckFiles holds what is told of a file of rules before a relay runs: what is wrong with it, and
+// what it leaves open.
+func TestCheckFiles(t *testing.T) {
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	check := func(rules string) (warnings []string, err error) {
+		t.Helper()
+		cfg, err := relay.LoadConfig([]string{"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_LISTEN=:1", "TENDER_NODE_GROUP_BY=cluster,metadata.env",
+			"TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte(rules))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg.CheckFiles()
+	}
+	_, err := check("version: 1\nrules: []\n")
+	if want := `TENDER_AUTHZ="` + dir + `/authz.yaml": authz.yaml:2:8: rules is empty`; err == nil || err.Error() != want {
+		t.Errorf("CheckFiles: %v, want %s", err, want)
+	}
+	warnings, err := check("version: 1\nrules:" + tenants)
+	want := []string{
+		"TENDER_AUTHZ: TENDER_NODE_GROUP_BY tells groups apart by metadata.env, which may be anything by the rules tenants: their clients may read what any of these groups gets",
+		"TENDER_AUTHZ: no rule is about anonymous: who comes by TENDER_LISTEN, which has no TLS, is refused",
+	}
+	if err != nil || strings.Join(warnings, "\n") != strings.Join(want, "\n") {
+		t.Errorf("CheckFiles: %q, %v, want %q", warnings, err, want)
+	}
+}
