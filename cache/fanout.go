@@ -28,6 +28,7 @@ type Fanout struct {
 	Cause  Cause  // with its time
 	Began  time.Time
 	Change Change
+	Span   Span // nil if nobody looks
 
 	// Unfollowed reports that it was not followed: too many were already.
 	Unfollowed bool
@@ -38,6 +39,12 @@ type Fanout struct {
 	ended  atomic.Bool
 	last   atomic.Int64 // when the last client answered, in Unix nanoseconds; 0: none did
 	counts [outcomes]atomic.Int64
+
+	// When clients answered, in microseconds after the receipt of the cause, in no order. Nil if
+	// nobody looks.
+	times []atomic.Uint32
+	timed atomic.Int32
+	next  atomic.Int64
 }
 
 // An Outcome is what became of a change at a stream.
@@ -62,6 +69,9 @@ func (f *Fanout) Done(o Outcome, now time.Time) {
 	if at := now.UnixNano(); o <= Refused {
 		for last := f.last.Load(); last < at && !f.last.CompareAndSwap(last, at); {
 			last = f.last.Load()
+		}
+		if f.times != nil {
+			f.times[f.timed.Add(1)-1].Store(uint32(now.Sub(f.Cause.Received).Microseconds()))
 		}
 	}
 	f.release()
@@ -106,6 +116,18 @@ func (f *Fanout) Took() time.Duration {
 	return time.Unix(0, last).Sub(f.Cause.Received)
 }
 
+// Times returns how long after the receipt of its cause each client has answered, in no order, if its span is sampled.
+func (f *Fanout) Times() []time.Duration {
+	out := make([]time.Duration, min(int(f.timed.Load()), len(f.times)))
+	for i := range out {
+		out[i] = time.Duration(f.times[i].Load()) * time.Microsecond
+	}
+	return out
+}
+
+// Next numbers what is told of the fan-out, from 0.
+func (f *Fanout) Next() int64 { return f.next.Add(1) - 1 }
+
 // Fanouts are those that a stream has a part in. The list is immutable.
 type Fanouts struct {
 	*Fanout
@@ -140,24 +162,26 @@ func (w *Watch) TakeFanouts() *Fanouts {
 }
 
 // follow begins to follow a change that is about to be published to the streams that will be
-// woken; nil if nobody wants that, it concerns none, or changes nothing. Who publishes it releases it.
-// The index is locked.
+// woken, and shows it to who looks; nil if nobody wants to know, it concerns none, or changes nothing. Who publishes it
+// releases it. The index is locked.
 func (w *Writer) follow(a *apply) *Fanout {
-	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
+	if w.view.cfg.Fanout == nil {
 		return nil
 	}
-	f := &Fanout{Key: a.typ.URL, Seq: a.head.Seq, Cause: w.causeOf(a), Began: a.now, Change: a.change, over: w.view.cfg.Fanout}
+	cause := w.causeOf(a)
+	if len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
+		cause.applied(a, nil)
+		return nil
+	}
+	f := &Fanout{Key: a.typ.URL, Seq: a.head.Seq, Cause: cause, Began: time.Now(), Change: a.change, over: w.view.cfg.Fanout}
 	f.alone.Fanout = f
 	f.left.Store(1)
-	w.fanouts = slices.DeleteFunc(w.fanouts, func(f *Fanout) bool { return f.ended.Load() })
-	same := 0
-	for _, other := range w.fanouts {
-		if other.Key == f.Key {
-			same++
-		}
-	}
-	if f.Unfollowed = same >= maxFanouts; f.Unfollowed {
+	if f.Unfollowed = w.crowded(f.Key); f.Unfollowed {
+		cause.applied(a, nil)
 		return f
+	}
+	if f.Span = cause.applied(a, f); f.Span != nil && f.Span.Sampled() {
+		f.times = make([]atomic.Uint32, len(w.wakes))
 	}
 	for _, watch := range w.wakes {
 		if watch.call == nil || watch.followed == f.Seq {
@@ -169,11 +193,32 @@ func (w *Writer) follow(a *apply) *Fanout {
 			top = watch.fanouts.Load()
 		}
 	}
-	if f.left.Load() == 1 {
-		return nil
-	}
 	w.fanouts = append(w.fanouts, f)
 	return f
+}
+
+// applied shows a change, and returns what shows its fan-out, if it is followed.
+func (c Cause) applied(a *apply, f *Fanout) Span {
+	if c.Trace == nil {
+		return nil
+	}
+	made := Application{Began: a.now, Ready: time.Now(), Type: a.typ, Change: a.change, Followed: f != nil}
+	if f != nil {
+		made.Ready = f.Began
+	}
+	return c.Trace.Applied(made)
+}
+
+// crowded reports whether as many changes of a type are followed as can be.
+func (w *Writer) crowded(key string) bool {
+	w.fanouts = slices.DeleteFunc(w.fanouts, func(f *Fanout) bool { return f.ended.Load() })
+	same := 0
+	for _, f := range w.fanouts {
+		if f.Key == key {
+			same++
+		}
+	}
+	return same >= maxFanouts
 }
 
 // giveUp ends fan-outs that are too old.

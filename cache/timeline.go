@@ -12,6 +12,32 @@ type Cause struct {
 	// Received is when the message came in, before it was looked at; zero is when the
 	// change is made.
 	Received time.Time
+
+	// Trace shows what comes of the message. Nil if nobody looks.
+	Trace Trace
+}
+
+// A Trace shows people what comes of one message of an origin. Its methods may be called from any
+// goroutine, and while the view is locked: they must not wait.
+type Trace interface {
+	// Applied is told of a change that readers are about to see, and returns what shows its fan-out, nil if that
+	// is not followed.
+	Applied(a Application) Span
+}
+
+// An Application is one change of a view.
+type Application struct {
+	Began    time.Time
+	Ready    time.Time // to be seen
+	Type     *Type     // after it
+	Change   Change
+	Followed bool // by a Fanout
+}
+
+// A Span shows a fan-out.
+type Span interface {
+	// Sampled reports whether it is shown, and not only what is remarkable about it.
+	Sampled() bool
 }
 
 // SetCause says what has the writer change its view from now on. What a frozen writer

@@ -13,6 +13,7 @@ type client struct {
 	cfg         *Config
 	watch       *cache.Watch
 	node, group string // for people
+	stream      uint64 // its number
 
 	delta     bool
 	errors    bool // it is known to understand resource_errors (B.39)

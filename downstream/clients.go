@@ -103,6 +103,9 @@ type Refusal struct {
 	Code           int32  // of gRPC
 	Detail         string // the client's own words, cut off after 2 KiB
 
+	// TraceID and SpanID are those of the span that shows it; empty if nobody looks.
+	TraceID, SpanID string
+
 	after, upTo cache.Seq // what the response told
 }
 

@@ -66,9 +66,26 @@ func (c *conversation) settle(o cache.Outcome, now time.Time) {
 func (s *stream) leaveFanouts(now time.Time) {
 	s.joinFanouts(now)
 	for _, sub := range s.subs {
+		if sub.pending {
+			sub.ended(cache.Departed, nil, now)
+		}
 		sub.settle(cache.Departed, now)
 		sub.reached, sub.reaching = sub.reaching, nil
 		sub.settle(cache.Departed, now)
+	}
+}
+
+// ended notes that the newest response was answered by a request, or, if that is nil, never will be.
+func (s *subscription) ended(o cache.Outcome, r *wire.Request, now time.Time) {
+	if t := s.cfg.Traces; t != nil {
+		traceID, spanID := t.show(s, o, r, now)
+		if o == cache.Refused {
+			s.refusal.TraceID, s.refusal.SpanID = traceID, spanID
+		}
+	}
+	s.pending, s.caused = false, 0
+	if s.reached != nil {
+		s.settle(o, now)
 	}
 }
 

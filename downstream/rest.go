@@ -111,7 +111,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	defer p.close()
 	if req.Refused {
-		s.nacks.refused(p.sub.client, &req.Request)
+		s.nacks.refused(p.sub.client, &req.Request, nil)
 	}
 	head, err := p.await(ctx, s)
 	if head == nil || err != nil {

@@ -116,6 +116,9 @@ type Config struct {
 	// anything.
 	Authorizer Authorizer
 
+	// Traces shows deliveries. Nil shows none.
+	Traces *Traces
+
 	// Served is called once many streams that came together have what they came for, so
 	// that what it took to serve them can be given back. Nil if nobody wants to know.
 	Served func()
@@ -371,11 +374,15 @@ type refusalLog struct {
 	skipped atomic.Int64
 }
 
-func (l *refusalLog) refused(to *client, r *wire.Request) {
+func (l *refusalLog) refused(to *client, r *wire.Request, as *Refusal) {
 	if !l.allow() {
 		return
 	}
-	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
+	log := to.log()
+	if as != nil && as.TraceID != "" {
+		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
+	}
+	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
 		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
 		slog.Int64("others_left_out", l.skipped.Swap(0)))

@@ -138,7 +138,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 		}
 	}
 	if sub.request(r, now) {
-		s.refused(r)
+		s.refused(sub, r)
 	}
 	if !sub.pending {
 		s.read = max(s.read, sub.through)
@@ -189,7 +189,7 @@ func (s *stream) identify(r *wire.Request) error {
 	s.dynamic = n.GetDynamicParameters()
 	s.keepNode(n)
 	s.client = &client{
-		cfg: s.cfg, watch: s.watch, node: nodeLabel(n), group: group.Key,
+		cfg: s.cfg, watch: s.watch, stream: s.number, node: nodeLabel(n), group: group.Key,
 		delta: s.delta, errors: s.agent.grpc || s.agent.relay, forgetful: s.agent.forgetful,
 	}
 	s.client.began(s.typeURL)
@@ -318,8 +318,8 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 
 // refused records a NACK: nothing is resent until the origin changes something
 // (B.10).
-func (s *stream) refused(r *wire.Request) {
-	s.server.nacks.refused(s.client, r)
+func (s *stream) refused(sub *subscription, r *wire.Request) {
+	s.server.nacks.refused(s.client, r, sub.refusal)
 }
 
 // A pass is one look at what the client must be told.
@@ -567,7 +567,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 		sentAt = time.Now()
 	}
 	sub.noteTold(after, sub.wantedSince(s.group.View, p.head, after), sentAt)
-	sub.responded(nonce, r.body.Version(), s.written, sentAt)
+	sub.responded(nonce, r.body, s.written, sentAt)
 	if sub.reaching != nil {
 		cmp.Or(sub.parent, sub).passFanouts(sentAt)
 	}

@@ -79,6 +79,7 @@ type conversation struct {
 	asked    bool   // the client has asked for something since the last look
 	nonce    string // of the newest response
 	said     string // its version
+	bytes    int    // of its body
 	pending  bool   // it is not answered yet
 	through  uint64 // bytes on the stream up to the end of it
 	sentAt   time.Time
@@ -151,10 +152,7 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 		}
 		return r.Refused
 	}
-	s.pending, s.caused = false, 0
-	if s.reached != nil {
-		s.settle(outcomeOf(r), now)
-	}
+	s.ended(outcomeOf(r), r, now)
 	s.refused = s.refused || r.Refused
 	return r.Refused
 }
@@ -428,9 +426,9 @@ func (s *subscription) close() {
 
 // responded records that a response of that version left under a nonce, and that
 // it ends that many bytes into the stream.
-func (s *subscription) responded(nonce, version string, through uint64, now time.Time) {
+func (s *subscription) responded(nonce string, body *wire.Body, through uint64, now time.Time) {
 	s.answered = true
-	s.nonce, s.said, s.pending, s.through = nonce, version, true, through
+	s.nonce, s.said, s.bytes, s.pending, s.through = nonce, body.Version(), body.Size(), true, through
 	s.sentAt, s.until = now, now.Add(s.cfg.AckWait)
 }
 

@@ -130,6 +130,11 @@ type Config struct {
 	LogLevel  slog.Level `env:"LOG_LEVEL"`
 	LogFormat string     `env:"LOG_FORMAT"`
 
+	// TraceDeliveries is of how many deliveries of a change that is traced one is; zero is none. TraceSlow
+	// is how long one takes at least that is traced for that; zero traces none for it.
+	TraceDeliveries int           `env:"TRACE_DELIVERIES"`
+	TraceSlow       time.Duration `env:"TRACE_SLOW"`
+
 	// Debug has operators ask for profiles of the process.
 	Debug bool `env:"DEBUG"`
 

@@ -301,6 +301,18 @@ var variables = []spec{
 		meaning: "form of the log, which goes to stderr",
 		parse:   oneOf("json", "text"),
 	},
+	{
+		name: "TRACE_DELIVERIES", preset: "100",
+		allowed: "a whole number from 0 to 1000000",
+		meaning: "of how many deliveries of a change that is traced one is, with all that are slow or refused; `0` is these alone. `OTEL_…` variables switch [tracing](tracing.md) on",
+		parse:   intBetween(0, 1_000_000),
+	},
+	{
+		name: "TRACE_SLOW", preset: "1s",
+		allowed: "`off`, or " + between(time.Millisecond, time.Hour),
+		meaning: "how long a delivery takes at least, from the receipt of the origin's message to the client's answer, that is traced for that",
+		parse:   offOr(durationBetween(time.Millisecond, time.Hour)),
+	},
 	limit("MAX_CONNECTIONS", "50000", 10_000_000, "open connections of clients"),
 	limit("MAX_PEER_CONNECTIONS", "10000", 10_000_000, "those of one peer; all clients behind an address, as of a load balancer, are one peer"),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams"),

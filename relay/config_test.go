@@ -71,6 +71,8 @@ func TestLoadConfigDefaults(t *testing.T) {
 		MaxRequestRate:          100,
 		Drain:                   45 * time.Second,
 		ConnectionAge:           30 * time.Minute,
+		TraceDeliveries:         100,
+		TraceSlow:               time.Second,
 	}
 	// An empty variable counts as unset; what is not ours is not looked at.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
@@ -168,6 +170,9 @@ var goodValues = []struct{ name, value, shown string }{
 	{"DRAIN", "3s", ""},
 	{"CONNECTION_AGE", "90m", "1h30m"},
 	{"CONNECTION_AGE", "Off", "off"},
+	{"TRACE_DELIVERIES", "0", ""},
+	{"TRACE_SLOW", "250ms", ""},
+	{"TRACE_SLOW", "off", ""},
 	{"DEBUG", "on", ""},
 }
 
@@ -406,6 +411,10 @@ var badValues = []struct{ name, value, cause string }{
 	{"CONNECTION_AGE", "9s", "too short"},
 	{"CONNECTION_AGE", "25h", "too long"},
 	{"CONNECTION_AGE", "never", "not a duration"},
+	{"TRACE_DELIVERIES", "-1", "too small"},
+	{"TRACE_DELIVERIES", "off", "not a number"},
+	{"TRACE_SLOW", "0s", "too short"},
+	{"TRACE_SLOW", "2h", "too long"},
 	{"MAX_REQUEST_RATE", "0", "too small"},
 }
 

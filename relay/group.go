@@ -21,6 +21,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/telemetry"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -39,6 +40,7 @@ type groups struct {
 	own     *corepb.Node // what the relay says of itself
 	origins origins
 	saved   *snapshots // nil if none are kept
+	tracer  *telemetry.Tracer
 	router  *router
 	log     *slog.Logger
 	cached  cache.Config
@@ -108,7 +110,7 @@ type group struct {
 // traits are what an origin may look at in a node beside the group's key.
 type traits struct{ idPrefix, cluster, locality, metadata string }
 
-func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snapshots, log *slog.Logger) *groups {
+func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
 		id:      id,
@@ -116,6 +118,7 @@ func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snap
 		own:     own,
 		origins: all,
 		saved:   saved,
+		tracer:  tracer,
 		router:  newRouter(cfg),
 		log:     log,
 		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
@@ -226,7 +229,7 @@ func (g *groups) add(key string, presented *corepb.Node) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	gr := &group{key: key, node: presented, who: upstream.Present(g.behind(presented, nil))}
-	cfg.Fanout = gr.counts.Followed
+	cfg.Fanout = g.followed(gr)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
 	gr.view, gr.stop = view, stop
@@ -245,6 +248,17 @@ func (g *groups) add(key string, presented *corepb.Node) *group {
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
 	}
 	return gr
+}
+
+// followed returns what is told of the changes of a group's view that are over.
+func (g *groups) followed(gr *group) func(*cache.Fanout) {
+	if g.tracer == nil {
+		return gr.counts.Followed
+	}
+	return func(f *cache.Fanout) {
+		gr.counts.Followed(f)
+		g.tracer.Over(f)
+	}
 }
 
 // share returns the view of the names of an origin that all groups share that have

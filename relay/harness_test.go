@@ -92,6 +92,12 @@ func oneByOne(dial func(context.Context) (net.Conn, error)) func(context.Context
 func startAt(t testing.TB, target string, further map[string][]string, dial []grpc.DialOption, inMemory bool, env []string) *running {
 	t.Helper()
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
+	return startWith(t, target, further, dial, inMemory, env, opts)
+}
+
+// startWith is startAt with options of the test's own.
+func startWith(t testing.TB, target string, further map[string][]string, dial []grpc.DialOption, inMemory bool, env []string, opts relay.Options) *running {
+	t.Helper()
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
 		l := bufconn.Listen(relayBuffer)

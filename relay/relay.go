@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -32,6 +33,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
+	"github.com/xdstender/tender/upstream"
 )
 
 // Options are what a relay needs that is not configuration.
@@ -51,12 +53,18 @@ type Options struct {
 	// up. Zero means 30s and 10s (B.34).
 	PingAfter, PingTimeout time.Duration
 
+	// Spans receives the relay's spans as they end, in place of the exporter that the OTEL_… variables
+	// ask for.
+	Spans sdktrace.SpanExporter
+
 	// DialOptions are added to those that connect to the origin.
 	DialOptions []grpc.DialOption
 
 	// Listeners, RESTListeners and AdminListeners are served instead of the addresses of
 	// the configuration.
 	Listeners, RESTListeners, AdminListeners []net.Listener
+
+	trace func(upstream.Received) upstream.Trace // nil: nobody looks
 }
 
 // A Relay serves one origin, or several, to many clients.
@@ -75,6 +83,7 @@ type Relay struct {
 	pages         *page.Pages
 	history       page.History
 	telemetry     *telemetry.Telemetry
+	tracer        *telemetry.Tracer
 	health        *health.Server
 	listeners     []net.Listener
 	tlsListeners  []net.Listener // beside listeners in plaintext
@@ -114,6 +123,12 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.credentials, err = openCredentials(&r.cfg, r.log); err != nil {
 		return nil, err
 	}
+	if r.tracer, err = r.newTracer(opts.Spans); err != nil {
+		return nil, err
+	}
+	if r.tracer != nil {
+		opts.trace = r.tracer.Received
+	}
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
 		return nil, err
 	}
@@ -121,7 +136,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.log)
+	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.tracer, r.log)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(opts); err != nil {
 		r.endTelemetry()
@@ -160,6 +175,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		Loads:               loadsOf(r.cfg, r.origins, r.groups, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Authorizer:          r.credentials.authorizer,
+		Traces:              r.traces(),
 		Served:              opts.Served,
 		Logger:              r.log,
 	})

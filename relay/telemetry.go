@@ -4,6 +4,9 @@ import (
 	"context"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
@@ -12,17 +15,30 @@ func (r *Relay) newTelemetry() (*telemetry.Telemetry, error) {
 	return telemetry.New(context.Background(), telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier})
 }
 
+// newTracer returns what shows changes and deliveries; nil if nobody asked for it.
+func (r *Relay) newTracer(spans sdktrace.SpanExporter) (*telemetry.Tracer, error) {
+	return telemetry.NewTracer(context.Background(), telemetry.TracerConfig{Exporter: spans, Version: r.version, Instance: r.identifier})
+}
+
+// traces returns how deliveries are shown; nil if they are not.
+func (r *Relay) traces() *downstream.Traces {
+	if r.tracer == nil {
+		return nil
+	}
+	return &downstream.Traces{Every: r.cfg.TraceDeliveries, Slow: r.cfg.TraceSlow, Delivered: r.tracer.Delivered}
+}
+
 // lastExport is how long the last export of the numbers may delay the end.
 const lastExport = 2 * time.Second
 
 // endTelemetry exports for the last time.
 func (r *Relay) endTelemetry() {
-	if r.telemetry == nil {
-		return // it could not be begun
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastExport)
 	defer cancel()
-	_ = r.telemetry.Shutdown(ctx) // which OpenTelemetry tells itself
+	_ = r.tracer.Shutdown(ctx) // what goes wrong, OpenTelemetry tells itself
+	if r.telemetry != nil {    // else it could not be begun
+		_ = r.telemetry.Shutdown(ctx)
+	}
 }
 
 // reading returns what the relay has counted.

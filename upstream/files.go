@@ -30,6 +30,9 @@ type FilesConfig struct {
 	// means 10s.
 	Poll time.Duration
 
+	// Trace begins the trace of what a view is told of the directory. Nil if nobody looks.
+	Trace func(Received) Trace
+
 	// Logger receives what happens to the files. Nil discards it.
 	Logger *slog.Logger
 
@@ -97,7 +100,8 @@ type Files struct {
 // A publication is what the directory held at one time. It carries the signal
 // that there is a newer one.
 type publication struct {
-	sets       sets // nil if it is not known, or nobody follows the directory
+	at         time.Time // when it was made
+	sets       sets      // nil if it is not known, or nobody follows the directory
 	superseded chan struct{}
 }
 
@@ -153,7 +157,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 		p := f.newest.Load()
 		// Of one that is frozen, new clients find out what there was then.
 		if p != seen && p.sets != nil && (applied == nil || !w.Frozen()) {
-			l.replace(applied, p.sets)
+			f.replace(w, l, applied, p)
 			applied, demand = p.sets, l.Demand()
 		}
 		seen = p
@@ -172,6 +176,18 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			return
 		}
 	}
+}
+
+// replace brings a view up to date with a publication.
+func (f *Files) replace(w *cache.Writer, l filesView, applied sets, p *publication) {
+	var trace Trace
+	if f.cfg.Trace != nil {
+		trace = f.cfg.Trace(Received{Origin: f.cfg.Dir, At: p.at})
+		defer trace.Answered(nil)
+	}
+	w.SetCause(causeOf(trace, p.at))
+	defer w.SetCause(cache.Cause{})
+	l.replace(applied, p.sets)
 }
 
 // answer says to those who want something of a view what there is, and has read anew what is not
@@ -213,7 +229,7 @@ func (f *Files) follow(ctx context.Context, r *reader) {
 }
 
 func (f *Files) publish(s sets) {
-	old := f.newest.Swap(&publication{sets: s, superseded: make(chan struct{})})
+	old := f.newest.Swap(&publication{at: time.Now(), sets: s, superseded: make(chan struct{})})
 	close(old.superseded)
 }
 

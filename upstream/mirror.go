@@ -659,6 +659,12 @@ func (m *mirror) unasked() {
 // changes nothing (B.9).
 func (m *mirror) update(l *line, e event, now time.Time) {
 	u, err := e.update, e.err
+	trace := m.trace(u, e.at)
+	if trace != nil {
+		defer func(log *slog.Logger) { m.log = log }(m.log)
+		m.log = traced(m.log, trace)
+		defer func() { trace.Answered(err) }()
+	}
 	l.silentAt, m.silent = time.Time{}, false
 	m.session.counters.answered(u.TypeURL, err != nil)
 	if err != nil {
@@ -676,7 +682,7 @@ func (m *mirror) update(l *line, e event, now time.Time) {
 		m.estrange()
 	}
 	if s := m.subs[u.TypeURL]; s != nil {
-		m.w.SetCause(cache.Cause{Received: e.at})
+		m.w.SetCause(causeOf(trace, e.at))
 		m.apply(s, l.role, u, now)
 		m.w.SetCause(cache.Cause{})
 	}

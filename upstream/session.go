@@ -73,6 +73,9 @@ type Config struct {
 	// Prewarm lists types that every view subscribes to without a client.
 	Prewarm []string
 
+	// Trace begins the trace of each response. Nil if nobody looks.
+	Trace func(Received) Trace
+
 	// Logger receives what happens to the session. Nil discards it.
 	Logger *slog.Logger
 }

@@ -61,7 +61,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	// The sets of labels are bounded by what the relay is configured to serve.
 	options := []sdk.Option{sdk.WithReader(page), sdk.WithResource(from), sdk.WithCardinalityLimit(0)}
-	if exports() {
+	if exports("METRICS") {
 		pushed, err := histograms.newReader(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("telemetry: OTEL_METRICS_EXPORTER=%q: %w", os.Getenv("OTEL_METRICS_EXPORTER"), err)
@@ -75,13 +75,13 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// exports reports whether the environment asks for an exporter, by name or by where it
+// exports reports whether the environment asks for an exporter of a signal, by name or by where it
 // sends to. The default of OpenTelemetry, to send to this host, is not asked for.
-func exports() bool {
+func exports(signal string) bool {
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return false
 	}
-	for _, variable := range []string{"OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"} {
+	for _, variable := range []string{"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"} {
 		if os.Getenv(variable) != "" {
 			return true
 		}

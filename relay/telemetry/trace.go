@@ -1,0 +1,219 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A Tracer makes one trace of each message of an origin: origin.receive, cache.apply, fanout and deliver,
+// each the parent of the next. Nil makes none. Its methods may be called from any goroutine.
+type Tracer struct {
+	provider *sdk.TracerProvider
+
+	// Changes are sampled as the OTEL_… variables say. Deliveries are chosen by who tells of them, and
+	// what is slow or was refused is shown whether or not its change is.
+	changes, deliveries trace.Tracer
+}
+
+// TracerConfig says where spans go and whose they are.
+type TracerConfig struct {
+	// Exporter receives each span as it ends. Nil means the one that the OTEL_… variables ask
+	// for, which is given them in batches.
+	Exporter sdk.SpanExporter
+
+	// Version and Instance are the relay's own, as in Config.
+	Version, Instance string
+}
+
+// NewTracer returns a tracer; nil if neither the configuration nor the environment asks for one. Errors: an exporter that cannot be
+// made of what the OTEL_… variables say.
+func NewTracer(ctx context.Context, cfg TracerConfig) (*Tracer, error) {
+	var sink sdk.TracerProviderOption
+	switch {
+	case cfg.Exporter != nil:
+		sink = sdk.WithSyncer(cfg.Exporter)
+	case !exports("TRACES"):
+		return nil, nil
+	default:
+		exporter, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("telemetry: OTEL_TRACES_EXPORTER=%q: %w", os.Getenv("OTEL_TRACES_EXPORTER"), err)
+		}
+		if autoexport.IsNoneSpanExporter(exporter) {
+			return nil, nil
+		}
+		sink = sdk.WithSpanProcessor(sdk.NewBatchSpanProcessor(exporter))
+	}
+	from, err := resourceOf(ctx, Config{Version: cfg.Version, Instance: cfg.Instance})
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	version := trace.WithInstrumentationVersion(cfg.Version)
+	sampled, all := sdk.NewTracerProvider(sink, sdk.WithResource(from)), sdk.NewTracerProvider(sink, sdk.WithResource(from), sdk.WithSampler(sdk.AlwaysSample()))
+	return &Tracer{provider: sampled, changes: sampled.Tracer(scope, version), deliveries: all.Tracer(scope, version)}, nil
+}
+
+// Shutdown exports what there is, and returns when that is done or ctx ends.
+func (t *Tracer) Shutdown(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	return t.provider.Shutdown(ctx)
+}
+
+// A received is the trace of one message of an origin. It implements upstream.Trace.
+type received struct {
+	tracer *Tracer
+	ctx    context.Context
+	span   trace.Span
+}
+
+// Received begins the trace of a message.
+func (t *Tracer) Received(r upstream.Received) upstream.Trace {
+	ctx, span := t.changes.Start(context.Background(), "origin.receive", trace.WithTimestamp(r.At), trace.WithSpanKind(trace.SpanKindConsumer))
+	if span.IsRecording() {
+		span.SetAttributes(
+			attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL), attribute.String("tender.version", r.Version),
+			attribute.String("tender.nonce", r.Nonce), attribute.Int("tender.resources", r.Resources), attribute.Int("tender.removed", r.Removed),
+		)
+	}
+	return &received{t, ctx, span}
+}
+
+// Answered implements upstream.Trace.
+func (r *received) Answered(err error) {
+	if err != nil {
+		r.span.SetStatus(codes.Error, err.Error())
+	}
+	r.span.End()
+}
+
+// IDs implements upstream.Trace.
+func (r *received) IDs() (traceID, spanID string) { return ids(r.span) }
+
+func ids(span trace.Span) (traceID, spanID string) {
+	return span.SpanContext().TraceID().String(), span.SpanContext().SpanID().String()
+}
+
+// Applied implements cache.Trace.
+func (r *received) Applied(a cache.Application) cache.Span {
+	ctx, span := r.tracer.changes.Start(r.ctx, "cache.apply", trace.WithTimestamp(a.Began))
+	defer span.End(trace.WithTimestamp(a.Ready))
+	if span.IsRecording() {
+		span.SetAttributes(append(describe(a.Type),
+			attribute.Int("tender.changed", a.Change.Changed), attribute.Int("tender.new", a.Change.New),
+			attribute.Int("tender.removed", a.Change.Removed), attribute.Bool("tender.followed", a.Followed),
+		)...)
+	}
+	if !a.Followed {
+		return nil
+	}
+	_, fan := r.tracer.changes.Start(ctx, "fanout", trace.WithTimestamp(a.Ready))
+	if fan.IsRecording() {
+		fan.SetAttributes(append(describe(a.Type), attribute.Int("tender.resources", a.Change.Changed), attribute.Int("tender.removed", a.Change.Removed))...)
+	}
+	return fanout{fan}
+}
+
+// describe says which type a span is about, and which version of it readers see.
+func describe(t *cache.Type) []attribute.KeyValue {
+	typeURL, glob, is := cache.SplitCollection(t.URL)
+	version := t.System()
+	if t.Members.Count() > 0 {
+		version = t.Members.Sum().Version(version)
+	}
+	out := []attribute.KeyValue{attribute.String("tender.type_url", typeURL), attribute.String("tender.version", version)}
+	if is {
+		out = append(out, attribute.String("tender.glob", glob))
+	}
+	return out
+}
+
+// A fanout is the span of one. It implements cache.Span.
+type fanout struct{ trace.Span }
+
+func (f fanout) Sampled() bool { return f.IsRecording() }
+
+// Over ends the span of a fan-out that is.
+func (t *Tracer) Over(f *cache.Fanout) {
+	span, ok := f.Span.(fanout)
+	if !ok || !span.IsRecording() {
+		return
+	}
+	attributes := []attribute.KeyValue{attribute.Int("tender.streams", f.Streams()), attribute.Int("tender.unanswered", f.Unanswered())}
+	for _, o := range []cache.Outcome{cache.Accepted, cache.Refused, cache.Needless, cache.Departed} {
+		attributes = append(attributes, attribute.Int("tender."+o.String(), f.Count(o)))
+	}
+	if times := f.Times(); len(times) > 0 {
+		slices.Sort(times)
+		at := func(part float64) float64 { return times[int(part*float64(len(times)-1))].Seconds() }
+		attributes = append(attributes, attribute.Float64("tender.took.p50", at(0.5)), attribute.Float64("tender.took.p99", at(0.99)), attribute.Float64("tender.took.max", at(1)))
+	}
+	span.SetAttributes(attributes...)
+	if f.Count(cache.Refused)+f.Unanswered() > 0 {
+		span.SetStatus(codes.Error, fmt.Sprintf("%d refused, %d unanswered", f.Count(cache.Refused), f.Unanswered()))
+	}
+	span.End()
+}
+
+// Delivered makes a span of a delivery that is over, and returns which.
+func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
+	parent, links := spansOf(d.Fanouts)
+	ctx := context.Background()
+	if parent.IsValid() {
+		ctx = trace.ContextWithSpanContext(ctx, parent)
+	}
+	_, span := t.deliveries.Start(ctx, "deliver", trace.WithTimestamp(d.Began), trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindProducer))
+	span.SetAttributes(
+		attribute.String("tender.node", d.Node), attribute.String("tender.group", d.Group), attribute.Int64("tender.stream", int64(d.Stream)),
+		attribute.String("tender.type_url", d.TypeURL), attribute.String("tender.nonce", d.Nonce),
+		attribute.Int("tender.bytes", d.Bytes), attribute.Float64("tender.queued", d.Sent.Sub(d.Began).Seconds()),
+		attribute.Float64("tender.took", d.Ended.Sub(d.Caused).Seconds()), attribute.String("tender.outcome", d.Outcome.String()),
+	)
+	if d.Version != "" { // which a response of Delta has none of
+		span.SetAttributes(attribute.String("tender.version", d.Version))
+	}
+	span.AddEvent("sent", trace.WithTimestamp(d.Sent))
+	if d.Outcome == cache.Refused {
+		detail := d.Detail
+		if d.TypeURL == wire.SecretType {
+			detail = "" // which may quote what must not leave the relay
+		}
+		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(d.Code)))
+		span.SetStatus(codes.Error, cmp.Or(detail, "refused"))
+	}
+	span.End(trace.WithTimestamp(d.Ended))
+	return ids(span)
+}
+
+// spansOf returns the span of the oldest of some fan-outs, and links to those of the others.
+func spansOf(all *cache.Fanouts) (parent trace.SpanContext, links []trace.Link) {
+	var oldest *cache.Fanout
+	for l := all; l != nil; l = l.Others {
+		if l.Span != nil && (oldest == nil || l.Seq < oldest.Seq) {
+			oldest = l.Fanout
+		}
+	}
+	for l := all; l != nil; l = l.Others {
+		if span, ok := l.Span.(fanout); ok && l.Fanout == oldest {
+			parent = span.SpanContext()
+		} else if ok {
+			links = append(links, trace.Link{SpanContext: span.SpanContext()})
+		}
+	}
+	return parent, links
+}

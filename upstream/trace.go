@@ -1,0 +1,56 @@
+package upstream
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Trace shows people what comes of one message of an origin.
+type Trace interface {
+	cache.Trace
+
+	// Answered ends the trace of the message itself: the origin was told that it was taken, or, with an error, that
+	// it was not.
+	Answered(err error)
+
+	// IDs returns what the message is called in logs.
+	IDs() (traceID, spanID string)
+}
+
+// A Received is a message of an origin, or what was read of a directory.
+type Received struct {
+	Origin string    // its address, or the directory
+	At     time.Time // when it came in, before it was decoded
+
+	// Of a message alone.
+	TypeURL, Version, Nonce string
+	Resources, Removed      int
+}
+
+// trace begins the trace of a response; nil if nobody looks.
+func (m *mirror) trace(u wire.Update, at time.Time) Trace {
+	if m.cfg.Trace == nil {
+		return nil
+	}
+	return m.cfg.Trace(Received{
+		Origin: m.cfg.Targets[m.target], At: at, TypeURL: u.TypeURL, Version: u.SystemVersion, Nonce: u.Nonce,
+		Resources: len(u.Resources), Removed: len(u.Removed) + len(u.RemovedVariants),
+	})
+}
+
+// causeOf returns what a message is to the views that it changes.
+func causeOf(t Trace, at time.Time) cache.Cause {
+	if t == nil {
+		return cache.Cause{Received: at}
+	}
+	return cache.Cause{Received: at, Trace: t}
+}
+
+// traced returns a logger that says which trace its lines are about.
+func traced(log *slog.Logger, t Trace) *slog.Logger {
+	traceID, spanID := t.IDs()
+	return log.With(slog.String("trace_id", traceID), slog.String("span_id", spanID))
+}
