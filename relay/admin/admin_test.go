@@ -285,6 +285,23 @@ func TestAdmin_Debug(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
+// A profile takes two minutes at most.
+func TestAdmin_ProfilesAreBounded(t *testing.T) {
+	r := newRig(t, "tcp", debugging)
+	for query, want := range map[string]string{
+		"profile?seconds=121":         `seconds=\"121\": allowed are up to 120`,
+		"trace?seconds=1e9":           `seconds=\"1e9\": allowed`,
+		"trace?seconds=NaN":           `seconds=\"NaN\": allowed`,
+		"heap?seconds=3600":           `seconds=\"3600\": allowed`,
+		"goroutine?seconds=1&seconds": "", // the first counts
+	} {
+		resp, text := r.ask(r.admin, "GET", "/debug/pprof/"+query, "")
+		if refused := resp.StatusCode == http.StatusBadRequest; refused != (want != "") || !strings.Contains(text, want) {
+			t.Errorf("GET %s: %s %.200s, want %s", query, resp.Status, text, want)
+		}
+	}
+}
+
 // A page of another site gets nothing as a part of it, but may link to what there is.
 func TestAdmin_Embedded(t *testing.T) {
 	r := newRig(t, "tcp")

@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
 )
 
 // debugRoutes are what go tool pprof asks. The package adds them to http.DefaultServeMux
@@ -10,10 +12,26 @@ import (
 func debugRoutes() []route {
 	const begin = "/debug/pprof/"
 	return []route{
-		{http.MethodGet, begin, http.HandlerFunc(pprof.Index)}, // and the profiles by name
+		{http.MethodGet, begin, profiled(pprof.Index)}, // and the profiles by name
 		{http.MethodGet, begin + "cmdline", http.HandlerFunc(pprof.Cmdline)},
-		{http.MethodGet, begin + "profile", http.HandlerFunc(pprof.Profile)},
+		{http.MethodGet, begin + "profile", profiled(pprof.Profile)},
 		{http.MethodGet, begin + "symbol", http.HandlerFunc(pprof.Symbol)},
-		{http.MethodGet, begin + "trace", http.HandlerFunc(pprof.Trace)},
+		{http.MethodGet, begin + "trace", profiled(pprof.Trace)},
+	}
+}
+
+// maxProfileSeconds bounds a profile. Its seconds come on top of the time that an answer may
+// take, and a trace holds all of its own in memory.
+const maxProfileSeconds = 120
+
+// profiled refuses a profile that takes longer than maxProfileSeconds.
+func profiled(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		text := r.FormValue("seconds")
+		if seconds, err := strconv.ParseFloat(text, 64); err == nil && !(seconds <= maxProfileSeconds) { // NaN is refused
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("seconds=%.32q: allowed are up to %d", text, maxProfileSeconds))
+			return
+		}
+		next(w, r)
 	}
 }
