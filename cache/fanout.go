@@ -165,11 +165,8 @@ func (w *Watch) TakeFanouts() *Fanouts {
 // woken, and shows it to who looks; nil if nobody wants to know, it concerns none, or changes nothing. Who publishes it
 // releases it. The index is locked.
 func (w *Writer) follow(a *apply) *Fanout {
-	if w.view.cfg.Fanout == nil {
-		return nil
-	}
 	cause := w.causeOf(a)
-	if len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
+	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
 		cause.applied(a, nil)
 		return nil
 	}

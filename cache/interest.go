@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -100,6 +101,7 @@ type Watch struct {
 	call  func()
 	hints atomic.Pointer[hint] // only of one that calls a function
 
+	by       *Subscriber             // see SetSubscriber
 	fanouts  atomic.Pointer[Fanouts] // likewise
 	followed Seq                     // of the newest of them; guarded by index.mu
 }
@@ -159,7 +161,7 @@ func (w *Watch) SubscribeAll(typeURL string) *Wildcard {
 	var p pokes
 	if len(t.wildcards) == 1 {
 		x.count(t, 1)
-		p = x.want(t, nil)
+		p = x.wantFor(w, t, nil)
 	}
 	x.mu.Unlock()
 	x.poke(p)
@@ -231,7 +233,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 			n.asked.Store(0)
 		}
 		if !watched && len(n.watchers) == 1 || n.lapsed {
-			p |= x.want(t, n)
+			p |= x.wantFor(w, t, n)
 		}
 	}
 	x.mu.Unlock()
@@ -347,7 +349,21 @@ type Demand struct {
 	// follow them as if a client had just ceased to, or did still. Names are tracked from
 	// the start, and need no word of it.
 	Restored bool
+
+	// By is who was the first to want it, and At is when; nil if that is not known.
+	By *Subscriber
+	At time.Time
 }
+
+// A Subscriber is whose subscriptions a watch has, for people. It is immutable.
+type Subscriber struct {
+	Node, Group string
+	Stream      uint64 // its number
+}
+
+// SetSubscriber says who subscribes from now on, for demand to tell. Nil, as at first, is nobody in particular. It is
+// for the goroutine that subscribes.
+func (w *Watch) SetSubscriber(by *Subscriber) { w.by = by }
 
 // pokes says which sources have demand to take, one bit for each.
 type pokes uint64
@@ -367,6 +383,17 @@ func (x *index) want(t *indexType, n *Name) pokes {
 	*queued = true
 	x.sources[from].demand = append(x.sources[from].demand, Demand{TypeURL: t.url, Name: n})
 	return 1 << from
+}
+
+// wantFor is want for what a watch subscribes to.
+func (x *index) wantFor(w *Watch, t *indexType, n *Name) pokes {
+	p := x.want(t, n)
+	if p != 0 && w.by != nil {
+		queued := x.sources[bits.TrailingZeros64(uint64(p))].demand
+		d := &queued[len(queued)-1]
+		d.By, d.At = w.by, time.Now()
+	}
+	return p
 }
 
 // poke tells the sources. The index must not be locked.

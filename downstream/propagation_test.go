@@ -119,6 +119,24 @@ func TestB43_PropagationIsFromReceiptToAck(t *testing.T) {
 	})
 }
 
+// TestB43_PropagationOfWhatWasFrozenIsFromTheThaw: what an operator holds back is late by their decision, and does not count.
+func TestB43_PropagationOfWhatWasFrozenIsFromTheThaw(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPropagating(t)
+		c := p.client("*")
+		c.answer("")
+		p.w.Freeze()
+		p.change(cache.Members, "2", 0)
+		time.Sleep(time.Hour)
+		p.w.Thaw()
+		synctest.Wait()
+		time.Sleep(20 * time.Millisecond)
+		c.answer("")
+		p.want("20 ms after the thaw", map[time.Duration]int64{25 * time.Millisecond: 1})
+		p.wantEnded("then", "1 streams: 1 accepted in 20ms")
+	})
+}
+
 // TestB43_PropagationOfNamesIsOfTheirOwnChanges: to who names resources, changes of others are nothing, however
 // long they have not been looked at; nor is his lag theirs.
 func TestB43_PropagationOfNamesIsOfTheirOwnChanges(t *testing.T) {

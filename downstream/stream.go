@@ -192,6 +192,9 @@ func (s *stream) identify(r *wire.Request) error {
 		cfg: s.cfg, watch: s.watch, stream: s.number, node: nodeLabel(n), group: group.Key,
 		delta: s.delta, errors: s.agent.grpc || s.agent.relay, forgetful: s.agent.forgetful,
 	}
+	if s.cfg.Traces != nil {
+		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: group.Key, Stream: s.number})
+	}
 	s.client.began(s.typeURL)
 	return nil
 }

@@ -87,6 +87,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		MassDeleteHold:   cfg.MassDeleteHold,
 		Prewarm:          cfg.Prewarm,
 		Trace:            opts.trace,
+		Requested:        opts.requested,
 		Logger:           log,
 	})
 	if err != nil {

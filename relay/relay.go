@@ -64,7 +64,8 @@ type Options struct {
 	// the configuration.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
-	trace func(upstream.Received) upstream.Trace // nil: nobody looks
+	trace     func(upstream.Received) upstream.Trace // nil: nobody looks
+	requested func(upstream.Request)                 // likewise
 }
 
 // A Relay serves one origin, or several, to many clients.
@@ -127,7 +128,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	if r.tracer != nil {
-		opts.trace = r.tracer.Received
+		opts.trace, opts.requested = r.tracer.Received, r.tracer.Requested
 	}
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
 		return nil, err

@@ -248,7 +248,7 @@ func TestB43_TracesAreExported(t *testing.T) {
 		exporter, endpoint string
 		want               map[string]int
 	}{
-		{"", collector.URL + "/v1/traces", map[string]int{"origin.receive": 4, "cache.apply": 4, "fanout": 4, "deliver": 4, "failed fanout": 1, "failed deliver": 1}},
+		{"", collector.URL + "/v1/traces", map[string]int{"client.subscribe": 1, "origin.request": 1, "origin.receive": 4, "cache.apply": 4, "fanout": 4, "deliver": 4, "failed fanout": 1, "failed deliver": 1}},
 		{"none", collector.URL + "/v1/traces", map[string]int{}},
 		{"", "", map[string]int{}},
 	} {
@@ -280,5 +280,52 @@ func TestB43_TracesAreExported(t *testing.T) {
 		if diff := cmp.Diff(tt.want, names); diff != "" {
 			t.Errorf("OTEL_TRACES_EXPORTER=%q, %s=%q: exported were (-want +got):\n%s", tt.exporter, endpoint, tt.endpoint, diff)
 		}
+	}
+}
+
+// B.43: a name that groups share is asked for in a view of its own, and its changes are one trace all the same.
+func TestB43_TraceOfASharedName(t *testing.T) {
+	const name = "xdstp://authority/envoy.config.cluster.v3.Cluster/a"
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster(name))
+	r := startTraced(t, o)
+	c := r.client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("n")})
+	c.Subscribe(relaytest.ClusterType, name)
+	c.Ack(c.Recv(t.Context()))
+	r.await("fanout", 1)
+	r.await("client.subscribe", 1)
+	r.spans.Reset()
+	o.Put(relaytest.Cluster(name, "other"))
+	c.Ack(c.Recv(t.Context()))
+	fan, applied, receive := r.await("fanout", 1)[0], r.await("cache.apply", 2), r.await("origin.receive", 1)[0]
+	if fan.Parent.SpanID() != applied[1].SpanContext.SpanID() || applied[1].Parent.SpanID() != receive.SpanContext.SpanID() || attributes(fan, "streams", "accepted") != "streams=1 accepted=1" {
+		t.Errorf("the fan-out %+v is not of %+v, or that not of %+v", fan, applied[1], receive)
+	}
+}
+
+// B.43: a request to the origin is linked to the subscription of the client that was the first to want that.
+func TestB43_TraceOfASubscription(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	r := startTraced(t, o, "TENDER_NODE_GROUP_BY=none")
+	r.subscribed("first", true)
+	r.subscribed("second", true) // for whom nobody is asked
+	c := r.subscribed("third", true)
+	c.Subscribe(relaytest.EndpointType, "x", "y")
+	requests, subscriptions := r.await("origin.request", 2), r.await("client.subscribe", 3)
+	var got []string
+	for _, request := range requests {
+		for _, l := range request.Links {
+			at := slices.IndexFunc(subscriptions, func(s tracetest.SpanStub) bool { return s.SpanContext.SpanID() == l.SpanContext.SpanID() })
+			if at < 0 || subscriptions[at].Links[0].SpanContext.SpanID() != request.SpanContext.SpanID() {
+				t.Errorf("the request %v has a link to %v, of the subscriptions %v", request, l, subscriptions)
+				continue
+			}
+			got = append(got, attributes(request, "names")+" for "+attributes(subscriptions[at], "node"))
+		}
+	}
+	want := []string{"names=0 for node=first", "names=2 for node=third", "names=2 for node=third"}
+	if !slices.Equal(got, want) {
+		t.Errorf("requests were made %q, want %q", got, want)
 	}
 }

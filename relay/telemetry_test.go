@@ -16,7 +16,7 @@ import (
 )
 
 // metricsOf returns what a relay tells Prometheus: by name, and by the values of the
-// labels in the order of their names.
+// labels in the order of their names; of a histogram how much there is in it.
 func metricsOf(t testing.TB, r *running) map[string]float64 {
 	t.Helper()
 	code, text := ask(t, r.admin, "/metrics")
@@ -29,7 +29,7 @@ func metricsOf(t testing.TB, r *running) map[string]float64 {
 	for name, family := range families {
 		for _, m := range family.GetMetric() {
 			key := append([]string{name}, slices.Collect(labels(m))...)
-			values[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			values[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	return values
@@ -93,6 +93,11 @@ func TestB43_Metrics(t *testing.T) {
 			t.Errorf("%s = %v (there is one: %t), want 0", name, value, ok)
 		}
 	}
+	o.Put(relaytest.Cluster("a", "other"))
+	refuses.Nack(refuses.Recv(t.Context()), "no")
+	awaitMetrics(t, r, map[string]float64{
+		"tender_client_propagation_seconds all cds": 1, "tender_client_fanout_seconds all cds": 1, "tender_client_nacks_total all cds": 2,
+	})
 	refuses.Close()
 	awaitMetrics(t, r, map[string]float64{"tender_client_streams_ended_total client": 1})
 	o.Stop()

@@ -225,6 +225,7 @@ func (m *mirror) demand(now time.Time) {
 		switch {
 		case isCollection:
 			if m.demandCollection(s, glob, d, now) {
+				m.asks(s, d)
 				globs[s] = append(globs[s], glob)
 			}
 		case d.Name == nil:
@@ -255,6 +256,9 @@ func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 		return
 	}
 	s.wanted, s.until = true, time.Time{}
+	if s.wildcard == nowhere {
+		m.asks(s, d)
+	}
 	m.wantMembers(s, now)
 	if d.Again {
 		m.askMembersAgain(s, now)
@@ -264,6 +268,9 @@ func (m *mirror) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
 	if d.Wanted {
 		m.linger.remove(d.Name)
+		if _, have := s.names[d.Name]; !have {
+			m.asks(s, d)
+		}
 		m.wantName(s, d.Name, d.Again)
 		return
 	}
@@ -323,6 +330,7 @@ func (m *mirror) request(l *line, r *discoverypb.DeltaDiscoveryRequest, now time
 	if l.role == main && !l.responded && !l.versions && !m.silent && l.silentAt.IsZero() {
 		l.silentAt = now.Add(silenceWait)
 	}
+	m.requested(r, now)
 	l.request(m.node, r)
 }
 

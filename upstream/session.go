@@ -76,6 +76,9 @@ type Config struct {
 	// Trace begins the trace of each response. Nil if nobody looks.
 	Trace func(Received) Trace
 
+	// Requested is told of requests that clients' subscriptions have caused. Nil if nobody looks.
+	Requested func(Request)
+
 	// Logger receives what happens to the session. Nil discards it.
 	Logger *slog.Logger
 }

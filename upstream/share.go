@@ -91,6 +91,7 @@ func (s *share) demand(now time.Time) {
 		case d.Name == nil:
 			s.demandMembers(t, d, now)
 		case d.Wanted && have == nil:
+			s.watch.SetSubscriber(d.By)
 			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
 			s.asks[d.Name] = n

@@ -33,6 +33,7 @@ func (r role) other() role {
 // I/O.
 type subscription struct {
 	typeURL string
+	askers  []cache.Demand // see asks
 
 	// The members. They are wanted while a client has a wildcard, and for a while
 	// after.

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -28,6 +30,40 @@ type Received struct {
 	// Of a message alone.
 	TypeURL, Version, Nonce string
 	Resources, Removed      int
+}
+
+// A Request is one to an origin that clients' subscriptions have caused.
+type Request struct {
+	Origin  string // its address
+	TypeURL string
+	Names   int // that are subscribed to; a wildcard is one, and none is all in the legacy form
+	At      time.Time
+
+	// By are clients that were the first to want some of that, at most eight.
+	By []cache.Demand
+}
+
+// maxAskers is how many of the clients are remembered for whom a type is asked for.
+const maxAskers = 8
+
+// asks notes on whose behalf the next request of a type is made.
+func (m *mirror) asks(s *subscription, d cache.Demand) {
+	if m.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
+		s.askers = append(s.askers, d)
+	}
+}
+
+// requested tells on whose behalf a request was made.
+func (m *mirror) requested(r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
+	s := m.subs[r.TypeUrl]
+	if s == nil || len(s.askers) == 0 {
+		return
+	}
+	m.cfg.Requested(Request{
+		Origin: m.cfg.Targets[m.target], TypeURL: r.TypeUrl, At: now,
+		Names: len(r.ResourceNamesSubscribe) + len(r.ResourceLocatorsSubscribe), By: s.askers,
+	})
+	s.askers = nil
 }
 
 // trace begins the trace of a response; nil if nobody looks.

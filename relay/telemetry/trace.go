@@ -170,6 +170,27 @@ func (t *Tracer) Over(f *cache.Fanout) {
 	span.End()
 }
 
+// Requested makes a span of a request to an origin, and one of each subscription that has caused it, linked to each
+// other.
+func (t *Tracer) Requested(r upstream.Request) {
+	ctx, request := t.changes.Start(context.Background(), "origin.request", trace.WithTimestamp(r.At), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+		attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL), attribute.Int("tender.names", r.Names),
+	))
+	defer request.End()
+	if !request.IsRecording() {
+		return
+	}
+	for _, d := range r.By {
+		ctx, by := t.deliveries.Start(context.Background(), "client.subscribe", trace.WithTimestamp(d.At), trace.WithSpanKind(trace.SpanKindConsumer),
+			trace.WithLinks(trace.LinkFromContext(ctx)), trace.WithAttributes(
+				attribute.String("tender.node", d.By.Node), attribute.String("tender.group", d.By.Group),
+				attribute.Int64("tender.stream", int64(d.By.Stream)), attribute.String("tender.type_url", r.TypeURL),
+			))
+		request.AddLink(trace.LinkFromContext(ctx))
+		by.End(trace.WithTimestamp(r.At))
+	}
+}
+
 // Delivered makes a span of a delivery that is over, and returns which.
 func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	parent, links := spansOf(d.Fanouts)
