@@ -102,6 +102,7 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 		mover.Close()
 		put(streamCDS, "a", "3")
 		o.Remove(streamCDS, "b")
+		settle() // else the client may come between the two, and is told twice
 		mover.Reconnect(first.conn())
 		settle()
 		agree("after what changed on the way")
