@@ -133,3 +133,20 @@ func shapeFor(d protoreflect.MessageDescriptor) *messageShape {
 	made, _ := shapes.LoadOrStore(d.FullName(), m)
 	return made.(*messageShape)
 }
+
+// Redact returns the value of an Any without what is annotated udpa.annotations.sensitive, in an
+// Any inside it too. What cannot be judged is left out: the content of an Any of a type that is
+// not embedded, and fields that a type does not have here.
+//
+// Errors: value, or the value of an Any inside it, is malformed.
+func Redact(typeURL string, value []byte) ([]byte, error) {
+	if !MayBeSensitive(typeURL, value) {
+		return value, nil
+	}
+	types, err := Types()
+	if err != nil {
+		return nil, err
+	}
+	w := walker{types: types, redact: true, unknown: func(string, []byte) ([]byte, error) { return nil, nil }, drop: true}
+	return w.content(typeURL, value, false)
+}

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"bytes"
 	"testing"
 
 	xdstypepb "github.com/cncf/xds/go/xds/type/v3"
@@ -100,5 +101,45 @@ func TestB36_WhatCannotBeReadMayBeSensitive(t *testing.T) {
 				t.Error("MayBeSensitive = false, want true of what cannot be judged")
 			}
 		})
+	}
+}
+
+// TestB36_RedactKeepsWhatIsPublic: what may be sensitive is not in the bytes, what is public stays
+// byte for byte.
+func TestB36_RedactKeepsWhatIsPublic(t *testing.T) {
+	const secret = "swordfish"
+	key := certificate()
+	key.PrivateKey = &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: secret}}
+	cluster := func(a *anypb.Any, unknown ...byte) *clusterpb.Cluster {
+		c := &clusterpb.Cluster{Name: "c", TransportSocket: &corepb.TransportSocket{Name: "kept", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: a}}}
+		c.ProtoReflect().SetUnknown(unknown)
+		return c
+	}
+	field := protowire.AppendString(protowire.AppendTag(nil, 19_999, protowire.BytesType), secret)
+	const typeURL = prefix + "envoy.config.cluster.v3.Cluster"
+	for name, c := range map[string]*clusterpb.Cluster{
+		"a private key":             cluster(pack(t, &tlspb.UpstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{TlsCertificates: []*tlspb.TlsCertificate{key}}})),
+		"an Any of an unknown type": cluster(&anypb.Any{TypeUrl: prefix + "acme.Foo", Value: []byte(secret)}),
+		"an Any without a type":     cluster(&anypb.Any{Value: []byte(secret)}),
+		"an unknown field":          cluster(nil, field...),
+	} {
+		got, err := schema.Redact(typeURL, encode(t, c))
+		var read clusterpb.Cluster
+		if err == nil {
+			err = proto.Unmarshal(got, &read)
+		}
+		if err != nil || bytes.Contains(got, []byte(secret)) || read.GetName() != "c" || read.GetTransportSocket().GetName() != "kept" {
+			t.Errorf("%s: redacted to %q, error %v; want the rest without it", name, got, err)
+		}
+	}
+	public := encode(t, cluster(pack(t, &tlspb.UpstreamTlsContext{Sni: "a"})))
+	if got, err := schema.Redact(typeURL, public); err != nil || !bytes.Equal(got, public) {
+		t.Errorf("a public cluster: redacted to %q, error %v, want it as it is", got, err)
+	}
+	if got, err := schema.Redact(prefix+"acme.Foo", []byte(secret)); err != nil || len(got) > 0 {
+		t.Errorf("an unknown type: redacted to %q, error %v, want nothing", got, err)
+	}
+	if got, err := schema.Redact(typeURL, []byte{0xff}); err == nil {
+		t.Errorf("malformed bytes: redacted to %q, want an error", got)
 	}
 }

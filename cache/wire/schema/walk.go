@@ -27,6 +27,9 @@ type walker struct {
 	// or an error to give up.
 	unknown func(typeURL string, value []byte) ([]byte, error)
 
+	// drop leaves out the fields that a type does not have here.
+	drop bool
+
 	// changed is set once redact has replaced something.
 	changed bool
 }
@@ -72,7 +75,7 @@ func (w *walker) message(m protoreflect.Message, secret bool) error {
 			return nil
 		}
 	}
-	if w.redact && secret {
+	if w.drop || w.redact && secret {
 		m.SetUnknown(nil)
 	}
 	var err error
@@ -146,6 +149,9 @@ func (w *walker) scalars(m protoreflect.Message, fd protoreflect.FieldDescriptor
 func (w *walker) any(m protoreflect.Message, secret bool) error {
 	typeURL, value := openAny(m)
 	if typeURL == "" {
+		if w.drop {
+			m.Clear(m.Descriptor().Fields().ByName("value"))
+		}
 		return nil
 	}
 	value, err := w.content(typeURL, value, secret)
