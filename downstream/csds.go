@@ -1,0 +1,97 @@
+package downstream
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+
+	adminpb "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	statuspb "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// Contents are the bodies of resources as CSDS shows them: without what is annotated as
+// sensitive, and none of Secrets (B.36). Many clients have the same ones, so they are kept for
+// as long as one question takes. Nil shows none.
+type Contents map[*wire.Resource]*anypb.Any
+
+// Of returns the body of a resource, nil if it is not shown. What cannot be read is left out.
+func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
+	if c == nil || typeURL == wire.SecretType || r.TypeURL == wire.SecretType || !r.HasBody() || r.Released() {
+		return nil
+	}
+	if shown, have := c[r]; have {
+		return shown
+	}
+	shown := &anypb.Any{TypeUrl: r.TypeURL}
+	if value, err := schema.Redact(r.TypeURL, r.Value()); err == nil {
+		shown.Value = value
+	}
+	c[r] = shown
+	return shown
+}
+
+// ClientConfig returns how a client stands with each resource that it asked for, as a management
+// server tells it by CSDS (R141). The client_scope is "client/" and the number of its stream.
+func (s *Server) ClientConfig(of *StreamStatus, contents Contents) *statuspb.ClientConfig {
+	config := &statuspb.ClientConfig{Node: of.Node(), ClientScope: "client/" + strconv.FormatUint(of.Number, 10)}
+	types := make(map[string]*TypeStatus, len(of.Types))
+	for i := range of.Types {
+		types[of.Types[i].TypeURL] = &of.Types[i]
+	}
+	for _, r := range s.Resources(of.Number) {
+		if t := types[r.TypeURL]; t != nil { // else the client subscribed to the type meanwhile
+			config.GenericXdsConfigs = append(config.GenericXdsConfigs, r.config(t, of.Delta, contents))
+		}
+	}
+	return config
+}
+
+// config returns how a client stands with a resource. In SotW it knows the versions of
+// responses, in Delta those of resources.
+func (r *ResourceStatus) config(t *TypeStatus, delta bool, contents Contents) *statuspb.ClientConfig_GenericXdsConfig {
+	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: r.TypeURL, Name: r.Entry.Name.String()}
+	version := ""
+	if r.Entry.Present() {
+		version, out.XdsConfig = r.Entry.Resource.Version, contents.Of(r.TypeURL, r.Entry.Resource)
+	}
+	pick := func(response string) string {
+		if delta {
+			return version
+		}
+		return cmp.Or(response, version)
+	}
+	switch r.State {
+	case NotSent:
+		out.ConfigStatus, out.VersionInfo = statuspb.ConfigStatus_NOT_SENT, version
+	case Sent:
+		out.ConfigStatus, out.VersionInfo = statuspb.ConfigStatus_STALE, pick(t.Version)
+		out.LastUpdated = timestamppb.New(t.SentAt)
+	case Accepted:
+		out.ConfigStatus, out.VersionInfo = statuspb.ConfigStatus_SYNCED, pick(t.Accepted)
+		if !t.AcceptedAt.IsZero() {
+			out.LastUpdated = timestamppb.New(t.AcceptedAt)
+		}
+	case Refused:
+		out.ConfigStatus = statuspb.ConfigStatus_ERROR
+		if !delta {
+			out.VersionInfo = t.Accepted
+		}
+		out.ErrorState = &adminpb.UpdateFailureState{
+			LastUpdateAttempt: timestamppb.New(r.Refusal.At), Details: r.Refusal.Shown(r.TypeURL), VersionInfo: pick(r.Refusal.Version),
+		}
+	}
+	return out
+}
+
+// Shown returns what a client said, for people. What it said of a Secret may quote that (B.36).
+func (r *Refusal) Shown(typeURL string) string {
+	if typeURL == wire.SecretType {
+		return fmt.Sprintf("%d bytes, not shown", len(r.Detail))
+	}
+	return r.Detail
+}
