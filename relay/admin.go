@@ -15,15 +15,18 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/upstream"
 )
 
 // newAdmin returns the server for operators and probes.
 func (r *Relay) newAdmin() (*admin.Server, error) {
+	all := fleet{r.server, r.groups}
 	return admin.New(admin.Config{
 		Ready:    r.notReady,
 		Status:   r.status,
 		Holds:    r.holds,
-		Fleet:    fleet{r.server, r.groups},
+		Fleet:    all,
+		GRPC:     newOperatorServer(all),
 		Pages:    r.pages,
 		Commands: r.commands(),
 		Metrics:  r.telemetry.Handler(),
@@ -200,6 +203,7 @@ type standingView struct {
 	view    *cache.View
 	streams int
 	counts  *downstream.Counts // nil if shared
+	who     *upstream.Presence // nil if shared
 	shared  bool
 	origin  int // of a shared view
 }
@@ -210,7 +214,7 @@ func (g *groups) standing() []standingView {
 	var own, shared []standingView
 	g.mu.Lock()
 	for _, gr := range g.byKey {
-		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts})
+		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts, who: gr.who})
 	}
 	for key, s := range g.shared {
 		if s.view.Head().Types() > 0 {

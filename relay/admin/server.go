@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 // Config says what a server tells. But for Ready and Status, the zero value of each
@@ -28,6 +30,9 @@ type Config struct {
 	// Pages serves all paths that are not served otherwise, to GET. Nil means that there are
 	// no such pages.
 	Pages http.Handler
+
+	// GRPC has the services that operators may call. Nil means that there are none.
+	GRPC *grpc.Server
 
 	// Commands are what operators may have the relay do.
 	Commands []Command
@@ -83,6 +88,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Pages != nil {
 		s.routes = append(s.routes, route{http.MethodGet, "/", cfg.Pages})
+	}
+	if cfg.GRPC != nil {
+		s.routes = append(s.routes, grpcRoutes(cfg.GRPC)...)
 	}
 	for _, c := range cfg.Commands {
 		if err := c.check(); err != nil {

@@ -24,13 +24,18 @@ import (
 const grpcClientEnv = "FAULTS_GRPC_CLIENT"
 
 // runGRPCClient does one RPC after the other, until there is nothing more to read, and says
-// who answers when that changes, and what failed.
+// who answers when that changes, and what failed. It serves CSDS.
 func runGRPCClient(target string, until io.Reader, say io.Writer) error {
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
+	stop, err := serveClientStatus(say)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { // ends with the process
 		defer cancel()
