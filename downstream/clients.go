@@ -41,7 +41,17 @@ type StreamStatus struct {
 
 	Types []TypeStatus // in the order of sending
 
-	node string // as keepNode has encoded it
+	node  string // as keepNode has encoded it
+	grant Grant
+}
+
+// Identity says who the client is by its certificate, and not by what it says; empty where
+// nobody asks for that.
+func (s *StreamStatus) Identity() string {
+	if s.grant == nil {
+		return ""
+	}
+	return s.grant.Identity()
 }
 
 // Node returns the client's, as its first request said, without what takes much room and
@@ -259,7 +269,7 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 	status = StreamStatus{
 		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.begun,
 		Sent: s.written, Unread: s.written - s.read,
-		node: s.node, Group: s.group.Key,
+		node: s.node, grant: s.grant, Group: s.group.Key,
 	}
 	if p, ok := peer.FromContext(s.rpc.Context()); ok && p.Addr != nil {
 		status.Address = p.Addr.String()

@@ -196,7 +196,7 @@ func clientOf(s *downstream.StreamStatus, only string) admin.Client {
 	n := s.Node()
 	_, lag, refusing := sumOf(s)
 	c := admin.Client{
-		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, Address: s.Address,
+		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, Address: s.Address, Identity: s.Identity(),
 		Variant: "sotw", TypeURL: s.TypeURL, Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
 		LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
 	}

@@ -120,7 +120,7 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 
 // B.36: of a Secret, operators see neither its body, nor what a client said of it.
 func TestB36_SecretsAreNotShown(t *testing.T) {
-	const key = "-----BEGIN PRIVATE KEY-----"
+	const key = "correct horse battery staple"
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
 			Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}},
@@ -130,9 +130,12 @@ func TestB36_SecretsAreNotShown(t *testing.T) {
 		c.Subscribe(relaytest.SecretType, "s")
 		synctest.Wait()
 		for _, path := range []string{"clients", "clients/1", "resources?type=sds", "resources?type=sds&name=s", "resources?type=sds&name=s&format=yaml"} {
-			if code, text := ask(t, r.admin, "/api/v1/"+path); code != http.StatusOK || strings.Contains(text, "PRIVATE") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
+			if code, text := ask(t, r.admin, "/api/v1/"+path); code != http.StatusOK || strings.Contains(text, "horse") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
 				t.Errorf("GET %s: %d %s", path, code, text)
 			}
+		}
+		if got := get[admin.ClientDetail](t, r, "/api/v1/clients/1").Identity; !strings.Contains(got, "without a certificate") {
+			t.Errorf("the identity of a client without a certificate: %q", got)
 		}
 		if got := get[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil || got.Detail != "" || got.DetailBytes != len("cannot parse ")+len(key) {
 			t.Errorf("the refusal of a Secret: %+v, want its length alone", got)

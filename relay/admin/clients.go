@@ -75,6 +75,7 @@ type Client struct {
 	UserAgent string `json:"user_agent,omitempty"` // name/version
 	Group     string `json:"group"`
 	Address   string `json:"address,omitempty"`
+	Identity  string `json:"identity,omitempty"` // by its certificate, where TENDER_AUTHZ or TENDER_SECRETS ask for that
 	Variant   string `json:"variant"`            // delta or sotw
 	TypeURL   string `json:"type_url,omitempty"` // the only one served; left out of aggregated streams
 
