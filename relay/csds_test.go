@@ -91,14 +91,11 @@ func TestR141_BothViews(t *testing.T) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a"))
 		o.Fail(relaytest.EndpointType, "denied", codes.PermissionDenied, "not yours")
 		r := start(t, o, true)
-		good := r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")})
-		bad := r.client(relaytest.ClientOptions{AutoAck: true, Variant: relaytest.SotW, Node: relaytest.EnvoyNode("bad"), Reject: rejecting("a", "no such filter")})
-		slow := r.client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")})
-		for _, c := range []*relaytest.Client{good, bad, slow} {
-			c.Subscribe(relaytest.ClusterType)
-			synctest.Wait()
-		}
-		good.Subscribe(relaytest.EndpointType, "a", "denied", "nobody")
+		oneAfterOther(r,
+			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
+			relaytest.ClientOptions{AutoAck: true, Variant: relaytest.SotW, Node: relaytest.EnvoyNode("bad"), Reject: rejecting("a", "no such filter")},
+			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
+		)[0].Subscribe(relaytest.EndpointType, "a", "denied", "nobody")
 		time.Sleep(20 * time.Second) // of the bubble
 
 		resp := fetch(t, r, &statuspb.ClientStatusRequest{})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,20 +41,30 @@ func rejecting(name, words string) func(*relaytest.Response) error {
 	}
 }
 
+// oneAfterOther returns clients that have asked for all clusters, in a bubble; their streams
+// are numbered in this order.
+func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*relaytest.Client) {
+	r.t.Helper()
+	for _, o := range options {
+		c := r.client(o)
+		synctest.Wait()
+		c.Subscribe(relaytest.ClusterType)
+		synctest.Wait()
+		clients = append(clients, c)
+	}
+	return clients
+}
+
 // B.30: operators see who lacks what for how long, who refuses what, and who has a resource.
 func TestB30_TheFleetByJSON(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		r := start(t, o, true)
-		clients := []*relaytest.Client{
-			r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")}),
-			r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW, Reject: rejecting("a", "no such filter")}),
-			r.client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")}),
-		}
-		for _, c := range clients {
-			c.Subscribe(relaytest.ClusterType)
-			synctest.Wait()
-		}
+		clients := oneAfterOther(r,
+			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
+			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW, Reject: rejecting("a", "no such filter")},
+			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
+		)
 		clients[0].Subscribe(relaytest.EndpointType, "b")
 		time.Sleep(3 * time.Second) // of the bubble
 
@@ -85,6 +96,13 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 			}
 			if got := strings.Join(ids, " "); got != want {
 				t.Errorf("clients?%s, in pages of one: %q, want %q", query, got, want)
+			}
+		}
+
+		_, metrics := ask(t, r.admin, "/metrics")
+		for _, line := range []string{`tender_client_lag_seconds\{.*type="cds".*\} 3`, `tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_refusing\{.*type="cds".*\} 1`} {
+			if !regexp.MustCompile("(?m)^" + line + "$").MatchString(metrics) {
+				t.Errorf("metrics lack %s:\n%s", line, metrics)
 			}
 		}
 

@@ -58,6 +58,19 @@ type Group struct {
 	Streams  int
 	Types    map[string]downstream.TypeStats // by type URL
 	Interest map[string]cache.InterestStats  // likewise
+	Clients  map[string]Clients              // likewise
+}
+
+// Clients are how those of a group stand that subscribed to a type.
+type Clients struct {
+	Lagging  int           // that lack a change
+	Refusing int           // that refuse something
+	Lag      time.Duration // the greatest, zero if none lacks anything
+}
+
+// plus returns both together.
+func (c Clients) plus(o Clients) Clients {
+	return Clients{c.Lagging + o.Lagging, c.Refusing + o.Refusing, max(c.Lag, o.Lag)}
 }
 
 // A View is what an origin says to a node group, or of names that several share.

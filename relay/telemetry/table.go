@@ -209,6 +209,12 @@ var table = []row{
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Acks })},
 	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients refused; the log has the reasons.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Nacks })},
+	{"tender.client.lag", gauge, "s", "group type", "For how long the client of the group that is furthest behind has lacked a change; 0 if none lacks anything.",
+		groupClients(func(c Clients) float64 { return c.Lag.Seconds() })},
+	{"tender.client.lagging", sum, "{stream}", "group type", "Streams of clients that lack a change: it is to be sent to them, or they have not accepted it.",
+		groupClients(func(c Clients) float64 { return float64(c.Lagging) })},
+	{"tender.client.refusing", sum, "{stream}", "group type", "Streams of clients that refuse something that is still what there is.",
+		groupClients(func(c Clients) float64 { return float64(c.Refusing) })},
 	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason", "Changes whose fan-out was not measured: unanswered, since some client did not answer for a minute, or crowded, since 16 of the type were measured already.", func(r *Reading, put put) {
 		for _, g := range r.Groups {
 			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
@@ -268,6 +274,16 @@ func groupTypes(value func(downstream.TypeStats) int64) func(*Reading, put) {
 		for _, g := range r.Groups {
 			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
 				put(float64(value(stats)), groupLabel(g.Key), label)
+			}
+		}
+	}
+}
+
+func groupClients(value func(Clients) float64) func(*Reading, put) {
+	return func(r *Reading, put put) {
+		for _, g := range r.Groups {
+			for label, clients := range byLabel(g.Clients, Clients.plus) {
+				put(value(clients), groupLabel(g.Key), label)
 			}
 		}
 	}

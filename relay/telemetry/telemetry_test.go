@@ -57,6 +57,7 @@ func full() Reading {
 			Key: "user_agent_name=envoy", Streams: 20,
 			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15), GivenUp: 48, Unfollowed: 49}, endpoints: {Responses: 25}},
 			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
+			Clients:  map[string]Clients{clusters: {Lagging: 60, Refusing: 61, Lag: 62 * time.Second}, "example.com/a.B": {Lagging: 1, Lag: time.Second}, "example.com/a.C": {Lagging: 2, Lag: 2 * time.Second}},
 		}},
 		Views: []View{
 			{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []Type{
@@ -174,6 +175,9 @@ func TestValues(t *testing.T) {
 		"client_nacks_total " + envoy + " cds":            24,
 		"client_nacks_total " + envoy + " eds":            0,
 
+		"client_lag_seconds " + envoy + " cds": 62, "client_lag_seconds " + envoy + " other": 2,
+		"client_lagging " + envoy + " cds": 60, "client_lagging " + envoy + " other": 3,
+		"client_refusing " + envoy + " cds": 61, "client_refusing " + envoy + " other": 0,
 		"client_fanouts_unmeasured_total " + envoy + " unanswered cds": 48,
 		"client_fanouts_unmeasured_total " + envoy + " crowded cds":    49,
 		"client_fanouts_unmeasured_total " + envoy + " unanswered eds": 0,
