@@ -299,9 +299,12 @@ func (m *mirror) wantMembers(s *subscription, now time.Time) {
 
 // askMembersAgain has the origin say all members once more: what it said was not to
 // be kept (R125). They are given up for that: to name the wildcard where the legacy
-// form of it was used goes on with that, and is not answered.
+// form of it was used goes on with that, and is not answered. Nobody says of what went
+// meanwhile, or was about to be said to be gone, that it did: it is looked for (B.15).
 func (m *mirror) askMembersAgain(s *subscription, now time.Time) {
 	if l := &m.lines[s.wildcard]; l.open {
+		m.letGo(s, now)
+		s.sweep.begin(m.w.Head().Type(s.typeURL), false, now)
 		m.request(l, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
 		r.ResourceNamesSubscribe = []string{wire.Wildcard}

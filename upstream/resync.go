@@ -78,14 +78,14 @@ func (m *mirror) reopen() {
 	}
 }
 
-// sweep looks for members that went while the relay was not connected, and
+// sweep looks for members that went while the relay did not follow them, and
 // removes them once that is certain (B.15).
 func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
 		return time.Time{}
 	}
 	t := m.w.Head().Type(s.typeURL)
-	due, next := s.sweep.suspect(&s.learn, now)
+	due, next := s.sweep.suspect(now)
 	if due {
 		on := s.wildcard.other()
 		names := s.sweep.ask(t, on, s.names, now)

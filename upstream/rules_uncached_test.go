@@ -58,3 +58,23 @@ func TestR125_WhatWasGivenUpOfAGlob(t *testing.T) {
 		r.expect("second stream", r.conversation(1), "[Foo node +"+glob+" "+item+"= xdstp://x/acme.Foo/b=1]")
 	})
 }
+
+// What an origin removes between two messages, by which the members are given up and asked
+// for anew, it has told nobody, and never will.
+func TestB15_R125_RemovedWhileAllIsAskedForAgain(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "gone@1", "kept@1")
+		r.SetRaw(clusters, uncached(clusters, "secret@1"))
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Minute)
+		r.Change(func(b *relaytest.Behaviour) {
+			b.NamedOnly = func(_, name string) bool { return name == "gone" } // so it goes without a word
+		})
+		r.Remove(clusters, "gone")
+		r.watch.AskAgain(clusters, nil, time.Now())
+		r.pass(time.Minute)
+		r.expect("main stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*] [Cluster +*] [Cluster ack 2]")
+		r.expect("asked for by name", showRequest(r.State().Last().Requests[0].Message), "[Cluster node +gone +kept]") // the latter is the control
+		r.expect("members", present(r.members(clusters)), "kept@1 secret@1")
+	})
+}

@@ -27,16 +27,16 @@ func isMass(deleted, of int) bool {
 	return deleted > massDeleteNames && float64(deleted) > massDeleteFraction*float64(of)
 }
 
-// A sweep finds out which members an origin dropped while the relay was not
-// connected, where the origin does not say so itself. Members that a resync did
+// A sweep finds out which members an origin dropped while the relay did not follow
+// them, where the origin does not say so itself. Members that a resync did
 // not mention are suspects; each is asked for by name, on the stream that does
 // not carry the wildcard, beside a control: a member that is known to be there.
 // What the origin says is removed, or is silent on while it answers for the
 // control, is gone (B.15).
 type sweep struct {
 	began   time.Time
-	marked  map[string]struct{} // members not mentioned since the stream opened
-	last    time.Time           // response that said something for the first time on the stream
+	marked  map[string]struct{} // members not mentioned since it began
+	last    time.Time           // response that said something for the first time since it began; zero if none came
 	trusted bool                // the origin was told what is held, and so says itself what is gone
 
 	asked    time.Time // when suspects were asked for; zero if they were not
@@ -84,8 +84,10 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 	for name := range u.Gone() {
 		s.clear(name)
 	}
-	// An origin may say for ever of what it has mentioned that it lives on.
-	if len(s.marked) < doubtful || c.Changed > 0 {
+	// An origin may say for ever of what it has mentioned that it lives on. That the wildcard
+	// failed says nothing about what there is.
+	first := s.last.IsZero() && !u.Fails(wire.Wildcard)
+	if len(s.marked) < doubtful || c.Changed > 0 || first {
 		s.last = now
 	}
 }
@@ -118,14 +120,11 @@ func (s *sweep) answered(u wire.Update, now time.Time) {
 
 // suspect reports whether it is time to ask for what the resync did not mention,
 // and if not, when it may be.
-func (s *sweep) suspect(l *learning, now time.Time) (due bool, next time.Time) {
-	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() || l.first.IsZero() {
+func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
+	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() || s.last.IsZero() {
 		return false, time.Time{}
 	}
-	next = l.first.Add(sweepQuiet)
-	if s.last.After(l.first) {
-		next = s.last.Add(sweepQuiet)
-	}
+	next = s.last.Add(sweepQuiet)
 	return !now.Before(next), next
 }
 
