@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -76,5 +77,22 @@ func TestB15_R125_RemovedWhileAllIsAskedForAgain(t *testing.T) {
 		r.expect("main stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*] [Cluster +*] [Cluster ack 2]")
 		r.expect("asked for by name", showRequest(r.State().Last().Requests[0].Message), "[Cluster node +gone +kept]") // the latter is the control
 		r.expect("members", present(r.members(clusters)), "kept@1 secret@1")
+	})
+}
+
+// A SotW origin is asked for all members again by a list without them, and one with them.
+func TestR125_MembersOfASotWOriginAreAskedForAgain(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true}, upstream.Config{Protocol: upstream.ProtocolSotW}, func(t *testing.T, r *rig) {
+		r.SetRaw(endpoints, uncached(endpoints, "secret@1"))
+		r.watch.SubscribeAll(endpoints)
+		r.pass(time.Minute)
+		r.watch.AskAgain(endpoints, nil, time.Now())
+		r.pass(soon)
+		const e = "ClusterLoadAssignment"
+		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"),
+			"[E node *] [E * version=v1 ack 1] [E version=v1 ack 1] [E * version=v1 ack 1] [E * version=v2 ack 2]")
+		if n := r.view.Head().Type(endpoints).Members.Bare(); n != 0 {
+			t.Errorf("the content of %d members did not come again", n)
+		}
 	})
 }

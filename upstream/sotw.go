@@ -106,6 +106,10 @@ func (l *lists) requests() (reqs []*discoverypb.DiscoveryRequest) {
 		case t.leaving && t.opened && wire.LegacyWildcard(t.typeURL):
 			// An empty list would still mean all. It ceases to once a name was given.
 			reqs = append(reqs, t.request([]string{wire.Wildcard}))
+		case t.leaving && t.opened && t.wildcard:
+			// Given up to be asked for again: without a list between, that is no change. It
+			// lacks what is there, which says nothing: such a type is not of full state.
+			reqs = append(reqs, t.request(nil))
 		}
 		r := t.request(t.list())
 		r.ErrorDetail = t.refusal
