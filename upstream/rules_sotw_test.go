@@ -262,8 +262,7 @@ func TestR071_SotWNameBeforeTheFirstList(t *testing.T) {
 func TestR071_SotWNameWantedAgain(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
-		r.watch.Subscribe(listeners, []string{"a"})
-		b := r.watch.Subscribe(listeners, []string{"b"})
+		b := r.watch.Subscribe(listeners, []string{"a", "b"})[1:]
 		s := r.Accept(t.Context())
 		s.SendSotW(sotwResponse(listeners, "a@1", "b@1"))
 		r.pass(soon)
