@@ -19,9 +19,18 @@ import (
 type connections struct {
 	most, mostOfPeer int
 
-	mu    sync.Mutex
-	open  int
-	peers map[string]int // the open ones, by host
+	mostUnread int64 // see backlog; of one peer, a part
+
+	mu     sync.Mutex
+	open   int
+	unread int64                // what connections claimed
+	peers  map[string]*peerOpen // those with an open one, by host
+}
+
+// peerOpen is what a peer has open.
+type peerOpen struct {
+	connections int
+	unread      int64 // what they claimed
 }
 
 // enter counts a connection of a peer, empty if that is none, which must call leave when it ends, or
@@ -29,15 +38,20 @@ type connections struct {
 func (c *connections) enter(peer string) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	of := c.peers[peer]
 	switch {
 	case c.open >= c.most:
 		return nil, Exceeds(LimitConnections, "%d connections are open, as many as allowed", c.open)
-	case peer != "" && c.peers[peer] >= c.mostOfPeer:
-		return nil, Exceeds(LimitPeerConnections, "%d connections of %s are open, as many as allowed", c.peers[peer], peer)
+	case of != nil && of.connections >= c.mostOfPeer:
+		return nil, Exceeds(LimitPeerConnections, "%d connections of %s are open, as many as allowed", of.connections, peer)
 	}
 	c.open++
-	if peer != "" {
-		c.peers[peer]++
+	if of == nil && peer != "" {
+		of = new(peerOpen)
+		c.peers[peer] = of
+	}
+	if of != nil {
+		of.connections++
 	}
 	return sync.OnceFunc(func() { c.leave(peer) }), nil
 }
@@ -49,7 +63,8 @@ func (c *connections) leave(peer string) {
 	if peer == "" {
 		return
 	}
-	if c.peers[peer]--; c.peers[peer] == 0 {
+	of := c.peers[peer]
+	if of.connections--; of.connections == 0 {
 		delete(c.peers, peer)
 	}
 }
@@ -71,8 +86,9 @@ func (s *Server) connected(conn net.Conn) (leave func(), err error) {
 }
 
 // Credentials returns credentials that count the connections of a gRPC server and bound
-// them, and note when each began, beside what c finds out about the peer. Without them,
-// connections are not bounded, and streams do not know how old theirs is.
+// them, and what of their requests is not read, and note when each began, beside what c finds
+// out about the peer. Without them, connections are not bounded, and streams do not know how
+// old theirs is. The server needs [ReadCounter] too.
 func (s *Server) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return counting{c, s}
 }
@@ -94,7 +110,9 @@ func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 		leave()
 		return nil, nil, err
 	}
-	return &counted{conn, newWaitingReader(conn), leave}, connection{info, time.Now()}, nil
+	b := newBacklog(&c.server.connections, hostOf(raw.RemoteAddr().String()))
+	end := func() { b.end(); leave() }
+	return &counted{conn, newWaitingReader(conn), b, c.server, end}, connection{info, time.Now(), b}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -124,7 +142,26 @@ func (s *Server) ConnState(conn net.Conn, state http.ConnState) {
 type counted struct {
 	net.Conn
 	waiting *waitingReader // nil: a buffer is held while nothing comes
-	leave   func()
+	backlog *backlog
+	server  *Server
+	end     func()
+}
+
+// Read implements net.Conn.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.came(b[:n], err)
+}
+
+// came takes what was read, and with which error, and returns that with which the
+// connection goes on or ends.
+func (c *counted) came(b []byte, err error) error {
+	if tooMuch := c.backlog.came(b); tooMuch != nil {
+		c.server.counters.turnedAway(tooMuch)
+		c.server.crowds.refusedConnection(c.server.cfg.Logger, c.backlog.peer, tooMuch)
+		return tooMuch
+	}
+	return err
 }
 
 // Write implements net.Conn. A connection that cannot be written to ends; if that happens
@@ -132,7 +169,7 @@ type counted struct {
 func (c *counted) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
-		c.leave()
+		c.end()
 	}
 	return n, err
 }
@@ -140,28 +177,36 @@ func (c *counted) Write(b []byte) (int, error) {
 // ReadOnReady reads into a buffer from pool, which gRPC then has. Idle connections in
 // plaintext have none, which is most of what they would cost.
 func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	var b *[]byte
+	var n int
+	var err error
 	if c.waiting != nil {
-		return c.waiting.read(size, pool)
+		b, n, err = c.waiting.read(size, pool)
+	} else {
+		b = pool.Get(size)
+		n, err = c.Conn.Read(*b)
 	}
-	b := pool.Get(size)
-	n, err := c.Read(*b)
-	if n == 0 {
+	if b == nil {
+		return nil, n, err
+	}
+	if err = c.came((*b)[:n], err); n == 0 || err != nil {
 		pool.Put(b)
-		b = nil
+		return nil, 0, err
 	}
-	return b, n, err
+	return b, n, nil
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	c.leave()
+	c.end()
 	return c.Conn.Close()
 }
 
 // A connection is what is known of the connection of a stream.
 type connection struct {
 	credentials.AuthInfo
-	begun time.Time
+	begun   time.Time
+	backlog *backlog
 }
 
 // hostOf returns the IP address in an address, empty if there is none.

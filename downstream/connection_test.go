@@ -46,7 +46,11 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := 0
-	conn := &counted{near, newWaitingReader(near), func() { left++ }}
+	server, err := New(Config{Views: oneView{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := &counted{near, newWaitingReader(near), newBacklog(&server.connections, ""), server, func() { left++ }}
 	pool := &lender{BufferPool: mem.DefaultBufferPool(), back: make(chan struct{}, 1)}
 	type result struct {
 		b   *[]byte

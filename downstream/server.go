@@ -62,6 +62,12 @@ type Config struct {
 	// by [Server.Credentials] and [Server.ConnState]. Zero means 50,000 and 10,000.
 	MaxConnections, MaxPeerConnections int
 
+	// MaxUnreadBytes bounds what all connections together hold of requests that are not
+	// whole, or not read yet, beyond 64 KiB for each, and a fourth of it for those of one host.
+	// What exceeds it is closed. It needs [Server.Credentials] and [ReadCounter]. Zero means
+	// 1 GiB.
+	MaxUnreadBytes int
+
 	// MaxStreams bounds the streams of the server, and the polls that are held beside
 	// them. Zero means 50,000.
 	MaxStreams int
@@ -141,6 +147,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
 	c.MaxConnections = cmp.Or(c.MaxConnections, 50_000)
 	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)
+	c.MaxUnreadBytes = cmp.Or(c.MaxUnreadBytes, 1<<30)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
@@ -296,7 +303,10 @@ func New(cfg Config) (*Server, error) {
 		places:   newPlaces(),
 		idle:     make(chan struct{}),
 	}
-	s.connections = connections{most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, peers: make(map[string]int)}
+	s.connections = connections{
+		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes),
+		peers: make(map[string]*peerOpen),
+	}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }

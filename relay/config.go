@@ -103,6 +103,7 @@ type Config struct {
 	// Limits. All are above zero.
 	MaxConnections          int           `env:"MAX_CONNECTIONS"`
 	MaxPeerConnections      int           `env:"MAX_PEER_CONNECTIONS"`
+	MaxUnreadBytes          Size          `env:"MAX_UNREAD_BYTES"`
 	MaxStreams              int           `env:"MAX_STREAMS"`
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`

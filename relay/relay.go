@@ -160,6 +160,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		ConnectionAge:       r.cfg.ConnectionAge,
 		MaxConnections:      r.cfg.MaxConnections,
 		MaxPeerConnections:  r.cfg.MaxPeerConnections,
+		MaxUnreadBytes:      int(r.cfg.MaxUnreadBytes),
 		MaxStreams:          r.cfg.MaxStreams,
 		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxNames:            r.cfg.MaxNames,
@@ -214,7 +215,7 @@ func (r *Relay) addServers(opts Options) {
 	}
 	for _, kind := range kinds {
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-			grpc.Creds(r.server.Credentials(kind)), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
+			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.ReadCounter()), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)
 		reflection.Register(server)

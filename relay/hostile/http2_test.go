@@ -1,12 +1,15 @@
 package hostile_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/xdstender/tender/downstream"
 )
 
 // B.35: of ten thousand streams on one connection, those that are too many are refused, and
@@ -163,4 +166,36 @@ func TestB35_SlowFirstRequest(t *testing.T) {
 			}
 		}
 	})
+}
+
+// B.35: what comes of requests and is not whole is held, so it is bounded for a peer, however it
+// comes; who sends small requests from the same address is served all the while.
+func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
+	for name, size := range map[string]int{"large frames": 16 << 10, "single bytes": 1} {
+		t.Run(name, func(t *testing.T) {
+			const peer = 1 << 20
+			v := serve(t, "TENDER_MAX_UNREAD_BYTES=4MiB")
+			v.during(func() {
+				a := v.attack()
+				sent, frame := 0, make([]byte, size)
+				for stream := uint32(1); stream < 32; stream += 2 {
+					if err := errors.Join(a.open(stream), a.WriteData(stream, false, []byte{0, 0, 0xff, 0xff, 0xff})); err != nil {
+						t.Error(err)
+					}
+				}
+				most := 64<<10 + peer + 8<<20 // what was sent, at the most, before the end has come here
+				a.until(most/max(size, 64), func() error {
+					sent++
+					return a.WriteData(uint32(sent%16*2+1), false, frame)
+				})
+				a.awaitEnd()
+				if sent < peer/2/max(size, 64) {
+					t.Errorf("the connection has ended after %d frames, long before %d bytes", sent, peer)
+				}
+			})
+			if n := v.Stats().Refused[downstream.LimitUnread]; n != 1 {
+				t.Errorf("%d connections were counted, want 1", n)
+			}
+		})
+	}
 }

@@ -1,0 +1,168 @@
+package downstream
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+)
+
+const (
+	// unreadFree is what each connection may hold without being counted among all: what
+	// small clients send takes no lock.
+	unreadFree = 64 << 10
+
+	// unreadStep is what a connection claims at once of what all may hold.
+	unreadStep = 256 << 10
+
+	// unreadOfPeer is the part of it that one peer may claim: one in so many.
+	unreadOfPeer = 4
+
+	// frameBytes is what a frame of data takes at least while it is held: a client may send its
+	// requests in single bytes.
+	frameBytes = 64
+
+	// unreadLeak is forgiven each second: what came for a stream that had ended is gone,
+	// and so is most of what a frame is taken for that has a smaller message in it.
+	unreadLeak = 64
+)
+
+// A backlog is how much a connection holds of requests that have come and that nobody has
+// read: those that are not whole yet, which gRPC keeps until they are, and those that are read
+// later. It is counted frame by frame, and taken back message by message.
+type backlog struct {
+	all  *connections
+	peer string
+
+	held atomic.Int64
+
+	// Of the one who reads the connection: where it is in the frames.
+	skip   int // bytes until the next header
+	header [9]byte
+	have   int // bytes of the header
+
+	claimed atomic.Int64 // written under all.mu
+	leaked  time.Time    // guarded by all.mu
+	over    bool         // likewise; the connection holds nothing any more
+}
+
+func newBacklog(all *connections, peer string) *backlog {
+	const preface = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	return &backlog{all: all, peer: peer, skip: preface, leaked: time.Now()}
+}
+
+// came counts what came on the connection. The error says that it holds too much, and ends
+// it.
+func (b *backlog) came(bytes []byte) error {
+	for len(bytes) > 0 {
+		if b.skip > 0 {
+			n := min(b.skip, len(bytes))
+			b.skip, bytes = b.skip-n, bytes[n:]
+			continue
+		}
+		n := copy(b.header[b.have:], bytes)
+		b.have, bytes = b.have+n, bytes[n:]
+		if b.have < len(b.header) {
+			break
+		}
+		const data = 0
+		length := int(b.header[0])<<16 | int(b.header[1])<<8 | int(b.header[2])
+		if b.skip, b.have = length, 0; b.header[3] == data && length > 0 {
+			b.held.Add(int64(max(length, frameBytes)))
+		}
+	}
+	if b.held.Load() <= b.claimed.Load()+unreadFree {
+		return nil
+	}
+	return b.all.claim(b, time.Now())
+}
+
+// read takes back a message that was read.
+func (b *backlog) read(bytes int) {
+	held := b.held.Add(-int64(bytes))
+	if held < 0 { // some of it was forgiven
+		b.held.CompareAndSwap(held, 0)
+	}
+	if held <= unreadFree && b.claimed.Load() > 0 {
+		b.all.unclaim(b)
+	}
+}
+
+// claim has a connection hold more, or says why it may not.
+func (c *connections) claim(b *backlog, now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.over {
+		return nil
+	}
+	forgiven := min(int64(now.Sub(b.leaked).Seconds()*unreadLeak), b.held.Load())
+	b.leaked = now
+	claimed := b.claimed.Load()
+	more := b.held.Add(-forgiven) - unreadFree - claimed
+	if more <= 0 {
+		return nil
+	}
+	more = (more + unreadStep - 1) / unreadStep * unreadStep
+	switch of := c.peers[b.peer]; {
+	case c.unread+more > c.mostUnread:
+		return Exceeds(LimitUnread, "%d bytes of all requests are not read or not whole, as many as allowed", c.unread)
+	case of != nil && of.unread+more > c.mostUnread/unreadOfPeer:
+		return Exceeds(LimitUnread, "%d bytes of requests of %s are not read or not whole, as many as allowed", of.unread, b.peer)
+	}
+	c.grant(b, claimed+more)
+	return nil
+}
+
+// unclaim gives back all that a connection has claimed.
+func (c *connections) unclaim(b *backlog) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.grant(b, 0)
+}
+
+// end gives it back for good.
+func (b *backlog) end() {
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	b.over = true
+	b.all.grant(b, 0)
+}
+
+// grant notes what a connection claims. c.mu must be held.
+func (c *connections) grant(b *backlog, claimed int64) {
+	more := claimed - b.claimed.Swap(claimed)
+	c.unread += more
+	if of := c.peers[b.peer]; of != nil {
+		of.unread += more
+	}
+}
+
+// ReadCounter returns what a gRPC server has to tell of messages that were read. Without it,
+// connections with [Server.Credentials] seem to hold all that has come on them.
+func ReadCounter() stats.Handler { return readCounter{} }
+
+type readCounter struct{}
+
+// TagConn implements stats.Handler.
+func (readCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (readCounter) HandleConn(context.Context, stats.ConnStats) {}
+
+// TagRPC implements stats.Handler.
+func (readCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (readCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	in, is := s.(*stats.InPayload)
+	if !is {
+		return
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(connection); ok {
+			c.backlog.read(in.WireLength)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	_ "google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// seen are credentials that hand over the backlogs of connections.
+type seen struct {
+	credentials.TransportCredentials
+	backlogs chan *backlog
+}
+
+func (s seen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
+	if err == nil {
+		s.backlogs <- info.(connection).backlog
+	}
+	return conn, info, err
+}
+
+// What was read is held no longer, of whatever size, compressed or not.
+func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
+	server, err := New(Config{Views: oneView{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds := seen{server.Credentials(insecure.NewCredentials()), make(chan *backlog, 1)}
+	g := grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(ReadCounter()))
+	healthpb.RegisterHealthServer(g, health.NewServer())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- g.Serve(l) }() // awaited below
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(bytes int, opts ...grpc.CallOption) {
+		_, _ = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", bytes)}, opts...) // there is no such service
+	}
+	check(100)
+	b := <-creds.backlogs
+	for _, size := range []int{100, 20_000, 3 << 20} {
+		check(size)
+		check(size, grpc.UseCompressor("gzip"))
+	}
+	// A message of few bytes is taken for a frame's least.
+	if held := b.held.Load(); held < 0 || held > 6*frameBytes {
+		t.Errorf("%d bytes are held in the end, want next to none", held)
+	}
+	_ = conn.Close()
+	g.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	server.connections.mu.Lock()
+	defer server.connections.mu.Unlock()
+	if server.connections.unread != 0 {
+		t.Errorf("%d bytes are claimed in the end, want 0", server.connections.unread)
+	}
+}
+
+// frames returns frames of data, after the preface.
+func frames(t testing.TB, number, size int) []byte {
+	var out bytes.Buffer
+	f := http2.NewFramer(&out, nil)
+	out.WriteString(http2.ClientPreface)
+	for range number {
+		if err := f.WriteData(1, false, make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.WritePing(false, [8]byte{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.Bytes()
+}
+
+// What counts are frames of data, wherever a read has cut them: the small ones as what they take.
+func TestB35_HeldIsCountedByFrames(t *testing.T) {
+	for _, tt := range []struct{ number, size, want int }{
+		{1000, 0, 0}, {1000, 1, 1000 * frameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
+	} {
+		for _, cut := range []int{1, 7, 10, 4096} {
+			all := connections{mostUnread: 1 << 30}
+			b := newBacklog(&all, "")
+			for rest := frames(t, tt.number, tt.size); len(rest) > 0; {
+				n := min(cut, len(rest))
+				if err := b.came(rest[:n]); err != nil {
+					t.Fatal(err)
+				}
+				rest = rest[n:]
+			}
+			if got := b.held.Load(); got != int64(tt.want) {
+				t.Errorf("%d frames of %d bytes, read by %d: %d are held, want %d", tt.number, tt.size, cut, got, tt.want)
+			}
+		}
+	}
+}
+
+// A peer may claim a fourth of what all may; what a connection claimed is free once it is read, or has
+// ended.
+func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
+	const mib = 1 << 20
+	all := connections{most: 100, mostOfPeer: 100, mostUnread: 4 * mib, peers: make(map[string]*peerOpen)}
+	now := time.Now()
+	open := func(peer string, held int64) (*backlog, error) {
+		if _, err := all.enter(peer); err != nil {
+			t.Fatal(err)
+		}
+		b := newBacklog(&all, peer)
+		b.held.Store(held)
+		b.leaked = now
+		return b, all.claim(b, now)
+	}
+	greedy, err := open("a", mib)
+	if err != nil {
+		t.Errorf("a fourth: %v", err)
+	}
+	if _, err := open("a", unreadFree); err != nil {
+		t.Errorf("a small request of the same peer: %v", err)
+	}
+	if _, err := open("a", unreadFree+1); err == nil || !strings.Contains(err.Error(), "TENDER_MAX_UNREAD_BYTES") {
+		t.Errorf("more than a fourth: %v, want an error that names the variable", err)
+	}
+	for _, peer := range []string{"b", "c", "d"} {
+		if _, err := open(peer, mib); err != nil {
+			t.Errorf("%s: %v", peer, err)
+		}
+	}
+	if _, err := open("e", unreadFree+1); err == nil {
+		t.Error("more than all may have: no error")
+	}
+	greedy.read(mib - unreadFree)
+	again, err := open("a", mib)
+	if err != nil {
+		t.Errorf("a fourth that is free again: %v", err)
+	}
+	again.end()
+	again.end()
+	if got := all.peers["a"].unread; got != 0 || all.unread != 3*mib {
+		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.unread, 3*mib)
+	}
+	// What nobody reads since its stream has ended is forgiven in time.
+	old := newBacklog(&all, "a")
+	old.held.Store(unreadFree + 1000)
+	old.leaked = now
+	if err := all.claim(old, now.Add(time.Minute)); err != nil || old.claimed.Load() != 0 || old.held.Load() != unreadFree+1000-60*unreadLeak {
+		t.Errorf("after a minute: %v, %d claimed, %d held", err, old.claimed.Load(), old.held.Load())
+	}
+}
+
+// BenchmarkBacklog is what the count of held bytes costs for each answer of a client.
+func BenchmarkBacklog(b *testing.B) {
+	all := connections{mostUnread: 1 << 30}
+	log := newBacklog(&all, "")
+	log.skip = 0
+	answer := frames(b, 1, 110)[len(http2.ClientPreface):]
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := log.came(answer); err != nil {
+			b.Fatal(err)
+		}
+		log.read(110)
+	}
+}
