@@ -20,6 +20,7 @@ type index struct {
 	followed    int      // of these, those that somebody follows
 	watches     []*Watch // by id; nil where free
 	free        []uint32 // ids of watches
+	observers   []*Watch // of watches, those that Observe made
 
 	route   func(typeURL, name string) int // of Config; never nil
 	sources []*source
@@ -127,6 +128,15 @@ func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 
 // Such a watch has hints, which its stream must pass by and by (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
+// Observe is Watch for who wants nothing of the view, and is woken by every new head of it.
+func (v *View) Observe() *Watch {
+	w := v.Watch()
+	v.index.mu.Lock()
+	defer v.index.mu.Unlock()
+	v.index.observers = append(v.index.observers, w)
+	return w
+}
+
 func (v *View) register(w *Watch) *Watch {
 	x := &v.index
 	x.mu.Lock()
@@ -149,6 +159,7 @@ func (w *Watch) Close() {
 	defer x.mu.Unlock()
 	x.watches[w.id] = nil
 	x.free = append(x.free, w.id)
+	x.observers = slices.DeleteFunc(x.observers, func(o *Watch) bool { return o == w })
 }
 
 // SubscribeAll watches the members of a type.

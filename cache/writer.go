@@ -226,6 +226,7 @@ func (w *Writer) publish(a *apply) {
 		}
 	}
 	f := w.follow(a)
+	w.wakes = append(w.wakes, x.observers...)
 	w.view.head.Store(a.head)
 	x.mu.Unlock()
 	x.poke(a.pokes)

@@ -136,6 +136,11 @@ type Config struct {
 	TraceDeliveries int           `env:"TRACE_DELIVERIES"`
 	TraceSlow       time.Duration `env:"TRACE_SLOW"`
 
+	// History is how many changes of each resource are remembered, 0 if none; of all, as long as they
+	// have at most MaxHistoryBytes.
+	History         int  `env:"HISTORY"`
+	MaxHistoryBytes Size `env:"MAX_HISTORY_BYTES"`
+
 	// Debug has operators ask for profiles of the process.
 	Debug bool `env:"DEBUG"`
 

@@ -39,6 +39,9 @@ func (c Config) Table() []Setting {
 		case c.given[v.name]:
 			s.Source = "environment"
 		}
+		if s.Value == "0" && v.empty != "" {
+			s.Value = v.empty
+		}
 		if s.Value == "" {
 			s.Value = plain(v.shown)
 		}

@@ -374,6 +374,13 @@ var variables = []spec{
 		parse:   offOr(durationBetween(10*time.Second, 24*time.Hour)),
 	},
 	{
+		name: "HISTORY", preset: "10", empty: "off",
+		allowed: "`off`, or a whole number from 1 to 100",
+		meaning: "changes of each resource that `tender history` and the status page can tell of; there is none of Secrets",
+		parse:   offOr(intBetween(1, 100)),
+	},
+	sizeLimit("MAX_HISTORY_BYTES", "32MiB", kibibyte, 4*gibibyte, "memory for those changes, beyond which the oldest are forgotten"),
+	{
 		name: "DEBUG", preset: "false",
 		allowed: "`on` or `off`",
 		meaning: "profiles of the process for operators, at `/debug/pprof/` where `TENDER_ADMIN_LISTEN` says",

@@ -74,6 +74,8 @@ func TestLoadConfigDefaults(t *testing.T) {
 		ConnectionAge:           30 * time.Minute,
 		TraceDeliveries:         100,
 		TraceSlow:               time.Second,
+		History:                 10,
+		MaxHistoryBytes:         32 << 20,
 	}
 	// An empty variable counts as unset; what is not ours is not looked at.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
@@ -175,6 +177,9 @@ var goodValues = []struct{ name, value, shown string }{
 	{"TRACE_DELIVERIES", "0", ""},
 	{"TRACE_SLOW", "250ms", ""},
 	{"TRACE_SLOW", "off", ""},
+	{"HISTORY", "3", ""},
+	{"HISTORY", "OFF", "off"},
+	{"MAX_HISTORY_BYTES", "1MiB", ""},
 	{"DEBUG", "on", ""},
 }
 
@@ -375,6 +380,10 @@ var badValues = []struct{ name, value, cause string }{
 	{"SNAPSHOT_SENSITIVE", "yes", "not one of the words"},
 	{"LRS", "on", "not one of the words"},
 	{"DYNAMIC_PARAMETERS", "yes", "not one of the words"},
+	{"HISTORY", "0", "too small"},
+	{"HISTORY", "101", "too large"},
+	{"HISTORY", "on", "not a whole number"},
+	{"MAX_HISTORY_BYTES", "1", "too small"},
 	{"DEBUG", "1", "not one of the words"},
 	{"COLD_WAIT", "10", "not a duration"},
 	{"COLD_WAIT", "0s", "too short"},

@@ -136,6 +136,50 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 	})
 }
 
+// How a resource changed is told with diffs; of Secrets nothing is, and with TENDER_HISTORY=off of
+// nothing.
+func TestB30_HistoryByJSON(t *testing.T) {
+	for _, env := range []string{"TENDER_HISTORY=2", "TENDER_HISTORY=off"} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			o.Put(relaytest.Cluster("a"))
+			r := start(t, o, true, env)
+			c := r.client(relaytest.ClientOptions{AutoAck: true})
+			c.Subscribe(relaytest.ClusterType, "*")
+			for _, name := range []string{"one", "two", "three"} {
+				time.Sleep(time.Second) // in the bubble
+				changed := relaytest.Cluster("a")
+				changed.AltStatName = name
+				o.Put(changed)
+			}
+			time.Sleep(time.Second)
+			o.Remove(relaytest.ClusterType, "a")
+			time.Sleep(time.Second)
+			if env == "TENDER_HISTORY=off" {
+				if code, text := ask(t, r.admin, "/api/v1/history?type=cds&name=a"); code != http.StatusNotFound || !strings.Contains(text, "TENDER_HISTORY is off") {
+					t.Errorf("without a history: %d %s, want 404 and the variable", code, text)
+				}
+				return
+			}
+			h := get[admin.History](t, r, "/api/v1/history?type=cds&name=a")
+			if len(h.Changes) != 2 || h.Changes[0].Change != "removed" || h.Changes[0].SHA256 != "" || h.Changes[1].Change != "changed" {
+				t.Fatalf("the last two changes: %+v, want a removal, and before it a change", h.Changes)
+			}
+			before := h.Changes[1]
+			if !strings.Contains(before.Diff, "-alt_stat_name: two\n+alt_stat_name: three\n") || before.AskedAs != "*" || before.BytesBefore == 0 || before.Version == "" || h.Changes[0].At.Sub(before.At) != time.Second {
+				t.Errorf("the last change: %+v", before)
+			}
+			if !strings.Contains(h.Changes[0].Diff, "-name: a\n") {
+				t.Errorf("the removal: %s", h.Changes[0].Diff)
+			}
+			for path, want := range map[string]int{"type=cds&name=nobody": 404, "type=sds&name=a": 404, "type=cds": 400, "name=a": 400, "type=cds&name=a&group=x": 404, "type=cds&name=a&limit=0": 200} {
+				if code, text := ask(t, r.admin, "/api/v1/history?"+path); code != want {
+					t.Errorf("GET history?%s: %d %s, want %d", path, code, text, want)
+				}
+			}
+		})
+	}
+}
+
 // B.36: of a Secret, operators see neither its body, nor what a client said of it.
 func TestB36_SecretsAreNotShown(t *testing.T) {
 	const key = "correct horse battery staple"

@@ -21,6 +21,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/telemetry"
 	"github.com/xdstender/tender/upstream"
 )
@@ -39,7 +40,8 @@ type groups struct {
 	id      string       // of this process, as relays above are told it
 	own     *corepb.Node // what the relay says of itself
 	origins origins
-	saved   *snapshots // nil if none are kept
+	saved   *snapshots       // nil if none are kept
+	changes *history.Journal // likewise
 	tracer  *telemetry.Tracer
 	router  *router
 	log     *slog.Logger
@@ -235,12 +237,18 @@ func (g *groups) add(key string, presented *corepb.Node) *group {
 	gr.view, gr.stop = view, stop
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
+	for i := range g.origins {
+		g.saved.keep(i, key, presented, writers[i])
+	}
+	if g.changes != nil {
+		follower := g.changes.Follow(view, key)
+		g.views.Go(func() { follower.Run(ctx) }) // awaited by wait
+	}
 	for i, o := range g.origins {
 		own, common := writers[i], writers[g.router.shared(i)]
 		s := g.share(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
-		g.saved.keep(i, key, presented, own)
 		// Awaited by wait.
 		control := upstream.NewControl(g.frozen[i])
 		gr.controls = append(gr.controls, control)

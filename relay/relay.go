@@ -31,6 +31,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
 	"github.com/xdstender/tender/upstream"
@@ -138,6 +139,9 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, errors.Join(err, r.origins.close())
 	}
 	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.tracer, r.log)
+	if cfg.History > 0 && len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
+		r.groups.changes = history.New(history.Config{Changes: cfg.History, Bytes: int64(cfg.MaxHistoryBytes)})
+	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(opts); err != nil {
 		r.endTelemetry()

@@ -15,7 +15,6 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
 )
@@ -169,7 +168,7 @@ func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
 	if typeURL == wire.SecretType || r.TypeURL == wire.SecretType || !r.HasBody() || r.Released() {
 		return nil
 	}
-	body, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(r.TypeURL, r.Value())
+	body, err := r.RedactedJSON()
 	if err == nil && asYAML {
 		if body, err = yaml.JSONToYAML(body); err == nil {
 			body, err = json.Marshal(string(body))

@@ -23,3 +23,16 @@ func (r *Resource) JSON() ([]byte, error) {
 	r.json.Store(&made)
 	return made, nil
 }
+
+// RedactedJSON returns the resource as people may see it: with the names of fields as in Envoy's
+// documentation, without what is annotated as sensitive, and in the place of what is of an
+// unknown type its size and digest. A Secret must not be shown even so (B.36).
+//
+// Errors: the resource is malformed.
+func (r *Resource) RedactedJSON() ([]byte, error) {
+	made, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(r.TypeURL, r.Value())
+	if err != nil {
+		return nil, fmt.Errorf("resource %q of type %q: %w", r.Name, r.TypeURL, err)
+	}
+	return made, nil
+}

@@ -153,6 +153,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.follow()
 	c.poll()
 	c.refuse()
+	c.change()
 
 	for _, output := range outputs {
 		for _, short := range []string{"sds", "cds", "lds", "ecds"} {
@@ -165,11 +166,16 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.tender("status", "-o", "json")
 	c.tender("audit")
 	c.tender("audit", "-o", "json")
+	for _, typ := range []string{"sds", "cds", "lds", "ecds"} {
+		c.tender("history", typ, "key")
+		c.tender("history", typ, "key", "-o", "json")
+		c.admin("/resource?name=key&type=" + typ)
+	}
 	c.tender("freeze")
 	c.tender("thaw")
 	c.tender("check", "--node", c.bootstrap())
 	for _, path := range []string{
-		"/readyz", "/metrics", "/api/v1/status", "/api/v1/holds", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
+		"/", "/clients", "/clients/1", "/resources?type=sds", "/readyz", "/metrics", "/api/v1/status", "/api/v1/holds", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
 	} {
 		c.admin(path)
 	}
@@ -296,6 +302,33 @@ func (c *canaryTest) refuse() {
 		c.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources})
 	}
 	c.await("refused a response of the origin")
+}
+
+// change has the origin change all that has the key, but not the key, and waits until that is
+// remembered.
+func (c *canaryTest) change() {
+	c.Helper()
+	for typeURL, m := range keyed(c) {
+		switch m := m.(type) {
+		case *clusterpb.Cluster:
+			m.AltStatName = "changed"
+		case *listenerpb.Listener:
+			m.StatPrefix = "changed"
+		case *corepb.TypedExtensionConfig:
+			m.TypedConfig.Value = append(m.TypedConfig.Value, secretKey...)
+		case *tlspb.Secret:
+			m.GetTlsCertificate().CertificateChain = nil
+		}
+		c.origin.Put(m)
+		for end := time.Now().Add(relaytest.Patience); typeURL != relaytest.SecretType; time.Sleep(5 * time.Millisecond) {
+			if _, stdout, _ := execute("history", typeURL, "key"); strings.Contains(stdout, "  changed  ") {
+				break
+			}
+			if time.Now().After(end) {
+				c.Fatalf("a change of %s is not remembered", typeURL)
+			}
+		}
+	}
 }
 
 // bootstrap returns a file with an Envoy's bootstrap, which has the key.

@@ -74,6 +74,7 @@ func newRootCommand() *cobra.Command {
 		newCheckCommand(os.Environ),
 		newGetCommand(),
 		newStatusCommand(os.Environ),
+		newHistoryCommand(os.Environ),
 		newReleaseCommand(os.Environ),
 		newDiscardCommand(os.Environ),
 		newFreezeCommand(os.Environ),

@@ -12,6 +12,7 @@ type Fleet interface {
 	Client(number uint64, q ClientResourceQuery) (ClientDetail, error)
 	Resources(ResourceQuery) (Resources, error)
 	Resource(ResourceChoice) (ResourceDetail, error)
+	History(HistoryChoice) (History, error)
 }
 
 // Orders of clients.

@@ -23,6 +23,7 @@ func (s *Server) fleetRoutes() []route {
 		{http.MethodGet, "/api/v1/clients", answer(s.clients)},
 		{http.MethodGet, "/api/v1/clients/{number}", answer(s.client)},
 		{http.MethodGet, "/api/v1/resources", answer(s.resources)},
+		{http.MethodGet, "/api/v1/history", answer(s.history)},
 	}
 }
 
@@ -84,6 +85,19 @@ func (s *Server) resources(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return s.cfg.Fleet.Resources(q)
+}
+
+// history answers with how a resource changed.
+func (s *Server) history(r *http.Request) (any, error) {
+	p := parametersOf(r)
+	c := HistoryChoice{Type: p.typeURL("type"), Name: p.text("name"), Group: p.text("group"), Limit: p.limit()}
+	if c.Type == "" || !p.values.Has("name") {
+		p.refuse("type or name is missing: want a type URL, or a short name such as cds, and the name of a resource")
+	}
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	return s.cfg.Fleet.History(c)
 }
 
 // parameters are those of a request. The first that is wrong is remembered.

@@ -32,6 +32,10 @@ func (echoFleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) 
 	return admin.ResourceDetail{Name: fmt.Sprintf("%+v", c)}, nil
 }
 
+func (echoFleet) History(c admin.HistoryChoice) (admin.History, error) {
+	return admin.History{Name: fmt.Sprintf("%+v", c)}, nil
+}
+
 // What is asked of clients and resources is checked: a parameter that is misspelt must not
 // have all of them listed.
 func TestFleetParameters(t *testing.T) {

@@ -158,7 +158,16 @@ func (p *Pages) resource(r *http.Request) (view, error) {
 		Texts      map[string]string
 		Now        time.Time
 		StateNames []string
-	}{got, make(map[string]string, len(got.Bodies)), time.Now(), states}
+		Changes    []change
+		NoChanges  string // why there are none
+	}{ResourceDetail: got, Texts: make(map[string]string, len(got.Bodies)), Now: time.Now(), StateNames: states}
+	changed, err := p.cfg.Fleet.History(admin.HistoryChoice{Type: got.TypeURL, Name: got.Name, Group: values.Get("group"), Limit: maxChanges})
+	if err != nil {
+		data.NoChanges = err.Error()
+	}
+	for _, c := range changed.Changes {
+		data.Changes = append(data.Changes, change{c, linesOf(c.Diff)})
+	}
 	for digest, body := range got.Bodies {
 		var text string
 		if err := json.Unmarshal(body, &text); err != nil {
@@ -168,6 +177,35 @@ func (p *Pages) resource(r *http.Request) (view, error) {
 	}
 	return view{
 		Title: got.Name, Under: "/resources",
-		Sections: []section{{"resource", data}, {"resource-body", data}, {"holders", data}},
+		Sections: []section{{"resource", data}, {"resource-body", data}, {"holders", data}, {"history", data}},
 	}, nil
+}
+
+// maxChanges is how many changes of a resource its page shows.
+const maxChanges = 10
+
+// A change is shown with the lines of its diff.
+type change struct {
+	admin.Change
+	Lines []diffLine
+}
+
+// A diffLine is of a Kind: added, removed or place, which says where the next lines are. Most
+// are of none.
+type diffLine struct{ Kind, Text string }
+
+func linesOf(diff string) (lines []diffLine) {
+	for text := range strings.Lines(diff) {
+		l := diffLine{Text: text}
+		switch text[0] {
+		case '+':
+			l.Kind = "added"
+		case '-':
+			l.Kind = "removed"
+		case '@':
+			l.Kind = "place"
+		}
+		lines = append(lines, l)
+	}
+	return lines
 }

@@ -89,6 +89,13 @@ func (f *standIn) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error)
 	}, nil
 }
 
+func (f *standIn) History(c admin.HistoryChoice) (admin.History, error) {
+	return admin.History{Changes: []admin.Change{{
+		At: time.Now().Add(-time.Minute), Change: "changed", Group: "envoy", AskedAs: "*", Version: "v2", SHA256: "abcd", Bytes: 12, BytesBefore: 11,
+		Diff: "@@ -1 +1 @@\n-name: <a>\n+name: a/b&c\n", Note: "cut off",
+	}}}, nil
+}
+
 func someStatus() admin.Status {
 	return admin.Status{
 		Relay: admin.Relay{Version: "v1.2.3", Identifier: "tender/x", NodeID: "tender", Ready: true, Streams: 3},
@@ -134,7 +141,7 @@ func TestPages(t *testing.T) {
 		{"/clients/x", 404, []string{"is not the number of a client"}},
 		{"/resources", 200, []string{wire.ClusterType}},
 		{"/resources?type=cds", 200, []string{"1 resource of cds", "a/b&amp;c", "12 bytes"}},
-		{"/resource?type=cds&name=a/b%26c", 200, []string{"name: a/b&amp;c", "refused 1", "sidecar~1"}},
+		{"/resource?type=cds&name=a/b%26c", 200, []string{"name: a/b&amp;c", "refused 1", "sidecar~1", "changed 1m0s ago", `<span class="removed">-name: &lt;a&gt;`, "cut off"}},
 		{"/nothing", 404, []string{"there is no such page"}},
 		{"/assets/page.css", 200, []string{"--stale"}},
 		{"/assets/nothing", 404, nil},

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// newHistoryCommand returns tender history.
+func newHistoryCommand(environ func() []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "history TYPE NAME",
+		Short: "Print how a resource of a running relay has changed",
+		Long: "History prints the last changes of a resource that a running relay remembers\n" +
+			"(TENDER_HISTORY), newest first: when the control plane's message came, the version\n" +
+			"and the size since then, and what of the content is new, as a diff of YAML in which\n" +
+			"secrets are redacted. TYPE is a type URL, or a short name such as cds.",
+		Example: "  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
+		Args:    cobra.ExactArgs(2),
+	}
+	var group string
+	var limit int
+	flag := addAdminFlag(cmd, environ)
+	output := addOutputFlag(cmd, "text")
+	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
+	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := output.check(); err != nil {
+			return err
+		}
+		client, err := flag.client()
+		if err != nil {
+			return err
+		}
+		query := url.Values{"type": {args[0]}, "name": {args[1]}, "limit": {fmt.Sprint(limit)}}
+		if group != "" {
+			query.Set("group", group)
+		}
+		var h admin.History
+		if err := client.get(cmd.Context(), "/api/v1/history?"+query.Encode(), &h); err != nil {
+			return err
+		}
+		w := cmd.OutOrStdout()
+		return output.print(w, h, func() error { return printHistory(w, h.Changes, time.Now()) })
+	}
+	return cmd
+}
+
+// printHistory prints changes, each with its diff below a line about it.
+func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
+	var b strings.Builder
+	for _, c := range changes {
+		fmt.Fprintf(&b, "%s (%s ago)  %s", c.At.Local().Format(time.DateTime), ago(c.At, now), c.Change)
+		if c.SHA256 != "" {
+			fmt.Fprintf(&b, "  version %s  %s", printable(cmp.Or(c.OriginVersion, c.Version)), sizeOf(int64(c.Bytes)))
+		}
+		fmt.Fprintf(&b, "  (%s)\n", printable(c.Group))
+		for line := range strings.Lines(c.Diff) {
+			fmt.Fprintf(&b, "    %s\n", printable(strings.TrimSuffix(line, "\n")))
+		}
+		if c.Note != "" {
+			fmt.Fprintf(&b, "    (%s)\n", printable(c.Note))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
