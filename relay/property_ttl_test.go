@@ -288,9 +288,10 @@ func (w *expiryWorld) refused() (some bool) {
 	return some
 }
 
-// live lets time pass in which the origin says that all it has lives on.
+// live lets time pass in which the origin says that all it has lives on, well within the
+// shortest TTL.
 func (w *expiryWorld) live(d time.Duration) {
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(7 * time.Second) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(15 * time.Second) {
 		synctest.Wait()
 		for _, k := range w.all() {
 			w.beat(k)
