@@ -649,6 +649,9 @@ func (m *mirror) logEnd(r role, err error, wait time.Duration) {
 	case status.Code(err) == codes.FailedPrecondition:
 		m.log.Error("the origin refuses this relay, and will until a configuration is mended: what is held is served, and does not change",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
+	case m.cfg.tooLarge(err):
+		m.log.Error("a response of the origin is larger than TENDER_MAX_ORIGIN_RESPONSE_BYTES: what is held is served, and does not change",
+			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case errors.Is(err, io.EOF):
 		m.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
 	default:

@@ -15,10 +15,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -104,6 +106,12 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
+}
+
+// tooLarge reports whether a stream has ended since a response is larger than allowed: an
+// origin says the same of requests, with its own limit.
+func (c *Config) tooLarge(err error) bool {
+	return status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(err.Error(), fmt.Sprintf(" vs. %d)", c.MaxResponseBytes))
 }
 
 // A Session is the connection to one origin. Its methods may be called from any

@@ -1,0 +1,157 @@
+package upstream_test
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A response that is larger than allowed ends the stream, in a line that names the variable, and what
+// is held stays; the origin is asked again, no oftener than one that ends streams.
+func TestB9_ResponseOverTheLimit(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{MaxResponseBytes: 4096}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		large := relaytest.Opaque(clusters, "b", make([]byte, 8192))
+		r.Apply(func(tx *relaytest.Tx) { tx.Set(clusters, "b", large, "1") })
+		r.pass(10 * time.Minute)
+		r.expect("members", r.members(clusters), "a@1")
+		if n := r.log.count("ERROR a response of the origin is larger than TENDER_MAX_ORIGIN_RESPONSE_BYTES"); n < 5 || n > 40 {
+			t.Errorf("%d lines in ten minutes, want some 20", n)
+		}
+		if n := r.session.Stats().Ended["RESOURCE_EXHAUSTED"]; n < 5 {
+			t.Errorf("%d streams were counted: %v", n, r.session.Stats().Ended)
+		}
+		r.put(clusters, "b@2")
+		r.pass(time.Minute)
+		r.expect("members once it is small", r.members(clusters), "a@1 b@2")
+	})
+}
+
+// endless serves a response each millisecond, of which the n-th has the resource that name
+// returns, and reads what it is told.
+func endless(name func(n int) string) *service {
+	return &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+		go func() { // ends with the stream
+			for {
+				if _, err := rpc.Recv(); err != nil {
+					return
+				}
+			}
+		}()
+		for n := 0; ; n++ {
+			resp := response(clusters, fmt.Sprintf("%s@%d", name(n), n))
+			resp.Nonce = strconv.Itoa(n)
+			if err := rpc.Send(resp); err != nil {
+				return err
+			}
+			select {
+			case <-time.After(time.Millisecond):
+			case <-rpc.Context().Done():
+				return rpc.Context().Err()
+			}
+		}
+	}}
+}
+
+// An origin that changes a few resources each millisecond, without end, costs what these
+// cost: nothing is kept of what they were. They count as settled while it goes on, since it may
+// not end.
+func TestB7_EndlessChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := endless(func(n int) string { return strconv.Itoa(n % 4) })
+		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r.watch.SubscribeAll(clusters)
+		r.pass(3 * time.Second)
+		members := &r.view.Head().Type(clusters).Members
+		if phase := r.view.Head().Type(clusters).Phase; phase != cache.Settled || members.Count() != 4 {
+			t.Errorf("%v with %d members, want settled with 4", phase, members.Count())
+		}
+		kept := 0
+		for range members.Since(0) {
+			kept++
+		}
+		if bytes := members.Bytes(); kept != 4 || bytes > 4*500 {
+			t.Errorf("%d entries and %d bytes are kept of 4 small resources", kept, bytes)
+		}
+	})
+}
+
+// A set to which the origin adds without end is neither empty nor confirmed while it does, but
+// settled after two seconds: clients do not wait for its end.
+func TestB7_EndlessSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := endless(strconv.Itoa)
+		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r.watch.SubscribeAll(clusters)
+		for _, want := range []struct {
+			after time.Duration
+			phase cache.Phase
+		}{{time.Second, cache.Unknown}, {2 * time.Second, cache.Settled}} {
+			r.pass(want.after)
+			c := r.view.Head().Type(clusters)
+			if c.Phase != want.phase || c.Members.Count() < 500 {
+				t.Errorf("after %v more: %v with %d members, want %v with what has come", want.after, c.Phase, c.Members.Count(), want.phase)
+			}
+		}
+		if nacks := r.session.Stats().Types[clusters].Refused; nacks != 0 {
+			t.Errorf("%d responses were refused, want none", nacks)
+		}
+	})
+}
+
+// An origin may say as much as there is memory for: of many small resources, each takes 2 KiB at
+// most.
+func TestB35_ManyResources(t *testing.T) {
+	const responses, each = 10, 5000
+	view, w := cache.New(cache.Config{})
+	watch := view.Watch()
+	watch.SubscribeAll(clusters)
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range responses {
+		resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Nonce: "n"}
+		for n := range each {
+			resp.Resources = append(resp.Resources, &discoverypb.Resource{Name: fmt.Sprintf("cluster-%d-%d", i, n), Version: "1", Resource: &anypb.Any{TypeUrl: clusters}})
+		}
+		apply(t, w, resp)
+	}
+	if n := view.Head().Type(clusters).Members.Count(); n != responses*each {
+		t.Errorf("%d members, want %d", n, responses*each)
+	}
+	if cost := (heap() - before) / (responses * each); cost > 2048 {
+		t.Errorf("a resource takes %d bytes, want 2 KiB at most", cost)
+	}
+	runtime.KeepAlive(view)
+}
+
+func apply(t *testing.T, w *cache.Writer, resp *discoverypb.DeltaDiscoveryResponse) {
+	t.Helper()
+	b, err := proto.Marshal(resp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := wire.Decoder{}.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Apply(cache.Members, u)
+}
