@@ -150,16 +150,19 @@ type counted struct {
 // Read implements net.Conn.
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	return n, c.came(b[:n], err)
+	if tooMuch := c.came(b[:n]); tooMuch != nil {
+		return 0, tooMuch
+	}
+	return n, err
 }
 
-// came takes what was read, and with which error, and returns that with which the
-// connection goes on or ends.
-func (c *counted) came(b []byte, err error) error {
-	if tooMuch := c.backlog.came(b); tooMuch != nil {
-		c.server.counters.turnedAway(tooMuch)
-		c.server.crowds.refusedConnection(c.server.cfg.Logger, c.backlog.peer, tooMuch)
-		return tooMuch
+// came takes what was read, and returns an error if it is too much, which ends the
+// connection.
+func (c *counted) came(b []byte) error {
+	err := c.backlog.came(b)
+	if err != nil {
+		c.server.counters.turnedAway(err)
+		c.server.crowds.refusedConnection(c.server.cfg.Logger, c.backlog.peer, err)
 	}
 	return err
 }
@@ -189,11 +192,14 @@ func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, erro
 	if b == nil {
 		return nil, n, err
 	}
-	if err = c.came((*b)[:n], err); n == 0 || err != nil {
+	if tooMuch := c.came((*b)[:n]); tooMuch != nil {
+		n, err = 0, tooMuch
+	}
+	if n == 0 {
 		pool.Put(b)
 		return nil, 0, err
 	}
-	return b, n, nil
+	return b, n, err // both: the last bytes over TLS come with the end
 }
 
 // Close implements net.Conn.

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -28,6 +29,11 @@ func (l *lender) Put(b *[]byte) {
 	default:
 	}
 }
+
+// lastWords is a connection whose last bytes come with its end, as over TLS.
+type lastWords struct{ net.Conn }
+
+func (lastWords) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
 
 // An idle connection in plaintext holds no buffer, though its bytes pass through the server's
 // own hands: that is most of what it would cost.
@@ -77,6 +83,10 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	_ = far.Close()
 	if got := <-read; got.err == nil || got.b != nil || pool.out.Load() != 1 {
 		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
+	}
+	last := &counted{lastWords{near}, nil, newBacklog(&server.connections, ""), server, func() {}}
+	if b, n, err := last.ReadOnReady(1024, pool); err != io.EOF || n != 3 || string((*b)[:n]) != "bye" {
+		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
 	}
 	if _ = conn.Close(); left != 1 {
 		t.Errorf("the connection left %d times, want 1", left)
