@@ -49,6 +49,9 @@ RELEASEENV := CGO_ENABLED=0 GOFLAGS=-mod=readonly GOAMD64=v1 GOARM64=v8.0 GOEXPE
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 VULNDB    ?= https://vuln.go.dev
 
+# Prometheus's tool, which tests the alert rules, where it is not installed
+PROMTOOL := .bin/promtool
+
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
@@ -132,7 +135,7 @@ cover: deps ## Measure what the tests reach, into cover.out
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
-deps: ## Install what the tests need beside Go: a C compiler, Chromium, and gRPC for Node.js and Python
+deps: ## Install what the tests need beside Go: a C compiler, Chromium, promtool, and gRPC for Node.js and Python
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
@@ -142,7 +145,16 @@ deps: ## Install what the tests need beside Go: a C compiler, Chromium, and gRPC
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
 	fi
+	@command -v promtool >/dev/null || test -x $(PROMTOOL) || $(MAKE) --no-print-directory $(PROMTOOL)
 	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
+
+# Of Debian's package the one file: all of it would start a server.
+$(PROMTOOL):
+	@mkdir -p $(@D)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 $$dir && \
+		{ (cd $$dir && apt-get download prometheus) || { $(SUDO) apt-get update && cd $$dir && apt-get download prometheus; }; } && \
+		dpkg-deb --fsys-tarfile $$dir/prometheus_*.deb | tar -xf - -C $$dir ./usr/bin/promtool && \
+		mv $$dir/usr/bin/promtool $@
 
 $(LINT):
 	@mkdir -p $(@D)/install

@@ -29,6 +29,7 @@ var layers = map[string][]string{
 	"cache":             {"cache/wire", "cache/wire/schema"},
 	"cache/wire":        {"cache/wire/schema"},
 	"cache/wire/schema": {},
+	"deploy":            {"relay"},
 	"bench":             {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 }
 

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
+
+// schemaVersion is the version of Grafana's model of a dashboard that these types are of. Later
+// ones of Grafana take it and convert it.
+//
+// Source: Grafana 10's kinds/dashboard.
+const schemaVersion = 39
+
+// gridWidth is how many units wide Grafana's grid is; a unit is 30 pixels high.
+const gridWidth = 24
+
+type dashboard struct {
+	UID           string     `json:"uid"`
+	Title         string     `json:"title"`
+	Description   string     `json:"description"`
+	Tags          []string   `json:"tags"`
+	SchemaVersion int        `json:"schemaVersion"`
+	Version       int        `json:"version"`
+	Editable      bool       `json:"editable"`
+	GraphTooltip  int        `json:"graphTooltip"` // 1 shows the moment in all panels
+	Refresh       string     `json:"refresh"`
+	Time          timeRange  `json:"time"`
+	Links         []link     `json:"links"`
+	Templating    templating `json:"templating"`
+	Panels        []panel    `json:"panels"`
+}
+
+type timeRange struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+type link struct {
+	Title       string `json:"title"`
+	Type        string `json:"type"`
+	URL         string `json:"url"`
+	TargetBlank bool   `json:"targetBlank"`
+}
+
+type templating struct {
+	List []variable `json:"list"`
+}
+
+type variable struct {
+	Name       string  `json:"name"`
+	Label      string  `json:"label"`
+	Type       string  `json:"type"`
+	Query      any     `json:"query"`
+	Definition string  `json:"definition,omitempty"` // the query as people see it
+	Datasource *source `json:"datasource,omitempty"`
+	Refresh    int     `json:"refresh"` // 1 on load, 2 when the time range changes
+	Sort       int     `json:"sort,omitempty"`
+	Multi      bool    `json:"multi"`
+	IncludeAll bool    `json:"includeAll"`
+	AllValue   string  `json:"allValue,omitempty"`
+	Current    choice  `json:"current"`
+}
+
+type choice struct {
+	Text  string `json:"text,omitempty"`
+	Value string `json:"value,omitempty"`
+}
+
+type variableQuery struct {
+	Query string `json:"query"`
+	RefID string `json:"refId"`
+}
+
+type source struct {
+	Type string `json:"type"`
+	UID  string `json:"uid"`
+}
+
+// prometheus is the data source that the reader has chosen.
+var prometheus = &source{"prometheus", "${datasource}"}
+
+type panel struct {
+	ID          int          `json:"id"`
+	Type        string       `json:"type"`
+	Title       string       `json:"title"`
+	Description string       `json:"description,omitempty"`
+	GridPos     position     `json:"gridPos"`
+	Collapsed   *bool        `json:"collapsed,omitempty"` // of rows alone
+	Datasource  *source      `json:"datasource,omitempty"`
+	Targets     []target     `json:"targets,omitempty"`
+	FieldConfig *fieldConfig `json:"fieldConfig,omitempty"`
+	Options     any          `json:"options,omitempty"`
+}
+
+type position struct {
+	H int `json:"h"`
+	W int `json:"w"`
+	X int `json:"x"`
+	Y int `json:"y"`
+}
+
+type target struct {
+	RefID        string  `json:"refId"`
+	Datasource   *source `json:"datasource"`
+	Expr         string  `json:"expr"`
+	LegendFormat string  `json:"legendFormat"`
+	Instant      bool    `json:"instant"`
+	Range        bool    `json:"range"`
+	Format       string  `json:"format"`
+}
+
+type fieldConfig struct {
+	Defaults  fieldDefaults `json:"defaults"`
+	Overrides []any         `json:"overrides"`
+}
+
+type fieldDefaults struct {
+	Unit       string     `json:"unit,omitempty"`
+	Decimals   *int       `json:"decimals,omitempty"`
+	Min        *int       `json:"min,omitempty"`
+	NoValue    string     `json:"noValue,omitempty"`
+	Color      color      `json:"color"`
+	Thresholds thresholds `json:"thresholds"`
+	Mappings   []mapping  `json:"mappings,omitempty"`
+}
+
+type color struct {
+	Mode string `json:"mode"`
+}
+
+type thresholds struct {
+	Mode  string `json:"mode"`
+	Steps []step `json:"steps"`
+}
+
+// A step is a colour from a value on; of the first, which has none, from the least.
+type step struct {
+	Color string   `json:"color"`
+	Value *float64 `json:"value"`
+}
+
+type mapping struct {
+	Type    string                `json:"type"`
+	Options map[string]mappedText `json:"options"`
+}
+
+type mappedText struct {
+	Text  string `json:"text"`
+	Color string `json:"color"`
+	Index int    `json:"index"`
+}
+
+// newDashboard lays out rows from top to bottom, and what is in each from left to right.
+func newDashboard(rows []row) dashboard {
+	d := dashboard{
+		UID: "tender", Title: "Tender", Description: "xDS relays: what is stale, who refuses what, and how far behind anyone is.",
+		Tags: []string{"tender", "xds"}, SchemaVersion: schemaVersion, Version: 1, Editable: true, GraphTooltip: 1,
+		Refresh: "30s", Time: timeRange{"now-1h", "now"},
+		Links:      []link{{"What to do", "link", operations, true}, {"Metrics", "link", metrics, true}},
+		Templating: templating{variables()},
+	}
+	y := 0
+	for _, r := range rows {
+		open := false
+		d.add(panel{Type: "row", Title: r.title, GridPos: position{H: 1, W: gridWidth, Y: y}, Collapsed: &open})
+		y++
+		x, height := 0, 0
+		for _, v := range r.views {
+			if x+v.width > gridWidth {
+				x, y, height = 0, y+height, 0
+			}
+			p := v.panel()
+			p.GridPos = position{H: v.height, W: v.width, X: x, Y: y}
+			d.add(p)
+			x, height = x+v.width, max(height, v.height)
+		}
+		y += height
+	}
+	return d
+}
+
+// add adds a panel, with a number of its own.
+func (d *dashboard) add(p panel) {
+	p.ID = len(d.Panels) + 1
+	d.Panels = append(d.Panels, p)
+}
+
+const (
+	operations = "https://github.com/xdstender/tender/blob/main/deploy/docs/operations.md"
+	metrics    = "https://github.com/xdstender/tender/blob/main/deploy/docs/metrics.md"
+)
+
+// variables are what the reader chooses: where the metrics are, and of which relays and groups.
+func variables() []variable {
+	all := []variable{{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1}}
+	for _, v := range []struct{ name, label, query string }{
+		{"job", "Job", `label_values(tender_build_info, job)`},
+		{"instance", "Relay", `label_values(tender_build_info{job=~"$job"}, instance)`},
+		{"group", "Node group", `label_values(tender_view_connected{$relays}, group)`},
+	} {
+		query := expand(v.query)
+		all = append(all, variable{
+			Name: v.name, Label: v.label, Type: "query", Query: variableQuery{query, v.name}, Definition: query, Datasource: prometheus,
+			Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: choice{"All", "$__all"},
+		})
+	}
+	return all
+}
+
+// expand writes out in a query which relays, or which groups of them, were chosen.
+func expand(query string) string {
+	return strings.NewReplacer(
+		"$relays", `job=~"$job", instance=~"$instance"`,
+		"$groups", `job=~"$job", instance=~"$instance", group=~"$group"`,
+	).Replace(query)
+}
+
+// encode writes JSON as Grafana exports it, with signs of comparison as they are.
+func encode(d dashboard) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(d)
+	return b.Bytes(), err
+}

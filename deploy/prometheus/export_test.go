@@ -1,0 +1,149 @@
+package prometheus_test
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/telemetry"
+)
+
+// A series is what is known of all series of a name: the values of each label.
+type series map[string]set
+
+type set map[string]bool
+
+func (s series) add(label string, values ...string) {
+	if s[label] == nil {
+		s[label] = set{}
+	}
+	for _, v := range values {
+		s[label][v] = true
+	}
+}
+
+// rare is what a relay exports only once something has happened that does not happen to the one
+// of this test. Its labels are those of the page of metrics, which package telemetry holds to the code.
+var rare = []string{"tender_audit_faults_total", "tender_origin_streams_ended_total"}
+
+// exported returns what Prometheus has of a relay, by name: what a real one tells of clients
+// that accept, refuse and are told of a change, and what hardly any ever tells.
+func exported(t *testing.T) map[string]series {
+	t.Helper()
+	all := map[string]series{
+		// Prometheus tells of alerts itself.
+		"ALERTS": {"alertname": nil, "alertstate": {"firing": true, "pending": true}, "severity": nil, "job": nil, "instance": nil},
+	}
+	for name, family := range scrape(t, newRelay(t)) {
+		for _, m := range family.GetMetric() {
+			if family.GetType() != dto.MetricType_HISTOGRAM {
+				learn(all, name, m)
+				continue
+			}
+			for _, part := range []string{"_bucket", "_sum", "_count"} {
+				learn(all, name+part, m)
+			}
+			all[name+"_bucket"].add("le")
+		}
+	}
+	for _, name := range rare {
+		if all[name] != nil {
+			t.Errorf("%s is not rare: a relay exports it", name)
+		}
+		all[name] = series{"job": nil, "instance": nil}
+		for _, label := range labelsOnPage(t, name) {
+			all[name].add(label)
+		}
+	}
+	return all
+}
+
+// learn adds what a metric shows of the series of a name.
+func learn(all map[string]series, name string, m *dto.Metric) {
+	if all[name] == nil {
+		all[name] = series{"job": nil, "instance": nil} // which Prometheus adds
+	}
+	for _, l := range m.GetLabel() {
+		all[name].add(l.GetName(), l.GetValue())
+	}
+}
+
+// labelsOnPage returns the labels that deploy/docs/metrics.md gives a metric.
+func labelsOnPage(t *testing.T, name string) (labels []string) {
+	t.Helper()
+	row := regexp.MustCompile("\\| `" + name + "` \\|[^|]*\\|[^|]*\\|([^|]*)\\|").FindStringSubmatch(telemetry.Page())
+	if row == nil {
+		t.Fatalf("%s is not on the page of metrics", name)
+	}
+	for _, label := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(row[1], -1) {
+		labels = append(labels, label[1])
+	}
+	return labels
+}
+
+// newRelay starts a relay that has told clients of a change, and returns its admin address.
+func newRelay(t *testing.T) string {
+	t.Helper()
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	cert, key := relaytest.NewCA(t).Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
+	cfg, err := relay.LoadConfig([]string{
+		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
+		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "v1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, r)
+	conn, err := grpc.NewClient(r.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+
+	refuses := relaytest.NewClient(t, conn, relaytest.ClientOptions{})
+	refuses.Subscribe(relaytest.ClusterType)
+	refuses.Nack(refuses.Recv(t.Context()), "no")
+	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
+	c.Subscribe(relaytest.ClusterType)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
+	o.Put(relaytest.Cluster("b"))
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a", "b") })
+	return r.AdminAddrs()[0].String()
+}
+
+// scrape reads the metrics of a relay as Prometheus does.
+func scrape(t *testing.T, admin string) map[string]*dto.MetricFamily {
+	t.Helper()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer func() { _ = resp.Body.Close() }() // it was read
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics: %s, %v", resp.Status, err)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
