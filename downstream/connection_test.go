@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -85,7 +86,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
 	}
 	last := &counted{lastWords{near}, nil, newBacklog(&server.connections, ""), server, func() {}}
-	if b, n, err := last.ReadOnReady(1024, pool); err != io.EOF || n != 3 || string((*b)[:n]) != "bye" {
+	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
 		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
 	}
 	if _ = conn.Close(); left != 1 {
