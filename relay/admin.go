@@ -21,7 +21,7 @@ import (
 // newAdmin returns the server for operators and probes.
 func (r *Relay) newAdmin() (*admin.Server, error) {
 	all := fleet{r.server, r.groups}
-	return admin.New(admin.Config{
+	cfg := admin.Config{
 		Ready:    r.notReady,
 		Status:   r.status,
 		Holds:    r.holds,
@@ -32,7 +32,15 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
-	})
+	}
+	if clients := r.credentials.clients; clients != nil {
+		cfg.TLS = &admin.TLS{
+			Config:   clients.Config("h2", "http/1.1"),
+			Operator: r.credentials.authorizer.Operator,
+			IsNamed:  clients.IsNamed,
+		}
+	}
+	return admin.New(cfg)
 }
 
 // commands are what operators may have the relay do.
@@ -48,12 +56,24 @@ func (r *Relay) commands() []admin.Command {
 	}
 }
 
-// AdminAddrs returns the addresses that operators find the relay at, ProbeAddrs those
-// for probes.
-func (r *Relay) AdminAddrs() []net.Addr { return addrs(r.adminListeners) }
+// AdminAddrs returns the addresses that operators find the relay at: first those without
+// TLS, on this host.
+func (r *Relay) AdminAddrs() []net.Addr {
+	return addrs(slices.Concat(r.adminListeners, r.adminTLSListeners))
+}
 
 // ProbeAddrs returns the addresses that probes find the relay at.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
+
+// notOnLoopback returns the addresses that others than this host can reach.
+func notOnLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), loopback)
+}
+
+// onlyLoopback returns the rest of them.
+func onlyLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !loopback(a) })
+}
 
 // onLoopback refuses an address that others than this host can reach: its name may
 // have been more than one knew.

@@ -107,7 +107,20 @@ func (a *authorizer) warnings(cfg *Config) (lines []string) {
 	if len(cfg.TLSListen) > 0 && !r.Knows(authz.Anonymous) {
 		lines = append(lines, "TENDER_AUTHZ: no rule is about anonymous: who comes by TENDER_LISTEN, which has no TLS, is refused")
 	}
+	if remote := notOnLoopback(cfg.AdminListen); len(remote) > 0 && !r.HasOperators() {
+		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: nobody is served at TENDER_ADMIN_LISTEN=%s", strings.Join(remote, ",")))
+	}
 	return lines
+}
+
+// Operator returns as whom the holder of a certificate operates the relay, or why it does not.
+func (a *authorizer) Operator(cert *x509.Certificate) (who string, err error) {
+	r := a.rules.Load()
+	if r == nil {
+		return "", errors.New("there are no rules (TENDER_AUTHZ)")
+	}
+	id, err := r.Operator(authz.Identities(cert))
+	return string(id), err
 }
 
 // A grant is what one client may ask for.

@@ -54,8 +54,8 @@ type Config struct {
 	Authz   string `env:"AUTHZ"`
 	Secrets string `env:"SECRETS"`
 
-	// AdminListen lists addresses for operators, on loopback or unix:, ProbeListen those
-	// for probes. Either may be empty.
+	// AdminListen lists addresses for operators: on loopback, unix:, or with TLSClientCA and
+	// Authz others. ProbeListen lists those for probes. Either may be empty.
 	AdminListen []string `env:"ADMIN_LISTEN"`
 	ProbeListen []string `env:"PROBE_LISTEN"`
 

@@ -168,11 +168,34 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	if c.Authz != "" && c.TLSClientCA == "" && wrong["AUTHZ"] == nil && wrong["TLS_CLIENT_CA"] == nil {
 		found["AUTHZ"], c.Authz = errors.New("its rules are about certificates, and TENDER_TLS_CLIENT_CA is not set"), ""
 	}
+	c.checkAdmin(wrong, found)
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff
 	}
 	return found
+}
+
+// checkAdmin finds an address for operators on other hosts, if nothing says who they are.
+func (c *Config) checkAdmin(wrong, found map[string]error) {
+	remote := notOnLoopback(c.AdminListen)
+	if len(remote) == 0 {
+		return
+	}
+	var missing []string
+	for _, v := range []struct{ name, value string }{{"TLS_CERT", c.TLSCert}, {"TLS_CLIENT_CA", c.TLSClientCA}, {"AUTHZ", c.Authz}} {
+		if wrong[v.name] != nil || found[v.name] != nil {
+			return
+		}
+		if v.value == "" {
+			missing = append(missing, prefix+v.name)
+		}
+	}
+	if len(missing) > 0 {
+		c.AdminListen = nil
+		found["ADMIN_LISTEN"] = fmt.Errorf("%s is not on loopback, and operators elsewhere have to show who they are; not set: %s; for probes there is TENDER_PROBE_LISTEN",
+			quote(remote[0]), strings.Join(missing, ", "))
+	}
 }
 
 // checkRoutes reports a route that leads nowhere, or else an origin that no route

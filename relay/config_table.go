@@ -159,9 +159,9 @@ var variables = []spec{
 	},
 	{
 		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
-		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, on loopback",
-		meaning: "where operators find the relay: `/livez`, `/readyz`, `/metrics`, `/api/v1/status` and what changes it",
-		parse:   parseAdminListen,
+		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and `TENDER_AUTHZ`",
+		meaning: "where operators find the relay: `/livez`, `/readyz`, `/metrics`, `/api/v1/status` and what changes it; by mTLS where other hosts can reach it",
+		parse:   offOr(parseListen),
 	},
 	{
 		name: "PROBE_LISTEN", shown: "`off`",

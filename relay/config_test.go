@@ -121,6 +121,7 @@ var goodValues = []struct{ name, value, shown string }{
 	{"AUTHZ", "/etc/authz.yaml", ""},
 	{"SECRETS", "loopback", ""},
 	{"ADMIN_LISTEN", "127.0.0.2:1,[::1]:2,LOCALHOST:3,unix:/run/admin.sock", ""},
+	{"ADMIN_LISTEN", ":18080,127.0.0.1:1", ""},
 	{"ADMIN_LISTEN", "off", ""},
 	{"PROBE_LISTEN", ":18081,unix:/run/probe.sock", ""},
 	{"NODE_ID", "relay~10.0.0.1~a.b~b.svc", ""},
@@ -194,6 +195,7 @@ var goodWith = map[string][]string{
 	"TLS_CLIENT_CA":          {"TLS_CERT=c", "TLS_KEY=k"},
 	"AUTHZ":                  {"TLS_CERT=c", "TLS_KEY=k", "TLS_CLIENT_CA=a"},
 	"TLS_LISTEN":             {"TLS_CERT=c", "TLS_KEY=k"},
+	"ADMIN_LISTEN":           {"TLS_CERT=c", "TLS_KEY=k", "TLS_CLIENT_CA=a", "AUTHZ=a"},
 }
 
 func TestLoadConfigGoodValues(t *testing.T) {
@@ -342,7 +344,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"LISTEN", ":http", `the port "http" is not a number from 0 to 65535`},
 	{"REST_LISTEN", "on", `"on" is not host:port`},
 	{"REST_LISTEN", "[::]:18001, :18000", `":18000" is in TENDER_LISTEN too`},
-	{"ADMIN_LISTEN", ":18080", `":18080" is not on loopback, and has neither TLS nor authorisation; for probes there is TENDER_PROBE_LISTEN`},
+	{"ADMIN_LISTEN", ":18080", `":18080" is not on loopback, and operators elsewhere have to show who they are; not set: TENDER_TLS_CERT, TENDER_TLS_CLIENT_CA, TENDER_AUTHZ; for probes there is TENDER_PROBE_LISTEN`},
 	{"ADMIN_LISTEN", "127.0.0.1:1,localhost.example:2", `"localhost.example:2" is not on loopback`},
 	{"ADMIN_LISTEN", "[::]:18080", `"[::]:18080" is not on loopback`},
 	{"ADMIN_LISTEN", "off,off", `"off" is not host:port`},

@@ -359,21 +359,6 @@ func parsePathOrOff(raw string) (string, error) {
 	}
 }
 
-// parseAdminListen reads TENDER_ADMIN_LISTEN. What listens there has no TLS and asks
-// nobody who they are.
-func parseAdminListen(raw string) (string, error) {
-	value, err := offOr(parseListen)(raw)
-	if err != nil || value == "" {
-		return value, err
-	}
-	for address := range strings.SplitSeq(value, ",") {
-		if !loopback(address) {
-			return "", fmt.Errorf("%s is not on loopback, and has neither TLS nor authorisation; for probes there is TENDER_PROBE_LISTEN", quote(address))
-		}
-	}
-	return value, nil
-}
-
 // loopback reports whether an address that checkAddress or checkSocket took can be
 // reached from this host alone.
 func loopback(address string) bool {

@@ -93,7 +93,7 @@ type Relay struct {
 	hurried       chan struct{}
 	hurry         sync.Once
 
-	adminListeners, probeListeners []net.Listener
+	adminListeners, adminTLSListeners, probeListeners []net.Listener
 
 	version, identifier string
 	started             time.Time
@@ -240,7 +240,8 @@ func (r *Relay) listen() error {
 		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
 		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
 		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", r.cfg.AdminListen, &r.adminListeners, onLoopback},
+		{"TENDER_ADMIN_LISTEN", onlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
+		{"TENDER_ADMIN_LISTEN", notOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
 		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
 	} {
 		if len(*l.listeners) > 0 {
@@ -397,6 +398,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	for _, l := range r.adminListeners {
 		serving.Go(func() error { return r.admin.Serve(l) })
+	}
+	for _, l := range r.adminTLSListeners {
+		serving.Go(func() error { return r.admin.ServeTLS(l) })
 	}
 	for _, l := range r.probeListeners {
 		serving.Go(func() error { return r.admin.ServeProbes(l) })

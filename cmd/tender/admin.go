@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,54 +23,84 @@ import (
 // for the commands that ask it.
 const adminVariable = "TENDER_ADMIN_LISTEN"
 
-// An adminFlag is where a command finds the relay.
+// An adminFlag is where and how a command finds the relay.
 type adminFlag struct {
 	address string
+	tls     tlsFlags
 	environ func() []string
 }
 
-// addAdminFlag adds --admin to a command.
+// addAdminFlag adds --admin, and how to speak TLS there, to a command.
 func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	a := &adminFlag{environ: environ}
 	cmd.Flags().StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
+	a.tls.add(cmd.Flags(), "admin")
 	return a
 }
 
-// client returns a client of the relay. Errors: no address, or one that cannot be.
+// client returns a client of the relay. Errors: no address, or one that cannot be; files that
+// cannot be used.
 func (a *adminFlag) client() (*adminClient, error) {
+	if err := a.tls.check(); err != nil {
+		return nil, usageError{err}
+	}
+	config, err := a.tls.config()
+	if err != nil {
+		return nil, err
+	}
 	address := a.address
 	if address == "" {
-		var ours []string
-		for _, entry := range a.environ() {
-			if strings.HasPrefix(entry, adminVariable+"=") {
-				ours = append(ours, entry)
-			}
-		}
-		cfg, err := relay.LoadConfig(ours)
-		if err != nil {
+		if address, err = adminAddress(a.environ()); err != nil {
 			return nil, err
 		}
-		if len(cfg.AdminListen) == 0 {
-			return nil, usageError{fmt.Errorf("%s is off: say by --admin where the relay listens", adminVariable)}
-		}
-		address = cfg.AdminListen[0]
 	}
-	return newAdminClient(address)
+	return newAdminClient(address, config)
+}
+
+// adminAddress returns the first address that the environment has for operators.
+func adminAddress(environ []string) (string, error) {
+	var ours []string
+	for _, entry := range environ {
+		if name, _, _ := strings.Cut(entry, "="); name == adminVariable || strings.HasPrefix(name, "TENDER_TLS_") || name == "TENDER_AUTHZ" {
+			ours = append(ours, entry)
+		}
+	}
+	cfg, err := relay.LoadConfig(ours)
+	if err != nil {
+		return "", err
+	}
+	if len(cfg.AdminListen) == 0 {
+		return "", usageError{fmt.Errorf("%s is off: say by --admin where the relay listens", adminVariable)}
+	}
+	return cfg.AdminListen[0], nil
 }
 
 // An adminClient asks a relay what it tells operators.
 type adminClient struct {
 	address string
 	base    string // of URLs
+	host    string // that is asked for, if that is not in base
 	http    *http.Client
 }
 
-func newAdminClient(address string) (*adminClient, error) {
+// newAdminClient returns a client of the relay at an address, by TLS if there is a
+// configuration.
+func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 	network, dialled, base := "tcp", address, "http://"+address
+	if config != nil {
+		base = "https://" + address
+	}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		if config != nil {
+			return nil, usageError{fmt.Errorf("--admin=%s: there is no TLS on a socket of the file system", address)}
+		}
 		network, dialled, base = "unix", strings.TrimPrefix(path, "//"), "http://localhost"
 	} else if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, usageError{fmt.Errorf("--admin=%s: want host:port or unix:path", address)}
+	}
+	host := "" // that of the address
+	if config != nil {
+		host = config.ServerName
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, dialled)
@@ -76,7 +108,8 @@ func newAdminClient(address string) (*adminClient, error) {
 	return &adminClient{
 		address: address,
 		base:    base,
-		http:    &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 30 * time.Second},
+		host:    host,
+		http:    &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true, TLSClientConfig: config}, Timeout: 30 * time.Second},
 	}, nil
 }
 
@@ -99,6 +132,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, body []byte, 
 	if err != nil {
 		return fmt.Errorf("ask the relay at %s: %w", c.address, err)
 	}
+	r.Host = cmp.Or(c.host, r.Host)
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}

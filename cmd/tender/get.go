@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -37,12 +35,7 @@ type getOptions struct {
 	nodeID      string
 	nodeCluster string
 	userAgent   string
-	tls         getTLS
-}
-
-// getTLS are the files and names for TLS. The zero value is plaintext.
-type getTLS struct {
-	ca, cert, key, serverName string
+	tls         tlsFlags
 }
 
 // newGetCommand returns tender get.
@@ -91,10 +84,7 @@ func newGetCommand() *cobra.Command {
 	f.StringVar(&o.nodeID, "node-id", "tender-get/"+host, "node `id` to present")
 	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to present")
 	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to present, such as envoy")
-	f.StringVar(&o.tls.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); this and the next three turn TLS on")
-	f.StringVar(&o.tls.cert, "cert", "", "PEM `file` with the client's certificate")
-	f.StringVar(&o.tls.key, "key", "", "PEM `file` with the client's key")
-	f.StringVar(&o.tls.serverName, "server-name", "", "`name` that the server's certificate must have (default the host of --address)")
+	o.tls.add(f, "address")
 	return cmd
 }
 
@@ -129,8 +119,8 @@ func (o *getOptions) check() error {
 	if o.timeout < 0 {
 		return fmt.Errorf("--timeout=%s: must not be negative", o.timeout)
 	}
-	if (o.tls.cert == "") != (o.tls.key == "") {
-		return errors.New("--cert and --key: want both or neither")
+	if err := o.tls.check(); err != nil {
+		return err
 	}
 	if strings.HasPrefix(o.address, "unix:") || strings.Contains(o.address, "://") {
 		return nil
@@ -143,9 +133,13 @@ func (o *getOptions) check() error {
 
 // dial returns a connection that is made when it is first used.
 func (o *getOptions) dial() (*grpc.ClientConn, error) {
-	creds, err := o.tls.credentials()
+	config, err := o.tls.config()
 	if err != nil {
 		return nil, err
+	}
+	creds := insecure.NewCredentials()
+	if config != nil {
+		creds = credentials.NewTLS(config)
 	}
 	// A server decides how much it says at once, and people asked for all of it.
 	const largest = 1 << 30
@@ -157,31 +151,6 @@ func (o *getOptions) dial() (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("connect to %s: %w", o.address, err)
 	}
 	return conn, nil
-}
-
-func (t getTLS) credentials() (credentials.TransportCredentials, error) {
-	if t == (getTLS{}) {
-		return insecure.NewCredentials(), nil
-	}
-	config := &tls.Config{ServerName: t.serverName, MinVersion: tls.VersionTLS12}
-	if t.ca != "" {
-		pem, err := os.ReadFile(t.ca)
-		if err != nil {
-			return nil, fmt.Errorf("read --tls-ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read --tls-ca: no certificate in %s", t.ca)
-		}
-	}
-	if t.cert != "" {
-		pair, err := tls.LoadX509KeyPair(t.cert, t.key)
-		if err != nil {
-			return nil, fmt.Errorf("read --cert and --key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return credentials.NewTLS(config), nil
 }
 
 // get asks for the resources, prints them, and with o.watch goes on until ctx ends.

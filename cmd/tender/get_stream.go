@@ -288,7 +288,7 @@ func explainConnection(text string, o getOptions) string {
 	}
 	text = strings.TrimPrefix(text, "transport: ")
 	text = strings.TrimPrefix(text, "Error while dialing: ")
-	if o.tls == (getTLS{}) && strings.Contains(text, "server preface") {
+	if o.tls == (tlsFlags{}) && strings.Contains(text, "server preface") {
 		text += " (does the server want TLS? see --tls-ca)"
 	}
 	return text

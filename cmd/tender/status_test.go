@@ -242,7 +242,7 @@ func TestStatusErrors(t *testing.T) {
 
 // A command is a POST that a relay takes, and its refusal is the error.
 func TestAdminCommand(t *testing.T) {
-	c, err := newAdminClient(serveAdmin(t, "unix", admin.Status{}))
+	c, err := newAdminClient(serveAdmin(t, "unix", admin.Status{}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,8 @@ func (s *Server) command(c Command) http.HandlerFunc {
 			answer, err = c.do(ctx, args)
 		}
 		code := CodeOf(err)
-		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("from", r.RemoteAddr), slog.Int("code", code))
+		who, _ := s.operator(r) // was let in
+		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("operator", who), slog.String("from", r.RemoteAddr), slog.Int("code", code))
 		if err != nil {
 			log.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.Any("err", err))
 			writeError(w, code, err.Error())

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -30,20 +32,38 @@ func withHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// ownSite refuses what a page of another site may have a browser send.
-func ownSite(next http.Handler) http.Handler {
+// guard refuses what a page of another site may have a browser send, and by TLS all but
+// operators.
+func (s *Server) guard(next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !ownHost(r) {
-			writeError(w, http.StatusMisdirectedRequest, fmt.Sprintf("the Host header %.64q is neither localhost nor an address on loopback", r.Host))
+		if err := s.ownHost(r); err != nil {
+			writeError(w, http.StatusMisdirectedRequest, err.Error())
 			return
 		}
 		if err := cross.Check(r); err != nil || embedded(r) {
 			writeError(w, http.StatusForbidden, "a browser sent this for a page of another site")
 			return
 		}
+		if _, err := s.operator(r); err != nil {
+			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "operator refused",
+				slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path), slog.Any("err", err))
+			writeError(w, http.StatusForbidden, err.Error())
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// operator returns who sent a request. On this host, nobody has to say.
+func (s *Server) operator(r *http.Request) (who string, err error) {
+	if r.TLS == nil {
+		return "local", nil
+	}
+	if len(r.TLS.VerifiedChains) == 0 {
+		return "", errors.New("an operator shows a certificate")
+	}
+	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0])
 }
 
 // embedded reports whether a page of another site has the answer as a part of it, such as
@@ -56,20 +76,26 @@ func embedded(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
-// ownHost reports whether the request names its server in a way that leads nowhere else
-// than to the browser's own host: by an address on loopback, or as localhost. A browser
-// does not reach sockets of the file system.
-func ownHost(r *http.Request) bool {
+// ownHost reports that the request does not name its server in a way that leads nowhere
+// else: on this host, by an address on loopback or as localhost; by TLS, by any address, or a
+// name of the certificate, without which a browser had not come so far. It does not reach
+// sockets of the file system at all.
+func (s *Server) ownHost(r *http.Request) error {
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
-		return true
+		return nil
 	}
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = strings.Trim(r.Host, "[]")
 	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
 	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
+	switch isAddr := err == nil; {
+	case strings.EqualFold(host, "localhost"), isAddr && addr.Unmap().IsLoopback():
+		return nil
+	case r.TLS == nil:
+		return fmt.Errorf("the Host header %.64q is neither localhost nor an address on loopback", r.Host)
+	case isAddr, s.cfg.TLS.IsNamed(host):
+		return nil
+	}
+	return fmt.Errorf("the Host header %.64q is neither an address nor a name that the relay's certificate is for", r.Host)
 }

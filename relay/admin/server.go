@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -43,9 +45,24 @@ type Config struct {
 	// Debug adds /debug/pprof, which shows what the process works on.
 	Debug bool
 
+	// TLS is for operators on other hosts ([Server.ServeTLS]). Nil means that there are none.
+	TLS *TLS
+
 	// Logger receives the errors of connections, at debug level, and a line for each
 	// command. Nil discards them.
 	Logger *slog.Logger
+}
+
+// TLS is how operators on other hosts are spoken to. All fields are required.
+type TLS struct {
+	// Config asks for a certificate, and verifies it.
+	Config *tls.Config
+
+	// Operator returns who the holder of a certificate is, for the log, or why it may ask nothing.
+	Operator func(*x509.Certificate) (who string, err error)
+
+	// IsNamed reports whether a host is one that the server's certificate is for.
+	IsNamed func(host string) bool
 }
 
 // Bounds of what a client may hold up.
@@ -99,7 +116,10 @@ func New(cfg Config) (*Server, error) {
 		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c)})
 	}
 	s.probes = s.newHTTPServer(withHeaders(muxOf(probes)))
-	s.admin = s.newHTTPServer(withHeaders(ownSite(muxOf(s.routes))))
+	s.admin = s.newHTTPServer(withHeaders(s.guard(muxOf(s.routes))))
+	if cfg.TLS != nil {
+		s.admin.TLSConfig = cfg.TLS.Config
+	}
 	return s, nil
 }
 
@@ -140,13 +160,19 @@ func (s *Server) newHTTPServer(h http.Handler) *http.Server {
 }
 
 // Serve serves operators on a listener until the server is closed, which is no error.
-func (s *Server) Serve(l net.Listener) error { return serve(s.admin, l) }
+func (s *Server) Serve(l net.Listener) error { return ended(s.admin.Serve(l)) }
+
+// ServeTLS is Serve for operators on other hosts, who prove by certificates who they are.
+func (s *Server) ServeTLS(l net.Listener) error {
+	return ended(s.admin.ServeTLS(l, "", ""))
+}
 
 // ServeProbes serves probes on a listener until the server is closed, which is no error.
-func (s *Server) ServeProbes(l net.Listener) error { return serve(s.probes, l) }
+func (s *Server) ServeProbes(l net.Listener) error { return ended(s.probes.Serve(l)) }
 
-func serve(server *http.Server, l net.Listener) error {
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+// ended returns why a server ended, if it was not closed.
+func ended(err error) error {
+	if !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -50,6 +50,16 @@ func Parse(file string, data []byte) (*Policy, error) {
 				policy.rules = append(policy.rules, rule)
 			}
 		},
+		"operators": func(n *yaml.Node) {
+			r.texts(n, "operators", func(text string) error {
+				if text == string(Anonymous) {
+					return errors.New("an operator shows a certificate")
+				}
+				p, err := parseIdentity(text)
+				policy.operators = append(policy.operators, p)
+				return err
+			})
+		},
 	})
 	if root.Kind == yaml.MappingNode {
 		for _, field := range []string{"version", "rules"} {

@@ -14,7 +14,10 @@ import (
 )
 
 // A Policy is what a file of rules says. Its methods may be called from any goroutine.
-type Policy struct{ rules []rule }
+type Policy struct {
+	rules     []rule
+	operators []identityPattern
+}
 
 // A rule says what clients may have whose identity and node meet it. Of a list that is nil,
 // nothing is required, but of secrets.

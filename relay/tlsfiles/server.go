@@ -52,6 +52,10 @@ func (s *Server) Config(protocols ...string) *tls.Config {
 	}
 }
 
+// IsNamed reports whether a host, which is a name or an IP address, is one that the certificate
+// is for.
+func (s *Server) IsNamed(host string) bool { return s.pair.Load().Leaf.VerifyHostname(host) == nil }
+
 // now returns what a handshake needs.
 func (s *Server) now(protocols []string) *tls.Config {
 	cfg := &tls.Config{

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+const operators = `
+version: 1
+rules:
+- name: fleet
+  identities: ["spiffe://example.org/ns/shop/**"]
+operators: ["spiffe://example.org/ns/ops/**"]
+`
+
+// An operated is a relay that operators on other hosts can reach, and what they show it.
+type operated struct {
+	t             *testing.T
+	dir, ca, addr string
+	signs         *relaytest.CA
+}
+
+func newOperated(t *testing.T) *operated {
+	t.Helper()
+	o := &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}
+	o.ca = relaytest.WriteFile(t, o.dir, "ca.pem", o.signs.PEM)
+	cert, key := o.signs.Sign(relaytest.Leaf{Names: []string{"127.0.0.1", "::1", "tender.example"}}).Write(t, o.dir)
+	cfg, err := relay.LoadConfig([]string{
+		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:0",
+		"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + o.ca,
+		"TENDER_AUTHZ=" + relaytest.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, r)
+	o.addr = fmt.Sprint("127.0.0.1:", r.AdminAddrs()[0].(*net.TCPAddr).Port)
+	return o
+}
+
+// certificate returns the flags of who shows one for a SPIFFE ID.
+func (o *operated) certificate(id string) []string {
+	o.t.Helper()
+	cert, key := o.signs.Sign(relaytest.Leaf{URI: id}).Write(o.t, o.t.TempDir())
+	return []string{"--tls-ca", o.ca, "--cert", cert, "--key", key}
+}
+
+// TestAdminTLS holds who may ask a relay that other hosts can reach.
+func TestAdminTLS(t *testing.T) {
+	o := newOperated(t)
+	eve := o.certificate("spiffe://example.org/ns/ops/sa/eve")
+	for _, tt := range []struct {
+		name  string
+		flags []string
+		want  string // in what is printed
+		code  int
+	}{
+		{"an operator", eve, "ready", 0},
+		{"an operator, by a name", append([]string{"--server-name", "tender.example"}, eve...), "ready", 0},
+		{"a client of the fleet", o.certificate("spiffe://example.org/ns/shop/sa/cart"), `"spiffe://example.org/ns/shop/sa/cart" is not one of the operators`, exitFailure},
+		{"nobody", []string{"--tls-ca", o.ca}, "certificate required", exitFailure},
+		{"nobody, without TLS", nil, "HTTP request to an HTTPS server", exitFailure},
+		{"an operator of another relay", append([]string{"--server-name", "other.example"}, eve...), "not other.example", exitFailure},
+		{"a certificate without a key", []string{"--cert", "c"}, "--cert and --key: want both or neither", exitUsage},
+	} {
+		code, stdout, stderr := execute(append([]string{"status", "--admin", o.addr}, tt.flags...)...)
+		if code != tt.code || !strings.Contains(stdout+stderr, tt.want) {
+			t.Errorf("%s: tender status: code %d, %s%s, want %d and %q", tt.name, code, stdout, stderr, tt.code, tt.want)
+		}
+	}
+	if code, _, stderr := execute(append([]string{"freeze", "--admin", o.addr}, eve...)...); code != 0 {
+		t.Errorf("an operator: tender freeze: code %d, %s", code, stderr)
+	}
+}
+
+// By TLS, a Host is a name of the certificate or an address.
+func TestAdminTLSHost(t *testing.T) {
+	o := newOperated(t)
+	flags := o.certificate("spiffe://example.org/ns/ops/sa/eve")
+	config, err := (&tlsFlags{ca: flags[1], cert: flags[3], key: flags[5]}).config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{
+		"tender.example": 200, "tender.example:1": 200, "10.1.2.3:18080": 200, "localhost": 200,
+		"attacker.example": 421, "tender.example.attacker.example": 421, "": 421,
+	} {
+		conn, err := tls.Dial("tcp", o.addr, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(conn, "GET /api/v1/status HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != want {
+			t.Errorf("Host %q: %s, want %d", host, resp.Status, want)
+		}
+		_, _ = resp.Body.Close(), conn.Close()
+	}
+}

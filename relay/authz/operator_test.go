@@ -1,0 +1,58 @@
+package authz
+
+import (
+	"strings"
+	"testing"
+)
+
+const operated = `
+version: 1
+rules:
+- name: all
+  identities: [anonymous, "spiffe://example.org/**"]
+operators: ["spiffe://example.org/ns/ops/sa/*", "email:admin@example.org"]
+`
+
+// Operators are who is listed as such: no rule makes one, and being one is in no rule.
+func TestOperators(t *testing.T) {
+	p, err := Parse("a.yaml", []byte(operated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		ids  []Identity
+		want Identity // empty for none
+	}{
+		{[]Identity{"spiffe://example.org/ns/ops/sa/eve"}, "spiffe://example.org/ns/ops/sa/eve"},
+		{[]Identity{"dns:eve.example.org", "email:admin@example.org"}, "email:admin@example.org"},
+		{[]Identity{"spiffe://example.org/ns/shop/sa/cart"}, ""},
+		{[]Identity{"spiffe://example.org/ns/ops/sa/eve/more"}, ""},
+		{[]Identity{Anonymous}, ""},
+		{nil, ""},
+	} {
+		got, err := p.Operator(tt.ids)
+		if got != tt.want || (err == nil) != (tt.want != "") || err != nil && !strings.HasSuffix(err.Error(), " is not one of the operators") {
+			t.Errorf("Operator(%q) = %q, %v, want %q", tt.ids, got, err, tt.want)
+		}
+	}
+	if p.Knows("email:admin@example.org") {
+		t.Error("an operator whom no rule is about may be a node")
+	}
+	if without := policy(t); without.HasOperators() || !p.HasOperators() {
+		t.Errorf("HasOperators: %t without, %t with, want false and true", without.HasOperators(), p.HasOperators())
+	}
+}
+
+func TestOperatorsRefused(t *testing.T) {
+	for list, want := range map[string]string{
+		"[anonymous]": `operators: "anonymous": an operator shows a certificate`,
+		"[eve]":       `operators: "eve": `,
+		"eve":         "operators is not a list",
+		"[]":          "operators is empty",
+	} {
+		_, err := Parse("a.yaml", []byte(strings.Replace(operated, operated[strings.Index(operated, "operators: ")+len("operators: "):], list, 1)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("operators: %s: %v, want %s", list, err, want)
+		}
+	}
+}
