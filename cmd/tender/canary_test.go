@@ -79,8 +79,8 @@ func (c *canaryTest) tender(args ...string) {
 	c.shows("tender "+strings.Join(args, " "), stdout+stderr)
 }
 
-// admin holds that an answer to operators does not show the canary.
-func (c *canaryTest) admin(path string) {
+// admin holds that an answer to operators does not show the canary, and returns it.
+func (c *canaryTest) admin(path string) (answer string) {
 	c.Helper()
 	resp, err := http.Get("http://" + c.relay.AdminAddrs()[0].String() + path)
 	if err != nil {
@@ -92,6 +92,7 @@ func (c *canaryTest) admin(path string) {
 		c.Fatalf("GET %s: %s, %v", path, resp.Status, err)
 	}
 	c.shows("GET "+path, fmt.Sprint(resp.Header)+string(body))
+	return string(body)
 }
 
 // files holds that no file of a directory has the canary.
@@ -175,9 +176,18 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.tender("thaw")
 	c.tender("check", "--node", c.bootstrap())
 	for _, path := range []string{
-		"/", "/clients", "/clients/1", "/resources?type=sds", "/readyz", "/metrics", "/api/v1/status", "/api/v1/holds", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
+		"/", "/readyz", "/metrics", "/api/v1/status", "/api/v1/holds", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
 	} {
 		c.admin(path)
+	}
+	for _, path := range []string{"/clients", "/clients/1", "/resources?type=sds", "/resource?type=sds&name=key", "/resource?type=ecds&name=key"} {
+		c.admin(path)
+		c.admin(strings.Replace("/api/v1"+path, "/resource?", "/resources?", 1))
+	}
+	for _, path := range []string{"/resource?type=cds&name=key", "/resource?type=lds&name=key", "/api/v1/resources?type=cds&name=key", "/api/v1/resources?type=lds&name=key&format=yaml"} {
+		if answer := c.admin(path); !strings.Contains(answer, "[redacted]") {
+			c.Errorf("GET %s does not show that something is redacted:\n%s", path, answer)
+		}
 	}
 	end()
 	c.files(c.dir)
