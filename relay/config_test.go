@@ -426,7 +426,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"CONNECTION_AGE", "25h", "too long"},
 	{"CONNECTION_AGE", "never", "not a duration"},
 	{"TRACE_DELIVERIES", "-1", "too small"},
-	{"TRACE_DELIVERIES", "off", "not a number"},
+	{"TRACE_DELIVERIES", "off", "not a whole number"},
 	{"TRACE_SLOW", "0s", "too short"},
 	{"TRACE_SLOW", "2h", "too long"},
 	{"MAX_REQUEST_RATE", "0", "too small"},
