@@ -329,14 +329,23 @@ func (c *canaryTest) change() {
 		case *tlspb.Secret:
 			m.GetTlsCertificate().CertificateChain = nil
 		}
+		c.remembers(typeURL, "added")
 		c.origin.Put(m)
-		for end := time.Now().Add(relaytest.Patience); typeURL != relaytest.SecretType; time.Sleep(5 * time.Millisecond) {
-			if _, stdout, _ := execute("history", typeURL, "key"); strings.Contains(stdout, "  changed  ") {
-				break
-			}
-			if time.Now().After(end) {
-				c.Fatalf("a change of %s is not remembered", typeURL)
-			}
+		c.remembers(typeURL, "changed")
+	}
+}
+
+// remembers waits until the history of a type's key has something of a kind; of a Secret there
+// is none.
+func (c *canaryTest) remembers(typeURL, kind string) {
+	c.Helper()
+	for end := time.Now().Add(relaytest.Patience); typeURL != relaytest.SecretType; time.Sleep(5 * time.Millisecond) {
+		_, stdout, _ := execute("history", typeURL, "key")
+		if strings.Contains(stdout, "  "+kind+"  ") {
+			return
+		}
+		if time.Now().After(end) {
+			c.Fatalf("that the %s was %s is not remembered:\n%s", typeURL, kind, stdout)
 		}
 	}
 }
