@@ -192,7 +192,7 @@ func (c *Config) checkAdmin(wrong, found map[string]error) {
 		}
 	}
 	if len(missing) > 0 {
-		c.AdminListen = nil
+		c.AdminListen = []string{adminListen}
 		found["ADMIN_LISTEN"] = fmt.Errorf("%s is not on loopback, and operators elsewhere have to show who they are; not set: %s; for probes there is TENDER_PROBE_LISTEN",
 			quote(remote[0]), strings.Join(missing, ", "))
 	}

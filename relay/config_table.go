@@ -35,6 +35,9 @@ func (v *spec) quote(raw string) string {
 	return quote(raw)
 }
 
+// adminListen is where operators find the relay by default.
+const adminListen = "127.0.0.1:18080"
+
 // variables is the table of variables, in the order in which people read it.
 var variables = []spec{
 	{
@@ -158,7 +161,7 @@ var variables = []spec{
 		parse:   oneOf(SecretsMTLS, SecretsLoopback, SecretsOff),
 	},
 	{
-		name: "ADMIN_LISTEN", preset: "127.0.0.1:18080", empty: "off",
+		name: "ADMIN_LISTEN", preset: adminListen, empty: "off",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and `TENDER_AUTHZ`",
 		meaning: "where operators find the relay: `/livez`, `/readyz`, `/metrics`, `/api/v1/status` and what changes it; by mTLS where other hosts can reach it",
 		parse:   offOr(parseListen),
