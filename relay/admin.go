@@ -28,6 +28,7 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Fleet:    all,
 		GRPC:     newOperatorServer(all),
 		Pages:    r.pages,
+		Settings: r.settings,
 		Commands: r.commands(),
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
@@ -47,13 +48,25 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 func (r *Relay) commands() []admin.Command {
 	audit := admin.NewCommand("audit", r.auditOrigins)
 	audit.Long = admin.AuditTime
-	return []admin.Command{
+	commands := []admin.Command{
 		admin.NewCommand("freeze", r.freeze),
 		admin.NewCommand("thaw", r.thaw),
 		admin.NewCommand("release", r.release),
 		admin.NewCommand("discard", r.discard),
 		audit,
 	}
+	if r.level != nil {
+		commands = append(commands, admin.NewCommand("loglevel", r.setLogLevel))
+	}
+	return commands
+}
+
+// settings returns the configuration as operators may see it.
+func (r *Relay) settings() (all []admin.Setting) {
+	for _, s := range r.cfg.Table() {
+		all = append(all, admin.Setting{Variable: s.Variable, Value: s.Value, Source: s.Source})
+	}
+	return all
 }
 
 // AdminAddrs returns the addresses that operators find the relay at: first those without

@@ -42,6 +42,10 @@ type Options struct {
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
 
+	// Level is the least level that Logger logs, which operators may change while the relay runs. Nil
+	// means that they may not.
+	Level *slog.LevelVar
+
 	// Version is the relay's own, as origins are told it.
 	Version string
 
@@ -73,6 +77,8 @@ type Options struct {
 type Relay struct {
 	cfg           Config
 	log           *slog.Logger
+	level         *slog.LevelVar // nil if it cannot be changed
+	levelSet      sync.Mutex     // held while it is changed
 	credentials   *relayCredentials
 	origins       origins
 	groups        *groups
@@ -109,6 +115,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	r := &Relay{
 		cfg:           cfg,
 		log:           opts.Logger,
+		level:         opts.Level,
 		listeners:     opts.Listeners,
 		restListeners: opts.RESTListeners,
 

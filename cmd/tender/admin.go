@@ -128,9 +128,21 @@ func (c *adminClient) command(ctx context.Context, name string, args, into any) 
 }
 
 func (c *adminClient) do(ctx context.Context, method, path string, body []byte, into any) error {
+	text, err := c.ask(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("the answer of %s is not a relay's: %w", c.address, err)
+	}
+	return nil
+}
+
+// ask returns what the relay answers.
+func (c *adminClient) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("ask the relay at %s: %w", c.address, err)
+		return nil, fmt.Errorf("ask the relay at %s: %w", c.address, err)
 	}
 	r.Host = cmp.Or(c.host, r.Host)
 	if body != nil {
@@ -138,20 +150,17 @@ func (c *adminClient) do(ctx context.Context, method, path string, body []byte, 
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {
-		return fmt.Errorf("ask the relay: %w; --admin or %s say where it is", errors.Unwrap(err), adminVariable)
+		return nil, fmt.Errorf("ask the relay: %w; --admin or %s say where it is", errors.Unwrap(err), adminVariable)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return fmt.Errorf("read the answer of %s: %w", c.address, err)
+		return nil, fmt.Errorf("read the answer of %s: %w", c.address, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the relay at %s: %s", c.address, refusalText(resp, text))
+		return nil, fmt.Errorf("the relay at %s: %s", c.address, refusalText(resp, text))
 	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("the answer of %s is not a relay's: %w", c.address, err)
-	}
-	return nil
+	return text, nil
 }
 
 // refusalText returns what an answer other than 200 says.

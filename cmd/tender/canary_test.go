@@ -1,10 +1,13 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -172,6 +175,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 		c.tender("history", typ, "key", "-o", "json")
 		c.admin("/resource?name=key&type=" + typ)
 	}
+	c.dump()
 	c.tender("freeze")
 	c.tender("thaw")
 	c.tender("check", "--node", c.bootstrap())
@@ -347,6 +351,54 @@ func (c *canaryTest) remembers(typeURL, kind string) {
 		if time.Now().After(end) {
 			c.Fatalf("that the %s was %s is not remembered:\n%s", typeURL, kind, stdout)
 		}
+	}
+}
+
+// dump holds that a dump does not have the canary, and that it has what it says.
+func (c *canaryTest) dump() {
+	c.Helper()
+	path := filepath.Join(c.TempDir(), "dump.tar.gz")
+	if code, stdout, stderr := execute("dump", "-f", path); code != exitOK {
+		c.Fatalf("tender dump: code %d, %s%s", code, stdout, stderr)
+	}
+	if code, _, stderr := execute("dump", "-f", path); code != exitFailure || !strings.Contains(stderr, "file exists") {
+		c.Errorf("tender dump to a file that exists: code %d, %s", code, stderr)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	plain, err := gzip.NewReader(file)
+	if err != nil {
+		c.Fatal(err)
+	}
+	files := make(map[string]string)
+	for archive := tar.NewReader(plain); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			c.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			c.Fatal(err)
+		}
+		files[filepath.Base(header.Name)] = string(content)
+		c.shows("tender dump: "+header.Name, string(content))
+	}
+	for name, want := range map[string]string{
+		"configuration.txt": "TENDER_SECRETS=loopback (environment)\n", "status.json": `"go_version"`, "clients.json": `"refusing": true`, "holds.json": `"holds"`,
+		"metrics.txt": "tender_client_streams", "goroutines.txt": "goroutine profile", "heap.pprof": "\x1f\x8b",
+	} {
+		if !strings.Contains(files[name], want) || !strings.Contains(files["README.txt"], name+" ") {
+			c.Errorf("tender dump: %s has no %q, or README.txt does not name it:\n%.300s\n%s", name, want, files[name], files["README.txt"])
+		}
+	}
+	if len(files) != 8 {
+		c.Errorf("tender dump has %d files, README.txt says\n%s", len(files), files["README.txt"])
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // newLogger returns a logger that writes to w in format, "json" or "text".
 // Without a format it writes text for a person at a terminal, and JSON for
 // whatever else reads it.
-func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
+func newLogger(w io.Writer, level slog.Leveler, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	if format == "text" || format == "" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))

@@ -75,6 +75,8 @@ func newRootCommand() *cobra.Command {
 		newGetCommand(),
 		newStatusCommand(os.Environ),
 		newHistoryCommand(os.Environ),
+		newDumpCommand(os.Environ),
+		newLogLevelCommand(os.Environ),
 		newReleaseCommand(os.Environ),
 		newDiscardCommand(os.Environ),
 		newFreezeCommand(os.Environ),

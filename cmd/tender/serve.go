@@ -34,25 +34,27 @@ func newServeCommand(environ func() []string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log := newLogger(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
+			level := new(slog.LevelVar)
+			level.Set(cfg.LogLevel)
+			log := newLogger(cmd.ErrOrStderr(), level, cfg.LogFormat)
 			received := make(chan os.Signal, 4)
 			signal.Notify(received, os.Interrupt, syscall.SIGTERM)
 			defer signal.Stop(received)
-			return serve(cmd.Context(), cfg, log, received)
+			return serve(cmd.Context(), cfg, log, level, received)
 		},
 	}
 }
 
 // serve runs the relay until ctx ends or a signal is received. It returns nil
 // when the relay has drained, or was hurried.
-func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, received <-chan os.Signal) error {
+func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, level *slog.LevelVar, received <-chan os.Signal) error {
 	limitMemory(ctx, log)
 	telemetry.LogErrors(log)
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("version", version),
 	)
-	r, err := relay.New(cfg, relay.Options{Logger: log, Version: version, Served: debug.FreeOSMemory})
+	r, err := relay.New(cfg, relay.Options{Logger: log, Level: level, Version: version, Served: debug.FreeOSMemory})
 	if err != nil {
 		return err
 	}

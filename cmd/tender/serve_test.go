@@ -71,7 +71,7 @@ func TestServeStartsAndStops(t *testing.T) {
 		received <- os.Interrupt
 		cfg := config(t, "127.0.0.1:0")
 		cfg.RESTListen = tt.listen
-		if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), received); err != nil {
+		if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), nil, received); err != nil {
 			t.Errorf("serve: %v, want nil", err)
 		}
 		for _, want := range []string{
@@ -92,7 +92,7 @@ func TestServeNamesTheVariableOfAnAddressInUse(t *testing.T) {
 	}
 	defer taken.Close()
 	address := taken.Addr().String()
-	err = serve(t.Context(), config(t, address), slog.New(slog.DiscardHandler), nil)
+	err = serve(t.Context(), config(t, address), slog.New(slog.DiscardHandler), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "TENDER_LISTEN") || !strings.Contains(err.Error(), address) {
 		t.Errorf("serve on %s, which is in use: %v, want an error that names TENDER_LISTEN and the address", address, err)
 	}

@@ -16,7 +16,7 @@ func TestStatusIsDocumented(t *testing.T) {
 	}
 	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
 		Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{}, Refusal{}, ClientDetail{}, ClientResource{},
-		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{}, History{}, Change{},
+		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{},
 	} {
 		typ := reflect.TypeOf(of)
 		for i := range typ.NumField() {

@@ -70,3 +70,15 @@ type Freeze struct {
 	// origin said, before the command.
 	Withheld int `json:"withheld"`
 }
+
+// A LogLevel is the argument of the command loglevel: the least level that is to be logged,
+// "debug", "info", "warn" or "error".
+type LogLevel struct {
+	Level string `json:"level"`
+}
+
+// A LogLevelChange is the answer to it.
+type LogLevelChange struct {
+	Level  string `json:"level"`
+	Before string `json:"before"`
+}

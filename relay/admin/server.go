@@ -36,6 +36,9 @@ type Config struct {
 	// GRPC has the services that operators may call. Nil means that there are none.
 	GRPC *grpc.Server
 
+	// Settings returns the configuration, for dumps. Nil leaves it out of them.
+	Settings func() []Setting
+
 	// Commands are what operators may have the relay do.
 	Commands []Command
 
@@ -125,7 +128,10 @@ func New(cfg Config) (*Server, error) {
 
 // reads are what operators may ask beside what probes may.
 func (s *Server) reads() []route {
-	routes := []route{{http.MethodGet, "/api/v1/status", http.HandlerFunc(s.status)}}
+	routes := []route{
+		{http.MethodGet, "/api/v1/status", http.HandlerFunc(s.status)},
+		{http.MethodGet, "/api/v1/dump", http.HandlerFunc(s.dump)},
+	}
 	if s.cfg.Holds != nil {
 		routes = append(routes, route{http.MethodGet, "/api/v1/holds", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			writeJSON(w, http.StatusOK, s.cfg.Holds(r.Context()))

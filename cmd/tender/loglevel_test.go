@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// The log level can be changed while a relay runs, and the log says so both ways.
+func TestLogLevel(t *testing.T) {
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_DRAIN=1s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log lockedBuffer
+	level := new(slog.LevelVar)
+	r, err := relay.New(cfg, relay.Options{Logger: newLogger(&log, level, "text"), Level: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }() // awaited below
+	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
+	for _, to := range []struct{ level, was, logged string }{
+		{"error", "info", "level=INFO msg=\"log level changed\" before=info now=error"},
+		{"warn", "error", "level=WARN msg=\"log level changed\" before=error now=warn"},
+		{"debug", "warn", "level=INFO msg=\"log level changed\" before=warn now=debug"},
+	} {
+		code, stdout, stderr := execute("log-level", to.level)
+		if want := "the log level is " + to.level + ", it was " + to.was + "\n"; code != exitOK || stdout != want {
+			t.Errorf("tender log-level %s: code %d, %q%s, want %q", to.level, code, stdout, stderr, want)
+		}
+		if !strings.Contains(log.String(), to.logged) {
+			t.Errorf("after log-level %s the log has no %s:\n%s", to.level, to.logged, log.String())
+		}
+	}
+	if level.Level() != slog.LevelDebug {
+		t.Errorf("the level is %v, want DEBUG", level.Level())
+	}
+	if code, _, stderr := execute("log-level", "loud"); code != exitFailure || !strings.Contains(stderr, `level="loud": want debug, info, warn or error`) {
+		t.Errorf("tender log-level loud: code %d, %s", code, stderr)
+	}
+	r.Hurry()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,148 @@
+package admin
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/pprof"
+	"time"
+)
+
+// A Setting is a variable of the configuration, as it may be shown.
+type Setting struct{ Variable, Value, Source string }
+
+// maxDumpClients is how many clients a dump lists, those that have lacked something longest.
+const maxDumpClients = maxLimit
+
+// A dumpFile is a part of a dump: what it is called, what it says, and how it is made.
+type dumpFile struct {
+	name, about string
+	write       func(io.Writer, *http.Request) error
+}
+
+// dumpFiles returns what is in a dump. Nothing of it is a resource's content.
+func (s *Server) dumpFiles() []dumpFile {
+	files := []dumpFile{
+		{"status.json", "/api/v1/status: the version, origins, views, and files of TLS", func(w io.Writer, _ *http.Request) error {
+			return encode(w, s.cfg.Status())
+		}},
+		{"goroutines.txt", "what the process does now: stacks, and how many goroutines have each", func(w io.Writer, _ *http.Request) error {
+			return pprof.Lookup("goroutine").WriteTo(w, 1)
+		}},
+	}
+	if s.cfg.Settings != nil {
+		files = append(files, dumpFile{"configuration.txt", "variables, what applies and where it is from; secrets are left out", s.writeSettings})
+	}
+	if s.cfg.Fleet != nil {
+		files = append(files, dumpFile{
+			"clients.json", fmt.Sprintf("/api/v1/clients: totals, and at most %d clients, who has lacked something longest first", maxDumpClients),
+			func(w io.Writer, _ *http.Request) error {
+				clients, err := s.cfg.Fleet.Clients(ClientQuery{Sort: ByLag, Page: Page{Limit: maxDumpClients}})
+				if err != nil {
+					return err
+				}
+				return encode(w, clients)
+			},
+		})
+	}
+	if s.cfg.Holds != nil {
+		files = append(files, dumpFile{"holds.json", "/api/v1/holds: removals that are held back", func(w io.Writer, r *http.Request) error {
+			return encode(w, s.cfg.Holds(r.Context()))
+		}})
+	}
+	if s.cfg.Metrics != nil {
+		files = append(files, dumpFile{"metrics.txt", "/metrics", s.writeMetrics})
+	}
+	if s.cfg.Debug {
+		files = append(files, dumpFile{"heap.pprof", "what the memory is used for: go tool pprof heap.pprof", func(w io.Writer, _ *http.Request) error {
+			return pprof.Lookup("heap").WriteTo(w, 0)
+		}})
+	}
+	return files
+}
+
+func encode(w io.Writer, value any) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(value)
+}
+
+func (s *Server) writeSettings(w io.Writer, _ *http.Request) error {
+	for _, set := range s.cfg.Settings() {
+		if _, err := fmt.Fprintf(w, "%s=%s (%s)\n", set.Variable, set.Value, set.Source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeMetrics writes what /metrics would answer to one who asks for plain text.
+func (s *Server) writeMetrics(w io.Writer, r *http.Request) error {
+	inner, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return err
+	}
+	s.cfg.Metrics.ServeHTTP(&captured{Writer: w, header: make(http.Header)}, inner)
+	return nil
+}
+
+// A captured response is written somewhere else.
+type captured struct {
+	io.Writer
+	header http.Header
+}
+
+func (c *captured) Header() http.Header { return c.header }
+func (c *captured) WriteHeader(int)     {}
+
+// dump answers with a gzipped tar of all that helps to understand a relay from afar.
+func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
+	now := time.Now()
+	name := "tender-dump-" + now.UTC().Format("20060102-150405")
+	var out bytes.Buffer
+	if err := s.writeDump(&out, r, name, now); err != nil {
+		writeError(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/gzip")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.tar.gz"`)
+	_, _ = w.Write(out.Bytes()) // who does not read it does not need it
+}
+
+func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Time) error {
+	zipped := gzip.NewWriter(w)
+	archive := tar.NewWriter(zipped)
+	put := func(name string, content []byte) error {
+		header := &tar.Header{Name: dir + "/" + name, Mode: 0o600, Size: int64(len(content)), ModTime: now}
+		if err := archive.WriteHeader(header); err != nil {
+			return fmt.Errorf("dump %s: %w", name, err)
+		}
+		if _, err := archive.Write(content); err != nil {
+			return fmt.Errorf("dump %s: %w", name, err)
+		}
+		return nil
+	}
+	about := fmt.Sprintf("A dump of a Tender relay, made at %s. It has no content of resources, and no secrets of the configuration;\n"+
+		"it does have names: of nodes, of their addresses, and of resources that are held back.\n\n", now.UTC().Format(time.RFC3339))
+	for _, f := range s.dumpFiles() {
+		var content bytes.Buffer
+		if err := f.write(&content, r); err != nil {
+			fmt.Fprintf(&content, "\nnot complete: %v\n", err) // the rest is of use all the same
+		}
+		if err := put(f.name, content.Bytes()); err != nil {
+			return err
+		}
+		about += fmt.Sprintf("%-18s %s\n", f.name, f.about)
+	}
+	if err := put("README.txt", []byte(about)); err != nil {
+		return err
+	}
+	if err := archive.Close(); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	return zipped.Close()
+}
