@@ -15,10 +15,10 @@ func TestDemo(t *testing.T) {
 		t.Errorf("tender demo: code %d, stderr %q, want 0 and nothing", code, stderr)
 	}
 	for _, line := range []string{
-		`  relay    127\.0\.0\.1:\d+ +one connection up, 20 streams down`,
+		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,
 		`  \S.* get -a 127\.0\.0\.1:\d+ cds`,
 		`Point an Envoy at 127\.0\.0\.1:\d+: .*`,
-		`    1s +20 .*`,
+		`    1s +22 .*`,
 		`All 20 clients agree with the origin: yes`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(stdout) {

@@ -219,7 +219,7 @@ func (d *demo) newRelay(listen string) error {
 	if err != nil {
 		return err
 	}
-	d.relay, err = relay.New(cfg, relay.Options{Logger: d.Logger, Version: d.Version})
+	d.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(wanted{d.Logger.Handler()}), Version: d.Version})
 	return err
 }
 
@@ -228,6 +228,13 @@ func (d *demo) runClients(ctx context.Context) error {
 	var running sync.WaitGroup
 	for i, c := range d.clients {
 		running.Go(func() { c.run(ctx, d.conns[i%len(d.conns)]) }) // awaited below
+	}
+	for _, o := range oddClients {
+		running.Go(func() { // likewise
+			if err := o.run(ctx, d.conns[0]); ctx.Err() == nil {
+				d.Logger.Warn("odd client", slog.Any("err", err))
+			}
+		})
 	}
 	running.Wait()
 	<-ctx.Done()

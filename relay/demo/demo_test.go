@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"math"
 	"net"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -77,16 +79,18 @@ func TestRun(t *testing.T) {
 	text := run(t, t.Context(), Options{Clients: 20, Rate: 50, For: 2 * time.Second, Command: "bin/tender"}, new(paper))
 	const ms = `\d+\.\d\dms`
 	expect(t, text,
+		`Status page: http://127\.0\.0\.1:\d+/`,
+		`Look there for what is wrong: gateway-old refuses a listener \(red\), and edge-far-away answers 15s late \(violet\)\.`,
 		`A shop of 13 services \(17 clusters, 14 listeners\), .*:`,
 		`  origin   127\.0\.0\.1:\d+ +a control plane that changes the shop 50 times a second`,
-		`  relay    127\.0\.0\.1:\d+ +one connection up, 20 streams down`,
-		`  clients  20 +10 SotW and 10 Delta, on 2 connections`,
+		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,
+		`  clients  20 +10 SotW and 10 Delta, on 2 connections; beside them the two`,
 		`  bin/tender get -a 127\.0\.0\.1:\d+ cds`,
 		`Point an Envoy at 127\.0\.0\.1:\d+: README\.md has the bootstrap\.`,
 		`All 20 clients have what the origin says, after \d+\.\ds\. From now on it changes\.`,
 		`  time  streams  changes/s  deliveries/s  delay: median +99%   latest change`,
-		`    1s +20 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
-		`    2s +20 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
+		`    1s +22 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
+		`    2s +22 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
 		`In 2\.\ds: \d+ changes at the origin, \d+ deliveries of changed resources to clients\.`,
 		`Delay from a change to a client that has it: median `+ms+`, 90% `+ms+`, 99% `+ms+`, longest `+ms+`\.`,
 		`All 20 clients agree with the origin: yes`,
@@ -94,6 +98,41 @@ func TestRun(t *testing.T) {
 	if strings.Contains(text, "Ctrl-C") || strings.Contains(text, "taken") {
 		t.Errorf("a demo that ends by itself, on a port that was free, says:\n%s", text)
 	}
+}
+
+// The page has what the demo says: who refuses something, and in which words.
+func TestRunShowsARefusal(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	runs, ended := make(chan struct{}), make(chan struct{})
+	out := &paper{word: "From now on", call: func() { close(runs) }}
+	go func() { // awaited below
+		defer close(ended)
+		run(t, ctx, Options{Clients: 2}, out)
+	}()
+	select {
+	case <-runs:
+	case <-ended:
+		t.Fatal("the demo has ended")
+	}
+	site := regexp.MustCompile(`http://\S+`).FindString(out.String())
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		resp, err := client.Get(site + "api/v1/clients?refused=true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if strings.Contains(string(text), `"node_id": "gateway-old"`) && strings.Contains(string(text), "Error adding/updating listener(s) ingress: ") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("nobody refuses anything: %s, %v", text, err)
+		}
+	}
+	cancel()
+	<-ended
 }
 
 func TestRunTakesAFreePortWhereItsOwnIsTaken(t *testing.T) {

@@ -147,14 +147,16 @@ func (d *demo) opening() {
 	address := d.relay.Addrs()[0]
 	delta := d.Clients / 2
 	m := d.mesh.resources
+	d.print("Status page: http://%s/\n", d.relay.AdminAddrs()[0])
+	d.print("Look there for what is wrong: %s refuses a listener (red), and %s answers %v late (violet).\n\n", refusing, slow, slowAnswer)
 	if d.taken {
 		d.print("%s is taken, so the relay listens on %s.\n\n", d.Listen, address)
 	}
 	d.print("A shop of %d services (%d clusters, %d listeners), the relay, and clients below it, in one process:\n\n",
 		len(d.mesh.services), len(m[wire.ClusterType]), len(m[wire.ListenerType]))
 	d.print("  origin   %-16s a control plane that changes the shop %g times a second\n", d.origin.listener.Addr(), d.Rate)
-	d.print("  relay    %-16s one connection up, %d streams down\n", address, d.Clients)
-	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections\n\n", d.Clients, d.Clients-delta, delta, len(d.conns))
+	d.print("  relay    %-16s one connection up, %d streams down\n", address, d.Clients+len(oddClients))
+	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections; beside them the two\n\n", d.Clients, d.Clients-delta, delta, len(d.conns))
 	d.print("In another terminal, see what the relay serves, as it changes:\n\n  %s get -w -o wide -a %s eds\n  %[1]s get -a %[2]s cds\n\n", d.Command, address)
 	d.print("Point an Envoy at %s: README.md has the bootstrap.\n", address)
 	if d.For == 0 {

@@ -1,0 +1,134 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// An oddClient is one with which something is wrong, for the status page to show. It is not held
+// to agree with the origin.
+type oddClient struct {
+	name    string
+	typeURL string
+	names   []string // none is all
+
+	after  time.Duration // for how long it leaves a response unanswered
+	detail string        // with which it refuses responses; if empty, it accepts them
+}
+
+// The odd clients of a demo. What is late is so for the page after ten seconds.
+const (
+	refusing   = "gateway-old"
+	slow       = "edge-far-away"
+	slowAnswer = 15 * time.Second
+)
+
+var oddClients = []*oddClient{
+	{
+		name: refusing, typeURL: wire.ListenerType, names: []string{ingress},
+		detail: "Error adding/updating listener(s) " + ingress + ": Didn't find a registered implementation for '" + routerFilter + "' with type URL: 'envoy.extensions.filters.http.router.v3.Router'",
+	},
+	{name: slow, typeURL: wire.ClusterType, after: slowAnswer},
+}
+
+// A due update is to be answered at a time.
+type due struct {
+	update
+	at time.Time
+}
+
+// run holds a stream until ctx ends. Errors: what ended it before that.
+func (o *oddClient) run(ctx context.Context, conn *grpc.ClientConn) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s, err := openDelta(ctx, conn, &corepb.Node{Id: o.name, Cluster: "demo", UserAgentName: userAgent})
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.name, err)
+	}
+	if err := s.subscribe(o.typeURL, o.names, nil); err != nil {
+		return fmt.Errorf("%s: %w", o.name, err)
+	}
+	updates := make(chan due)
+	received := make(chan struct{})
+	go func() { // awaited below
+		defer close(received)
+		cancel(o.receive(ctx, s, updates))
+	}()
+	o.answer(ctx, s.(*deltaStream), updates)
+	cancel(nil)
+	<-received
+	return context.Cause(ctx)
+}
+
+// receive passes on what comes, each to be answered in its time, until the stream ends.
+func (o *oddClient) receive(ctx context.Context, s stream, updates chan<- due) error {
+	for {
+		u, err := s.receive()
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.name, err)
+		}
+		select {
+		case updates <- due{u, time.Now().Add(o.after)}:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// answer answers what comes until ctx ends. While it waits to answer one, it takes more.
+func (o *oddClient) answer(ctx context.Context, s *deltaStream, updates <-chan due) {
+	var open []due
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if len(open) > 0 {
+			timer.Reset(max(time.Until(open[0].at), time.Millisecond))
+		}
+		select {
+		case u := <-updates:
+			open = append(open, u)
+		case <-timer.C:
+			if len(open) == 0 {
+				continue
+			}
+			if s.answer(open[0].update, o.detail) != nil {
+				return // receive says why
+			}
+			open = open[1:]
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// answer acknowledges a response, or refuses it if there is a detail.
+func (s *deltaStream) answer(u update, detail string) error {
+	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: u.typeURL, ResponseNonce: u.nonce}
+	if detail != "" {
+		r.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: detail}
+	}
+	return s.send(r)
+}
+
+// A wanted handler drops what the relay logs of a refusal: the demo's own is meant to be there.
+type wanted struct{ slog.Handler }
+
+func (h wanted) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "client refused a response" {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h wanted) WithAttrs(attrs []slog.Attr) slog.Handler { return wanted{h.Handler.WithAttrs(attrs)} }
+func (h wanted) WithGroup(name string) slog.Handler       { return wanted{h.Handler.WithGroup(name)} }
