@@ -24,8 +24,11 @@ import (
 	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -59,6 +62,7 @@ type canaryTest struct {
 	origin *relaytest.Origin
 	relay  *relay.Relay
 	log    lockedBuffer
+	spans  *tracetest.InMemoryExporter
 	dir    string // of snapshots
 }
 
@@ -193,8 +197,10 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 			c.Errorf("GET %s does not show that something is redacted:\n%s", path, answer)
 		}
 	}
+	c.csds()
 	end()
 	c.files(c.dir)
+	c.traces("origin.receive", "deliver")
 	c.shows("the log", c.log.String())
 	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "refused a response of the origin") || !strings.Contains(log, "secret sent") {
 		t.Errorf("the log has no NACK of a client, none of the relay, or no Secret:\n%s", log)
@@ -205,11 +211,12 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 func (c *canaryTest) run(env ...string) (end func()) {
 	c.Helper()
 	cfg, err := relay.LoadConfig(append(env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
-		"TENDER_LOG_LEVEL=debug", "TENDER_DEBUG=on", "TENDER_SECRETS=loopback", "TENDER_DRAIN=1s"))
+		"TENDER_LOG_LEVEL=debug", "TENDER_DEBUG=on", "TENDER_SECRETS=loopback", "TENDER_DRAIN=1s", "TENDER_TRACE_DELIVERIES=1"))
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	c.spans = tracetest.NewInMemoryExporter()
+	c.relay, err = relay.New(cfg, relay.Options{Spans: keeping{c.spans}, Logger: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -231,6 +238,51 @@ func (c *canaryTest) run(env ...string) (end func()) {
 	c.Cleanup(end)
 	c.Setenv(adminVariable, c.relay.AdminAddrs()[0].String())
 	return end
+}
+
+// keeping is an exporter that forgets nothing when it is shut down.
+type keeping struct{ *tracetest.InMemoryExporter }
+
+func (keeping) Shutdown(context.Context) error { return nil }
+
+// traces holds that no span shows the canary, and that there are such.
+func (c *canaryTest) traces(names ...string) {
+	c.Helper()
+	var all strings.Builder
+	seen := map[string]bool{}
+	for _, s := range c.spans.GetSpans() {
+		seen[s.Name] = true
+		fmt.Fprintf(&all, "%s %+v %+v %+v %s\n", s.Name, s.Attributes, s.Events, s.Links, s.Status.Description)
+	}
+	c.shows("a trace", all.String())
+	for _, name := range names {
+		if !seen[name] {
+			c.Errorf("there is no span %s, so nothing was tested", name)
+		}
+	}
+}
+
+// csds holds that the CSDS does not show the canary: with all that it says of each client, and of the
+// relay as one.
+func (c *canaryTest) csds() {
+	c.Helper()
+	conn, err := grpc.NewClient(c.relay.AdminAddrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	resp, err := statuspb.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(c.Context(), &statuspb.ClientStatusRequest{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	encoded, err := proto.Marshal(resp)
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.shows("CSDS", string(encoded))
+	if answer := prototext.Format(resp); !strings.Contains(answer, "[redacted]") || !strings.Contains(answer, "key") {
+		c.Errorf("CSDS does not show that something is redacted:\n%s", answer)
+	}
 }
 
 // follow has clients take the key by every way that streams have, and refuse it with the key in
