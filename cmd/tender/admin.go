@@ -34,7 +34,7 @@ type adminFlag struct {
 func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	a := &adminFlag{environ: environ}
 	cmd.Flags().StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
-	a.tls.add(cmd.Flags(), "admin")
+	a.tls.add(cmd, "admin")
 	return a
 }
 

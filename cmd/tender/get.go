@@ -84,7 +84,7 @@ func newGetCommand() *cobra.Command {
 	f.StringVar(&o.nodeID, "node-id", "tender-get/"+host, "node `id` to present")
 	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to present")
 	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to present, such as envoy")
-	o.tls.add(f, "address")
+	o.tls.add(cmd, "address")
 	return cmd
 }
 

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 )
 
 // tlsFlags are the files and names for TLS. The zero value is plaintext.
@@ -15,8 +15,9 @@ type tlsFlags struct {
 	ca, cert, key, serverName string
 }
 
-// add adds the flags; address is the one that says where the server is.
-func (t *tlsFlags) add(f *pflag.FlagSet, address string) {
+// add adds the flags to a command; address is the one that says where the server is.
+func (t *tlsFlags) add(cmd *cobra.Command, address string) {
+	f := cmd.Flags()
 	f.StringVar(&t.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); this and the next three turn TLS on")
 	f.StringVar(&t.cert, "cert", "", "PEM `file` with the client's certificate")
 	f.StringVar(&t.key, "key", "", "PEM `file` with the client's key")
