@@ -82,7 +82,6 @@ func open(t *testing.T) *tab {
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, // root may not have one
 		chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()),
 		chromedp.WindowSize(1200, 1000),
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 	)

@@ -56,20 +56,24 @@ var outages = []outage{
 	{name: "empty messages", answer: relaytest.AnswerHTTP2(relaytest.StreamMessage(nil))},
 }
 
-// flap has the origin come and go every second.
+// flap has the origin come and go every second; in the end it is away, so that its return is seen.
 func flap(ctx context.Context, s *site) {
+	be := func(away bool) {
+		s.link.Set(relaytest.Link{Refuse: away})
+		if away {
+			s.link.Reset()
+		}
+	}
 	go func() { // ends before the outage is over
 		defer close(s.flapped)
 		ticker := time.NewTicker(500 * time.Millisecond)
 		defer ticker.Stop()
 		for away := true; ; away = !away {
-			s.link.Set(relaytest.Link{Refuse: away})
-			if away {
-				s.link.Reset()
-			}
+			be(away)
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
+				be(true)
 				return
 			}
 		}
