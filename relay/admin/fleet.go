@@ -43,7 +43,7 @@ func answer(f func(*http.Request) (any, error)) http.HandlerFunc {
 func (s *Server) clients(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	q := ClientQuery{
-		Type: p.typeURL("type"), Node: p.text("node"), Group: p.text("group"),
+		Type: p.typeURL(), Node: p.text("node"), Group: p.text("group"),
 		Refused: p.flag("refused"), Stalled: p.flag("stalled"),
 		Sort: p.oneOf("sort", ByLag, ByNumber), Page: p.page(),
 	}
@@ -55,7 +55,7 @@ func (s *Server) clients(r *http.Request) (any, error) {
 
 func (s *Server) client(r *http.Request) (any, error) {
 	p := parametersOf(r)
-	q := ClientResourceQuery{Type: p.typeURL("type"), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused"), Page: p.page()}
+	q := ClientResourceQuery{Type: p.typeURL(), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused"), Page: p.page()}
 	number, err := strconv.ParseUint(r.PathValue("number"), 10, 64)
 	if err != nil {
 		p.refuse("the number of a client is %q, want digits", r.PathValue("number"))
@@ -69,7 +69,7 @@ func (s *Server) client(r *http.Request) (any, error) {
 // resources answers with a list, or with one resource if a name is given.
 func (s *Server) resources(r *http.Request) (any, error) {
 	p := parametersOf(r)
-	typeURL := p.typeURL("type")
+	typeURL := p.typeURL()
 	if typeURL == "" {
 		p.refuse("type is empty: want a type URL, or a short name such as cds")
 	}
@@ -90,7 +90,7 @@ func (s *Server) resources(r *http.Request) (any, error) {
 // history answers with how a resource changed.
 func (s *Server) history(r *http.Request) (any, error) {
 	p := parametersOf(r)
-	c := HistoryChoice{Type: p.typeURL("type"), Name: p.text("name"), Group: p.text("group"), Limit: p.limit()}
+	c := HistoryChoice{Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Limit: p.limit()}
 	if c.Type == "" || !p.values.Has("name") {
 		p.refuse("type or name is missing: want a type URL, or a short name such as cds, and the name of a resource")
 	}
@@ -164,14 +164,14 @@ func (p *parameters) oneOf(name string, values ...string) string {
 	return text
 }
 
-// typeURL returns a type URL, which may be given as a short name.
-func (p *parameters) typeURL(name string) string {
-	text := p.text(name)
+// typeURL returns the type that is asked for, which may be given as a short name.
+func (p *parameters) typeURL() string {
+	text := p.text("type")
 	if typeURL, ok := schema.TypeURLFor(text); ok {
 		return typeURL
 	}
 	if text != "" && !strings.Contains(text, "/") {
-		p.refuse("%s=%.64s: want a type URL, or a short name such as cds", name, text)
+		p.refuse("type=%.64s: want a type URL, or a short name such as cds", text)
 	}
 	return text
 }
