@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/people"
 )
 
 // newReleaseCommand returns tender release.
@@ -92,7 +93,7 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		case h.Until.IsZero():
 			state = "held back, being looked at again"
 		default:
-			state = "held back for another " + brief(h.Until.Sub(now).Seconds())
+			state = "held back for another " + people.Seconds(h.Until.Sub(now).Seconds())
 		}
 		names := strings.Join(h.Names[:min(len(h.Names), 3)], ", ")
 		if h.Count > 3 {

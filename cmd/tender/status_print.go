@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/people"
 )
 
 // printStatus writes a status for people.
@@ -17,7 +17,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	if !s.Relay.Ready {
 		ready = "NOT READY"
 	}
-	t.row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, brief(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
+	t.row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, people.Seconds(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
 	for _, reason := range s.Relay.NotReady {
 		t.note("%s", reason)
 	}
@@ -80,7 +80,7 @@ func stateOf(v *admin.View, now time.Time) string {
 	case !v.FrozenAt.IsZero():
 		return fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
 	case v.Stale:
-		return "STALE for " + brief(v.StaleSeconds)
+		return "STALE for " + people.Seconds(v.StaleSeconds)
 	case !v.Connected:
 		return "not connected"
 	}
@@ -95,14 +95,14 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 	sum += fmt.Sprintf(": %d refuse something, %d do not read, %d lag", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {
-		sum += ", at most " + brief(c.Totals.LagSeconds)
+		sum += ", at most " + people.Seconds(c.Totals.LagSeconds)
 	}
 	t.row(sum)
 	if t.wide && len(c.Types) > 0 {
 		t.row()
 		t.row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
 		for _, sum := range c.Types {
-			t.row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, brief(sum.LagSeconds))
+			t.row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, people.Seconds(sum.LagSeconds))
 		}
 	}
 	if len(c.Refusing) > 0 {
@@ -169,7 +169,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 		case !typ.Pending:
 			state = "is to be sent it"
 		}
-		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), brief(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
+		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), people.Seconds(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
 	}
 }
 
@@ -193,19 +193,5 @@ func ago(then, now time.Time) string {
 	if then.IsZero() {
 		return "-"
 	}
-	return brief(now.Sub(then).Seconds())
-}
-
-// brief returns a number of seconds as one reads it: 0.4s, 12s, 3m20s, 5h1m, 12d3h.
-func brief(seconds float64) string {
-	d := time.Duration(max(seconds, 0) * float64(time.Second))
-	switch {
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-	}
-	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	return people.Seconds(now.Sub(then).Seconds())
 }

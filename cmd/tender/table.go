@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/xdstender/tender/relay/people"
 )
 
 // How a table fits a terminal that is not wide, in characters.
@@ -34,7 +36,7 @@ func (t *table) row(cells ...any) {
 	for i, cell := range cells {
 		texts[i] = printable(fmt.Sprint(cell))
 		if !t.wide && i < len(cells)-1 {
-			texts[i] = cutMiddle(texts[i], narrowCell)
+			texts[i] = people.Cut(texts[i], narrowCell)
 		}
 	}
 	t.lines = append(t.lines, tableLine{cells: texts})
@@ -87,7 +89,7 @@ func (t *table) block(out *bytes.Buffer, lines []tableLine) {
 		}
 		text := b.String()
 		if !t.wide {
-			text = cutMiddle(text, 2*narrow) // a terminal folds what is somewhat longer
+			text = people.Cut(text, 2*narrow) // a terminal folds what is somewhat longer
 		}
 		fmt.Fprintln(out, strings.TrimRight(text, " "))
 	}
@@ -112,15 +114,4 @@ func (t *table) fold(out *bytes.Buffer, text string) {
 		line += word
 	}
 	fmt.Fprintln(out, line)
-}
-
-// cutMiddle returns a text of at most so many characters: what names differ in is often at
-// their end.
-func cutMiddle(text string, most int) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	head := most / 2
-	return string(runes[:head]) + "…" + string(runes[len(runes)-(most-head-1):])
 }

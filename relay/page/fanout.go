@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/people"
 )
 
 // What the picture shows of a large relay: the views of which there is most to say, and of
@@ -101,7 +102,7 @@ func newFanout(s *admin.Status, totals []admin.TypeTotals, rates map[GroupType]R
 func (f *fanout) choose(s *admin.Status) []admin.View {
 	views := slices.DeleteFunc(slices.Clone(s.Views), func(v admin.View) bool { return len(v.Types) == 0 && v.Streams == 0 })
 	slices.SortStableFunc(views, func(a, b admin.View) int {
-		return cmp.Or(-compareBool(troubled(&a), troubled(&b)), cmp.Compare(b.Streams, a.Streams))
+		return cmp.Or(urgency(&b)-urgency(&a), cmp.Compare(b.Streams, a.Streams))
 	})
 	if f.Left = max(len(views)-maxPictureViews, 0); f.Left > 0 {
 		views = views[:maxPictureViews]
@@ -109,18 +110,12 @@ func (f *fanout) choose(s *admin.Status) []admin.View {
 	return views
 }
 
-// troubled reports whether people should look at a view.
-func troubled(v *admin.View) bool { return v.Stale || !v.FrozenAt.IsZero() }
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
+// urgency returns 1 for a view that people should look at, else 0.
+func urgency(v *admin.View) int {
+	if v.Stale || !v.FrozenAt.IsZero() {
 		return 1
-	default:
-		return -1
 	}
+	return 0
 }
 
 // A flow is what comes to a box: so many responses a second, and what is the matter with
@@ -161,13 +156,13 @@ func originBox(o *admin.Origin, now time.Time) box {
 	if o.LastError != "" && !o.Connected {
 		b.Title += "; " + o.LastError
 	}
-	b.Name = cut(b.Name, 20)
+	b.Name = people.Cut(b.Name, 20)
 	return b
 }
 
 // view draws a view from y on, with its types and their clients.
 func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y *int, now time.Time) flow {
-	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: cut(v.Group, 23), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
+	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: people.Cut(v.Group, 23), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
 	var trouble string
 	switch {
 	case !v.FrozenAt.IsZero():
@@ -211,7 +206,7 @@ func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.T
 		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), size(float64(t.Bytes)), t.Phase),
 		Href:  "/resources?" + url.Values{"type": {t.TypeURL}}.Encode(),
 	}
-	b.Name = cut(b.Name, 16)
+	b.Name = people.Cut(b.Name, 16)
 	f.Boxes = append(f.Boxes, b)
 	if total.Clients == 0 {
 		return flow{to: b, trouble: trouble}

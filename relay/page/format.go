@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/people"
 )
 
 // short returns the short name of a type, such as cds, or the message's name.
@@ -20,22 +21,14 @@ func short(typeURL string) string {
 
 // brief returns a number of seconds as one reads it: 4ms, 0.4s, 12s, 3m20s, 5h1m, 12d3h.
 func brief(seconds float64) string {
-	d := time.Duration(max(seconds, 0) * float64(time.Second))
 	switch {
 	case math.IsNaN(seconds):
 		return "–"
-	case d == 0:
-		return "0s"
-	case d < 100*time.Millisecond:
-		return fmt.Sprintf("%.3gms", float64(d)/float64(time.Millisecond))
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	case seconds > 0 && seconds < 0.1:
+		return fmt.Sprintf("%.3gms", seconds*1000)
+	default:
+		return people.Seconds(seconds)
 	}
-	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
 // size returns a number of bytes as one reads it.
@@ -96,16 +89,6 @@ func ending(n int) string {
 		return "s"
 	}
 	return ""
-}
-
-// cut returns a text of at most so many characters, the middle left out of a longer one.
-func cut(text string, most int) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	head := most / 2
-	return string(runes[:head]) + "…" + string(runes[len(runes)-(most-head-1):])
 }
 
 // ago returns how long ago something was, or a dash if it never was.

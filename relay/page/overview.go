@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/people"
 )
 
 // lateSeconds is the lag from which on a client is late.
@@ -118,7 +119,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, now time.Time) (alerts []alert)
 		}
 	}
 	if n := c.Totals.Stalled; n > 0 {
-		alerts = append(alerts, alert{Class: "late", Text: plural(n, "client") + " does not read", Href: "/clients?stalled=true"})
+		alerts = append(alerts, alert{Class: "late", Text: fmt.Sprintf("%s read%s nothing", plural(n, "client"), ending(n)), Href: "/clients?stalled=true"})
 	}
 	if lag := c.Totals.LagSeconds; lag >= lateSeconds {
 		alerts = append(alerts, alert{Class: "late", Text: "A client lacks a change of " + brief(lag) + " ago", Note: plural(c.Totals.Lagging, "client") + " behind", Href: "/clients"})
@@ -160,4 +161,4 @@ func are(n int) string {
 }
 
 // group returns what a node group is called in a sentence.
-func group(key string) string { return "group " + cut(key, 60) }
+func group(key string) string { return "group " + people.Cut(key, 60) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/people"
 )
 
 // Config says what the pages tell. Status, Fleet and History are required.
@@ -77,8 +78,8 @@ func (p *Pages) Close() { p.close.Do(func() { close(p.closed) }) }
 var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"ago": ago, "brief": brief, "size": size, "number": number, "count": func(n int) string { return number(float64(n)) },
-	"short": short, "plural": plural, "ending": ending, "cut": cut, "bytes": func(n int64) string { return size(float64(n)) },
+	"ago": ago, "brief": brief, "count": func(n int) string { return number(float64(n)) },
+	"short": short, "plural": plural, "cut": people.Cut, "bytes": func(n int64) string { return size(float64(n)) },
 	"unsigned": func(n uint64) string { return size(float64(n)) }, "clock": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 }).ParseFS(files, "templates/*.html"))
 

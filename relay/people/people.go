@@ -1,0 +1,33 @@
+// Package people writes things as people read them, for the commands and for the status page.
+package people
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Seconds returns a number of seconds: 0.4s, 12s, 3m20s, 5h1m, 12d3h. A negative one is 0s.
+func Seconds(n float64) string {
+	d := time.Duration(max(n, 0) * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// Cut returns a text of at most so many characters, the middle left out of a longer one: what
+// names differ in is often at their end.
+func Cut(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	head := most / 2
+	return string(runes[:head]) + "…" + string(runes[len(runes)-(most-head-1):])
+}

@@ -1,0 +1,25 @@
+package people
+
+import "testing"
+
+func TestSeconds(t *testing.T) {
+	for n, want := range map[float64]string{
+		-1: "0s", 0: "0s", 0.04: "0s", 0.42: "400ms", 9.94: "9.9s", 42: "42s", 200: "3m20s", 18060: "5h1m", 3 * 86400: "3d0h",
+	} {
+		if got := Seconds(n); got != want {
+			t.Errorf("Seconds(%v) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestCut(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		most int
+		want string
+	}{{"abcdefghij", 5, "ab…ij"}, {"abc", 5, "abc"}, {"abcde", 5, "abcde"}, {"äöüß!", 4, "äö…!"}} {
+		if got := Cut(tt.text, tt.most); got != tt.want {
+			t.Errorf("Cut(%q, %d) = %q, want %q", tt.text, tt.most, got, tt.want)
+		}
+	}
+}
