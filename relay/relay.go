@@ -389,7 +389,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.files.Run(views) }) // awaited below
-	if len(r.adminListeners) > 0 {
+	if len(r.AdminAddrs()) > 0 {
 		watching.Go(func() { r.history.Run(views, r.sample) }) // likewise
 	}
 
