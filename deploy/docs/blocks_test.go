@@ -1,0 +1,222 @@
+package docs_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// A block is a fenced block of a page.
+type block struct {
+	page   string // its path from the root of the module
+	line   int    // of its first line
+	lang   string
+	marks  map[string]string
+	lines  []string
+	output []string // of the block without a language that follows
+}
+
+func (b *block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+
+// command reports whether people are to type what is in the block.
+func (b *block) command() bool { return b.lang == "console" || b.lang == "sh" }
+
+// run reports whether a test runs what is in the block.
+func (b *block) run() bool {
+	return b.command() && b.marks["needs"] == "" && b.marks["takes"] == "" && b.marks["test"] == ""
+}
+
+// pages returns the text of each page, by its path from the root of the module.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil || entry.IsDir() || filepath.Ext(name) != ".md" || !forPeople(name) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		texts[name] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(texts) < 12 {
+		t.Fatalf("found %d pages, want 12 at least", len(texts))
+	}
+	return texts
+}
+
+// forPeople reports whether a file is a page that tells people what to type.
+func forPeople(name string) bool {
+	return name == "README.md" || name == "bench/README.md" ||
+		strings.HasPrefix(name, "deploy/") || strings.HasPrefix(name, ".github/")
+}
+
+var fence = regexp.MustCompile("^( *)```(.*)$")
+
+// blocks returns the blocks of a page.
+func blocks(page, text string) (all []*block, err error) {
+	var open, last *block
+	indent := ""
+	for i, line := range strings.Split(text, "\n") {
+		match := fence.FindStringSubmatch(line)
+		switch {
+		case match == nil && open != nil:
+			open.lines = append(open.lines, strings.TrimPrefix(line, indent))
+		case match == nil:
+			if line != "" {
+				last = nil // what follows now is not its output
+			}
+		case open == nil:
+			open, indent = &block{page: page, line: i + 1}, match[1]
+			if err := open.mark(match[2]); err != nil {
+				return nil, fmt.Errorf("%s: %w", open, err)
+			}
+		default:
+			if open.lang == "" && last != nil && last.command() {
+				last.output = open.lines
+			}
+			all, last, open = append(all, open), open, nil
+		}
+	}
+	if open != nil {
+		return nil, fmt.Errorf("%s: the block does not end", open)
+	}
+	return all, nil
+}
+
+// needs are what commands may need that no test has.
+var needs = map[string]string{
+	"checkout": "a clone of the repository that it may write to",
+	"cluster":  "a Kubernetes cluster",
+	"docker":   "a daemon that runs containers",
+	"envoy":    "an Envoy",
+	"network":  "another host",
+	"program":  "a program that is not among those that make deps installs",
+	"release":  "what a release has published",
+	"root":     "root on the host",
+}
+
+// mark takes over what is after the three backquotes of a block.
+func (b *block) mark(info string) error {
+	words := strings.Fields(info)
+	b.marks = map[string]string{}
+	if len(words) == 0 {
+		return nil
+	}
+	b.lang = words[0]
+	for _, word := range words[1:] {
+		key, value, _ := strings.Cut(word, "=")
+		known := value != ""
+		switch key {
+		case "exit", "ends", "test":
+			known = known && b.command()
+		case "needs":
+			known = needs[value] != "" && b.command()
+		case "takes":
+			known = value == "minutes" && b.command()
+		case "part":
+			known = value == "yes" && !b.command()
+		default:
+			known = false
+		}
+		if !known {
+			return fmt.Errorf("the mark %q is unknown; the comment of this package lists them", word)
+		}
+		b.marks[key] = value
+	}
+	return nil
+}
+
+var heredoc = regexp.MustCompile(`<<-?'?(\w+)'?`)
+
+// scripts returns what is typed in a block: one script, or each command after "$ ", with the
+// lines on which it goes on.
+func (b *block) scripts() (all []string, err error) {
+	if b.lang == "sh" {
+		return []string{strings.Join(b.lines, "\n")}, nil
+	}
+	goesOn, end := false, ""
+	for i, line := range b.lines {
+		command, begins := strings.CutPrefix(line, "$ ")
+		switch {
+		case goesOn || end != "":
+			all[len(all)-1] += "\n" + line
+			if line == end {
+				end = ""
+			}
+		case begins:
+			all = append(all, command)
+			if match := heredoc.FindStringSubmatch(command); match != nil {
+				end = match[1]
+			}
+		case line != "":
+			return nil, fmt.Errorf("%s:%d: %q is no command after \"$ \"; what commands print is in a block of its own", b.page, b.line+i+1, line)
+		}
+		goesOn = strings.HasSuffix(line, `\`)
+	}
+	if len(all) == 0 || goesOn || end != "" {
+		return nil, fmt.Errorf("%s: there is no command in the block, or it does not end", b)
+	}
+	return all, nil
+}
+
+// assignment is a line that gives a variable a value, and does nothing else.
+var assignment = regexp.MustCompile(`^\s*(export\s+)?\w+=\S*(\s+\w+=\S*)*\s*(#.*)?$`)
+
+// assigns reports whether a script is of variables alone.
+func assigns(script string) bool {
+	for line := range strings.Lines(script) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "#") && !assignment.MatchString(line) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestBlocks holds how blocks are read.
+func TestBlocks(t *testing.T) {
+	const text = "a\n```console exit=1\n$ one \\\n  two\n$ cat <<'END'\nx\nEND\n```\n\n```\nout\n```\n\n   ```sh needs=root\n   A=b  # c\n\n   D=e F=g\n   ```\nb\n```\nno output\n```\n"
+	got, err := blocks("page", text)
+	if err != nil || len(got) != 4 {
+		t.Fatalf("blocks: %d, %v, want 4", len(got), err)
+	}
+	first, second := got[0], got[2]
+	if first.line != 2 || first.marks["exit"] != "1" || !first.run() || strings.Join(first.output, "\n") != "out" {
+		t.Errorf("the first block is %+v", first)
+	}
+	if all, err := first.scripts(); err != nil || strings.Join(all, "|") != "one \\\n  two|cat <<'END'\nx\nEND" {
+		t.Errorf("its commands are %q, %v", all, err)
+	}
+	if second.run() || second.output != nil || !assigns(strings.Join(second.lines, "\n")) || assigns("A=b c") {
+		t.Errorf("the second block is %+v", second)
+	}
+	for _, bad := range []string{
+		"```sh\n", "```sh need=root\n```\n", "```sh needs=luck\n```\n", "```yaml exit=1\n```\n", "```sh exit\n```\n",
+	} {
+		if _, err := blocks("page", bad); err == nil {
+			t.Errorf("blocks(%q): no error", bad)
+		}
+	}
+	for _, bad := range []string{"```console\nout\n```\n", "```console\n$ a \\\n```\n", "```console\n```\n"} {
+		all, err := blocks("page", bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := all[0].scripts(); err == nil {
+			t.Errorf("scripts of %q: no error", bad)
+		}
+	}
+}

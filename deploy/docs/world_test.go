@@ -1,0 +1,176 @@
+package docs_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A world is what commands of pages run beside: a control plane, a relay with clients, of
+// which one refuses a cluster, and the command.
+type world struct {
+	origin, xds, rest, admin, probe string // addresses
+	ca, server, client              []byte // certificates; the others have their keys
+	serverKey, clientKey            []byte
+	binary, repository              string // paths
+}
+
+// built is where the command is, once something has asked for it.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// build builds the command as the other tests that start processes do, so that it finds it in Go's cache.
+func build() {
+	if built.dir, built.err = os.MkdirTemp("", "tender-docs"); built.err != nil {
+		return
+	}
+	out, err := exec.Command("go", "build", "-o", filepath.Join(built.dir, "tender"), root+"/cmd/tender").CombinedOutput()
+	if err != nil {
+		built.err = fmt.Errorf("go build: %w\n%s", err, out)
+	}
+}
+
+// tender returns the path of the command.
+func tender(t *testing.T) string {
+	t.Helper()
+	if built.once.Do(build); built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "tender")
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("web"))
+	o.Put(relaytest.Endpoints("web", "127.0.0.1:8080"))
+	o.Put(relaytest.Endpoints("my-cluster", "127.0.0.1:8080"))
+	o.Put(relaytest.Listener("front", "front"))
+	o.Put(relaytest.Route("front", []string{"*"}, "web"))
+
+	authority := relaytest.NewCA(t)
+	server, client := authority.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}), authority.Sign(relaytest.Leaf{URI: "spiffe://example.org/client"})
+	w := &world{
+		origin: o.Addr(), ca: authority.PEM, server: server.Cert, serverKey: server.Key, client: client.Cert, clientKey: client.Key,
+		binary: tender(t),
+	}
+	var err error
+	if w.repository, err = filepath.Abs(root); err != nil {
+		t.Fatal(err)
+	}
+	w.start(t)
+	return w
+}
+
+// start starts the relay and its clients.
+func (w *world) start(t *testing.T) {
+	t.Helper()
+	cfg, err := relay.LoadConfig([]string{
+		"TENDER_ORIGIN=" + w.origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0",
+		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, r)
+	w.xds, w.rest, w.admin, w.probe = r.Addrs()[0].String(), r.RESTAddrs()[0].String(), r.AdminAddrs()[0].String(), r.ProbeAddrs()[0].String()
+
+	conn, err := grpc.NewClient(w.xds, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // with its stream
+	refuses := relaytest.NewClient(t, conn, relaytest.ClientOptions{Node: relaytest.EnvoyNode("edge-4")})
+	refuses.Subscribe(relaytest.ClusterType)
+	refuses.Nack(refuses.Recv(t.Context()), "Error adding/updating cluster(s) web: unknown http filter")
+}
+
+// A place is where the blocks of one page run.
+type place struct {
+	*world
+	dir      string
+	replacer *strings.Replacer
+}
+
+// newPlace makes the directory of a page, with the files that pages speak of.
+func (w *world) newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{world: w, dir: t.TempDir()}
+	for name, content := range map[string][]byte{
+		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca,
+		"etc/tender/edge/none.yaml": nil, "etc/tender/2026-11/tls.crt": w.server, "etc/tender/2026-11/tls.key": w.serverKey,
+		"etc/tender/authz.yaml": []byte("version: 1\nrules:\n- {name: all, identities: ['**']}\noperators: ['spiffe://example.org/**']\n"),
+		"run/spiffe/bundle.pem": w.ca, "secrets/tokens/origin": []byte("token"), "var/lib/none": nil,
+		"ca.crt": w.ca, "client.crt": w.client, "client.key": w.clientKey,
+		"envoy-1.yaml": []byte(`node: {id: edge-1, cluster: edge, user_agent_name: envoy, metadata: {env: prod}}`),
+		"envoy-2.yaml": []byte(`node: {id: edge-2, cluster: edge, user_agent_name: envoy, metadata: {env: prod}, locality: {region: r}}`),
+		"bin/tender":   w.wrapper(), "bin/make": fmt.Appendf(nil, "#!/bin/sh\nexec /usr/bin/env PATH=\"%s\" make --dry-run -C '%s' \"$@\"\n", os.Getenv("PATH"), w.repository),
+	} {
+		path := filepath.Join(p.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, content, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.replacer = strings.NewReplacer(
+		"control-plane.example:18000", w.origin, "mesh.example:18000", w.origin, "eds-1.example:18000", w.origin, "eds-2.example:18000", "127.0.0.1:1",
+		"a.example:18000", w.origin, "b.example:18000", w.origin, "region.example:18000", w.xds,
+		"tender.example:18000", w.xds, "tender.example:18001", w.rest, "127.0.0.1:18000", w.xds, "127.0.0.1:18001", w.rest,
+		"127.0.0.1:18080", w.admin, "127.0.0.1:18081", w.probe,
+		"=:180", "=127.0.0.1:180", "=:18443", "=127.0.0.1:18443", // of variables; where they are served, by another port
+		"file:///tmp/", "file://"+p.dir+"/tmp/", "file:///etc/", "file://"+p.dir+"/etc/",
+		"/tmp/", p.dir+"/tmp/", "/etc/tender", p.dir+"/etc/tender", "/run/spiffe", p.dir+"/run/spiffe",
+		"/var/run/secrets", p.dir+"/secrets", "/var/lib/tender", p.dir+"/var/lib/tender",
+	)
+	if err := os.Mkdir(filepath.Join(p.dir, "tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// wrapper is the script in whose place people have the command: it finds the world's relay where they
+// have one at the default addresses, and serves on ports that are free.
+func (w *world) wrapper() []byte {
+	return fmt.Appendf(nil, `#!/bin/sh
+case "$1" in
+check) ;;
+serve)
+	export TENDER_ADMIN_LISTEN="${TENDER_ADMIN_LISTEN-127.0.0.1:0}" TENDER_LISTEN=127.0.0.1:0
+	test -z "$TENDER_REST_LISTEN" || export TENDER_REST_LISTEN=127.0.0.1:0
+	test -z "$TENDER_PROBE_LISTEN" || export TENDER_PROBE_LISTEN=127.0.0.1:0 ;;
+get) shift; set -- get -a '%s' "$@" ;;
+*) export TENDER_ADMIN_LISTEN='%s' ;;
+esac
+exec '%s' "$@"
+`, w.xds, w.admin, w.binary)
+}
+
+// environment is what commands of pages find: nothing of ours but the control plane.
+func (p *place) environment() (env []string) {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); !strings.HasPrefix(name, "TENDER_") && !strings.HasPrefix(name, "OTEL_") && name != "MAKEFLAGS" && name != "MAKELEVEL" {
+			env = append(env, v)
+		}
+	}
+	return append(env, "TENDER_ORIGIN="+p.origin, "HOME="+p.dir, "PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"), "TENDER_LOG_FORMAT=text")
+}
