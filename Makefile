@@ -64,7 +64,7 @@ help: ## List the targets
 build: ## Build bin/tender, without cgo
 	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
 
-release: ## Build static binaries for PLATFORMS into dist/, with a bill of materials each, and SHA256SUMS
+release: ## Build static binaries for PLATFORMS into dist/, with bills of materials, manual pages and completions, and SHA256SUMS
 	@if [ -n "$$(git status --porcelain)" ]; then echo "make release: what is here is not what was committed"; exit 1; fi
 	rm -rf dist && mkdir dist
 	@set -e; for platform in $(PLATFORMS); do \
@@ -73,6 +73,8 @@ release: ## Build static binaries for PLATFORMS into dist/, with a bill of mater
 		$(RELEASEENV) GOOS=$$os GOARCH=$$arch $(GOBUILD) -ldflags '$(LDFLAGS)' -o $$name ./cmd/tender; \
 		$(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' $$name >$$name.cdx.json; \
 	done
+	$(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
+		-share $(CURDIR)/dist/tender_$(VERSION)_share.tar.gz -share.version '$(VERSION)' -share.date '$(DATE)'
 	@cd dist && { command -v sha256sum >/dev/null && sha256sum tender_* || shasum -a 256 tender_*; } >SHA256SUMS
 	@cat dist/SHA256SUMS
 

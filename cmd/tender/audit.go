@@ -38,6 +38,7 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	flags.StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
 	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
+	completeTypes(cmd)
 	output := addOutputFlag(cmd, "text")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := output.check(); err != nil {

@@ -47,6 +47,7 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with clients' Nodes to sort into groups, - for stdin; may be given several times")
+	completeFile(cmd, "node")
 	return cmd
 }
 

@@ -26,6 +26,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	var path string
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVarP(&path, "file", "f", "", "the `file`, which must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
+	completeFile(cmd, "file")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := flag.client()
 		if err != nil {
@@ -75,6 +76,8 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 			"error, until it is changed again: after a restart it is that of TENDER_LOG_LEVEL.",
 		Example: "  tender log-level debug",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: completeFirst("debug", "info", "warn", "error"),
 	}
 	flag := addAdminFlag(cmd, environ)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

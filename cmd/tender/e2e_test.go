@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,10 +31,33 @@ type binary struct{ path string }
 func buildBinary(t *testing.T) binary {
 	t.Helper()
 	b := binary{filepath.Join(t.TempDir(), "tender")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", b.path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", stamps(t), "-o", b.path, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return b
+}
+
+// stamps returns the flags of the Makefile for the linker, for a version, a commit and a
+// date that testVersion looks for.
+func stamps(t *testing.T) string {
+	t.Helper()
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := regexp.MustCompile(`(?m)^LDFLAGS *= (.*)$`).FindSubmatch(makefile)
+	if flags == nil {
+		t.Fatal("the Makefile has no LDFLAGS")
+	}
+	return strings.NewReplacer("$(VERSION)", "v1.2.3", "$(COMMIT)", "0123456789ab", "$(DATE)", "2026-11-21T10:00:00Z").Replace(string(flags[1]))
+}
+
+// testVersion holds that a binary that was built as the Makefile does says what it is.
+func testVersion(t *testing.T, b binary) {
+	want := fmt.Sprintf("tender v1.2.3 (commit 0123456789ab, 2026-11-21T10:00:00Z, %s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if code, stdout, stderr := b.run(t, nil, "--version"); code != exitOK || stdout != want || stderr != "" {
+		t.Errorf("tender --version: code %d, stdout %q, stderr %q, want 0, %q", code, stdout, stderr, want)
+	}
 }
 
 // command returns a command line with these variables and no others of ours.
@@ -166,6 +192,8 @@ func freeAddress(t *testing.T) string {
 // alone.
 func TestBinary(t *testing.T) {
 	b := buildBinary(t)
+	t.Run("version", func(t *testing.T) { testVersion(t, b) })
+	t.Run("completion in bash", func(t *testing.T) { testCompletionInBash(t, b) })
 	t.Run("serve and get", func(t *testing.T) { testServeAndGet(t, b) })
 	t.Run("origin out of reach", func(t *testing.T) { testNoOrigin(t, b) })
 	t.Run("address in use", func(t *testing.T) { testAddressInUse(t, b) })

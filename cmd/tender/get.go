@@ -59,7 +59,7 @@ func newGetCommand() *cobra.Command {
 			"  tender get -w -o wide lds\n" +
 			"  tender get -a xds.example.com:443 --server-name xds.example.com --sotw rds front",
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: cobra.FixedCompletions(strings.Fields(getTypes), cobra.ShellCompDirectiveNoFileComp),
+		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.take(args); err != nil {
 				return usageError{err}
@@ -73,7 +73,6 @@ func newGetCommand() *cobra.Command {
 			})
 		},
 	}
-	host, _ := os.Hostname()
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&o.address, "address", "a", "127.0.0.1:18000", "server: `host:port` or unix:path")
@@ -81,10 +80,11 @@ func newGetCommand() *cobra.Command {
 	f.BoolVarP(&o.watch, "watch", "w", false, "keep watching and print what is added, changed and removed")
 	f.BoolVar(&o.sotw, "sotw", false, "use state-of-the-world ADS (default Delta)")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer; 0 waits forever")
-	f.StringVar(&o.nodeID, "node-id", "tender-get/"+host, "node `id` to present")
+	f.StringVar(&o.nodeID, "node-id", "", "node `id` to present (default tender-get/HOSTNAME)")
 	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to present")
 	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to present, such as envoy")
 	o.tls.add(cmd, "address")
+	completeFlag(cmd, "output", outputs...)
 	return cmd
 }
 

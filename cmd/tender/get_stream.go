@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -219,8 +221,9 @@ func refusals(errs []*discoverypb.ResourceError) map[string]string {
 
 // node is the Node that a stream begins with.
 func (o *getOptions) node() *corepb.Node {
+	host, _ := os.Hostname() // without one, the id does without
 	return &corepb.Node{
-		Id:                   o.nodeID,
+		Id:                   cmp.Or(o.nodeID, "tender-get/"+host),
 		Cluster:              o.nodeCluster,
 		UserAgentName:        o.userAgent,
 		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},

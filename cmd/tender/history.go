@@ -24,6 +24,8 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 			"secrets are redacted. TYPE is a type URL, or a short name such as cds.",
 		Example: "  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
 		Args:    cobra.ExactArgs(2),
+
+		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
 	}
 	var group string
 	var limit int

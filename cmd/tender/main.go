@@ -84,6 +84,7 @@ func newRootCommand() *cobra.Command {
 		newAuditCommand(os.Environ),
 		newDemoCommand(),
 	)
+	completeRest(root)
 	return root
 }
 

@@ -47,6 +47,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	flags.StringVar(&of.Origin, "origin", "", "only of this origin: default for that of TENDER_ORIGIN, else its `name`")
 	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
+	completeTypes(cmd)
 	flags.BoolVar(&of.All, "all", false, "all that is held back")
 	if name == "release" {
 		flags.BoolVar(&of.Discarded, "discarded", false, "in place of what waits, what was discarded and is still kept")

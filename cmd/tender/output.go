@@ -22,6 +22,7 @@ type outputFlag struct {
 func addOutputFlag(cmd *cobra.Command, forms ...string) *outputFlag {
 	o := &outputFlag{allowed: append(forms, "json")}
 	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "how to print: "+strings.Join(o.allowed, ", "))
+	completeFlag(cmd, "output", o.allowed...)
 	return o
 }
 

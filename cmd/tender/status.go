@@ -53,6 +53,7 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	flag := addAdminFlag(cmd, environ)
 	output := addOutputFlag(cmd, "table", "wide")
 	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
+	completeTypes(cmd)
 	cmd.Flags().StringVar(&of.node, "node", "", "only clients in whose node `id` this text is")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+", until it is interrupted")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

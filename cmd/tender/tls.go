@@ -22,6 +22,9 @@ func (t *tlsFlags) add(cmd *cobra.Command, address string) {
 	f.StringVar(&t.cert, "cert", "", "PEM `file` with the client's certificate")
 	f.StringVar(&t.key, "key", "", "PEM `file` with the client's key")
 	f.StringVar(&t.serverName, "server-name", "", "`name` that the server's certificate must have (default the host of --"+address+")")
+	for _, file := range []string{"tls-ca", "cert", "key"} {
+		completeFile(cmd, file)
+	}
 }
 
 func (t *tlsFlags) check() error {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestCompletion holds what shells offer, the last word being the one that is completed.
+func TestCompletion(t *testing.T) {
+	const files, nothing = cobra.ShellCompDirectiveDefault, cobra.ShellCompDirectiveNoFileComp
+	tests := []struct {
+		line      string
+		want      string
+		directive cobra.ShellCompDirective
+	}{
+		{"sta", "status", nothing},
+		{"completion f", "fish", nothing},
+		{"get ", getTypes, nothing},
+		{"get cds ", "", nothing},
+		{"get -o ", "yaml json name wide", nothing},
+		{"get --tls-ca ", "", files},
+		{"history ", getTypes, nothing},
+		{"history cds web --output=", "text json", nothing},
+		{"status -o ", "table wide json", nothing},
+		{"status --type ", getTypes, nothing},
+		{"status --admin ", "", nothing},
+		{"status --cert ", "", files},
+		{"audit --type ", getTypes, nothing},
+		{"release --type ", getTypes, nothing},
+		{"discard --type=", getTypes, nothing},
+		{"log-level ", "debug info warn error", nothing},
+		{"check --node ", "", files},
+		{"dump -f ", "", files},
+		{"serve ", "", nothing},
+	}
+	for _, tt := range tests {
+		code, stdout, stderr := execute(append([]string{"__complete"}, strings.Split(tt.line, " ")...)...)
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		var offered []string
+		for _, line := range lines[:len(lines)-1] {
+			value, _, _ := strings.Cut(line, "\t") // what follows describes it
+			offered = append(offered, value)
+		}
+		directive := lines[len(lines)-1]
+		if got := strings.Join(offered, " "); code != exitOK || got != tt.want || directive != fmt.Sprintf(":%d", tt.directive) {
+			t.Errorf("tender %s<TAB>: code %d, %q and %s, want %q and :%d; %s", tt.line, code, got, directive, tt.want, tt.directive, stderr)
+		}
+	}
+}
+
+// testCompletionInBash completes a line in a real shell. What the script needs of the package
+// bash-completion, and of readline, is played.
+func testCompletionInBash(t *testing.T, b binary) {
+	const script = `
+		tender() { "$TENDER" "$@"; }
+		_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}") cword=$COMP_CWORD cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}; }
+		compopt() { :; }
+		source <(tender completion bash)
+		COMP_LINE="tender status -o w" COMP_POINT=${#COMP_LINE}
+		COMP_WORDS=(tender status -o w) COMP_CWORD=3
+		__start_tender
+		echo "${COMPREPLY[@]}"`
+	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "-c", script)
+	cmd.Env = append(cmd.Environ(), "TENDER="+b.path)
+	out, err := cmd.CombinedOutput()
+	if got := strings.TrimSpace(string(out)); err != nil || got != "wide" {
+		t.Errorf("tender status -o w<TAB> in bash: %v, %q, want wide", err, got)
+	}
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// How make release has manual pages and completions written: a test does it, so that the
+// command itself needs nothing for them.
+var (
+	shareFile    = flag.String("share", "", "write the manual pages and completions into this `file`, a gzipped tar")
+	shareVersion = flag.String("share.version", version, "the version that the pages name")
+	shareDate    = flag.String("share.date", "2026-11-21T10:00:00Z", "their date, as RFC 3339 has it")
+)
+
+// A sharedFile is what belongs below /usr/local/share, or /usr/share.
+type sharedFile struct {
+	name    string
+	content []byte
+}
+
+// TestShare holds that each command has a page, with its flags, and each shell a
+// completion; and that they are the same each time.
+func TestShare(t *testing.T) {
+	at, err := time.Parse(time.RFC3339, *shareDate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := shared(t, at)
+	archive := packed(t, files, at)
+	if again := packed(t, shared(t, at), at); !bytes.Equal(archive, again) {
+		t.Error("packed twice, the archives differ")
+	}
+	content := map[string]string{}
+	for _, file := range files {
+		content[file.name] = string(file.content)
+	}
+	checkPages(t, newRootCommand(), content)
+	for page, want := range map[string][]string{
+		"man/man1/tender.1":                  {`.TH "TENDER" "1" "` + at.Format("Jan 2006") + `" "tender ` + *shareVersion + `" "Tender"`, ".SH EXIT STATUS"},
+		"man/man1/tender-serve.1":            {".SH ENVIRONMENT", `TENDER_ORIGIN_TLS_CA\fP`, "30m"},
+		"man/man1/tender-completion-bash.1":  {"tender completion bash"},
+		"bash-completion/completions/tender": {"__start_tender"},
+		"zsh/site-functions/_tender":         {"#compdef tender"},
+		"fish/vendor_completions.d/tender.fish": {
+			"complete -c tender"},
+	} {
+		for _, want := range want {
+			if !strings.Contains(content[page], want) {
+				t.Errorf("%s lacks %q:\n%.1500s", page, want, content[page])
+			}
+		}
+	}
+	if host, err := os.Hostname(); err == nil && strings.Contains(content["man/man1/tender-get.1"], "tender-get/"+host) {
+		t.Error("the page of tender get names this host")
+	}
+	if *shareFile != "" {
+		if err := os.WriteFile(*shareFile, archive, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkPages holds that a command and those below it have pages with all their flags.
+func checkPages(t *testing.T, cmd *cobra.Command, content map[string]string) {
+	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+	page := content["man/man1/"+name+".1"]
+	if !strings.Contains(page, ".SH SYNOPSIS") {
+		t.Errorf("%s has no manual page:\n%s", cmd.CommandPath(), page)
+	}
+	for _, flag := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(cmd.LocalFlags().FlagUsages(), -1) {
+		if !strings.Contains(page, `\fB--`+flag[1]+`\fP`) {
+			t.Errorf("the page of %s lacks --%s:\n%s", cmd.CommandPath(), flag[1], page)
+		}
+	}
+	for _, below := range cmd.Commands() {
+		checkPages(t, below, content)
+	}
+}
+
+// shared makes the manual pages of all commands, and the completions.
+func shared(t *testing.T, at time.Time) []sharedFile {
+	t.Helper()
+	root := newRootCommand()
+	root.InitDefaultCompletionCmd()
+	root.DisableAutoGenTag = true
+	root.Long += "\n\n# EXIT STATUS\n0 when all went well, 1 when something failed, 2 when the command line is wrong.\n"
+	var files []sharedFile
+	add := func(name string, write func(io.Writer) error) {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatalf("make %s: %v", name, err)
+		}
+		files = append(files, sharedFile{name, b.Bytes()})
+	}
+	addPages(root, at, add)
+	add("bash-completion/completions/tender", func(w io.Writer) error { return root.GenBashCompletionV2(w, true) })
+	add("zsh/site-functions/_tender", root.GenZshCompletion)
+	add("fish/vendor_completions.d/tender.fish", func(w io.Writer) error { return root.GenFishCompletion(w, true) })
+	return files
+}
+
+// addPages adds the page of a command and of those below it.
+func addPages(cmd *cobra.Command, at time.Time, add func(string, func(io.Writer) error)) {
+	if cmd.Name() == "serve" {
+		cmd.Long += environment()
+	}
+	header := doc.GenManHeader{Date: &at, Source: "tender " + *shareVersion, Manual: "Tender"}
+	add("man/man1/"+strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1", func(w io.Writer) error { return doc.GenMan(cmd, &header, w) })
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() {
+			addPages(below, at, add)
+		}
+	}
+}
+
+// environment returns the variables as a part of a page.
+func environment() string {
+	var b strings.Builder
+	b.WriteString("\n\n# ENVIRONMENT\n")
+	link := regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+	for line := range strings.Lines(relay.MarkdownTable()) {
+		cells := strings.Split(strings.TrimSpace(link.ReplaceAllString(line, "$1")), " | ")
+		if name, ok := strings.CutPrefix(cells[0], "| `"); ok {
+			fmt.Fprintf(&b, "**%s**\n\t%s. Default: %s. Allowed: %s.\n\n", strings.TrimSuffix(name, "`"), strings.TrimSuffix(cells[3], " |"), cells[1], cells[2])
+		}
+	}
+	return b.String()
+}
+
+// packed makes an archive whose bytes are always the same.
+func packed(t *testing.T, files []sharedFile, at time.Time) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	slices.SortFunc(files, func(a, b sharedFile) int { return cmp.Compare(a.name, b.name) })
+	for _, file := range files {
+		header := &tar.Header{Name: "share/" + file.name, Mode: 0o644, Size: int64(len(file.content)), ModTime: at, Format: tar.FormatUSTAR}
+		if err := w.WriteHeader(header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(file.content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
