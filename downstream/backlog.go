@@ -43,14 +43,23 @@ type backlog struct {
 	header [9]byte
 	have   int // bytes of the header
 
-	claimed atomic.Int64 // written under all.mu
-	leaked  time.Time    // guarded by all.mu
-	over    bool         // likewise; the connection holds nothing any more
+	// Of the one who reads the connection too: what came that is not paid for, see pay.
+	frames int64
+	pause  time.Duration // before the next read
+	slowed bool          // reads are apart
+
+	answering atomic.Int64 // frames that may answer responses
+	budget    frameBudget  // guarded by all.mu
+
+	claimed atomic.Int64  // written under all.mu
+	leaked  time.Time     // guarded by all.mu
+	over    bool          // likewise; the connection holds nothing any more
+	gone    chan struct{} // closed then
 }
 
 func newBacklog(all *connections, peer string) *backlog {
 	const preface = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-	return &backlog{all: all, peer: peer, skip: preface, leaked: time.Now()}
+	return &backlog{all: all, peer: peer, skip: preface, leaked: time.Now(), gone: make(chan struct{})}
 }
 
 // came counts what came on the connection. The error says that it holds too much, and ends
@@ -67,9 +76,11 @@ func (b *backlog) came(bytes []byte) error {
 		if b.have < len(b.header) {
 			break
 		}
-		const data = 0
+		const data, headers = 0, 1
 		length := int(b.header[0])<<16 | int(b.header[1])<<8 | int(b.header[2])
-		if b.skip, b.have = length, 0; b.header[3] == data && length > 0 {
+		b.skip, b.have = length, 0
+		b.frame(length, b.header[3] == headers)
+		if b.header[3] == data && length > 0 {
 			b.held.Add(int64(max(length, frameBytes)))
 		}
 	}
@@ -126,7 +137,11 @@ func (c *connections) unclaim(b *backlog) {
 func (b *backlog) end() {
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
+	if b.over {
+		return
+	}
 	b.over = true
+	close(b.gone)
 	b.all.grant(b, 0)
 }
 
@@ -139,30 +154,42 @@ func (c *connections) grant(b *backlog, claimed int64) {
 	}
 }
 
-// ReadCounter returns what a gRPC server has to tell of messages that were read. Without it,
-// connections with [Server.Credentials] seem to hold all that has come on them.
-func ReadCounter() stats.Handler { return readCounter{} }
+// MessageCounter returns what a gRPC server has to tell of messages that were read and written. Without
+// it, connections with [Server.Credentials] seem to hold all that has come on them, and to answer
+// nothing.
+func MessageCounter() stats.Handler { return messageCounter{} }
 
-type readCounter struct{}
+type messageCounter struct{}
 
 // TagConn implements stats.Handler.
-func (readCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (messageCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
 // HandleConn implements stats.Handler.
-func (readCounter) HandleConn(context.Context, stats.ConnStats) {}
+func (messageCounter) HandleConn(context.Context, stats.ConnStats) {}
 
 // TagRPC implements stats.Handler.
-func (readCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (messageCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
 // HandleRPC implements stats.Handler.
-func (readCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	in, is := s.(*stats.InPayload)
-	if !is {
-		return
-	}
-	if p, ok := peer.FromContext(ctx); ok {
-		if c, ok := p.AuthInfo.(connection); ok {
-			c.backlog.read(in.WireLength)
+func (messageCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	switch s := s.(type) {
+	case *stats.InPayload:
+		if b := backlogOf(ctx); b != nil {
+			b.read(s.WireLength)
+		}
+	case *stats.OutPayload:
+		if b := backlogOf(ctx); b != nil {
+			b.wrote(s.WireLength)
 		}
 	}
+}
+
+// backlogOf returns the backlog of the connection of a stream, nil if that has none.
+func backlogOf(ctx context.Context) *backlog {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(connection); ok {
+			return c.backlog
+		}
+	}
+	return nil
 }

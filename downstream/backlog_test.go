@@ -38,7 +38,7 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	creds := seen{server.Credentials(insecure.NewCredentials()), make(chan *backlog, 1)}
-	g := grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(ReadCounter()))
+	g := grpc.NewServer(grpc.Creds(creds), grpc.StatsHandler(MessageCounter()))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,6 +62,10 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 	// A message of few bytes is taken for a frame's least.
 	if held := b.held.Load(); held < 0 || held > 6*frameBytes {
 		t.Errorf("%d bytes are held in the end, want next to none", held)
+	}
+	check(0) // which is answered
+	if n := b.answering.Load(); n < framesAnswering {
+		t.Errorf("%d frames may answer, want %d for each response", n, framesAnswering)
 	}
 	_ = conn.Close()
 	g.Stop()

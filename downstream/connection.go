@@ -20,6 +20,7 @@ type connections struct {
 	most, mostOfPeer int
 
 	mostUnread int64 // see backlog; of one peer, a part
+	frameRate  int   // of a connection; see frames.go
 
 	mu     sync.Mutex
 	open   int
@@ -31,6 +32,8 @@ type connections struct {
 type peerOpen struct {
 	connections int
 	unread      int64 // what they claimed
+	budget      frameBudget
+	slowed      bool // its polls wait
 }
 
 // enter counts a connection of a peer, empty if that is none, which must call leave when it ends, or
@@ -88,7 +91,7 @@ func (s *Server) connected(conn net.Conn) (leave func(), err error) {
 // Credentials returns credentials that count the connections of a gRPC server and bound
 // them, and what of their requests is not read, and note when each began, beside what c finds
 // out about the peer. Without them, connections are not bounded, and streams do not know how
-// old theirs is. The server needs [ReadCounter] too.
+// old theirs is. The server needs [MessageCounter] too.
 func (s *Server) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return counting{c, s}
 }
@@ -149,7 +152,7 @@ type counted struct {
 
 // Read implements net.Conn.
 func (c *counted) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+	n, err := c.Conn.Read(b[:c.backlog.await(len(b))])
 	if tooMuch := c.came(b[:n]); tooMuch != nil {
 		return 0, tooMuch
 	}
@@ -163,6 +166,9 @@ func (c *counted) came(b []byte) error {
 	if err != nil {
 		c.server.counters.turnedAway(err)
 		c.server.crowds.refusedConnection(c.server.cfg.Logger, c.backlog.peer, err)
+	}
+	if c.backlog.pay() {
+		c.server.slowed(c.backlog.peer)
 	}
 	return err
 }
@@ -180,6 +186,7 @@ func (c *counted) Write(b []byte) (int, error) {
 // ReadOnReady reads into a buffer from pool, which gRPC then has. Idle connections in
 // plaintext have none, which is most of what they would cost.
 func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	size = c.backlog.await(size)
 	var b *[]byte
 	var n int
 	var err error

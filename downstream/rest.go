@@ -54,6 +54,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	err := s.admit(s.streams.Add(1))
 	if err == nil {
 		s.accepted.Add(1)
+		s.pacePoll(r.Context(), peerOfPoll(r).Host)
 		req, err = readREST(w, r, began)
 	}
 	if err == nil {

@@ -64,7 +64,7 @@ type Config struct {
 
 	// MaxUnreadBytes bounds what all connections together hold of requests that are not
 	// whole, or not read yet, beyond 64 KiB for each, and a fourth of it for those of one host.
-	// What exceeds it is closed. It needs [Server.Credentials] and [ReadCounter]. Zero means
+	// What exceeds it is closed. It needs [Server.Credentials] and [MessageCounter]. Zero means
 	// 1 GiB.
 	MaxUnreadBytes int
 
@@ -76,6 +76,12 @@ type Config struct {
 	// ten times as many may come at once. Those that are too many are read later. Zero
 	// means 100.
 	MaxRequestRate int
+
+	// MaxFrameRate bounds the frames of HTTP/2 a second of a connection that answer no response; ten times
+	// as many may come at once, and over all connections of one host ten times as many of both.
+	// 4 KiB count as a frame, the beginning of a stream as 20, and a poll as 10. Those that are too many are
+	// read later. It needs [Server.Credentials] and [MessageCounter]. Zero means 5,000.
+	MaxFrameRate int
 
 	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
 	// them. Zero means 100,000.
@@ -150,6 +156,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxUnreadBytes = cmp.Or(c.MaxUnreadBytes, 1<<30)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
+	c.MaxFrameRate = cmp.Or(c.MaxFrameRate, 5000)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
 	c.MaxNodeBytes = cmp.Or(c.MaxNodeBytes, 1<<20)
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
@@ -265,6 +272,7 @@ type Server struct {
 
 	connections connections
 	crowds      refusalLog
+	floods      refusalLog
 	pollers     sync.Map // net.Conn of a server of polls → func() that counts it out
 
 	arrivals arrivals
@@ -297,6 +305,7 @@ func New(cfg Config) (*Server, error) {
 		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
 		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
 		crowds:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
+		floods:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
 		denials:  refusalLog{limit: rate.NewLimiter(5, 20)},
 		draining: make(chan struct{}),
 		hurried:  make(chan struct{}),
@@ -304,7 +313,7 @@ func New(cfg Config) (*Server, error) {
 		idle:     make(chan struct{}),
 	}
 	s.connections = connections{
-		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes),
+		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
 		peers: make(map[string]*peerOpen),
 	}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
@@ -422,6 +431,15 @@ func (l *refusalLog) refusedConnection(log *slog.Logger, peer string, err error)
 	}
 	log.LogAttrs(context.Background(), slog.LevelWarn, "connection of a client was refused",
 		slog.String("peer", peer), slog.Any("err", err), slog.Int64("others_left_out", l.skipped.Swap(0)))
+}
+
+// slowed tells of a peer of which is read no more than is allowed.
+func (s *Server) slowed(peer string) {
+	s.counters.refused[LimitFrames].Add(1)
+	if s.floods.allow() {
+		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client sends more than it may, and is read later", slog.String("peer", peer),
+			slog.String("limit", LimitFrames.String()), slog.Int64("others_left_out", s.floods.skipped.Swap(0)))
+	}
 }
 
 // oversized tells of a response that could not be cut and that not every client takes

@@ -31,6 +31,7 @@ const (
 	LimitConnections     // open connections
 	LimitPeerConnections // of one peer
 	LimitUnread          // bytes of requests that are not read or not whole
+	LimitFrames          // frames a second; counted when they begin to be read later
 	limits
 )
 
@@ -38,7 +39,7 @@ var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
 	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_PEER_GROUPS",
 	"TENDER_MAX_ORIGIN_NAMES", "TENDER_MAX_NODE_BYTES", "TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
-	"TENDER_MAX_UNREAD_BYTES",
+	"TENDER_MAX_UNREAD_BYTES", "TENDER_MAX_FRAME_RATE",
 }
 
 func (l Limit) String() string { return limitNames[l] }

@@ -174,6 +174,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		MaxUnreadBytes:      int(r.cfg.MaxUnreadBytes),
 		MaxStreams:          r.cfg.MaxStreams,
 		MaxRequestRate:      r.cfg.MaxRequestRate,
+		MaxFrameRate:        r.cfg.MaxFrameRate,
 		MaxNames:            r.cfg.MaxNames,
 		MaxNodeBytes:        int(r.cfg.MaxNodeBytes),
 		MaxGlobs:            r.cfg.MaxGlobs,
@@ -226,7 +227,7 @@ func (r *Relay) addServers(opts Options) {
 	}
 	for _, kind := range kinds {
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.ReadCounter()), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
+			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)
 		reflection.Register(server)

@@ -16,7 +16,7 @@ import (
 // cost no goroutine.
 func TestB35_StreamsOfAConnectionAreBounded(t *testing.T) {
 	const allowed, tried = 100, 10_000
-	v := serve(t, "TENDER_MAX_STREAMS_PER_CONNECTION=100")
+	v := serve(t, "TENDER_MAX_STREAMS_PER_CONNECTION=100", "TENDER_MAX_FRAME_RATE=1000000")
 	v.during(func() {
 		a := v.attack()
 		for i := range uint32(tried) {
@@ -37,7 +37,7 @@ func TestB35_StreamsOfAConnectionAreBounded(t *testing.T) {
 // CVE-2023-44487: streams that are opened and reset at once leave nothing, and never are more
 // than allowed.
 func TestB35_RapidReset(t *testing.T) {
-	v := serve(t, "TENDER_MAX_STREAMS_PER_CONNECTION=100")
+	v := serve(t, "TENDER_MAX_STREAMS_PER_CONNECTION=100", "TENDER_MAX_FRAME_RATE=1000000")
 	v.during(func() {
 		a := v.attack()
 		for i := range uint32(20_000) {
@@ -142,6 +142,27 @@ func TestB35_FramesOfNothing(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// B.35: of frames that are too many the rest is read later, and what comes after them waits.
+func TestB35_AFloodOfFrames(t *testing.T) {
+	v := serve(t, "TENDER_MAX_FRAME_RATE=100")
+	v.during(func() {
+		a := v.attack()
+		for range 20_000 { // more than three minutes' worth
+			if err := a.WritePriority(1, http2.PriorityParam{Weight: 1}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		if err := a.open(1); err != nil {
+			t.Error(err)
+		}
+		v.await("it is counted", func() bool { return v.Stats().Refused[downstream.LimitFrames] == 1 })
+	})
+	if n := v.Streams(); n != 1 {
+		t.Errorf("%d streams are open, want the neighbour's alone", n)
 	}
 }
 

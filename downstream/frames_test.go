@@ -1,0 +1,193 @@
+package downstream
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// flooded are connections of one peer, of which each may send a hundred frames a second.
+func flooded(t *testing.T, number int) []*backlog {
+	t.Helper()
+	all := &connections{most: 100, mostOfPeer: 100, mostUnread: 1 << 30, frameRate: 100, peers: make(map[string]*peerOpen)}
+	of := make([]*backlog, number)
+	for i := range of {
+		if _, err := all.enter("a"); err != nil {
+			t.Fatal(err)
+		}
+		of[i] = newBacklog(all, "a")
+	}
+	return of
+}
+
+// flood has frames come for a while, as fast as they are read, and returns how many were.
+func flood(b *backlog, during time.Duration) (frames int) {
+	for began := time.Now(); time.Since(began) < during; {
+		_ = b.await(1)
+		for range frameStep {
+			b.frame(9, false)
+		}
+		frames += frameStep
+		b.pay()
+	}
+	return frames
+}
+
+// B.35: of one connection so many frames a second are read, and ten times as many at once; of
+// a peer, ten times as many.
+func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
+	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {50, 1000 * (10 + 60)}} {
+		synctest.Test(t, func(t *testing.T) {
+			read := make(chan int)
+			for _, b := range flooded(t, tt.connections) {
+				go func() { read <- flood(b, time.Minute) }() // awaited below
+			}
+			sum := 0
+			for range tt.connections {
+				sum += <-read
+			}
+			if slack := 2 * frameStep * tt.connections; sum < tt.most-slack || sum > tt.most+slack {
+				t.Errorf("%d frames of %d connections were read in a minute, want %d", sum, tt.connections, tt.most)
+			}
+		})
+	}
+}
+
+// What answers the relay is free, and so is whoever sends little beside a peer that sends much.
+func TestB35_AnswersAreNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peers := flooded(t, 20)
+		over := make(chan int)
+		for _, b := range peers[2:] {
+			go func() { over <- flood(b, time.Minute) }() // awaited below
+		}
+		began := time.Now()
+		for range 100_000 { // of deliveries
+			peers[0].wrote(100)
+			for range 3 {
+				peers[0].frame(100, false)
+			}
+			if peers[0].pay(); peers[0].pause > 0 {
+				t.Fatal("answers are held up")
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("100,000 answers took %v", took)
+		}
+		for range frameStep - 1 {
+			peers[1].frame(100, false)
+			if peers[1].pay(); peers[1].pause > 0 {
+				t.Fatal("who sends little is held up")
+			}
+		}
+		for range peers[2:] {
+			<-over
+		}
+	})
+}
+
+// The default holds up none of those that mean well, each over one connection.
+func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		rounds int
+		every  time.Duration
+		frames []int // their sizes
+		begin  bool  // of a stream each
+	}{
+		{"says that it has 50,000 resources, of names of 80 bytes, thrice", 3, time.Second, []int{50_000 * 100}, false},
+		{"reports loads of 1 MiB every second for ten minutes", 600, time.Second, []int{1 << 20}, false},
+		{"opens 2,000 streams at once, each with a request of 1 KiB", 1, 0, make([]int, 2000), true},
+		{"asks for something each millisecond for a minute", 60_000, time.Millisecond, []int{200, 4, 4}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg, err := Config{Views: oneView{}}.withDefaults()
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := flooded(t, 1)[0]
+				b.all.frameRate = cfg.MaxFrameRate
+				for range tt.rounds {
+					for _, size := range tt.frames {
+						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
+							b.frame(min(rest, 16<<10), false)
+						}
+						if tt.begin {
+							b.frame(300, true)
+							b.frame(1<<10, false)
+						}
+						if b.pay(); b.pause > 0 {
+							t.Fatalf("it is held up for %v", b.pause)
+						}
+					}
+					time.Sleep(tt.every)
+				}
+			})
+		})
+	}
+}
+
+// Polls count too: each for ten.
+func TestB35_PollsOfAPeer(t *testing.T) {
+	all := flooded(t, 1)[0].all
+	now := time.Now()
+	waited, news := 0, 0
+	for range 1100 { // of which a thousand are as much as there may be at once
+		wait, is := all.spendPoll("a", now)
+		if wait > 0 {
+			waited++
+		}
+		if is {
+			news++
+		}
+	}
+	if waited != 100 || news != 1 {
+		t.Errorf("%d polls of 1100 wait, which is told %d times; want 100, and once", waited, news)
+	}
+	if wait, _ := all.spendPoll("b", now); wait != 0 {
+		t.Errorf("a poll of another peer waits for %v", wait)
+	}
+}
+
+// What is due is never more than a pause, however much came.
+func TestB35_PausesAreShort(t *testing.T) {
+	now := time.Now()
+	var b frameBudget
+	if pause := b.spend(1<<30, 1, now); pause != framePause {
+		t.Errorf("the pause is %v, want %v", pause, framePause)
+	}
+	if pause := b.spend(1, 1000, now.Add(framePause+time.Second)); pause != 0 {
+		t.Errorf("the pause is %v a while later, want none", pause)
+	}
+}
+
+// A pause ends with its connection.
+func TestB35_APauseEndsWithItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := flooded(t, 1)[0]
+		b.frames = 1 << 20
+		if news := b.pay(); !news || b.pause != framePause {
+			t.Fatalf("the pause is %v, want %v", b.pause, framePause)
+		}
+		time.AfterFunc(time.Second, b.end)
+		began := time.Now()
+		if n := b.await(1 << 15); n != frameRead || time.Since(began) != time.Second {
+			t.Errorf("%d bytes may be read after %v, want %d after 1s", n, time.Since(began), frameRead)
+		}
+	})
+}
+
+// BenchmarkFrames is what the bound of frames costs for each delivery, of which the answer is an ACK and a credit for
+// a window.
+func BenchmarkFrames(b *testing.B) {
+	all := connections{mostUnread: 1 << 30, frameRate: 5000, peers: map[string]*peerOpen{"a": {}}}
+	log := newBacklog(&all, "a")
+	b.ReportAllocs()
+	for b.Loop() {
+		log.wrote(1100)
+		log.frame(110, false)
+		log.frame(4, false)
+		log.pay()
+	}
+}
