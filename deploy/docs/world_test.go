@@ -118,7 +118,7 @@ func (w *world) newPlace(t *testing.T) *place {
 		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca,
 		"etc/tender/edge/none.yaml": nil, "etc/tender/2026-11/tls.crt": w.server, "etc/tender/2026-11/tls.key": w.serverKey,
 		"etc/tender/authz.yaml": []byte("version: 1\nrules:\n- {name: all, identities: ['**']}\noperators: ['spiffe://example.org/**']\n"),
-		"run/spiffe/bundle.pem": w.ca, "secrets/tokens/origin": []byte("token"), "var/lib/none": nil,
+		"run/spiffe/bundle.pem": w.ca, "secrets/tokens/origin": []byte("token"), "var/lib/tender/.keep": nil,
 		"ca.crt": w.ca, "client.crt": w.client, "client.key": w.clientKey,
 		"envoy-1.yaml": []byte(`node: {id: edge-1, cluster: edge, user_agent_name: envoy, metadata: {env: prod}}`),
 		"envoy-2.yaml": []byte(`node: {id: edge-2, cluster: edge, user_agent_name: envoy, metadata: {env: prod}, locality: {region: r}}`),

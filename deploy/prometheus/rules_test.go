@@ -83,17 +83,25 @@ func TestB43_AlertsAskForWhatIsExported(t *testing.T) {
 	}
 }
 
+// section is what the page has of an alert: the cause, what to look at by which commands, and
+// what to do.
+var section = regexp.MustCompile("(?s)^\n\\*\\*Cause\\.\\*\\* .+\n\n\\*\\*Look\\*\\* .+:\n\n```console\n\\$ .+\n```\n\n\\*\\*Do\\.\\*\\* .+\\.\n+$")
+
 // B.43: an alert says for how long, how bad it is, and where it is written what to do: in a
-// row of the page, of which each that has a name is of an alert.
+// section of the page, of which each that is called so is of an alert.
 func TestB43_AlertsHaveRunbooks(t *testing.T) {
 	page, err := os.ReadFile(runbooks)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string]string{} // by anchor
-	for _, match := range regexp.MustCompile(`(?m)^\| <a id="([a-z]+)"></a>\*\*(\w+)\*\*: (.+) \|$`).FindAllStringSubmatch(string(page), -1) {
-		if rows[match[1]] = match[2]; strings.Count(match[3], " | ") != 2 {
-			t.Errorf("%s: the row of %s has %d columns, want 3: what is seen, the cause, what to do", runbooks, match[2], strings.Count(match[3], " | ")+1)
+	sections := map[string]string{} // by anchor
+	for _, part := range regexp.MustCompile(`(?m)^##+ `).Split(string(page), -1) {
+		name, text, _ := strings.Cut(part, "\n")
+		if !strings.HasPrefix(name, "Tender") {
+			continue
+		}
+		if sections[strings.ToLower(name)] = name; !section.MatchString(text) {
+			t.Errorf("%s: the section of %s has not the cause, what to look at with its commands, and what to do:\n%s", runbooks, name, text)
 		}
 	}
 	for _, a := range alerts(t) {
@@ -107,13 +115,13 @@ func TestB43_AlertsHaveRunbooks(t *testing.T) {
 			t.Errorf("%s: annotations %q, want summary, runbook_url and a description in sentences", a.Alert, a.Annotations)
 		}
 		anchor, ok := strings.CutPrefix(a.Annotations["runbook_url"], runbook)
-		if !ok || anchor != strings.ToLower(a.Alert) || rows[anchor] != a.Alert {
-			t.Errorf("%s: runbook_url %q, want %s%s, and a row there", a.Alert, a.Annotations["runbook_url"], runbook, strings.ToLower(a.Alert))
+		if !ok || anchor != strings.ToLower(a.Alert) || sections[anchor] != a.Alert {
+			t.Errorf("%s: runbook_url %q, want %s%s, and a section there", a.Alert, a.Annotations["runbook_url"], runbook, strings.ToLower(a.Alert))
 		}
-		delete(rows, anchor)
+		delete(sections, anchor)
 	}
-	for _, name := range rows {
-		t.Errorf("%s has a row of %s: there is no such alert", runbooks, name)
+	for _, name := range sections {
+		t.Errorf("%s has a section of %s: there is no such alert", runbooks, name)
 	}
 }
 
