@@ -24,6 +24,8 @@ ARGS      ?=
 # For which systems make release builds, and which of them make reproduce builds twice
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 REPRODUCE ?= linux/amd64
+# For which machines make image builds
+IMAGE     ?= amd64 arm64
 
 # Debian packages are installed as root.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
@@ -43,7 +45,8 @@ LINT         := .bin/golangci-lint-$(LINT_VERSION)
 
 # What make release builds depends on the commit and on the version of Go, which the
 # binary says, and on nothing that the environment says.
-RELEASEENV := CGO_ENABLED=0 GOFLAGS=-mod=readonly GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= GOFIPS140=off
+RELEASEENV  := CGO_ENABLED=0 GOFLAGS=-mod=readonly GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= GOFIPS140=off
+RELEASEBUILD = $(RELEASEENV) GOOS=$(1) GOARCH=$(2) $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(3) ./cmd/tender
 
 # Looks for known vulnerabilities in a database: on the network, or a copy as file:///dir
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
@@ -56,7 +59,7 @@ PROMTOOL := .bin/promtool
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: help build release reproduce test race lint verify vuln fuzz soak bench microbench demo cover screenshots deps
+.PHONY: FORCE help build release image imagetest reproduce test race lint verify vuln fuzz soak bench microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,13 +73,24 @@ release: ## Build static binaries for PLATFORMS into dist/, with bills of materi
 	@set -e; for platform in $(PLATFORMS); do \
 		os=$${platform%/*} arch=$${platform#*/}; name=dist/tender_$(VERSION)_$${os}_$$arch; \
 		echo "$$name"; \
-		$(RELEASEENV) GOOS=$$os GOARCH=$$arch $(GOBUILD) -ldflags '$(LDFLAGS)' -o $$name ./cmd/tender; \
+		$(call RELEASEBUILD,$$os,$$arch,$$name); \
 		$(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' $$name >$$name.cdx.json; \
 	done
 	$(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
 		-share $(CURDIR)/dist/tender_$(VERSION)_share.tar.gz -share.version '$(VERSION)' -share.date '$(DATE)'
 	@cd dist && { command -v sha256sum >/dev/null && sha256sum tender_* || shasum -a 256 tender_*; } >SHA256SUMS
 	@cat dist/SHA256SUMS
+
+image: deps-image $(IMAGE:%=bin/linux_%/tender) ## Build an OCI image into dist/image, without a daemon
+	deploy/image/build.sh dist/image '$(VERSION)' '$(COMMIT)' '$(DATE)' $(IMAGE)
+
+imagetest: ## Start what make image built: as its user, in a root that cannot be written
+	$(GO) test -c -o bin/imagetest ./deploy/image
+	cd deploy/image && $(SUDO) $(CURDIR)/bin/imagetest -image '$(CURDIR)/dist/image:$(VERSION)'
+
+# The binary of a release for Linux, such as bin/linux_arm64/tender.
+bin/linux_%/tender: FORCE
+	$(call RELEASEBUILD,linux,$*,$@)
 
 reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places and with two caches, and compare
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
@@ -149,6 +163,17 @@ deps: ## Install what the tests need beside Go: a C compiler, Chromium, promtool
 	fi
 	@command -v promtool >/dev/null || test -x $(PROMTOOL) || $(MAKE) --no-print-directory $(PROMTOOL)
 	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
+
+# What make image needs beside Go.
+deps-image:
+	@missing=; \
+	command -v umoci >/dev/null || missing="$$missing umoci"; \
+	command -v jq >/dev/null || missing="$$missing jq"; \
+	test -s /etc/ssl/certs/ca-certificates.crt || missing="$$missing ca-certificates"; \
+	if [ -n "$$missing" ]; then \
+		command -v apt-get >/dev/null || { echo "make image: install$$missing: there is no apt-get to do it"; exit 1; }; \
+		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; \
+	fi
 
 # Of Debian's package the one file: all of it would start a server.
 $(PROMTOOL):
