@@ -162,6 +162,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	if err := c.checkRoutes(); err != nil && wrong["ORIGINS"] == nil && wrong["ROUTES"] == nil {
 		found["ROUTES"], c.Routes = err, nil
 	}
+	maps.Copy(found, c.checkNodeID(wrong))
 	maps.Copy(found, c.checkListen())
 	maps.Copy(found, c.checkAccess(wrong))
 	maps.Copy(found, c.checkTLS(wrong))

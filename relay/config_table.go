@@ -174,8 +174,8 @@ var variables = []spec{
 	},
 	{
 		name: "NODE_ID", shown: "`tender/<hostname>`",
-		allowed: "printable text of at most 4KiB",
-		meaning: "id of the Node that the relay presents to the origin",
+		allowed: "printable text of at most 4KiB, in which `{field}` may be a field of `TENDER_NODE_GROUP_BY`",
+		meaning: "id of the Node that the relay presents to the origin; with `{cluster}`, say, each group has one of its own",
 		parse:   parseText,
 	},
 	{

@@ -296,6 +296,7 @@ const sharedGroup = "xdstp"
 // sharedNode returns whom an origin takes the relay for, where only features matter.
 func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	node := proto.CloneOf(own)
+	node.Id = fillID(own.GetId(), own)
 	node.ClientFeatures = features
 	return node
 }
@@ -399,7 +400,7 @@ func traitsOf(n *corepb.Node) *traits {
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are
-// put in.
+// put in, of which its id may have the names (fillID).
 func ownNode(cfg Config, version string) *corepb.Node {
 	n := &corepb.Node{
 		Id:                   cfg.NodeID,
@@ -432,6 +433,9 @@ func sortNode(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node)
 	var parts []string
 	for _, field := range groupBy {
 		parts = append(parts, field+"="+copyField(upstream, n, field))
+	}
+	if !slices.Contains(groupBy, "id") {
+		upstream.Id = fillID(upstream.Id, upstream)
 	}
 	for _, f := range contentFeatures {
 		if slices.Contains(n.GetClientFeatures(), f) {

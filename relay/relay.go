@@ -121,7 +121,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 
 		adminListeners: opts.AdminListeners,
 		version:        opts.Version,
-		identifier:     identifier(cfg.NodeID),
+		identifier:     identifier(ownID(cfg)),
 		started:        time.Now(),
 		hurried:        make(chan struct{}),
 	}

@@ -85,7 +85,7 @@ func (g *groups) admit(list []string) error {
 			viaObject, viaList, i, len(list[i]), maxViaBytes)
 	}
 	switch {
-	case slices.Contains(list, g.id), slices.Contains(list, g.cfg.NodeID): // with and without what tells processes apart
+	case slices.Contains(list, g.id), slices.Contains(list, ownID(g.cfg)): // with and without what tells processes apart
 		return status.Errorf(codes.FailedPrecondition,
 			"relays go round in a circle: this one is %q, and the request came through %s (node.metadata.%s.%s); "+
 				"TENDER_ORIGIN of one of them must name a control plane", g.id, viaText(list), viaObject, viaList)
