@@ -62,6 +62,8 @@ func deliverEverything(t *testing.T, binary string) {
 	tree, small := delta, delta
 	tree.lower = 2
 	small.buffered = clients / 2
+	traced := delta
+	traced.sampled = 1
 	for _, tt := range []struct {
 		name, kind string
 		setup      setup
@@ -76,6 +78,7 @@ func deliverEverything(t *testing.T, binary string) {
 		{"tender SotW", "tender", sotw},
 		{"tender by names", "tender", named},
 		{"tree of Tenders", "tender", tree},
+		{"tender with traces", "tender", traced},
 		{"tender, small receive buffers", "tender", small},
 		{"gcp-linear", "gcp-linear", delta},
 		{"gcp-linear with Tender's options", "gcp-linear+", delta},
@@ -105,6 +108,11 @@ func deliverEverything(t *testing.T, binary string) {
 			}
 			if !tt.setup.sotw && p.Again != 0 {
 				t.Errorf("%d resources were sent again", p.Again)
+			}
+			if tt.setup.sampled > 0 {
+				if err := st.exported(); err != nil || st.exports() == 0 {
+					t.Errorf("traces were exported %d times: %v", st.exports(), err)
+				}
 			}
 			if f.cpu <= 0 || f.sync <= 0 || f.p50 <= 0 || f.p50 > f.p99 || f.p99 > f.max || f.bytes < 1024 {
 				t.Errorf("figures %+v", f)

@@ -28,6 +28,7 @@ type setup struct {
 	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
 	buffered  int      // clients that have a small receive buffer: the first ones
 	probed    bool     // Tenders are asked how often they looked at a stream for nothing
+	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
 }
 
 // A stage is a server with what belongs to it, and the load generator, while they
@@ -39,6 +40,7 @@ type stage struct {
 	load      *process.Process
 	addresses []string // which clients use in turn
 	probes    []string // where Tenders have their metrics, if the setup has them probed
+	sink      *sink    // of traces, if the setup has some
 	stderr    *output
 	opened    int
 
@@ -114,6 +116,14 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 		}
 		st.probes, environ = append(st.probes, probe), append(environ, "TENDER_PROBE_LISTEN="+probe)
 	}
+	if st.sampled > 0 {
+		if st.sink == nil {
+			if st.sink, err = newSink(); err != nil {
+				return "", err
+			}
+		}
+		environ = append(environ, st.sink.environ(st.sampled)...)
+	}
 	p, err := process.Start(st.stderr, environ, binary, "serve")
 	if err != nil {
 		return "", err
@@ -129,6 +139,9 @@ func (st *stage) strike() {
 		if p != nil {
 			p.Kill()
 		}
+	}
+	if st.sink != nil {
+		st.sink.close()
 	}
 }
 
