@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -54,7 +55,9 @@ func exported(t *testing.T) map[string]series {
 			for _, part := range []string{"_bucket", "_sum", "_count"} {
 				learn(all, name+part, m)
 			}
-			all[name+"_bucket"].add("le")
+			for _, b := range m.GetHistogram().GetBucket() {
+				all[name+"_bucket"].add("le", strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64))
+			}
 		}
 	}
 	for _, name := range rare {

@@ -1,0 +1,83 @@
+package prometheus_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// recorded adds the series of the recording rules to those that relays export.
+func recorded(t *testing.T) map[string]series {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Name     string `json:"name"`
+			Interval string `json:"interval"`
+			Rules    []struct {
+				Record string `json:"record"`
+				Expr   string `json:"expr"`
+			} `json:"rules"`
+		} `json:"groups"`
+	}
+	read(t, "tender.slo.rules.yaml", &file)
+	c := checker{known: exported(t)}
+	for _, group := range file.Groups {
+		for _, r := range group.Rules {
+			has, err := c.check(r.Expr)
+			if err != nil {
+				t.Errorf("%s: %v", r.Record, err)
+			}
+			c.known[r.Record] = series{}
+			for label := range has {
+				c.known[r.Record].add(label)
+			}
+		}
+	}
+	return c.known
+}
+
+// promql is a query on a page.
+var promql = regexp.MustCompile("(?s)```promql\n(.*?)```")
+
+// B.43: the recording rules, and each query on the pages, ask for what relays export, or for what is recorded; no rule
+// is recorded for nothing.
+func TestB43_ObjectivesAskForWhatIsExported(t *testing.T) {
+	c, asked, queries := checker{known: recorded(t)}, "", 0
+	names, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range promql.FindAllStringSubmatch(string(page), -1) {
+			queries++
+			asked += match[1]
+			if _, err := c.check(match[1]); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, match[1])
+			}
+		}
+	}
+	if queries < 6 {
+		t.Errorf("pages have %d queries, want 6 at least", queries)
+	}
+	for name := range c.known {
+		if strings.HasPrefix(name, "job:") && !strings.Contains(asked, name) {
+			t.Errorf("%s is recorded, and no query on the pages asks for it", name)
+		}
+	}
+}
+
+// B.43: the recording rules say what they are to say.
+func TestB43_ObjectivesAreMeasured(t *testing.T) {
+	for _, args := range [][]string{{"check", "rules", "tender.slo.rules.yaml"}, {"test", "rules", "tender.slo.rules.test.yaml"}} {
+		if out, err := exec.CommandContext(t.Context(), promtool(t), args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
