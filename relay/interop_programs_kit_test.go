@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -118,17 +117,20 @@ func python(t *testing.T) []string {
 	return []string{interpreter, "-I", "testdata/grpc-python/client.py"}
 }
 
-// newProgram starts a program that calls xds:///api, whose management server is at
-// xdsServer. It is killed when the test ends; and it ends by itself if the test
+// newProgram starts a program that calls xds:///api, by the bootstrap that we ship and whose
+// management server is at xdsServer. It is killed when the test ends; and it ends by itself if the test
 // process dies, for then its input ends.
 func newProgram(t *testing.T, lang language, xdsServer, id string) *program {
 	t.Helper()
-	bootstrap := filepath.Join(t.TempDir(), "bootstrap.json")
-	if err := os.WriteFile(bootstrap, fmt.Appendf(nil, `{
-		"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
-		"node": {"id": %q, "locality": {}}}`, xdsServer, id), 0o600); err != nil {
+	shipped, err := os.ReadFile("../deploy/grpc/bootstrap.json")
+	if err != nil {
 		t.Fatal(err)
 	}
+	text := strings.NewReplacer("tender.example:18000", xdsServer, "shop-1", id).Replace(string(shipped))
+	if text == string(shipped) {
+		t.Fatalf("the bootstrap has other addresses than this test knows:\n%s", shipped)
+	}
+	bootstrap := relaytest.WriteFile(t, t.TempDir(), "bootstrap.json", []byte(text))
 	command := append(lang(t), "xds:///api", "/tender.Test/Who")
 	p := &program{t: t, cmd: exec.Command(command[0], command[1:]...), lines: make(chan string)}
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GRPC_XDS_BOOTSTRAP=" + bootstrap} // no proxies

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -212,5 +213,19 @@ func TestCheckNodeSaysThatItCouldNotPrint(t *testing.T) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if err := cmd.Execute(); err == nil || !strings.HasPrefix(err.Error(), "print groups: ") {
 		t.Errorf("tender check --node into a broken pipe: %v", err)
+	}
+}
+
+// TestB4_CheckReadsBootstraps holds that the bootstraps that we ship can be given as they are.
+func TestB4_CheckReadsBootstraps(t *testing.T) {
+	for _, pattern := range []string{"../../deploy/envoy/delta-*.yaml", "../../deploy/grpc/*.json"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) < 2 {
+			t.Fatalf("%s: %v, %v, want some bootstraps", pattern, files, err)
+		}
+		got, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=cluster,metadata.env"}, "", files...)
+		if first, _, _ := strings.Cut(got, "\n"); err != nil || !strings.HasSuffix(first, `metadata.env="prod": `+strconv.Itoa(len(files))+" nodes") {
+			t.Errorf("tender check --node of %s prints %v\n%s\nwant one group of all", pattern, err, got)
+		}
 	}
 }
