@@ -18,7 +18,7 @@ const maxREADME = 250
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"../*.md", "../.github/*.md", "../deploy/docs/*.md", "../bench/*.md", "*.md"} {
+	for _, pattern := range []string{"../*.md", "../.github/*.md", "../deploy/docs/*.md", "../deploy/helm/*/*.md", "../bench/*.md", "*.md"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil || len(names) == 0 {
 			t.Fatalf("%s names no page: %v", pattern, err)

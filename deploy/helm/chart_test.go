@@ -1,0 +1,221 @@
+package helm_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"sigs.k8s.io/yaml"
+
+	"github.com/xdstender/tender/relay"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var update = flag.Bool("update", false, "write what is made from something else: the values in README.md, the variables in values.schema.json, and files")
+
+// The files of the chart.
+const (
+	chartDir   = "tender"
+	chartFile  = chartDir + "/Chart.yaml"
+	valuesFile = chartDir + "/values.yaml"
+	schemaFile = chartDir + "/values.schema.json"
+	readmeFile = chartDir + "/README.md"
+)
+
+// An object is a part of a YAML or JSON document.
+type object = map[string]any
+
+// hold fails unless the file has the text, or with -update writes it.
+func hold(t *testing.T, name, want string) {
+	t.Helper()
+	got, err := os.ReadFile(name)
+	switch {
+	case err == nil && string(got) == want:
+	case *update:
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case err != nil:
+		t.Error(err)
+	default:
+		t.Errorf("%s is not what it is made from says; go test ./deploy/helm -update writes it", name)
+	}
+}
+
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func readYAML(t *testing.T, name string) (o object) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(readText(t, name)), &o); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return o
+}
+
+// TestFilesAreCopies holds what the chart carries of others to the original: Helm packs what is
+// in the directory of the chart only, and some who fetch charts from Git leave out links.
+func TestFilesAreCopies(t *testing.T) {
+	for copied, original := range map[string]string{
+		"tender.rules.yaml": "../prometheus/tender.rules.yaml",
+		"tender.json":       "../grafana/tender.json",
+	} {
+		hold(t, chartDir+"/files/"+copied, readText(t, original))
+	}
+}
+
+// released is a heading of the changelog.
+var released = regexp.MustCompile(`(?m)^## \[([0-9]+\.[0-9]+\.[0-9]+)\]`)
+
+// TestVersions holds the chart to the newest release, once there is one.
+func TestVersions(t *testing.T) {
+	chart := readYAML(t, chartFile)
+	semver := regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
+	for _, field := range []string{"version", "appVersion"} {
+		if version, _ := chart[field].(string); !semver.MatchString(version) {
+			t.Errorf("%s: %s is %v, want a semantic version", chartFile, field, chart[field])
+		}
+	}
+	newest := released.FindStringSubmatch(readText(t, "../../CHANGELOG.md"))
+	if newest != nil && chart["appVersion"] != newest[1] {
+		t.Errorf("%s: appVersion is %v, and the newest release of CHANGELOG.md is %s", chartFile, chart["appVersion"], newest[1])
+	}
+}
+
+// variableLines are those of values.schema.json that are made from the table of variables.
+var variableLines = regexp.MustCompile(`(?m)(^ *"TENDER_[A-Z_]+": .*\n)+`)
+
+// TestSchemaHasEveryVariable holds that config takes each variable that Tender knows, and no other.
+func TestSchemaHasEveryVariable(t *testing.T) {
+	cfg, err := relay.LoadConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, v := range cfg.Table() {
+		lines = append(lines, fmt.Sprintf(`        %q: {"$ref": "#/definitions/text"}`, v.Variable))
+	}
+	schema := readText(t, schemaFile)
+	if n := len(variableLines.FindAllString(schema, -1)); n != 1 {
+		t.Fatalf("%s has %d runs of variables, want 1", schemaFile, n)
+	}
+	hold(t, schemaFile, variableLines.ReplaceAllLiteralString(schema, strings.Join(lines, ",\n")+"\n"))
+}
+
+// TestSchemaHasEveryValue holds that values.yaml and its schema have the same values.
+func TestSchemaHasEveryValue(t *testing.T) {
+	schema := readYAML(t, schemaFile)
+	compare(t, "", readYAML(t, valuesFile), schema)
+}
+
+// compare holds the keys of value to the properties of its schema, where that lists any.
+func compare(t *testing.T, path string, value, schema object) {
+	t.Helper()
+	properties, _ := schema["properties"].(object)
+	for name, of := range properties {
+		nested, isObject := value[name].(object)
+		if _, has := value[name]; !has {
+			if path+name != "global" { // which Helm adds
+				t.Errorf("%s has %s%s, and %s has not", schemaFile, path, name, valuesFile)
+			}
+		} else if isObject && path+name != "config" && path+name != "authz.rules" {
+			compare(t, path+name+".", nested, of.(object))
+		}
+	}
+	for name := range value {
+		if _, has := properties[name]; properties != nil && !has {
+			t.Errorf("%s has %s%s, and %s has not", valuesFile, path, name, schemaFile)
+		}
+	}
+}
+
+// A described is a value of the chart that has a row in its README.
+type described struct{ path, meaning string }
+
+var (
+	keyLine     = regexp.MustCompile(`^( *)([A-Za-z]\w*):`)
+	meaningLine = regexp.MustCompile(`^ *# -- (.*)$`)
+)
+
+// describedValues returns the values with a description, in their order. What is in
+// such a value has none of its own.
+func describedValues(t *testing.T) (all []described) {
+	t.Helper()
+	var path []string
+	meaning, inside := "", -1 // the indent of the last value with a description
+	for line := range strings.Lines(readText(t, valuesFile)) {
+		line = strings.TrimRight(line, "\n")
+		if match := meaningLine.FindStringSubmatch(line); match != nil {
+			meaning = match[1]
+			continue
+		}
+		match := keyLine.FindStringSubmatch(line)
+		if match == nil {
+			continue
+		}
+		depth := len(match[1]) / 2
+		path = append(path[:depth:depth], match[2])
+		if inside >= 0 && depth > inside {
+			if meaning != "" {
+				t.Errorf("%s describes %s, which is in a value that is described", valuesFile, strings.Join(path, "."))
+			}
+			continue
+		}
+		inside = -1
+		if meaning != "" {
+			all = append(all, described{strings.Join(path, "."), meaning})
+			meaning, inside = "", depth
+		} else if strings.TrimSpace(strings.TrimPrefix(line, match[0])) != "" {
+			t.Errorf("%s does not describe %s", valuesFile, strings.Join(path, "."))
+		}
+	}
+	return all
+}
+
+// TestREADMEHasEveryValue holds the table of the chart's README to its values.
+func TestREADMEHasEveryValue(t *testing.T) {
+	values := readYAML(t, valuesFile)
+	var table strings.Builder
+	table.WriteString("\n| Value | Default | Meaning |\n| --- | --- | --- |\n")
+	for _, v := range describedValues(t) {
+		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", v.path, preset(t, values, v.path), v.meaning)
+	}
+	const begin, end = "<!-- values -->\n", "\n<!-- /values -->"
+	readme := readText(t, readmeFile)
+	before, rest, isBegun := strings.Cut(readme, begin)
+	_, after, isEnded := strings.Cut(begin+rest, strings.TrimPrefix(end, "\n"))
+	if !isBegun || !isEnded {
+		t.Fatalf("%s has no place for the table of values", readmeFile)
+	}
+	hold(t, readmeFile, before+begin+table.String()+end+after)
+}
+
+// preset returns the default of a value as it stands in the table.
+func preset(t *testing.T, values object, path string) string {
+	t.Helper()
+	value := any(values)
+	for name := range strings.SplitSeq(path, ".") {
+		value = value.(object)[name]
+	}
+	if slices.Contains([]any{nil, ""}, value) {
+		return ""
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "`" + strings.Trim(string(text), `"`) + "`"
+}

@@ -1,0 +1,67 @@
+package helm_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestBadValuesAreRefused holds that values that would make no relay, or one that does something
+// else than it seems, are refused with their name and what is wrong.
+func TestBadValuesAreRefused(t *testing.T) {
+	need(t, helmTool)
+	for set, want := range map[string][]string{
+		"origin.addresses=null":          {"origin.addresses: it is required"},
+		"origin.addresses={istiod}":      {`origin.addresses: "istiod" is not an address`, "allowed: host:port"},
+		"origin.addresses={http://a:80}": {`origin.addresses: "http://a:80" is not an address`},
+
+		"kind=DaemonSet":              {"'/kind'", "'Deployment', 'StatefulSet'"},
+		"replicas=two":                {"'/replicas'", "want integer"},
+		"replica=2":                   {"'replica' not allowed"},
+		"ports.xds=70000":             {"'/ports/xds'", "65,535"},
+		"ports.http=80":               {"'/ports'", "'http' not allowed"},
+		"log.level=verbose":           {"'/log/level'", "'debug'"},
+		"connectionAge=forever":       {"'/connectionAge'", "'forever'"},
+		"image.digest=latest":         {"'/image/digest'"},
+		"origin.protocol=v2":          {"'/origin/protocol'", "'sotw'"},
+		"snapshots.sizeLimit=1GB":     {"'/snapshots/sizeLimit'"},
+		"antiAffinity=always":         {"'/antiAffinity'", "'soft'"},
+		"authz.rules.versoin=1":       {"'/authz/rules'", "'versoin' not allowed"},
+		"resources.limits.memory=1GB": {`resources.limits.memory: "1GB"`, "Gi"},
+
+		"config.TENDER_DRIAN=1s":                   {"'/config'", "'TENDER_DRIAN' not allowed"},
+		"config.tender_linger=1s":                  {"'/config'", "'tender_linger' not allowed"},
+		"config.TENDER_DRAIN=50s":                  {"config.TENDER_DRAIN: another value sets it already", "45s"},
+		"config.TENDER_ORIGIN=a:1":                 {"config.TENDER_ORIGIN: another value sets it already"},
+		"extraEnv[0].name=TENDER_LISTEN":           {"extraEnv: TENDER_LISTEN is set by another value already"},
+		"extraEnv[0].name=A,extraEnv[0].form=text": {"'/extraEnv/0'", "'form' not allowed"},
+
+		"drainSeconds=56":                                     {"terminationGracePeriodSeconds: 60 is too short for drainSeconds 56", "at least 61"},
+		"snapshots.claim.enabled=true":                        {"snapshots.claim.enabled", "set kind to StatefulSet"},
+		"ports.rest=18000":                                    {"ports: two of them are the same"},
+		"ports.probe=18080":                                   {"ports: two of them are the same", "admin"},
+		"ports.tls=18443":                                     {"ports.tls: there is no certificate"},
+		"ports.admin=18444":                                   {"ports.admin", "set tls.clientCA and authz"},
+		"tls.clientCA.secretName=ca":                          {"tls.clientCA: it is of no use without a certificate"},
+		"authz.secretName=rules":                              {"authz", "set tls.clientCA"},
+		"authz.secretName=a,authz.configMapName=b":            {"authz: more than one is set"},
+		"origin.token.secretName=a,origin.token.audience=b":   {"origin.token: more than one is set"},
+		"certManager.server.enabled=true":                     {"certManager.issuer.name: it is required"},
+		"serviceMonitor.enabled=true,ports.probe=0":           {"serviceMonitor.enabled", "ports.probe is 0"},
+		"autoscaling.enabled=true,autoscaling.minReplicas=20": {"autoscaling.minReplicas: 20 is more than autoscaling.maxReplicas, 10"},
+		"autoscaling.enabled=true,autoscaling.streamsPerPod=0,autoscaling.cpuUtilization=0": {"autoscaling.enabled: there is nothing to scale by"},
+		"autoscaling.enabled=true,resources.requests.cpu=null":                              {"autoscaling.cpuUtilization", "resources.requests.cpu"},
+		"kind=StatefulSet,snapshots.claim.enabled=true,snapshots.enabled=false":             {"snapshots.claim.enabled", "snapshots.enabled is false"},
+		"certManager.server.enabled=true,certManager.issuer.name=x,tls.secretName=y":        {"certManager.server: more than one is set"},
+	} {
+		printed, err := template(t, "--set", "origin.addresses={a.example:1}", "--set", set)
+		if err == nil {
+			t.Errorf("%s is taken, and makes\n%s", set, printed)
+			continue
+		}
+		for _, text := range want {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s is refused with\n%v\nwithout %q", set, err, text)
+			}
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package helm_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// What make charts installs. Tests that need a tool are left out without its flag.
+var (
+	helmTool     = flag.String("helm", "", "the `program` Helm")
+	kustomize    = flag.String("kustomize", "", "the `program` Kustomize")
+	validateTool = flag.String("kubectl-validate", "", "the `program` kubectl-validate")
+	definitions  = flag.String("definitions", "", "the `directory` with CustomResourceDefinitions")
+)
+
+// need leaves the test out if a flag that it needs is not given.
+func need(t *testing.T, flags ...*string) {
+	t.Helper()
+	for _, value := range flags {
+		if *value == "" {
+			t.Skip("make charts runs this test")
+		}
+	}
+}
+
+// run runs a tool, with nothing of the user's configuration, and returns what it prints.
+func run(t *testing.T, tool string, args ...string) (stdout string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), tool, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(tool), strings.Join(args, " "), err, complaint.String())
+	}
+	return out.String(), nil
+}
+
+// template renders the chart as the release t in the namespace ns.
+func template(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return run(t, *helmTool, append([]string{"template", "t", chartDir, "--namespace", "ns"}, args...)...)
+}
+
+// A rendering is what is applied together.
+type rendering struct {
+	name    string
+	text    string
+	objects []manifest
+}
+
+// A manifest is an object of Kubernetes.
+type manifest struct{ object }
+
+func (m manifest) kind() string { return text(m.object, "kind") }
+func (m manifest) name() string { return text(m.object, "metadata", "name") }
+
+// of returns the objects of a kind.
+func (r rendering) of(kinds ...string) (found []manifest) {
+	for _, m := range r.objects {
+		if slices.Contains(kinds, m.kind()) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// decode returns the objects in what a tool has printed.
+func decode(t *testing.T, name, printed string) rendering {
+	t.Helper()
+	r := rendering{name: name, text: printed}
+	for decoder := yaml.NewDecoder(strings.NewReader(printed)); ; {
+		var o object
+		if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if o != nil {
+			r.objects = append(r.objects, manifest{o})
+		}
+	}
+	if len(r.objects) == 0 {
+		t.Fatalf("%s: nothing was rendered", name)
+	}
+	return r
+}
+
+// valuesFiles returns the values that the chart is rendered with.
+func valuesFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(chartDir + "/ci/*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d files of values: %v", len(files), err)
+	}
+	return files
+}
+
+// overlays returns the directories of deploy/kubernetes that are applied.
+func overlays(t *testing.T) (dirs []string) {
+	t.Helper()
+	files, err := filepath.Glob("../kubernetes/*/kustomization.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%d overlays: %v", len(files), err)
+	}
+	for _, file := range files {
+		dirs = append(dirs, filepath.Dir(file))
+	}
+	return dirs
+}
+
+// rendered renders everything once.
+var rendered = struct {
+	sync.Once
+	all []rendering
+}{}
+
+// renderings returns the chart with each file of values, and each overlay of deploy/kubernetes.
+func renderings(t *testing.T) []rendering {
+	t.Helper()
+	need(t, helmTool, kustomize)
+	rendered.Do(func() {
+		for _, file := range valuesFiles(t) {
+			printed, err := template(t, "--values", file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rendered.all = append(rendered.all, decode(t, strings.TrimSuffix(filepath.Base(file), ".yaml"), printed))
+		}
+		for _, dir := range overlays(t) {
+			printed, err := run(t, *kustomize, "build", dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rendered.all = append(rendered.all, decode(t, filepath.Base(dir), printed))
+		}
+	})
+	return rendered.all
+}
+
+// renderingOf returns the one with that name.
+func renderingOf(t *testing.T, name string) rendering {
+	t.Helper()
+	all := renderings(t)
+	i := slices.IndexFunc(all, func(r rendering) bool { return r.name == name })
+	if i < 0 {
+		t.Fatalf("there is no rendering of %s", name)
+	}
+	return all[i]
+}
+
+// at returns what is at a path in an object; nil if there is nothing.
+func at(o any, path ...string) any {
+	for _, key := range path {
+		fields, _ := o.(object)
+		o = fields[key]
+	}
+	return o
+}
+
+// text returns the text at a path; empty if there is none.
+func text(o any, path ...string) string {
+	s, _ := at(o, path...).(string)
+	return s
+}
+
+// number returns the number at a path; 0 if there is none.
+func number(o any, path ...string) int {
+	n, _ := at(o, path...).(int)
+	return n
+}
+
+// list returns the list at a path.
+func list(o any, path ...string) []any {
+	l, _ := at(o, path...).([]any)
+	return l
+}
+
+// meets reports whether labels have all that a selector asks for, which is something.
+func meets(labels, selector any) bool {
+	want, _ := selector.(object)
+	have, _ := labels.(object)
+	for key, value := range want {
+		if have[key] != value {
+			return false
+		}
+	}
+	return len(want) > 0
+}
+
+// keys returns the keys of an object in order.
+func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// TestLint has Helm look at the chart with each file of values.
+func TestLint(t *testing.T) {
+	need(t, helmTool)
+	for _, file := range valuesFiles(t) {
+		if printed, err := run(t, *helmTool, "lint", "--strict", chartDir, "--values", file); err != nil {
+			t.Errorf("%v\n%s", err, printed)
+		}
+	}
+}
+
+// versions are those of Kubernetes whose schemas what is rendered is held to: the oldest that
+// the chart takes, and the newest that kubectl-validate has with it.
+var versions = []string{"1.27", "1.30"}
+
+// TestValid holds what is rendered to the schemas of Kubernetes, cert-manager and Prometheus
+// Operator.
+func TestValid(t *testing.T) {
+	need(t, validateTool, definitions)
+	for _, version := range versions {
+		dir := t.TempDir()
+		for _, r := range renderings(t) {
+			text := r.text
+			if version == "1.27" { // where a Service has no trafficDistribution yet
+				text = regexp.MustCompile(`(?m)^ *trafficDistribution: .*\n`).ReplaceAllLiteralString(text, "")
+			}
+			write(t, filepath.Join(dir, r.name+".yaml"), text)
+		}
+		if printed, err := run(t, *validateTool, dir, "--version", version, "--local-crds", *definitions); err != nil {
+			t.Errorf("%v\n%s", err, printed)
+		}
+	}
+}
+
+// TestInvalid holds that TestValid finds mistakes.
+func TestInvalid(t *testing.T) {
+	need(t, validateTool, definitions)
+	for what, change := range map[string][2]string{
+		"a field that there is not":           {"enableServiceLinks", "enableServiceLink"},
+		"a field that a definition has not":   {"scrapeTimeout", "scrapeTime"},
+		"a value of another type than it has": {"minReadySeconds: 10", "minReadySeconds: ten"},
+	} {
+		text := renderingOf(t, "everything").text
+		name := filepath.Join(t.TempDir(), "changed.yaml")
+		write(t, name, strings.ReplaceAll(text, change[0], change[1]))
+		printed, err := run(t, *validateTool, name, "--version", versions[1], "--local-crds", *definitions)
+		if err == nil || !strings.Contains(printed, "ERROR") {
+			t.Errorf("%s: kubectl-validate takes it: %v\n%s", what, err, printed)
+		}
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,197 @@
+{{/*
+The variables that values other than config set, as YAML: name to value, all text. What is
+left out here has the default of Tender.
+*/}}
+{{- define "tender.typed" -}}
+{{- $v := .Values -}}
+{{- $env := dict
+  "TENDER_ORIGIN" (join "," $v.origin.addresses)
+  "TENDER_ORIGIN_PROTOCOL" $v.origin.protocol
+  "TENDER_ORIGIN_TLS" $v.origin.tls.mode
+  "TENDER_ORIGIN_TLS_SERVER_NAME" $v.origin.tls.serverName
+  "TENDER_LISTEN" (printf ":%d" (int $v.ports.xds))
+  "TENDER_TLS_MIN" $v.tls.minVersion
+  "TENDER_NODE_CLUSTER" $v.node.cluster
+  "TENDER_NODE_LOCALITY" $v.node.locality
+  "TENDER_NODE_GROUP_BY" (join "," $v.node.groupBy)
+  "TENDER_DRAIN" (printf "%ds" (int $v.drainSeconds))
+  "TENDER_CONNECTION_AGE" $v.connectionAge
+  "TENDER_LOG_LEVEL" $v.log.level
+  "TENDER_LOG_FORMAT" $v.log.format -}}
+{{- with $v.node.metadata }}{{ $_ := set $env "TENDER_NODE_METADATA" (toJson .) }}{{ end -}}
+{{- with $v.ports.tls }}{{ $_ := set $env "TENDER_TLS_LISTEN" (printf ":%d" (int .)) }}{{ end -}}
+{{- with $v.ports.rest }}{{ $_ := set $env "TENDER_REST_LISTEN" (printf ":%d" (int .)) }}{{ end -}}
+{{- with $v.ports.probe }}{{ $_ := set $env "TENDER_PROBE_LISTEN" (printf ":%d" (int .)) }}{{ end -}}
+{{- with $v.ports.admin }}{{ $_ := set $env "TENDER_ADMIN_LISTEN" (printf "127.0.0.1:18080,:%d" (int .)) }}{{ end -}}
+{{- if $v.snapshots.enabled -}}
+{{- $_ := set $env "TENDER_SNAPSHOT_DIR" "/var/lib/tender/snapshots" -}}
+{{- $_ := set $env "TENDER_MAX_SNAPSHOT_AGE" $v.snapshots.maxAge -}}
+{{- if $v.snapshots.sensitive }}{{ $_ := set $env "TENDER_SNAPSHOT_SENSITIVE" "on" }}{{ end -}}
+{{- end -}}
+{{- range $name, $path := include "tender.paths" . | fromYaml }}{{ $_ := set $env $name $path }}{{ end -}}
+{{- range $name, $value := $env -}}
+{{- if ne (toString $value) "" }}
+{{ $name }}: {{ toString $value | quote }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Of the variables that name files in volumes of the chart, name to path. */}}
+{{- define "tender.paths" -}}
+{{- $v := .Values -}}
+{{- if include "tender.serverSecret" . }}
+TENDER_TLS_CERT: /etc/tender/tls/tls.crt
+TENDER_TLS_KEY: /etc/tender/tls/tls.key
+{{- end }}
+{{- if or $v.tls.clientCA.secretName $v.tls.clientCA.configMapName }}
+TENDER_TLS_CLIENT_CA: /etc/tender/client-ca/{{ $v.tls.clientCA.key }}
+{{- end }}
+{{- if or $v.authz.secretName (include "tender.authzConfigMap" .) }}
+TENDER_AUTHZ: /etc/tender/authz/{{ ternary "authz.yaml" $v.authz.key (not (empty $v.authz.rules)) }}
+{{- end }}
+{{- if or $v.origin.tls.ca.secretName $v.origin.tls.ca.configMapName }}
+TENDER_ORIGIN_TLS_CA: /etc/tender/origin-ca/{{ $v.origin.tls.ca.key }}
+{{- end }}
+{{- if include "tender.clientSecret" . }}
+TENDER_ORIGIN_TLS_CERT: /etc/tender/origin-tls/tls.crt
+TENDER_ORIGIN_TLS_KEY: /etc/tender/origin-tls/tls.key
+{{- end }}
+{{- if $v.origin.token.secretName }}
+TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/{{ $v.origin.token.key }}
+{{- else if $v.origin.token.audience }}
+TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
+{{- end }}
+{{- end }}
+
+{{/* A value of config as text: YAML makes numbers of digits, and booleans of on and off. */}}
+{{- define "tender.text" -}}
+{{- if kindIs "bool" . -}}
+{{- ternary "on" "off" . -}}
+{{- else if and (kindIs "float64" .) (eq . (floor .)) -}}
+{{- printf "%.0f" . -}}
+{{- else -}}
+{{- toString . -}}
+{{- end -}}
+{{- end }}
+
+{{/* The environment of the relay, without duplicates. */}}
+{{- define "tender.env" -}}
+{{- $env := include "tender.typed" . | fromYaml -}}
+{{- range $name, $value := .Values.config -}}
+{{- if hasKey $env $name -}}
+{{- fail (printf "config.%s: another value sets it already, to %q; the table in README.md of the chart says which" $name (get $env $name)) -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $env $name (include "tender.text" $value) }}{{ end -}}
+{{- end -}}
+{{- $own := keys $env -}}
+{{- with include "tender.memoryLimit" . }}{{ $_ := set $env "GOMEMLIMIT" . }}{{ end -}}
+{{- range .Values.extraEnv -}}
+{{- if has .name $own -}}
+{{- fail (printf "extraEnv: %s is set by another value already" .name) -}}
+{{- end }}
+- {{ toYaml . | nindent 2 | trim }}
+{{- $_ := unset $env .name -}}
+{{- end -}}
+{{- range $name, $value := $env }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end -}}
+{{- end }}
+
+{{/* GOMEMLIMIT in bytes; empty without a limit of memory. */}}
+{{- define "tender.memoryLimit" -}}
+{{- with .Values.resources.limits -}}
+{{- with .memory -}}
+{{- div (mul (include "tender.bytes" . | int64) (int64 $.Values.memoryLimitPercent)) 100 -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/*
+What is wrong with values that are good by themselves. values.schema.json says what is wrong
+with each.
+*/}}
+{{- define "tender.check" -}}
+{{- $v := .Values -}}
+{{- if not $v.origin.addresses -}}
+{{- fail "origin.addresses: it is required; set it to the addresses of your control plane, as in --set 'origin.addresses={istiod.istio-system.svc:15010}'" -}}
+{{- end -}}
+{{- range $v.origin.addresses -}}
+{{- if not (regexMatch "^(unix:(//)?/[^, ]+|file:///[^, ]+|(dns:///)?[^/, ]+:[0-9]{1,5})$" .) -}}
+{{- fail (printf "origin.addresses: %q is not an address; allowed: host:port, dns:///host:port, unix:///path or file:///dir" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if lt (int $v.terminationGracePeriodSeconds) (add $v.drainSeconds 5 | int) -}}
+{{- fail (printf "terminationGracePeriodSeconds: %d is too short for drainSeconds %d; allowed: at least %d" (int $v.terminationGracePeriodSeconds) (int $v.drainSeconds) (add $v.drainSeconds 5)) -}}
+{{- end -}}
+{{- if and $v.snapshots.claim.enabled (ne $v.kind "StatefulSet") -}}
+{{- fail (printf "snapshots.claim.enabled: the pods of a %s would share one claim, and each relay needs its own; set kind to StatefulSet" $v.kind) -}}
+{{- end -}}
+{{- if and $v.snapshots.claim.enabled (not $v.snapshots.enabled) -}}
+{{- fail "snapshots.claim.enabled: it is of no use while snapshots.enabled is false" -}}
+{{- end -}}
+{{- include "tender.checkPorts" . -}}
+{{- include "tender.checkFiles" . -}}
+{{- include "tender.checkScale" . -}}
+{{- end }}
+
+{{- define "tender.checkPorts" -}}
+{{- $seen := dict "18080" "the admin address on loopback" -}}
+{{- range include "tender.ports" . | fromYamlArray -}}
+{{- with get $seen (toString .port) -}}
+{{- fail (printf "ports: two of them are the same: one is that of %s" .) -}}
+{{- end -}}
+{{- $_ := set $seen (toString .port) (printf "ports.%s" .name) -}}
+{{- end -}}
+{{- if and .Values.serviceMonitor.enabled (not .Values.ports.probe) -}}
+{{- fail "serviceMonitor.enabled: Prometheus finds nothing while ports.probe is 0" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "tender.checkFiles" -}}
+{{- $v := .Values -}}
+{{- $given := .Values.config -}}
+{{- $cert := or (include "tender.serverSecret" .) $given.TENDER_TLS_CERT -}}
+{{- $ca := or $v.tls.clientCA.secretName $v.tls.clientCA.configMapName $given.TENDER_TLS_CLIENT_CA -}}
+{{- $rules := or $v.authz.secretName (include "tender.authzConfigMap" .) $given.TENDER_AUTHZ -}}
+{{- range $what, $names := dict
+  "tls.clientCA" (list $v.tls.clientCA.secretName $v.tls.clientCA.configMapName)
+  "origin.tls.ca" (list $v.origin.tls.ca.secretName $v.origin.tls.ca.configMapName)
+  "authz" (list $v.authz.secretName $v.authz.configMapName (ternary "" "rules" (empty $v.authz.rules)))
+  "origin.token" (list $v.origin.token.secretName $v.origin.token.audience)
+  "tls.secretName and certManager.server" (list $v.tls.secretName (ternary "certManager" "" $v.certManager.server.enabled))
+  "origin.tls.secretName and certManager.client" (list $v.origin.tls.secretName (ternary "certManager" "" $v.certManager.client.enabled)) -}}
+{{- if gt (len (compact $names)) 1 -}}
+{{- fail (printf "%s: more than one is set; allowed: one of them" $what) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or $v.certManager.server.enabled $v.certManager.client.enabled) (not $v.certManager.issuer.name) -}}
+{{- fail "certManager.issuer.name: it is required where cert-manager is to make a certificate" -}}
+{{- end -}}
+{{- if and $v.ports.tls (not $cert) -}}
+{{- fail "ports.tls: there is no certificate for it; set tls.secretName or certManager.server.enabled" -}}
+{{- end -}}
+{{- if and $ca (not $cert) -}}
+{{- fail "tls.clientCA: it is of no use without a certificate; set tls.secretName or certManager.server.enabled" -}}
+{{- end -}}
+{{- if and $rules (not $ca) -}}
+{{- fail "authz: its rules are about certificates of clients; set tls.clientCA" -}}
+{{- end -}}
+{{- if and $v.ports.admin (not (and $ca $rules)) -}}
+{{- fail "ports.admin: operators are known by their certificates and by rules; set tls.clientCA and authz" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "tender.checkScale" -}}
+{{- with .Values.autoscaling -}}
+{{- if and .enabled (not .streamsPerPod) (not .cpuUtilization) -}}
+{{- fail "autoscaling.enabled: there is nothing to scale by; set autoscaling.streamsPerPod or autoscaling.cpuUtilization" -}}
+{{- end -}}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
+{{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- if and .enabled .cpuUtilization (not (dig "requests" "cpu" "" $.Values.resources)) -}}
+{{- fail "autoscaling.cpuUtilization: it is a percentage of resources.requests.cpu, which is not set" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
