@@ -151,13 +151,14 @@ cover: deps ## Measure what the tests reach, into cover.out
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
-deps: ## Install what the tests need beside Go: a C compiler, Chromium, promtool, and gRPC for Node.js and Python
+deps: ## Install what the tests need beside Go: a C compiler, Chromium, promtool, systemd-analyze, and gRPC for Node.js and Python
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
 	command -v npm >/dev/null || missing="$$missing npm"; \
 	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
 	fi
