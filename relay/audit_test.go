@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -29,10 +28,10 @@ func TestB43_DamageIsFoundToldAndMended(t *testing.T) {
 		}
 		cfg.Origin = []string{o.Target()}
 		var log strings.Builder
-		l, rest := bufconn.Listen(1<<20), bufconn.Listen(1)
+		l, rest := relaytest.ListenPipe(1<<20), relaytest.ListenPipe(1)
 		r, err := New(cfg, Options{
 			Logger:    slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
-			Listeners: []net.Listener{l}, RESTListeners: []net.Listener{rest}, AdminListeners: []net.Listener{bufconn.Listen(1)}, DialOptions: o.DialOptions(),
+			Listeners: []net.Listener{l}, RESTListeners: []net.Listener{rest}, AdminListeners: []net.Listener{relaytest.ListenPipe(1)}, DialOptions: o.DialOptions(),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +40,7 @@ func TestB43_DamageIsFoundToldAndMended(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }() // awaited below
 		conn, err := grpc.NewClient("passthrough:///relay", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+			l.DialOption())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -25,7 +24,7 @@ type running struct {
 	dial     []grpc.DialOption
 	target   string
 	memory   bool
-	listener *bufconn.Listener                       // if in memory
+	listener *relaytest.PipeListener                 // if in memory
 	rest     func(context.Context) (net.Conn, error) // dials the address of polls
 	admin    func(context.Context) (net.Conn, error) // dials that of operators
 	cancel   context.CancelFunc
@@ -75,18 +74,6 @@ func (r *running) below(env ...string) *running {
 	return startAt(r.t, r.target, nil, r.dial, r.memory, append([]string{"TENDER_NODE_ID=tender/below"}, env...))
 }
 
-// oneByOne has connections made one after the other. Each of bufconn's begins with timers
-// that fire at once, and two goroutines of a bubble that have such timers fire at the same
-// time crash the race detector (Go 1.26).
-func oneByOne(dial func(context.Context) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
-	turn := make(chan struct{}, 1)
-	return func(ctx context.Context, _ string) (net.Conn, error) {
-		turn <- struct{}{}
-		defer func() { <-turn }()
-		return dial(ctx)
-	}
-}
-
 // startAt runs a relay of the origin at target, and of further ones by name; in
 // memory, dial reaches them.
 func startAt(t testing.TB, target string, further map[string][]string, dial []grpc.DialOption, inMemory bool, env []string) *running {
@@ -100,15 +87,14 @@ func startWith(t testing.TB, target string, further map[string][]string, dial []
 	t.Helper()
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
-		l := bufconn.Listen(relayBuffer)
-		rest, admin := newPipeListener(), newPipeListener()
+		l, rest, admin := relaytest.ListenPipe(relayBuffer), relaytest.ListenPipe(relayBuffer), relaytest.ListenPipe(relayBuffer)
 		if !slices.Contains(env, pinging) {
 			opts.PingAfter = 1000 * time.Hour
 		}
 		opts.Listeners, opts.RESTListeners, opts.AdminListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, []net.Listener{admin}, dial
-		r.rest, r.admin, r.listener = rest.dial, admin.dial, l
+		r.rest, r.admin, r.listener = rest.Dial, admin.Dial, l
 		r.target = "passthrough:///relay"
-		r.dial = append(r.dial, grpc.WithContextDialer(oneByOne(l.DialContext)))
+		r.dial = append(r.dial, l.DialOption())
 	}
 	var err error
 	if r.Relay, err = relay.New(configure(t, target, further, env), opts); err != nil {

@@ -41,7 +41,7 @@ type controlPlane struct {
 	t      testing.TB
 	kind   string
 	addr   string
-	memory *interopMemory // nil: sockets
+	memory *relaytest.Memory // nil: sockets
 
 	// register adds services when it restarts, if set.
 	register func(grpc.ServiceRegistrar)
@@ -65,7 +65,7 @@ type controlPlane struct {
 var controlPlaneTypes = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType}
 
 // newControlPlane starts a control plane that serves msgs, until the test ends.
-func newControlPlane(t testing.TB, kind string, memory *interopMemory, msgs ...proto.Message) *controlPlane {
+func newControlPlane(t testing.TB, kind string, memory *relaytest.Memory, msgs ...proto.Message) *controlPlane {
 	t.Helper()
 	o := &controlPlane{
 		t: t, kind: kind, memory: memory,
@@ -162,7 +162,7 @@ func (o *controlPlane) serve(caches cachev3.Cache) {
 	}
 	var l net.Listener
 	if o.memory != nil {
-		l = o.memory.listen()
+		l = o.memory.Listen()
 	} else {
 		var err error
 		if l, err = net.Listen("tcp", o.addr); err != nil {

@@ -24,7 +24,7 @@ func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *controlPlan
 	for _, kind := range []string{linearCaches, snapshots, adsSnapshots} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				memory := newInteropMemory()
+				memory := new(relaytest.Memory)
 				o := newControlPlane(t, kind, memory, planeWorld()...)
 				r, log := interopStart(t, o.Target(), "", memory, env...)
 				f(t, o, r, log)
@@ -155,7 +155,7 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s, %d", kind, tt.lost), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					memory := newInteropMemory()
+					memory := new(relaytest.Memory)
 					o := newControlPlane(t, kind, memory, planeWorld()...)
 					gone := make(map[string][]string)
 					for i := range tt.lost {

@@ -14,7 +14,6 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay"
@@ -34,7 +33,7 @@ const interopNode = "tender/interop"
 
 // interopStart runs a relay of the origin at target until the test ends. An
 // empty listen means a free port; memory, if set, replaces the sockets.
-func interopStart(t testing.TB, target, listen string, memory *interopMemory, env ...string) (*running, *interopLog) {
+func interopStart(t testing.TB, target, listen string, memory *relaytest.Memory, env ...string) (*running, *interopLog) {
 	t.Helper()
 	if listen == "" {
 		listen = "127.0.0.1:0"
@@ -43,11 +42,11 @@ func interopStart(t testing.TB, target, listen string, memory *interopMemory, en
 	opts := relay.Options{Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Version: "test"}
 	r := &running{t: t, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if memory != nil {
-		l := bufconn.Listen(1 << 20)
+		l := relaytest.ListenPipe(1 << 20)
 		opts.Listeners = []net.Listener{l}
-		opts.DialOptions = []grpc.DialOption{grpc.WithContextDialer(memory.dial)}
+		opts.DialOptions = []grpc.DialOption{memory.DialOption()}
 		r.target = "passthrough:///relay"
-		r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+		r.dial = append(r.dial, l.DialOption())
 	}
 	cfg, err := relay.LoadConfig(append([]string{
 		"TENDER_LISTEN=" + listen, "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=" + interopNode, "TENDER_DRAIN=1s",
@@ -105,28 +104,6 @@ func interopAddress(t testing.TB) string {
 	}
 	t.Fatal("found no free port")
 	return ""
-}
-
-// An interopMemory is a network of one address inside a synctest bubble.
-type interopMemory struct {
-	mu sync.Mutex
-	l  *bufconn.Listener // guarded by mu
-}
-
-func newInteropMemory() *interopMemory { return &interopMemory{l: bufconn.Listen(1)} }
-
-func (m *interopMemory) listen() net.Listener {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.l = bufconn.Listen(1 << 20)
-	return m.l
-}
-
-func (m *interopMemory) dial(ctx context.Context, _ string) (net.Conn, error) {
-	m.mu.Lock()
-	l := m.l
-	m.mu.Unlock()
-	return l.DialContext(ctx)
 }
 
 // An interopLog is a relay's log that a test can wait on.

@@ -61,7 +61,7 @@ func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 			var cut atomic.Bool
 			plain := r.dial
 			r.dial = append(r.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				conn, err := r.listener.DialContext(ctx)
+				conn, err := r.listener.Dial(ctx)
 				closed, end := context.WithCancel(context.Background())
 				return lossyConn{conn, &cut, closed, end}, err
 			}))

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"sync"
@@ -45,8 +46,8 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				r := start(t, o, true, "TENDER_FIRST_REQUEST_TIMEOUT=3s")
 				check := streamOther(t, o, r.conn())
-				for _, dial := range []func() (net.Conn, error){r.listener.Dial, func() (net.Conn, error) { return r.rest(t.Context()) }} {
-					conn, err := dial()
+				for _, dial := range []func(context.Context) (net.Conn, error){r.listener.Dial, r.rest} {
+					conn, err := dial(t.Context())
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -139,7 +140,7 @@ func TestB34_HalfAFrame(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, true, pinging)
 		check := streamOther(t, o, r.conn())
-		conn, err := r.listener.Dial()
+		conn, err := r.listener.Dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,6 @@
 package relay_test
 
 import (
-	"context"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -48,7 +45,7 @@ func newOrderFloor(t *testing.T) *orderFloor {
 	}
 	g := relay.NewGRPCServer(1<<20, 100)
 	server.Register(g)
-	l := bufconn.Listen(1 << 20)
+	l := relaytest.ListenPipe(1 << 20)
 	ended := make(chan error)
 	go func() { ended <- g.Serve(l) }() // awaited below
 	t.Cleanup(func() {
@@ -60,7 +57,7 @@ func newOrderFloor(t *testing.T) *orderFloor {
 	w.SetConnected(true)
 	dial := func() *grpc.ClientConn {
 		conn, err := grpc.NewClient("passthrough:///view", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+			l.DialOption())
 		if err != nil {
 			t.Fatal(err)
 		}

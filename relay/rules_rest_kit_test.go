@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,45 +17,6 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// A pipeListener is a network in memory whose connections keep their deadlines, as
-// HTTP/1.1 needs them: those of bufconn may fire after they were taken back.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	close  func()
-}
-
-func newPipeListener() *pipeListener {
-	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-	l.close = sync.OnceFunc(func() { close(l.closed) })
-	return l
-}
-
-func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case l.conns <- server:
-		return client, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error { l.close(); return nil }
-
-func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "rest", Net: "pipe"} }
 
 // A restClient polls a relay, on connections of its own.
 type restClient struct {

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -258,7 +257,7 @@ func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoverySer
 // serveBare runs a gRPC server in memory until the test ends, with a service if
 // there is one, and returns how to reach it.
 func serveBare(t *testing.T, s *service) []grpc.DialOption {
-	l := bufconn.Listen(1 << 20)
+	l := relaytest.ListenPipe(1 << 20)
 	server := grpc.NewServer()
 	if s != nil {
 		discoverypb.RegisterAggregatedDiscoveryServiceServer(server, *s)
@@ -273,7 +272,7 @@ func serveBare(t *testing.T, s *service) []grpc.DialOption {
 	})
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
+		l.DialOption(),
 	}
 }
 

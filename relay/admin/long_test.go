@@ -10,9 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc/test/bufconn"
-
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // A command that takes long is not ended by the bounds of the server, but by its own, and
@@ -47,10 +46,10 @@ func TestLongCommands(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l := bufconn.Listen(1 << 16)
+				l := relaytest.ListenPipe(1 << 16)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l) }() // received below
-				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }}
+				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
 				ctx, cancel := context.WithTimeout(t.Context(), tt.patience)
 				defer cancel()
 				r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/api/v1/wait", strings.NewReader("{}"))

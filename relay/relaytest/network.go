@@ -4,54 +4,42 @@ import (
 	"context"
 	"net"
 	"sync"
-	"syscall"
 
-	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/grpc"
 )
 
 // memoryBuffer is how many bytes an in-memory connection holds each way.
 const memoryBuffer = 256 << 10
 
-// A memory is a network of one address that outlives the listeners on it.
-type memory struct {
+// A Memory is a network of one address in memory, which outlives the listeners on it. The
+// zero value is one that nobody listens on yet.
+type Memory struct {
 	mu       sync.Mutex
-	listener *memoryListener // guarded by mu; the last one
+	listener *PipeListener // guarded by mu; the last one
 }
 
-// A memoryListener says when it is closed. To dial a closed listener of bufconn costs the
-// buffers of a connection, and relays that have lost an origin dial for hours.
-type memoryListener struct {
-	*bufconn.Listener
-	closed chan struct{}
-	close  func() error
-}
-
-func (l *memoryListener) Close() error { return l.close() }
-
-func (m *memory) listen() net.Listener {
-	l := &memoryListener{Listener: bufconn.Listen(memoryBuffer), closed: make(chan struct{})}
-	l.close = sync.OnceValue(func() error {
-		close(l.closed)
-		return l.Listener.Close()
-	})
+// Listen replaces the listener, if there is one, which the caller closes.
+func (m *Memory) Listen() *PipeListener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.listener = l
-	return l
+	m.listener = ListenPipe(memoryBuffer)
+	return m.listener
 }
 
-func (m *memory) dial(ctx context.Context) (net.Conn, error) {
+// Dial connects to the last listener, and is refused if there was none.
+func (m *Memory) Dial(ctx context.Context) (net.Conn, error) {
 	m.mu.Lock()
 	l := m.listener
 	m.mu.Unlock()
-	select {
-	case <-l.closed:
-	default:
-		if c, err := l.DialContext(ctx); err == nil {
-			return c, nil
-		}
+	if l == nil {
+		return nil, refused()
 	}
-	return nil, &net.OpError{Op: "dial", Net: "bufconn", Addr: l.Addr(), Err: syscall.ECONNREFUSED}
+	return l.Dial(ctx)
+}
+
+// DialOption has a gRPC client dial this network, whatever the address.
+func (m *Memory) DialOption() grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return m.Dial(ctx) })
 }
 
 // A gate is the listener of one gRPC server. The origin's own listener stays

@@ -99,7 +99,7 @@ type Origin struct {
 	// Set by NewOrigin, read-only afterwards.
 	tb      TB
 	options OriginOptions
-	memory  *memory // nil on a real socket
+	memory  *Memory // nil on a real socket
 	address string  // where Restart listens again
 
 	// running has the accept loop, the servers and the receivers of the
@@ -125,7 +125,7 @@ func NewOrigin(tb TB, opts OriginOptions) *Origin {
 	tb.Helper()
 	o := &Origin{tb: tb, options: opts, behaviour: opts.Behaviour, address: opts.Address}
 	if opts.Memory {
-		o.memory = &memory{}
+		o.memory = &Memory{}
 		o.address = cmp.Or(o.address, "origin")
 	}
 	o.address = cmp.Or(o.address, "127.0.0.1:0")
@@ -151,7 +151,7 @@ func (o *Origin) DialOptions() []grpc.DialOption { return DialOptions(o) }
 // origins, which are all in memory, under different names, or all on sockets.
 func DialOptions(origins ...*Origin) []grpc.DialOption {
 	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
-	byName := make(map[string]*memory)
+	byName := make(map[string]*Memory)
 	for _, o := range origins {
 		if o.memory != nil {
 			byName[o.address] = o.memory
@@ -165,7 +165,7 @@ func DialOptions(origins ...*Origin) []grpc.DialOption {
 		if m == nil {
 			return nil, fmt.Errorf("no origin is called %q", name)
 		}
-		return m.dial(ctx)
+		return m.Dial(ctx)
 	}))
 }
 
@@ -323,7 +323,7 @@ func (o *Origin) start() error {
 
 func (o *Origin) listen() (net.Listener, error) {
 	if o.memory != nil {
-		return o.memory.listen(), nil
+		return o.memory.Listen(), nil
 	}
 	listener, err := net.Listen("tcp", o.address)
 	if err != nil {
