@@ -60,7 +60,7 @@ func (t *table) views(views []admin.View, now time.Time) {
 			t.viewRow(v.Group, v.Origin, "-", "-", "-", "-", "-", cmp.Or(state, "-"))
 		}
 		for _, typ := range v.Types {
-			t.viewRow(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, sizeOf(typ.Bytes), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"), cmp.Or(state, typ.Phase))
+			t.viewRow(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, people.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"), cmp.Or(state, typ.Phase))
 		}
 	}
 }
@@ -171,21 +171,6 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 		}
 		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), people.Seconds(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
 	}
-}
-
-// sizeOf returns a number of bytes as one reads it: 17 B, 1.5 KiB, 20 MiB.
-func sizeOf(bytes int64) string {
-	size, unit := float64(bytes), "B"
-	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if size < 1024 {
-			break
-		}
-		size, unit = size/1024, larger
-	}
-	if size < 10 && unit != "B" {
-		return fmt.Sprintf("%.1f %s", size, unit)
-	}
-	return fmt.Sprintf("%.0f %s", size, unit)
 }
 
 // ago returns how long ago something was, or a dash if it never was.

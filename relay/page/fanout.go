@@ -203,7 +203,7 @@ func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.T
 	total, rate := clients[of], rates[of]
 	b := box{
 		X: typeX, Y: y, W: typeW, H: boxHeight, Class: "type " + trouble, Name: short(t.TypeURL), Note: plural(t.Entries, "resource"),
-		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), size(float64(t.Bytes)), t.Phase),
+		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), people.Bytes(t.Bytes), t.Phase),
 		Href:  "/resources?" + url.Values{"type": {t.TypeURL}}.Encode(),
 	}
 	b.Name = people.Cut(b.Name, 16)

@@ -31,19 +31,6 @@ func brief(seconds float64) string {
 	}
 }
 
-// size returns a number of bytes as one reads it.
-func size(bytes float64) string {
-	const step = 1024
-	unit := 0
-	for units := "KMGT"; bytes >= step && unit < len(units); unit++ {
-		bytes /= step
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%.0f B", bytes)
-	}
-	return fmt.Sprintf("%.*f %ciB", decimals(bytes), bytes, " KMGT"[unit])
-}
-
 // number returns a number with three digits or more: 0.25, 7.1, 42, 1,234.
 func number(n float64) string {
 	if math.IsNaN(n) {

@@ -21,6 +21,21 @@ func Seconds(n float64) string {
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
+// Bytes returns a number of bytes: 320 B, 1.5 KiB, 48 MiB.
+func Bytes[N int | int64 | uint64](n N) string {
+	size, unit := float64(n), "B"
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if size < 1024 {
+			break
+		}
+		size, unit = size/1024, larger
+	}
+	if size < 9.95 && unit != "B" {
+		return fmt.Sprintf("%.1f %s", size, unit)
+	}
+	return fmt.Sprintf("%.0f %s", size, unit)
+}
+
 // Cut returns a text of at most so many characters, the middle left out of a longer one: what
 // names differ in is often at their end.
 func Cut(text string, most int) string {
