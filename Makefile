@@ -55,11 +55,25 @@ VULNDB    ?= https://vuln.go.dev
 # Prometheus's tool, which tests the alert rules, where it is not installed
 PROMTOOL := .bin/promtool
 
+# What looks at the chart and at the manifests for Kubernetes, and whose definitions those are held to
+HELM                := helm.sh/helm/v4/cmd/helm@v4.3.1
+KUSTOMIZE           := sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
+VALIDATE            := sigs.k8s.io/kubectl-validate@v0.0.4
+CERT_MANAGER        := github.com/cert-manager/cert-manager@v1.21.2
+PROMETHEUS_OPERATOR := github.com/prometheus-operator/prometheus-operator@v0.85.0
+
+# Each is built once for each version, as the linter is.
+version     = $(lastword $(subst @, ,$(1)))
+HELMBIN     := .bin/helm-$(call version,$(HELM))
+KUSTOMBIN   := .bin/kustomize-$(call version,$(KUSTOMIZE))
+VALIDBIN    := .bin/kubectl-validate-$(call version,$(VALIDATE))
+DEFINITIONS := .bin/definitions-$(call version,$(CERT_MANAGER))-$(call version,$(PROMETHEUS_OPERATOR))
+
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: FORCE help build release image imagetest reproduce test race lint verify vuln fuzz soak bench microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help build release image imagetest charts reproduce test race lint verify vuln fuzz soak bench microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -148,6 +162,10 @@ cover: deps ## Measure what the tests reach, into cover.out
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
+charts: $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN) $(DEFINITIONS) ## Render the chart and the manifests for Kubernetes, and check what comes out
+	$(GO) test -count=1 ./deploy/helm -helm '$(CURDIR)/$(HELMBIN)' -kustomize '$(CURDIR)/$(KUSTOMBIN)' \
+		-kubectl-validate '$(CURDIR)/$(VALIDBIN)' -definitions '$(CURDIR)/$(DEFINITIONS)'
+
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
@@ -188,3 +206,21 @@ $(LINT):
 	@mkdir -p $(@D)/install
 	GOBIN=$(CURDIR)/$(@D)/install GOFLAGS= CGO_ENABLED=0 $(GO) install $(LINT_MODULE)@$(LINT_VERSION)
 	@mv $(@D)/install/golangci-lint $@ && rmdir $(@D)/install
+
+$(HELMBIN): MODULE = $(HELM)
+$(KUSTOMBIN): MODULE = $(KUSTOMIZE)
+$(VALIDBIN): MODULE = $(VALIDATE)
+$(HELMBIN) $(KUSTOMBIN) $(VALIDBIN):
+	@mkdir -p $@.install
+	GOBIN=$(CURDIR)/$@.install GOFLAGS= CGO_ENABLED=0 $(GO) install $(MODULE)
+	@mv $@.install/* $@ && rmdir $@.install
+
+# Outside of this module, whose go.sum would grow.
+$(DEFINITIONS):
+	@rm -rf $@.install && mkdir -p $@.install
+	@set -e; dir() { cd / && $(GO) mod download -json "$$1" | sed -n 's/^\t"Dir": "\(.*\)",*$$/\1/p'; }; \
+		certmanager=$$(dir $(CERT_MANAGER)) operator=$$(dir $(PROMETHEUS_OPERATOR)); \
+		cp "$$certmanager"/deploy/crds/cert-manager.io_certificates.yaml \
+			"$$operator"/example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml \
+			"$$operator"/example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml $@.install
+	@mv $@.install $@

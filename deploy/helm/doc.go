@@ -1,4 +1,6 @@
-// Package helm has a chart for Helm (the directory tender), and tests of it: that what it
-// renders is valid for Kubernetes, and that bad values are refused. The tests that need Helm,
-// and what else looks at manifests, are given them by flags.
+// Package helm has a chart for Helm (the directory tender), and tests of it and of the manifests
+// in deploy/kubernetes: that what they render is valid for Kubernetes, that relays accept their
+// environment, and that ports, probes, selectors and volumes fit together.
+//
+// Tests that need Helm, Kustomize or kubectl-validate are given them by flags: make charts.
 package helm

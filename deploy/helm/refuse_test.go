@@ -32,6 +32,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"config.tender_linger=1s":                  {"'/config'", "'tender_linger' not allowed"},
 		"config.TENDER_DRAIN=50s":                  {"config.TENDER_DRAIN: another value sets it already", "45s"},
 		"config.TENDER_ORIGIN=a:1":                 {"config.TENDER_ORIGIN: another value sets it already"},
+		"config.TENDER_ORIGIN_HEADERS=a=b":         {"config.TENDER_ORIGIN_HEADERS", "set it by extraEnv, from a Secret"},
 		"extraEnv[0].name=TENDER_LISTEN":           {"extraEnv: TENDER_LISTEN is set by another value already"},
 		"extraEnv[0].name=A,extraEnv[0].form=text": {"'/extraEnv/0'", "'form' not allowed"},
 

@@ -118,7 +118,9 @@ func overlays(t *testing.T) (dirs []string) {
 		t.Fatalf("%d overlays: %v", len(files), err)
 	}
 	for _, file := range files {
-		dirs = append(dirs, filepath.Dir(file))
+		if dir := filepath.Dir(file); filepath.Base(dir) != "base" {
+			dirs = append(dirs, dir)
+		}
 	}
 	return dirs
 }
@@ -226,8 +228,11 @@ func TestValid(t *testing.T) {
 	for _, version := range versions {
 		dir := t.TempDir()
 		for _, r := range renderings(t) {
+			if version == versions[0] && r.name == "sidecar" {
+				continue // it needs 1.29
+			}
 			text := r.text
-			if version == "1.27" { // where a Service has no trafficDistribution yet
+			if version == versions[0] { // where a Service has no trafficDistribution yet
 				text = regexp.MustCompile(`(?m)^ *trafficDistribution: .*\n`).ReplaceAllLiteralString(text, "")
 			}
 			write(t, filepath.Join(dir, r.name+".yaml"), text)

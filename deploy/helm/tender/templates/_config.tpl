@@ -78,6 +78,9 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- define "tender.env" -}}
 {{- $env := include "tender.typed" . | fromYaml -}}
 {{- range $name, $value := .Values.config -}}
+{{- if hasSuffix "_HEADERS" $name -}}
+{{- fail (printf "config.%s: headers may be secrets, and who may read the pod may read them; set it by extraEnv, from a Secret" $name) -}}
+{{- end -}}
 {{- if hasKey $env $name -}}
 {{- fail (printf "config.%s: another value sets it already, to %q; the table in README.md of the chart says which" $name (get $env $name)) -}}
 {{- end -}}

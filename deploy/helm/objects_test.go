@@ -1,0 +1,322 @@
+package helm_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/telemetry"
+)
+
+// TestPortsAreThoseOfListeners holds the ports of pods to what relays listen on, and those of
+// Services to the pods'.
+func TestPortsAreThoseOfListeners(t *testing.T) {
+	relayPods(t, func(t *testing.T, p relayPod) {
+		got := map[string]int{}
+		for _, port := range list(p.relay, "ports") {
+			got[text(port, "name")] = number(port, "containerPort")
+		}
+		want := p.ports(t)
+		if !maps.Equal(got, want) {
+			t.Errorf("%v: the ports are %v, the relay listens on %v", p, got, want)
+		}
+		for _, service := range p.of("Service") {
+			for _, port := range list(service.object, "spec", "ports") {
+				if name := text(port, "targetPort"); want[name] == 0 || want[name] != number(port, "port") {
+					t.Errorf("%v: the Service %s leads to %v, the relay listens on %v", p, service.name(), port, want)
+				}
+			}
+		}
+		clients := slices.Sorted(maps.Keys(want))
+		clients = slices.DeleteFunc(clients, func(name string) bool { return name == "probe" || name == "admin" })
+		for _, service := range p.of("Service") {
+			var has []string
+			for _, port := range list(service.object, "spec", "ports") {
+				has = append(has, text(port, "name"))
+			}
+			slices.Sort(has)
+			isHeadless := text(service.object, "spec", "clusterIP") == "None"
+			if !isHeadless && !slices.Equal(has, clients) || isHeadless && !slices.Equal(has, slices.Sorted(maps.Keys(want))) {
+				t.Errorf("%v: the Service %s has the ports %v, the pod %v", p, service.name(), has, keys(want))
+			}
+		}
+	})
+}
+
+// TestSelectorsMeetPods holds that whatever chooses pods chooses those of the relay, and that a
+// StatefulSet and a ServiceMonitor name a Service that is there.
+func TestSelectorsMeetPods(t *testing.T) {
+	relayPods(t, func(t *testing.T, p relayPod) {
+		labels := at(p.template, "metadata", "labels")
+		chosen := map[string]any{"its own selector": at(p.workload.object, "spec", "selector", "matchLabels")}
+		for _, m := range p.of("Service") {
+			chosen["Service "+m.name()] = at(m.object, "spec", "selector")
+		}
+		for _, m := range p.of("PodDisruptionBudget") {
+			chosen["PodDisruptionBudget"] = at(m.object, "spec", "selector", "matchLabels")
+		}
+		for _, m := range p.of("NetworkPolicy") {
+			chosen["NetworkPolicy"] = at(m.object, "spec", "podSelector", "matchLabels")
+		}
+		for i, c := range list(p.template, "spec", "topologySpreadConstraints") {
+			chosen[fmt.Sprint("topologySpreadConstraints ", i)] = at(c, "labelSelector", "matchLabels")
+		}
+		for what, selector := range chosen {
+			if !meets(labels, selector) {
+				t.Errorf("%v: %s chooses %v, the pod has %v", p, what, selector, labels)
+			}
+		}
+		for _, m := range p.of("HorizontalPodAutoscaler") {
+			if target := at(m.object, "spec", "scaleTargetRef"); text(target, "kind") != p.workload.kind() || text(target, "name") != p.workload.name() {
+				t.Errorf("%v: is scaled as %v", p, target)
+			}
+			if number(p.workload.object, "spec", "replicas") != 0 {
+				t.Errorf("%v: has replicas, which the autoscaler sets", p)
+			}
+		}
+		for _, m := range p.of("ServiceMonitor") {
+			meeting := 0
+			for _, s := range p.of("Service") {
+				if meets(at(s.object, "metadata", "labels"), at(m.object, "spec", "selector", "matchLabels")) {
+					meeting++
+				}
+			}
+			if meeting != 1 {
+				t.Errorf("%v: its ServiceMonitor chooses %d Services, want 1", p, meeting)
+			}
+		}
+		if name := text(p.workload.object, "spec", "serviceName"); name != "" && !slices.ContainsFunc(p.of("Service"), func(s manifest) bool {
+			return s.name() == name && text(s.object, "spec", "clusterIP") == "None"
+		}) {
+			t.Errorf("%v: there is no headless Service %s", p, name)
+		}
+	})
+}
+
+// TestPoliciesLetThrough holds that a NetworkPolicy lets in what comes to the relay's ports, and
+// if it is about what goes out, lets out what goes to DNS and to the control planes.
+func TestPoliciesLetThrough(t *testing.T) {
+	egress := 0
+	relayPods(t, func(t *testing.T, p relayPod) {
+		for _, policy := range p.of("NetworkPolicy") {
+			in := policyPorts(policy, "ingress")
+			for name, port := range p.ports(t) {
+				if !in[port] {
+					t.Errorf("%v: the policy does not let in what comes to %s, port %d", p, name, port)
+				}
+			}
+			if !slices.Contains(list(policy.object, "spec", "policyTypes"), any("Egress")) {
+				continue
+			}
+			egress++
+			out, cfg := policyPorts(policy, "egress"), p.config(t)
+			want := []string{"dns:53"}
+			if p.name == "everything" { // whose Service translates the port
+				want = append(want, "origin:8000", "collector:4317")
+			} else {
+				want = append(want, cfg.Origin...)
+			}
+			for _, origin := range cfg.Origins {
+				want = append(want, origin.Targets...)
+			}
+			for _, address := range want {
+				if port, _ := strconv.Atoi(address[strings.LastIndex(address, ":")+1:]); !out[port] {
+					t.Errorf("%v: the policy does not let out what goes to %s", p, address)
+				}
+			}
+		}
+	})
+	if egress == 0 {
+		t.Error("nothing that was rendered has a policy of what goes out")
+	}
+}
+
+// policyPorts returns the ports that a direction of a policy lets through.
+func policyPorts(policy manifest, direction string) map[int]bool {
+	ports := map[int]bool{}
+	for _, rule := range list(policy.object, "spec", direction) {
+		for _, port := range list(rule, "ports") {
+			ports[number(port, "port")] = true
+		}
+	}
+	return ports
+}
+
+// TestProbesAreAnswered holds that the relay answers what probes and Prometheus ask, on the
+// port where they do.
+func TestProbesAreAnswered(t *testing.T) {
+	need(t, helmTool, kustomize)
+	codes := probe(t, "/livez", "/readyz", "/metrics", "/healthz")
+	if codes["/healthz"] != http.StatusNotFound {
+		t.Fatalf("a path that there is not is answered %d, want 404", codes["/healthz"])
+	}
+	relayPods(t, func(t *testing.T, p relayPod) {
+		if p.ports(t)["probe"] == 0 {
+			return
+		}
+		wanted := map[string]string{"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+		if p.name == "sidecar" { // its pod is ready if the application is
+			delete(wanted, "readinessProbe")
+		}
+		for name, path := range wanted {
+			get := at(p.relay, name, "httpGet")
+			if text(get, "path") != path || text(get, "port") != "probe" || codes[path] != http.StatusOK {
+				t.Errorf("%v: %s asks %v, want %s on probe; the relay answers %d", p, name, get, path, codes[path])
+			}
+		}
+		for _, m := range p.of("ServiceMonitor") {
+			for _, endpoint := range list(m.object, "spec", "endpoints") {
+				if path := text(endpoint, "path"); text(endpoint, "port") != "probe" || codes[path] != http.StatusOK {
+					t.Errorf("%v: Prometheus asks %v; the relay answers %d", p, endpoint, codes[path])
+				}
+			}
+		}
+	})
+}
+
+// probe asks a relay with a directory as origin for paths, where probes do.
+func probe(t *testing.T, paths ...string) (codes map[string]int) {
+	t.Helper()
+	cfg, err := relay.LoadConfig([]string{
+		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=127.0.0.1:0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	relaytest.Run(t, r)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	codes = map[string]int{}
+	for _, path := range paths {
+		resp, err := client.Get("http://" + r.ProbeAddrs()[0].String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		codes[path] = resp.StatusCode
+	}
+	return codes
+}
+
+// TestScalesByAMetricThatThereIs holds what the autoscaler asks for to what relays export.
+func TestScalesByAMetricThatThereIs(t *testing.T) {
+	found := 0
+	for _, m := range renderingOf(t, "everything").of("HorizontalPodAutoscaler") {
+		for _, metric := range list(m.object, "spec", "metrics") {
+			name := text(metric, "pods", "metric", "name")
+			if name == "" {
+				continue
+			}
+			found++
+			if !strings.Contains(telemetry.Page(), "\n| `"+name+"` |") {
+				t.Errorf("the autoscaler asks for %s, which relays do not export", name)
+			}
+		}
+	}
+	if found != 1 {
+		t.Errorf("the autoscaler asks for %d metrics of pods, want 1", found)
+	}
+}
+
+// TestImages holds that an image is named without a registry, and by the version of the chart's
+// Tender, unless values say another.
+func TestImages(t *testing.T) {
+	need(t, helmTool, kustomize)
+	want := "tender:" + text(readYAML(t, chartFile), "appVersion")
+	relayPods(t, func(t *testing.T, p relayPod) {
+		if got := text(p.relay, "image"); got != want && p.name != "everything" {
+			t.Errorf("%v: the image is %s, want %s", p, got, want)
+		}
+		if args := list(p.relay, "args"); !slices.Equal(args, []any{"serve"}) || at(p.relay, "command") != nil {
+			t.Errorf("%v: the image is told %v, want serve", p, args)
+		}
+	})
+}
+
+// TestNoSecretIsInTheOpen holds that nothing that was rendered is a secret, or has one in it.
+func TestNoSecretIsInTheOpen(t *testing.T) {
+	for _, r := range renderings(t) {
+		if secrets := r.of("Secret"); len(secrets) > 0 {
+			t.Errorf("%s: there is a Secret, %s; want only names of Secrets", r.name, secrets[0].name())
+		}
+		for _, mark := range []string{"PRIVATE KEY", "authorization="} {
+			if strings.Contains(r.text, mark) {
+				t.Errorf("%s: there is %q in it", r.name, mark)
+			}
+		}
+	}
+}
+
+// TestEveryVariableIsReachable holds that config sets each variable that no other value sets
+// always, with any form of a value.
+func TestEveryVariableIsReachable(t *testing.T) {
+	need(t, helmTool)
+	always := []string{"TENDER_ORIGIN", "TENDER_LISTEN", "TENDER_PROBE_LISTEN", "TENDER_SNAPSHOT_DIR", "TENDER_DRAIN"}
+	cfg, err := relay.LoadConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, config := map[string]string{}, object{}
+	for i, v := range cfg.Table() {
+		if slices.Contains(always, v.Variable) || strings.HasSuffix(v.Variable, "_HEADERS") {
+			continue
+		}
+		kind := i % 4
+		if strings.Contains(v.Variable, "TLS") || v.Variable == "TENDER_AUTHZ" { // of which one needs another
+			kind = 0
+		}
+		switch kind {
+		case 0:
+			config[v.Variable], want[v.Variable] = "some text, \"quoted\"", "some text, \"quoted\""
+		case 1:
+			config[v.Variable], want[v.Variable] = 10_000_000, "10000000"
+		case 2:
+			config[v.Variable], want[v.Variable] = i%8 == 2, map[bool]string{true: "on", false: "off"}[i%8 == 2]
+		default:
+			config[v.Variable], want[v.Variable] = 1.3, "1.3"
+		}
+	}
+	printed, err := template(t, "--values", valuesWith(t, config), "--set", "origin.addresses={a.example:1}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := decode(t, "config", printed)
+	got := r.environ(t, list(r.of("Deployment")[0].object, "spec", "template", "spec", "containers")[0].(object))
+	for _, name := range always {
+		if got[name] == "" {
+			t.Errorf("%s is not set", name)
+		}
+	}
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("%s is %q, want %q", name, got[name], value)
+		}
+	}
+}
+
+// valuesWith returns a file of values with a config.
+func valuesWith(t *testing.T, config object) string {
+	t.Helper()
+	printed, err := yaml.Marshal(object{"config": config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "values.yaml")
+	write(t, name, string(printed))
+	return name
+}

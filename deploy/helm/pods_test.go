@@ -1,0 +1,258 @@
+package helm_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A relayPod is a pod with a relay, in whatever makes it.
+type relayPod struct {
+	rendering
+	workload manifest
+	template object // with metadata and spec
+	relay    object // its container
+	environ  map[string]string
+}
+
+// String names the pod for messages.
+func (p relayPod) String() string {
+	return fmt.Sprintf("%s: %s %s", p.name, p.workload.kind(), p.workload.name())
+}
+
+// relayPods calls a function for each pod with a relay.
+func relayPods(t *testing.T, check func(t *testing.T, p relayPod)) {
+	t.Helper()
+	for _, r := range renderings(t) {
+		found := 0
+		for _, w := range r.of("Deployment", "StatefulSet", "DaemonSet") {
+			template := at(w.object, "spec", "template").(object)
+			for _, c := range slices.Concat(list(template, "spec", "initContainers"), list(template, "spec", "containers")) {
+				if text(c, "name") != "tender" {
+					continue
+				}
+				found++
+				check(t, relayPod{r, w, template, c.(object), r.environ(t, c.(object))})
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s has %d relays, want 1", r.name, found)
+		}
+	}
+}
+
+// expansion is how a variable of Kubernetes names one before it.
+var expansion = regexp.MustCompile(`\$\((\w+)\)`)
+
+// environ returns the variables of a container. One from a Secret is a header.
+func (r rendering) environ(t *testing.T, container object) map[string]string {
+	t.Helper()
+	environ := map[string]string{}
+	for _, from := range list(container, "envFrom") {
+		for _, m := range r.of("ConfigMap") {
+			if m.name() == text(from, "configMapRef", "name") {
+				for name := range at(m.object, "data").(object) {
+					environ[name] = text(m.object, "data", name)
+				}
+			}
+		}
+	}
+	for _, variable := range list(container, "env") {
+		name, value := text(variable, "name"), text(variable, "value")
+		if _, again := environ[name]; again {
+			t.Errorf("%s sets %s twice", r.name, name)
+		}
+		if at(variable, "valueFrom", "secretKeyRef") != nil {
+			value = "x-from=secret"
+		}
+		environ[name] = expansion.ReplaceAllStringFunc(value, func(s string) string { return environ[s[2:len(s)-1]] })
+	}
+	return environ
+}
+
+// config returns the configuration of the relay, which must be one that it starts with.
+func (p relayPod) config(t *testing.T) relay.Config {
+	t.Helper()
+	var environ []string
+	for _, name := range keys(p.environ) {
+		environ = append(environ, name+"="+p.environ[name])
+	}
+	cfg, err := relay.LoadConfig(environ)
+	if err != nil {
+		t.Errorf("%v: tender check says: %v", p, err)
+	}
+	if err := cfg.RequireOrigin(); err != nil {
+		t.Errorf("%v: tender check says: %v", p, err)
+	}
+	return cfg
+}
+
+// ports returns what the relay listens on where others can reach it, by the names of its ports.
+func (p relayPod) ports(t *testing.T) map[string]int {
+	t.Helper()
+	cfg, ports := p.config(t), map[string]int{}
+	for name, addresses := range map[string][]string{
+		"xds": cfg.Listen, "tls": cfg.TLSListen, "rest": cfg.RESTListen, "probe": cfg.ProbeListen, "admin": cfg.AdminListen,
+	} {
+		for _, address := range addresses {
+			host, port, err := net.SplitHostPort(address)
+			if err != nil {
+				t.Fatalf("%v: %v", p, err)
+			}
+			if host != "127.0.0.1" {
+				ports[name], _ = strconv.Atoi(port)
+			}
+		}
+	}
+	return ports
+}
+
+// TestRelaysAcceptTheirEnvironment holds each environment to the configuration of Tender, and the
+// paths in it to what the pod mounts, with certificates and rules as they would be there.
+func TestRelaysAcceptTheirEnvironment(t *testing.T) {
+	ca := relaytest.NewCA(t)
+	pair := ca.Sign(relaytest.Leaf{Names: []string{"tender.example"}})
+	content := map[string]string{
+		"CERT": string(pair.Cert), "KEY": string(pair.Key), "CA": string(ca.PEM), "FILE": "a-token",
+		"AUTHZ": "version: 1\nrules: [{name: all, identities: ['dns:**']}]\noperators: ['dns:ops.example']\n",
+	}
+	relayPods(t, func(t *testing.T, p relayPod) {
+		root := t.TempDir()
+		for name, value := range p.environ {
+			text, isFile := content[name[strings.LastIndex(name, "_")+1:]]
+			if !isFile || !strings.HasPrefix(name, "TENDER_") {
+				continue
+			}
+			volume, source := p.volume(value)
+			if volume == "" {
+				t.Errorf("%v: %s is %s, where nothing is mounted", p, name, value)
+			}
+			if end := filepath.Base(value); at(source, "secret") != nil && list(source, "secret", "items") == nil &&
+				(strings.HasSuffix(name, "_CERT") && end != "tls.crt" || strings.HasSuffix(name, "_KEY") && end != "tls.key") {
+				t.Errorf("%v: %s is %s, which a Secret of TLS has not", p, name, value)
+			}
+			for _, m := range p.of("ConfigMap") {
+				if rules := at(m.object, "data", filepath.Base(value)); m.name() == at(source, "configMap", "name") && rules != nil {
+					text = rules.(string)
+				}
+			}
+			path := filepath.Join(root, value)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, text)
+			p.environ[name] = path
+		}
+		cfg := p.config(t)
+		if warnings, err := cfg.CheckFiles(); err != nil || len(warnings) > 0 {
+			t.Errorf("%v: tender check says: %q, %v", p, warnings, err)
+		}
+	})
+}
+
+// volume returns the volume that a path is in, with its source; nothing if it is in none.
+func (p relayPod) volume(path string) (name string, source any) {
+	for _, mount := range list(p.relay, "volumeMounts") {
+		if !strings.HasPrefix(path, text(mount, "mountPath")+"/") {
+			continue
+		}
+		for _, volume := range list(p.template, "spec", "volumes") {
+			if text(volume, "name") == text(mount, "name") {
+				return text(mount, "name"), volume
+			}
+		}
+		for _, claim := range list(p.workload.object, "spec", "volumeClaimTemplates") {
+			if text(claim, "metadata", "name") == text(mount, "name") {
+				return text(mount, "name"), claim
+			}
+		}
+	}
+	return "", nil
+}
+
+// TestEachPodHasItsOwnSnapshots holds that no two relays write to one volume, and that one which
+// is to survive a pod does.
+func TestEachPodHasItsOwnSnapshots(t *testing.T) {
+	claims := 0
+	relayPods(t, func(t *testing.T, p relayPod) {
+		for _, volume := range list(p.template, "spec", "volumes") {
+			if at(volume, "persistentVolumeClaim") != nil {
+				t.Errorf("%v: all pods have the claim of the volume %s", p, text(volume, "name"))
+			}
+		}
+		dir := p.environ["TENDER_SNAPSHOT_DIR"]
+		if dir == "" {
+			return
+		}
+		_, source := p.volume(dir)
+		switch {
+		case at(source, "emptyDir") != nil:
+		case at(source, "spec", "accessModes") != nil && p.workload.kind() == "StatefulSet":
+			claims++
+		default:
+			t.Errorf("%v: TENDER_SNAPSHOT_DIR is %s, in the volume %v; want one of the pod's own", p, dir, source)
+		}
+	})
+	if claims == 0 {
+		t.Error("nothing that was rendered has a claim for each pod")
+	}
+}
+
+// TestPodsAreConfined holds what a pod may do, and that it is told of no Service.
+func TestPodsAreConfined(t *testing.T) {
+	relayPods(t, func(t *testing.T, p relayPod) {
+		spec := at(p.template, "spec")
+		for _, want := range []struct {
+			of    any
+			path  []string
+			value any
+		}{
+			{spec, []string{"automountServiceAccountToken"}, false},
+			{spec, []string{"enableServiceLinks"}, false},
+			{spec, []string{"securityContext", "runAsNonRoot"}, true},
+			{spec, []string{"securityContext", "runAsUser"}, 65532},
+			{spec, []string{"securityContext", "seccompProfile", "type"}, "RuntimeDefault"},
+			{p.relay, []string{"securityContext", "readOnlyRootFilesystem"}, true},
+			{p.relay, []string{"securityContext", "allowPrivilegeEscalation"}, false},
+			{p.relay, []string{"lifecycle"}, nil}, // the image has no shell
+		} {
+			if got := at(want.of, want.path...); got != want.value {
+				t.Errorf("%v: %s is %v, want %v", p, strings.Join(want.path, "."), got, want.value)
+			}
+		}
+		if dropped := list(p.relay, "securityContext", "capabilities", "drop"); !slices.Equal(dropped, []any{"ALL"}) {
+			t.Errorf("%v: drops the capabilities %v, want ALL", p, dropped)
+		}
+		if strings.Contains(p.text, "subPath") {
+			t.Errorf("%v: something is mounted by subPath, where changes do not arrive", p)
+		}
+	})
+}
+
+// TestPodsHaveTimeToDrain holds the grace period to TENDER_DRAIN, and the collector's limit of
+// memory to the container's.
+func TestPodsHaveTimeToDrain(t *testing.T) {
+	relayPods(t, func(t *testing.T, p relayPod) {
+		drain, grace := p.config(t).Drain.Seconds(), number(p.template, "spec", "terminationGracePeriodSeconds")
+		if float64(grace) < drain+5 {
+			t.Errorf("%v: terminationGracePeriodSeconds is %d, TENDER_DRAIN %vs", p, grace, drain)
+		}
+		limits := map[string]float64{"1Gi": 1 << 30, "0.5Gi": 1 << 29, "256Mi": 1 << 28, "128Mi": 1 << 27}
+		limit := limits[text(p.relay, "resources", "limits", "memory")]
+		if got, err := strconv.ParseFloat(p.environ["GOMEMLIMIT"], 64); err == nil && (got < 0.8*limit || got > 0.95*limit) {
+			t.Errorf("%v: GOMEMLIMIT is %v, want nine tenths of %v", p, got, limit)
+		}
+		if unread := float64(p.config(t).MaxUnreadBytes); limit > 0 && p.name != "statefulset" && unread > limit/2 {
+			t.Errorf("%v: TENDER_MAX_UNREAD_BYTES is %v, of %v of memory", p, unread, limit)
+		}
+	})
+}
