@@ -1,0 +1,260 @@
+package compose
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A host runs the services of a file as processes on loopback: addresses and volumes are
+// mapped, and all else is as the file says.
+type host struct {
+	t         *testing.T
+	tender    string            // the binary
+	addresses map[string]string // of services, to those where they listen here
+	admin     map[string]string // by service, where operators find it
+	dirs      map[string]string // of volumes and directories, to those of this host
+	processes map[string]*process
+}
+
+// A process is a service that runs.
+type process struct {
+	*exec.Cmd
+	out   *output
+	ended chan struct{} // closed once it has ended
+}
+
+// newHost builds the binary, and finds addresses and directories.
+func newHost(t *testing.T, f file) *host {
+	t.Helper()
+	h := &host{
+		t: t, tender: filepath.Join(t.TempDir(), "tender"), addresses: map[string]string{}, admin: map[string]string{},
+		dirs: map[string]string{"./xds": t.TempDir()}, processes: map[string]*process{},
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", h.tender, "../../cmd/tender").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	if err := os.CopyFS(h.dirs["./xds"], os.DirFS("xds")); err != nil {
+		t.Fatal(err)
+	}
+	for volume := range f.Volumes {
+		h.dirs[volume] = t.TempDir()
+	}
+	for name, s := range f.Services {
+		if s.serves() {
+			h.addresses[name+":18000"], h.admin[name] = freeAddress(t), freeAddress(t)
+		}
+	}
+	return h
+}
+
+// freeAddress returns a loopback address, outside the range from which the kernel gives
+// ports to others.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", fmt.Sprint(10_000+rand.IntN(20_000)))
+		if l, err := net.Listen("tcp", address); err == nil {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return address
+		}
+	}
+	t.Fatal("found no free port")
+	return ""
+}
+
+// environment returns that of a service.
+func (h *host) environment(name string, s service) []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TENDER_") {
+			env = append(env, v)
+		}
+	}
+	var mapped []string
+	for _, mount := range s.Volumes {
+		parts := strings.Split(mount, ":")
+		mapped = append(mapped, parts[1], h.dirs[parts[0]])
+	}
+	for of, address := range h.addresses {
+		mapped = append(mapped, of, address)
+	}
+	replace := strings.NewReplacer(append(mapped, ":18081", "127.0.0.1:0")...)
+	for _, v := range s.variables() {
+		key, value, _ := strings.Cut(v, "=")
+		env = append(env, key+"="+replace.Replace(value))
+	}
+	if s.serves() {
+		env = append(env, "TENDER_LISTEN="+h.addresses[name+":18000"], "TENDER_ADMIN_LISTEN="+h.admin[name], "TENDER_DRAIN=1s")
+	}
+	return env
+}
+
+// start starts a service, and waits until it has written a text.
+func (h *host) start(name string, s service, until string) {
+	h.t.Helper()
+	args := slices.Clone(s.Command)
+	if s.serves() {
+		args = []string{"serve"} // CMD of the image
+	}
+	for i, arg := range args {
+		for of, address := range h.addresses {
+			arg = strings.ReplaceAll(arg, of, address)
+		}
+		args[i] = arg
+	}
+	p := &process{Cmd: exec.Command(h.tender, args...), out: newOutput(), ended: make(chan struct{})}
+	p.Env, p.Stdout, p.Stderr = h.environment(name, s), p.out, p.out
+	if err := p.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	go func() { // ends with the process
+		defer close(p.ended)
+		_ = p.Wait() // how it ended is in ProcessState
+	}()
+	h.t.Cleanup(func() {
+		_ = p.Process.Kill() // most often it has ended
+		<-p.ended
+	})
+	h.processes[name] = p
+	h.await(name, until)
+}
+
+// await waits until a service has written a text.
+func (h *host) await(name, text string) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), relaytest.Patience)
+	defer cancel()
+	p := h.processes[name]
+	for {
+		written, more := p.out.read()
+		if strings.Contains(written, text) {
+			return
+		}
+		select {
+		case <-more:
+		case <-p.ended:
+			if written, _ = p.out.read(); !strings.Contains(written, text) {
+				h.t.Fatalf("%s ended, and did not write %q:\n%s", name, text, written)
+			}
+		case <-ctx.Done():
+			h.t.Fatalf("%s did not write %q:\n%s", name, text, written)
+		}
+	}
+}
+
+// checkHealth runs the health check of a service.
+func (h *host) checkHealth(name string, s service) {
+	h.t.Helper()
+	test := s.Healthcheck.Test
+	if len(test) < 2 || test[0] != "CMD" || test[1] != "/usr/local/bin/tender" {
+		h.t.Fatalf("the health check of %s is %q", name, test)
+	}
+	cmd := exec.CommandContext(h.t.Context(), h.tender, test[2:]...)
+	cmd.Env = h.environment(name, s)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		h.t.Errorf("the health check of %s: %v\n%s", name, err, out)
+	}
+}
+
+// stop stops a service as Compose does.
+func (h *host) stop(name string) {
+	h.t.Helper()
+	p := h.processes[name]
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		h.t.Fatal(err)
+	}
+	<-p.ended // within TENDER_DRAIN, or as soon as the signal comes
+}
+
+// TestRun runs all services: clients of both relays are told what the files say, and what
+// changes; and while the control plane is away, what it said last.
+func TestRun(t *testing.T) {
+	f := load(t)
+	h := newHost(t, f)
+	for started := map[string]bool{}; len(started) < len(f.Services); {
+		name := next(t, f, started)
+		s := f.Services[name]
+		if s.serves() {
+			h.start(name, s, `"listening"`)
+			h.checkHealth(name, s)
+		} else {
+			h.start(name, s, "checkout")
+		}
+		started[name] = true
+	}
+	const added = "- \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: payment\n"
+	if err := os.WriteFile(filepath.Join(h.dirs["./xds"], "payment.yaml"), []byte(added), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h.await("client-1", "payment")
+	h.await("client-2", "payment")
+	h.stop("origin")
+	late := f.Services["client-1"]
+	late.Command = []string{"get", "--output=name", "--address=relay-1:18000", "cds"}
+	h.start("late", late, "cart\ncheckout\npayment\n")
+	for _, name := range []string{"client-1", "client-2", "relay-1", "relay-2"} {
+		h.stop(name)
+	}
+	for _, name := range []string{"origin", "relay-1", "relay-2"} {
+		if p := h.processes[name]; p.ProcessState.ExitCode() != 0 {
+			text, _ := p.out.read()
+			t.Errorf("%s ended with %v, want 0:\n%s", name, p.ProcessState, text)
+		}
+	}
+}
+
+// next returns a service that has not started, and depends on none such.
+func next(t *testing.T, f file, started map[string]bool) string {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(f.Services)) {
+		waits := slices.ContainsFunc(slices.Collect(maps.Keys(f.Services[name].DependsOn)), func(other string) bool { return !started[other] })
+		if !started[name] && !waits {
+			return name
+		}
+	}
+	t.Fatalf("the services depend on one another; started are %v", started)
+	return ""
+}
+
+// An output is what a process has written, for which others wait.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer  // guarded by mu
+	more chan struct{} // guarded by mu; closed at the next write
+}
+
+func newOutput() *output { return &output{more: make(chan struct{})} }
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.more)
+	o.more = make(chan struct{})
+	return o.text.Write(p)
+}
+
+func (o *output) read() (text string, more <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String(), o.more
+}
