@@ -27,6 +27,9 @@ func (b *block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 // command reports whether people are to type what is in the block.
 func (b *block) command() bool { return b.lang == "console" || b.lang == "sh" }
 
+// data reports whether the block has data that can be parsed.
+func (b *block) data() bool { return b.lang == "yaml" || b.lang == "json" }
+
 // run reports whether a test runs what is in the block.
 func (b *block) run() bool {
 	return b.command() && b.marks["needs"] == "" && b.marks["takes"] == "" && b.marks["test"] == ""
@@ -126,8 +129,10 @@ func (b *block) mark(info string) error {
 			known = needs[value] != "" && b.command()
 		case "takes":
 			known = value == "minutes" && b.command()
+		case "file", "message":
+			known = known && b.data()
 		case "part":
-			known = value == "yes" && !b.command()
+			known = value == "yes" && b.data()
 		default:
 			known = false
 		}

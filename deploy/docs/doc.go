@@ -12,5 +12,9 @@
 //	takes=minutes     they are not run, since they take that long
 //	test=TestName     they are not run, since that test runs the same
 //
-// Blocks of YAML and JSON are parsed, unless they are a part of something (part=yes).
+// Blocks of YAML and JSON are parsed:
+//
+//	file=/etc/x.yaml  commands that follow on the page find it there
+//	message=p.Name    it is a message of that type, all fields of which there are
+//	part=yes          it is not parsed, since it is a part of something
 package docs

@@ -117,20 +117,13 @@ func (w *world) newPlace(t *testing.T) *place {
 	for name, content := range map[string][]byte{
 		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca,
 		"etc/tender/edge/none.yaml": nil, "etc/tender/2026-11/tls.crt": w.server, "etc/tender/2026-11/tls.key": w.serverKey,
-		"etc/tender/authz.yaml": []byte("version: 1\nrules:\n- {name: all, identities: ['**']}\noperators: ['spiffe://example.org/**']\n"),
 		"run/spiffe/bundle.pem": w.ca, "secrets/tokens/origin": []byte("token"), "var/lib/tender/.keep": nil,
 		"ca.crt": w.ca, "client.crt": w.client, "client.key": w.clientKey,
 		"envoy-1.yaml": []byte(`node: {id: edge-1, cluster: edge, user_agent_name: envoy, metadata: {env: prod}}`),
 		"envoy-2.yaml": []byte(`node: {id: edge-2, cluster: edge, user_agent_name: envoy, metadata: {env: prod}, locality: {region: r}}`),
 		"bin/tender":   w.wrapper(), "bin/make": fmt.Appendf(nil, "#!/bin/sh\nexec /usr/bin/env PATH=\"%s\" make --dry-run -C '%s' \"$@\"\n", os.Getenv("PATH"), w.repository),
 	} {
-		path := filepath.Join(p.dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, content, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		p.write(t, name, content)
 	}
 	p.replacer = strings.NewReplacer(
 		"control-plane.example:18000", w.origin, "mesh.example:18000", w.origin, "eds-1.example:18000", w.origin, "eds-2.example:18000", "127.0.0.1:1",
@@ -146,6 +139,19 @@ func (w *world) newPlace(t *testing.T) *place {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// write writes a file in the directory of the page, whatever its path.
+func (p *place) write(t *testing.T, name string, content []byte) {
+	t.Helper()
+	path := filepath.Join(p.dir, name)
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path, content, 0o700) // scripts are among them
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // wrapper is the script in whose place people have the command: it finds the world's relay where they
