@@ -187,8 +187,8 @@ func (w *watched) String() string {
 }
 
 var (
-	// invocation is the command with one of its commands, and the rest of the line.
-	invocation = regexp.MustCompile("\\btender ([a-z][a-z-]+)((?:[ \\t][^`|;&\\n]*)?)")
+	// invocation is the command where one stands, with one of its commands, and the rest of the line.
+	invocation = regexp.MustCompile("(?:[`$|;&(/] ?|--[ ]|=\\S* )tender ([a-z][a-z-]+)((?:[ \\t][^`|;&\\n]*)?)")
 	flagged    = regexp.MustCompile(`(?:^|\s)(--[a-z][a-z-]*|-[a-zA-Z])\b`)
 	target     = regexp.MustCompile("[`$] ?make ([a-z]+)")
 )
