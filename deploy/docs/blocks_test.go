@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -19,13 +20,16 @@ type block struct {
 	lang   string
 	marks  map[string]string
 	lines  []string
-	output []string // of the block without a language that follows
+	output []string // of the block of text that follows
 }
 
 func (b *block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
 // command reports whether people are to type what is in the block.
 func (b *block) command() bool { return b.lang == "console" || b.lang == "sh" }
+
+// text reports whether the block is what commands print, or just text.
+func (b *block) text() bool { return b.lang == "" || b.lang == "text" }
 
 // data reports whether the block has data that can be parsed.
 func (b *block) data() bool { return b.lang == "yaml" || b.lang == "json" }
@@ -87,8 +91,11 @@ func blocks(page, text string) (all []*block, err error) {
 				return nil, fmt.Errorf("%s: %w", open, err)
 			}
 		default:
-			if open.lang == "" && last != nil && last.command() {
+			if open.text() && last != nil && last.command() {
 				last.output = open.lines
+			}
+			if open.text() && strings.Contains("\n"+strings.Join(open.lines, "\n"), "\n$ ") {
+				return nil, fmt.Errorf("%s: there are commands in the block, so its language is console", open)
 			}
 			all, last, open = append(all, open), open, nil
 		}
@@ -119,6 +126,9 @@ func (b *block) mark(info string) error {
 		return nil
 	}
 	b.lang = words[0]
+	if slices.Contains([]string{"bash", "shell", "shell-session", "zsh"}, b.lang) {
+		return fmt.Errorf("the language of what people type is console or sh, not %s", b.lang)
+	}
 	for _, word := range words[1:] {
 		key, value, _ := strings.Cut(word, "=")
 		known := value != ""
@@ -209,7 +219,7 @@ func TestBlocks(t *testing.T) {
 		t.Errorf("the second block is %+v", second)
 	}
 	for _, bad := range []string{
-		"```sh\n", "```sh need=root\n```\n", "```sh needs=luck\n```\n", "```yaml exit=1\n```\n", "```sh exit\n```\n",
+		"```sh\n", "```sh need=root\n```\n", "```sh needs=luck\n```\n", "```yaml exit=1\n```\n", "```sh exit\n```\n", "```bash\nls\n```\n", "```\n$ ls\n```\n",
 	} {
 		if _, err := blocks("page", bad); err == nil {
 			t.Errorf("blocks(%q): no error", bad)
