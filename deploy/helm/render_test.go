@@ -217,6 +217,50 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// TestPackage holds that what Helm packs renders as the directory does.
+func TestPackage(t *testing.T) {
+	need(t, helmTool)
+	dir := t.TempDir()
+	if _, err := run(t, *helmTool, "package", chartDir, "--destination", dir); err != nil {
+		t.Fatal(err)
+	}
+	packed, err := filepath.Glob(dir + "/*.tgz")
+	if err != nil || len(packed) != 1 {
+		t.Fatalf("Helm packed %q: %v", packed, err)
+	}
+	got, err := run(t, *helmTool, "template", "t", packed[0], "--namespace", "ns", "--values", chartDir+"/ci/everything.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != renderingOf(t, "everything").text {
+		t.Error("what Helm packs renders otherwise than the directory")
+	}
+}
+
+// TestNotes holds what is told after an installation to what was asked for.
+func TestNotes(t *testing.T) {
+	need(t, helmTool)
+	for file, wants := range map[string][]string{
+		"minimal":   {"t-tender.ns.svc:18000   (plaintext)", "rollout status deployment/t-tender", "WARNING: clients speak plaintext", "WARNING: every client may read"},
+		"mtls":      {"t-tender.ns.svc:18443   (TLS)"},
+		"directory": {"WARNING: there is one relay", "WARNING: ports.probe is 0"},
+	} {
+		printed, err := run(t, *helmTool, "install", "t", chartDir, "--dry-run=client", "--namespace", "ns", "--values", chartDir+"/ci/"+file+".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, notes, _ := strings.Cut(printed, "NOTES:")
+		for _, want := range wants {
+			if !strings.Contains(notes, want) {
+				t.Errorf("%s: the notes are\n%s\nwithout %q", file, notes, want)
+			}
+		}
+		if got := strings.Count(notes, "WARNING"); file == "mtls" && got != 0 {
+			t.Errorf("%s: the notes have %d warnings, want none:\n%s", file, got, notes)
+		}
+	}
+}
+
 // versions are those of Kubernetes whose schemas what is rendered is held to: the oldest that
 // the chart takes, and the newest that kubectl-validate has with it.
 var versions = []string{"1.27", "1.30"}
