@@ -142,7 +142,7 @@ func (b *block) mark(info string) error {
 		case "file", "message":
 			known = known && b.data()
 		case "part":
-			known = value == "yes" && b.data()
+			known = value == "yes" && !b.command()
 		default:
 			known = false
 		}

@@ -16,5 +16,5 @@
 //
 //	file=/etc/x.yaml  commands that follow on the page find it there
 //	message=p.Name    it is a message of that type, all fields of which there are
-//	part=yes          it is not parsed, since it is a part of something
+//	part=yes          it is not parsed, since it is a part of something; other languages never are
 package docs
