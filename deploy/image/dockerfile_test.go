@@ -80,7 +80,7 @@ func dockerConfig(stage string) map[string]string {
 	for line := range strings.Lines(stage) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch value = unquote.Replace(value); name {
-		case "ARG", "COPY", "":
+		case "ARG", "COPY", "#", "":
 		case "LABEL":
 			label, content, _ := strings.Cut(value, "=")
 			config["label "+label] = content
