@@ -237,6 +237,36 @@ func TestPackage(t *testing.T) {
 	}
 }
 
+// example is a block of YAML.
+var example = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+
+// TestExamplesRender holds that the values on the page for Kubernetes make a relay.
+func TestExamplesRender(t *testing.T) {
+	need(t, helmTool)
+	found := 0
+	for _, match := range example.FindAllStringSubmatch(readText(t, "../docs/kubernetes.md"), -1) {
+		if strings.HasPrefix(match[1], "rules:") {
+			continue // those of the adapter
+		}
+		found++
+		name := filepath.Join(t.TempDir(), "values.yaml")
+		write(t, name, match[1])
+		printed, err := template(t, "--values", chartDir+"/ci/minimal.yaml", "--values", name)
+		if err != nil {
+			t.Errorf("%v\n%s", err, match[1])
+			continue
+		}
+		r := decode(t, "example", printed)
+		w := r.of("Deployment")[0]
+		template := at(w.object, "spec", "template").(object)
+		container := list(template, "spec", "containers")[0].(object)
+		relayPod{r, w, template, container, r.environ(t, container)}.config(t)
+	}
+	if found < 4 {
+		t.Errorf("the page has %d examples of values, want 4 at least", found)
+	}
+}
+
 // TestNotes holds what is told after an installation to what was asked for.
 func TestNotes(t *testing.T) {
 	need(t, helmTool)
