@@ -30,4 +30,6 @@
 // without a lock ([Watch.Hinted]). They are there before the head is, so who has loaded a
 // head has its hints, and perhaps those of the next one. They are few: when there are more
 // than a handful, or none are kept, the logs say what changed.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package cache

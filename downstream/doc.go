@@ -31,4 +31,6 @@
 // gets the newest state (B.12). Of names, hints say which to read (cache.Watch): a few
 // at most, and whoever has missed one reads the logs. What locks is rare: joining a group,
 // registering interest, logging a refusal, adding a load report.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package downstream

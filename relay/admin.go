@@ -3,10 +3,12 @@ package relay
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/connectivity"
@@ -124,6 +126,15 @@ func (r *Relay) notReady() (reasons []string) {
 		reasons = append(reasons, "last error: "+first.LastError)
 	}
 	return reasons
+}
+
+// Ready returns nil while clients may be sent to the relay, as /readyz says, else why not: it has nothing
+// to serve yet, or was told to stop. A control plane that is lost later changes nothing (B.8).
+func (r *Relay) Ready() error {
+	if reasons := r.notReady(); len(reasons) > 0 {
+		return errors.New(strings.Join(reasons, "; "))
+	}
+	return nil
 }
 
 // status returns how everything stands.

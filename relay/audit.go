@@ -25,7 +25,7 @@ const (
 	auditLines = 10
 )
 
-// AuditStats is what the drift audit has done since the relay began (B.43).
+// AuditStats is what the drift audit has done since the relay began (B.43). It is not stable.
 type AuditStats struct {
 	Passes int64 // over all views
 	Faults int64 // found; anything but zero is a defect of the relay or of the machine

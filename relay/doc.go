@@ -1,5 +1,17 @@
-// Package relay puts the parts of Tender together: it reads the configuration,
-// sorts clients into node groups, and runs origin, cache and server.
+// Package relay is Tender as a library, and what tender serve runs: it reads the configuration, sorts
+// clients into node groups, and runs origin, cache and server.
+//
+// # Embedding
+//
+// A program that runs a relay in itself needs [LoadConfig], [New] and [Relay.Run], as in the examples, with
+// listeners, a logger and connections of its own in [Options]. deploy/docs/embedding.md says what else is the
+// program's.
+//
+// # What is stable
+//
+// From v1.0.0 on, this package follows semantic versioning: a program that compiles and works goes on to do
+// both, if it names the fields in literals of structs, to which fields are added. Excepted is what says that
+// it is not stable. All other packages of the module say so: they are the relay's parts, and follow it.
 //
 // # Where to read
 //

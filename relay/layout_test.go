@@ -121,6 +121,30 @@ func TestPackageDocs(t *testing.T) {
 	}
 }
 
+// unstable is how the doc of a package ends whose API may change.
+const unstable = " It is no stable API: programs that embed Tender use package relay."
+
+// TestOnlyPackageRelayIsStable holds that every other package that has an API says that it may change: of
+// packages that can be imported, which those of bench cannot, being a module of their own.
+func TestOnlyPackageRelayIsStable(t *testing.T) {
+	says, exports := map[string]bool{}, map[string]bool{}
+	for name, file := range parseModule(t, parser.ParseComments|parser.SkipObjectResolution) {
+		dir := path.Dir(name)
+		if strings.HasSuffix(name, "_test.go") || file.Name.Name == "main" || strings.HasPrefix(dir, "bench/") {
+			continue
+		}
+		exports[dir] = exports[dir] || ast.FileExports(file)
+		if doc := strings.Join(strings.Fields(file.Doc.Text()), " "); doc != "" {
+			says[dir] = strings.HasSuffix(doc, unstable)
+		}
+	}
+	for dir, exported := range exports {
+		if want := exported && dir != "relay"; says[dir] != want {
+			t.Errorf("package %s says that it is not stable: %v, want %v\n%s", dir, says[dir], want, unstable)
+		}
+	}
+}
+
 // opening returns the first line of a file's package comment, if it has one.
 func opening(file *ast.File) []string {
 	if file.Doc == nil {

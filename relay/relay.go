@@ -37,7 +37,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// Options are what a relay needs that is not configuration.
+// Options are what a relay needs that is not configuration. The zero value will do.
 type Options struct {
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
@@ -106,8 +106,9 @@ type Relay struct {
 	ready, draining     atomic.Bool // as notReady tells
 }
 
-// New returns a relay that listens already and serves once it runs. Errors: no
-// origin, one that cannot be used, an address that cannot be listened on.
+// New returns a relay that listens already and serves once it runs. It must be run, to let go of what it
+// holds, be it with a context that has ended. Errors: no origin, one that cannot be used, an address that
+// cannot be listened on.
 func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
@@ -278,7 +279,7 @@ const windowBytes = 1 << 20
 const maxHeaderBytes = 64 << 10
 
 // NewGRPCServer returns a gRPC server that suits many long streams of few
-// messages, and whose codec [downstream.Server] needs. Further options come after its own.
+// messages, and whose codec [downstream.Server] needs. Further options come after its own. It is not stable.
 func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.Codec{}),
@@ -372,10 +373,10 @@ func (r *Relay) TLSAddrs() []net.Addr { return addrs(r.tlsListeners) }
 // Streams returns the number of clients' streams, held polls included.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
-// Audit returns what the drift audit has found.
+// Audit returns what the drift audit has found. It is not stable.
 func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
 
-// Stats returns what the server of streams counts.
+// Stats returns what the server of streams counts. It is not stable: the metrics that are made of it are.
 func (r *Relay) Stats() downstream.Stats { return r.server.Stats() }
 
 // Run serves until ctx ends, then lets the clients go, within TENDER_DRAIN: those that

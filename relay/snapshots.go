@@ -91,7 +91,7 @@ func (c *Config) refuseSnapshotDir(cause error) error {
 	return variable("SNAPSHOT_DIR").refuse(c.SnapshotDir, cause)
 }
 
-// SnapshotStats returns what became of snapshots; zero if none are kept.
+// SnapshotStats returns what became of snapshots; zero if none are kept. It is not stable.
 func (r *Relay) SnapshotStats() snapshot.Stats {
 	if r.snapshots == nil {
 		return snapshot.Stats{}

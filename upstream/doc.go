@@ -28,4 +28,6 @@
 // which decodes and hands over, and a sender, so that the loop never waits for an
 // origin that does not read. All of them have ended when Mirror returns. The same
 // holds for ReportLoads, whose loop sends by itself: it has nobody to keep waiting.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package upstream

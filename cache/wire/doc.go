@@ -16,4 +16,6 @@
 //
 // A Resource and a finished Body are immutable and safe to share between any
 // number of goroutines. Builders and requests belong to one goroutine.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package wire

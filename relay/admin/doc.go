@@ -25,4 +25,6 @@
 //
 // A server's methods may be called from any goroutine, and call the functions of its
 // [Config] from any.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package admin

@@ -28,4 +28,6 @@
 // # Concurrency properties
 //
 // A [Policy] and a [Grant] are immutable. The package does no I/O and starts no goroutine.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package authz

@@ -8,6 +8,8 @@
 // The relay and both servers are the ones that tender serve runs, over TCP on
 // loopback. Only the mesh and the clients are made for the demo, and the clients
 // share connections, as thousands of Envoys would not.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package demo
 
 import (

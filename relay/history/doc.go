@@ -11,4 +11,6 @@
 // writer of the view does nothing for it but wake it. The methods of a Journal may be called from
 // any goroutine; what they do under its lock takes no longer than to look at one resource's
 // changes.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package history

@@ -9,4 +9,6 @@
 //
 // The methods of [Pages] and [History] may be called from any goroutine. A page that several
 // people look at is made once a second for all of them.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package page

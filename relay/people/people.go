@@ -1,4 +1,6 @@
 // Package people writes things as people read them, for the commands and for the status page.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package people
 
 import (

@@ -27,4 +27,6 @@
 //
 // Calls that may fail the test (those that take a context, and Apply) belong
 // to the goroutine of the test, as Fatalf does.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package relaytest

@@ -9,4 +9,6 @@
 // # Concurrency properties
 //
 // A [Dir] is written to by one goroutine at a time; its Stats may be read by any.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package snapshot

@@ -20,4 +20,6 @@
 // # Concurrency properties
 //
 // Readers may come at the same time, and each has a reading taken for itself.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package telemetry

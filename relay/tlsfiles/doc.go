@@ -14,4 +14,6 @@
 // that it finds, and nothing that changes later concerns a connection that exists. Only
 // [Watch.Run] looks at files, after they were opened. Credentials and Status may be used from
 // any goroutine.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package tlsfiles

@@ -1,0 +1,153 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A relay of a directory, in a program that has the listener, the log and the context. Its client
+// here asks for all clusters by Delta ADS.
+func Example() {
+	dir, err := os.MkdirTemp("", "xds")
+	check(err)
+	defer func() { check(os.RemoveAll(dir)) }()
+	check(os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(`[{"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: web}]`), 0o600))
+
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + dir, "TENDER_ADMIN_LISTEN=off"})
+	check(err) // one line for each thing that is wrong
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(err)
+	r, err := relay.New(cfg, relay.Options{
+		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Version:   "v1.2.3",
+		Listeners: []net.Listener{listener}, // in place of TENDER_LISTEN
+	})
+	check(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }() // received below
+
+	fmt.Println("clusters:", askForClusters(listener.Addr().String()))
+
+	stop()    // clients are let go within TENDER_DRAIN …
+	r.Hurry() // … or at once
+	fmt.Println("ended:", <-ended)
+	// Output:
+	// clusters: [web]
+	// ended: <nil>
+}
+
+// A relay of a control plane in the same process: go-control-plane, which it reaches without a
+// socket. The address is only its name then.
+func ExampleNew_controlPlane() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	resources := cachev3.NewLinearCache(relaytest.ClusterType, cachev3.WithInitialResources(map[string]types.Resource{"web": relaytest.Cluster("web")}))
+	controlPlane := grpc.NewServer()
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(controlPlane, serverv3.NewServer(ctx, resources, nil))
+	inside := bufconn.Listen(1 << 20)
+	go func() { check(controlPlane.Serve(inside)) }() // until it is stopped
+	defer controlPlane.Stop()
+
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off"})
+	check(err)
+	r, err := relay.New(cfg, relay.Options{DialOptions: []grpc.DialOption{
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inside.DialContext(ctx) }),
+	}})
+	check(err)
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }() // received below
+
+	fmt.Println("clusters:", askForClusters(r.Addrs()[0].String()))
+
+	stop()
+	r.Hurry()
+	fmt.Println("ended:", <-ended)
+	// Output:
+	// clusters: [web]
+	// ended: <nil>
+}
+
+// What a program can learn of its relay: whether it is ready, how many clients it has, and all that
+// operators are told, on a listener of the program's own.
+func ExampleRelay_Ready() {
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=edge"})
+	check(err) // nobody is at that address
+	operators, err := net.Listen("tcp", "127.0.0.1:0")
+	check(err)
+	r, err := relay.New(cfg, relay.Options{Version: "v1.2.3", AdminListeners: []net.Listener{operators}})
+	check(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- r.Run(ctx) }() // received below
+
+	fmt.Println("ready:", r.Ready() == nil)
+	fmt.Println("streams:", r.Streams())
+
+	// Fields are added to the status, and none is taken away: see deploy/docs/status.md.
+	var status struct {
+		Relay struct {
+			Version string `json:"version"`
+			NodeID  string `json:"node_id"`
+		} `json:"relay"`
+	}
+	reply, err := http.Get("http://" + operators.Addr().String() + "/api/v1/status")
+	check(err)
+	check(json.NewDecoder(reply.Body).Decode(&status))
+	check(reply.Body.Close())
+	http.DefaultClient.CloseIdleConnections()
+	fmt.Println("status:", status.Relay.Version, status.Relay.NodeID)
+
+	stop()
+	r.Hurry()
+	check(<-ended)
+	fmt.Println("then:", r.Ready())
+	// Output:
+	// ready: false
+	// streams: 0
+	// status: v1.2.3 edge
+	// then: the relay drains: it was told to stop
+}
+
+// check ends an example that cannot go on.
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// askForClusters returns the names of all clusters that a server has.
+func askForClusters(address string) (names []string) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	check(err)
+	defer func() { check(conn.Close()) }()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	stream, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	check(err)
+	check(stream.Send(&discoverypb.DeltaDiscoveryRequest{Node: &corepb.Node{Id: "me"}, TypeUrl: relaytest.ClusterType, ResourceNamesSubscribe: []string{"*"}}))
+	resp, err := stream.Recv()
+	check(err)
+	for _, resource := range resp.GetResources() {
+		names = append(names, resource.GetName())
+	}
+	return names
+}
