@@ -73,7 +73,7 @@ DEFINITIONS := .bin/definitions-$(call version,$(CERT_MANAGER))-$(call version,$
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: FORCE help build release image imagetest charts reproduce test race lint verify vuln fuzz soak bench microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help build release image imagetest charts reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -151,6 +151,9 @@ soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=
 
 bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
 	cd bench && $(GOBUILD) -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
+
+hostile: ## Measure what attacks cost clients beside them, and the relay (4 minutes)
+	@$(MAKE) bench SCENARIO=HOSTILE
 
 microbench: ## Run the benchmarks of functions that BENCH matches (all), each for BENCHTIME (1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)

@@ -44,6 +44,7 @@ func TestServers(t *testing.T) {
 	binary := tenderBinary(t)
 	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
 	t.Run("leave stalled clients alone", func(t *testing.T) { leaveStalledAlone(t, binary) })
+	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
 
@@ -147,6 +148,23 @@ func leaveStalledAlone(t *testing.T, binary string) {
 	}
 	if want := (clients - stalled) * changes; p.Deliveries != want {
 		t.Errorf("after %d changes: %+v, want %d deliveries", changes, p, want)
+	}
+}
+
+// areAttacked runs each attack beside some clients.
+func areAttacked(t *testing.T, binary string) {
+	for _, r := range (options{scale: 0.02}).hostile().rows {
+		t.Run(r.label, func(t *testing.T) {
+			t.Parallel() // much of the time is spent waiting for memory to settle
+			r.setup.clients = 10
+			f, err := r.run(options{tender: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 {
+				t.Errorf("figures %+v, in peace %+v, at first %+v", f, f.peace, f.onset)
+			}
+		})
 	}
 }
 

@@ -25,6 +25,8 @@ type figures struct {
 	listening     float64 // from start until it listens, in ms
 	spent         float64 // CPU of the changes, in seconds
 	cores         float64 // CPU seconds a second, while changes are made
+
+	peace, onset *figures // the same before an attack began, and as it did; nil if there is none
 }
 
 // fill connects the clients: one for each server, which has it load what it serves,

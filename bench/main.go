@@ -4,7 +4,7 @@
 //	bench [-scenario S1,S2] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
 //
 // README.md says how it measures. The processes that it starts are itself in
-// another role: bench load, bench serve KIND.
+// another role: bench load, bench serve KIND, bench attack.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/xdstender/tender/bench/attack"
 	"github.com/xdstender/tender/bench/load"
 	"github.com/xdstender/tender/bench/process"
 	"github.com/xdstender/tender/bench/serve"
@@ -52,6 +53,8 @@ func play(args []string) (done bool, err error) {
 			return true, err
 		}
 		return true, process.Serve(l)
+	case len(args) == 1 && args[0] == "attack":
+		return true, process.Serve(&attack.Attack{})
 	case len(args) == 2 && args[0] == "serve":
 		return true, process.Serve(serve.New(args[1]))
 	default:

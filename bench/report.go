@@ -153,7 +153,26 @@ var columns = []struct {
 	{"stalled to the end", func(f figures) float64 { return f.stalled }},
 	{"RSS, MiB", held},
 	{"CPU seconds a second", cores},
+	{"p50 in peace, ms", inPeace(p50)},
+	{"p99 in peace, ms", inPeace(p99)},
+	{"CPU seconds a second in peace", inPeace(cores)},
+	{"p99 as the attack began, ms", func(f figures) float64 {
+		if f.onset == nil {
+			return 0
+		}
+		return f.onset.p99
+	}},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},
+}
+
+// inPeace returns a figure of the time before the attack.
+func inPeace(figure func(figures) float64) func(figures) float64 {
+	return func(f figures) float64 {
+		if f.peace == nil {
+			return 0
+		}
+		return figure(*f.peace)
+	}
 }
 
 // details returns the table of a scenario: the medians of its rounds.

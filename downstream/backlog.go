@@ -50,6 +50,7 @@ type backlog struct {
 
 	answering atomic.Int64 // frames that may answer responses
 	budget    frameBudget  // guarded by all.mu
+	free      frameBudget  // likewise; what the peer is not charged for
 
 	claimed atomic.Int64  // written under all.mu
 	leaked  time.Time     // guarded by all.mu
@@ -76,11 +77,11 @@ func (b *backlog) came(bytes []byte) error {
 		if b.have < len(b.header) {
 			break
 		}
-		const data, headers = 0, 1
+		kind := b.header[3]
 		length := int(b.header[0])<<16 | int(b.header[1])<<8 | int(b.header[2])
 		b.skip, b.have = length, 0
-		b.frame(length, b.header[3] == headers)
-		if b.header[3] == data && length > 0 {
+		b.frame(kind, length)
+		if kind == dataFrame && length > 0 {
 			b.held.Add(int64(max(length, frameBytes)))
 		}
 	}

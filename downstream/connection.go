@@ -33,7 +33,7 @@ type peerOpen struct {
 	connections int
 	unread      int64 // what they claimed
 	budget      frameBudget
-	slowed      bool // its polls wait
+	slowed      bool // its polls, or new connections, wait
 }
 
 // enter counts a connection of a peer, empty if that is none, which must call leave when it ends, or
@@ -106,6 +106,10 @@ type counting struct {
 func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	leave, err := c.server.connected(raw)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.server.pace(context.Background(), hostOf(raw.RemoteAddr().String()), frameConnection); err != nil {
+		leave()
 		return nil, nil, err
 	}
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)

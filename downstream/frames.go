@@ -5,30 +5,44 @@ import (
 	"time"
 )
 
+// Types of frames, as RFC 9113 numbers them.
+const (
+	dataFrame    = 0x0
+	headersFrame = 0x1
+	resetFrame   = 0x3
+)
+
 // A connection may send so many frames a second beside its answers, and its peer
 // framesOfPeer times as many, over all its connections; of both, as many at once as in
 // framesAtOnce. More are read later (B.35).
 const (
-	framesOfPeer = 10
+	framesOfPeer = 4
 	framesAtOnce = 10 * time.Second
 )
 
+// What a connection may send without a lock, and what it may without its peer being charged: a fleet may be behind one
+// address, and come at once.
 const (
-	// frameStep is how many frames are looked at together: a client that sends few of them beside its
-	// answers meets no lock, whatever else its peer sends.
-	frameStep = 64
+	frameStep   = 64
+	framesFree  = 50 // a second
+	freesAtOnce = 20 * time.Second
+)
 
-	// frameSize is what counts as one frame, of those that are larger.
-	frameSize = 4 << 10
+const (
+	// frameSize is what counts as one frame more, in those that are larger.
+	frameSize = 2 << 10
 
-	// frameStream is for how many frames one counts that begins a stream, and framePoll for how
-	// many a poll does: about what they cost.
-	frameStream = 20
-	framePoll   = 10
+	// What else is about as much work as so many frames. A reset is more than that: who opens streams to
+	// reset them is to be slower than who has use for them.
+	frameRequest    = 10 // a frame of data, which may be one
+	frameStream     = 10 // a header, which begins a stream
+	frameReset      = 50
+	framePoll       = 10
+	frameConnection = 20 // of a peer
 
-	// framesAnswering is how many frames a response may be answered by: the ACK, the credits of
-	// the connection's and the stream's window, and the answer to a ping that measures the line.
-	framesAnswering = 8
+	// framesAnswering is what a response may be answered by: the ACK, the credits of the connection's
+	// and the stream's window, and the answer to a ping that measures the line.
+	framesAnswering = 1 + frameRequest + 3
 
 	// framePause is the longest pause between two reads. What would take longer is
 	// forgiven: a peer has many connections, and none must seem dead.
@@ -45,21 +59,42 @@ type frameBudget struct{ earned time.Time }
 // spend takes frames at a rate of so many a second, and returns for how long nothing more
 // may be.
 func (b *frameBudget) spend(frames int64, rate int, now time.Time) time.Duration {
-	if full := now.Add(-framesAtOnce); b.earned.Before(full) {
+	over := b.take(frames, rate, framesAtOnce, now)
+	if over > framePause {
+		b.earned = now.Add(framePause)
+	}
+	return min(over, framePause)
+}
+
+// take takes frames, of which there may be as many at once as in some time, and returns how long it takes
+// to earn those that were too many.
+func (b *frameBudget) take(frames int64, rate int, atOnce time.Duration, now time.Time) time.Duration {
+	if full := now.Add(-atOnce); b.earned.Before(full) {
 		b.earned = full
 	}
 	b.earned = b.earned.Add(time.Duration(frames) * time.Second / time.Duration(rate))
-	if latest := now.Add(framePause); b.earned.After(latest) {
-		b.earned = latest
-	}
 	return max(b.earned.Sub(now), 0)
 }
 
+// exceed takes frames of those that are free, and returns how many are not.
+func (b *frameBudget) exceed(frames int64, now time.Time) int64 {
+	over := b.take(frames, framesFree, freesAtOnce, now)
+	if over > 0 {
+		b.earned = now
+	}
+	return int64(over / (time.Second / framesFree))
+}
+
 // frame counts a frame that came.
-func (b *backlog) frame(length int, begins bool) {
+func (b *backlog) frame(kind byte, length int) {
 	b.frames += 1 + int64(length/frameSize)
-	if begins {
-		b.frames += frameStream - 1
+	switch kind {
+	case dataFrame:
+		b.frames += frameRequest
+	case headersFrame:
+		b.frames += frameStream
+	case resetFrame:
+		b.frames += frameReset
 	}
 }
 
@@ -116,34 +151,48 @@ func (c *connections) spend(b *backlog, frames int64, now time.Time) time.Durati
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pause := b.budget.spend(frames, c.frameRate, now)
-	if of := c.peers[b.peer]; of != nil {
-		pause = max(pause, of.budget.spend(frames, framesOfPeer*c.frameRate, now))
+	if charged := b.free.exceed(frames, now); charged > 0 && c.peers[b.peer] != nil {
+		pause = max(pause, c.peers[b.peer].budget.spend(charged, framesOfPeer*c.frameRate, now))
 	}
 	return pause
 }
 
-// spendPoll takes a poll from what a peer may send, and returns for how long it has to wait, and whether
-// it is the first that has to.
-func (c *connections) spendPoll(peer string, now time.Time) (wait time.Duration, news bool) {
+// spendOf takes frames from what a peer may send beside what its connections do, and returns for how long
+// it has to wait, and whether that is news. Who would have to wait for longer than framePause may not come at all,
+// and pays nothing.
+func (c *connections) spendOf(peer string, frames int64, now time.Time) (wait time.Duration, news bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := c.peers[peer]
 	if of == nil {
-		return 0, false
+		return 0, false, nil
 	}
-	wait = of.budget.spend(framePoll, framesOfPeer*c.frameRate, now)
+	before := of.budget
+	if wait = of.budget.take(frames, framesOfPeer*c.frameRate, framesAtOnce, now); wait > framePause {
+		of.budget = before
+		err = Exceeds(LimitFrames, "%s has sent more than is allowed", peer)
+	}
 	was := of.slowed
 	of.slowed = wait > 0
-	return wait, of.slowed && !was
+	return wait, of.slowed && !was, err
 }
 
-// pacePoll has a poll wait whose peer sends more than it may.
-func (s *Server) pacePoll(ctx context.Context, peer string) {
-	wait, news := s.connections.spendPoll(peer, time.Now())
+// pace has a peer wait for its next connection or poll, if it sends more than it may, until ctx ends or the
+// server drains. The error says that it is not waited for.
+func (s *Server) pace(ctx context.Context, peer string, frames int64) error {
+	wait, news, err := s.connections.spendOf(peer, frames, time.Now())
 	if news {
 		s.slowed(peer)
 	}
-	if wait > 0 {
-		sleep(ctx, wait)
+	if wait == 0 || err != nil {
+		return err
 	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-s.draining:
+	}
+	return nil
 }

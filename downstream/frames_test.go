@@ -25,7 +25,7 @@ func flood(b *backlog, during time.Duration) (frames int) {
 	for began := time.Now(); time.Since(began) < during; {
 		_ = b.await(1)
 		for range frameStep {
-			b.frame(9, false)
+			b.frame(0x6, 9)
 		}
 		frames += frameStep
 		b.pay()
@@ -34,9 +34,9 @@ func flood(b *backlog, during time.Duration) (frames int) {
 }
 
 // B.35: of one connection so many frames a second are read, and ten times as many at once; of
-// a peer, ten times as many.
+// a peer, four times as many, and what is free for each of its connections.
 func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
-	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {50, 1000 * (10 + 60)}} {
+	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*framesFree*(20+60)}} {
 		synctest.Test(t, func(t *testing.T) {
 			read := make(chan int)
 			for _, b := range flooded(t, tt.connections) {
@@ -59,13 +59,14 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 		peers := flooded(t, 20)
 		over := make(chan int)
 		for _, b := range peers[2:] {
-			go func() { over <- flood(b, time.Minute) }() // awaited below
+			go func() { over <- flood(b, 2*time.Minute) }() // awaited below
 		}
 		began := time.Now()
 		for range 100_000 { // of deliveries
 			peers[0].wrote(100)
+			peers[0].frame(dataFrame, 100)
 			for range 3 {
-				peers[0].frame(100, false)
+				peers[0].frame(0x8, 4)
 			}
 			if peers[0].pay(); peers[0].pause > 0 {
 				t.Fatal("answers are held up")
@@ -74,10 +75,11 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("100,000 answers took %v", took)
 		}
-		for range frameStep - 1 {
-			peers[1].frame(100, false)
+		for range 60 { // reports of loads
+			time.Sleep(time.Second)
+			peers[1].frame(dataFrame, 100)
 			if peers[1].pay(); peers[1].pause > 0 {
-				t.Fatal("who sends little is held up")
+				t.Fatalf("who sends little is held up for %v", peers[1].pause)
 			}
 		}
 		for range peers[2:] {
@@ -98,7 +100,7 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 		{"says that it has 50,000 resources, of names of 80 bytes, thrice", 3, time.Second, []int{50_000 * 100}, false},
 		{"reports loads of 1 MiB every second for ten minutes", 600, time.Second, []int{1 << 20}, false},
 		{"opens 2,000 streams at once, each with a request of 1 KiB", 1, 0, make([]int, 2000), true},
-		{"asks for something each millisecond for a minute", 60_000, time.Millisecond, []int{200, 4, 4}, false},
+		{"asks for something 200 times a second for a minute", 12_000, 5 * time.Millisecond, []int{200, 4}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -111,11 +113,11 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 				for range tt.rounds {
 					for _, size := range tt.frames {
 						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
-							b.frame(min(rest, 16<<10), false)
+							b.frame(dataFrame, min(rest, 16<<10))
 						}
 						if tt.begin {
-							b.frame(300, true)
-							b.frame(1<<10, false)
+							b.frame(headersFrame, 300)
+							b.frame(dataFrame, 1<<10)
 						}
 						if b.pay(); b.pause > 0 {
 							t.Fatalf("it is held up for %v", b.pause)
@@ -128,24 +130,49 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 	}
 }
 
-// Polls count too: each for ten.
+// A fleet behind one address comes at once, each client with a dozen requests: none is held up.
+func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
+	all := &connections{most: 10_000, mostOfPeer: 10_000, mostUnread: 1 << 30, frameRate: 5000, peers: make(map[string]*peerOpen)}
+	now := time.Now()
+	for i := range 10_000 {
+		if _, err := all.enter("a"); err != nil {
+			t.Fatal(err)
+		}
+		if wait, _, _ := all.spendOf("a", frameConnection, now); wait > 0 {
+			t.Fatalf("connection %d waits for %v", i, wait)
+		}
+		b := newBacklog(all, "a")
+		b.frame(headersFrame, 300)
+		for range 12 {
+			b.frame(dataFrame, 10<<10)
+		}
+		if b.pay(); b.pause > 0 {
+			t.Fatalf("client %d is held up for %v", i, b.pause)
+		}
+	}
+}
+
+// Polls count too: each for ten. Those that would wait for long are refused.
 func TestB35_PollsOfAPeer(t *testing.T) {
 	all := flooded(t, 1)[0].all
 	now := time.Now()
-	waited, news := 0, 0
-	for range 1100 { // of which a thousand are as much as there may be at once
-		wait, is := all.spendPoll("a", now)
-		if wait > 0 {
+	waited, news, refused := 0, 0, 0
+	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
+		wait, is, err := all.spendOf("a", framePoll, now)
+		switch {
+		case err != nil:
+			refused++
+		case wait > 0:
 			waited++
 		}
 		if is {
 			news++
 		}
 	}
-	if waited != 100 || news != 1 {
-		t.Errorf("%d polls of 1100 wait, which is told %d times; want 100, and once", waited, news)
+	if waited != 200 || refused != 400 || news != 1 {
+		t.Errorf("of 1000 polls %d wait and %d are refused, which is told %d times; want 200 and 400, and once", waited, refused, news)
 	}
-	if wait, _ := all.spendPoll("b", now); wait != 0 {
+	if wait, _, _ := all.spendOf("b", framePoll, now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
 	}
 }
@@ -186,8 +213,8 @@ func BenchmarkFrames(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		log.wrote(1100)
-		log.frame(110, false)
-		log.frame(4, false)
+		log.frame(dataFrame, 110)
+		log.frame(0x8, 4)
 		log.pay()
 	}
 }

@@ -56,7 +56,7 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 		cfg:      &s.server.cfg,
 		rpc:      rpc,
 		log:      s.server.cfg.Logger,
-		pace:     s.server.pace(),
+		pace:     s.server.requestPace(),
 		messages: make(chan []byte),
 		ended:    make(chan error, 1),
 	}

@@ -54,7 +54,9 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	err := s.admit(s.streams.Add(1))
 	if err == nil {
 		s.accepted.Add(1)
-		s.pacePoll(r.Context(), peerOfPoll(r).Host)
+		err = s.pacePoll(r)
+	}
+	if err == nil {
 		req, err = readREST(w, r, began)
 	}
 	if err == nil {
@@ -88,6 +90,14 @@ func (s *Server) admit(open int64) error {
 	}
 	s.counters.refused[LimitStreams].Add(1)
 	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed (%v)", open-1, LimitStreams)
+}
+
+// pacePoll has a poll wait whose peer sends more than it may, or refuses it.
+func (s *Server) pacePoll(r *http.Request) error {
+	if err := s.pace(r.Context(), peerOfPoll(r).Host, framePoll); err != nil {
+		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "more is sent from this address than is allowed (%v)", LimitFrames)
+	}
+	return nil
 }
 
 // answer returns the response to a poll of a peer, nil if what the client has is current, or

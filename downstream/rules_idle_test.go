@@ -79,7 +79,7 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 	}
 	streams := make([]*stream, clients)
 	connect := func(i int) {
-		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.pace()}
+		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.requestPace()}
 		s.turn.Store(queued) // no worker comes
 		for typeURL, names := range named {
 			s.received(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names}, nil)

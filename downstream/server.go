@@ -78,9 +78,10 @@ type Config struct {
 	MaxRequestRate int
 
 	// MaxFrameRate bounds the frames of HTTP/2 a second of a connection that answer no response; ten times
-	// as many may come at once, and over all connections of one host ten times as many of both.
-	// 4 KiB count as a frame, the beginning of a stream as 20, and a poll as 10. Those that are too many are
-	// read later. It needs [Server.Credentials] and [MessageCounter]. Zero means 5,000.
+	// as many may come at once, and over all connections of one host four times as many of both, but for
+	// 50 a second of each connection. 2 KiB more count as a frame, a frame of data, the beginning of a stream or a poll as
+	// 10, a connection as 20, and the reset of a stream as 50. Those that are too many are read later. It
+	// needs [Server.Credentials] and [MessageCounter]. Zero means 5,000.
 	MaxFrameRate int
 
 	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
@@ -345,7 +346,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		rpc:     rpc,
 		typeURL: typeURL,
 		delta:   delta,
-		pace:    s.pace(),
+		pace:    s.requestPace(),
 		number:  s.numbers.Add(1),
 		over:    make(chan error, 1),
 	}
@@ -357,8 +358,8 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 	return told(err)
 }
 
-// pace bounds the requests of a stream.
-func (s *Server) pace() *rate.Limiter {
+// requestPace bounds the requests of a stream.
+func (s *Server) requestPace() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate)
 }
 

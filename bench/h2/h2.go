@@ -137,11 +137,15 @@ func ClientPreface(path string) []byte {
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: StreamWindow},
 	))
 	must(f.WriteWindowUpdate(0, ConnectionWindow-65535))
-	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: headers(
+	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: callHeaders(path)}))
+	return b.Bytes()
+}
+
+func callHeaders(path string) []byte {
+	return headers(
 		":method", "POST", ":scheme", "http", ":path", path, ":authority", "bench",
 		"content-type", "application/grpc", "te", "trailers", "user-agent", "xds-bench",
-	)}))
-	return b.Bytes()
+	)
 }
 
 // ServerPreface returns what a server sends first, with the head of its answer.

@@ -1,0 +1,110 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/bench/content"
+)
+
+var node = &corepb.Node{Id: "attacker"}
+
+// everything returns the request for all resources of a type.
+func everything(typeURL string) []byte {
+	b, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL})
+	if err != nil {
+		panic(err) // it is always the same
+	}
+	return b
+}
+
+// A caller is an attacker that keeps to gRPC.
+func (a *attacker) caller() (discoverypb.AggregatedDiscoveryServiceClient, func(), error) {
+	conn, err := grpc.NewClient(a.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, address) }))
+	if err != nil {
+		return nil, nil, err
+	}
+	return discoverypb.NewAggregatedDiscoveryServiceClient(conn), func() { _ = conn.Close() }, nil
+}
+
+// smallRequests takes up a name and gives it up again, on many streams, without waiting for an
+// answer.
+func (a *attacker) smallRequests() error {
+	const streams = 50
+	client, hangUp, err := a.caller()
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	ended := make(chan error, streams)
+	for range streams {
+		go func() { ended <- a.askAgain(client) }() // awaited below
+	}
+	for range streams {
+		err = <-ended
+	}
+	return err
+}
+
+func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient) error {
+	stream, err := client.DeltaAggregatedResources(a.ctx)
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the stream
+		for {
+			if _, err := stream.Recv(); err != nil {
+				return
+			}
+		}
+	}()
+	name := []string{content.Name(content.Cluster, 0)}
+	for {
+		for _, r := range []*discoverypb.DeltaDiscoveryRequest{{ResourceNamesSubscribe: name}, {ResourceNamesUnsubscribe: name}} {
+			r.Node, r.TypeUrl = node, content.Cluster
+			if err := stream.Send(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// tooManyNames asks for one name more than a stream may have, again and again.
+func (a *attacker) tooManyNames() error {
+	client, hangUp, err := a.caller()
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	r := &discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: content.Endpoint, ResourceNamesSubscribe: make([]string, 100_001)}
+	for i := range r.ResourceNamesSubscribe {
+		r.ResourceNamesSubscribe[i] = fmt.Sprintf("cluster-%d.namespace.svc", i)
+	}
+	encoded := &grpc.PreparedMsg{}
+	for {
+		stream, err := client.DeltaAggregatedResources(a.ctx)
+		if err != nil {
+			return err
+		}
+		if err := encoded.Encode(stream, r); err != nil {
+			return err
+		}
+		if err := stream.SendMsg(encoded); err != nil {
+			return err
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if a.ctx.Err() != nil {
+			return err
+		}
+	}
+}

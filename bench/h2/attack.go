@@ -1,0 +1,47 @@
+package h2
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/net/http2"
+)
+
+// What follows is what a client may send that means no good. Streams but the connection's
+// one are for these alone.
+
+// AppendNothing appends frames that are lawful and mean nothing: one of each type.
+func AppendNothing(b []byte) []byte {
+	b = appendFrameHeader(b, 0, http2.FrameSettings, 0, 0)
+	b = AppendWindowUpdate(b, Stream, 1)
+	b = append(appendFrameHeader(b, 5, http2.FramePriority, 0, Stream), 0, 0, 0, 0, 1)
+	b = appendFrameHeader(b, 0, http2.FrameData, 0, Stream)
+	const unknown = 0xee
+	return appendFrameHeader(b, 0, unknown, 0, Stream)
+}
+
+// AppendPing appends a PING.
+func AppendPing(b []byte) []byte {
+	return append(appendFrameHeader(b, 8, http2.FramePing, 0, 0), make([]byte, 8)...)
+}
+
+// AppendCall appends the start of a call on a stream.
+func AppendCall(b []byte, path string, stream uint32) []byte {
+	block := callHeaders(path)
+	return append(appendFrameHeader(b, len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, stream), block...)
+}
+
+// AppendReset appends the reset of a stream.
+func AppendReset(b []byte, stream uint32) []byte {
+	return binary.BigEndian.AppendUint32(appendFrameHeader(b, 4, http2.FrameRSTStream, 0, stream), uint32(http2.ErrCodeCancel))
+}
+
+// AppendPart appends the first bytes of a message of some length.
+func AppendPart(b []byte, stream uint32, length, first int) []byte {
+	part := append(AppendMessageHeader(nil, length), make([]byte, first-MessageHeaderBytes)...)
+	for len(part) > 0 {
+		n := min(len(part), maxFrame)
+		b = append(appendFrameHeader(b, n, http2.FrameData, 0, stream), part[:n]...)
+		part = part[n:]
+	}
+	return b
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/bench/attack"
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/process"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// attackers is how many connections an attack has.
+const attackers = 10
+
+// hostile is HOSTILE: what an attack costs clients that are neighbours of it. Each row is a relay of its own, measured
+// in peace and under an attack, one right after the other.
+func (o options) hostile() scenario {
+	s := scenario{
+		id:    "HOSTILE",
+		title: "100 clients told of 50 changes a second, in peace and under an attack over 10 connections of another host", rounds: 3,
+	}
+	for _, kind := range attack.Kinds() {
+		s.rows = append(s.rows, row{label: kind, kind: "tender", setup: clusters(100, 100), act: o.underAttack(kind)})
+		s.checks = append(s.checks,
+			check{what: "p50 delay, times that in peace", figure: ratio(p50, inPeace(p50)), a: kind, reported: true},
+			check{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: kind, reported: true})
+	}
+	return s
+}
+
+func ratio(a, b func(figures) float64) func(figures) float64 {
+	return func(f figures) float64 { return a(f) / b(f) }
+}
+
+// underAttack returns an act: measure in peace, attack, measure while that uses up what may come at once, and
+// measure what it does then.
+func (o options) underAttack(kind string) func(*stage, *figures) error {
+	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
+	twice := c
+	twice.Count *= 2
+	return func(st *stage, f *figures) (err error) {
+		if err := st.fill(f); err != nil {
+			return err
+		}
+		f.peace = new(figures)
+		if err := st.followBusy(f.peace, c); err != nil {
+			return err
+		}
+		attacker, err := process.StartRole(st.stderr, "attack")
+		if err != nil {
+			return err
+		}
+		defer attacker.Kill()
+		order := attack.Order{Kind: kind, Address: st.addresses[0], Connections: attackers}
+		if err := attacker.Call("Start", order, &struct{}{}); err != nil {
+			return err
+		}
+		f.onset = new(figures)
+		if err := st.followBusy(f.onset, twice); err != nil {
+			return err
+		}
+		if err := st.followBusy(f, c); err != nil {
+			return err
+		}
+		return attacker.Call("Stop", struct{}{}, &struct{}{})
+	}
+}
+
+// followBusy is follow, and how busy the servers are meanwhile.
+func (st *stage) followBusy(f *figures, c serve.Changes) error {
+	began := time.Now()
+	if err := st.follow(f, c); err != nil {
+		return err
+	}
+	f.cores = f.spent / time.Since(began).Seconds()
+	return nil
+}
