@@ -3,6 +3,7 @@ package downstream
 import (
 	"cmp"
 	"iter"
+
 	"slices"
 	"strings"
 	"sync"
@@ -99,9 +100,9 @@ type TypeStatus struct {
 	Lag   time.Duration
 	Lacks time.Time
 
-	// Refusal is the newest one; nil if the client never refused a response. Refused
-	// reports that it stands: it was the client's last word, or something that it refused
-	// is still what there is.
+	// Refusal is the newest one that stands, or else the newest; nil if the client never
+	// refused a response. Refused reports that it stands: it was the client's last word, or
+	// something that it refused is still what there is.
 	Refusal *Refusal
 	Refused bool
 }
@@ -116,13 +117,16 @@ type Refusal struct {
 	// TraceID and SpanID are those of the span that shows it; empty if nobody looks.
 	TraceID, SpanID string
 
-	after, upTo cache.Seq // what the response told
+	after, upTo cache.Seq  // what the response told
+	earlier     []*Refusal // of the stream's newest: those before it, newest first
 }
 
-// What is kept of the words of a client, in bytes.
+// What is kept of the words of a client, in bytes, and of how many refusals of a type: one that it
+// did not go back on by accepting what there was then.
 const (
-	maxDetail = 2 << 10
-	maxNonce  = 64
+	maxDetail   = 2 << 10
+	maxNonce    = 64
+	maxRefusals = 8
 )
 
 // A ResourceStatus says how a stream stands with one resource.
@@ -280,33 +284,36 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 	status.Types = make([]TypeStatus, len(s.subs))
 	for i, sub := range s.subs {
 		status.Types[i] = sub.status(now)
-		status.Types[i].Refused = s.refuses(sub)
+		if stands := s.standingRefusal(sub); stands != nil {
+			status.Types[i].Refusal, status.Types[i].Refused = stands, true
+		}
 	}
 	return status, true
 }
 
-// refuses reports whether the newest refusal of a type stands.
-func (s *stream) refuses(sub *subscription) bool {
-	refusal := sub.refusal
-	switch {
-	case refusal == nil:
-		return false
-	case refusal.At.After(sub.acceptedAt.time()):
-		return true
-	case sub.accountedFor(refusal):
-		return false
+// standingRefusal returns the newest refusal of a type that stands, nil if none does.
+func (s *stream) standingRefusal(sub *subscription) *Refusal {
+	if sub.refusal != nil && sub.refusal.At.After(sub.acceptedAt.time()) {
+		return sub.refusal
 	}
 	h := s.group.View.Head()
 	t := h.Type(sub.key)
-	if slices.ContainsFunc(sub.names, func(n subscribed) bool { return sub.standing(t, n).State == Refused }) {
-		return true
+	for r := range sub.refusals() {
+		if slices.ContainsFunc(sub.names, func(n subscribed) bool { return sub.standing(t, n).Refusal == r }) || sub.refusedMember(h, r) {
+			return r
+		}
 	}
-	for part := range sub.followed() {
-		for e := range h.Type(part.key).Members.Since(refusal.after) {
-			if e.Seq > refusal.upTo {
+	return nil
+}
+
+// refusedMember reports whether a member is as it was when it was refused.
+func (s *subscription) refusedMember(h *cache.Head, r *Refusal) bool {
+	for part := range s.followed() {
+		for e := range h.Type(part.key).Members.Since(r.after) {
+			if e.Seq > r.upTo {
 				break
 			}
-			if _, named := part.find(e.Name); !named && part.standingMember(e).State == Refused {
+			if _, named := part.find(e.Name); !named && part.standingMember(e).Refusal == r {
 				return true
 			}
 		}
@@ -409,9 +416,13 @@ func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) Resou
 	if !sent {
 		return r
 	}
-	switch refusal := s.refusal; {
-	case refusal != nil && refusal.after < since && since <= refusal.upTo && !s.accountedFor(refusal):
-		r.State, r.Refusal = Refused, refusal
+	for refusal := range s.refusals() {
+		if refusal.after < since && since <= refusal.upTo {
+			r.State, r.Refusal = Refused, refusal
+			return r
+		}
+	}
+	switch {
 	case s.pending && since > s.toldAfter:
 		r.State = Sent
 	default:
@@ -420,10 +431,19 @@ func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) Resou
 	return r
 }
 
-// accountedFor reports whether the client has accepted since what it refused: the set
-// that it accepts is complete, if the type's sets are.
-func (s *subscription) accountedFor(r *Refusal) bool {
-	return !s.delta && s.fullState && s.acceptedAt.time().After(r.At)
+// refusals yields the refusals that may stand, the newest first. If the client accepted a
+// complete set since, none does.
+func (s *subscription) refusals() iter.Seq[*Refusal] {
+	return func(yield func(*Refusal) bool) {
+		if s.refusal == nil || s.sendsWhole() && s.acceptedAt.time().After(s.refusal.At) || !yield(s.refusal) {
+			return
+		}
+		for _, r := range s.refusal.earlier {
+			if !yield(r) {
+				return
+			}
+		}
+	}
 }
 
 // noteTold records that a response leaves that holds what changed after a position, which
@@ -476,17 +496,32 @@ func (c *conversation) noteAccepted(now time.Time) {
 }
 
 // noteRefused records that the client refuses a response that holds what changed up to a
-// position.
-func (c *conversation) noteRefused(r *wire.Request, upTo cache.Seq, now time.Time) {
-	c.refusal = &Refusal{
-		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: c.said,
-		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
-		after: c.toldAfter, upTo: upTo,
+// position. Earlier refusals stand beside it, but for what a complete set holds anew.
+func (s *subscription) noteRefused(r *wire.Request, upTo cache.Seq, now time.Time) {
+	after := s.toldAfter
+	var earlier []*Refusal
+	switch last := s.refusal; {
+	case last == nil || s.sendsWhole():
+	case upTo == last.upTo: // the same once more
+		after, earlier = last.after, last.earlier
+	default:
+		after = max(after, last.upTo)
+		alone := *last
+		alone.earlier = nil
+		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
 	}
-	if r.Nonce != c.nonce {
-		c.refusal.Version = "" // of an earlier response, whose version is not known any more
+	s.refusal = &Refusal{
+		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: s.said,
+		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		after: after, upTo: upTo, earlier: earlier,
+	}
+	if r.Nonce != s.nonce {
+		s.refusal.Version = "" // of an earlier response, whose version is not known any more
 	}
 }
+
+// sendsWhole reports whether each response holds the complete set.
+func (s *subscription) sendsWhole() bool { return !s.delta && s.fullState }
 
 // cut returns the beginning of a text that is longer than so many bytes.
 func cut(text string, bytes int) string {

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -165,12 +166,37 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		if got := stands(); !got.Refused || got.Lag != 0 {
 			t.Errorf("after the ACK of another resource: %+v, want that the refusal stands, and no lag", got)
 		}
-		put("4", 0)
+		put("4", 1)
+		c.answer("nor such a listener")
+		wantStates("after a NACK of the other resource", map[string]string{a: "refused", b: "refused"})
+		if got := stands(); !got.Refused || got.Refusal.Detail != "nor such a listener" {
+			t.Errorf("after two NACKs, the refusal that stands is %+v, want the newer", got.Refusal)
+		}
+		put("5", 1)
+		c.answer("")
+		wantStates("after the ACK of what was refused last", map[string]string{a: "refused", b: "accepted"})
+		if got := stands(); !got.Refused || got.Refusal.Detail != "no such filter" {
+			t.Errorf("after the ACK of what was refused last, the refusal that stands is %+v, want the older", got.Refusal)
+		}
+		put("6", 0)
 		c.answer("")
 		wantStates("after the refused resource has changed", map[string]string{a: "accepted", b: "accepted"})
 		if got := stands(); got.Refused || got.Refusal == nil {
 			t.Errorf("after an ACK, the client's last word is a refusal: %v; the refusal that is remembered: %+v", got.Refused, got.Refusal)
 		}
+
+		for i := range 2 * maxRefusals {
+			put(fmt.Sprint("a", i), 0)
+			c.answer("no")
+			put(fmt.Sprint("b", i), 1)
+			c.answer("")
+		}
+		if got := stands().Refusal; len(got.earlier) != maxRefusals-1 || len(got.earlier[0].earlier) != 0 {
+			t.Errorf("%d refusals are kept before the newest, and %d before that, want %d and none", len(got.earlier), len(got.earlier[0].earlier), maxRefusals-1)
+		}
+		put("7", 0)
+		c.answer("")
+		wantStates("after many of both", map[string]string{a: "accepted", b: "accepted"})
 
 		if got := server.Holders(wire.ClusterType, a); len(got) != 1 || got[0].Stream != number || got[0].State != Accepted {
 			t.Errorf("Holders(%s) = %+v, want the one stream, which accepted it", a, got)
