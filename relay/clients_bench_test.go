@@ -2,6 +2,8 @@ package relay
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -14,6 +16,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -48,6 +51,31 @@ func BenchmarkClients(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkPages has pages of such a server made, which is done once a second for all who look.
+func BenchmarkPages(b *testing.B) {
+	pages, err := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: fleet{server: crowded(b)}, History: new(page.History)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pages.Close)
+	for _, tt := range []struct{ name, path string }{
+		{"overview", "/?"}, {"clients", "/clients?"}, {"by node", "/clients?node=node-17"}, {"client", "/clients/1?"},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				n++ // each is another page
+				w := httptest.NewRecorder()
+				pages.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), http.MethodGet, fmt.Sprint(tt.path, "&n=", n), nil))
+				if w.Code != http.StatusOK {
+					b.Fatal(w.Code, w.Body)
+				}
+			}
+		})
+	}
 }
 
 // crowded returns a server of 100 clusters, which that many clients have.
