@@ -127,6 +127,10 @@ func TestPagesForEverybody(t *testing.T) {
 	b := open(t)
 	b.do(chromedp.Navigate(w.site + "/"))
 	b.await("#summary", "1 of 3 clients refuses cds")
+	w.origin.Put(relaytest.StaticCluster("broken", "127.0.0.1:1"))
+	b.do(chromedp.Navigate(w.site + "/resource?type=cds&name=broken"))
+	b.await("#history .diff", "-type: EDS", "+type: STATIC")
+	b.do(chromedp.Navigate(w.site + "/"))
 	w.origin.Stop() // so that there is a text of every kind
 	b.await("#summary", "Origin default is not connected", "stale for")
 	paths := []string{"/", "/clients", "/clients?refused=true", "/clients/3", "/resources?type=cds", "/resource?type=cds&name=broken"}
