@@ -416,6 +416,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_NAME_BYTES", "4B", "too small"},
 	{"MAX_REQUEST_BYTES", "-1", "not a size"},
 	{"MAX_UNREAD_BYTES", "1KiB", "MAX_UNREAD_BYTES"},
+	{"MAX_UNREAD_BYTES", "63MiB", "63MiB is less than four times TENDER_MAX_REQUEST_BYTES=16MiB"},
 	{"MAX_REQUEST_BYTES", "9999999999999GiB", "not a size"},
 	{"MAX_ORIGIN_RESPONSE_BYTES", "2GiB", "too large"},
 	{"MAX_TYPES", "-1", "too small"},

@@ -195,12 +195,12 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 	for name, size := range map[string]int{"large frames": 16 << 10, "single bytes": 1} {
 		t.Run(name, func(t *testing.T) {
 			const peer = 1 << 20
-			v := serve(t, "TENDER_MAX_UNREAD_BYTES=4MiB")
+			v := serve(t, "TENDER_MAX_UNREAD_BYTES=4MiB", "TENDER_MAX_REQUEST_BYTES=1MiB", "TENDER_MAX_FRAME_RATE=1000000")
 			v.during(func() {
 				a := v.attack()
 				sent, frame := 0, make([]byte, size)
 				for stream := uint32(1); stream < 32; stream += 2 {
-					if err := errors.Join(a.open(stream), a.WriteData(stream, false, []byte{0, 0, 0xff, 0xff, 0xff})); err != nil {
+					if err := errors.Join(a.open(stream), a.WriteData(stream, false, []byte{0, 0, 0x0f, 0xff, 0xff})); err != nil {
 						t.Error(err)
 					}
 				}
