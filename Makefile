@@ -5,7 +5,7 @@
 
 GO        ?= go
 PKG       ?= ./...
-TIMEOUT   ?= 20m
+TIMEOUT   ?= 30m
 RACECOUNT ?= 5
 FUZZTIME  ?= 10s
 BENCH     ?= .

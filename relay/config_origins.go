@@ -169,17 +169,25 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	if c.Authz != "" && c.TLSClientCA == "" && wrong["AUTHZ"] == nil && wrong["TLS_CLIENT_CA"] == nil {
 		found["AUTHZ"], c.Authz = errors.New("its rules are about certificates, and TENDER_TLS_CLIENT_CA is not set"), ""
 	}
-	const peers = 4 // a peer may claim so large a part of the bytes
-	if least := peers * c.MaxRequestBytes; c.MaxUnreadBytes < least && wrong["MAX_REQUEST_BYTES"] == nil && wrong["MAX_UNREAD_BYTES"] == nil {
-		found["MAX_UNREAD_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v: a peer may have a fourth of it, and the largest request would not come", c.MaxUnreadBytes, c.MaxRequestBytes)
-		c.MaxUnreadBytes = least
-	}
+	c.checkUnread(wrong, found)
 	c.checkAdmin(wrong, found)
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff
 	}
 	return found
+}
+
+// checkUnread finds that the largest request of a client would not come: a peer may have a
+// fourth of what all may.
+func (c *Config) checkUnread(wrong, found map[string]error) {
+	const peers = 4
+	least := peers * c.MaxRequestBytes
+	if c.MaxUnreadBytes >= least || wrong["MAX_REQUEST_BYTES"] != nil || wrong["MAX_UNREAD_BYTES"] != nil {
+		return
+	}
+	found["MAX_UNREAD_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v: a peer may have a fourth of it, and the largest request would not come", c.MaxUnreadBytes, c.MaxRequestBytes)
+	c.MaxUnreadBytes = least
 }
 
 // checkAdmin finds an address for operators on other hosts, if nothing says who they are.

@@ -13,7 +13,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	interopLeaks(t)
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := newControlPlane(t, linearCaches, nil, grpcWorld(one)...)
-	between := interopAddress(t)
+	between := relaytest.FreeAddress(t)
 	first, _ := interopStart(t, o.Target(), between, nil)
 	second, log := interopStart(t, between, "", nil)
 

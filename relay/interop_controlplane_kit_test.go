@@ -76,7 +76,7 @@ func newControlPlane(t testing.TB, kind string, memory *relaytest.Memory, msgs .
 		o.world[typeURL] = make(map[string]proto.Message)
 	}
 	if memory == nil {
-		o.addr = interopAddress(t)
+		o.addr = relaytest.FreeAddress(t)
 	}
 	o.edit(msgs, nil)
 	o.Restart()

@@ -111,7 +111,7 @@ func TestInterop_GRPCClient(t *testing.T) {
 func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, relays int, env string) {
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := newOrigin(grpcWorld(one)...)
-	address := interopAddress(t)
+	address := relaytest.FreeAddress(t)
 	r, log := interopChain(t, o.Target(), address, relays, env)
 	envoy := r.client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
 	envoy.Subscribe(relaytest.ClusterType)

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -87,23 +85,6 @@ func interopLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
-}
-
-// interopAddress returns a loopback address for a listener that closes and
-// returns: no port of those that the kernel gives to others meanwhile.
-func interopAddress(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
-		if l, err := net.Listen("tcp", address); err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return address
-		}
-	}
-	t.Fatal("found no free port")
-	return ""
 }
 
 // An interopLog is a relay's log that a test can wait on.

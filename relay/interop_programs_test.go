@@ -35,7 +35,7 @@ func TestInterop_GRPCPrograms(t *testing.T) {
 func programScenario(t *testing.T, lang language, kind string, relays int) {
 	one, two := newNamedBackend(t, "one"), newNamedBackend(t, "two")
 	o := newControlPlane(t, kind, nil, grpcWorld(one.addr)...)
-	address := interopAddress(t)
+	address := relaytest.FreeAddress(t)
 	r, log := interopChain(t, o.Target(), address, relays)
 	p := newProgram(t, lang, address, "program")
 	p.moves(one)

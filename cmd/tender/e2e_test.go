@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -171,23 +169,6 @@ func (l *watchedLog) await(t *testing.T, ended <-chan struct{}, what string) {
 	}
 }
 
-// freeAddress returns a loopback address, outside the range from which the kernel
-// gives ports to others.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
-		if l, err := net.Listen("tcp", address); err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return address
-		}
-	}
-	t.Fatal("found no free port")
-	return ""
-}
-
 // TestBinary uses the command as people do: built, and configured by variables
 // alone.
 func TestBinary(t *testing.T) {
@@ -203,7 +184,7 @@ func TestBinary(t *testing.T) {
 func testServeAndGet(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"), relaytest.Cluster("two"))
-	address := freeAddress(t)
+	address := relaytest.FreeAddress(t)
 	env := []string{"TENDER_ORIGIN=" + o.Addr(), "TENDER_LISTEN=" + address, "TENDER_DRAIN=1s"}
 	s := b.serve(t, env...)
 	gets := func(want string) {
@@ -251,7 +232,7 @@ func testNoOrigin(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"))
 	o.Stop()
-	address := freeAddress(t)
+	address := relaytest.FreeAddress(t)
 	s := b.serve(t, "TENDER_ORIGIN="+o.Addr(), "TENDER_LISTEN="+address, "TENDER_COLD_WAIT=1s", "TENDER_DRAIN=1s")
 	for _, variant := range [][]string{nil, {"--sotw"}} {
 		args := append([]string{"get", "-a", address, "cds"}, variant...)

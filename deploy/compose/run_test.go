@@ -3,10 +3,7 @@ package compose
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,27 +56,10 @@ func newHost(t *testing.T, f file) *host {
 	}
 	for name, s := range f.Services {
 		if s.serves() {
-			h.addresses[name+":18000"], h.admin[name] = freeAddress(t), freeAddress(t)
+			h.addresses[name+":18000"], h.admin[name] = relaytest.FreeAddress(t), relaytest.FreeAddress(t)
 		}
 	}
 	return h
-}
-
-// freeAddress returns a loopback address, outside the range from which the kernel gives
-// ports to others.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", fmt.Sprint(10_000+rand.IntN(20_000)))
-		if l, err := net.Listen("tcp", address); err == nil {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
-			return address
-		}
-	}
-	t.Fatal("found no free port")
-	return ""
 }
 
 // environment returns that of a service.

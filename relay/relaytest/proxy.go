@@ -109,6 +109,20 @@ func listenSteady() (listener net.Listener, err error) {
 	return nil, fmt.Errorf("found no free port: %w", err)
 }
 
+// FreeAddress returns a loopback host:port at which a program can listen, again and again: the
+// kernel gives it to nobody meanwhile.
+func FreeAddress(tb TB) string {
+	tb.Helper()
+	l, err := listenSteady()
+	if err == nil {
+		err = l.Close()
+	}
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return l.Addr().String()
+}
+
 // Addr returns the host:port at which the proxy is met. It stays the same for ever.
 func (p *Proxy) Addr() string { return p.addr }
 

@@ -41,7 +41,7 @@ type process struct {
 
 func newProcess(t *testing.T, env []string) *process {
 	t.Helper()
-	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: freeAddress(t), admin: operator(freeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
+	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: relaytest.FreeAddress(t), admin: operator(relaytest.FreeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", p.binary, "../../cmd/tender").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -61,15 +61,6 @@ func newProcess(t *testing.T, env []string) *process {
 		}
 	})
 	return p
-}
-
-// freeAddress returns an address that can be listened on, and that no connection takes as its
-// own meanwhile.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	p := relaytest.NewProxy(t, "127.0.0.1:1")
-	p.Set(relaytest.Link{Refuse: true})
-	return p.Addr()
 }
 
 // start starts the relay, unless it runs, and waits until it listens.
@@ -179,7 +170,7 @@ type inside struct {
 
 func newInside(t *testing.T, env []string) *inside {
 	t.Helper()
-	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: freeAddress(t), restAddress: freeAddress(t), admin: operator(freeAddress(t))}
+	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: relaytest.FreeAddress(t), restAddress: relaytest.FreeAddress(t), admin: operator(relaytest.FreeAddress(t))}
 	var err error
 	r.cfg, err = relay.LoadConfig(append(env, "TENDER_NODE_ID=tender/inside", "TENDER_LISTEN="+r.address, "TENDER_REST_LISTEN="+r.restAddress, "TENDER_ADMIN_LISTEN="+string(r.admin)))
 	if err != nil {
