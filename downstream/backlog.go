@@ -17,9 +17,6 @@ const (
 	// unreadStep is what a connection claims at once of what all may hold.
 	unreadStep = 256 << 10
 
-	// unreadOfPeer is the part of it that one peer may claim: one in so many.
-	unreadOfPeer = 4
-
 	// frameBytes is what a frame of data takes at least while it is held: a client may send its
 	// requests in single bytes.
 	frameBytes = 64
@@ -28,6 +25,10 @@ const (
 	// and so is most of what a frame is taken for that has a smaller message in it.
 	unreadLeak = 64
 )
+
+// UnreadOfPeer is the part of [Config.MaxUnreadBytes] that one peer may claim: one in so
+// many.
+const UnreadOfPeer = 4
 
 // A backlog is how much a connection holds of requests that have come and that nobody has
 // read: those that are not whole yet, which gRPC keeps until they are, and those that are read
@@ -120,7 +121,7 @@ func (c *connections) claim(b *backlog, now time.Time) error {
 	switch of := c.peers[b.peer]; {
 	case c.unread+more > c.mostUnread:
 		return Exceeds(LimitUnread, "%d bytes of all requests are not read or not whole, as many as allowed", c.unread)
-	case of != nil && of.unread+more > c.mostUnread/unreadOfPeer:
+	case of != nil && of.unread+more > c.mostUnread/UnreadOfPeer:
 		return Exceeds(LimitUnread, "%d bytes of requests of %s are not read or not whole, as many as allowed", of.unread, b.peer)
 	}
 	c.grant(b, claimed+more)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
 )
 
 // PrimaryOrigin is what [Route.Origin] calls the origin of TENDER_ORIGIN. No other
@@ -181,8 +182,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 // checkUnread finds that the largest request of a client would not come: a peer may have a
 // fourth of what all may.
 func (c *Config) checkUnread(wrong, found map[string]error) {
-	const peers = 4
-	least := peers * c.MaxRequestBytes
+	least := downstream.UnreadOfPeer * c.MaxRequestBytes
 	if c.MaxUnreadBytes >= least || wrong["MAX_REQUEST_BYTES"] != nil || wrong["MAX_UNREAD_BYTES"] != nil {
 		return
 	}
