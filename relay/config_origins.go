@@ -179,6 +179,9 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	return found
 }
 
+// defaultUnreadBytes is the default of TENDER_MAX_UNREAD_BYTES.
+const defaultUnreadBytes Size = gibibyte
+
 // checkUnread finds that the largest request of a client would not come: a peer may have a
 // fourth of what all may.
 func (c *Config) checkUnread(wrong, found map[string]error) {
@@ -187,7 +190,7 @@ func (c *Config) checkUnread(wrong, found map[string]error) {
 		return
 	}
 	found["MAX_UNREAD_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v: a peer may have a fourth of it, and the largest request would not come", c.MaxUnreadBytes, c.MaxRequestBytes)
-	c.MaxUnreadBytes = least
+	c.MaxUnreadBytes = max(least, defaultUnreadBytes)
 }
 
 // checkAdmin finds an address for operators on other hosts, if nothing says who they are.
