@@ -43,7 +43,7 @@ type Point struct {
 // A History knows the last hour of a relay. Its zero value is empty.
 type History struct {
 	mu     sync.Mutex
-	points []Point // oldest first
+	points []Point // oldest first; up to twice as many as are kept, so that they are moved once an hour
 	last   Sample
 	rates  map[GroupType]Rates
 }
@@ -88,8 +88,8 @@ func (h *History) Add(s Sample) {
 		p.Refusals += r.Refusals
 	}
 	p.P50, p.P99 = quantile(s.Latency, before.Latency, 0.5), quantile(s.Latency, before.Latency, 0.99)
-	if len(h.points) == kept {
-		h.points = append(h.points[:0], h.points[1:]...)
+	if len(h.points) == 2*kept {
+		h.points = append(h.points[:0], h.points[kept:]...)
 	}
 	h.points = append(h.points, p)
 }
@@ -98,7 +98,7 @@ func (h *History) Add(s Sample) {
 func (h *History) Points() []Point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]Point(nil), h.points...)
+	return append([]Point(nil), h.points[max(0, len(h.points)-kept):]...)
 }
 
 // Rates returns those between the last two samples. The map must not be changed.

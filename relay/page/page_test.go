@@ -322,8 +322,12 @@ func TestHistory(t *testing.T) {
 	if got := add(10, 0, above...); got.Deliveries != 2 {
 		t.Errorf("a group that began anew, and 10 deliveries since: %v a second, want 2", got.Deliveries)
 	}
-	for range kept + 10 {
-		add(10, 0, above...)
+	for range 2*kept + 10 {
+		newest := add(10, 0, above...)
+		points := h.Points()
+		if oldest := points[0].At; newest.At.Sub(oldest) != time.Duration(len(points)-1)*interval || len(points) > kept {
+			t.Fatalf("%d points, the oldest of %v and the newest of %v; want %d at most, without a gap", len(points), oldest, newest.At, kept)
+		}
 	}
 	if got := len(h.Points()); got != kept {
 		t.Errorf("%d points, want %d", got, kept)
