@@ -76,7 +76,7 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 	o.Stop()
 	probes := filepath.Join(t.TempDir(), "probes")
-	r := start(t, o, false, "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=unix:"+probes)
+	r := start(t, o, false, operated, "TENDER_PROBE_LISTEN=unix:"+probes)
 	probe := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", probes) }
 	if code, text := ask(t, probe, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") {
 		t.Errorf("/readyz without an origin: %d %q, want 503 and the origin", code, text)
@@ -113,7 +113,7 @@ func TestB8_StatusAndProbes(t *testing.T) {
 // A relay that drains says so for as long as it does.
 func TestB8_DrainIsNotReady(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		watch, err := healthpb.NewHealthClient(r.conn()).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil {
 			t.Fatal(err)

@@ -90,7 +90,7 @@ func TestR141_BothViews(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a"))
 		o.Fail(relaytest.EndpointType, "denied", codes.PermissionDenied, "not yours")
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		oneAfterOther(r,
 			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
 			relaytest.ClientOptions{AutoAck: true, Variant: relaytest.SotW, Node: relaytest.EnvoyNode("bad"), Reject: rejecting("a", "no such filter")},
@@ -127,7 +127,7 @@ func TestR141_BothViews(t *testing.T) {
 func TestR141_WaitsForTheOrigin(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		c := r.client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("n")})
 		c.Subscribe(relaytest.EndpointType, "a")
 		synctest.Wait()
@@ -145,7 +145,7 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{Secret: inline}}})
 		o.Put(clusterWithKey(t, "c", inline))
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		c := r.client(relaytest.ClientOptions{AutoAck: true, Reject: rejecting("s", "cannot parse "+key)})
 		c.Subscribe(relaytest.SecretType, "s")
 		c.Subscribe(relaytest.ClusterType)
@@ -170,7 +170,7 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 func TestB30_CSDSIsBounded(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.StaticCluster(strings.Repeat("b", 3<<20)), relaytest.StaticCluster("a"))
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		for i := range 2 {
 			c := r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint("n", i))})
 			c.Subscribe(relaytest.ClusterType)
@@ -212,7 +212,7 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 // What is asked for must be possible, and reflection says what there is to ask.
 func TestR141_GRPCUrl(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := start(t, o, false, "TENDER_ADMIN_LISTEN=127.0.0.1:0")
+	r := start(t, o, false, operated)
 	_, err := statuspb.NewClientStatusDiscoveryServiceClient(r.operator()).FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{NodeMatchers: []*matcherpb.NodeMatcher{{
 		NodeId: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_SafeRegex{SafeRegex: &matcherpb.RegexMatcher{Regex: "("}}},
 	}}})

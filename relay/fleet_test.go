@@ -59,7 +59,7 @@ func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*r
 func TestB30_TheFleetByJSON(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		clients := oneAfterOther(r,
 			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
 			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW, Reject: rejecting("a", "no such filter")},
@@ -142,7 +142,7 @@ func TestB30_HistoryByJSON(t *testing.T) {
 	for _, env := range []string{"TENDER_HISTORY=2", "TENDER_HISTORY=off"} {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			o.Put(relaytest.Cluster("a"))
-			r := start(t, o, true, env)
+			r := start(t, o, true, operated, env)
 			c := r.client(relaytest.ClientOptions{AutoAck: true})
 			c.Subscribe(relaytest.ClusterType, "*")
 			for _, name := range []string{"one", "two", "three"} {
@@ -187,7 +187,7 @@ func TestB36_SecretsAreNotShown(t *testing.T) {
 		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
 			Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}},
 		}}})
-		r := start(t, o, true)
+		r := start(t, o, true, operated)
 		c := r.client(relaytest.ClientOptions{AutoAck: true, Reject: rejecting("s", "cannot parse "+key)})
 		c.Subscribe(relaytest.SecretType, "s")
 		synctest.Wait()

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"net"
@@ -34,6 +35,10 @@ type running struct {
 // pinging is a variable of start's: in memory, a relay pings its clients for it. Of most tests,
 // which take virtual hours, pings would be half the work.
 const pinging = "PINGING=on"
+
+// operated is likewise: in memory, a relay has an address for operators for it. For those who look
+// there it remembers what was, every few seconds of those hours.
+const operated = "TENDER_ADMIN_LISTEN=127.0.0.1:0"
 
 // relayBuffer is how many bytes a connection to a relay in memory holds each way.
 const relayBuffer = 64 << 10
@@ -87,12 +92,17 @@ func startWith(t testing.TB, target string, further map[string][]string, dial []
 	t.Helper()
 	r := &running{t: t, memory: inMemory, ended: make(chan error, 1), dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	if inMemory {
-		l, rest, admin := relaytest.ListenPipe(relayBuffer), relaytest.ListenPipe(relayBuffer), relaytest.ListenPipe(relayBuffer)
+		l, rest := relaytest.ListenPipe(relayBuffer), relaytest.ListenPipe(relayBuffer)
 		if !slices.Contains(env, pinging) {
 			opts.PingAfter = 1000 * time.Hour
 		}
-		opts.Listeners, opts.RESTListeners, opts.AdminListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, []net.Listener{admin}, dial
-		r.rest, r.admin, r.listener = rest.Dial, admin.Dial, l
+		opts.Listeners, opts.RESTListeners, opts.DialOptions = []net.Listener{l}, []net.Listener{rest}, dial
+		r.rest, r.listener = rest.Dial, l
+		r.admin = func(context.Context) (net.Conn, error) { return nil, errors.New("a relay that is not operated") }
+		if slices.Contains(env, operated) {
+			admin := relaytest.ListenPipe(relayBuffer)
+			opts.AdminListeners, r.admin = []net.Listener{admin}, admin.Dial
+		}
 		r.target = "passthrough:///relay"
 		r.dial = append(r.dial, l.DialOption())
 	}

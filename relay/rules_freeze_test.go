@@ -44,7 +44,7 @@ func operate[A, R any](t testing.TB, r *running, command string, args A) (answer
 // that come find what there was; thawed, each is told the difference, in the order of types.
 func TestFreeze_Clients(t *testing.T) {
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+		orderBubble(t, []string{operated}, func(w *orderWorld) {
 			w.change("cds a@1", "cds b@1", "lds l@1")
 			c := w.ready(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
@@ -87,7 +87,7 @@ func TestFreeze_Clients(t *testing.T) {
 // nothing that could be kept: it is told what there is, and no change of that. Those who come
 // back to a group that all had left find what there was.
 func TestFreeze_NewGroup(t *testing.T) {
-	orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster"}, func(w *orderWorld) {
+	orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster", operated}, func(w *orderWorld) {
 		w.change("cds a@1")
 		node := func(cluster string) relaytest.ClientOptions {
 			opts := relaytest.ClientOptions{AutoAck: true, Variant: relaytest.Delta}
@@ -123,7 +123,7 @@ func TestFreeze_NewGroup(t *testing.T) {
 // TestFreeze_Returning: what a returning client holds, and a frozen view has not, may have come
 // to be since the freeze. The removal waits for the thaw.
 func TestFreeze_Returning(t *testing.T) {
-	orderBubble(t, nil, func(w *orderWorld) {
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
 		w.change("cds a@1")
 		w.ready(relaytest.Delta).subscribe("cds", "")
 		w.settle()

@@ -101,7 +101,7 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
-		r := start(t, o, true, "TENDER_MAX_ORIGIN_NAMES=3", "TENDER_NODE_GROUP_BY=id", "TENDER_ADMIN_LISTEN=127.0.0.1:0")
+		r := start(t, o, true, "TENDER_MAX_ORIGIN_NAMES=3", "TENDER_NODE_GROUP_BY=id", operated)
 		client := func(id string) *relaytest.Client {
 			return r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 		}
@@ -158,7 +158,7 @@ func TestB35_SharedNamesCountOnce(t *testing.T) {
 	const dir = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/"
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute(dir+"a", "1"), streamRoute(dir+"b", "1"))
-		r := start(t, o, true, "TENDER_MAX_ORIGIN_NAMES=2", "TENDER_NODE_GROUP_BY=id", "TENDER_ADMIN_LISTEN=127.0.0.1:0")
+		r := start(t, o, true, "TENDER_MAX_ORIGIN_NAMES=2", "TENDER_NODE_GROUP_BY=id", operated)
 		for _, id := range []string{"one", "two", "three"} {
 			c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 			c.Subscribe(streamRDS, dir+"a")

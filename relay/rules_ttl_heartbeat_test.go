@@ -39,7 +39,7 @@ func TestR105_TTLChanges(t *testing.T) {
 			if got := ttl.read[0].Version; f.variant == relaytest.SotW && got != version {
 				t.Errorf("the version is %q now and was %q: a TTL is no part of it", got, version)
 			}
-			w.pass(24 * time.Hour)
+			w.pass(2 * time.Hour)
 			ttl.hears()
 			plain.hears()
 		})
@@ -268,9 +268,9 @@ func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 24h", f.short+" b@1")
-			c.hears(f.response("a@1(24h0m0s) b@1", "a@1(24h0m0s) b@1"))
-			w.pass(24*time.Hour - 1)
+			w.give(f.short+" a@1 2h", f.short+" b@1")
+			c.hears(f.response("a@1(2h0m0s) b@1", "a@1(2h0m0s) b@1"))
+			w.pass(2*time.Hour - 1)
 			c.hears()
 		})
 	})

@@ -71,7 +71,7 @@ func awaitMetrics(t testing.TB, r *running, want map[string]float64) map[string]
 func TestB43_Metrics(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
-	r := start(t, o, false, "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_NODE_GROUP_BY=none")
+	r := start(t, o, false, operated, "TENDER_NODE_GROUP_BY=none")
 	c := r.client(relaytest.ClientOptions{AutoAck: true})
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
@@ -119,7 +119,7 @@ func TestB43_MetricsOfABadOrigin(t *testing.T) {
 	bad.Put(relaytest.Cluster("a"))
 	dead.Stop()
 	r := startSeveral(t, first, map[string][]*relaytest.Origin{"west": {dead, bad}}, false,
-		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ROUTES=type:cds=west", "TENDER_NODE_GROUP_BY=none")
+		operated, "TENDER_ROUTES=type:cds=west", "TENDER_NODE_GROUP_BY=none")
 	c := r.client(relaytest.ClientOptions{AutoAck: true})
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
