@@ -26,6 +26,21 @@ func (a *apply) fail(kind Kind, err *wire.ResourceError) {
 	}
 }
 
+// refuse keeps what was there of a resource whose content is not to be taken, and has those who
+// asked for it told why (B.9). It is there: the origin said so.
+func (a *apply) refuse(kind Kind, r *wire.Resource) {
+	a.change.Seen++
+	for name := range names(r) {
+		err := wire.NewResourceError(name, r.Refusal.Code, r.Refusal.Message)
+		for _, n := range a.asked(kind, wire.Variant{Name: name, Constraints: r.Constraints}) {
+			a.failed(kind, n, err)
+		}
+		if kind == Members {
+			return // by its own name
+		}
+	}
+}
+
 // errors returns what is wrong with the resources of one of the type's sets, for writing.
 func (a *apply) errors(of Kind) *Set {
 	if !a.failures {

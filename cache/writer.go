@@ -117,7 +117,11 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		a.firsts = make(map[*Name]string)
 	}
 	for _, r := range resources {
-		a.add(kind, set, r)
+		if r.Refusal != nil {
+			a.refuse(kind, r.Resource)
+		} else {
+			a.add(kind, set, r)
+		}
 	}
 	if kind == Members && a.change.Seen > 0 {
 		a.succeedWhole()
@@ -266,6 +270,10 @@ type received struct {
 func (w *Writer) receive(u wire.Update) []received {
 	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
+		if r.Refusal != nil {
+			out = append(out, received{Resource: r})
+			continue
+		}
 		if !r.HasBody() && !r.Unresolved() && !r.Heartbeat() {
 			continue
 		}

@@ -113,6 +113,7 @@ type Config struct {
 	MaxNodeBytes            Size          `env:"MAX_NODE_BYTES"`
 	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
+	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for any size
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`

@@ -39,7 +39,7 @@ func (c Config) Table() []Setting {
 		case c.given[v.name]:
 			s.Source = "environment"
 		}
-		if s.Value == "0" && v.empty != "" {
+		if (s.Value == "0" || s.Value == "0B") && v.empty != "" {
 			s.Value = v.empty
 		}
 		if s.Value == "" {

@@ -330,6 +330,12 @@ var variables = []spec{
 	sizeLimit("MAX_NODE_BYTES", "1MiB", kibibyte, gibibyte, "size of a client's Node"),
 	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client's request"),
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of an origin's response"),
+	{
+		name: "MAX_RESOURCE_BYTES", shown: "`off`", empty: "off",
+		allowed: fmt.Sprintf("`off`, or a size from %s to %s, in B, KiB, MiB or GiB", kibibyte, gibibyte),
+		meaning: "limit: size of a resource in an origin's response; of one that is larger what was there before stays, the rest of the response is taken, and the NACK names it",
+		parse:   offOr(sizeBetween(kibibyte, gibibyte)),
+	},
 	limit("MAX_TYPES", "64", 10_000, "resource types in one view"),
 	limit("MAX_GROUPS", "256", 100_000, "node groups"),
 	limit("MAX_PEER_GROUPS", "16", 100_000, "node groups with clients that one peer was the first of; all clients behind an address, as of a load balancer, are one peer"),

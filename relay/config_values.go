@@ -46,8 +46,13 @@ func (s Size) String() string {
 	return "0B"
 }
 
-// UnmarshalText reads what String writes, and a bare number of bytes.
+// UnmarshalText reads what String writes, and a bare number of bytes. A size that is off
+// is no text.
 func (s *Size) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*s = 0
+		return nil
+	}
 	number, bytes := string(text), Size(1)
 	for _, unit := range sizeUnits {
 		if rest, ok := strings.CutSuffix(number, unit.name); ok {

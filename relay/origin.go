@@ -79,6 +79,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
+		MaxResourceBytes: int(cfg.MaxResourceBytes),
 		FullResync:       cfg.Resync == ResyncFull,
 		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
 		Linger:           cfg.Linger,

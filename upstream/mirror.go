@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -680,7 +681,7 @@ func (m *mirror) update(l *line, e event, now time.Time) {
 		defer func() { trace.Answered(err) }()
 	}
 	l.silentAt, m.silent = time.Time{}, false
-	m.session.counters.answered(u.TypeURL, err != nil)
+	defer func() { m.session.counters.answered(u.TypeURL, err != nil) }()
 	if err != nil {
 		m.log.Warn("refused a response of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 		if u.TypeURL == "" || u.Nonce == "" {
@@ -689,6 +690,9 @@ func (m *mirror) update(l *line, e event, now time.Time) {
 		}
 		l.answer(m.node, u, err)
 		return
+	}
+	if err = refusal(u); err != nil {
+		m.log.Warn("refused resources of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 	}
 	l.responded, l.full = true, false
 	l.retry.Reset()
@@ -703,7 +707,25 @@ func (m *mirror) update(l *line, e event, now time.Time) {
 	m.vouch()
 	m.met(l, u.ControlPlane, now)
 	if u.Nonce != "" { // without it, an ACK would be a request
-		l.answer(m.node, u, nil)
+		l.answer(m.node, u, err)
+	}
+}
+
+// refusal returns why not all of a response was taken: it names the first of the resources that are larger
+// than allowed, and tells how many there are.
+func refusal(u wire.Update) error {
+	var first *wire.Resource
+	n := 0
+	for r := range u.Refusals() {
+		first, n = cmp.Or(first, r), n+1
+	}
+	switch n {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("resource %.256q is not taken, all others are: %s (TENDER_MAX_RESOURCE_BYTES)", first.Name, first.Refusal.Message)
+	default:
+		return fmt.Errorf("resource %.256q and %d more are not taken, all others are: %s (TENDER_MAX_RESOURCE_BYTES)", first.Name, n-1, first.Refusal.Message)
 	}
 }
 

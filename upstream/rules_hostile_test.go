@@ -3,7 +3,9 @@ package upstream_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +41,98 @@ func TestB9_ResponseOverTheLimit(t *testing.T) {
 		r.pass(time.Minute)
 		r.expect("members once it is small", r.members(clusters), "a@1 b@2")
 	})
+}
+
+// Of a resource that is larger than allowed what was there stays, whatever becomes of the stream, and who
+// wants it is told why; the rest of the response is applied, and the NACK names it. Its removal counts, and so
+// does its return to a size that is allowed.
+func TestB9_ResourceOverTheLimit(t *testing.T) {
+	for variant, b := range map[string]relaytest.Behaviour{"delta": {}, "sotw": {SotW: true}} {
+		t.Run(variant, func(t *testing.T) {
+			inBubble(t, b, upstream.Config{MaxResourceBytes: 4096}, func(t *testing.T, r *rig) {
+				putLarge := func(typeURL, name, version string) {
+					r.Apply(func(tx *relaytest.Tx) {
+						tx.Set(typeURL, name, relaytest.Opaque(typeURL, name, make([]byte, 8192)), version)
+					})
+				}
+				content := func(set *cache.Set) string { // with the version that is its last byte
+					var out []string
+					for e := range set.Since(0) {
+						if e.Present() {
+							value := e.Resource.Value()
+							out = append(out, e.Name.String()+"@"+string(value[len(value)-1:]))
+						}
+					}
+					slices.Sort(out)
+					return strings.Join(out, " ")
+				}
+				members := func() string { return content(&r.view.Head().Type(clusters).Members) }
+				named := func() string { return content(&r.view.Head().Type(endpoints).Named) }
+				failed := func(typeURL string, kind cache.Kind) string {
+					var out []string
+					for e := range r.view.Head().Type(typeURL).Errors(kind).Since(0) {
+						out = append(out, e.Name.String()+" "+e.Err.Code.String())
+					}
+					slices.Sort(out)
+					return strings.Join(out, ", ")
+				}
+				r.put(clusters, "a@1", "b@1")
+				r.put(endpoints, "x@1")
+				r.watch.SubscribeAll(clusters)
+				r.watch.Subscribe(endpoints, []string{"x", "y"})
+				r.pass(confirmed)
+
+				r.Apply(func(tx *relaytest.Tx) {
+					putIn(tx, clusters, "a@2")
+					for _, name := range []string{"b", "c"} {
+						tx.Set(clusters, name, relaytest.Opaque(clusters, name, make([]byte, 8192)), "2")
+					}
+				})
+				putLarge(endpoints, "x", "2")
+				putLarge(endpoints, "y", "2")
+				held := func(when string) {
+					t.Helper()
+					r.expect("members "+when, members(), "a@2 b@1")
+					r.expect("named "+when, named(), "x@1")
+					r.expect("what clients are told of clusters "+when, failed(clusters, cache.Members), "b Internal, c Internal")
+					r.expect("what clients are told of endpoints "+when, failed(endpoints, cache.Named), "x Internal, y Internal")
+				}
+				r.pass(soon)
+				held("at once")
+				for _, want := range []string{
+					`resource "b" and 1 more are not taken, all others are: the resource has 8`,
+					`resource "x" is not taken, all others are: the resource has 8`,
+					`bytes, and may have 4096 (TENDER_MAX_RESOURCE_BYTES)`,
+				} {
+					if r.log.count(want) == 0 || !strings.Contains(r.State().String(), "error="+want) && want[0] == 'r' {
+						t.Errorf("not logged, or no NACK says %s:\n%v\n%v", want, r.log, r.State())
+					}
+				}
+				if st := r.State(); st.Type(clusters).NACKs == 0 || st.Type(endpoints).NACKs == 0 {
+					t.Errorf("the origin was told of clusters %+v, of endpoints %+v; want a NACK of each", st.Type(clusters), st.Type(endpoints))
+				}
+				r.pass(time.Hour)
+				held("an hour later")
+				r.Restart()
+				r.pass(time.Hour)
+				held("after a restart of the origin")
+
+				r.put(clusters, "b@3")
+				r.put(endpoints, "y@3")
+				r.Apply(func(tx *relaytest.Tx) { tx.Remove(clusters, "a"); tx.Remove(clusters, "c"); tx.Remove(endpoints, "x") })
+				r.pass(time.Hour)
+				r.expect("members at last", members(), "b@3")
+				r.expect("what clients are told of clusters at last", failed(clusters, cache.Members), "")
+				if b.SotW { // endpoints that a list leaves out are not gone
+					r.expect("named at last", named(), "x@1 y@3")
+					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.Named), "x Internal")
+				} else {
+					r.expect("named at last", named(), "y@3")
+					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.Named), "")
+				}
+			})
+		})
+	}
 }
 
 // endless serves a response each millisecond, of which the n-th has the resource that name

@@ -53,6 +53,10 @@ type Config struct {
 	// MaxResponseBytes bounds a response. Zero means 256 MiB.
 	MaxResponseBytes int
 
+	// MaxResourceBytes bounds a resource in a response: of one that is larger, what was there before
+	// stays, and the rest of the response is applied (B.9). Zero means no bound.
+	MaxResourceBytes int
+
 	// FullResync asks for everything after a reconnect, and does not tell the origin
 	// what is known.
 	FullResync bool

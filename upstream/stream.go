@@ -75,7 +75,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	}
 	// Ended by cancel; the mirror waits for the event that it ended.
 	go func() {
-		err := st.converse(ctx, s.conns[target], wire.Decoder{ContentVersions: s.cfg.ContentVersions}, events)
+		err := st.converse(ctx, s.conns[target], wire.Decoder{ContentVersions: s.cfg.ContentVersions, MaxResourceBytes: s.cfg.MaxResourceBytes}, events)
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}

@@ -92,6 +92,10 @@ type Resource struct {
 	// no variants (R122).
 	Constraints []byte
 
+	// Refusal says why the content is not to be taken: it is larger than the decoder
+	// allows. What was there before stays (B.9). It is nil as a rule.
+	Refusal *ResourceError
+
 	wrapper  Digest     // of what the wrapper holds besides name, version, TTL and body
 	field    mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
 	body     mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none

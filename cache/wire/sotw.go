@@ -41,7 +41,7 @@ func (d Decoder) DecodeSotW(msg []byte) (Update, error) {
 		if err != nil {
 			return u, fmt.Errorf("decode response: %w", err)
 		}
-		u.Resources = append(u.Resources, r)
+		u.Resources = append(u.Resources, d.limit(r, raw))
 	}
 	if err := u.checkDuplicates(); err != nil {
 		return u, fmt.Errorf("decode response: %w", err)

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"iter"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -47,6 +49,10 @@ type Decoder struct {
 	// ContentVersions publishes versions made from content instead of the
 	// origin's own (B.2).
 	ContentVersions bool
+
+	// MaxResourceBytes is how large a resource may be, as its origin sent it; zero is
+	// any size. One that is larger is decoded, and has a [Resource.Refusal].
+	MaxResourceBytes int
 }
 
 // Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
@@ -69,12 +75,31 @@ func (d Decoder) Decode(msg []byte) (Update, error) {
 		if err != nil {
 			return u, fmt.Errorf("decode update: %w", err)
 		}
-		u.Resources = append(u.Resources, r)
+		u.Resources = append(u.Resources, d.limit(r, raw))
 	}
 	if err := u.checkDuplicates(); err != nil {
 		return u, fmt.Errorf("decode update: %w", err)
 	}
 	return u, nil
+}
+
+// limit notes that a resource, encoded as raw, is larger than it may be.
+func (d Decoder) limit(r *Resource, raw []byte) *Resource {
+	if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
+		r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes, and may have %d", len(raw), d.MaxResourceBytes))
+	}
+	return r
+}
+
+// Refusals yields the resources whose content is not to be taken.
+func (u *Update) Refusals() iter.Seq[*Resource] {
+	return func(yield func(*Resource) bool) {
+		for _, r := range u.Resources {
+			if r.Refusal != nil && !yield(r) {
+				return
+			}
+		}
+	}
 }
 
 // checkDuplicates refuses an update that says two things of one resource (R062).

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -103,6 +104,27 @@ func TestB22_EmptyNames(t *testing.T) {
 	unnamed := resourceOf("1", "", anyOf(acme, nil))
 	if _, err := (wire.Decoder{}).Decode(updateOf(acme, unnamed, unnamed)); !errors.Is(err, wire.ErrDuplicate) {
 		t.Errorf("two without a name: got error %v, want ErrDuplicate: there is one slot", err)
+	}
+}
+
+// A resource that is larger than allowed is decoded like the others, and says why its content
+// is not to be taken; one of the size that is allowed does not.
+func TestB9_LargeResources(t *testing.T) {
+	fits := resourceOf("1", "fits", anyOf(wire.ClusterType, make([]byte, 1000)))
+	large := resourceOf("1", "large", anyOf(wire.ClusterType, make([]byte, 1000)))
+	u, err := wire.Decoder{MaxResourceBytes: len(fits)}.Decode(updateOf(wire.ClusterType, fits, large))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(u.Resources) != 2 || u.Resources[0].Refusal != nil || u.Resources[1].Name != "large" {
+		t.Fatalf("decoded %+v, want two resources, of which the first fits", u.Resources)
+	}
+	want := fmt.Sprintf("the resource has %d bytes, and may have %d", len(large), len(fits))
+	if e := u.Resources[1].Refusal; e == nil || e.Name != "large" || e.Code != codes.Internal || e.Message != want {
+		t.Errorf("the large one has %+v, want INTERNAL: %s", e, want)
+	}
+	if refused := slices.Collect(u.Refusals()); len(refused) != 1 || refused[0] != u.Resources[1] {
+		t.Errorf("refused: %v, want the large one", refused)
 	}
 }
 
