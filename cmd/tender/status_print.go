@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
@@ -24,6 +26,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	t.row()
 	t.origins(s.Origins, now)
 	t.row()
+	t.files(s.Files, now)
 	t.views(s.Views, now)
 	t.row()
 	t.clients(&s.Clients, now)
@@ -47,6 +50,20 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 			t.note("%d removals are HELD BACK: tender release", o.Held)
 		}
 	}
+}
+
+// files adds the files of credentials that want a look; where there is room, all of them.
+func (t *table) files(files []admin.Files, now time.Time) {
+	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.wide && f.Trouble(now) == "" })
+	if len(shown) == 0 {
+		return
+	}
+	t.row("FILES OF", "READ", "EXPIRES IN", "STATE")
+	for i := range shown {
+		f := &shown[i]
+		t.row(strings.ReplaceAll(f.Variables(), "TENDER_", ""), ago(f.LoadedAt, now), ago(now, f.NotAfter), cmp.Or(f.Trouble(now), "in force"))
+	}
+	t.row()
 }
 
 func (t *table) views(views []admin.View, now time.Time) {
@@ -175,7 +192,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 
 // ago returns how long ago something was, or a dash if it never was.
 func ago(then, now time.Time) string {
-	if then.IsZero() {
+	if then.IsZero() || now.IsZero() {
 		return "-"
 	}
 	return people.Seconds(now.Sub(then).Seconds())

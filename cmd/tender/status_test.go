@@ -92,6 +92,12 @@ func someStatus(now time.Time) admin.Status {
 			{Group: "h", Origin: "default"},
 			{Group: "nobody asked", Origin: "default", Shared: true},
 		},
+		Files: []admin.Files{
+			{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}, {Variable: "TENDER_TLS_KEY"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(-90 * time.Second), Error: "no key"},
+			{Files: []admin.File{{Variable: "TENDER_AUTHZ"}}, LoadedAt: now.Add(-time.Hour)},
+			{Files: []admin.File{{Variable: "TENDER_ORIGIN_TLS_CA"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(169*time.Hour + time.Minute)},
+			{Files: []admin.File{{Variable: "TENDER_TLS_CLIENT_CA"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(167*time.Hour + time.Minute)},
+		},
 	}
 }
 
@@ -143,6 +149,10 @@ func TestStatusForPeople(t *testing.T) {
 		`default  b:1     connecting  1m30s`,
 		`    last error, 2m0s ago: connection refused`,
 		``,
+		`FILES OF           READ  EXPIRES IN  STATE`,
+		`TLS_CERT, TLS_KEY  1h0m  0s          EXPIRED 1m30s ago; what is there now is not in force: no key`,
+		`TLS_CLIENT_CA      1h0m  6d23h       EXPIRES in 6d23h`,
+		``,
 		`GROUP  ORIGIN   TYPE                     ENTRIES  SIZE    CHANGED  STATE`,
 		`g      default  type.googleapis.com/x.Y  3        1000 B  2d2h     STALE for 1h2m`,
 		`h      default  -                        -        -       -        not connected`,
@@ -167,7 +177,7 @@ func TestStatusForPeople(t *testing.T) {
 		t.Errorf("tender status (-want +got):\n%s", diff)
 	}
 	wide := strings.Join(statusLines(t, "--admin", address, "-o", "wide"), "\n")
-	for _, want := range []string{"a-node-with-a-name-that-is-longer-than-one-likes", "7~x", "GROUP  TYPE  CLIENTS", "  8  ", strings.Repeat(`no such filter\u001b[31m: `, 19)} {
+	for _, want := range []string{"AUTHZ              1h0m  -           in force", "ORIGIN_TLS_CA      1h0m  7d1h        in force", "a-node-with-a-name-that-is-longer-than-one-likes", "7~x", "GROUP  TYPE  CLIENTS", "  8  ", strings.Repeat(`no such filter\u001b[31m: `, 19)} {
 		if !strings.Contains(wide, want) {
 			t.Errorf("tender status -o wide lacks %q:\n%s", want, wide)
 		}

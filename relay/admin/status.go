@@ -2,7 +2,10 @@ package admin
 
 import (
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/xdstender/tender/relay/people"
 )
 
 // A Status is the answer to GET /api/v1/status: how everything stands. Fields may be
@@ -62,6 +65,35 @@ type Files struct {
 	// changes of them could not be used.
 	Error   string `json:"error,omitempty"`
 	Refused int64  `json:"refused"`
+}
+
+// expiresSoon is how long before a certificate expires people should know.
+const expiresSoon = 7 * 24 * time.Hour
+
+// Trouble returns what people should know of the files, or nothing: that what they hold now is not in
+// force, or that what is in force has expired or does so within a week.
+func (f *Files) Trouble(now time.Time) string {
+	var said []string
+	switch left := f.NotAfter.Sub(now); {
+	case f.NotAfter.IsZero() || left > expiresSoon:
+	case left <= 0:
+		said = append(said, "EXPIRED "+people.Seconds(-left.Seconds())+" ago")
+	default:
+		said = append(said, "EXPIRES in "+people.Seconds(left.Seconds()))
+	}
+	if f.Error != "" {
+		said = append(said, "what is there now is not in force: "+f.Error)
+	}
+	return strings.Join(said, "; ")
+}
+
+// Variables returns the variables that name the files.
+func (f *Files) Variables() string {
+	var names []string
+	for _, file := range f.Files {
+		names = append(names, file.Variable)
+	}
+	return strings.Join(names, ", ")
 }
 
 // A File is one that a variable names.

@@ -109,6 +109,11 @@ func alertsOf(s *admin.Status, c *admin.Clients, now time.Time) (alerts []alert)
 			})
 		}
 	}
+	for i := range s.Files {
+		if trouble := s.Files[i].Trouble(now); trouble != "" {
+			alerts = append(alerts, alert{Class: "stale", Text: s.Files[i].Variables() + ": " + trouble})
+		}
+	}
 	for _, t := range c.Types {
 		if t.Refusing > 0 {
 			alerts = append(alerts, alert{
