@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/relay/authz"
 )
 
 // idField is a place in TENDER_NODE_ID where a field of the group's key stands: its name in
@@ -25,29 +27,13 @@ func fillID(id string, n *corepb.Node) string {
 // ownID returns the id of the relay itself, which is of no group.
 func ownID(c Config) string { return fillID(c.NodeID, ownNode(c, "")) }
 
-// fieldText returns a field that may make a node group as plain text: of metadata, what is
-// not text is JSON.
+// fieldText returns a field that may make a node group as plain text: as rules have it, but of a
+// version the part that counts.
 func fieldText(n *corepb.Node, field string) string {
-	switch field {
-	case "id":
-		return n.GetId()
-	case "cluster":
-		return n.GetCluster()
-	case "user_agent_name":
-		return n.GetUserAgentName()
-	case "user_agent_version":
+	if field == "user_agent_version" {
 		return copyMajorVersion(new(corepb.Node), n)
-	case "locality.region", "locality.zone", "locality.sub_zone":
-		return copyLocality(new(corepb.Node), n, strings.TrimPrefix(field, "locality."))
 	}
-	switch v := lookUp(n.GetMetadata(), strings.Split(strings.TrimPrefix(field, "metadata."), ".")).AsInterface().(type) {
-	case nil:
-		return ""
-	case string:
-		return v
-	default:
-		return jsonOf(v)
-	}
+	return authz.FieldOf(n, field)
 }
 
 // checkNodeID finds places in TENDER_NODE_ID of fields that no group has.

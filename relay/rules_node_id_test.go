@@ -28,6 +28,7 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 			n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // a client's braces are no place
 			delete(n.Metadata.Fields, "deep")
 		}, []string{`prod~1["a"]`, `{cluster}~["a"]`, "~"}},
+		{"tender-{metadata.env}", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, []string{"tender-prod", "tender-null", "tender-"}},
 		{"tender/{cluster}", "cluster,id", func(n *corepb.Node) { n.Id = "id-2" }, []string{"id-1", "id-2", "tender/own"}},
 	} {
 		t.Run(tc.id+" by "+tc.by, func(t *testing.T) {

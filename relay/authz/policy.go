@@ -107,7 +107,7 @@ func (p *Policy) meet(ids []Identity) (rules []met) {
 
 // admits reports whether a node is one that the rule is about.
 func (m met) admits(n *corepb.Node) bool {
-	return !slices.ContainsFunc(m.node, func(f fieldPatterns) bool { return !anyMatches(f.patterns, fieldOf(n, f.field), m.bound) })
+	return !slices.ContainsFunc(m.node, func(f fieldPatterns) bool { return !anyMatches(f.patterns, FieldOf(n, f.field), m.bound) })
 }
 
 // allows reports whether the rule is about a type.
@@ -202,7 +202,7 @@ func wrongNode(ids []Identity, rules []met, n *corepb.Node) string {
 			b.WriteByte(';')
 		}
 		for _, f := range m.node {
-			if value := fieldOf(n, f.field); !anyMatches(f.patterns, value, m.bound) {
+			if value := FieldOf(n, f.field); !anyMatches(f.patterns, value, m.bound) {
 				fmt.Fprintf(&b, " its %s is %.128q, and rule %q has %.256s", f.field, value, m.name, list(f.patterns))
 				break
 			}
@@ -226,9 +226,9 @@ var nodeFields = []string{"id", "cluster", "user_agent_name", "locality.region",
 // metadataPrefix begins the name of a field of the metadata, whose path follows.
 const metadataPrefix = "metadata."
 
-// fieldOf returns the value of a field of a node; empty if the node does not have it. Values of
+// FieldOf returns the value of a field of a node; empty if the node does not have it. Values of
 // metadata that are no text are as in JSON.
-func fieldOf(n *corepb.Node, field string) string {
+func FieldOf(n *corepb.Node, field string) string {
 	switch field {
 	case "id":
 		return n.GetId()
