@@ -36,8 +36,10 @@ func ratio(a, b func(figures) float64) func(figures) float64 {
 // measure what it does then.
 func (o options) underAttack(kind string) func(*stage, *figures) error {
 	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
-	twice := c
-	twice.Count *= 2
+	until := c // what may come at once has come
+	if until.Count *= 2; kind == attack.Connections {
+		until.Count *= 8 // of these it is much, for fleets
+	}
 	return func(st *stage, f *figures) (err error) {
 		if err := st.fill(f); err != nil {
 			return err
@@ -56,7 +58,7 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 			return err
 		}
 		f.onset = new(figures)
-		if err := st.followBusy(f.onset, twice); err != nil {
+		if err := st.followBusy(f.onset, until); err != nil {
 			return err
 		}
 		if err := st.followBusy(f, c); err != nil {

@@ -1,6 +1,6 @@
 // Package attack is clients that mean harm, in a process of their own: each kind does one thing,
 // on some connections, as fast as the server lets it. One whose connection has ended comes back at
-// once. The process has the lowest priority, as it would be on a machine of its own.
+// once. The process keeps to one processor at the lowest priority: in earnest it is on a machine of its own.
 package attack
 
 import (
@@ -12,8 +12,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/xdstender/tender/bench/content"
 	"github.com/xdstender/tender/bench/h2"
@@ -28,8 +26,11 @@ var kinds = map[string]func(*attacker) error{
 	"too many names":     (*attacker).tooManyNames,
 	"requests in pieces": (*attacker).pieces,
 	"nothing is read":    (*attacker).nothingIsRead,
-	"connections":        (*attacker).connections,
+	Connections:          (*attacker).connections,
 }
+
+// Connections is the kind that connects, again and again.
+const Connections = "connections"
 
 // Kinds returns the names of all attacks, in order.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
@@ -54,8 +55,8 @@ func (a *Attack) Start(o Order, _ *struct{}) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, 19); err != nil {
-		return fmt.Errorf("give way: %w", err)
+	if err := giveWay(); err != nil {
+		return err
 	}
 	for range o.Connections {
 		a.done.Go(func() {
