@@ -25,7 +25,8 @@ type connections struct {
 	mu     sync.Mutex
 	open   int
 	unread int64                // what connections claimed
-	peers  map[string]*peerOpen // those with an open one, by host
+	peers  map[string]*peerOpen // those with an open one, or that had too many lately, by host
+	swept  time.Time            // when peers was last looked through for those that rest
 }
 
 // peerOpen is what a peer has open.
@@ -33,7 +34,8 @@ type peerOpen struct {
 	connections int
 	unread      int64 // what they claimed
 	budget      frameBudget
-	slowed      bool // its polls, or new connections, wait
+	arrivals    frameBudget // of new connections
+	slowed      bool        // its polls, or new connections, wait
 }
 
 // enter counts a connection of a peer, empty if that is none, which must call leave when it ends, or
@@ -49,14 +51,20 @@ func (c *connections) enter(peer string) (leave func(), err error) {
 		return nil, Exceeds(LimitPeerConnections, "%d connections of %s are open, as many as allowed", of.connections, peer)
 	}
 	c.open++
-	if of == nil && peer != "" {
+	if peer != "" {
+		c.of(peer).connections++
+	}
+	return sync.OnceFunc(func() { c.leave(peer) }), nil
+}
+
+// of returns what a peer has open. c.mu must be held.
+func (c *connections) of(peer string) *peerOpen {
+	of := c.peers[peer]
+	if of == nil {
 		of = new(peerOpen)
 		c.peers[peer] = of
 	}
-	if of != nil {
-		of.connections++
-	}
-	return sync.OnceFunc(func() { c.leave(peer) }), nil
+	return of
 }
 
 func (c *connections) leave(peer string) {
@@ -66,9 +74,24 @@ func (c *connections) leave(peer string) {
 	if peer == "" {
 		return
 	}
-	of := c.peers[peer]
-	if of.connections--; of.connections == 0 {
-		delete(c.peers, peer)
+	c.peers[peer].connections--
+	c.sweep(time.Now())
+}
+
+// sweepEvery is how long a peer that is gone is remembered at least.
+const sweepEvery = time.Second
+
+// sweep forgets the peers that are gone and have rested: one that connects again and again must not
+// be a new one each time. c.mu must be held.
+func (c *connections) sweep(now time.Time) {
+	if now.Sub(c.swept) < sweepEvery {
+		return
+	}
+	c.swept = now
+	for peer, of := range c.peers {
+		if of.connections == 0 && of.rested(now) {
+			delete(c.peers, peer)
+		}
 	}
 }
 
@@ -76,6 +99,34 @@ func (c *connections) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.open
+}
+
+// Listener returns a listener of which the connections come from l, but for those of a peer that opens too many
+// (B.35): these are closed before anything else is done for them.
+func (s *Server) Listener(l net.Listener) net.Listener { return arriving{l, s} }
+
+type arriving struct {
+	net.Listener
+	server *Server
+}
+
+// Accept implements net.Listener.
+func (l arriving) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer := hostOf(conn.RemoteAddr().String())
+		news, err := l.server.connections.arrive(peer, time.Now())
+		if news {
+			l.server.slowed(peer)
+		}
+		if err == nil {
+			return conn, nil
+		}
+		_ = conn.Close() // there is nobody to tell
+	}
 }
 
 // connected counts a connection, which must call leave when it ends, or refuses it.
@@ -108,10 +159,7 @@ func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.server.pace(context.Background(), hostOf(raw.RemoteAddr().String()), frameConnection); err != nil {
-		leave()
-		return nil, nil, err
-	}
+	c.server.await(context.Background(), c.server.connections.due(hostOf(raw.RemoteAddr().String()), time.Now()))
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		leave()

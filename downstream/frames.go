@@ -20,6 +20,10 @@ const (
 	framesAtOnce = 10 * time.Second
 )
 
+// arrivalsAtOnce is how many connections a peer may open at once, in time: a fleet behind one address comes back
+// as one, but no fleet does so all the time.
+const arrivalsAtOnce = 50 * time.Second
+
 // What a connection may send without a lock, and what it may without its peer being charged: a fleet may be behind one
 // address, and come at once.
 const (
@@ -38,7 +42,7 @@ const (
 	frameStream     = 10 // a header, which begins a stream
 	frameReset      = 50
 	framePoll       = 10
-	frameConnection = 20 // of a peer
+	frameConnection = 100 // see arrivalsAtOnce
 
 	// framesAnswering is what a response may be answered by: the ACK, the credits of the connection's
 	// and the stream's window, and the answer to a ping that measures the line.
@@ -157,19 +161,57 @@ func (c *connections) spend(b *backlog, frames int64, now time.Time) time.Durati
 	return pause
 }
 
-// spendOf takes frames from what a peer may send beside what its connections do, and returns for how long
-// it has to wait, and whether that is news. Who would have to wait for longer than framePause may not come at all,
-// and pays nothing.
-func (c *connections) spendOf(peer string, frames int64, now time.Time) (wait time.Duration, news bool, err error) {
+// arrive takes a connection from those that a peer may open, and reports whether it is news that these have to
+// wait. The error says that it would have to wait for longer than framePause: it may not come at all, and pays nothing.
+func (c *connections) arrive(peer string, now time.Time) (news bool, err error) {
+	if peer == "" {
+		return false, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, news, err = c.of(peer).spend(peerArrival, peer, c.frameRate, now)
+	return news, err
+}
+
+// due returns for how long a connection that has come has to wait.
+func (c *connections) due(peer string, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := c.peers[peer]
 	if of == nil {
-		return 0, false, nil
+		return 0
 	}
-	before := of.budget
-	if wait = of.budget.take(frames, framesOfPeer*c.frameRate, framesAtOnce, now); wait > framePause {
-		of.budget = before
+	return min(max(of.arrivals.earned.Sub(now), 0), framePause)
+}
+
+// poll takes a poll from what a peer may send beside what its connections do, and returns for how long it has to
+// wait, and whether that is news. The error is that of arrive.
+func (c *connections) poll(peer string, now time.Time) (wait time.Duration, news bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if of := c.peers[peer]; of != nil {
+		return of.spend(peerPoll, peer, c.frameRate, now)
+	}
+	return 0, false, nil
+}
+
+// A peerCost is what a peer pays for something from one of its budgets.
+type peerCost struct {
+	frames int64
+	budget func(*peerOpen) *frameBudget
+	atOnce time.Duration
+}
+
+var (
+	peerArrival = peerCost{frameConnection, func(of *peerOpen) *frameBudget { return &of.arrivals }, arrivalsAtOnce}
+	peerPoll    = peerCost{framePoll, func(of *peerOpen) *frameBudget { return &of.budget }, framesAtOnce}
+)
+
+func (of *peerOpen) spend(cost peerCost, peer string, rate int, now time.Time) (wait time.Duration, news bool, err error) {
+	b := cost.budget(of)
+	before := *b
+	if wait = b.take(cost.frames, framesOfPeer*rate, cost.atOnce, now); wait > framePause {
+		*b = before
 		err = Exceeds(LimitFrames, "%s has sent more than is allowed", peer)
 	}
 	was := of.slowed
@@ -177,15 +219,28 @@ func (c *connections) spendOf(peer string, frames int64, now time.Time) (wait ti
 	return wait, of.slowed && !was, err
 }
 
-// pace has a peer wait for its next connection or poll, if it sends more than it may, until ctx ends or the
-// server drains. The error says that it is not waited for.
-func (s *Server) pace(ctx context.Context, peer string, frames int64) error {
-	wait, news, err := s.connections.spendOf(peer, frames, time.Now())
+// rested reports whether nothing is to be remembered of a peer without connections.
+func (of *peerOpen) rested(now time.Time) bool {
+	return !of.budget.earned.After(now.Add(-framesAtOnce)) && !of.arrivals.earned.After(now.Add(-arrivalsAtOnce))
+}
+
+// pace has a poll of a peer wait, if that sends more than it may, until ctx ends or the server drains. The error
+// says that it is not waited for.
+func (s *Server) pace(ctx context.Context, peer string) error {
+	wait, news, err := s.connections.poll(peer, time.Now())
 	if news {
 		s.slowed(peer)
 	}
-	if wait == 0 || err != nil {
-		return err
+	if err == nil {
+		s.await(ctx, wait)
+	}
+	return err
+}
+
+// await lets time pass, until ctx ends or the server drains.
+func (s *Server) await(ctx context.Context, wait time.Duration) {
+	if wait == 0 {
+		return
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -194,5 +249,4 @@ func (s *Server) pace(ctx context.Context, peer string, frames int64) error {
 	case <-ctx.Done():
 	case <-s.draining:
 	}
-	return nil
 }

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -135,11 +136,14 @@ func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
 	all := &connections{most: 10_000, mostOfPeer: 10_000, mostUnread: 1 << 30, frameRate: 5000, peers: make(map[string]*peerOpen)}
 	now := time.Now()
 	for i := range 10_000 {
+		if _, err := all.arrive("a", now); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		if wait := all.due("a", now); wait > 0 {
+			t.Fatalf("connection %d waits for %v", i, wait)
+		}
 		if _, err := all.enter("a"); err != nil {
 			t.Fatal(err)
-		}
-		if wait, _, _ := all.spendOf("a", frameConnection, now); wait > 0 {
-			t.Fatalf("connection %d waits for %v", i, wait)
 		}
 		b := newBacklog(all, "a")
 		b.frame(headersFrame, 300)
@@ -158,7 +162,7 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 	now := time.Now()
 	waited, news, refused := 0, 0, 0
 	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
-		wait, is, err := all.spendOf("a", framePoll, now)
+		wait, is, err := all.poll("a", now)
 		switch {
 		case err != nil:
 			refused++
@@ -172,8 +176,106 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 	if waited != 200 || refused != 400 || news != 1 {
 		t.Errorf("of 1000 polls %d wait and %d are refused, which is told %d times; want 200 and 400, and once", waited, refused, news)
 	}
-	if wait, _, _ := all.spendOf("b", framePoll, now); wait != 0 {
+	if wait, _, _ := all.poll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
+	}
+}
+
+// Who connects and leaves, again and again, is the same peer each time: 10,000 may come at once, and then 200
+// in a second, of whom none waits for longer than 5 s. It is forgotten once it has rested.
+func TestB35_ConnectionsOfAPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &connections{most: 100, mostOfPeer: 100, frameRate: 5000, peers: make(map[string]*peerOpen)}
+		visit := func() (wait time.Duration, err error) {
+			if _, err := all.arrive("a", time.Now()); err != nil {
+				return 0, err
+			}
+			leave, err := all.enter("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer leave()
+			return all.due("a", time.Now()), nil
+		}
+		once := 0
+		for wait, err := visit(); wait == 0 && err == nil; wait, err = visit() {
+			once++
+		}
+		if once != 10_000 {
+			t.Errorf("%d connections came at once, want 10,000", once)
+		}
+		soon, refused := 0, 0
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+			switch wait, err := visit(); {
+			case err != nil:
+				refused++
+			case wait > framePause:
+				t.Fatalf("a connection waits for %v", wait)
+			default:
+				soon++
+			}
+		}
+		if want := 65 * 200; soon < want-200 || soon > want+200 || refused < 40_000 {
+			t.Errorf("in a minute %d connections were let in, and %d not; want those of 65 s, some %d, as each waits for up to 5 s", soon, refused, want)
+		}
+		time.Sleep(2 * time.Minute)
+		if wait, err := visit(); wait > 0 || err != nil {
+			t.Errorf("two minutes later it waits for %v: %v", wait, err)
+		}
+		time.Sleep(sweepEvery)
+		leave, err := all.enter("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave()
+		if n := len(all.peers); n != 0 {
+			t.Errorf("%d peers are remembered, want none", n)
+		}
+	})
+}
+
+// A connection that is one too many is closed by the listener; others are not.
+func TestB35_TheListenerTurnsAway(t *testing.T) {
+	s, err := New(Config{Views: oneView{}, MaxFrameRate: 1}) // of which a connection is 25 s' worth
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.Listener(inner)
+	came, ended := make(chan string, 10), make(chan struct{})
+	go func() { // ends with the listener
+		defer close(ended)
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			came <- hostOf(conn.RemoteAddr().String())
+			_ = conn.Close()
+		}
+	}()
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	}()
+	for _, from := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"} {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		conn, err := d.DialContext(t.Context(), "tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("the connection has something to say")
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, want := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.2"} {
+		if got := <-came; got != want {
+			t.Errorf("a connection of %s was let in, want one of %s", got, want)
+		}
 	}
 }
 

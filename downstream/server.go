@@ -79,9 +79,10 @@ type Config struct {
 
 	// MaxFrameRate bounds the frames of HTTP/2 a second of a connection that answer no response; ten times
 	// as many may come at once, and over all connections of one host four times as many of both, but for
-	// 50 a second of each connection. 2 KiB more count as a frame, a frame of data, the beginning of a stream or a poll as
-	// 10, a connection as 20, and the reset of a stream as 50. Those that are too many are read later. It
-	// needs [Server.Credentials] and [MessageCounter]. Zero means 5,000.
+	// 50 a second of each connection. 2 KiB more count as a frame, a frame of data, the beginning of a stream
+	// or a poll as 10, and the reset of a stream as 50. A new connection is 100 of those of its host, of which
+	// 50 seconds' worth may be spent so at once. Those that are too many are read later. It needs
+	// [Server.Credentials] and [MessageCounter]. Zero means 5,000.
 	MaxFrameRate int
 
 	// MaxNames bounds the resource names of a stream, and those of which its client says that it has

@@ -397,10 +397,10 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
-		serving.Go(func() error { return serveStreams(r.servers[0], l) })
+		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Listener(l)) })
 	}
 	for _, l := range r.tlsListeners {
-		serving.Go(func() error { return serveStreams(r.servers[1], l) })
+		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Listener(l)) })
 	}
 	for _, l := range r.restListeners {
 		serving.Go(func() error { return r.serveREST(l) })

@@ -44,7 +44,7 @@ func (r *Relay) serveREST(l net.Listener) error {
 	if r.credentials.clients != nil {
 		serve = func(l net.Listener) error { return r.rest.ServeTLS(l, "", "") }
 	}
-	if err := serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := serve(r.server.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
