@@ -37,8 +37,8 @@ func ratio(a, b func(figures) float64) func(figures) float64 {
 func (o options) underAttack(kind string) func(*stage, *figures) error {
 	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
 	until := c // what may come at once has come
-	if until.Count *= 2; kind == attack.Connections {
-		until.Count *= 8 // of these it is much, for fleets
+	if until.Count *= 2; attack.Returns(kind) {
+		until.Count *= 8 // of connections that is much, for fleets
 	}
 	return func(st *stage, f *figures) (err error) {
 		if err := st.fill(f); err != nil {

@@ -26,11 +26,11 @@ var kinds = map[string]func(*attacker) error{
 	"too many names":     (*attacker).tooManyNames,
 	"requests in pieces": (*attacker).pieces,
 	"nothing is read":    (*attacker).nothingIsRead,
-	Connections:          (*attacker).connections,
+	"connections":        (*attacker).connections,
 }
 
-// Connections is the kind that connects, again and again.
-const Connections = "connections"
+// Returns reports whether an attack is one of connections that end at once: by themselves, or by the server.
+func Returns(kind string) bool { return kind == "connections" || kind == "pings" }
 
 // Kinds returns the names of all attacks, in order.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
@@ -154,7 +154,11 @@ func (a *attacker) frames() error {
 }
 
 func (a *attacker) pings() error {
-	return a.repeat(func() []byte { return h2.AppendPing(nil) })
+	var batch []byte
+	for range 1000 {
+		batch = h2.AppendPing(batch)
+	}
+	return a.repeat(func() []byte { return batch })
 }
 
 func (a *attacker) rapidReset() error {
