@@ -331,10 +331,10 @@ var variables = []spec{
 	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client's request"),
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of an origin's response"),
 	{
-		name: "MAX_RESOURCE_BYTES", shown: "`off`", empty: "off",
+		name: "MAX_RESOURCE_BYTES", preset: Size(0).String(), shown: "`off`", empty: "off",
 		allowed: fmt.Sprintf("`off`, or a size from %s to %s, in B, KiB, MiB or GiB", kibibyte, gibibyte),
 		meaning: "limit: size of a resource in an origin's response; of one that is larger what was there before stays, the rest of the response is taken, and the NACK names it",
-		parse:   offOr(sizeBetween(kibibyte, gibibyte)),
+		parse:   zeroOr(sizeBetween(kibibyte, gibibyte)),
 	},
 	limit("MAX_TYPES", "64", 10_000, "resource types in one view"),
 	limit("MAX_GROUPS", "256", 100_000, "node groups"),

@@ -421,7 +421,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_UNREAD_BYTES", "63MiB", "63MiB is less than four times TENDER_MAX_REQUEST_BYTES=16MiB"},
 	{"MAX_REQUEST_BYTES", "9999999999999GiB", "not a size"},
 	{"MAX_ORIGIN_RESPONSE_BYTES", "2GiB", "too large"},
-	{"MAX_RESOURCE_BYTES", "0", "too small"},
+	{"MAX_RESOURCE_BYTES", "1B", "too small"},
 	{"MAX_RESOURCE_BYTES", "unlimited", "not a size"},
 	{"MAX_TYPES", "-1", "too small"},
 	{"MAX_GROUPS", "0x", "not a whole number"},

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,13 +47,8 @@ func (s Size) String() string {
 	return "0B"
 }
 
-// UnmarshalText reads what String writes, and a bare number of bytes. A size that is off
-// is no text.
+// UnmarshalText reads what String writes, and a bare number of bytes.
 func (s *Size) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*s = 0
-		return nil
-	}
 	number, bytes := string(text), Size(1)
 	for _, unit := range sizeUnits {
 		if rest, ok := strings.CutSuffix(number, unit.name); ok {
@@ -340,6 +336,18 @@ func parseType(item string) (string, error) {
 		return "", fmt.Errorf("%s is neither a short name nor a type URL", quote(item))
 	}
 	return item, nil
+}
+
+// zeroOr is offOr for sizes, of which 0B is off.
+func zeroOr(parse func(string) (string, error)) func(string) (string, error) {
+	off := Size(0).String()
+	return func(raw string) (string, error) {
+		if raw == off {
+			return off, nil
+		}
+		size, err := offOr(parse)(raw)
+		return cmp.Or(size, off), err
+	}
 }
 
 // offOr returns a parser that returns nothing for off, and else what parse does.

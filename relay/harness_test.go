@@ -3,9 +3,11 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +32,20 @@ type running struct {
 	admin    func(context.Context) (net.Conn, error) // dials that of operators
 	cancel   context.CancelFunc
 	ended    chan error
+}
+
+// TestMain has properties checked by 50 histories each, unless -rapid.checks says otherwise: the race
+// detector makes one of virtual hours half a second, and each run takes others.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "rapid.checks" })
+	if !said {
+		if err := flag.Set("rapid.checks", "50"); err != nil {
+			panic(err) // there is this flag
+		}
+	}
+	os.Exit(m.Run())
 }
 
 // pinging is a variable of start's: in memory, a relay pings its clients for it. Of most tests,

@@ -104,7 +104,7 @@ func (sc *scene) quiet() {
 	for i, a := range sc.clients {
 		before[i] = len(a.Responses())
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(settled)
 	synctest.Wait()
 	for i, a := range sc.clients {
 		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
@@ -251,7 +251,7 @@ func (sc *scene) leave() {
 		a.Close()
 		a.wants = nil
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // of each relay a quarter
 	synctest.Wait()
 	for _, typeURL := range sceneTypes {
 		if names := sc.origin.State().Names(typeURL); len(names) > 0 {

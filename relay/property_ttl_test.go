@@ -333,7 +333,7 @@ func (w *expiryWorld) silence() {
 			}
 		}
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(settled)
 	synctest.Wait()
 	for i, a := range w.actors {
 		if sent := a.Responses()[before[i]:]; len(sent) > 0 {

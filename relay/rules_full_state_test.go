@@ -52,7 +52,7 @@ func drawFullStep(t *rapid.T) fullStep {
 			"put", "put", "remove", "subscribe", "subscribe", "unsubscribe", "wildcard", "unwildcard", "ack", "ack", "nack", "reconnect", "away",
 		}).Draw(t, "what"),
 		name: name(rapid.IntRange(0, 4).Draw(t, "name")),
-		wait: rapid.SampledFrom([]time.Duration{0, 0, time.Second, 6 * time.Second, time.Hour}).Draw(t, "wait"),
+		wait: rapid.SampledFrom([]time.Duration{0, 0, time.Second, 6 * time.Second, settled}).Draw(t, "wait"),
 	}
 }
 

@@ -139,7 +139,7 @@ func TestC06_ANameAskedForAgainIsSent(t *testing.T) {
 // while its first response is unanswered, and where the relay goes on sending
 // until the transport takes no more.
 func TestC11_ABlockedClientHoldsUpNobody(t *testing.T) {
-	const updates, most = 1000, 4 << 20
+	const updates, most = 500, 4 << 20
 	for _, tc := range []struct {
 		name, ackWait string
 		payload       int
