@@ -87,6 +87,7 @@ func TestR106_R107_AskedForAgain(t *testing.T) {
 			Name: "a", Version: "1", Ttl: durationpb.New(time.Minute), Resource: relaytest.Opaque(endpoints, "a", []byte("1")),
 		})
 		r.watch.SubscribeAll(clusters)
+		r.pass(soon)
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(2 * time.Minute)
 		r.expect("members, expired", present(r.members(clusters)), "")
@@ -97,7 +98,7 @@ func TestR106_R107_AskedForAgain(t *testing.T) {
 		r.expect("members", r.members(clusters), "a@1")
 		r.expect("named", r.named(endpoints), "a@1")
 		r.expect("the conversation", r.conversation(0),
-			"[Cluster node] [ClusterLoadAssignment +a] [Cluster ack 1] [ClusterLoadAssignment ack 2] "+
+			"[Cluster node] [Cluster ack 1] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 2] "+
 				"[Cluster ack 3] [Cluster -*] [Cluster +*] [Cluster ack 4] [ClusterLoadAssignment -a] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 5]")
 	})
 }
