@@ -82,8 +82,8 @@ func peerOf(ctx context.Context) (p Peer) {
 // peerOfPoll returns the peer of a poll.
 func peerOfPoll(r *http.Request) (p Peer) {
 	p.Host = hostOf(r.RemoteAddr)
-	if r.TLS != nil {
-		p.Certificate = verified(r.TLS.VerifiedChains)
+	if c := polledOf(r); c != nil {
+		p.Certificate = c.certificate()
 	}
 	return p
 }

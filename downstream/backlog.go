@@ -37,7 +37,8 @@ type backlog struct {
 	all  *connections
 	peer string
 
-	held atomic.Int64
+	held      atomic.Int64
+	elsewhere bool // what comes is held by another, who bounds it
 
 	// Of the one who reads the connection: where it is in the frames.
 	skip   int // bytes until the next header
@@ -60,8 +61,7 @@ type backlog struct {
 }
 
 func newBacklog(all *connections, peer string) *backlog {
-	const preface = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-	return &backlog{all: all, peer: peer, skip: preface, leaked: time.Now(), gone: make(chan struct{})}
+	return &backlog{all: all, peer: peer, skip: len(http2Preface), leaked: time.Now(), gone: make(chan struct{})}
 }
 
 // came counts what came on the connection. The error says that it holds too much, and ends
@@ -82,7 +82,7 @@ func (b *backlog) came(bytes []byte) error {
 		length := int(b.header[0])<<16 | int(b.header[1])<<8 | int(b.header[2])
 		b.skip, b.have = length, 0
 		b.frame(kind, length)
-		if kind == dataFrame && length > 0 {
+		if kind == dataFrame && length > 0 && !b.elsewhere {
 			b.held.Add(int64(max(length, frameBytes)))
 		}
 	}

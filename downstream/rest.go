@@ -75,6 +75,9 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
+		if c := polledOf(r); c != nil {
+			c.backlog.wrote(resp.size())
+		}
 		resp.write(w)
 	default:
 		w.WriteHeader(code)

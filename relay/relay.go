@@ -201,9 +201,6 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.addServers(opts)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server, r.log)
-	if clients := r.credentials.clients; clients != nil {
-		r.rest.TLSConfig = clients.Config("h2", "http/1.1")
-	}
 	if r.telemetry, err = r.newTelemetry(); err != nil {
 		return err
 	}

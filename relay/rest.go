@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -19,11 +20,11 @@ const restIdle = 5 * time.Minute
 func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true) // see serveREST
 	return &http.Server{
 		Handler:        server.REST(),
 		ConnState:      server.ConnState,
+		ConnContext:    server.PollContext,
 		Protocols:      &protocols,
 		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreamsPerConnection},
 		ReadTimeout:    cfg.FirstRequestTimeout, // until the body was read, then there is none
@@ -38,13 +39,13 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
 
 // serveREST serves polls on a listener, with TLS if there is a certificate, until the server is
-// shut down.
+// shut down. It encrypts below the server: the frames that the server reads are counted.
 func (r *Relay) serveREST(l net.Listener) error {
-	serve := r.rest.Serve
-	if r.credentials.clients != nil {
-		serve = func(l net.Listener) error { return r.rest.ServeTLS(l, "", "") }
+	l = r.server.Listener(l)
+	if clients := r.credentials.clients; clients != nil {
+		l = tls.NewListener(l, clients.Config("h2", "http/1.1"))
 	}
-	if err := serve(r.server.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
+	if err := r.rest.Serve(r.server.PollListener(l)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

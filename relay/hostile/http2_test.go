@@ -2,6 +2,7 @@ package hostile_test
 
 import (
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay"
 )
 
 // B.35: of ten thousand streams on one connection, those that are too many are refused, and
@@ -145,24 +147,29 @@ func TestB35_FramesOfNothing(t *testing.T) {
 	}
 }
 
-// B.35: of frames that are too many the rest is read later, and what comes after them waits.
+// B.35: of frames that are too many the rest is read later, and what comes after them waits; also where
+// polls are served.
 func TestB35_AFloodOfFrames(t *testing.T) {
-	v := serve(t, "TENDER_MAX_FRAME_RATE=100")
-	v.during(func() {
-		a := v.attack()
-		for range 20_000 { // more than three minutes' worth
-			if err := a.WritePriority(1, http2.PriorityParam{Weight: 1}); err != nil {
-				t.Error(err)
-				return
+	for name, addrs := range map[string]func(*relay.Relay) []net.Addr{"gRPC": (*relay.Relay).Addrs, "polls": (*relay.Relay).RESTAddrs} {
+		t.Run(name, func(t *testing.T) {
+			v := serve(t, "TENDER_MAX_FRAME_RATE=100")
+			v.during(func() {
+				a := v.attackAt(addrs(v.Relay)[0])
+				for range 20_000 { // more than three minutes' worth
+					if err := a.WritePriority(1, http2.PriorityParam{Weight: 1}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				if err := a.open(1); err != nil {
+					t.Error(err)
+				}
+				v.await("it is counted", func() bool { return v.Stats().Refused[downstream.LimitFrames] == 1 })
+			})
+			if n := v.Streams(); n != 1 {
+				t.Errorf("%d streams are open, want the neighbour's alone", n)
 			}
-		}
-		if err := a.open(1); err != nil {
-			t.Error(err)
-		}
-		v.await("it is counted", func() bool { return v.Stats().Refused[downstream.LimitFrames] == 1 })
-	})
-	if n := v.Streams(); n != 1 {
-		t.Errorf("%d streams are open, want the neighbour's alone", n)
+		})
 	}
 }
 

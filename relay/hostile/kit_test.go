@@ -134,7 +134,13 @@ type attacker struct {
 // attack opens a connection and shakes hands.
 func (v *victim) attack() *attacker {
 	v.t.Helper()
-	conn, err := net.Dial("tcp", v.Addrs()[0].String())
+	return v.attackAt(v.Addrs()[0])
+}
+
+// attackAt is attack on one of the relay's addresses.
+func (v *victim) attackAt(addr net.Addr) *attacker {
+	v.t.Helper()
+	conn, err := net.Dial("tcp", addr.String())
 	if err != nil {
 		v.t.Fatal(err)
 	}

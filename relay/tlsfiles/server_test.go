@@ -51,7 +51,8 @@ func TestWhoIsServed(t *testing.T) {
 			conn, err := tls.Dial("tcp", address.String(), cfg)
 			if err == nil {
 				_ = conn.SetReadDeadline(time.Now().Add(relaytest.Patience))
-				_, err = conn.Read(make([]byte, 1)) // the server's settings of HTTP/2, or its alert
+				_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00") // which no settings follow
+				_, err = conn.Read(make([]byte, 1))                                                                 // the server's settings of HTTP/2, or its alert
 				_ = conn.Close()
 			}
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
@@ -86,14 +87,16 @@ func TestCertificateOfTheRelay(t *testing.T) {
 		holds(t, c, "a", "b")
 	}
 
-	poll := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}
-	resp, err := poll.Post("https://"+r.RESTAddrs()[0].String()+"/v3/discovery:clusters", "application/json", strings.NewReader(`{"node":{"id":"n"}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(resp.Body)
-	if _ = resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"b"`) {
-		t.Errorf("REST: %s %s, %v, want the clusters", resp.Status, body, err)
+	for _, major := range []int{1, 2} {
+		poll := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg.Clone(), DisableKeepAlives: true, ForceAttemptHTTP2: major == 2}}
+		resp, err := poll.Post("https://"+r.RESTAddrs()[0].String()+"/v3/discovery:clusters", "application/json", strings.NewReader(`{"node":{"id":"n"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if _ = resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != major || !strings.Contains(string(body), `"b"`) {
+			t.Errorf("REST by HTTP/%d: %s %s %s, %v, want the clusters", major, resp.Proto, resp.Status, body, err)
+		}
 	}
 	if want := serial(pair(t, next).Leaf); seen != want {
 		t.Errorf("a new connection saw the certificate %s, want the new one, %s", seen, want)

@@ -1,0 +1,105 @@
+package downstream
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// http2Preface is what a connection of HTTP/2 begins with, and how much of that no request of
+// HTTP/1 does.
+const (
+	http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	http2Begins  = len("PRI ")
+)
+
+// PollListener returns a listener of connections from l for a server of polls, on which the frames of HTTP/2 are
+// bounded as they are for gRPC (B.35). If l encrypts, what is inside is counted: so the server must not encrypt
+// itself, and must take HTTP/2 without TLS. It needs [Server.PollContext] too.
+func (s *Server) PollListener(l net.Listener) net.Listener { return polls{l, s} }
+
+type polls struct {
+	net.Listener
+	server *Server
+}
+
+// Accept implements net.Listener.
+func (l polls) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	b := newBacklog(&l.server.connections, hostOf(conn.RemoteAddr().String()))
+	b.elsewhere = true
+	return &polled{Conn: conn, backlog: b, server: l.server}, nil
+}
+
+// polledKey is that of a context's *polled.
+type polledKey struct{}
+
+// PollContext is the [http.Server.ConnContext] of a server of polls.
+func (s *Server) PollContext(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, polledKey{}, conn)
+}
+
+// polledOf returns the connection of a poll, nil if it is none of [Server.PollListener].
+func polledOf(r *http.Request) *polled {
+	c, _ := r.Context().Value(polledKey{}).(*polled)
+	return c
+}
+
+// A polled connection is one that a server of polls reads and writes.
+type polled struct {
+	net.Conn
+	backlog *backlog
+	server  *Server
+
+	// Of the one who reads the connection: how much of what HTTP/2 begins with has come, and whether
+	// it was something else.
+	begun int
+	http1 bool
+}
+
+// Read implements net.Conn.
+func (c *polled) Read(b []byte) (int, error) {
+	if !c.http1 {
+		b = b[:c.backlog.await(len(b))]
+	}
+	n, err := c.Conn.Read(b)
+	if c.isHTTP2(b[:n]) {
+		_ = c.backlog.came(b[:n]) // it holds nothing
+		if c.backlog.pay() {
+			c.server.slowed(c.backlog.peer)
+		}
+	}
+	return n, err
+}
+
+// isHTTP2 reports whether what came is of HTTP/2, as far as one can tell.
+func (c *polled) isHTTP2(came []byte) bool {
+	if c.http1 || c.begun == http2Begins {
+		return !c.http1
+	}
+	rest := http2Preface[c.begun:http2Begins]
+	n := min(len(rest), len(came))
+	c.http1 = !strings.HasPrefix(rest, string(came[:n]))
+	c.begun += n
+	return !c.http1
+}
+
+// Close implements net.Conn.
+func (c *polled) Close() error {
+	c.backlog.end()
+	return c.Conn.Close()
+}
+
+// certificate returns the certificate that the client was verified by, nil if there is none.
+func (c *polled) certificate() *x509.Certificate {
+	if conn, ok := c.Conn.(*tls.Conn); ok {
+		return verified(conn.ConnectionState().VerifiedChains)
+	}
+	return nil
+}
