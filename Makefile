@@ -143,7 +143,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 		done; \
 	done | { any=; while read -r dir package target; do \
 		any=1; echo "$$package $$target"; \
-		(cd $$dir && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null) || exit 1; \
+		(cd $$dir && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" </dev/null) || exit 1; \
 	done; test -n "$$any" || { echo "no fuzz target in $(PKG)"; exit 1; }; }
 
 soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=7 repeats a run
