@@ -157,8 +157,8 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	}
 	again.end()
 	again.end()
-	if got := all.peers["a"].unread; got != 0 || all.unread != 3*mib {
-		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.unread, 3*mib)
+	if got := all.peers["a"].unread; got != 0 || all.claims() != 3*mib {
+		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claims(), 3*mib)
 	}
 	// What nobody reads since its stream has ended is forgiven in time.
 	old := newBacklog(&all, "a")

@@ -101,6 +101,13 @@ func (c *connections) count() int {
 	return c.open
 }
 
+// claims returns what all claim of what may be unread.
+func (c *connections) claims() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unread
+}
+
 // Listener returns a listener of which the connections come from l, but for those of a peer that opens too many
 // (B.35): these are closed before anything else is done for them.
 func (s *Server) Listener(l net.Listener) net.Listener { return arriving{l, s} }

@@ -135,6 +135,10 @@ func endingOf(err error) Ending {
 type Stats struct {
 	Connections int // of clients, that are open now
 
+	// Unread is how many bytes of [Config.MaxUnreadBytes] connections claim for requests that are not
+	// whole or not read.
+	Unread int64
+
 	Streams  int   // open now, held polls and streams of load reports included
 	Accepted int64 // since the server began, likewise
 
@@ -189,6 +193,7 @@ func (c *counters) turnedAway(err error) {
 func (s *Server) Stats() Stats {
 	stats := Stats{
 		Connections: s.connections.count(),
+		Unread:      s.connections.claims(),
 
 		Streams:   s.Streams(),
 		Accepted:  int64(s.accepted.Load()),

@@ -41,7 +41,7 @@ func full() Reading {
 	return Reading{
 		Version: "v1", Ready: true, Memory: 0.5, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
 		Server: downstream.Stats{
-			Connections: 47, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
+			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
 			Ended:   map[downstream.Ending]int64{downstream.EndedStalled: 34, downstream.EndedDrained: 35},
 			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
 			Denied:  map[downstream.Denial]int64{downstream.DeniedSecret: 47},
@@ -159,7 +159,7 @@ func TestValues(t *testing.T) {
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
 		"memory_utilization": 0.5, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
-		"client_connections": 47, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
+		"client_connections": 47, "client_unread_bytes": 48, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
 		"client_denials_total secret":    47,
 		"client_changes_coalesced_total": 32, "client_requests_throttled_total": 33, "client_turns_total sent": 6, "client_turns_total idle": 4,
