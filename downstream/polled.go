@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -69,6 +72,9 @@ func (c *polled) Read(b []byte) (int, error) {
 		b = b[:c.backlog.await(len(b))]
 	}
 	n, err := c.Conn.Read(b)
+	if c.begun == 0 && !c.http1 && n == 0 && err != nil && !errors.Is(err, io.EOF) { // such as a handshake of TLS that failed
+		c.server.cfg.Logger.Debug("connection for polls has ended before a poll", slog.String("peer", c.backlog.peer), slog.Any("err", err))
+	}
 	if c.isHTTP2(b[:n]) {
 		_ = c.backlog.came(b[:n]) // it holds nothing
 		if c.backlog.pay() {
