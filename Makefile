@@ -135,15 +135,18 @@ vuln: ## Look for known vulnerabilities in what the code calls, by govulncheck
 	$(GO) run $(VULNCHECK) -db $(VULNDB) $(PKG)
 	$(if $(filter ./...,$(PKG)),cd bench && $(GO) run $(VULNCHECK) -db $(VULNDB) ./...)
 
+# A target whose time is up in the middle of an input fails now and then (https://go.dev/issue/75804, until
+# Go 1.27): that, without an input that fails, is none.
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
-	@for dir in . $(if $(filter ./...,$(PKG)),bench); do \
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; for dir in . $(if $(filter ./...,$(PKG)),bench); do \
 		(cd $$dir && $(GO) list -f '{{$$p := .}}{{range .TestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$$p.ImportPath}} {{$$p.Dir}}/{{.}}{{"\n"}}{{end}}' $(PKG)) \
 		| while read -r package file; do \
 			sed -n "s|^func \(Fuzz[A-Za-z0-9_]*\)(.*|$$dir $$package \1|p" "$$file"; \
 		done; \
 	done | { any=; while read -r dir package target; do \
 		any=1; echo "$$package $$target"; \
-		(cd $$dir && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" </dev/null) || exit 1; \
+		(cd $$dir && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$package" </dev/null 2>&1) | tee "$$log"; \
+		grep -q '^ok' "$$log" || { grep -q '^ *context deadline exceeded$$' "$$log" && ! grep -q 'Failing input\|^panic' "$$log"; } || exit 1; \
 	done; test -n "$$any" || { echo "no fuzz target in $(PKG)"; exit 1; }; }
 
 soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=7 repeats a run
