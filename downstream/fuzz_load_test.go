@@ -46,14 +46,8 @@ func FuzzLoadReport(f *testing.F) {
 		if _, ok := reported(b); !ok {
 			t.Errorf("%v would not be taken from a client", report)
 		}
-		for _, c := range clients {
-			sum.leave(c)
-		}
-		for range loadMemory + 2 {
-			sum.take(time.Second)
-		}
-		if len(sum.clusters) > 0 || sum.bytes != 0 {
-			t.Errorf("%d clusters, %d bytes are left of nothing", len(sum.clusters), sum.bytes)
+		if err := leavesNothing(sum, clients); err != nil {
+			t.Error(err)
 		}
 	})
 }

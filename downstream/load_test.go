@@ -185,16 +185,24 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 		if diff := cmp.Diff(counted, taken); diff != "" {
 			t.Fatalf("counts (-reported +taken):\n%s", diff)
 		}
-		for _, c := range clients {
-			sum.leave(c)
-		}
-		for range loadMemory + 2 {
-			sum.take(time.Second)
-		}
-		if len(sum.clusters) > 0 || sum.bytes != 0 {
-			t.Fatalf("%d clusters, %d bytes are left of nothing", len(sum.clusters), sum.bytes)
+		if err := leavesNothing(sum, clients); err != nil {
+			t.Fatal(err)
 		}
 	})
+}
+
+// leavesNothing has the clients of a sum leave, and returns what is left of it a while later.
+func leavesNothing(sum *loadSum, clients []*loadClient) error {
+	for _, c := range clients {
+		sum.leave(c)
+	}
+	for range loadMemory + 2 {
+		sum.take(time.Second)
+	}
+	if len(sum.clusters) > 0 || sum.bytes != 0 {
+		return fmt.Errorf("%d clusters, %d bytes are left of nothing", len(sum.clusters), sum.bytes)
+	}
+	return nil
 }
 
 // hugeReport returns a report of n clusters, of numbers that take as many bytes as
