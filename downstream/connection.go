@@ -125,11 +125,11 @@ func (l arriving) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		peer := hostOf(conn.RemoteAddr().String())
-		news, err := l.server.connections.arrive(peer, time.Now())
+		news, may := l.server.connections.arrive(peer, time.Now())
 		if news {
 			l.server.slowed(peer)
 		}
-		if err == nil {
+		if may {
 			return conn, nil
 		}
 		_ = conn.Close() // there is nobody to tell

@@ -57,7 +57,7 @@ const (
 )
 
 // A frameBudget is what may be spent on frames: the moment at which all that was spent has
-// been earned. One that is past by framesAtOnce is full.
+// been earned. One that is past by as much as there may be at once is full.
 type frameBudget struct{ earned time.Time }
 
 // spend takes frames at a rate of so many a second, and returns for how long nothing more
@@ -161,16 +161,17 @@ func (c *connections) spend(b *backlog, frames int64, now time.Time) time.Durati
 	return pause
 }
 
-// arrive takes a connection from those that a peer may open, and reports whether it is news that these have to
-// wait. The error says that it would have to wait for longer than framePause: it may not come at all, and pays nothing.
-func (c *connections) arrive(peer string, now time.Time) (news bool, err error) {
+// arrive takes a connection from those that a peer may open, and reports whether it may come: one that would have to
+// wait for longer than framePause may not, and pays nothing. It is news if connections begin to wait.
+func (c *connections) arrive(peer string, now time.Time) (news, may bool) {
 	if peer == "" {
-		return false, nil
+		return false, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, news, err = c.of(peer).spend(peerArrival, peer, c.frameRate, now)
-	return news, err
+	of := c.of(peer)
+	_, news, may = of.spend(&of.arrivals, frameConnection, framesOfPeer*c.frameRate, arrivalsAtOnce, now)
+	return news, may
 }
 
 // due returns for how long a connection that has come has to wait.
@@ -185,38 +186,25 @@ func (c *connections) due(peer string, now time.Time) time.Duration {
 }
 
 // poll takes a poll from what a peer may send beside what its connections do, and returns for how long it has to
-// wait, and whether that is news. The error is that of arrive.
-func (c *connections) poll(peer string, now time.Time) (wait time.Duration, news bool, err error) {
+// wait, whether that is news, and whether it may come, as arrive does.
+func (c *connections) poll(peer string, now time.Time) (wait time.Duration, news, may bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if of := c.peers[peer]; of != nil {
-		return of.spend(peerPoll, peer, c.frameRate, now)
+		return of.spend(&of.budget, framePoll, framesOfPeer*c.frameRate, framesAtOnce, now)
 	}
-	return 0, false, nil
+	return 0, false, true
 }
 
-// A peerCost is what a peer pays for something from one of its budgets.
-type peerCost struct {
-	frames int64
-	budget func(*peerOpen) *frameBudget
-	atOnce time.Duration
-}
-
-var (
-	peerArrival = peerCost{frameConnection, func(of *peerOpen) *frameBudget { return &of.arrivals }, arrivalsAtOnce}
-	peerPoll    = peerCost{framePoll, func(of *peerOpen) *frameBudget { return &of.budget }, framesAtOnce}
-)
-
-func (of *peerOpen) spend(cost peerCost, peer string, rate int, now time.Time) (wait time.Duration, news bool, err error) {
-	b := cost.budget(of)
-	before := *b
-	if wait = b.take(cost.frames, framesOfPeer*rate, cost.atOnce, now); wait > framePause {
+// spend takes frames from one of a peer's budgets.
+func (of *peerOpen) spend(b *frameBudget, frames int64, rate int, atOnce time.Duration, now time.Time) (wait time.Duration, news, may bool) {
+	before, was := *b, of.slowed
+	wait = b.take(frames, rate, atOnce, now)
+	if may = wait <= framePause; !may {
 		*b = before
-		err = Exceeds(LimitFrames, "%s has sent more than is allowed", peer)
 	}
-	was := of.slowed
 	of.slowed = wait > 0
-	return wait, of.slowed && !was, err
+	return wait, of.slowed && !was, may
 }
 
 // rested reports whether nothing is to be remembered of a peer without connections.
@@ -224,17 +212,17 @@ func (of *peerOpen) rested(now time.Time) bool {
 	return !of.budget.earned.After(now.Add(-framesAtOnce)) && !of.arrivals.earned.After(now.Add(-arrivalsAtOnce))
 }
 
-// pace has a poll of a peer wait, if that sends more than it may, until ctx ends or the server drains. The error
-// says that it is not waited for.
-func (s *Server) pace(ctx context.Context, peer string) error {
-	wait, news, err := s.connections.poll(peer, time.Now())
+// pace has a poll of a peer wait, if that sends more than it may, until ctx ends or the server drains, and reports
+// whether it may come.
+func (s *Server) pace(ctx context.Context, peer string) bool {
+	wait, news, may := s.connections.poll(peer, time.Now())
 	if news {
 		s.slowed(peer)
 	}
-	if err == nil {
+	if may {
 		s.await(ctx, wait)
 	}
-	return err
+	return may
 }
 
 // await lets time pass, until ctx ends or the server drains.

@@ -97,7 +97,7 @@ func (s *Server) admit(open int64) error {
 
 // pacePoll has a poll wait whose peer sends more than it may, or refuses it.
 func (s *Server) pacePoll(r *http.Request) error {
-	if err := s.pace(r.Context(), peerOfPoll(r).Host); err != nil {
+	if !s.pace(r.Context(), peerOfPoll(r).Host) {
 		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "more is sent from this address than is allowed (%v)", LimitFrames)
 	}
 	return nil
