@@ -166,13 +166,14 @@ func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	if err != nil {
 		return nil, nil, err
 	}
-	c.server.await(context.Background(), c.server.connections.due(hostOf(raw.RemoteAddr().String()), time.Now()))
+	peer := hostOf(raw.RemoteAddr().String())
+	c.server.await(context.Background(), c.server.connections.due(peer, time.Now()))
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		leave()
 		return nil, nil, err
 	}
-	b := newBacklog(&c.server.connections, hostOf(raw.RemoteAddr().String()))
+	b := newBacklog(&c.server.connections, peer)
 	end := func() { b.end(); leave() }
 	return &counted{conn, newWaitingReader(conn), b, c.server, end}, connection{info, time.Now(), b}, nil
 }
