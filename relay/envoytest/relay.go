@@ -1,0 +1,239 @@
+package envoytest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A Relay is a relay whose Envoys are real. It runs in the test process.
+type Relay struct {
+	*relay.Relay
+
+	// Addr serves streams; Admin is the admin address; REST and TLS are empty if they are off.
+	Addr, Admin, REST, TLS string
+
+	tb  relaytest.TB
+	log *log
+}
+
+// NewRelay runs a relay of the control plane at origin (a target) until tb ends, with further variables.
+func NewRelay(tb relaytest.TB, origin string, env ...string) *Relay {
+	tb.Helper()
+	cfg, err := relay.LoadConfig(append([]string{
+		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test",
+	}, env...))
+	if err != nil {
+		tb.Fatalf("configure the relay: %v", err)
+	}
+	r := &Relay{tb: tb, log: newLog(tb)}
+	r.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil)), Version: "test"})
+	if err != nil {
+		tb.Fatalf("start the relay: %v", err)
+	}
+	r.Addr, r.Admin = r.Addrs()[0].String(), r.AdminAddrs()[0].String()
+	if addrs := r.RESTAddrs(); len(addrs) > 0 {
+		r.REST = addrs[0].String()
+	}
+	if addrs := r.TLSAddrs(); len(addrs) > 0 {
+		r.TLS = addrs[0].String()
+	}
+	relaytest.Run(tb, r)
+	return r
+}
+
+// Log returns what the relay has logged so far.
+func (r *Relay) Log() string { return r.log.String() }
+
+// Get returns what a path of the relay's admin address answers.
+func (r *Relay) Get(path string) []byte {
+	r.tb.Helper()
+	return getAdmin(r.tb, r.Admin, path)
+}
+
+func getAdmin(tb relaytest.TB, admin, path string) []byte {
+	tb.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
+	resp, err := client.Get("http://" + admin + path)
+	if err != nil {
+		tb.Fatalf("relay: %v", err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		tb.Fatalf("relay: %s: %s, %v\n%s", path, resp.Status, err, page)
+	}
+	return page
+}
+
+// A log keeps what a relay logs, and copies it to the output of the test.
+type log struct {
+	out io.Writer
+
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func newLog(tb relaytest.TB) *log {
+	l := &log{out: io.Discard}
+	if tb, ok := tb.(interface{ Output() io.Writer }); ok {
+		l.out = tb.Output()
+	}
+	return l
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Write(b)
+	return l.out.Write(b)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A RelayProcess is a relay in a process of its own, which can be killed.
+type RelayProcess struct {
+	// Addr serves streams; Admin is the admin address.
+	Addr, Admin string
+
+	tb    relaytest.TB
+	cmd   *exec.Cmd
+	log   *log
+	ended chan struct{} // closed when the process has ended
+}
+
+// StartRelay starts a relay process of the control plane at origin with further variables, and returns when it
+// listens. It is killed when tb ends. The command is built from the working tree.
+func StartRelay(tb relaytest.TB, origin string, env ...string) *RelayProcess {
+	tb.Helper()
+	p := &RelayProcess{tb: tb, cmd: exec.Command(command(tb), "serve"), log: newLog(tb), ended: make(chan struct{})}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "TENDER_") && !strings.HasPrefix(v, "OTEL_") {
+			p.cmd.Env = append(p.cmd.Env, v)
+		}
+	}
+	p.cmd.Env = append(p.cmd.Env, "TENDER_ORIGIN="+origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
+		"TENDER_NODE_ID=tender/test", "TENDER_LOG_FORMAT=json")
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.SysProcAttr = withParent()
+	stderr, err := p.cmd.StderrPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		tb.Fatalf("start a relay: %v", err)
+	}
+	listening := make(chan struct{})
+	go p.read(stderr, listening) // ends with the process
+	tb.Cleanup(p.Kill)
+	select {
+	case <-listening:
+	case <-p.ended:
+		tb.Fatalf("relay ended before it listened:\n%s", p.Log())
+	case <-time.After(relaytest.Patience):
+		tb.Fatalf("relay does not listen:\n%s", p.Log())
+	}
+	return p
+}
+
+func (p *RelayProcess) read(stderr io.Reader, listening chan<- struct{}) {
+	defer close(p.ended)
+	lines := bufio.NewScanner(stderr)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		_, _ = p.log.Write(append(lines.Bytes(), '\n')) // to memory, and to the test's output
+		var line struct {
+			Message string `json:"msg"`
+			Listen  string `json:"listen"`
+			Admin   string `json:"admin_listen"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err == nil && line.Message == "listening" {
+			p.Addr, p.Admin = line.Listen, line.Admin
+			close(listening)
+		}
+	}
+	_ = p.cmd.Wait() // killed, most often
+}
+
+// Log returns what the relay has logged so far.
+func (p *RelayProcess) Log() string { return p.log.String() }
+
+// Get returns what a path of the relay's admin address answers.
+func (p *RelayProcess) Get(path string) []byte {
+	p.tb.Helper()
+	return getAdmin(p.tb, p.Admin, path)
+}
+
+// Signal sends a signal to the relay: SIGTERM drains it.
+func (p *RelayProcess) Signal(s syscall.Signal) {
+	p.tb.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.tb.Fatalf("signal the relay: %v", err)
+	}
+}
+
+// Kill ends the relay with SIGKILL, and waits for its end. It may be called again.
+func (p *RelayProcess) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.ended
+}
+
+// Wait waits for the end of a relay that was sent a signal.
+func (p *RelayProcess) Wait() {
+	p.tb.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(2 * relaytest.Patience):
+		p.tb.Fatalf("relay does not end:\n%s", p.Log())
+	}
+}
+
+// built is the command, built once for the process.
+var built struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// command returns the path of the built command.
+func command(tb relaytest.TB) string {
+	tb.Helper()
+	dir := root(tb)
+	built.once.Do(func() {
+		built.path = filepath.Join(dir, ".bin", fmt.Sprint("tender-test-", os.Getpid()))
+		build := exec.Command("go", "build", "-o", built.path, "./cmd/tender")
+		build.Dir = dir
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		tb.Fatalf("build the relay: %v", built.err)
+	}
+	return built.path
+}
+
+// Clean removes what was built. The TestMain of a package that starts relay processes calls it last.
+func Clean() {
+	if built.path != "" {
+		_ = os.Remove(built.path) // a file below .bin that stays does no harm
+	}
+}
