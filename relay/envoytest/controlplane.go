@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
@@ -43,10 +44,11 @@ type ControlPlane struct {
 	mu     sync.Mutex
 	worlds map[string]*World // by group; the map is guarded by mu, what is in it belongs to the test
 
-	cache  cachev3.SnapshotCache
-	server *grpc.Server
-	cancel context.CancelFunc
-	served chan error
+	settled int // the most watches that there were before a change
+	cache   cachev3.SnapshotCache
+	server  *grpc.Server
+	cancel  context.CancelFunc
+	served  chan error
 }
 
 // A World is a set of resources, by type and name.
@@ -106,6 +108,7 @@ func (c *ControlPlane) Apply(group string, change func(*World)) {
 	c.mu.Unlock()
 	change(w)
 	if c.server != nil {
+		c.settled = max(c.watches(), c.settled)
 		c.push(group, w)
 	}
 }
@@ -129,6 +132,32 @@ func (c *ControlPlane) push(group string, w *World) {
 	if err := c.cache.SetSnapshot(context.Background(), group, snapshot); err != nil {
 		c.tb.Fatalf("control plane: %v", err)
 	}
+}
+
+// Settle waits until those who are connected have answered what the last changes sent them. A change that comes
+// earlier may overtake: the server sends no type before the last response of it was answered.
+func (c *ControlPlane) Settle() {
+	c.tb.Helper()
+	late := time.NewTimer(relaytest.Patience)
+	defer late.Stop()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for c.watches() < c.settled {
+		select {
+		case <-again.C:
+		case <-late.C:
+			c.tb.Fatalf("control plane: %d of %d watches were answered after %v", c.watches(), c.settled, relaytest.Patience)
+		}
+	}
+}
+
+// watches returns how many types clients wait for a change of.
+func (c *ControlPlane) watches() (n int) {
+	for _, group := range c.cache.GetStatusKeys() {
+		info := c.cache.GetStatusInfo(group)
+		n += info.GetNumWatches() + info.GetNumDeltaWatches()
+	}
+	return n
 }
 
 // ID returns the group of a Node. It makes a ControlPlane a cachev3.NodeHash.
@@ -159,7 +188,7 @@ func (c *ControlPlane) Stop() {
 func (c *ControlPlane) Restart() {
 	c.tb.Helper()
 	c.Stop()
-	c.cache = cachev3.NewSnapshotCache(true, c, nil)
+	c.cache, c.settled = cachev3.NewSnapshotCache(true, c, nil), 0
 	for group, w := range c.worlds {
 		c.push(group, w)
 	}

@@ -48,7 +48,7 @@ func Start(tb relaytest.TB, o Options) *Envoy {
 	args := append([]string{
 		"--config-path", o.bootstrap(tb, dir), "--admin-address-path", admin,
 		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--component-log-level", "config:info,upstream:info",
-		"--file-flush-interval-msec", "100",
+		"--drain-time-s", "1",
 	}, o.Arguments...)
 	e := &Envoy{
 		tb: tb, id: o.Node.GetId(), cmd: exec.Command(Binary(tb), args...), ended: make(chan struct{}),

@@ -91,3 +91,31 @@ func web(cluster string, backend *envoytest.Backend) []proto.Message {
 		relaytest.Listener("web", "web"), relaytest.Route("web", []string{"*"}, cluster),
 	}
 }
+
+// judge holds an Envoy below the relay to noFault. Of an Envoy on the control plane it only reports: what the relay is
+// measured by.
+func (s *setup) judge(t *testing.T, e *envoytest.Envoy, r envoytest.Report) {
+	t.Helper()
+	if s.relay == nil {
+		t.Logf("without the relay: %d updates refused or not waited for; %v", faults(e), r)
+		return
+	}
+	noFault(t, e, r)
+}
+
+// noFault fails the test if a request failed, or if the Envoy refused something or went on without an answer.
+func noFault(t *testing.T, e *envoytest.Envoy, r envoytest.Report) {
+	t.Helper()
+	if faults(e) > 0 {
+		t.Errorf("Envoy %s: updates refused or not waited for: %v", e.ID(), e.Stats(envoytest.Judged))
+	}
+	if len(r.Failures) > 0 {
+		t.Errorf("Envoy %s: requests failed: %v", e.ID(), r)
+	}
+}
+
+// faults returns how many updates an Envoy refused, or did not wait for.
+func faults(e *envoytest.Envoy) int64 {
+	stats := e.Stats(envoytest.Judged)
+	return stats.Sum("update_rejected") + stats.Sum("init_fetch_timeout")
+}

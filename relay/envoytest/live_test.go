@@ -1,0 +1,158 @@
+package envoytest_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// changes is how many changes TestEnvoy_LiveChanges makes.
+const changes = 200
+
+// A site is a listener "web" that a control plane changes all the time. Every change is one snapshot; each keeps
+// the site whole, so a proxy that applies them in the right order answers every request.
+type site struct {
+	origin   *envoytest.ControlPlane
+	backends []*envoytest.Backend
+	random   *rand.Rand
+
+	current string // the cluster that routes lead to
+	green   string // the one that is to replace it, or empty
+	weight  uint32 // of green, in percent
+	extra   string // a further listener, or empty
+	count   int    // of changes so far
+}
+
+func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
+	t.Helper()
+	s := &site{origin: origin, random: rand.New(rand.NewPCG(16, 200)), current: "cluster-0"}
+	for i := range 3 {
+		s.backends = append(s.backends, envoytest.NewBackend(t, fmt.Sprint("backend-", i)))
+	}
+	origin.Put(web(s.current, s.backends[0])...)
+	return s
+}
+
+// change makes the next change.
+func (s *site) change() {
+	s.count++
+	kinds := []func(*envoytest.World){s.replace, s.shift, s.scale, s.scale, s.modify, s.listen, s.everything}
+	s.origin.Apply("", kinds[s.random.IntN(len(kinds))])
+}
+
+// some returns one to all of the backends.
+func (s *site) some() (addrs []string) {
+	for _, i := range s.random.Perm(len(s.backends))[:1+s.random.IntN(len(s.backends))] {
+		addrs = append(addrs, s.backends[i].Addr)
+	}
+	return addrs
+}
+
+// replace replaces the cluster by a new one, with its endpoints and the routes, at once.
+func (s *site) replace(w *envoytest.World) {
+	old := s.current
+	s.end(w)
+	s.current = fmt.Sprint("cluster-", s.count)
+	w.Put(relaytest.Cluster(s.current), relaytest.Endpoints(s.current, s.some()...), s.route())
+	w.Remove(relaytest.ClusterType, old)
+	w.Remove(relaytest.EndpointType, old)
+}
+
+// shift takes the next step of a blue/green replacement: the new cluster comes, gets more weight, and has it all.
+func (s *site) shift(w *envoytest.World) {
+	switch {
+	case s.green == "":
+		s.green, s.weight = fmt.Sprint("green-", s.count), 10
+		w.Put(relaytest.Cluster(s.green), relaytest.Endpoints(s.green, s.some()...), s.route())
+	case s.weight < 90:
+		s.weight += 40
+		w.Put(s.route())
+	default:
+		w.Remove(relaytest.ClusterType, s.current)
+		w.Remove(relaytest.EndpointType, s.current)
+		s.current, s.green = s.green, ""
+		w.Put(s.route())
+	}
+}
+
+// end takes a replacement back.
+func (s *site) end(w *envoytest.World) {
+	if s.green != "" {
+		w.Remove(relaytest.ClusterType, s.green)
+		w.Remove(relaytest.EndpointType, s.green)
+		s.green = ""
+	}
+}
+
+// scale changes the endpoints.
+func (s *site) scale(w *envoytest.World) { w.Put(relaytest.Endpoints(s.current, s.some()...)) }
+
+// modify changes the cluster, which then needs its endpoints again though they are the same.
+func (s *site) modify(w *envoytest.World) {
+	c := relaytest.Cluster(s.current)
+	c.ConnectTimeout = durationpb.New(5*time.Second + time.Duration(s.count)*time.Millisecond)
+	w.Put(c)
+}
+
+// listen adds a listener with routes of its own, or removes it.
+func (s *site) listen(w *envoytest.World) {
+	if s.extra == "" {
+		s.extra = fmt.Sprint("extra-", s.count)
+		w.Put(relaytest.Listener(s.extra, s.extra), relaytest.Route(s.extra, []string{"*"}, s.current))
+		return
+	}
+	w.Remove(relaytest.ListenerType, s.extra)
+	w.Remove(relaytest.RouteType, s.extra)
+	s.extra = ""
+}
+
+// everything changes clusters, endpoints, listeners and routes at once.
+func (s *site) everything(w *envoytest.World) {
+	if s.extra != "" {
+		s.listen(w)
+	}
+	s.replace(w)
+	s.listen(w)
+	s.modify(w)
+}
+
+// route returns the routes of today.
+func (s *site) route() *routepb.RouteConfiguration {
+	r := relaytest.Route("web", []string{"*"}, s.current)
+	if s.green != "" {
+		r.GetVirtualHosts()[0].GetRoutes()[0].GetRoute().ClusterSpecifier = &routepb.RouteAction_WeightedClusters{
+			WeightedClusters: &routepb.WeightedCluster{Clusters: []*routepb.WeightedCluster_ClusterWeight{
+				{Name: s.current, Weight: wrapperspb.UInt32(100 - s.weight)}, {Name: s.green, Weight: wrapperspb.UInt32(s.weight)},
+			}},
+		}
+	}
+	return r
+}
+
+// TestEnvoy_LiveChanges: while a control plane changes routes, clusters, endpoints and listeners, no request fails, and
+// the Envoy refuses nothing. Clusters and endpoints therefore come before the routes that need them. (B.11, B.16, H06)
+func TestEnvoy_LiveChanges(t *testing.T) {
+	scenario(t, ads, func(t *testing.T, s *setup) {
+		site := newSite(t, s.origin)
+		e := s.envoy(t, "edge-1")
+		load := envoytest.StartLoad(t, e.Listener("web"), interval)
+		load.Continue(10)
+		for range changes {
+			site.change()
+			s.origin.Settle()
+			load.Continue(site.random.IntN(4)) // the next change comes while this one is on its way, or after it
+		}
+		last := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.origin.Addr})
+		last.Listener("web")
+		e.AwaitConfig(last.Config())
+		s.judge(t, e, load.Stop())
+	})
+}
