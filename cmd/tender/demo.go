@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 // newDemoCommand returns tender demo.
 func newDemoCommand() *cobra.Command {
 	o := demo.Options{Version: version}
+	envoy := false
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the relay at work: a control plane, the relay and 200 clients in one process",
@@ -25,9 +27,11 @@ func newDemoCommand() *cobra.Command {
 			"changes reached how many clients, and how long that took: from the moment of the\n" +
 			"change at the control plane until a client has it.\n\n" +
 			"The relay listens on 127.0.0.1:18000, or where that is taken on a free port, and\n" +
-			"takes guests: tender get, or an Envoy. In the end all clients are compared with\n" +
+			"takes guests: tender get, or an Envoy. With --envoy it starts the Envoy that the\n" +
+			"variable ENVOY names, or that is on the PATH, and prints a URL that it serves. In the end all clients are compared with\n" +
 			"the control plane; the exit code is 1 if one of them differs.",
 		Example: "  tender demo\n" +
+			"  tender demo --envoy\n" +
 			"  tender demo --for 10s\n" +
 			"  tender demo --clients 1000 --rate 20",
 		Args: cobra.NoArgs,
@@ -37,6 +41,12 @@ func newDemoCommand() *cobra.Command {
 			o.Logger = newLogger(cmd.ErrOrStderr(), slog.LevelWarn, "text")
 			if err := checkDemo(o, !cmd.Flags().Changed("for")); err != nil {
 				return err
+			}
+			if envoy {
+				var err error
+				if o.Envoy, err = findEnvoy(); err != nil {
+					return err
+				}
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -49,7 +59,21 @@ func newDemoCommand() *cobra.Command {
 	f.IntVar(&o.Clients, "clients", 200, "how many clients there are, from 1 to 5000")
 	f.Float64Var(&o.Rate, "rate", 4, "changes a second, from 0.1 to 100")
 	f.DurationVar(&o.For, "for", 0, "how long to run (default until Ctrl-C)")
+	f.BoolVar(&envoy, "envoy", false, "also start an Envoy, and serve the shop through it")
 	return cmd
+}
+
+// findEnvoy returns the path of the Envoy that is installed.
+func findEnvoy() (string, error) {
+	name := os.Getenv("ENVOY")
+	if name == "" {
+		name = "envoy"
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", usageError{fmt.Errorf("--envoy: no Envoy: %w; install one, or set ENVOY to its path", err)}
+	}
+	return path, nil
 }
 
 // checkDemo names the flag that is wrong.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -47,6 +48,15 @@ func TestDemoRefusesFlags(t *testing.T) {
 		if want := tt.want + "\nRun 'tender demo --help' for usage.\n"; code != exitUsage || stdout != "" || stderr != want {
 			t.Errorf("tender demo %q: code %d, stdout %q, stderr %q, want 2 and %q", tt.args, code, stdout, stderr, want)
 		}
+	}
+}
+
+func TestDemoNeedsAnEnvoy(t *testing.T) {
+	t.Setenv("ENVOY", "/nonexistent/envoy")
+	code, stdout, stderr := execute("demo", "--envoy")
+	want := "tender: --envoy: no Envoy: exec: \"/nonexistent/envoy\": stat /nonexistent/envoy: no such file or directory; install one, or set ENVOY to its path\n"
+	if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, want) {
+		t.Errorf("tender demo --envoy: code %d, stdout %q, stderr %q, want 2 and %q", code, stdout, stderr, want)
 	}
 }
 

@@ -56,6 +56,10 @@ type Options struct {
 	// Command is how the reader calls tender, for lines to try. Zero means "tender".
 	Command string
 
+	// Envoy is the path of an Envoy. If it is set, the Envoy runs below the relay, and the shop answers requests
+	// through it.
+	Envoy string
+
 	// Version is the relay's own, as the origin is told it.
 	Version string
 
@@ -100,7 +104,8 @@ type demo struct {
 	meter   *meter
 	origin  *origin
 	relay   *relay.Relay
-	taken   bool // Options.Listen was
+	envoy   *envoy // nil if there is none
+	taken   bool   // Options.Listen was
 	conns   []*grpc.ClientConn
 	clients []*client
 }
@@ -117,7 +122,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d := &demo{Options: o, meter: newMeter()}
 	if err := d.open(); err != nil {
-		return err
+		return errors.Join(err, d.close())
 	}
 	// Whatever happens, clients end before the relay and the relay before the origin,
 	// so that nothing is cut off that would complain.
@@ -126,11 +131,29 @@ func Run(ctx context.Context, o Options) error {
 	origin := begin(ctx, d.origin.run, fail)
 	relay := begin(ctx, d.relay.Run, fail)
 	clients := begin(ctx, d.runClients, fail)
+	proxy := begin(ctx, d.runEnvoy, fail)
 	err = d.show(ctx)
+	proxy.end()
 	clients.end()
 	relay.end()
 	origin.end()
-	return err
+	return errors.Join(err, d.close())
+}
+
+// runEnvoy runs the Envoy until ctx ends, if there is one.
+func (d *demo) runEnvoy(ctx context.Context) error {
+	if d.envoy == nil {
+		return nil
+	}
+	return d.envoy.run(ctx, d.relay.Addrs()[0])
+}
+
+// close ends what open has started.
+func (d *demo) close() error {
+	if d.envoy == nil {
+		return nil
+	}
+	return d.envoy.pods.close()
 }
 
 // A part runs until end is called.
@@ -171,9 +194,14 @@ func failed(ctx context.Context) error {
 	return nil
 }
 
-// open makes the parts; each listens, and nothing runs.
+// open makes the parts; each listens, and nothing runs but the servers of pods.
 func (d *demo) open() (err error) {
-	if d.mesh, err = newMesh(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))); err != nil {
+	if d.Envoy != "" {
+		if d.envoy, err = openEnvoy(d.Envoy); err != nil {
+			return err
+		}
+	}
+	if d.mesh, err = newMesh(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), d.envoy); err != nil {
 		return err
 	}
 	if d.origin, err = openOrigin(d.mesh, d.meter, d.Logger); err != nil {

@@ -3,6 +3,7 @@ package demo
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 
@@ -27,6 +28,10 @@ type mesh struct {
 	extras   []standing // services that are not there now
 	changes  int
 	pods     int // ever made
+
+	// envoy is the Envoy that takes requests for the shop, if there is one: pods are then servers on loopback, and
+	// only the ingress listens.
+	envoy *envoy
 
 	// resources are those that there are, by type URL and name.
 	resources map[string]map[string]*wire.Resource
@@ -78,7 +83,7 @@ type service struct {
 // A subset is one version of a service: a cluster and its endpoints.
 type subset struct {
 	cluster     string
-	port        int
+	port        int // of its pods, unless they are servers
 	timeout     int // to connect, in milliseconds
 	connections int // at most
 	pods        []pod
@@ -87,6 +92,7 @@ type subset struct {
 // A pod is an endpoint.
 type pod struct {
 	address string
+	port    int
 	zone    int
 	health  string
 }
@@ -97,9 +103,9 @@ type change struct {
 	updates []wire.Update // in the order in which they must be made known
 }
 
-// newMesh returns the shop as it is at first.
-func newMesh(random *rand.Rand) (*mesh, error) {
-	m := &mesh{random: random, extras: slices.Clone(visitors), resources: make(map[string]map[string]*wire.Resource)}
+// newMesh returns the shop as it is at first. With an Envoy, the shop answers requests.
+func newMesh(random *rand.Rand, e *envoy) (*mesh, error) {
+	m := &mesh{random: random, envoy: e, extras: slices.Clone(visitors), resources: make(map[string]map[string]*wire.Resource)}
 	for _, s := range shop {
 		m.services = append(m.services, m.newService(s))
 	}
@@ -126,7 +132,7 @@ func (m *mesh) newService(st standing) *service {
 			sub.cluster = st.name + "-v" + strconv.Itoa(v+1)
 		}
 		for i := range st.pods {
-			sub.pods = append(sub.pods, m.newPod(i%len(zones)))
+			sub.pods = append(sub.pods, m.newPod(sub, i%len(zones)))
 		}
 		s.versions = append(s.versions, sub)
 	}
@@ -134,10 +140,22 @@ func (m *mesh) newService(st standing) *service {
 }
 
 // newPod returns a pod with an address of its own; those of long ago return.
-func (m *mesh) newPod(zone int) pod {
+func (m *mesh) newPod(sub *subset, zone int) pod {
+	if m.envoy != nil {
+		address, port := m.envoy.pods.add(sub.cluster)
+		return pod{address: address, port: port, zone: zone, health: "HEALTHY"}
+	}
 	m.pods++
 	n := m.pods
-	return pod{address: fmt.Sprintf("10.%d.%d.%d", 32+zone, n/250%250, 1+n%250), zone: zone, health: "HEALTHY"}
+	return pod{address: fmt.Sprintf("10.%d.%d.%d", 32+zone, n/250%250, 1+n%250), port: sub.port, zone: zone, health: "HEALTHY"}
+}
+
+// show returns a pod for people: by its address or, where all have the same, by its port too.
+func (m *mesh) show(p pod) string {
+	if m.envoy != nil {
+		return net.JoinHostPort(p.address, strconv.Itoa(p.port))
+	}
+	return p.address
 }
 
 // step changes something, as often as such things change: pods mostly, services
@@ -189,21 +207,21 @@ func (m *mesh) changePods() (change, error) {
 	var what string
 	switch n := m.random.IntN(10); {
 	case n < 3 && len(sub.pods) < maxPods:
-		sub.pods = append(sub.pods, m.newPod(m.random.IntN(len(zones))))
+		sub.pods = append(sub.pods, m.newPod(sub, m.random.IntN(len(zones))))
 		what = fmt.Sprintf("%s scales up to %d endpoints", sub.cluster, len(sub.pods))
 	case n < 6 && len(sub.pods) > 2:
 		sub.pods = slices.Delete(sub.pods, at, at+1)
 		what = fmt.Sprintf("%s scales down to %d endpoints", sub.cluster, len(sub.pods))
 	case n < 8 || len(sub.pods) == 1:
-		old := sub.pods[at].address
-		sub.pods[at] = m.newPod(m.random.IntN(len(zones)))
-		what = fmt.Sprintf("%s: %s moves to %s", sub.cluster, old, sub.pods[at].address)
+		old := sub.pods[at]
+		sub.pods[at] = m.newPod(sub, m.random.IntN(len(zones)))
+		what = fmt.Sprintf("%s: %s moves to %s", sub.cluster, m.show(old), m.show(sub.pods[at]))
 	case sub.pods[at].health == "HEALTHY":
 		sub.pods[at].health = "DRAINING"
-		what = fmt.Sprintf("%s: %s is draining", sub.cluster, sub.pods[at].address)
+		what = fmt.Sprintf("%s: %s is draining", sub.cluster, m.show(sub.pods[at]))
 	default:
 		sub.pods[at].health = "HEALTHY"
-		what = fmt.Sprintf("%s: %s is healthy", sub.cluster, sub.pods[at].address)
+		what = fmt.Sprintf("%s: %s is healthy", sub.cluster, m.show(sub.pods[at]))
 	}
 	u, err := m.endpointsOf(sub)
 	return change{what, []wire.Update{u}}, err

@@ -169,7 +169,7 @@ func managerOf(t *testing.T, l *listenerpb.Listener) *managerpb.HttpConnectionMa
 func TestMeshIsConsistentAtEveryStep(t *testing.T) {
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			m, err := newMesh(rand.New(rand.NewPCG(seed, seed)))
+			m, err := newMesh(rand.New(rand.NewPCG(seed, seed)), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -239,7 +239,7 @@ func kindOf(what string) string {
 
 // TestNeeded holds the clients' way to read references to the generated decoder.
 func TestNeeded(t *testing.T) {
-	m, err := newMesh(rand.New(rand.NewPCG(1, 2)))
+	m, err := newMesh(rand.New(rand.NewPCG(1, 2)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,11 +53,15 @@ func (m *mesh) put(typeURL, name string, content object) (wire.Update, error) {
 // clusters are those of a service: one for each version.
 func (m *mesh) clusters(s *service) (wire.Update, error) {
 	if s.external != "" {
+		host := s.external
+		if m.envoy != nil {
+			host = "localhost" // an Envoy resolves names
+		}
 		return m.put(wire.ClusterType, s.name, object{
 			"name": s.name, "type": "STRICT_DNS", "connectTimeout": "3s",
 			"loadAssignment": object{
 				"clusterName": s.name,
-				"endpoints":   []object{{"lbEndpoints": []object{{"endpoint": endpoint(s.external, s.port)}}}},
+				"endpoints":   []object{{"lbEndpoints": []object{{"endpoint": endpoint(host, s.port)}}}},
 			},
 		})
 	}
@@ -98,7 +102,7 @@ func (m *mesh) endpointsOf(sub *subset) (wire.Update, error) {
 	byZone := make([][]object, len(zones))
 	for _, p := range sub.pods {
 		byZone[p.zone] = append(byZone[p.zone], object{
-			"endpoint":            endpoint(p.address, sub.port),
+			"endpoint":            endpoint(p.address, p.port),
 			"healthStatus":        p.health,
 			"loadBalancingWeight": 1,
 		})
@@ -120,11 +124,16 @@ func (m *mesh) endpointsOf(sub *subset) (wire.Update, error) {
 // listener is where a proxy takes requests to a service from the process beside
 // it.
 func (m *mesh) listener(s *service) (wire.Update, error) {
-	return m.put(wire.ListenerType, s.name, httpListener(s.name, "127.0.0.1", s.local))
+	l := httpListener(s.name, "127.0.0.1", s.local)
+	l["bindToPort"] = m.envoy == nil
+	return m.put(wire.ListenerType, s.name, l)
 }
 
 // ingressListener is where the shop's customers come in.
 func (m *mesh) ingressListener() (wire.Update, error) {
+	if m.envoy != nil {
+		return m.put(wire.ListenerType, ingress, httpListener(ingress, "127.0.0.1", m.envoy.port()))
+	}
 	return m.put(wire.ListenerType, ingress, httpListener(ingress, "0.0.0.0", ingressPort))
 }
 

@@ -27,8 +27,11 @@ func (d *demo) show(ctx context.Context) error {
 		d.print("\nEnded before all clients had what the origin says.\n")
 		return failed(ctx)
 	}
-	d.print("All %d clients have what the origin says, after %s. From now on it changes.\n\n",
-		d.Clients, seconds(time.Since(began)))
+	d.print("All %d clients have what the origin says, after %s. ", d.Clients, seconds(time.Since(began)))
+	if err := d.awaitEnvoy(ctx); err != nil {
+		return err
+	}
+	d.print("From now on it changes.\n\n")
 	began = time.Now()
 	if err := d.live(ctx, began); err != nil {
 		return err
@@ -40,6 +43,24 @@ func (d *demo) show(ctx context.Context) error {
 	err := d.agreement(context.WithoutCancel(ctx), settleWait)
 	d.summary(elapsed, err == nil)
 	return err
+}
+
+// awaitEnvoy waits until the Envoy has answered a request, if there is one, and says where it does.
+func (d *demo) awaitEnvoy(ctx context.Context) error {
+	if d.envoy == nil {
+		return nil
+	}
+	late := time.NewTimer(startWait)
+	defer late.Stop()
+	select {
+	case <-d.envoy.ready:
+		d.print("Envoy serves the shop:\n\n  curl %s   # and /cart, /products, /search\n\n", d.envoy.url)
+		return nil
+	case <-late.C:
+		return fmt.Errorf("no answer from Envoy at %s after %v", d.envoy.url, startWait)
+	case <-ctx.Done():
+		return failed(ctx)
+	}
 }
 
 // live changes the mesh and prints a line a second, until the time is up.
@@ -158,7 +179,11 @@ func (d *demo) opening() {
 	d.print("  relay    %-16s one connection up, %d streams down\n", address, d.Clients+len(oddClients))
 	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections; beside them the two\n\n", d.Clients, d.Clients-delta, delta, len(d.conns))
 	d.print("In another terminal, see what the relay serves, as it changes:\n\n  %s get -w -o wide -a %s eds\n  %[1]s get -a %[2]s cds\n\n", d.Command, address)
-	d.print("Point an Envoy at %s: README.md has the bootstrap.\n", address)
+	if d.envoy == nil {
+		d.print("Point an Envoy at %s: README.md has the bootstrap.\n", address)
+	} else {
+		d.print("An Envoy starts below the relay: %s\n", d.Envoy)
+	}
 	if d.For == 0 {
 		d.print("Ctrl-C ends the demo.\n")
 	}
@@ -217,6 +242,9 @@ func (d *demo) summary(elapsed time.Duration, agree bool) {
 	if all.total > 0 {
 		d.print("Delay from a change to a client that has it: median %s, 90%% %s, 99%% %s, longest %s.\n",
 			all.show(50), all.show(90), all.show(99), milliseconds(time.Duration(m.delays.most.Load())))
+	}
+	if d.envoy != nil {
+		d.print("Requests through Envoy since its first answer: %d answered, %d failed.\n", d.envoy.answered.Load(), d.envoy.failed.Load())
 	}
 	d.print("All %d clients agree with the origin: %s\n", d.Clients, verdict)
 }

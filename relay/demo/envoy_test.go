@@ -1,0 +1,38 @@
+package demo
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/xdstender/tender/relay/envoytest"
+)
+
+// TestRunWithEnvoy: an Envoy below the relay serves the shop, while it changes, without a failed request.
+func TestRunWithEnvoy(t *testing.T) {
+	envoy := envoytest.Binary(t)
+	text := run(t, t.Context(), Options{Clients: 20, Rate: 20, For: 2 * time.Second, Envoy: envoy}, new(paper))
+	expect(t, text,
+		`An Envoy starts below the relay: .*`,
+		`All 20 clients have what the origin says, after \d+\.\ds\. Envoy serves the shop:`,
+		`  curl http://127\.0\.0\.1:\d+/   # and /cart, /products, /search`,
+		`From now on it changes\.`,
+		`Requests through Envoy since its first answer: [1-9]\d* answered, 0 failed\.`,
+		`All 20 clients agree with the origin: yes`,
+	)
+}
+
+func TestRunWithoutAnEnvoyThatStarts(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	for binary, want := range map[string]string{
+		"/nonexistent/envoy": "start Envoy: fork/exec /nonexistent/envoy: no such file or directory",
+		"/bin/false":         "/bin/false ended: exit status 1",
+	} {
+		err := Run(t.Context(), Options{Clients: 1, Listen: "127.0.0.1:0", Envoy: binary, Out: new(paper)})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Run with Envoy %s: %v, want %q", binary, err, want)
+		}
+	}
+}
