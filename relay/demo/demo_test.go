@@ -86,7 +86,7 @@ func TestRun(t *testing.T) {
 		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,
 		`  clients  20 +10 SotW and 10 Delta, on 2 connections; beside them the two`,
 		`  bin/tender get -a 127\.0\.0\.1:\d+ cds`,
-		`Point an Envoy at 127\.0\.0\.1:\d+: README\.md has the bootstrap\.`,
+		`Point an Envoy at 127\.0\.0\.1:\d+: deploy/envoy has bootstraps\.`,
 		`All 20 clients have what the origin says, after \d+\.\ds\. From now on it changes\.`,
 		`  time  streams  changes/s  deliveries/s  delay: median +99%   latest change`,
 		`    1s +22 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,

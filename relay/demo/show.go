@@ -180,7 +180,7 @@ func (d *demo) opening() {
 	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections; beside them the two\n\n", d.Clients, d.Clients-delta, delta, len(d.conns))
 	d.print("In another terminal, see what the relay serves, as it changes:\n\n  %s get -w -o wide -a %s eds\n  %[1]s get -a %[2]s cds\n\n", d.Command, address)
 	if d.envoy == nil {
-		d.print("Point an Envoy at %s: README.md has the bootstrap.\n", address)
+		d.print("Point an Envoy at %s: deploy/envoy has bootstraps.\n", address)
 	} else {
 		d.print("An Envoy starts below the relay: %s\n", d.Envoy)
 	}

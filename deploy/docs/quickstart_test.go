@@ -1,0 +1,123 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestQuickstart runs the quickstart of the README as it stands there, with an Envoy, on ports and in a directory of its
+// own: the last command prints what the web server has.
+func TestQuickstart(t *testing.T) {
+	t.Parallel()
+	script := quickstart(t)
+	dir := t.TempDir()
+	for name, target := range map[string]string{"envoy": envoytest.Binary(t), "tender": tender(t)} {
+		if err := os.MkdirAll(filepath.Join(dir, "bin"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, filepath.Join(dir, "bin", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(mustAbs(t, root+"/deploy"), filepath.Join(dir, "deploy")); err != nil {
+		t.Fatal(err)
+	}
+	var pairs []string
+	for _, port := range []string{"10000", "8080"} {
+		_, free, err := net.SplitHostPort(relaytest.FreeAddress(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs = append(pairs, port, free)
+	}
+	xds, admin := relaytest.FreeAddress(t), relaytest.FreeAddress(t)
+	_, xdsPort, _ := net.SplitHostPort(xds)
+	pairs = append(pairs, "/tmp/", dir+"/", "make build\n", "", "TENDER_ORIGIN=", fmt.Sprintf("TENDER_LISTEN=%s TENDER_ADMIN_LISTEN=%s TENDER_ORIGIN=", xds, admin),
+		"s/tender.example/127.0.0.1/", "-e s/tender.example/127.0.0.1/ -e s/18000/"+xdsPort+"/ -e s/9901/0/")
+	text := strings.NewReplacer(pairs...).Replace(script)
+	if output := runGroup(t, dir, text); !strings.Contains("\n"+output, "\nHello through Envoy\n") {
+		t.Errorf("the quickstart does not print what the web server has:\n%s\n\n%s", text, output)
+	}
+}
+
+// runGroup runs a script in a process group of its own and returns what it wrote. All that it started is killed when it
+// ends.
+func runGroup(t *testing.T, dir, script string) string {
+	t.Helper()
+	written, err := os.Create(filepath.Join(dir, "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = written.Close() }() // it is read by its name
+	ctx, cancel := context.WithTimeout(t.Context(), 2*relaytest.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-e", "-c", script)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, written, written // a file: nobody waits for those who hold it open
+	cmd.Env = (&place{world: new(world), dir: dir}).environment()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what runs in the background
+	output, readErr := os.ReadFile(written.Name())
+	if err := errors.Join(err, readErr); err != nil {
+		t.Errorf("%v\n%s", err, output)
+	}
+	return string(output)
+}
+
+// quickstart returns the script of the README that this test is named for.
+func quickstart(t *testing.T) string {
+	t.Helper()
+	all, err := blocks("README.md", pages(t)["README.md"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range all {
+		if b.marks["test"] == "TestQuickstart" {
+			return strings.Join(b.lines, "\n")
+		}
+	}
+	t.Fatal("README.md has no quickstart")
+	return ""
+}
+
+func mustAbs(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
+}
+
+// TestEnvoyVersionsOnPages: the versions of Envoy in the README are those that the tests run with.
+func TestEnvoyVersionsOnPages(t *testing.T) {
+	row := regexp.MustCompile(`(?m)^\| Envoy \| (.*) \|$`).FindStringSubmatch(pages(t)["README.md"])
+	versions := envoytest.Versions(t)
+	if row == nil {
+		t.Fatal("README.md has no row of the versions of Envoy")
+	}
+	for _, v := range strings.Split(row[1], ", ") {
+		if len(versions) == 0 || v != versions[len(versions)-1] {
+			t.Fatalf("README.md has Envoy %s; the tests run with %v", row[1], envoytest.Versions(t))
+		}
+		versions = versions[:len(versions)-1]
+	}
+	if len(versions) > 0 {
+		t.Errorf("README.md has Envoy %s; the tests run with %v too", row[1], versions)
+	}
+}
