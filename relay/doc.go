@@ -30,5 +30,6 @@
 // This package has no part in it, and knows no rule of the protocol but
 // what a node group is (group.go).
 //
-// DESIGN.md has the decisions and their dates.
+// deploy/docs/protocol.md has the rules, decisions and hazards that comments cite by codes such
+// as R044, B.12 and C08; DESIGN.md has further decisions and their dates.
 package relay
