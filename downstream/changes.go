@@ -538,7 +538,7 @@ func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
 	}
 	delete(s.known, e.Resource.Name)
 	expires := s.ttl && e.Expires() // it may have expired at the client (C31)
-	return e.HasVersion(version) && !s.forgetful && !expires && (!from.Reused || s.cfg.ContentVersions)
+	return e.HasVersion(version) && !expires && (!from.Reused || s.cfg.ContentVersions)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot

@@ -15,9 +15,8 @@ type client struct {
 	node, group string // for people
 	stream      uint64 // its number
 
-	delta     bool
-	errors    bool // it is known to understand resource_errors (B.39)
-	forgetful bool // what it says it holds proves nothing (B.3)
+	delta  bool
+	errors bool // it is known to understand resource_errors (B.39)
 }
 
 // log returns a logger that names the client. It is made anew each time: of most clients

@@ -79,27 +79,12 @@ type agent struct {
 	envoy bool
 	grpc  bool
 	relay bool // one like this
-
-	// forgetful: an Envoy before 1.22 keeps the first version that it saw of a
-	// resource, so what it says it holds proves nothing (B.3).
-	forgetful bool
-
-	// relists: an Envoy before 1.19 returns with all names that it holds in place of
-	// the wildcard that it had in Delta (C18).
-	relists bool
 }
 
 func agentOf(n *node) agent {
-	a := agent{
+	return agent{
 		envoy: n.GetUserAgentName() == "envoy",
 		grpc:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
 		relay: n.GetUserAgentName() == "tender",
 	}
-	if v := n.GetUserAgentBuildVersion().GetVersion(); a.envoy && v != nil {
-		before := func(minor uint32) bool {
-			return v.GetMajorNumber() < 1 || v.GetMajorNumber() == 1 && v.GetMinorNumber() < minor
-		}
-		a.forgetful, a.relists = before(22), before(19)
-	}
-	return a
 }

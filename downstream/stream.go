@@ -190,7 +190,7 @@ func (s *stream) identify(r *wire.Request) error {
 	s.keepNode(n)
 	s.client = &client{
 		cfg: s.cfg, watch: s.watch, stream: s.number, node: nodeLabel(n), group: group.Key,
-		delta: s.delta, errors: s.agent.grpc || s.agent.relay, forgetful: s.agent.forgetful,
+		delta: s.delta, errors: s.agent.grpc || s.agent.relay,
 	}
 	if s.cfg.Traces != nil {
 		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: group.Key, Stream: s.number})
@@ -246,7 +246,6 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 		key:          typeURL,
 		wrap:         s.wrapOf(typeURL),
 		ttl:          s.ttl && (s.delta || s.wrap),
-		relists:      s.agent.relists && (typeURL == wire.ClusterType || typeURL == wire.ListenerType),
 	}
 	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
 		if a.rank != b.rank {

@@ -22,10 +22,9 @@ type subscription struct {
 	traits
 	*conversation
 	*client
-	key     string    // of the type in the cache: its URL, or a collection
-	wrap    wire.Wrap // SotW: which resources go in their Resource message (B.19)
-	ttl     bool      // the client is told how long resources live (R104)
-	relists bool      // in a first request, the names that it holds mean all (C18)
+	key  string    // of the type in the cache: its URL, or a collection
+	wrap wire.Wrap // SotW: which resources go in their Resource message (B.19)
+	ttl  bool      // the client is told how long resources live (R104)
 
 	// Globs are subscriptions to collections, which share the conversation of the
 	// type; parent is the type's own, nil for itself (R132).
@@ -173,10 +172,6 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		s.known, s.knownN = r.InitialVersions, len(r.InitialVersions)
 		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && !s.explicit && s.legacyWildcard {
 			s.subscribeAll()
-		}
-		if s.relists && sameNames(r.Subscribe, r.InitialVersions) {
-			s.subscribeAll()
-			return
 		}
 	}
 	if len(r.Subscribe) > 0 {
@@ -529,15 +524,6 @@ func (s *subscription) unsentAdditions(t *cache.Type) (unsent bool, upTo cache.S
 		unsent = unsent || e.Present() && seq > n.sent
 	}
 	return unsent, min(upTo, s.scanned)
-}
-
-// sameNames reports whether texts are just the names of versions, and some.
-func sameNames(texts []string, versions map[string]string) bool {
-	missing := func(text string) bool {
-		_, ok := versions[text]
-		return !ok
-	}
-	return len(texts) > 0 && len(texts) == len(versions) && !slices.ContainsFunc(texts, missing)
 }
 
 func without(texts []string, text string) []string {
