@@ -19,8 +19,8 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		w.SetConnected(true)
-		cds, rds := sotwClient(view, wire.ClusterType), sotwClient(view, wire.RouteType)
-		s := &stream{subs: []*subscription{cds, rds}}
+		cds := sotwClient(view, wire.ClusterType)
+		s := &stream{cfg: cds.cfg, subs: []*subscription{cds}}
 		cds.cfg.AckWait = 5 * time.Second
 		cds.list(view, w, 1, wire.Wildcard)
 		w.Apply(cache.Members, uncachedClusters(t, "a"))
@@ -40,7 +40,8 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			if r := cds.list(view, w, 1, wire.Wildcard); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			return s.limit(&pass{head: view.Head(), now: time.Now()}, rds)
+			got, _ := s.dependentLimit(&pass{head: view.Head(), now: time.Now()})
+			return got
 		}
 		if got := limit(); got > before {
 			t.Errorf("routes are read up to %d, want at most %d: the new cluster was not sent", got, before)

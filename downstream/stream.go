@@ -86,6 +86,8 @@ type stream struct {
 	written, read uint64
 
 	lentAt moment // when the lock was lent the last time
+
+	barrier barrier
 }
 
 // closing reports whether a client that has closed its side was answered, or has
@@ -342,6 +344,11 @@ type pass struct {
 
 	// held is set if something may be owed that waits for an answer.
 	held bool
+
+	// How far dependent types may be read, and whether they wait altogether, once that
+	// is known (see barrier).
+	limit            cache.Seq
+	shut, limitKnown bool
 }
 
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
@@ -366,12 +373,15 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 			}
 		}
 	}
+	if !p.limitKnown {
+		s.settleBatches(p)
+	}
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
 	}
 	followed := p.head.Seq
 	for _, sub := range s.subs {
-		sub.asked = false // what is not answered by now, a change will
+		sub.asked = sub.asked && sub.waits // what is not answered by now, a change will
 		sub.passed()
 		sub.rest(p.head)
 		if sub.reaching != nil {
@@ -436,7 +446,13 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if s.mustWait(p) {
 		return errMayBlock
 	}
-	limit, after := s.limit(p, sub), sub.position()
+	limit, ahead := s.limit(p, sub, t)
+	if sub.waits = ahead; ahead {
+		p.held = true
+		p.more(sub)
+		return nil
+	}
+	after := sub.position()
 	r, until, err := sub.next(p, t, limit)
 	if err != nil {
 		return err
@@ -517,32 +533,6 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 	return s.send(p, sub, r, after)
 }
 
-// limit returns how far a type may be read: one that refers to clusters no further
-// than the clusters were sent, while those wait for an answer or for content (B.11).
-func (s *stream) limit(p *pass, sub *subscription) cache.Seq {
-	cds := s.of(wire.ClusterType)
-	if !sub.dependent || cds == nil {
-		return p.head.Seq
-	}
-	until := cds.overtakenFrom(p.now)
-	if until.IsZero() {
-		return p.head.Seq
-	}
-	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
-	for _, g := range cds.globs {
-		if g.atRest {
-			continue
-		}
-		some, sent := g.unsentAdditions(p.head.Type(g.key))
-		unsent, upTo = unsent || some, min(upTo, sent)
-	}
-	if !unsent {
-		return p.head.Seq
-	}
-	p.at(until)
-	return upTo
-}
-
 // send sends a response, which holds what changed after a position, and sees to it that
 // endpoints follow the clusters that need them.
 func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) error {
@@ -573,8 +563,9 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 	if sub.reaching != nil {
 		cmp.Or(sub.parent, sub).passFanouts(sentAt)
 	}
-	if sub.typeURL == wire.ClusterType && len(r.eds) > 0 {
+	if sub.typeURL == wire.ClusterType {
 		s.renewEndpoints(p, r.eds)
+		s.awaitEndpoints(p, sub, r.eds, after)
 	}
 	return nil
 }
@@ -583,7 +574,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 // warms such a cluster until it gets them, changed or not (B.16).
 func (s *stream) renewEndpoints(p *pass, names []string) {
 	eds := s.of(wire.EndpointType)
-	if eds == nil || s.cfg.NoEDSAfterCDS || s.agent.grpc {
+	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.grpc {
 		return
 	}
 	t := p.head.Type(wire.EndpointType)

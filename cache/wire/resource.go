@@ -523,12 +523,13 @@ func parseAny(any []byte) (typeURL string, value []byte, err error) {
 }
 
 // edsName returns the name of the ClusterLoadAssignment that a Cluster needs, or
-// "" if it is not an EDS cluster, or not a Cluster at all. Cluster: name=1,
-// type=2 (EDS=3), eds_cluster_config=3 {service_name=2}, cluster_type=38 (in a
-// oneof with type).
+// "" if it is not an EDS cluster, or not a Cluster at all, or if its eds_config names
+// another source than the stream of the cluster (ADS or self). Cluster: name=1,
+// type=2 (EDS=3), eds_cluster_config=3 {eds_config=1, service_name=2}, cluster_type=38
+// (in a oneof with type).
 func edsName(cluster []byte, name string) string {
 	const eds = 3
-	isEDS, service := false, ""
+	isEDS, elsewhere, service := false, false, ""
 	for len(cluster) > 0 {
 		num, typ, val, n := consumeField(cluster)
 		if n < 0 {
@@ -545,13 +546,40 @@ func edsName(cluster []byte, name string) string {
 			if service, ok = serviceName(val, service); !ok {
 				return ""
 			}
+			elsewhere = otherSource(val, elsewhere)
 		}
 		cluster = cluster[n:]
 	}
-	if !isEDS {
+	if !isEDS || elsewhere {
 		return ""
 	}
 	return cmp.Or(service, name)
+}
+
+// otherSource reports whether the eds_config of an eds_cluster_config is neither ADS nor
+// self, or returns what an earlier occurrence said if it has none. ConfigSource: path=1,
+// api_config_source=2, ads=3, self=5, path_config_source=8, all in one oneof.
+func otherSource(config []byte, earlier bool) bool {
+	for len(config) > 0 {
+		num, typ, source, n := consumeField(config)
+		if num == 1 && typ == protowire.BytesType {
+			for len(source) > 0 {
+				specifier, _, _, n := consumeField(source)
+				if n < 0 {
+					return earlier // no client can read it
+				}
+				switch specifier {
+				case 1, 2, 8:
+					earlier = true
+				case 3, 5:
+					earlier = false
+				}
+				source = source[n:]
+			}
+		}
+		config = config[n:]
+	}
+	return earlier
 }
 
 // serviceName returns the service_name of an eds_cluster_config, or what an

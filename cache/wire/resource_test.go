@@ -190,6 +190,11 @@ func TestB16_EDSName(t *testing.T) {
 		ServiceName: "cla/shop",
 	}
 	full := cluster(eds, service)
+	from := func(source *corepb.ConfigSource) []byte {
+		return cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: source, ServiceName: "cla/shop"})
+	}
+	self := from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}}})
+	path := from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Path{Path: "/eds"}})
 	tests := []struct {
 		name  string
 		value []byte
@@ -198,6 +203,17 @@ func TestB16_EDSName(t *testing.T) {
 		{"EDS with service_name", full, "cla/shop"},
 		{"EDS without service_name", cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: service.GetEdsConfig()}), "shop"},
 		{"EDS without eds_cluster_config", cluster(eds, nil), "shop"},
+		{"EDS by self", self, "cla/shop"},
+		{"EDS from a file", path, ""},
+		{"EDS from a watched file", from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_PathConfigSource{
+			PathConfigSource: &corepb.PathConfigSource{Path: "/eds"},
+		}}), ""},
+		{"EDS by a stream of its own", from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_ApiConfigSource{
+			ApiConfigSource: &corepb.ApiConfigSource{ApiType: corepb.ApiConfigSource_GRPC},
+		}}), ""},
+		{"the last source counts", join(path, full), "cla/shop"},
+		{"the last source is a file", join(full, path), ""},
+		{"garbage in eds_config", join(full, bytesField(3, bytesField(1, "\xff\xff"))), "cla/shop"},
 		{"static", cluster(static, nil), ""},
 		{"static with a stray eds_cluster_config", cluster(static, service), ""},
 		{"the last type counts", join(full, cluster(static, nil)), ""},
