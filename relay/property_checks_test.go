@@ -151,6 +151,7 @@ func (sc *scene) history() {
 func (sc *scene) order(a *actor) {
 	clusters := map[string]relaytest.Digest{}
 	warming := map[string]bool{}
+	revisions := map[string]int{} // of assignments that were sent
 	for _, r := range a.Responses() {
 		for _, res := range r.Resources {
 			switch r.TypeURL {
@@ -162,6 +163,12 @@ func (sc *scene) order(a *actor) {
 				}
 			case relaytest.EndpointType:
 				delete(warming, res.Name)
+				revisions[res.Name] = sc.scaled[res.Digest].n
+			case relaytest.RouteType:
+				needs, scaled := sc.scaled[res.Digest]
+				if has := revisions[needs.name]; scaled && has > 0 && has < needs.n {
+					sc.Errorf("%v: route %s needs revision %d of endpoints %s, it was sent %d", a, res.Name, needs.n, needs.name, has)
+				}
 			}
 			if to := sc.routed[res.Digest]; to != "" && clusters[to] == (relaytest.Digest{}) {
 				sc.Errorf("%v: route %s names cluster %s, which it was not sent", a, res.Name, to)

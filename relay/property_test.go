@@ -30,7 +30,8 @@ import (
 //  4. uniqueness: checked by the clients on every response;
 //  5. versions: equal sets have equal version_info, and different ones different;
 //  7. order: a route never arrives before the cluster that it names, not even when
-//     changes are merged, and a changed EDS cluster is followed by its endpoints;
+//     changes are merged, nor before the endpoints that the origin gave before it, and a
+//     changed EDS cluster is followed by its endpoints;
 //  8. isolation: nothing of one group ever reaches another;
 //  9. upstream exactness: every response is answered once, and what is subscribed
 //     at the origin is what clients want, plus what lingers;
@@ -86,7 +87,7 @@ func (s step) String() string {
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
-			"put", "put", "put", "remove", "swap", "warm", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
+			"put", "put", "put", "remove", "swap", "warm", "scale", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
 			"reconnect", "pause", "resume", "refuse", "restart", "away", "pass", "check",
 		}).Draw(t, "what"),
 		client: rapid.IntRange(0, 3).Draw(t, "client"),
@@ -119,8 +120,9 @@ type scene struct {
 	existed  [2]map[string]bool          // type URL and name, by group
 	removed  [2]map[string]bool          // likewise
 	routed   map[relaytest.Digest]string // routes to the cluster that they name
-	owner    map[relaytest.Digest]int    // all that was ever put, by group
-	shared   map[relaytest.Digest]bool   // of that, what both groups may have
+	scaled   map[relaytest.Digest]revision
+	owner    map[relaytest.Digest]int  // all that was ever put, by group
+	shared   map[relaytest.Digest]bool // of that, what both groups may have
 	counter  int
 	out      io.Writer // of the relay's log; nil discards it
 }
@@ -176,6 +178,7 @@ func (sc *scene) run(s script) {
 	sc.contents[0] = sc.origin.Content
 	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
 	sc.existed, sc.removed = [2]map[string]bool{{}, {}}, [2]map[string]bool{{}, {}}
+	sc.scaled = map[relaytest.Digest]revision{}
 	sc.routed, sc.owner, sc.shared = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}, map[relaytest.Digest]bool{}
 	// These clients do not come back by themselves, as real ones would.
 	sc.relay = start(sc, sc.origin, true, "TENDER_COLD_WAIT=10m")
@@ -223,8 +226,7 @@ func (sc *scene) join(v relaytest.Variant, group int) {
 func (sc *scene) guards() {
 	for n := range 3 {
 		sc.swap(0, n)
-		sc.warm(0, n)
-		sc.set(0, relaytest.EndpointType, warmName(n), relaytest.Endpoints(warmName(n), fmt.Sprintf("127.0.0.1:%d", n+1)))
+		sc.scale(0, n)
 	}
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		sc.join(v, 0)
@@ -234,6 +236,7 @@ func (sc *scene) guards() {
 		a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= 6 })
 		for n := range 3 {
 			a.want(relaytest.RouteType, fmt.Sprintf("swap%d", n))
+			a.want(relaytest.RouteType, fmt.Sprintf("scaled%d", n))
 			a.want(relaytest.EndpointType, warmName(n))
 		}
 	}
@@ -320,6 +323,23 @@ func (sc *scene) warm(group, n int) {
 	sc.set(group, relaytest.ClusterType, warmName(n), c)
 }
 
+// scale changes an EDS cluster, its endpoints and a route that needs these, in this order.
+func (sc *scene) scale(group, n int) {
+	sc.warm(group, n)
+	rev := revision{warmName(n), sc.counter}
+	endpoints := relaytest.Endpoints(rev.name, fmt.Sprintf("127.1.%d.%d:1", rev.n/250, rev.n%250))
+	to := relaytest.Route(fmt.Sprintf("scaled%d", n%3), []string{fmt.Sprint(rev.n)}, rev.name)
+	sc.scaled[relaytest.DigestOf(endpoints)], sc.scaled[relaytest.DigestOf(to)] = rev, rev
+	sc.set(group, relaytest.EndpointType, rev.name, endpoints)
+	sc.set(group, relaytest.RouteType, fmt.Sprintf("scaled%d", n%3), to)
+}
+
+// A revision is one of an assignment, or of the route that needs it.
+type revision struct {
+	name string // of the assignment
+	n    int
+}
+
 func warmName(n int) string { return fmt.Sprintf("warm%d", n%3) }
 
 func (sc *scene) remove(group int, typeURL, name string) {
@@ -341,6 +361,8 @@ func (sc *scene) step(st step) {
 		sc.swap(group, st.n)
 	case "warm":
 		sc.warm(0, st.n)
+	case "scale":
+		sc.scale(0, st.n)
 	case "subscribe":
 		a.want(typeURL, n)
 	case "wildcard":
