@@ -7,8 +7,8 @@ import (
 )
 
 // Envoys that want all and gRPC clients that name what they want are served at
-// once, in groups of their own and in one; there the second kind of demand goes
-// by the auxiliary stream, whichever came first. What only gRPC named is no
+// once, in groups of their own and in one; there names go by the auxiliary
+// stream, whichever came first. What only gRPC named is no
 // member, and a name comes back as it was asked for.
 func TestR055_MixedFleet(t *testing.T) {
 	t.Parallel()

@@ -173,9 +173,9 @@ func (m *mirror) follow(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
 	}
-	assign(&s.named, s.wildcard)
 	c := &collection{sub: s, glob: glob, key: key}
 	s.collections[glob] = c
+	m.place(s, s.wildcard != nowhere)
 	return c
 }
 
@@ -224,9 +224,7 @@ func (m *mirror) expired(c *collection, now time.Time) bool {
 	if l := &m.lines[s.named]; l.open {
 		m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), c.glob), now)
 	}
-	if len(s.names)+len(s.collections) == 0 {
-		s.named = nowhere
-	}
+	m.place(s, s.wildcard != nowhere)
 	return true
 }
 

@@ -2,9 +2,9 @@
 //
 // A [Session] is one origin: one HTTP/2 connection, shared by all views. Each
 // view is kept like its origin by a mirror: one loop that owns all state, with an
-// ADS stream that mirrors what clients want (B.5). Where one type is wanted both by
-// wildcard and by name, the kind that came second goes to a second, the auxiliary
-// stream, so that it is always known what belongs to the wildcard.
+// ADS stream that mirrors what clients want, the main stream (B.5). Where one type is
+// wanted both by wildcard and by name, a second, the auxiliary stream carries one of
+// the two, so that it is always known what belongs to the wildcard.
 //
 // Streams are Delta. With an origin that does not implement it they are SotW: that
 // is translated in sotw.go, and the rest of the package thinks in Delta.

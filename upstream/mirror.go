@@ -133,7 +133,8 @@ func (s *Session) Mirror(ctx context.Context, who *Presence, w *cache.Writer, lo
 			continue
 		}
 		sub := m.sub(typeURL)
-		sub.prewarm, sub.wildcard = true, main
+		sub.prewarm = true
+		sub.place(true)
 	}
 	m.introduce()
 	m.run(ctx)
@@ -283,18 +284,21 @@ func (m *mirror) demandName(s *subscription, d cache.Demand, now time.Time) {
 	m.linger.add(d.Name, lingerer{s, now.Add(jitter(m.cfg.Linger)), size})
 }
 
+// wantMembers subscribes to the wildcard of a type. That is the first request of the type on
+// its stream, or a new stream is opened for it: so every origin knows its form, and nothing
+// that the origin still says of names is taken for a member.
 func (m *mirror) wantMembers(s *subscription, now time.Time) {
 	if s.wildcard != nowhere {
 		return
 	}
-	assign(&s.wildcard, s.named)
-	if l := &m.lines[s.wildcard]; l.open {
-		r := s.subscribeWildcard()
-		if l.begun[s.typeURL] {
-			r.ResourceNamesSubscribe = []string{wire.Wildcard} // the empty form only opens a type
-		}
+	m.place(s, true)
+	switch l := &m.lines[s.wildcard]; {
+	case !l.open:
+	case l.begun[s.typeURL]:
+		m.reopenFor(s)
+	default:
 		s.learn = learning{}
-		m.request(l, r, now)
+		m.request(l, s.subscribeWildcard(), now)
 	}
 }
 
@@ -302,8 +306,15 @@ func (m *mirror) wantMembers(s *subscription, now time.Time) {
 // be kept (R125). They are given up for that: to name the wildcard where the legacy
 // form of it was used goes on with that, and is not answered. Nobody says of what went
 // meanwhile, or was about to be said to be gone, that it did: it is looked for (B.15).
+//
+// To a SotW origin an empty list means all only if it opens the type, and not every server
+// knows "*": that takes new streams (R048, R051).
 func (m *mirror) askMembersAgain(s *subscription, now time.Time) {
-	if l := &m.lines[s.wildcard]; l.open {
+	switch l := &m.lines[s.wildcard]; {
+	case !l.open:
+	case l.sotw != nil && wire.LegacyWildcard(s.typeURL):
+		m.reopen()
+	default:
 		m.letGo(s, now)
 		s.sweep.begin(m.w.Head().Type(s.typeURL), false, now)
 		m.request(l, s.unsubscribeWildcard(), now)
@@ -321,8 +332,8 @@ func (m *mirror) wantName(s *subscription, n *cache.Name, again bool) {
 		}
 		return
 	}
-	assign(&s.named, s.wildcard)
 	s.names[n] = struct{}{}
+	m.place(s, s.wildcard != nowhere)
 	s.added = append(s.added, n)
 	m.batched++
 }
@@ -359,11 +370,6 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	m.countHeld()
 	at(m.agenda.next())
-	if m.lines[main].stream == nil {
-		for _, s := range m.subs {
-			s.settle()
-		}
-	}
 	for r := main; r <= auxiliary; r++ {
 		at(m.tend(ctx, r, now))
 	}
@@ -413,11 +419,13 @@ func (m *mirror) expireMembers(now time.Time) (next time.Time) {
 		if !m.w.ForgetMembers(s.typeURL) {
 			continue // wanted again, and about to be reported
 		}
-		if l := &m.lines[s.wildcard]; l.open {
+		m.letGo(s, now)
+		l := &m.lines[s.wildcard]
+		s.learn, s.sweep, s.foreign[cache.Members] = learning{}, sweep{}, nil
+		m.place(s, false)
+		if l.open {
 			m.request(l, s.unsubscribeWildcard(), now)
 		}
-		m.letGo(s, now)
-		s.wildcard, s.learn, s.sweep, s.foreign[cache.Members] = nowhere, learning{}, sweep{}, nil
 	}
 	return next
 }
@@ -440,9 +448,7 @@ func (m *mirror) flush(now time.Time) {
 			m.w.Asked(asked, now)
 		}
 		s.added, s.again, s.gone = nil, nil, nil // a stream that opens later states all names
-		if len(s.names)+len(s.collections) == 0 {
-			s.named = nowhere
-		}
+		m.place(s, s.wildcard != nowhere)
 	}
 }
 
@@ -484,7 +490,7 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 	case l.stream == nil && wanted && (r == main || m.lines[main].open):
 		return m.open(ctx, l, r, now)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
-		l.cancel(errResync)
+		l.replace()
 	case l.silent(now):
 		l.silentAt, m.silent = time.Time{}, true
 		m.log.Warn("the origin accepted the stream and says nothing: it may not know the node that was presented to it; "+
@@ -566,7 +572,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 		withVersions = withVersions && (t.Phase == cache.Confirmed || t.Restored)
 		m.doubt(s, t, withVersions, now)
 	}
-	if s.sweep.asking(l.role) {
+	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
@@ -623,9 +629,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		m.unasked()
 	} else {
 		m.w.SetConnected(false)
-		if aux := m.lines[auxiliary].stream; aux != nil {
-			aux.cancel(errResync)
-		}
+		m.lines[auxiliary].replace()
 	}
 }
 
@@ -731,7 +735,7 @@ func refusal(u wire.Update) error {
 
 func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	u = m.withOmissions(s, r, u, now)
-	if s.sweep.asking(r) {
+	if s.sweepsOn(r) {
 		s.sweep.answered(u, now)
 	}
 	var c cache.Change

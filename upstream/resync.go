@@ -73,9 +73,38 @@ func (m *mirror) resync() {
 
 // reopen ends the streams, to open them anew at once.
 func (m *mirror) reopen() {
-	if l := m.lines[main].stream; l != nil {
+	for r := range m.lines {
+		m.lines[r].replace()
+	}
+}
+
+// replace ends a stream for the sake of a new one, which states all that is wanted. What the
+// origin still says on the old one is not looked at.
+func (l *line) replace() {
+	if l.stream != nil {
+		l.open, l.replaced = false, true
 		l.cancel(errResync)
 	}
+}
+
+// place assigns the wildcard and the names of a type to the streams. If one of them moves to
+// the other stream, both streams are replaced: on an open stream, a response does not tell
+// whether it is for the wildcard or for names.
+func (m *mirror) place(s *subscription, members bool) {
+	if !s.place(members) {
+		return
+	}
+	s.sweep.finish()
+	s.unlearn(main)
+	s.unlearn(auxiliary)
+	if m.lines[main].open {
+		m.reopenFor(s)
+	}
+}
+
+func (m *mirror) reopenFor(s *subscription) {
+	m.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
+	m.reopen()
 }
 
 // sweep looks for members that went while the relay did not follow them, and
@@ -85,17 +114,17 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 		return time.Time{}
 	}
 	t := m.w.Head().Type(s.typeURL)
+	on := &m.lines[s.wildcard.other()]
 	due, next := s.sweep.suspect(now)
 	if due {
-		on := s.wildcard.other()
-		names := s.sweep.ask(t, on, s.names, now)
+		names := s.sweep.ask(t, s.names, now)
 		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
-		if l := &m.lines[on]; l.open {
-			m.subscribe(l, s, names, now)
+		if on.open {
+			m.subscribe(on, s, names, now)
 		}
 	}
-	if s.sweep.asked.IsZero() || !m.lines[s.sweep.on].open {
+	if !s.sweep.asking() || !on.open {
 		return next // nobody was asked, so silence means nothing
 	}
 	over, deleted, mass, at := s.sweep.verdict(t, s.wantedNames, now)
@@ -118,7 +147,7 @@ func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Ti
 // letGo ends a sweep: it unsubscribes from all that was asked for, but for what
 // clients named.
 func (m *mirror) letGo(s *subscription, now time.Time) {
-	l := &m.lines[s.sweep.on]
+	l := &m.lines[s.wildcard.other()]
 	names := s.unwanted(s.sweep.names)
 	s.sweep.finish()
 	if l.open {

@@ -45,11 +45,8 @@ type list struct {
 	varied   bool                    // some of it were variants
 }
 
-// change applies a request. It reports false where no request can say it, but a
-// new stream can: for a wildcard of a type that was asked for before. An empty
-// list means a wildcard only if it opens the type, and not every server knows "*"
-// (R048, R051).
-func (l *lists) change(r *discoverypb.DeltaDiscoveryRequest) bool {
+// change applies a request.
+func (l *lists) change(r *discoverypb.DeltaDiscoveryRequest) {
 	subscribe, unsubscribe := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
 	t := l.types[r.GetTypeUrl()]
 	if t == nil {
@@ -58,9 +55,6 @@ func (l *lists) change(r *discoverypb.DeltaDiscoveryRequest) bool {
 		l.types[t.typeURL] = t
 	}
 	if slices.Contains(subscribe, wire.Wildcard) {
-		if t.opened && wire.LegacyWildcard(t.typeURL) {
-			return false
-		}
 		t.wildcard = true
 	}
 	for _, name := range subscribe {
@@ -70,7 +64,6 @@ func (l *lists) change(r *discoverypb.DeltaDiscoveryRequest) bool {
 		t.drop(name)
 	}
 	l.state(t)
-	return true
 }
 
 // answer acknowledges a response, or refuses it. A type that was never asked for

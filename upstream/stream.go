@@ -47,7 +47,7 @@ type stream struct {
 	begun     map[string]bool // types of which a first request was sent
 	nodeSent  bool
 	responded bool
-	replaced  bool // by a new stream, which can say what this one cannot
+	replaced  bool // what the origin still says on it is not looked at
 }
 
 // An event is what a stream's goroutines tell the mirror: that it is open, what it
@@ -155,10 +155,7 @@ func tell(events chan<- event, e event) { events <- e }
 // SotW stream it changes the list of its type, which flush sends.
 func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryRequest) {
 	if st.sotw != nil {
-		if !st.sotw.change(r) {
-			st.replaced = true
-			st.cancel(errResync)
-		}
+		st.sotw.change(r)
 		return
 	}
 	locate(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)

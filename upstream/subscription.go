@@ -21,7 +21,7 @@ const (
 
 func (r role) String() string { return [...]string{"none", "main", "auxiliary"}[r] }
 
-// other returns the stream that does not carry what r does.
+// other returns the other stream.
 func (r role) other() role {
 	if r == main {
 		return auxiliary
@@ -36,14 +36,14 @@ type subscription struct {
 	askers  []cache.Demand // see asks
 
 	// The members. They are wanted while a client has a wildcard, and for a while
-	// after.
+	// after. The role is place's.
 	wildcard role
 	prewarm  bool
 	wanted   bool      // by a client now
 	until    time.Time // when lingering ends
 
 	// The names, with those that linger. A name is in the map while the origin is, or
-	// is about to be, subscribed to it.
+	// is about to be, subscribed to it. The role is place's.
 	named role
 	names map[*cache.Name]struct{}
 	added []*cache.Name // not yet sent
@@ -135,34 +135,41 @@ func (s *subscription) unwanted(names []string) []string {
 // namesPerRequest bounds one request that changes a subscription (B.5).
 const namesPerRequest = 500
 
-// assign decides which stream carries a kind of demand: the one that came first
-// for a type has the main stream. Nothing moves later, but for settle.
-func assign(kind *role, other role) {
-	if *kind != nowhere {
-		return
+// place assigns the wildcard, which is wanted if members is set, and the names to streams. Only
+// what is wanted now decides, not what was asked for first. It reports whether one of the two
+// moved to the other stream.
+//
+// The main stream carries every type, in the origin's order (B.11). If a type is wanted by
+// wildcard and by name, the main stream carries the form that Envoys use, since they need that
+// order, and the auxiliary stream carries the other one.
+func (s *subscription) place(members bool) (moved bool) {
+	wildcard, named := nowhere, nowhere
+	if members {
+		wildcard = main
 	}
-	*kind = main
-	if other == main {
-		*kind = auxiliary
+	if len(s.names)+len(s.collections) > 0 {
+		named = main
 	}
-}
-
-// settle moves what has the type to itself to the main stream, which the other
-// needs to be open. There must be no main stream: nothing moves between streams
-// that are there.
-func (s *subscription) settle() {
 	switch {
-	case s.wildcard == auxiliary && len(s.names)+len(s.collections) == 0:
-		s.wildcard, s.named = main, nowhere
-	case s.named == auxiliary && s.wildcard == nowhere:
-		s.named = main
+	case wildcard == nowhere || named == nowhere:
+	case wire.LegacyWildcard(s.typeURL):
+		named = auxiliary
+	default:
+		wildcard = auxiliary
 	}
+	moved = wildcard != nowhere && s.wildcard == wildcard.other() || named != nowhere && s.named == named.other()
+	s.wildcard, s.named = wildcard, named
+	return moved
 }
 
 // wants reports whether the stream of that role has anything to carry.
 func (s *subscription) wants(r role) bool {
-	return s.wildcard == r || s.named == r && len(s.names)+len(s.collections) > 0 || s.sweep.asking(r)
+	return s.wildcard == r || s.named == r || s.sweepsOn(r)
 }
+
+// sweepsOn reports whether a sweep is asking for members by name on the stream of that role,
+// which is the one without the wildcard.
+func (s *subscription) sweepsOn(r role) bool { return s.sweep.asking() && s.wildcard.other() == r }
 
 // restate returns the first requests of the type on a new stream: everything that
 // is wanted, and in the first of them what is held (R088, R089). There is more
@@ -185,7 +192,9 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 	if s.named == r {
 		names, asked = s.restateNames(h, versions)
 	}
-	names = append(names, s.sweep.askedOn(r)...)
+	if s.sweepsOn(r) {
+		names = append(names, s.sweep.names...)
+	}
 	if withVersions && fits(versions) {
 		req.InitialResourceVersions = versions
 	}

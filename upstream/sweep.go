@@ -40,8 +40,7 @@ type sweep struct {
 	trusted bool                // the origin was told what is held, and so says itself what is gone
 
 	asked    time.Time // when suspects were asked for; zero if they were not
-	on       role
-	names    []string // asked for
+	names    []string  // asked for
 	suspects map[string]struct{}
 	gone     map[string]struct{} // suspects that the origin says are removed
 	control  string              // "" if no member is known to be there
@@ -131,8 +130,7 @@ func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
 // ask begins to ask for the suspects, and returns the names to subscribe to. For
 // the control it prefers a member that clients did not name: go-control-plane
 // does not say again what a stream is subscribed to already.
-func (s *sweep) ask(t *cache.Type, on role, named map[*cache.Name]struct{}, now time.Time) []string {
-	s.asked, s.alive, s.on = now, time.Time{}, on
+func (s *sweep) ask(t *cache.Type, named map[*cache.Name]struct{}, now time.Time) []string {
 	s.suspects, s.gone = maps.Clone(s.marked), make(map[string]struct{})
 	for e := range t.Members.Since(0) {
 		if _, doubtful := s.marked[nameOf(e)]; !e.Present() || doubtful {
@@ -143,31 +141,22 @@ func (s *sweep) ask(t *cache.Type, on role, named map[*cache.Name]struct{}, now 
 			break
 		}
 	}
-	s.names = s.askedOn(on)
+	s.renew(now)
 	return s.names
 }
 
 func nameOf(e *cache.Entry) string { return e.Name.String() }
 
-// asking reports whether suspects are being asked for on a stream.
-func (s *sweep) asking(on role) bool { return !s.asked.IsZero() && s.on == on }
+// asking reports whether suspects are being asked for.
+func (s *sweep) asking() bool { return !s.asked.IsZero() }
 
-// renew begins the wait for an answer again, on a stream that was opened anew.
+// renew begins to wait for an answer, also on a stream that was opened anew.
 func (s *sweep) renew(now time.Time) {
 	s.asked, s.alive = now, time.Time{}
-	s.names = s.askedOn(s.on)
-}
-
-// askedOn returns the names that are asked for on a stream.
-func (s *sweep) askedOn(on role) []string {
-	if !s.asking(on) {
-		return nil
-	}
-	names := slices.Sorted(maps.Keys(s.suspects))
+	s.names = slices.Sorted(maps.Keys(s.suspects))
 	if s.control != "" {
-		names = append(names, s.control)
+		s.names = append(s.names, s.control)
 	}
-	return names
 }
 
 // verdict reports whether the sweep is over, and which members are gone. mass is
@@ -205,5 +194,5 @@ func (s *sweep) believed(named map[string]struct{}) map[string]struct{} {
 func (s *sweep) finish() {
 	s.last = time.Time{}
 	s.marked, s.suspects, s.gone, s.names = nil, nil, nil, nil
-	s.asked, s.alive, s.control, s.repeated, s.on = time.Time{}, time.Time{}, "", false, nowhere
+	s.asked, s.alive, s.control, s.repeated = time.Time{}, time.Time{}, "", false
 }

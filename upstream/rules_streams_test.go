@@ -1,0 +1,232 @@
+package upstream_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+const routes = relaytest.RouteType
+
+// conversations shows the requests of the streams that are open, as conversation does.
+func (r *rig) conversations() string {
+	var out []string
+	for _, s := range r.State().Open() {
+		out = append(out, r.conversation(s.ID))
+	}
+	slices.Sort(out) // the origin may see the auxiliary stream first
+	return strings.Join(out, " | ")
+}
+
+// carried shows what each open stream of the origin is subscribed to.
+func (r *rig) carried() string {
+	var streams []string
+	for _, s := range r.State().Open() {
+		var words []string
+		for typeURL, t := range s.Types {
+			short := typeURL[strings.LastIndexByte(typeURL, '.')+1:]
+			if t.Wildcard {
+				words = append(words, short+" *")
+			}
+			for name := range t.Names {
+				words = append(words, short+" "+name)
+			}
+		}
+		slices.Sort(words)
+		streams = append(streams, strings.Join(words, ", "))
+	}
+	slices.Sort(streams) // the origin may see the auxiliary stream first
+	return strings.Join(streams, " | ")
+}
+
+// A mixedDemand is what a group of Envoys and gRPC clients wants, and of each part how it is
+// given up. Envoys do not ask for all routes; the part is there since a client may.
+type mixedDemand map[string]func(w *cache.Watch) (leave func())
+
+func mixed() mixedDemand {
+	names := func(typeURL, name string) func(*cache.Watch) func() {
+		return func(w *cache.Watch) func() {
+			n := w.Subscribe(typeURL, []string{name})
+			return func() { w.Unsubscribe(typeURL, n) }
+		}
+	}
+	all := func(typeURL string) func(*cache.Watch) func() {
+		return func(w *cache.Watch) func() {
+			wildcard := w.SubscribeAll(typeURL)
+			return func() { w.UnsubscribeAll(wildcard) }
+		}
+	}
+	return mixedDemand{
+		"Cluster *":             all(clusters),
+		"Cluster only":          names(clusters, "only"),
+		"Listener *":            all(listeners),
+		"Listener only":         names(listeners, "only"),
+		"ClusterLoadAssignment": names(endpoints, "only"),
+		"RouteConfiguration":    names(routes, "only"),
+		"RouteConfiguration *":  all(routes),
+	}
+}
+
+// TestH05_WhatIsWantedDecidesTheStream: wildcards of clusters and listeners, and the names of
+// endpoints and routes, are on the main stream, in whatever order they were asked for, after
+// reconnects, and when the other kind of demand goes.
+func TestH05_WhatIsWantedDecidesTheStream(t *testing.T) {
+	const (
+		envoys = "Cluster *, ClusterLoadAssignment only, Listener *, RouteConfiguration only"
+		others = "Cluster only, Listener only, RouteConfiguration *"
+		named  = "Cluster only, ClusterLoadAssignment only, Listener only, RouteConfiguration only"
+	)
+	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
+	rnd := rand.New(rand.NewPCG(5, 5))
+	for i := range 30 {
+		inBubble(t, relaytest.Behaviour{SotW: i%3 == 2, Wrap: true}, cfg, func(t *testing.T, r *rig) {
+			for _, typeURL := range []string{clusters, endpoints, listeners, routes} {
+				r.put(typeURL, "only@1", "other@1")
+			}
+			demand, leave := mixed(), make(map[string]func())
+			order := slices.Sorted(maps.Keys(demand))
+			rnd.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+			for _, what := range order {
+				leave[what] = demand[what](r.watch)
+				r.pass(time.Duration(rnd.IntN(3)) * time.Second)
+			}
+			at := fmt.Sprint("asked for in the order ", strings.Join(order, ", "))
+			r.pass(time.Minute)
+			r.expect(at, r.carried(), envoys+" | "+others)
+			r.Restart()
+			r.pass(time.Minute)
+			r.expect(at+", after a restart", r.carried(), envoys+" | "+others)
+			for _, what := range order {
+				if strings.HasSuffix(what, "*") {
+					leave[what]()
+					r.pass(time.Duration(rnd.IntN(3)) * time.Second)
+				}
+			}
+			r.pass(3 * time.Minute)
+			r.expect(at+", without wildcards", r.carried(), named)
+			for _, what := range order {
+				if strings.HasSuffix(what, "*") {
+					demand[what](r.watch)
+				} else {
+					leave[what]()
+				}
+			}
+			r.pass(3 * time.Minute)
+			r.expect(at+", without names", r.carried(), "Cluster *, Listener *, RouteConfiguration *")
+			for _, typeURL := range []string{clusters, listeners, routes} {
+				r.expect(at+", members of "+typeURL, r.members(typeURL), "only@1 other@1")
+				r.expect(at+", names of "+typeURL, r.named(typeURL), "")
+			}
+		})
+	}
+}
+
+// TestH05_GlobsOfClustersMakeWay: a glob makes way for the wildcard as a name does.
+func TestH05_GlobsOfClustersMakeWay(t *testing.T) {
+	const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/shop/*"
+	inBubble(t, relaytest.Behaviour{NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp") }},
+		upstream.Config{}, func(t *testing.T, r *rig) {
+			member := strings.TrimSuffix(glob, "*") + "a"
+			r.put(clusters, member+"@1", "plain@1")
+			key := cache.Collection(clusters, glob)
+			r.watch.SubscribeAll(key)
+			r.watch.SubscribeAll(listeners)
+			r.pass(time.Second)
+			r.watch.SubscribeAll(clusters)
+			r.pass(time.Minute)
+			r.expect("streams", r.carried(), "Cluster *, Listener * | Cluster "+glob)
+			r.put(clusters, member+"@2", "plain@2")
+			r.pass(time.Second)
+			r.expect("members", r.members(clusters), "plain@2")
+			r.expect("collection", r.members(key), member+"@2")
+		})
+}
+
+// TestH05_NothingIsLostOrInventedWhenNamesMove: names that make way for a wildcard are resumed
+// on the auxiliary stream with what is held. Until the origin has answered there they are
+// served as they were, what it still says on the old stream counts for neither kind, and what
+// changed or went meanwhile is told.
+func TestH05_NothingIsLostOrInventedWhenNamesMove(t *testing.T) {
+	var onResponse atomic.Pointer[func()]
+	cfg := upstream.Config{Trace: func(upstream.Received) upstream.Trace {
+		if f := onResponse.Swap(nil); f != nil {
+			(*f)()
+		}
+		return nil
+	}}
+	inBubble(t, relaytest.Behaviour{Manual: true}, cfg, func(t *testing.T, r *rig) {
+		r.watch.Subscribe(clusters, []string{"a", "b", "c"})
+		r.watch.Subscribe(routes, []string{"r"})
+		old := r.Accept(t.Context())
+		old.Send(response(clusters, "a@1", "b@1", "c@1"))
+		old.Send(response(routes, "r@1"))
+		r.pass(time.Minute)
+		before := r.view.Head().Type(clusters).Named.Last()
+		// The wildcard comes while more responses are waiting than the relay reads before it.
+		wildcard := func() {
+			r.watch.SubscribeAll(clusters)
+			time.Sleep(time.Second)
+		}
+		onResponse.Store(&wildcard)
+		for range 20 {
+			old.Send(response(clusters, "late@1"))
+		}
+		mainStream, names := r.Accept(t.Context()), r.Accept(t.Context())
+		r.pass(time.Minute)
+		if mainStream.State().Types[routes] == nil {
+			mainStream, names = names, mainStream
+		}
+		r.expect("streams", r.conversations(), "[Cluster node +a +b +c a=1 b=1 c=1] | [Cluster node] [RouteConfiguration +r r=1]")
+		r.expect("names before the answer", r.named(clusters), "a@1 b@1 c@1")
+		if last := r.view.Head().Type(clusters).Named.Last(); last != before {
+			t.Errorf("the move changed what clients see of names: position %d, was %d", last, before)
+		}
+		mainStream.Send(response(clusters, "d@1"))
+		gone := response(clusters, "a@2")
+		gone.RemovedResources = []string{"b"}
+		names.Send(gone)
+		r.pass(time.Minute)
+		r.expect("members", r.members(clusters), "d@1")
+		r.expect("names", r.named(clusters), "a@2 c@1")
+		r.expect("route", r.named(routes), "r@1")
+	})
+}
+
+// TestH05_NamesArriveDuringASweep: names that arrive while a resync asks for suspects by name
+// change nothing of what is found out.
+func TestH05_NamesArriveDuringASweep(t *testing.T) {
+	for _, typeURL := range []string{clusters, endpoints} {
+		inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.put(typeURL, "a@1", "b@1", "gone@1")
+			r.watch.SubscribeAll(typeURL)
+			r.pass(time.Minute)
+			r.Stop()
+			r.Remove(typeURL, "gone")
+			r.Restart()
+			r.pass(20 * time.Second)
+			if !r.State().Subscribed(typeURL, "*", "a", "gone") {
+				t.Fatalf("want the suspect asked for by name, with a control\n%v", r.State())
+			}
+			r.watch.Subscribe(typeURL, []string{"b"})
+			r.pass(time.Second)
+			if typeURL == endpoints && strings.Contains(r.conversations(), "+gone") {
+				t.Errorf("the streams were replaced: want the sweep begun anew\n%v", r.State())
+			}
+			r.pass(time.Minute)
+			r.expect("members", present(r.members(typeURL)), "a@1 b@1")
+			r.expect("names", r.named(typeURL), "b@1")
+			if !r.State().Subscribed(typeURL, "*", "b") {
+				t.Errorf("want only what clients want\n%v", r.State())
+			}
+		})
+	}
+}
