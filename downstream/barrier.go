@@ -18,6 +18,13 @@ type barrier struct {
 	unsentSince time.Time // since when dependent types wait for changed clusters to be sent; zero if they do not
 
 	batches []batch // oldest first
+
+	// The client is told of one cut at a time: once it was sent clusters of a head, the
+	// dependent types follow from that head too, however often they change meanwhile, and
+	// further clusters follow after these. Otherwise types that change with every change of
+	// clusters would wait until these pause. The cut is nil while there is none to finish.
+	cut   *cache.Head
+	until time.Time // when the wait for the cut ends
 }
 
 // A batch is the EDS clusters of one response, from when that is sent until their
@@ -43,10 +50,10 @@ const maxBatches = 8
 // position: it does not use that yet.
 func (s *stream) limit(p *pass, sub *subscription, t *cache.Type) (limit cache.Seq, waits bool) {
 	if !sub.dependent || !sub.behind(t) {
-		return p.head.Seq, false
+		return p.of(sub).Seq, false
 	}
 	limit, shut := s.dependentLimit(p)
-	return limit, shut || limit < p.head.Seq && sub.opening()
+	return limit, shut || limit < p.cut.Seq && sub.opening()
 }
 
 // dependentLimit returns the position up to which dependent types may be read, and
@@ -56,12 +63,82 @@ func (s *stream) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 	if p.limitKnown {
 		return p.limit, p.shut
 	}
-	p.limit, p.limitKnown = p.head.Seq, true
+	p.limit, p.limitKnown = p.cut.Seq, true
 	if cds := s.of(wire.ClusterType); cds != nil {
 		p.shut = s.clustersUnknown(p, cds)
 		p.limit = min(p.limit, s.clustersSent(p, cds), s.endpointsSent(p))
 	}
 	return p.limit, p.shut
+}
+
+// cut returns the head that a pass reads clusters and dependent types from.
+func (s *stream) cut(p *pass) *cache.Head {
+	if s.barrier.cut == nil || !p.now.Before(s.barrier.until) {
+		s.barrier.cut = nil
+		return p.head
+	}
+	return s.barrier.cut
+}
+
+// keepCut has dependent types follow the clusters that were just sent, from the same head.
+func (s *stream) keepCut(p *pass) {
+	if s.barrier.cut == nil && slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.dependent }) {
+		s.barrier.cut, s.barrier.until = p.cut, p.now.Add(s.cfg.AckWait)
+	}
+}
+
+// holdCut ends the cut if the client was sent all of it.
+func (s *stream) holdCut(p *pass) {
+	switch {
+	case s.barrier.cut == nil:
+	case len(s.barrier.batches) == 0 && !slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.owes(p.cut) }):
+		s.barrier.cut = nil
+	default:
+		p.held = true
+		p.at(s.barrier.until)
+	}
+}
+
+// uncut reports whether a cut has ended in a pass, and there is a newer head.
+func (s *stream) uncut(p *pass) bool { return s.barrier.cut == nil && p.cut != p.head }
+
+// of returns the head that a type is read from.
+func (p *pass) of(sub *subscription) *cache.Head {
+	if sub.dependent || sub.typeURL == wire.ClusterType {
+		return p.cut
+	}
+	return p.head
+}
+
+// owes reports whether clusters or a dependent type changed in a head after what the
+// client was sent of them.
+func (s *subscription) owes(h *cache.Head) bool {
+	if !s.dependent && s.typeURL != wire.ClusterType {
+		return false
+	}
+	for g := range s.followed() {
+		if t := h.Type(g.key); t.Phase >= cache.Settled && t.Members.Last() > g.sent {
+			return true
+		}
+	}
+	return len(s.names) > 0 && h.Type(s.key).Last() > s.scanned
+}
+
+// takeAsked takes the names from those that are owed an answer that the client does not
+// use yet, if a pass reads an older head than the newest: that one answers for them, since
+// no hint tells of what changed before the client asked.
+func (s *subscription) takeAsked(p *pass) (names []*cache.Name) {
+	if p.of(s) == p.head {
+		return nil
+	}
+	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool {
+		at, ok := s.find(n)
+		if ok = ok && s.names[at].sent == 0; ok {
+			names = append(names, n)
+		}
+		return ok
+	})
+	return names
 }
 
 // clustersUnknown reports whether the client asked for all clusters and the set is not
@@ -87,19 +164,19 @@ func (s *stream) clustersSent(p *pass, cds *subscription) cache.Seq {
 	until := cds.overtakenFrom(p.now)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
-		return p.head.Seq
+		return p.cut.Seq
 	}
-	unsent, upTo := cds.unsentAdditions(p.head.Type(wire.ClusterType))
+	unsent, upTo := cds.unsentAdditions(p.cut.Type(wire.ClusterType))
 	for _, g := range cds.globs {
 		if g.atRest {
 			continue
 		}
-		some, sent := g.unsentAdditions(p.head.Type(g.key))
+		some, sent := g.unsentAdditions(p.cut.Type(g.key))
 		unsent, upTo = unsent || some, min(upTo, sent)
 	}
 	if !unsent {
 		s.barrier.unsentSince = time.Time{}
-		return p.head.Seq
+		return p.cut.Seq
 	}
 	if s.barrier.unsentSince.IsZero() {
 		s.barrier.unsentSince = p.now
@@ -113,9 +190,9 @@ func (s *stream) clustersSent(p *pass, cds *subscription) cache.Seq {
 func (s *stream) endpointsSent(p *pass) cache.Seq {
 	s.settleBatches(p)
 	if len(s.barrier.batches) == 0 || s.of(wire.EndpointType) == nil {
-		return p.head.Seq
+		return p.cut.Seq
 	}
-	limit := p.head.Seq
+	limit := p.cut.Seq
 	for _, b := range s.barrier.batches {
 		if b.nonce == "" || s.sentAssignments(p, b.assignments) < len(b.assignments) {
 			p.at(b.until)

@@ -20,7 +20,7 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 				w.loseMember(e)
 			}
 		}
-		s.removed = h.Seq
+		s.removed = max(s.removed, h.Seq)
 	}
 	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return s.remove(w, h, n) })
 	return w.result()

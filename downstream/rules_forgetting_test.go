@@ -27,7 +27,7 @@ func (s *subscription) list(view *cache.View, w *cache.Writer, sum uint64, names
 	s.request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
 	w.TakeDemand()
 	h := view.Head()
-	r, _, _ := s.next(&pass{head: h, now: time.Now()}, h.Type(s.key), h.Seq)
+	r, _, _ := s.next(&pass{head: h, now: time.Now()}, h, h.Type(s.key), h.Seq)
 	return r
 }
 

@@ -40,7 +40,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			if r := cds.list(view, w, 1, wire.Wildcard); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			got, _ := s.dependentLimit(&pass{head: view.Head(), now: time.Now()})
+			got, _ := s.dependentLimit(&pass{head: view.Head(), cut: view.Head(), now: time.Now()})
 			return got
 		}
 		if got := limit(); got > before {

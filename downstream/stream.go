@@ -328,7 +328,8 @@ func (s *stream) refused(sub *subscription, r *wire.Request) {
 
 // A pass is one look at what the client must be told.
 type pass struct {
-	head *cache.Head
+	head *cache.Head // the newest
+	cut  *cache.Head // what clusters and dependent types are read from (see barrier); mostly the same
 	now  time.Time
 	next time.Time // when to look again; zero: when something happens
 
@@ -356,13 +357,25 @@ func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 // more notes that a type has more than was sent of it.
 func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemovals }
 
-// flush sends what the client must be told now, from one head: additions in
-// make-before-break order, then the removals that waited for them (B.11). It
-// returns when to look again if nothing happens before. Without mayBlock it ends with
-// errMayBlock before a send that may block; what was sent is sent.
+// flush sends what the client must be told now. It returns when to look again if nothing
+// happens before. Without mayBlock it ends with errMayBlock before a send that may block;
+// what was sent is sent.
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
-	p := &pass{head: s.group.View.Head(), now: now, mayBlock: mayBlock}
+	for {
+		p := &pass{head: s.group.View.Head(), now: now, mayBlock: mayBlock}
+		p.cut = s.cut(p)
+		next, err = s.flushCut(p)
+		if err != nil || !s.uncut(p) {
+			return next, err
+		}
+	}
+}
+
+// flushCut sends what the client must be told now, in make-before-break order: additions
+// and changes, then the removals that waited for them (B.11).
+func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	s.rested = false
+	now := p.now
 	s.joinFanouts(now)
 	_, p.silent = s.cold(p.head, now)
 	s.rouse(p.head)
@@ -387,9 +400,10 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 		if sub.reaching != nil {
 			sub.passFanouts(now)
 		}
-		followed = min(followed, sub.followedTo(p.head))
+		followed = min(followed, sub.followedTo(p.of(sub)))
 	}
 	s.watch.PassHints(followed)
+	s.holdCut(p)
 	err = s.checkCold(p)
 	s.rested = p.next.IsZero() && !p.waiting && !p.held
 	return p.next, err
@@ -433,7 +447,8 @@ func (s *stream) flushRemovals(p *pass) error {
 
 // serve sends one type's additions and changes.
 func (s *stream) serve(p *pass, sub *subscription) error {
-	t := p.head.Type(sub.key)
+	h := p.of(sub)
+	t := h.Type(sub.key)
 	if s.blocked(p, sub) {
 		p.held = true
 		if sub.behind(t) {
@@ -453,12 +468,17 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		return nil
 	}
 	after := sub.position()
-	r, until, err := sub.next(p, t, limit)
+	asked := sub.takeAsked(p)
+	r, until, err := sub.next(p, h, t, limit)
+	if sub.owing = append(sub.owing, asked...); err == nil && r == nil && len(asked) > 0 {
+		h = p.head
+		r, until, err = sub.next(p, h, h.Type(sub.key), limit)
+	}
 	if err != nil {
 		return err
 	}
 	p.at(until)
-	if limit < p.head.Seq && sub.behind(t) {
+	if limit < p.cut.Seq && sub.behind(t) {
 		p.more(sub)
 	}
 	if r == nil {
@@ -467,7 +487,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if r.cut {
 		p.more(sub)
 	}
-	if err := s.send(p, sub, r, after); err != nil {
+	if err := s.send(p, h, sub, r, after); err != nil {
 		return err
 	}
 	p.held = p.held || !sub.removalsTold(t)
@@ -484,20 +504,20 @@ func (s *stream) blocked(p *pass, sub *subscription) bool {
 }
 
 // next returns the additions and changes that the client is to be sent.
-func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
+func (s *subscription) next(p *pass, h *cache.Head, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
 	s.failures.silent = p.silent
 	switch {
 	case !s.delta && s.fullState:
-		r, until = s.fullSet(p.head, t, limit, p.now)
+		r, until = s.fullSet(h, t, limit, p.now)
 	case !s.delta && s.grouped:
-		r, err = s.group(p.head, t, limit, p.now)
+		r, err = s.group(h, t, limit, p.now)
 	default:
-		r, err = s.changes(p.head, t, limit, p.now)
+		r, err = s.changes(h, t, limit, p.now)
 	}
 	until = earlier(until, s.failures.lookAt)
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
 		var again time.Time
-		r, again = s.forgotten(p.head, t, p.now)
+		r, again = s.forgotten(h, t, p.now)
 		until = earlier(until, again)
 	}
 	return r, until, err
@@ -505,7 +525,7 @@ func (s *subscription) next(p *pass, t *cache.Type, limit cache.Seq) (r *reply, 
 
 // serveRemovals sends the removals of a type that were held back.
 func (s *stream) serveRemovals(p *pass, sub *subscription) error {
-	t := p.head.Type(sub.key)
+	t := p.cut.Type(sub.key)
 	if sub.blocked(p.now) {
 		p.held = p.held || !sub.removalsTold(t)
 		return nil // serve has seen to the timer
@@ -515,32 +535,32 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 	}
 	var r *reply
 	var until time.Time
-	after := cmp.Or(sub.removed, p.head.Seq) // who only names things has no such position
+	after := cmp.Or(sub.removed, p.cut.Seq) // who only names things has no such position
 	if sub.delta {
-		if r = sub.removals(p.head, t); r == nil {
-			r, until = sub.forgotten(p.head, t, p.now)
+		if r = sub.removals(p.cut, t); r == nil {
+			r, until = sub.forgotten(p.cut, t, p.now)
 		}
 	} else if sub.fullState {
-		r, until = sub.finalSet(p.head, t, p.now)
+		r, until = sub.finalSet(p.cut, t, p.now)
 	} else {
-		r = sub.lateFailures(p.head, t, p.now)
+		r = sub.lateFailures(p.cut, t, p.now)
 	}
 	p.at(until)
 	if r == nil {
 		return nil
 	}
 	p.held = true // serve looks at the type again after the answer
-	return s.send(p, sub, r, after)
+	return s.send(p, p.cut, sub, r, after)
 }
 
-// send sends a response, which holds what changed after a position, and sees to it that
+// send sends a response made from a head, which holds what changed after a position, and sees to it that
 // endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) error {
+func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after cache.Seq) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
 	if !sub.answered {
-		resp.ControlPlane = s.server.identifier(p.head.MembersFrom(sub.key).Identifier)
+		resp.ControlPlane = s.server.identifier(h.MembersFrom(sub.key).Identifier)
 	}
 	s.server.large.oversized(s.client, sub.typeURL, r.body)
 	if err := s.transmit(resp); err != nil {
@@ -558,7 +578,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.noteTold(after, sub.wantedSince(s.group.View, p.head, after), sentAt)
+	sub.noteTold(after, sub.wantedSince(s.group.View, h, after), sentAt)
 	sub.responded(nonce, r.body, s.written, sentAt)
 	if sub.reaching != nil {
 		cmp.Or(sub.parent, sub).passFanouts(sentAt)
@@ -566,6 +586,7 @@ func (s *stream) send(p *pass, sub *subscription, r *reply, after cache.Seq) err
 	if sub.typeURL == wire.ClusterType {
 		s.renewEndpoints(p, r.eds)
 		s.awaitEndpoints(p, sub, r.eds, after)
+		s.keepCut(p)
 	}
 	return nil
 }

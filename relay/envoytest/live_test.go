@@ -17,14 +17,16 @@ import (
 // changes is how many changes TestEnvoy_LiveChanges makes.
 const changes = 200
 
-// A site is a listener "web" that a control plane changes all the time. Every change is one snapshot; each keeps
-// the site whole, so a proxy that applies them in the right order answers every request.
+// A site is a listener "web" that a control plane changes all the time. Every change is one snapshot. Each keeps the site
+// whole: what routes lead to is there before them, and leaves in a later snapshot than the last route to it, since
+// go-control-plane sends clusters before routes, removals too.
 type site struct {
 	origin   *envoytest.ControlPlane
 	backends []*envoytest.Backend
 	random   *rand.Rand
 
 	current string // the cluster that routes lead to
+	unused  string // the one that they led to until the last change, or empty
 	green   string // the one that is to replace it, or empty
 	weight  uint32 // of green, in percent
 	extra   string // a further listener, or empty
@@ -44,6 +46,8 @@ func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
 // change makes the next change.
 func (s *site) change() {
 	s.count++
+	s.origin.Apply("", s.clean)
+	s.origin.Settle()
 	kinds := []func(*envoytest.World){s.replace, s.shift, s.scale, s.scale, s.modify, s.listen, s.everything}
 	s.origin.Apply("", kinds[s.random.IntN(len(kinds))])
 }
@@ -56,14 +60,29 @@ func (s *site) some() (addrs []string) {
 	return addrs
 }
 
-// replace replaces the cluster by a new one, with its endpoints and the routes, at once.
+// clean removes the cluster that no route leads to any more.
+func (s *site) clean(w *envoytest.World) {
+	if s.unused != "" {
+		w.Remove(relaytest.ClusterType, s.unused)
+		w.Remove(relaytest.EndpointType, s.unused)
+		s.unused = ""
+	}
+}
+
+// leave has the current cluster leave with the next change.
+func (s *site) leave(w *envoytest.World, next string) {
+	s.clean(w)
+	s.unused, s.current = s.current, next
+}
+
+// replace replaces the cluster by a new one, with its endpoints and the routes, at once, unless it is being replaced.
 func (s *site) replace(w *envoytest.World) {
-	old := s.current
-	s.end(w)
-	s.current = fmt.Sprint("cluster-", s.count)
+	if s.green != "" {
+		s.shift(w)
+		return
+	}
+	s.leave(w, fmt.Sprint("cluster-", s.count))
 	w.Put(relaytest.Cluster(s.current), relaytest.Endpoints(s.current, s.some()...), s.route())
-	w.Remove(relaytest.ClusterType, old)
-	w.Remove(relaytest.EndpointType, old)
 }
 
 // shift takes the next step of a blue/green replacement: the new cluster comes, gets more weight, and has it all.
@@ -76,19 +95,9 @@ func (s *site) shift(w *envoytest.World) {
 		s.weight += 40
 		w.Put(s.route())
 	default:
-		w.Remove(relaytest.ClusterType, s.current)
-		w.Remove(relaytest.EndpointType, s.current)
-		s.current, s.green = s.green, ""
-		w.Put(s.route())
-	}
-}
-
-// end takes a replacement back.
-func (s *site) end(w *envoytest.World) {
-	if s.green != "" {
-		w.Remove(relaytest.ClusterType, s.green)
-		w.Remove(relaytest.EndpointType, s.green)
+		s.leave(w, s.green)
 		s.green = ""
+		w.Put(s.route())
 	}
 }
 
