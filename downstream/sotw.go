@@ -284,9 +284,10 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 }
 
 // saidSo reports whether the version in the client's first request proves that it
-// holds this set (B.3).
+// holds this set (B.3). A client that carries a nonce from stream to stream, such as MOSN, does
+// not know of streams, and waits for the answer that a new one begins with (R019).
 func (s *subscription) saidSo(t *cache.Type) bool {
-	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0
+	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.strayed
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && (t.Phase == cache.Confirmed || t.Restored) &&
 		t.Members.TTLs() == 0 && (!s.ttl || !t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)

@@ -179,6 +179,27 @@ func streamReturning(typeURL, version string, names ...string) *discoverypb.Disc
 	return streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: version, ResourceNames: names})
 }
 
+// A client that carries a nonce over to a new stream does not know that the stream is new. It
+// is answered even if it holds the version, since MOSN asks for the next type with the answer.
+func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"))
+		r := start(t, o, true)
+		for _, typeURL := range []string{streamCDS, streamLDS} {
+			c := r.client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Subscribe(typeURL, "*")
+			held := streamTake(t, c, typeURL, "a")
+			c.Close()
+			time.Sleep(streamConfirm)
+			c = r.client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Send(streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: held.Version, ResponseNonce: held.Nonce}))
+			streamTake(t, c, typeURL, "a")
+			streamQuiet(t, c, time.Minute)
+			c.Close()
+		}
+	})
+}
+
 // A SotW client that returns is sent nothing only where it cannot be asking for
 // anything new: Listeners and Clusters, the wildcard alone, an equal version, and
 // no resource that expires (B.3).
