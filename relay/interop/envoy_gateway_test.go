@@ -54,6 +54,7 @@ func TestInterop_EnvoyGateway(t *testing.T) {
 		g.route(t, 0, 1)
 		g.start(t)
 		quiet(load, one)
+		newcomer.AwaitConfig(e.Config())
 		served(t, load, e, newcomer)
 	})
 }

@@ -109,6 +109,14 @@ func (p *program) String() string {
 	return p.log.String()
 }
 
+// says returns an error unless the program has written a text.
+func (p *program) says(text string) error {
+	if !strings.Contains(p.String(), text) {
+		return fmt.Errorf("it has not written %q", text)
+	}
+	return nil
+}
+
 // kill ends the program with SIGKILL, and waits for its end. It may be called again.
 func (p *program) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
