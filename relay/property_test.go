@@ -323,8 +323,16 @@ func (sc *scene) warm(group, n int) {
 	sc.set(group, relaytest.ClusterType, warmName(n), c)
 }
 
-// scale changes an EDS cluster, its endpoints and a route that needs these, in this order.
+// scale changes an EDS cluster, its endpoints and a route that needs these, in this order,
+// while no guard reads what it is sent.
 func (sc *scene) scale(group, n int) {
+	for _, a := range sc.clients {
+		if a.guard {
+			a.Pause()
+			defer a.Resume()
+		}
+	}
+	defer synctest.Wait()
 	sc.warm(group, n)
 	rev := revision{warmName(n), sc.counter}
 	endpoints := relaytest.Endpoints(rev.name, fmt.Sprintf("127.1.%d.%d:1", rev.n/250, rev.n%250))
