@@ -125,12 +125,9 @@ func (s *subscription) owes(h *cache.Head) bool {
 }
 
 // takeAsked takes the names from those that are owed an answer that the client does not
-// use yet, if a pass reads an older head than the newest: that one answers for them, since
-// no hint tells of what changed before the client asked.
-func (s *subscription) takeAsked(p *pass) (names []*cache.Name) {
-	if p.of(s) == p.head {
-		return nil
-	}
+// use yet. The newest head answers for them, since no hint tells of what changed before the
+// client asked.
+func (s *subscription) takeAsked() (names []*cache.Name) {
 	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool {
 		at, ok := s.find(n)
 		if ok = ok && s.names[at].sent == 0; ok {
@@ -285,25 +282,30 @@ func (s *stream) sentAssignments(p *pass, assignments []string) int {
 func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
 	eds := s.of(wire.EndpointType)
 	if at, named := eds.find(n); named {
-		switch e, seq := p.head.Type(wire.EndpointType).Lookup(n); {
-		case e == nil:
-			asked := n.Asked()
-			if asked.IsZero() {
-				asked = eds.since // it is about to be
-			}
-			return p.head.From(n).Connected && p.now.Before(asked.Add(s.cfg.AckWait))
-		default:
-			return e.Present() && !e.Resource.Released() && seq > eds.names[at].sent
-		}
+		return s.owesNamed(p, eds, eds.names[at])
 	}
-	if by := eds.memberOf(text); by != nil {
-		if n == nil {
-			return false
-		}
-		e := p.head.Type(by.key).Members.Get(n)
-		return e.Present() && !e.Resource.Released() && (e.Seq > by.sent || slices.Contains(by.again, text))
+	by := eds.memberOf(text)
+	if by == nil {
+		return s.of(wire.ClusterType).pending
 	}
-	return s.of(wire.ClusterType).pending
+	if n == nil {
+		return false
+	}
+	e := p.head.Type(by.key).Members.Get(n)
+	return e.Present() && !e.Resource.Released() && (e.Seq > by.sent || slices.Contains(by.again, text))
+}
+
+// owesNamed is owesAssignment for a name that the client subscribed to.
+func (s *stream) owesNamed(p *pass, eds *subscription, n subscribed) bool {
+	e, seq := p.head.Type(wire.EndpointType).Lookup(n.name)
+	if e != nil {
+		return e.Present() && !e.Resource.Released() && seq > n.sent
+	}
+	asked := n.name.Asked()
+	if asked.IsZero() {
+		asked = eds.since // the origin is about to be asked
+	}
+	return p.head.From(n.name).Connected && p.now.Before(asked.Add(s.cfg.AckWait))
 }
 
 // saidState reports whether the client said in its first request that it holds

@@ -468,6 +468,8 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
 		return false
+	case n.sent == 0 && s.older:
+		return true // the newest head answers for it
 	case n.sent != 0 && seq > limit:
 		return seq <= w.sub.scanned // the log will not tell of it again
 	case e.Present():

@@ -447,15 +447,9 @@ func (s *stream) flushRemovals(p *pass) error {
 
 // serve sends one type's additions and changes.
 func (s *stream) serve(p *pass, sub *subscription) error {
-	h := p.of(sub)
-	t := h.Type(sub.key)
+	t := p.of(sub).Type(sub.key)
 	if s.blocked(p, sub) {
-		p.held = true
-		if sub.behind(t) {
-			s.server.counters.coalesced.Add(1)
-			p.at(sub.until)
-			p.more(sub)
-		}
+		s.postpone(p, sub, t)
 		return nil
 	}
 	if s.mustWait(p) {
@@ -468,12 +462,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		return nil
 	}
 	after := sub.position()
-	asked := sub.takeAsked(p)
-	r, until, err := sub.next(p, h, t, limit)
-	if sub.owing = append(sub.owing, asked...); err == nil && r == nil && len(asked) > 0 {
-		h = p.head
-		r, until, err = sub.next(p, h, h.Type(sub.key), limit)
-	}
+	r, h, until, err := sub.nextOf(p, limit)
 	if err != nil {
 		return err
 	}
@@ -497,10 +486,39 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	return nil
 }
 
+// postpone leaves a type alone until its newest response is answered.
+func (s *stream) postpone(p *pass, sub *subscription, t *cache.Type) {
+	p.held = true
+	if sub.behind(t) {
+		s.server.counters.coalesced.Add(1)
+		p.at(sub.until)
+		p.more(sub)
+	}
+}
+
 // blocked reports whether a type waits for the answer to its newest response. Who has
 // closed its side answers nothing.
 func (s *stream) blocked(p *pass, sub *subscription) bool {
 	return s.closed.IsZero() && sub.blocked(p.now)
+}
+
+// nextOf is next from the cut of a pass, or of the newest head for names that the client
+// asked for since, and returns the head.
+func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *reply, h *cache.Head, until time.Time, err error) {
+	h = p.of(s)
+	if h == p.head {
+		r, until, err = s.next(p, h, h.Type(s.key), limit)
+		return r, h, until, err
+	}
+	asked := s.takeAsked()
+	s.older = true
+	r, until, err = s.next(p, h, h.Type(s.key), limit)
+	s.older = false
+	if s.owing = append(s.owing, asked...); err == nil && r == nil && len(asked) > 0 {
+		h = p.head
+		r, until, err = s.next(p, h, h.Type(s.key), limit)
+	}
+	return r, h, until, err
 }
 
 // next returns the additions and changes that the client is to be sent.

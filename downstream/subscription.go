@@ -77,6 +77,7 @@ type conversation struct {
 	answered bool   // some response was sent
 	refused  bool   // some response was refused
 	asked    bool   // the client has asked for something since the last look
+	older    bool   // an older head than the newest is being read (see barrier)
 	waits    bool   // at the last look, all of the type waited for clusters or their endpoints
 	nonce    string // of the newest response
 	said     string // its version

@@ -218,7 +218,9 @@ func TestH06_WhoNeedsNoEndpointsNeverWaits(t *testing.T) {
 				c := orderConfigured(w, v)
 				file := relaytest.Cluster("file")
 				file.GetEdsClusterConfig().EdsConfig = &corepb.ConfigSource{
-					ConfigSourceSpecifier: &corepb.ConfigSource_Path{Path: "/eds.json"},
+					ConfigSourceSpecifier: &corepb.ConfigSource_PathConfigSource{
+						PathConfigSource: &corepb.PathConfigSource{Path: "/eds.json"},
+					},
 				}
 				w.origin.Put(file)
 				w.change("rds r@2")

@@ -194,7 +194,7 @@ func TestB16_EDSName(t *testing.T) {
 		return cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: source, ServiceName: "cla/shop"})
 	}
 	self := from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}}})
-	path := from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Path{Path: "/eds"}})
+	path := join(cluster(eds, nil), bytesField(3, bytesField(1, bytesField(1, "/eds")))) // deprecated, and in use
 	tests := []struct {
 		name  string
 		value []byte

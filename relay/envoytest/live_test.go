@@ -17,20 +17,24 @@ import (
 // changes is how many changes TestEnvoy_LiveChanges makes.
 const changes = 200
 
-// A site is a listener "web" that a control plane changes all the time. Every change is one snapshot. Each keeps the site
-// whole: what routes lead to is there before them, and leaves in a later snapshot than the last route to it, since
-// go-control-plane sends clusters before routes, removals too.
+// kept is how many clusters stay after the last route to them has gone. go-control-plane sends removals of clusters
+// before changes of routes, and never answers for the endpoints of a cluster that is gone: an Envoy that has just been
+// sent the cluster waits for them, and withholds its ACK for clusters meanwhile.
+const kept = 10
+
+// A site is a listener "web" that a control plane changes all the time. Every change is one snapshot, and each keeps the
+// site whole: what routes lead to is there, and stays for some further changes.
 type site struct {
 	origin   *envoytest.ControlPlane
 	backends []*envoytest.Backend
 	random   *rand.Rand
 
-	current string // the cluster that routes lead to
-	unused  string // the one that they led to until the last change, or empty
-	green   string // the one that is to replace it, or empty
-	weight  uint32 // of green, in percent
-	extra   string // a further listener, or empty
-	count   int    // of changes so far
+	current string   // the cluster that routes lead to
+	unused  []string // those that they led to before, the newest last
+	green   string   // the one that is to replace it, or empty
+	weight  uint32   // of green, in percent
+	extra   string   // a further listener, or empty
+	count   int      // of changes so far
 }
 
 func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
@@ -46,8 +50,6 @@ func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
 // change makes the next change.
 func (s *site) change() {
 	s.count++
-	s.origin.Apply("", s.clean)
-	s.origin.Settle()
 	kinds := []func(*envoytest.World){s.replace, s.shift, s.scale, s.scale, s.modify, s.listen, s.everything}
 	s.origin.Apply("", kinds[s.random.IntN(len(kinds))])
 }
@@ -60,19 +62,14 @@ func (s *site) some() (addrs []string) {
 	return addrs
 }
 
-// clean removes the cluster that no route leads to any more.
-func (s *site) clean(w *envoytest.World) {
-	if s.unused != "" {
-		w.Remove(relaytest.ClusterType, s.unused)
-		w.Remove(relaytest.EndpointType, s.unused)
-		s.unused = ""
-	}
-}
-
-// leave has the current cluster leave with the next change.
+// leave has routes lead to another cluster, and removes what no route has led to for long.
 func (s *site) leave(w *envoytest.World, next string) {
-	s.clean(w)
-	s.unused, s.current = s.current, next
+	s.unused, s.current = append(s.unused, s.current), next
+	if len(s.unused) > kept {
+		w.Remove(relaytest.ClusterType, s.unused[0])
+		w.Remove(relaytest.EndpointType, s.unused[0])
+		s.unused = s.unused[1:]
+	}
 }
 
 // replace replaces the cluster by a new one, with its endpoints and the routes, at once, unless it is being replaced.
