@@ -50,7 +50,23 @@ func (e *Envoy) Config() Config {
 // AwaitConfig waits until the Envoy has this configuration.
 func (e *Envoy) AwaitConfig(want Config) {
 	e.tb.Helper()
+	e.awaitConfig(func() (Config, error) { return want, nil })
+}
+
+// AwaitSame waits until the Envoy has the configuration of another one, which may not have dropped all that it no longer
+// needs.
+func (e *Envoy) AwaitSame(other *Envoy) {
+	e.tb.Helper()
+	e.awaitConfig(other.config)
+}
+
+func (e *Envoy) awaitConfig(ask func() (Config, error)) {
+	e.tb.Helper()
 	e.await("configuration", func() error {
+		want, err := ask()
+		if err != nil {
+			return err
+		}
 		got, err := e.config()
 		if diff := cmp.Diff(want, got); err == nil && diff != "" {
 			err = fmt.Errorf("it differs (-want +got):\n%s", diff)

@@ -44,8 +44,10 @@ type ControlPlane struct {
 	mu     sync.Mutex
 	worlds map[string]*World // by group; the map is guarded by mu, what is in it belongs to the test
 
-	settled int // the most watches that there were before a change
+	settled int  // the most watches that there were before a change
+	types   bool // streams are of one type each
 	cache   cachev3.SnapshotCache
+	xds     serverv3.Server
 	server  *grpc.Server
 	cancel  context.CancelFunc
 	served  chan error
@@ -93,6 +95,14 @@ func (c *ControlPlane) Put(msgs ...proto.Message) {
 func (c *ControlPlane) Remove(typeURL string, names ...string) {
 	c.tb.Helper()
 	c.Apply("", func(w *World) { w.Remove(typeURL, names...) })
+}
+
+// SeparateTypes restarts the control plane for streams of one type each: its cache is no longer in ADS mode, in which a
+// SotW request is answered only if it names every resource of its type.
+func (c *ControlPlane) SeparateTypes() {
+	c.tb.Helper()
+	c.types = true
+	c.Restart()
 }
 
 // Apply changes the world of a group, and distributes it as one change. A group is the Nodes of one cluster
@@ -188,7 +198,7 @@ func (c *ControlPlane) Stop() {
 func (c *ControlPlane) Restart() {
 	c.tb.Helper()
 	c.Stop()
-	c.cache, c.settled = cachev3.NewSnapshotCache(true, c, nil), 0
+	c.cache, c.settled = cachev3.NewSnapshotCache(!c.types, c, nil), 0
 	for group, w := range c.worlds {
 		c.push(group, w)
 	}
@@ -199,6 +209,7 @@ func (c *ControlPlane) Restart() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel, c.server, c.served = cancel, grpc.NewServer(), make(chan error, 1)
 	s := serverv3.NewServer(ctx, c.cache, nil, sotw.WithOrderedADS())
+	c.xds = s
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(c.server, s)
 	clusterpb.RegisterClusterDiscoveryServiceServer(c.server, s)
 	endpointpb.RegisterEndpointDiscoveryServiceServer(c.server, s)

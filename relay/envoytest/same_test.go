@@ -3,25 +3,123 @@ package envoytest_test
 import (
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestEnvoy_Traffic: an Envoy below the relay serves requests, and has the configuration of an Envoy on the control
-// plane.
+// TestEnvoy_Traffic: an Envoy below the relay serves requests.
 func TestEnvoy_Traffic(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
 		e := s.envoy(t, "edge-1")
 		load := envoytest.StartLoad(t, e.Listener("web"), interval)
 		load.Continue(20)
-		if r := load.Stop(); len(r.Failures) > 0 {
-			t.Error(r)
-		}
-		other := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.origin.Addr})
-		other.Listener("web")
-		e.AwaitConfig(other.Config())
-		if stats := e.Stats(envoytest.Judged); stats.Sum("update_rejected")+stats.Sum("init_fetch_timeout") > 0 {
-			t.Error(stats)
-		}
+		s.judge(t, e, load.Stop())
 	})
+}
+
+// A fleet is Envoys of one world, below a relay and on its control plane.
+type fleet struct {
+	t      *testing.T
+	world  *richWorld
+	origin *envoytest.ControlPlane
+	relay  *envoytest.Relay
+	rest   string // where the control plane answers polls
+	envoys []*envoytest.Envoy
+}
+
+func newFleet(t *testing.T, sources ...source) *fleet {
+	t.Helper()
+	f := &fleet{t: t, world: newRichWorld(t, sources...), origin: envoytest.NewControlPlane(t)}
+	if sources[0]().GetAds() == nil {
+		f.origin.SeparateTypes()
+	}
+	f.rest = f.origin.ServeREST()
+	f.relay = envoytest.NewRelay(t, f.origin.Addr, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_SECRETS=loopback", "TENDER_NODE_GROUP_BY=cluster")
+	f.world.next(f.origin)
+	return f
+}
+
+// start starts an Envoy below the relay.
+func (f *fleet) start(bootstrap string) *envoytest.Envoy {
+	f.t.Helper()
+	e := envoytest.Start(f.t, envoytest.Options{
+		Bootstrap: bootstrap, Server: f.relay.Addr, Node: relaytest.EnvoyNode(bootstrap), Edit: connected(f.relay.Addr, f.relay.REST, f.world.sources[0]),
+	})
+	f.envoys = append(f.envoys, e)
+	return e
+}
+
+// direct starts an Envoy on the control plane.
+func (f *fleet) direct(bootstrap string) *envoytest.Envoy {
+	f.t.Helper()
+	return envoytest.Start(f.t, envoytest.Options{
+		Bootstrap: bootstrap, Server: f.origin.Addr, Node: relaytest.EnvoyNode("direct"), Edit: connected(f.origin.Addr, f.rest, f.world.sources[0]),
+	})
+}
+
+// same waits until the Envoys below the relay have the configuration of one on the control plane, which has all of the
+// world, and holds them to noFault.
+func (f *fleet) same(direct *envoytest.Envoy) {
+	f.t.Helper()
+	direct.Await("all of the world", func() error { return f.world.missing(direct.Config()) })
+	for _, e := range f.envoys {
+		e.AwaitSame(direct)
+		noFault(f.t, e, envoytest.Report{})
+	}
+}
+
+// TestEnvoy_SameConfiguration: an Envoy below the relay has the configuration of one on the control plane, by all
+// types and all transports, also after everything has changed. (R001, B.17, B.19, B.26, B.27, B.36)
+func TestEnvoy_SameConfiguration(t *testing.T) {
+	for _, v := range []struct {
+		variant
+		from source
+	}{
+		{delta, byADS}, {sotw, byADS}, {variant{"delta-types", "delta-types.yaml"}, byDelta}, {variant{"sotw-types", "sotw-types.yaml"}, bySotW},
+		{variant{"rest", "rest.yaml"}, byREST},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, v.from)
+			e, direct := f.start(v.bootstrap), f.direct(v.bootstrap)
+			f.same(direct)
+			load := envoytest.StartLoad(t, e.Listener("both"), interval)
+			load.Continue(10)
+			noFault(t, e, load.Stop())
+			f.world.next(f.origin)
+			f.same(direct)
+		})
+	}
+}
+
+// TestEnvoy_MixedFleet: Envoys of all variants on one relay, each of which has what one on the control plane has, with
+// resources by all transports; and a client of gRPC beside them is served too. (B.26)
+func TestEnvoy_MixedFleet(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, byDelta, bySotW, byREST)
+	for _, bootstrap := range []string{"delta-ads.yaml", "sotw-ads.yaml", "delta-types.yaml", "sotw-types.yaml", "rest.yaml"} {
+		f.start(bootstrap)
+	}
+	conn, err := grpc.NewClient(f.relay.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // closes what it can
+	client := relaytest.NewClient(t, conn, relaytest.ClientOptions{
+		Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc"), AutoAck: true,
+	})
+	client.Subscribe(relaytest.EndpointType, "both")
+	direct := f.direct("delta-ads.yaml")
+	for range 2 {
+		f.same(direct)
+		client.WaitState(t.Context(), func(s relaytest.State) bool {
+			return s.Digest(relaytest.EndpointType, "both") == relaytest.DigestOf(f.world.endpoints("both"))
+		})
+		f.world.next(f.origin)
+	}
+	f.same(direct)
 }
