@@ -180,12 +180,7 @@ func (w *richWorld) listeners() (msgs []proto.Message) {
 		msgs = append(msgs, w.listener(name, &hcmpb.HttpConnectionManager{RouteSpecifier: w.rds(name)}))
 	}
 	encrypted := w.listener("tls", &hcmpb.HttpConnectionManager{RouteSpecifier: w.rds("both")})
-	encrypted.FilterChains[0].TransportSocket = &corepb.TransportSocket{
-		Name: "envoy.transport_sockets.tls",
-		ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: pack(&tlspb.DownstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{
-			TlsCertificateSdsSecretConfigs: []*tlspb.SdsSecretConfig{{Name: "certificate", SdsConfig: w.from()}},
-		}})},
-	}
+	encrypted.FilterChains[0].TransportSocket = withSecrets(w.from(), "certificate")
 	msgs = append(msgs, encrypted, w.listener("scoped", &hcmpb.HttpConnectionManager{RouteSpecifier: w.scopes()}))
 	return append(msgs, w.listener("hosts", &hcmpb.HttpConnectionManager{RouteSpecifier: w.rds("hosts")}))
 }
@@ -251,6 +246,18 @@ func (w *richWorld) secret() proto.Message {
 	return &tlspb.Secret{Name: "certificate", Type: &tlspb.Secret_TlsCertificate{TlsCertificate: &tlspb.TlsCertificate{
 		CertificateChain: inline(w.pair().Cert), PrivateKey: inline(w.pair().Key),
 	}}}
+}
+
+// withSecrets returns the TLS of a listener whose certificates are Secrets.
+func withSecrets(from *corepb.ConfigSource, names ...string) *corepb.TransportSocket {
+	c := new(tlspb.CommonTlsContext)
+	for _, name := range names {
+		c.TlsCertificateSdsSecretConfigs = append(c.TlsCertificateSdsSecretConfigs, &tlspb.SdsSecretConfig{Name: name, SdsConfig: from})
+	}
+	return &corepb.TransportSocket{
+		Name:       "envoy.transport_sockets.tls",
+		ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: pack(&tlspb.DownstreamTlsContext{CommonTlsContext: c})},
+	}
 }
 
 func inline(b []byte) *corepb.DataSource {

@@ -1,0 +1,163 @@
+package envoytest_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// edsCluster returns a cluster "one" whose content has a generation. Only an answer ends its warming: Envoy waits for
+// its endpoints without a limit.
+func edsCluster(from source, generation int) *clusterpb.Cluster {
+	c := relaytest.Cluster("one")
+	c.EdsClusterConfig.EdsConfig = from()
+	c.ConnectTimeout = durationpb.New(5*time.Second + time.Duration(generation)*time.Millisecond)
+	return c
+}
+
+// warmed returns why an Envoy has not taken this many changes of clusters, all of which are warm.
+func warmed(e *envoytest.Envoy, changes int64) error {
+	stats := e.Stats("^cluster_manager")
+	if stats["cluster_manager.cluster_modified"] != changes || stats["cluster_manager.warming_clusters"] != 0 {
+		return fmt.Errorf("%d changes, of which %d are warming; want %d",
+			stats["cluster_manager.cluster_modified"], stats["cluster_manager.warming_clusters"], changes)
+	}
+	return nil
+}
+
+// fence waits until an Envoy has taken a further cluster, which has endpoints of its own. By then it has what was sent
+// before, on the same stream.
+func fence(origin *envoytest.ControlPlane, e *envoytest.Envoy, name string) {
+	origin.Put(relaytest.StaticCluster(name, "127.0.0.1:1"))
+	e.Await("cluster "+name, func() error {
+		if names := e.Config().Names("dynamic_active_clusters"); !slices.Contains(names, name) {
+			return fmt.Errorf("its clusters are %v", names)
+		}
+		return nil
+	})
+}
+
+// TestEnvoy_Warming: a cluster that changes while its endpoints do not is warm at once, wherever its endpoints come
+// from, and the limit of the first answer is never what ends its warming. (B.16, C04)
+func TestEnvoy_Warming(t *testing.T) {
+	for name, from := range map[string]source{"ads": byADS, "own stream": nil} {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, ads, func(t *testing.T, s *setup) {
+				from := from
+				if from == nil {
+					from = map[string]source{delta.name: byDelta, sotw.name: bySotW}[s.name]
+				}
+				s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
+				s.origin.Put(edsCluster(from, 0))
+				e := s.envoy(t, "edge-1")
+				load := envoytest.StartLoad(t, e.Listener("web"), interval)
+				for generation := range 3 {
+					load.Continue(10)
+					if generation > 0 {
+						s.origin.Put(edsCluster(from, generation))
+					}
+					e.Await(fmt.Sprint("change ", generation), func() error { return warmed(e, int64(generation)) })
+				}
+				s.judge(t, e, load.Stop())
+			})
+		})
+	}
+}
+
+// A move is an Envoy that begins on a relay without B.16, and moves to another one while it warms what changed.
+type move struct {
+	origin *envoytest.ControlPlane
+	link   *relaytest.Proxy
+	next   *envoytest.Relay
+	envoy  *envoytest.Envoy
+	load   *envoytest.Load
+}
+
+func newMove(t *testing.T, v variant, world ...proto.Message) *move {
+	t.Helper()
+	m := &move{origin: envoytest.NewControlPlane(t)}
+	m.origin.Put(world...)
+	first := envoytest.NewRelay(t, m.origin.Addr, "TENDER_SECRETS=loopback", "TENDER_EDS_AFTER_CDS=off")
+	m.next = envoytest.NewRelay(t, m.origin.Addr, "TENDER_SECRETS=loopback")
+	m.link = relaytest.NewProxy(t, first.Addr)
+	m.envoy = envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: m.link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
+	m.load = envoytest.StartLoad(t, m.envoy.Listener("web"), interval)
+	m.load.Continue(10)
+	return m
+}
+
+// run moves the Envoy to the other relay.
+func (m *move) run() {
+	m.link.Forward(m.next.Addr)
+	m.link.Cut()
+}
+
+// TestEnvoy_WarmingNeedsEndpoints: an Envoy warms a changed cluster until it gets the endpoints again, though it has them.
+// Without B.16 they do not come. When it moves to another replica meanwhile, it gets them there though it says that it has
+// this version of them, and only then asks for clusters again. (B.3, B.16, C05, C32)
+func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
+	for _, v := range ads {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMove(t, v, append(web("one", envoytest.NewBackend(t, "one")), edsCluster(byADS, 0))...)
+			m.origin.Put(edsCluster(byADS, 1))
+			fence(m.origin, m.envoy, "after-the-change")
+			if err := warmed(m.envoy, 1); err == nil {
+				t.Error("the changed cluster is warm without its endpoints: B.16 is not needed")
+			}
+			m.run()
+			fence(m.origin, m.envoy, "after-the-move")
+			m.envoy.Await("warm cluster", func() error { return warmed(m.envoy, 1) })
+			noFault(t, m.envoy, m.load.Stop())
+		})
+	}
+}
+
+// TestEnvoy_WarmingNeedsSecrets: an Envoy warms a listener whose source of a Secret changed until it gets the Secret
+// again, though it has it by the source before. It asks only when it moves to another replica, and says then that it has
+// this version. (B.3, C05, C32)
+func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
+	for _, v := range ads {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			w := newRichWorld(t, byADS)
+			m := newMove(t, v, append(web("one", envoytest.NewBackend(t, "one")), w.secret(), encrypted(0))...)
+			m.envoy.Listener("tls")
+			m.origin.Put(encrypted(1))
+			warms := func() int64 { return m.envoy.Stats("^listener_manager")["listener_manager.total_listeners_warming"] }
+			m.envoy.Await("warming listener", func() error {
+				if warms() != 1 {
+					return errors.New("none is warming")
+				}
+				return nil
+			})
+			m.run()
+			m.envoy.Await("warm listener", func() error {
+				if warms() != 0 {
+					return errors.New("it is warming")
+				}
+				return nil
+			})
+			noFault(t, m.envoy, m.load.Stop())
+		})
+	}
+}
+
+// encrypted returns a listener with TLS, the source of whose Secret has a generation.
+func encrypted(generation int) *listenerpb.Listener {
+	l := relaytest.Listener("tls", "web")
+	from := byADS()
+	from.InitialFetchTimeout = durationpb.New(time.Hour + time.Duration(generation)*time.Second)
+	l.FilterChains[0].TransportSocket = withSecrets(from, "certificate")
+	return l
+}
