@@ -81,12 +81,19 @@ func connected(server, rest string, from source) func(*bootstrappb.Bootstrap) {
 				api.ClusterNames = []string{"tender-rest"}
 			}
 		}
-		b.LayeredRuntime = &bootstrappb.LayeredRuntime{Layers: []*bootstrappb.RuntimeLayer{{
-			Name: "discovered", LayerSpecifier: &bootstrappb.RuntimeLayer_RtdsLayer_{
-				RtdsLayer: &bootstrappb.RuntimeLayer_RtdsLayer{Name: "discovered", RtdsConfig: from()},
-			},
-		}}}
+		b.LayeredRuntime = layers(from(), "discovered")
 	}
+}
+
+// layers returns a runtime whose layers come from a source.
+func layers(from *corepb.ConfigSource, names ...string) *bootstrappb.LayeredRuntime {
+	r := new(bootstrappb.LayeredRuntime)
+	for _, name := range names {
+		r.Layers = append(r.Layers, &bootstrappb.RuntimeLayer{Name: name, LayerSpecifier: &bootstrappb.RuntimeLayer_RtdsLayer_{
+			RtdsLayer: &bootstrappb.RuntimeLayer_RtdsLayer{Name: name, RtdsConfig: from},
+		}})
+	}
+	return r
 }
 
 // A richWorld has resources of all types, whose generation is in the content of each.
@@ -207,9 +214,14 @@ func (w *richWorld) scopes() *hcmpb.HttpConnectionManager_ScopedRoutes {
 
 func (w *richWorld) listener(name string, m *hcmpb.HttpConnectionManager) *listenerpb.Listener {
 	m.StatPrefix = w.mark()
+	return filtered(name, m, "filter", w.from())
+}
+
+// filtered returns a listener that has a filter by ECDS.
+func filtered(name string, m *hcmpb.HttpConnectionManager, filter string, from *corepb.ConfigSource) *listenerpb.Listener {
 	m.HttpFilters = []*hcmpb.HttpFilter{
-		{Name: "filter", ConfigType: &hcmpb.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corepb.ExtensionConfigSource{
-			ConfigSource: w.from(), TypeUrls: []string{pack(&bufferpb.Buffer{}).GetTypeUrl()},
+		{Name: filter, ConfigType: &hcmpb.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corepb.ExtensionConfigSource{
+			ConfigSource: from, TypeUrls: []string{pack(&bufferpb.Buffer{}).GetTypeUrl()},
 		}}},
 		{Name: "envoy.filters.http.router", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(&routerpb.Router{})}},
 	}
@@ -242,9 +254,11 @@ func (w *richWorld) routes() (msgs []proto.Message) {
 
 func (w *richWorld) pair() relaytest.Pair { return w.pairs[w.generation%2] }
 
-func (w *richWorld) secret() proto.Message {
-	return &tlspb.Secret{Name: "certificate", Type: &tlspb.Secret_TlsCertificate{TlsCertificate: &tlspb.TlsCertificate{
-		CertificateChain: inline(w.pair().Cert), PrivateKey: inline(w.pair().Key),
+func (w *richWorld) secret() proto.Message { return certificate("certificate", w.pair()) }
+
+func certificate(name string, pair relaytest.Pair) proto.Message {
+	return &tlspb.Secret{Name: name, Type: &tlspb.Secret_TlsCertificate{TlsCertificate: &tlspb.TlsCertificate{
+		CertificateChain: inline(pair.Cert), PrivateKey: inline(pair.Key),
 	}}}
 }
 
@@ -264,13 +278,20 @@ func inline(b []byte) *corepb.DataSource {
 	return &corepb.DataSource{Specifier: &corepb.DataSource_InlineBytes{InlineBytes: b}}
 }
 
-func (w *richWorld) filter() proto.Message {
-	return &corepb.TypedExtensionConfig{Name: "filter", TypedConfig: pack(&bufferpb.Buffer{MaxRequestBytes: wrapperspb.UInt32(uint32(1000 + w.generation))})}
+func (w *richWorld) filter() proto.Message { return buffer("filter", w.generation) }
+
+// buffer returns a filter whose limit tells its generation.
+func buffer(name string, generation int) proto.Message {
+	limit := wrapperspb.UInt32(uint32(1000 + generation))
+	return &corepb.TypedExtensionConfig{Name: name, TypedConfig: pack(&bufferpb.Buffer{MaxRequestBytes: limit})}
 }
 
-func (w *richWorld) runtime() proto.Message {
-	return &runtimepb.Runtime{Name: "discovered", Layer: &structpb.Struct{Fields: map[string]*structpb.Value{
-		"rich.world": structpb.NewStringValue(w.mark()),
+func (w *richWorld) runtime() proto.Message { return layer("discovered", w.mark()) }
+
+// layer returns a layer of the runtime with one key, which is the layer's name.
+func layer(name, value string) proto.Message {
+	return &runtimepb.Runtime{Name: name, Layer: &structpb.Struct{Fields: map[string]*structpb.Value{
+		"of." + name: structpb.NewStringValue(value),
 	}}}
 }
 

@@ -1,0 +1,138 @@
+package envoytest_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A kind is Envoys of a cluster (Node.cluster), for which a control plane has a world of its own. Its names are partly
+// those of other kinds.
+type kind struct {
+	name     string
+	backends [2]*envoytest.Backend
+	envoy    *envoytest.Envoy
+	load     *envoytest.Load
+}
+
+// change puts the next state of the kind's world into a control plane: other endpoints for the same cluster, and a
+// listener and a cluster that come or go.
+func (k *kind) change(origin *envoytest.ControlPlane, round int) {
+	own := k.name + "-only"
+	origin.Apply(k.name, func(w *envoytest.World) {
+		w.Put(web("shared", k.backends[round%2])...)
+		if round%2 == 0 {
+			w.Put(relaytest.Listener(own, own), relaytest.Route(own, []string{"*"}, own), relaytest.StaticCluster(own, k.backends[0].Addr))
+			return
+		}
+		w.Remove(relaytest.ListenerType, own)
+		w.Remove(relaytest.RouteType, own)
+		w.Remove(relaytest.ClusterType, own)
+	})
+}
+
+// TestEnvoy_TwoKinds: one relay serves Envoys of two node groups, which have resources of the same names. No Envoy is sent
+// what is the other group's, also while both change. (B.4)
+func TestEnvoy_TwoKinds(t *testing.T) {
+	const rounds = 11 // the last one leaves what is only of one kind
+	scenario(t, ads, func(t *testing.T, s *setup) {
+		var kinds []*kind
+		for _, name := range []string{"edge", "inner"} {
+			k := &kind{name: name}
+			for i := range k.backends {
+				k.backends[i] = envoytest.NewBackend(t, fmt.Sprintf("%s-%d", name, i))
+			}
+			k.change(s.origin, 0)
+			kinds = append(kinds, k)
+		}
+		start := func(k *kind, server, id string) *envoytest.Envoy {
+			node := relaytest.EnvoyNode(id)
+			node.Cluster = k.name
+			return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: server, Node: node})
+		}
+		for _, k := range kinds {
+			k.envoy = start(k, s.server(), k.name)
+			k.load = envoytest.StartLoad(t, k.envoy.Listener("web"), interval)
+		}
+		for round := range rounds {
+			for _, k := range kinds {
+				k.change(s.origin, round)
+			}
+			s.origin.Settle()
+			for _, k := range kinds {
+				k.load.Continue(2)
+			}
+		}
+		for _, k := range kinds {
+			direct := start(k, s.origin.Addr, "direct")
+			direct.Listener(k.name + "-only")
+			k.envoy.AwaitSame(direct)
+			if want, got := []string{k.name + "-only", "web"}, k.envoy.Config().Names("dynamic_listeners"); !slices.Equal(want, got) {
+				t.Errorf("Envoy %s has listeners %v, want %v", k.name, got, want)
+			}
+			r := k.load.Stop()
+			s.judge(t, k.envoy, r)
+			for answer := range r.Answers {
+				if !strings.HasPrefix(answer, k.name) {
+					t.Errorf("Envoy %s reaches %s", k.name, answer)
+				}
+			}
+		}
+	}, "TENDER_NODE_GROUP_BY=cluster")
+}
+
+// TestEnvoy_GroupedSets: in SotW, an Envoy takes a change of one Secret, one filter and one layer of the runtime, while it
+// has another one of each. A response without these would be refused. (B.17)
+func TestEnvoy_GroupedSets(t *testing.T) {
+	t.Parallel()
+	s := &setup{variant: sotw, origin: envoytest.NewControlPlane(t)}
+	s.relay = envoytest.NewRelay(t, s.origin.Addr, "TENDER_SECRETS=loopback")
+	ca, backend := relaytest.NewCA(t), envoytest.NewBackend(t, "one")
+	s.origin.Put(web("one", backend)...)
+	put := func(name string, generation int) {
+		s.origin.Put(certificate(name, ca.Sign(relaytest.Leaf{Names: []string{"web.example"}})), buffer(name, generation),
+			layer(name, fmt.Sprint("generation-", generation)))
+	}
+	for _, name := range []string{"first", "second"} {
+		m := &hcmpb.HttpConnectionManager{StatPrefix: name, RouteSpecifier: &hcmpb.HttpConnectionManager_Rds{
+			Rds: &hcmpb.Rds{ConfigSource: byADS(), RouteConfigName: "web"},
+		}}
+		l := filtered(name, m, name, byADS())
+		l.FilterChains[0].TransportSocket = withSecrets(byADS(), name)
+		s.origin.Put(l)
+		put(name, 1)
+	}
+	e := envoytest.Start(t, envoytest.Options{
+		Bootstrap: s.bootstrap, Server: s.server(), Node: relaytest.EnvoyNode("edge-1"),
+		Edit: func(b *bootstrappb.Bootstrap) { b.LayeredRuntime = layers(byADS(), "first", "second") },
+	})
+	e.Listener("second")
+	before := e.Config()
+	put("first", 2)
+	e.Await("the change", func() error {
+		c := e.Config()
+		for section, text := range map[string]string{"ecds_filters/first": "1002", "runtime": "generation-2"} {
+			if !strings.Contains(c[section], text) {
+				return fmt.Errorf("%s: no %s in %s", section, text, c[section])
+			}
+		}
+		if secret := "dynamic_active_secrets/first"; c[secret] == before[secret] {
+			return fmt.Errorf("%s has not changed", secret)
+		}
+		return nil
+	})
+	after := e.Config()
+	for _, other := range []string{"ecds_filters/second", "dynamic_active_secrets/second"} {
+		if after[other] == "" || after[other] != before[other] {
+			t.Errorf("%s: got %q, want %q", other, after[other], before[other])
+		}
+	}
+	noFault(t, e, envoytest.Report{})
+}
