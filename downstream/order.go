@@ -35,7 +35,8 @@ type traits struct {
 	dependent bool
 
 	// alwaysSent: a name that a client asks for is sent even if it says that it
-	// has it; Envoy forgets these while it warms (B.3).
+	// has it. An Envoy that warms a cluster or a listener needs it again, and
+	// nothing in its request tells that; a relay does not (B.3).
 	alwaysSent bool
 
 	// secret: who is sent it is logged (B.36).
@@ -45,7 +46,7 @@ type traits struct {
 // traitsOf returns the traits of a type for a client. Envoy's SotW
 // subscriptions hand an empty update to the watchers of names that a response
 // leaves out, so for Envoy some types are grouped.
-func (c Config) traitsOf(typeURL string, envoy bool) traits {
+func (c Config) traitsOf(typeURL string, a agent) traits {
 	t := traits{
 		typeURL:        typeURL,
 		rank:           wire.Rank(typeURL),
@@ -55,15 +56,15 @@ func (c Config) traitsOf(typeURL string, envoy bool) traits {
 	case wire.ClusterType:
 		t.fullState, t.lateRemovals = true, true
 	case wire.EndpointType:
-		t.lateRemovals, t.alwaysSent = true, true
+		t.lateRemovals, t.alwaysSent = true, !a.relay
 	case wire.ListenerType, wire.ScopedRouteType:
 		t.fullState, t.dependent = true, true
 	case wire.RouteType, wire.VirtualHostType:
 		t.dependent = true
 	case wire.SecretType:
-		t.grouped, t.alwaysSent, t.secret = envoy, true, true
+		t.grouped, t.alwaysSent, t.secret = a.envoy, !a.relay, true
 	case wire.RuntimeType, wire.ExtensionConfigType:
-		t.grouped = envoy
+		t.grouped = a.envoy
 	}
 	t.byOption(c)
 	return t

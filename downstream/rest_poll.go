@@ -36,7 +36,7 @@ type poll struct {
 // once regranted is closed.
 func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req restRequest) (*poll, error) {
 	sub := &subscription{
-		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node).envoy),
+		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node)),
 		conversation: new(conversation),
 		client:       &client{cfg: &s.cfg, watch: g.View.Watch(), node: nodeLabel(req.node), group: g.Key},
 		key:          req.TypeURL,

@@ -17,7 +17,7 @@ import (
 func sotwClient(view *cache.View, typeURL string) *subscription {
 	cfg := &Config{ResponseBytes: 1 << 20}
 	return &subscription{
-		traits: cfg.traitsOf(typeURL, false), conversation: new(conversation), key: typeURL,
+		traits: cfg.traitsOf(typeURL, agent{}), conversation: new(conversation), key: typeURL,
 		client: &client{cfg: cfg, watch: view.Watch()},
 	}
 }

@@ -16,7 +16,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 	watch := view.Watch()
 	cfg := &Config{ResponseBytes: 1 << 20}
 	sub := &subscription{
-		traits: cfg.traitsOf(wire.EndpointType, true), conversation: new(conversation), key: wire.EndpointType,
+		traits: cfg.traitsOf(wire.EndpointType, agent{envoy: true}), conversation: new(conversation), key: wire.EndpointType,
 		client: &client{cfg: cfg, watch: watch, delta: true},
 	}
 	sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())

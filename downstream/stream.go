@@ -242,7 +242,7 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 		return nil, Exceeds(LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	}
 	sub := &subscription{
-		traits:       s.cfg.traitsOf(typeURL, s.agent.envoy),
+		traits:       s.cfg.traitsOf(typeURL, s.agent),
 		conversation: &conversation{tally: s.group.Counts.tally(typeURL, s.number)},
 		client:       s.client,
 		key:          typeURL,

@@ -273,7 +273,7 @@ func streamDelta(n *corepb.Node, typeURL string, names []string, known map[strin
 }
 
 // R085: a Delta client that says which versions it holds is spared those, but for
-// endpoints and secrets that it names (B.3).
+// endpoints and Secrets that it names, unless it is a relay (B.3).
 func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
@@ -281,32 +281,36 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", secret.GetValue()), "v1")
 		}
 		r := start(t, o, true)
-		envoy := relaytest.EnvoyNode("e")
+		envoy, below := relaytest.EnvoyNode("e"), &corepb.Node{Id: "r", UserAgentName: "tender"}
 		for _, tc := range []struct {
+			node    *corepb.Node
 			typeURL string
 			name    string // "" for the legacy wildcard
 			version string
 			spared  bool
 		}{
-			{streamCDS, "", "v1", true},
-			{streamCDS, "*", "v1", true},
-			{streamCDS, "a", "v1", true},
-			{streamRDS, "a", "v1", true},
-			{streamAcmeType, "", "v1", true},
-			{streamAcmeType, "a", "v1", true},
-			{streamEDS, "*", "v1", true},
-			{streamEDS, "a", "v1", false},
-			{relaytest.SecretType, "a", "v1", false},
-			{streamCDS, "", "v0", false},
-			{streamCDS, "", "", false},
-			{streamRDS, "a", "v0", false},
+			{envoy, streamCDS, "", "v1", true},
+			{envoy, streamCDS, "*", "v1", true},
+			{envoy, streamCDS, "a", "v1", true},
+			{envoy, streamRDS, "a", "v1", true},
+			{envoy, streamAcmeType, "", "v1", true},
+			{envoy, streamAcmeType, "a", "v1", true},
+			{envoy, streamEDS, "*", "v1", true},
+			{envoy, streamEDS, "a", "v1", false},
+			{envoy, relaytest.SecretType, "a", "v1", false},
+			{below, streamEDS, "a", "v1", true},
+			{below, relaytest.SecretType, "a", "v1", true},
+			{below, streamEDS, "a", "v0", false},
+			{envoy, streamCDS, "", "v0", false},
+			{envoy, streamCDS, "", "", false},
+			{envoy, streamRDS, "a", "v0", false},
 		} {
 			var names []string
 			if tc.name != "" {
 				names = []string{tc.name}
 			}
 			c := r.client(relaytest.ClientOptions{})
-			c.Send(streamDelta(envoy, tc.typeURL, names, map[string]string{"a": tc.version}))
+			c.Send(streamDelta(tc.node, tc.typeURL, names, map[string]string{"a": tc.version}))
 			if tc.spared {
 				streamQuiet(t, c, streamConfirm)
 			} else {

@@ -8,6 +8,7 @@ import (
 
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -88,7 +89,16 @@ func TestEnvoy_TwoKinds(t *testing.T) {
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// TestEnvoy_GroupedSets: in SotW, an Envoy takes a change of one Secret, one filter and one layer of the runtime, while it
+// unifiedMux is a layer of the runtime by which Envoy serves SotW by the code that it has for Delta.
+func unifiedMux() *bootstrappb.RuntimeLayer {
+	return &bootstrappb.RuntimeLayer{Name: "unified mux", LayerSpecifier: &bootstrappb.RuntimeLayer_StaticLayer{
+		StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"envoy.reloadable_features.unified_mux": structpb.NewBoolValue(true),
+		}},
+	}}
+}
+
+// TestEnvoy_GroupedSets: in SotW with Envoy's unified mux, an Envoy takes a change of one Secret, one filter and one layer of the runtime, while it
 // has another one of each. A response without these would be refused. (B.17)
 func TestEnvoy_GroupedSets(t *testing.T) {
 	t.Parallel()
@@ -111,7 +121,10 @@ func TestEnvoy_GroupedSets(t *testing.T) {
 	}
 	e := envoytest.Start(t, envoytest.Options{
 		Bootstrap: s.bootstrap, Server: s.server(), Node: relaytest.EnvoyNode("edge-1"),
-		Edit: func(b *bootstrappb.Bootstrap) { b.LayeredRuntime = layers(byADS(), "first", "second") },
+		Edit: func(b *bootstrappb.Bootstrap) {
+			b.LayeredRuntime = layers(byADS(), "first", "second")
+			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, unifiedMux())
+		},
 	})
 	e.Listener("second")
 	before := e.Config()
