@@ -95,7 +95,7 @@ func (f *aside) fork(t *Type) *Type {
 		sets = append(sets, &errors[Members], &errors[Named])
 	}
 	for _, s := range sets { // whose arrays the original appends to
-		s.log, s.renewals = slices.Clip(s.log), slices.Clip(s.renewals)
+		s.log, s.renewals, s.burials = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.burials)
 	}
 	// A deadline that is moved here is not moved there.
 	by := new(edit)

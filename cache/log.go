@@ -53,6 +53,7 @@ type Entry struct {
 	equivalent *[]string // further versions that the origin gave the same content, newest last
 	life       *life     // nil if it is without end, and always was
 	alarm      *alarm    // nil if nothing was ever to be done about the entry at some time
+	past       *past     // nil if the content never changed
 }
 
 // A life says how long a resource lives. It is immutable.
@@ -197,6 +198,10 @@ type Set struct {
 	renewed Seq // of the newest renewal
 
 	bareAt time.Time // when content was last given up
+
+	burials  []burial  // of the last hour, the newest last
+	former   []uint32  // marks of the sums that readers saw before, the newest last
+	reverted time.Time // when the present sum came back; zero if it is none of the former ones
 }
 
 type logged struct {
@@ -315,6 +320,8 @@ func (s *Set) put(by *edit, e *Entry) {
 	old := s.Get(e.Name)
 	if old == nil {
 		s.live++
+	} else {
+		e.succeeds(old)
 	}
 	s.limited = s.limited || e.Expires()
 	s.account(old, e)

@@ -220,6 +220,7 @@ func (w *Writer) publish(a *apply) {
 	if a.change.Changed+a.change.Removed > 0 {
 		a.typ.changed = a.now
 	}
+	a.typ.Members.became(w.view.head.Load().Type(a.typ.URL).Members.sum)
 	if a.head.Seq > w.view.head.Load().Seq {
 		w.view.timeline.passed(a.head.Seq, w.causeOf(a))
 	}
@@ -407,6 +408,9 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 		n.lapsed = false
 	}
 	a.limit(kind, e)
+	if old == nil {
+		set.recall(e)
+	}
 	set.put(a.edit, e)
 	a.caughtUp(kind, e)
 	a.unalias(old)
@@ -583,6 +587,9 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 func (a *apply) bury(set *Set, old *Entry) {
 	e := a.removal(old)
 	set.put(a.edit, e)
+	if remembersRemovals(a.typ.URL) {
+		set.remember(e)
+	}
 	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
 	a.change.Removed++
 	a.touched(Members, e.Name)

@@ -531,16 +531,15 @@ func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *
 	return false
 }
 
-// holds reports whether a Delta client said that it holds this very content. It
-// is believed once, and only of origins whose versions can be trusted (B.3).
+// holds reports whether a Delta client holds this very content: it said so in its
+// first request, which counts once, and the version can be trusted (B.3).
 func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
 	version, said := s.known[e.Resource.Name]
 	if !said {
 		return false
 	}
 	delete(s.known, e.Resource.Name)
-	expires := s.ttl && e.Expires() // it may have expired at the client (C31)
-	return e.HasVersion(version) && !expires && (!from.Reused || s.cfg.ContentVersions)
+	return e.HasVersion(version) && s.trustsResource(from, e)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot

@@ -77,7 +77,7 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 		return nil, until
 	}
 	gone := s.unknown(t)
-	if until = s.massHeldUntil(len(gone), now); now.Before(until) {
+	if until = s.massHeldUntil(s.reported(gone), now); now.Before(until) {
 		return nil, until
 	}
 	w := s.newWriter(h, t)

@@ -119,7 +119,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 		return nil, err
 	}
 	defer group.Leave()
-	p, err := s.newPoll(group, grant, regranted, req)
+	p, err := s.newPoll(group, grant, regranted, req, peer)
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +137,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
 	}
 	if resp != nil {
+		p.noteAnswer(head)
 		s.audit(p.sub.client, p.grant, resp.secrets)
 		group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}

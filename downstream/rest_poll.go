@@ -29,12 +29,15 @@ type poll struct {
 	until time.Time // when it is answered at the latest
 	bare  bool      // content that it asked for was given up, and is asked for again
 
+	key    pollKey
+	retold *retold
+
 	draining, regranted <-chan struct{} // that are waited for
 }
 
 // newPoll returns the poll of a client to whom a grant was given, which may have to be renewed
 // once regranted is closed.
-func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req restRequest) (*poll, error) {
+func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req restRequest, peer Peer) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node)),
 		conversation: new(conversation),
@@ -48,7 +51,8 @@ func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req re
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.client, sub.typeURL, b)
 	}
-	p := &poll{sub: sub, view: g.View, grant: grant, names: req.Subscribe, until: req.until, regranted: regranted}
+	p := &poll{sub: sub, view: g.View, grant: grant, names: req.Subscribe, until: req.until, regranted: regranted, retold: &s.retold}
+	p.key = p.keyOf(peer)
 	err := p.check()
 	if err == nil {
 		err = sub.checkDemand(&req.Request, 0)
@@ -154,13 +158,16 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 // happens.
 func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Time) {
 	s, t := p.sub, h.Type(p.sub.key)
-	switch {
-	case !p.heard(h, t):
+	if !p.heard(h, t) {
 		return unheard, time.Time{}
-	case s.version != "" && s.visibleSum(h).SameVersion(s.version):
+	}
+	if s.version != "" && s.visibleSum(h).SameVersion(s.version) {
 		s.synced = true // what is new from now on deletes nothing else that it has
-		return current, time.Time{}
-	case !s.complete(t):
+		if p.trusts(h) {
+			return current, time.Time{}
+		}
+	}
+	if !s.complete(t) {
 		return incomplete, time.Time{}
 	}
 	if p.bare = p.lacks(h, t); p.bare {
@@ -227,11 +234,11 @@ type restResponse struct {
 
 // render returns all that the client asked for and that exists (R113), under the
 // version that streams have for the same set; nil if that is a part, and the client has
-// just this.
+// just this (B.3).
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
 	set := s.collect(h, t, setBuilder{})
-	if set.sum.SameVersion(s.version) {
+	if set.sum.SameVersion(s.version) && p.trusts(h) {
 		return nil, nil
 	}
 	resp := &restResponse{

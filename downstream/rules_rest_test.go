@@ -120,17 +120,22 @@ func TestR134_RESTAfterDrain(t *testing.T) {
 func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, w := restServer(t)
-		r, err := wire.NewResource(wire.RouteType, "a", "", []byte("\x0a\x01a"))
-		if err != nil {
-			t.Fatal(err)
+		var both []*wire.Resource
+		for _, name := range []string{"a", "b"} {
+			r, err := wire.NewResource(wire.RouteType, name, "", []byte("\x0a\x01"+name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			both = append(both, r)
 		}
-		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{r}})
+		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Resources: both})
 		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Removed: []string{"a"}})
+		version := v.view.Head().Type(wire.RouteType).Members.Sum().Version("")
 		w.SetPhase(wire.RouteType, cache.Confirmed)
 		ended := make(chan struct{})
 		go func() { // awaited below
 			defer close(ended)
-			reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["*"],"version_info":"`+cache.Sum{}.Version("")+`"}`)
+			reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["*"],"version_info":"`+version+`"}`)
 			if reply.Code != http.StatusNotModified {
 				t.Errorf("status %d %s, want 304", reply.Code, reply.Body)
 			}

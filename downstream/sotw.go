@@ -266,7 +266,7 @@ func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, asked, now time.T
 func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 	switch {
 	case !s.synced:
-		return s.saidSo(t)
+		return s.saidSo(t) && s.trustsSet(h)
 	case s.fresh, s.mayHaveLost(h):
 		return false
 	}
@@ -283,9 +283,10 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 	return s.visibleSum(h) == s.sum
 }
 
-// saidSo reports whether the version in the client's first request proves that it
-// holds this set (B.3). A client that carries a nonce from stream to stream, such as MOSN, does
-// not know of streams, and waits for the answer that a new one begins with (R019).
+// saidSo reports whether the version in the client's first request is that of this
+// set, so that the client can lose nothing by being sent it (B.3). A client that carries a
+// nonce from stream to stream, such as MOSN, does not know of streams, and waits for the
+// answer that a new one begins with (R019).
 func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.strayed
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType

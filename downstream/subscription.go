@@ -48,6 +48,8 @@ type subscription struct {
 	known   map[string]string // Delta: initial_resource_versions not yet accounted for
 	knownN  int               // how many they were
 
+	suspects []string // Delta: what is in known although the client did not report it, see suspect
+
 	// How far the client was served. Wildcard subscriptions have two positions,
 	// since removals may stay behind changes; names have one each, and scanned is
 	// up to where the logs were searched for them.
@@ -184,6 +186,9 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 	}
 	if len(r.Unsubscribe) > 0 {
 		s.drop(s.dropGlobs(r.Unsubscribe))
+	}
+	if first {
+		s.suspect()
 	}
 }
 

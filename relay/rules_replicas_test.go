@@ -64,6 +64,7 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 			o.Remove(typeURL, "c")
 		}
 		settle()
+		time.Sleep(time.Hour) // the first relay sends again what reverted, until then
 		second := start(t, o, true, "TENDER_NODE_ID=tender/2")
 		mover, stayer := client(first), client(second)
 		settle()
