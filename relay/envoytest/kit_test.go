@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
@@ -39,6 +41,14 @@ var (
 	sotw  = variant{"sotw", "sotw-ads.yaml"}
 	ads   = []variant{delta, sotw}
 )
+
+// speak has an Envoy use the variant in whatever bootstrap it is started with.
+func (v variant) speak(b *bootstrappb.Bootstrap) {
+	b.GetDynamicResources().GetAdsConfig().ApiType = corepb.ApiConfigSource_DELTA_GRPC
+	if v == sotw {
+		b.GetDynamicResources().GetAdsConfig().ApiType = corepb.ApiConfigSource_GRPC
+	}
+}
 
 // interval is the time between two requests of a load.
 const interval = 5 * time.Millisecond

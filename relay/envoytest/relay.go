@@ -34,6 +34,12 @@ type Relay struct {
 // NewRelay runs a relay of the control plane at origin (a target) until tb ends, with further variables.
 func NewRelay(tb relaytest.TB, origin string, env ...string) *Relay {
 	tb.Helper()
+	return NewRelayWith(tb, relay.Options{}, origin, env...)
+}
+
+// NewRelayWith is NewRelay with further options, of which it sets the logger.
+func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...string) *Relay {
+	tb.Helper()
 	cfg, err := relay.LoadConfig(append([]string{
 		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test",
 	}, env...))
@@ -41,7 +47,8 @@ func NewRelay(tb relaytest.TB, origin string, env ...string) *Relay {
 		tb.Fatalf("configure the relay: %v", err)
 	}
 	r := &Relay{tb: tb, log: newLog(tb)}
-	r.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil)), Version: "test"})
+	opts.Logger, opts.Version = slog.New(slog.NewTextHandler(r.log, nil)), "test"
+	r.Relay, err = relay.New(cfg, opts)
 	if err != nil {
 		tb.Fatalf("start the relay: %v", err)
 	}
@@ -236,4 +243,14 @@ func Clean() {
 	if built.path != "" {
 		_ = os.Remove(built.path) // a file below .bin that stays does no harm
 	}
+}
+
+// Tender runs the command with arguments, such as status, and returns what it prints about the relay.
+func (r *Relay) Tender(args ...string) string {
+	r.tb.Helper()
+	out, err := exec.Command(command(r.tb), append(args, "--admin", r.Admin)...).CombinedOutput()
+	if err != nil {
+		r.tb.Fatalf("tender %v: %v\n%s", args, err, out)
+	}
+	return string(out)
 }

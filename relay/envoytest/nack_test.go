@@ -1,0 +1,175 @@
+package envoytest_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	statuspb "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// invalid returns a listener that every Envoy rejects, with these words.
+func invalid(name string) (l *listenerpb.Listener, words string) {
+	l = relaytest.Listener(name, name)
+	l.FilterChains = nil
+	return l, fmt.Sprintf("error adding listener '%s': no filter chains specified", "127.0.0.1:0")
+}
+
+// awaitSum waits until a statistic of an Envoy, summed over types, has at least a value.
+func awaitSum(e *envoytest.Envoy, name string, least int64) {
+	e.Await(name, func() error {
+		if got := e.Stats(envoytest.Judged).Sum(name); got < least {
+			return fmt.Errorf("%s is %d, want %d", name, got, least)
+		}
+		return nil
+	})
+}
+
+// clientStatus returns the answer of the relay's CSDS, as text.
+func clientStatus(t *testing.T, r *envoytest.Relay) string {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+r.Admin, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }() // nothing is under way
+	resp, err := statuspb.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(t.Context(), new(statuspb.ClientStatusRequest))
+	if err != nil {
+		t.Fatalf("CSDS: %v", err)
+	}
+	return resp.String()
+}
+
+// TestEnvoy_NACK: Envoy's words about an invalid listener appear in the log, in `tender status`, on the page and in
+// CSDS. An Envoy that is sent other listeners is not affected. The repaired listener is accepted. (B.9, R029, C10)
+func TestEnvoy_NACK(t *testing.T) {
+	scenario(t, ads, func(t *testing.T, s *setup) {
+		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
+		s.origin.Apply("other", func(w *envoytest.World) { w.Put(web("one", envoytest.NewBackend(t, "other"))...) })
+		refuser := s.envoy(t, "refuser")
+		node := relaytest.EnvoyNode("bystander")
+		node.Cluster = "other"
+		bystander := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server(), Node: node})
+		loads := []*envoytest.Load{
+			envoytest.StartLoad(t, refuser.Listener("web"), interval), envoytest.StartLoad(t, bystander.Listener("web"), interval),
+		}
+		before := bystander.Stats(envoytest.Judged)
+
+		broken, words := invalid("broken")
+		s.origin.Put(broken)
+		awaitSum(refuser, "update_rejected", 1)
+		if s.relay != nil {
+			showRefusal(t, s.relay, refuser, words)
+		}
+		repaired := relaytest.Listener("broken", "web")
+		s.origin.Put(repaired)
+		refuser.Listener("broken")
+		if s.relay != nil {
+			if got := s.relay.Tender("status"); strings.Contains(got, words) {
+				t.Errorf("tender status still shows a rejection:\n%s", got)
+			}
+		}
+		loads[0].Continue(20)
+		noFault(t, bystander, loads[1].Stop())
+		if r := loads[0].Stop(); len(r.Failures) > 0 {
+			t.Errorf("requests failed: %v", r)
+		}
+		for _, name := range []string{"lds.update_success", "cds.update_success", "listener_modified", "cluster_modified"} {
+			if got := bystander.Stats(envoytest.Judged).Sum(name); got != before.Sum(name) {
+				t.Errorf("the other Envoy: %s is %d, was %d", name, got, before.Sum(name))
+			}
+		}
+	}, "TENDER_NODE_GROUP_BY=cluster")
+}
+
+// showRefusal waits until the relay shows the words of an Envoy, and checks that it shows them everywhere.
+func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy, words string) {
+	t.Helper()
+	e.Await("rejection in /api/v1/clients", func() error {
+		if page := r.Get("/api/v1/clients?refused=true"); !bytes.Contains(page, []byte(e.ID())) || !bytes.Contains(page, []byte("no filter chains")) {
+			return fmt.Errorf("%s", page)
+		}
+		return nil
+	})
+	for where, got := range map[string]string{
+		"log": r.Log(), "tender status": r.Tender("status"), "CSDS": clientStatus(t, r),
+		"page": string(r.Get("/resource?type=" + relaytest.ListenerType + "&name=broken")),
+	} {
+		if !strings.Contains(got, "no filter chains specified") || !strings.Contains(got, e.ID()) {
+			t.Errorf("%s: no rejection by %s with %q:\n%s", where, e.ID(), words, got)
+		}
+	}
+}
+
+// TestEnvoy_HalfApplied: an Envoy applies the valid listeners of a response that it rejects, and goes on reporting the
+// version before. When the control plane reverts, an Envoy that reconnects, to the same relay or to another one, ends
+// with exactly the served state. (B.3, envoy#12592)
+func TestEnvoy_HalfApplied(t *testing.T) {
+	for _, v := range ads {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			origin := envoytest.NewControlPlane(t)
+			one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
+			origin.Put(append(web("one", one), relaytest.Cluster("two"), relaytest.Endpoints("two", two.Addr),
+				relaytest.Route("web-two", []string{"*"}, "two"))...)
+			good := []proto.Message{relaytest.Listener("web", "web")}
+			var relays []*envoytest.Relay
+			var watchers []*relaytest.Client
+			for range 2 {
+				r := envoytest.NewRelay(t, origin.Addr)
+				relays, watchers = append(relays, r), append(watchers, watchListeners(t, r))
+			}
+			link := relaytest.NewProxy(t, relays[0].Addr)
+			e := envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
+			load := envoytest.StartLoad(t, e.Listener("web"), interval)
+			load.Continue(10)
+			before := e.Config()
+
+			for round, to := range []*envoytest.Relay{relays[0], relays[1]} {
+				broken, _ := invalid("broken")
+				origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), broken)
+				e.Listener("extra") // it has applied what is valid, and rejected the response
+				awaitSum(e, "update_rejected", int64(round+1))
+
+				link.Set(relaytest.Link{Refuse: true})
+				link.Cut()
+				origin.Apply("", func(w *envoytest.World) {
+					w.Put(good...)
+					w.Remove(relaytest.ListenerType, "extra", "broken")
+				})
+				for _, c := range watchers {
+					c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ListenerType]) == 1 })
+				}
+				link.Forward(to.Addr)
+				link.Set(relaytest.Link{})
+				e.AwaitConfig(before)
+				served := load.Report().Answers["one"]
+				load.Await("answers by the routes of the reverted listener", func(r envoytest.Report) bool { return r.Answers["one"] > served+10 })
+			}
+			if r := load.Stop(); len(r.Failures) > 0 {
+				t.Errorf("requests failed: %v", r)
+			}
+		})
+	}
+}
+
+// watchListeners returns a client of a relay that has all listeners.
+func watchListeners(t *testing.T, r *envoytest.Relay) *relaytest.Client {
+	t.Helper()
+	conn, err := grpc.NewClient(r.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the client has ended
+	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Node: relaytest.EnvoyNode("watcher"), AutoAck: true})
+	c.Subscribe(relaytest.ListenerType)
+	return c
+}

@@ -1,0 +1,184 @@
+package envoytest_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// secretRules let edge-1 have the Secret "web". Another client may have everything but Secrets.
+const secretRules = `
+version: 1
+rules:
+- {name: edge, identities: ["spiffe://example/edge-1"], node: {id: [edge-1]}, secrets: [web]}
+- {name: others, identities: ["spiffe://example/other"]}
+`
+
+// secretFiles writes what mtls.yaml needs: the files of Secrets, the CA of relays and a certificate of an identity for
+// Envoy. It returns the directory and the relay's variables for its own certificate.
+func secretFiles(t *testing.T, ca *relaytest.CA, identity string) (dir string, env []string) {
+	t.Helper()
+	dir = t.TempDir()
+	files := filepath.Join(dir, "tls")
+	if err := os.Mkdir(files, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"secret-ca.yaml", "secret-client.yaml"} {
+		text, err := os.ReadFile(filepath.Join("../../deploy/envoy", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		relaytest.WriteFile(t, dir, name, bytes.ReplaceAll(text, []byte("/etc/envoy"), []byte(dir)))
+	}
+	clients := relaytest.WriteFile(t, files, "ca.crt", ca.PEM)
+	ca.Sign(relaytest.Leaf{URI: identity}).Write(t, files)
+	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"tender.example"}}).Write(t, t.TempDir())
+	return dir, []string{"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + clients}
+}
+
+// secret returns a Secret that holds a certificate.
+func secret(name string, pair relaytest.Pair) *tlspb.Secret {
+	bytesOf := func(b []byte) *corepb.DataSource {
+		return &corepb.DataSource{Specifier: &corepb.DataSource_InlineBytes{InlineBytes: b}}
+	}
+	return &tlspb.Secret{Name: name, Type: &tlspb.Secret_TlsCertificate{
+		TlsCertificate: &tlspb.TlsCertificate{CertificateChain: bytesOf(pair.Cert), PrivateKey: bytesOf(pair.Key)},
+	}}
+}
+
+// secure has a listener serve HTTPS with a certificate that comes by SDS over ADS.
+func secure(t *testing.T, l *listenerpb.Listener, certificate string) *listenerpb.Listener {
+	t.Helper()
+	context, err := anypb.New(&tlspb.DownstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{
+		TlsCertificateSdsSecretConfigs: []*tlspb.SdsSecretConfig{{Name: certificate, SdsConfig: &corepb.ConfigSource{
+			ResourceApiVersion: corepb.ApiVersion_V3, ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: new(corepb.AggregatedConfigSource)},
+		}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.FilterChains[0].TransportSocket = &corepb.TransportSocket{
+		Name: "envoy.transport_sockets.tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: context},
+	}
+	return l
+}
+
+// getHTTPS sends a request on a connection of its own, and returns the name in the certificate of the server. The
+// certificate must be one of ca for the name "web".
+func getHTTPS(ctx context.Context, address string, ca *relaytest.CA) (name string, err error) {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM)
+	client := &http.Client{Timeout: relaytest.Patience, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "web", MinVersion: tls.VersionTLS12},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/", http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	if err := resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s, %w", resp.Status, err)
+	}
+	return resp.TLS.PeerCertificates[0].DNSNames[1], nil
+}
+
+// TestEnvoy_Secrets: an Envoy serves HTTPS with a certificate that comes by SDS, by mTLS through the relay. Its
+// rotation fails no request. (TENDER_SECRETS)
+func TestEnvoy_Secrets(t *testing.T) {
+	for _, v := range ads {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			ca := relaytest.NewCA(t)
+			certificate := func(serial string) *tlspb.Secret {
+				return secret("web", ca.Sign(relaytest.Leaf{Names: []string{"web", serial}}))
+			}
+			origin := envoytest.NewControlPlane(t)
+			backend := envoytest.NewBackend(t, "one")
+			origin.Put(relaytest.Cluster("one"), relaytest.Endpoints("one", backend.Addr), relaytest.Route("web", []string{"*"}, "one"),
+				secure(t, relaytest.Listener("web", "web"), "web"), certificate("first"))
+			dir, env := secretFiles(t, ca, "spiffe://example/edge-1")
+			r := envoytest.NewRelay(t, origin.Addr, append(env, rulesIn(t, dir))...)
+			e := envoytest.Start(t, envoytest.Options{
+				Bootstrap: "mtls.yaml", Server: r.TLS, Files: dir, Node: relaytest.EnvoyNode("edge-1"), Edit: v.speak,
+			})
+			address := e.Listener("web")
+			for i, serial := range []string{"first", "second", "third"} {
+				if i > 0 {
+					origin.Put(certificate(serial))
+				}
+				for got := ""; got != serial; { // each request takes a handshake, and none may fail
+					var err error
+					if got, err = getHTTPS(t.Context(), address, ca); err != nil {
+						t.Fatalf("request while %s is distributed: %v", serial, err)
+					}
+				}
+			}
+			if faults(e) > 0 || modified(e) > 0 {
+				t.Errorf("updates rejected or not waited for, or modified: %v", e.Stats(envoytest.Judged))
+			}
+		})
+	}
+}
+
+// rulesIn writes secretRules, and returns the relay's variable for them.
+func rulesIn(t *testing.T, dir string) string {
+	t.Helper()
+	return "TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte(secretRules))
+}
+
+// TestEnvoy_SecretsDenied: a client without a certificate, or whose certificate is not for the Secret, does not get
+// it. The relay logs that at WARN, with the node. (TENDER_SECRETS, B.36)
+func TestEnvoy_SecretsDenied(t *testing.T) {
+	for _, v := range ads {
+		for _, certified := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/certified=%t", v.name, certified), func(t *testing.T) {
+				t.Parallel()
+				origin, ca := envoytest.NewControlPlane(t), relaytest.NewCA(t)
+				origin.Put(append(web("one", envoytest.NewBackend(t, "one")), secure(t, relaytest.Listener("secure", "web"), "web"),
+					secret("web", ca.Sign(relaytest.Leaf{Names: []string{"web"}})))...)
+				dir, env := secretFiles(t, ca, "spiffe://example/other")
+				of := envoytest.Options{Bootstrap: v.bootstrap, Node: relaytest.EnvoyNode("denied-1")}
+				if certified {
+					env = append(env, rulesIn(t, dir))
+					of.Bootstrap, of.Files, of.Edit = "mtls.yaml", dir, v.speak
+				}
+				r := envoytest.NewRelay(t, origin.Addr, env...)
+				if of.Server = r.Addr; certified {
+					of.Server = r.TLS
+				}
+				e := envoytest.Start(t, of)
+				e.Await("warning of the relay", func() error {
+					for line := range strings.Lines(r.Log()) {
+						if strings.Contains(line, "level=WARN") && strings.Contains(line, "node=denied-1") && strings.Contains(line, "Secret") {
+							return nil
+						}
+					}
+					return errors.New("the relay logged no warning")
+				})
+				if names := e.Config().Names("dynamic_active_secrets"); slices.Contains(names, "web") {
+					t.Errorf("the Envoy has the Secrets %q", names)
+				}
+			})
+		}
+	}
+}
