@@ -21,6 +21,8 @@ import (
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
@@ -29,6 +31,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay"
@@ -108,8 +111,26 @@ func world() []proto.Message {
 	return []proto.Message{
 		relaytest.StaticCluster("web", "127.0.0.1:80"), relaytest.StaticCluster("api", "127.0.0.1:81"),
 		relaytest.Endpoints("web", "127.0.0.1:80"), relaytest.Endpoints("api", "127.0.0.1:81"),
-		relaytest.Listener("ingress", "routes"), relaytest.Listener("admin", "routes"),
+		listener("ingress"), listener("admin"),
 	}
+}
+
+// listener returns a listener whose routes are part of it and lead to cluster "web", so that it needs no ADS.
+func listener(name string) proto.Message {
+	l := relaytest.Listener(name, "")
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	manager := new(hcmpb.HttpConnectionManager)
+	if err := filter.GetTypedConfig().UnmarshalTo(manager); err != nil {
+		panic("decode a listener: " + err.Error())
+	}
+	manager.StatPrefix = name
+	manager.RouteSpecifier = &hcmpb.HttpConnectionManager_RouteConfig{RouteConfig: relaytest.Route("routes", []string{"*"}, "web")}
+	packed, err := anypb.New(manager)
+	if err != nil {
+		panic("encode a listener: " + err.Error())
+	}
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: packed}
+	return l
 }
 
 // holdsWorld reports whether a client has all there is of the types that it asks for.

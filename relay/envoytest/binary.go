@@ -17,11 +17,21 @@ const versionFiles = "relay/envoytest/versions"
 // that `make deps` installs.
 func Binary(tb relaytest.TB) string {
 	tb.Helper()
-	path := os.Getenv("ENVOY")
-	if path == "" {
-		all := Versions(tb)
-		path = filepath.Join(root(tb), ".bin", "envoy-"+all[len(all)-1])
+	if path := os.Getenv("ENVOY"); path != "" {
+		return existing(tb, path)
 	}
+	all := Versions(tb)
+	return Installed(tb, all[len(all)-1])
+}
+
+// Installed returns the path of the Envoy of a version, which `make deps` installs.
+func Installed(tb relaytest.TB, version string) string {
+	tb.Helper()
+	return existing(tb, filepath.Join(root(tb), ".bin", "envoy-"+version))
+}
+
+func existing(tb relaytest.TB, path string) string {
+	tb.Helper()
 	if _, err := os.Stat(path); err != nil {
 		tb.Fatalf("no Envoy: %v: run `make deps`, or set ENVOY to the path of an Envoy", err)
 	}

@@ -1,0 +1,120 @@
+package envoy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// install copies a YAML file of this directory to dir, with the path of s.files in place of /etc/envoy.
+func (s *site) install(dir, name string) string {
+	s.t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return relaytest.WriteFile(s.t, dir, name, []byte(strings.ReplaceAll(string(text), "/etc/envoy", s.files)))
+}
+
+// validate runs `envoy --mode validate` on a bootstrap, with an Envoy of each version.
+func (s *site) validate(name string) {
+	s.t.Helper()
+	path := s.install(s.t.TempDir(), name)
+	for _, version := range envoytest.Versions(s.t) {
+		out, err := exec.Command(envoytest.Installed(s.t, version), "--mode", "validate", "--config-path", path, "--log-level", "warning").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "OK") {
+			s.t.Errorf("Envoy %s: %s: %v\n%s", version, name, err, out)
+		}
+	}
+}
+
+// server returns the address of the relay that a bootstrap's Envoy connects to.
+func (s *site) server(b *bootstrappb.Bootstrap) string {
+	switch {
+	case b.GetDynamicResources().GetCdsConfig().GetApiConfigSource().GetApiType() == corepb.ApiConfigSource_REST:
+		return s.relay.RESTAddrs()[0].String()
+	case cluster(b, "tender").GetTransportSocket() != nil:
+		return s.relay.TLSAddrs()[0].String()
+	default:
+		return s.relay.Addrs()[0].String()
+	}
+}
+
+// serves starts an Envoy from a bootstrap and returns it once it has served a request by what the control plane sent.
+func (s *site) serves(name, server string) *envoytest.Envoy {
+	s.t.Helper()
+	s.content.Put(relaytest.StaticCluster("web", envoytest.NewBackend(s.t, "backend").Addr))
+	e := envoytest.Start(s.t, envoytest.Options{Bootstrap: name, Server: server, ControlPlane: s.origin.Addr(), Files: s.files})
+	e.AwaitReady()
+	load := envoytest.StartLoad(s.t, e.Listener("ingress"), 10*time.Millisecond)
+	load.Await("an answer of the backend", func(r envoytest.Report) bool { return r.Answers["backend"] > 0 })
+	if r := load.Stop(); len(r.Failures) > 0 {
+		s.t.Errorf("requests failed: %v", r)
+	}
+	if stats := e.Stats(envoytest.Judged); stats.Sum("update_rejected") > 0 {
+		s.t.Errorf("the Envoy rejected updates: %v", stats)
+	}
+	return e
+}
+
+// TestEnvoy_Bootstraps: each version of Envoy accepts each bootstrap, and an Envoy that is started from it below a relay
+// becomes ready and serves requests.
+func TestEnvoy_Bootstraps(t *testing.T) {
+	for _, name := range bootstraps(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := readBootstrap(t, name)
+			s := newSite(t, b, "TENDER_LRS=aggregate")
+			for _, secret := range secrets {
+				s.install(s.files, secret)
+			}
+			s.validate(name)
+			s.serves(name, s.server(b))
+			// With two ADS servers, Envoy starts at the second one: it counts its first attempt, which fails because it
+			// has no clusters yet, as two failures. fallback-services.yaml and clients.md say so.
+			want := len(servers(b.GetDynamicResources().GetAdsConfig()))
+			if got := s.origin.State().OpenConnections; got != max(want, 1) {
+				t.Errorf("the control plane has %d connections, want the relay's, and that of an Envoy with two servers", got)
+			}
+		})
+	}
+}
+
+// TestEnvoy_Fallback: an Envoy of a fallback bootstrap is served by the control plane while the relay has no configuration.
+func TestEnvoy_Fallback(t *testing.T) {
+	for _, name := range []string{"fallback.yaml", "fallback-services.yaml"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := readBootstrap(t, name)
+			s := newSite(t, b, "TENDER_ORIGIN="+nowhere, "TENDER_COLD_WAIT=100ms")
+			s.serves(name, s.server(b))
+			if got := s.origin.State(); got.OpenConnections != 1 {
+				t.Errorf("the control plane has %d connections, want the Envoy's", got.OpenConnections)
+			}
+		})
+	}
+}
+
+// TestEnvoy_BadBootstrap: the check of bootstraps finds a field that Envoy does not know.
+func TestEnvoy_BadBootstrap(t *testing.T) {
+	text, err := os.ReadFile("delta-ads.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "bootstrap.yaml")
+	if err := os.WriteFile(path, append(text, "unknown_field: 1\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(envoytest.Binary(t), "--mode", "validate", "--config-path", path).CombinedOutput(); err == nil {
+		t.Errorf("Envoy accepts it:\n%s", out)
+	}
+}
