@@ -1,0 +1,219 @@
+package envoytest_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	ondemandpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/on_demand/v3"
+	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// scripted runs a scenario of a scripted origin by Delta, with Envoys that connect to server: a relay or, if asked to, the
+// origin itself.
+func scripted(t *testing.T, b relaytest.Behaviour, run func(t *testing.T, origin *relaytest.Origin, server string)) {
+	t.Helper()
+	t.Run("relay", func(t *testing.T) {
+		t.Parallel()
+		origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: b})
+		run(t, origin, envoytest.NewRelay(t, origin.Addr()).Addr)
+	})
+	if *direct {
+		t.Run("direct", func(t *testing.T) {
+			t.Parallel()
+			origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: b})
+			run(t, origin, origin.Addr())
+		})
+	}
+}
+
+// overADS is the source of what an Envoy asks for by ADS.
+func overADS() *corepb.ConfigSource {
+	return &corepb.ConfigSource{
+		ResourceApiVersion:    corepb.ApiVersion_V3,
+		ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}},
+	}
+}
+
+// pack wraps a message.
+func pack(t *testing.T, msg proto.Message) *anypb.Any {
+	t.Helper()
+	packed, err := anypb.New(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packed
+}
+
+// onDemand returns a listener "web" with routes "web" that has the on-demand filter.
+func onDemand(t *testing.T, options *ondemandpb.OnDemand) *listenerpb.Listener {
+	t.Helper()
+	l := relaytest.Listener("web", "web")
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	manager := new(hcmpb.HttpConnectionManager)
+	if err := filter.GetTypedConfig().UnmarshalTo(manager); err != nil {
+		t.Fatal(err)
+	}
+	manager.HttpFilters = slices.Insert(manager.HttpFilters, 0, &hcmpb.HttpFilter{
+		Name: "envoy.filters.http.on_demand", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(t, options)},
+	})
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: pack(t, manager)}
+	return l
+}
+
+// ask sends one request, and returns its status and what the answer says.
+func ask(t *testing.T, address, host string, header ...string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := (&http.Client{Transport: transport, Timeout: relaytest.Patience}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", string(body)))
+}
+
+// virtualHost returns a VHDS resource "web/NAME" that leads to a cluster, with the hosts that Envoys know it by: a host
+// that is not NAME is an alias.
+func virtualHost(t *testing.T, name, cluster, version string, hosts ...string) *discoverypb.Resource {
+	t.Helper()
+	host := relaytest.Route("web/"+name, hosts, cluster).GetVirtualHosts()[0]
+	r := &discoverypb.Resource{Name: host.GetName(), Version: version, Resource: pack(t, host)}
+	for _, h := range hosts {
+		if h != name {
+			r.Aliases = append(r.Aliases, "web/"+h)
+		}
+	}
+	return r
+}
+
+// TestEnvoy_VHDS: the first request for a host that the Envoy does not know waits for its virtual host, by its name or by
+// an alias, and is answered; a host that the origin does not know is 404; changes reach the Envoys that asked. By a stream
+// of its own, and by ADS, where Envoy supports that. (R094, R095, B.20, B.26)
+func TestEnvoy_VHDS(t *testing.T) {
+	behaviour := relaytest.Behaviour{
+		NamedOnly:  func(of, name string) bool { return of == relaytest.VirtualHostType && name != "web/base.example" },
+		Unresolved: func(of, _ string) bool { return of == relaytest.VirtualHostType },
+	}
+	t.Run("stream", func(t *testing.T) {
+		t.Parallel()
+		origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: behaviour})
+		servesHosts(t, origin, envoytest.NewRelay(t, origin.Addr()).Addr, &corepb.ConfigSource{
+			ResourceApiVersion: corepb.ApiVersion_V3, ConfigSourceSpecifier: &corepb.ConfigSource_ApiConfigSource{
+				ApiConfigSource: &corepb.ApiConfigSource{
+					ApiType: corepb.ApiConfigSource_DELTA_GRPC, TransportApiVersion: corepb.ApiVersion_V3,
+					GrpcServices: []*corepb.GrpcService{{TargetSpecifier: &corepb.GrpcService_EnvoyGrpc_{
+						EnvoyGrpc: &corepb.GrpcService_EnvoyGrpc{ClusterName: "tender"},
+					}}},
+				},
+			},
+		})
+	})
+	version, err := exec.Command(envoytest.Binary(t), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(version), "/1.36.") {
+		return // "vhds: only 'DELTA_GRPC' is supported as an api_type"
+	}
+	scripted(t, behaviour, func(t *testing.T, origin *relaytest.Origin, server string) {
+		servesHosts(t, origin, server, overADS())
+	})
+}
+
+// servesHosts sends requests for hosts through two Envoys that get virtual hosts on demand.
+func servesHosts(t *testing.T, origin *relaytest.Origin, server string, source *corepb.ConfigSource) {
+	t.Helper()
+	const typeURL = relaytest.VirtualHostType
+	origin.Put(onDemand(t, new(ondemandpb.OnDemand)), &routepb.RouteConfiguration{Name: "web", Vhds: &routepb.Vhds{ConfigSource: source}})
+	for _, name := range []string{"one", "two"} {
+		origin.Put(relaytest.StaticCluster(name, envoytest.NewBackend(t, name).Addr))
+	}
+	// Envoy takes an empty answer to its first VHDS request for none, and waits for initial_fetch_timeout.
+	origin.SetRaw(typeURL, virtualHost(t, "base.example", "one", "1", "base.example"))
+	origin.SetRaw(typeURL, virtualHost(t, "one.example", "one", "1", "one.example"))
+	origin.SetRaw(typeURL, virtualHost(t, "shared", "two", "1", "a.example", "b.example"))
+
+	for _, id := range []string{"edge-1", "edge-2"} {
+		e := envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode(id)})
+		address := e.Listener("web")
+		for host, want := range map[string]string{
+			"base.example": "200 one", "one.example": "200 one", "a.example": "200 two", "b.example": "200 two", "none.example": "404",
+		} {
+			if got := ask(t, address, host); got != want {
+				t.Errorf("%s: %s is answered with %q, want %q", id, host, got, want)
+			}
+		}
+		for _, next := range []string{"two", "one"} {
+			origin.SetRaw(typeURL, virtualHost(t, "one.example", next, id+next, "one.example"))
+			e.Await("answer by the changed virtual host", func() error {
+				if got := ask(t, address, "one.example"); got != "200 "+next {
+					return fmt.Errorf("it is %q", got)
+				}
+				return nil
+			})
+		}
+		if faults(e) > 0 {
+			t.Errorf("%s: updates rejected or not waited for: %v", id, e.Stats(envoytest.Judged))
+		}
+	}
+}
+
+// TestEnvoy_ODCDS: the first request to a cluster that the Envoy does not know, named by a header, waits for the cluster
+// and is answered. A cluster that the origin does not have is 503. Changes of the cluster arrive. (B.6, B.17)
+func TestEnvoy_ODCDS(t *testing.T) {
+	behaviour := relaytest.Behaviour{NamedOnly: func(of, name string) bool { return of == relaytest.ClusterType && strings.HasPrefix(name, "rare") }}
+	scripted(t, behaviour, func(t *testing.T, origin *relaytest.Origin, server string) {
+		routes := relaytest.Route("web", []string{"*"}, "")
+		routes.GetVirtualHosts()[0].GetRoutes()[0].GetRoute().ClusterSpecifier = &routepb.RouteAction_ClusterHeader{ClusterHeader: "x-cluster"}
+		origin.Put(onDemand(t, &ondemandpb.OnDemand{Odcds: &ondemandpb.OnDemandCds{Source: overADS()}}), routes)
+		one, two, common := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two"), envoytest.NewBackend(t, "common")
+		origin.Put(relaytest.StaticCluster("common", common.Addr), relaytest.StaticCluster("rare-1", one.Addr))
+
+		e := envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode("edge-1")})
+		address := e.Listener("web")
+		for cluster, want := range map[string]string{"common": "200 common", "rare-1": "200 one", "rare-none": "503"} {
+			if got := ask(t, address, "example", "x-cluster", cluster); got != want {
+				t.Errorf("a request to cluster %s is answered with %q, want %q", cluster, got, want)
+			}
+		}
+		origin.Put(relaytest.StaticCluster("rare-1", two.Addr))
+		e.Await("answer by the changed cluster", func() error {
+			if got := ask(t, address, "example", "x-cluster", "rare-1"); got != "200 two" {
+				return fmt.Errorf("it is %q", got)
+			}
+			return nil
+		})
+		if got := e.Config().Names("dynamic_active_clusters"); !slices.Equal(got, []string{"common", "rare-1"}) {
+			t.Errorf("clusters are %v", got)
+		}
+		if faults(e) > 0 {
+			t.Errorf("updates rejected or not waited for: %v", e.Stats(envoytest.Judged))
+		}
+	})
+}
