@@ -45,6 +45,7 @@ func TestServers(t *testing.T) {
 	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
 	t.Run("leave stalled clients alone", func(t *testing.T) { leaveStalledAlone(t, binary) })
 	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
+	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
 
@@ -163,6 +164,21 @@ func areAttacked(t *testing.T, binary string) {
 			}
 			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 {
 				t.Errorf("figures %+v, in peace %+v, at first %+v", f, f.peace, f.onset)
+			}
+		})
+	}
+}
+
+// serveEnvoys runs a handful of real Envoys, below a relay and on go-control-plane.
+func serveEnvoys(t *testing.T, binary string) {
+	for _, r := range (options{scale: 0.02}).fleet().rows {
+		t.Run(r.label, func(t *testing.T) {
+			f, err := r.run(options{tender: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.sync <= 0 || f.syncCPU <= 0 || f.held <= 0 || f.cpu <= 0 || f.p50 <= 0 || f.p50 > f.reached || f.reached > f.max {
+				t.Errorf("figures %+v", f)
 			}
 		})
 	}

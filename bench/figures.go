@@ -24,6 +24,7 @@ type figures struct {
 	held          float64 // RSS of the whole process, in MiB
 	listening     float64 // from start until it listens, in ms
 	spent         float64 // CPU of the changes, in seconds
+	reached       float64 // until all have a change, in ms: the median of the changes
 	cores         float64 // CPU seconds a second, while changes are made
 
 	peace, onset *figures // the same before an attack began, and as it did; nil if there is none

@@ -142,6 +142,7 @@ var columns = []struct {
 	{"delay p50, ms", p50},
 	{"p99, ms", p99},
 	{"max, ms", func(f figures) float64 { return f.max }},
+	{"until all have a change, ms", reached},
 	{"bytes a delivery", func(f figures) float64 { return f.bytes }},
 	{"in one response with others", func(f figures) float64 { return f.merged }},
 	{"in sync, ms", synced},

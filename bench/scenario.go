@@ -52,6 +52,7 @@ func again(f figures) float64    { return f.again }
 func heap(f figures) float64     { return f.heap }
 func idle(f figures) float64     { return f.idle }
 func held(f figures) float64     { return f.held }
+func reached(f figures) float64  { return f.reached }
 func cores(f figures) float64    { return f.cores }
 
 // changing returns an act: connect, change, measure.
@@ -79,7 +80,7 @@ func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 
 func scenarios(o options) []scenario {
 	return []scenario{
 		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.single(), o.storm(), o.stalled(),
-		o.tree(), o.traces(), o.hostile(), o.model(),
+		o.tree(), o.traces(), o.hostile(), o.fleet(), o.model(),
 	}
 }
 

@@ -28,6 +28,7 @@ type setup struct {
 	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
 	buffered  int      // clients that have a small receive buffer: the first ones
 	probed    bool     // Tenders are asked how often they looked at a stream for nothing
+	fleet     bool     // the control plane is go-control-plane with what real Envoys need
 	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
 }
 
@@ -38,9 +39,10 @@ type stage struct {
 	servers   process.Group    // whose cost counts
 	changer   *process.Process // which makes the changes; often the server
 	load      *process.Process
-	addresses []string // which clients use in turn
-	probes    []string // where Tenders have their metrics, if the setup has them probed
-	sink      *sink    // of traces, if the setup has some
+	addresses []string  // which clients use in turn
+	probes    []string  // where Tenders have their metrics, if the setup has them probed
+	sink      *sink     // of traces, if the setup has some
+	arrivals  *arrivals // of Envoys that have a change, if the setup is a fleet
 	stderr    *output
 	opened    int
 
@@ -69,10 +71,16 @@ func raise(kind, tender string, s setup) (st *stage, err error) {
 	if kind == "tender" {
 		role = "origin"
 	}
+	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, ByName: s.byName, TenderOptions: tenderOptions}
+	if s.fleet {
+		if st.arrivals, err = newArrivals(); err != nil {
+			return st, err
+		}
+		role, o.Probe = "fleet", st.arrivals.address
+	}
 	if st.changer, err = process.StartRole(os.Stderr, "serve", role); err != nil {
 		return nil, err
 	}
-	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, ByName: s.byName, TenderOptions: tenderOptions}
 	var address string
 	if err = st.changer.Call("Start", o, &address); err != nil {
 		return st, err
@@ -142,6 +150,9 @@ func (st *stage) strike() {
 	}
 	if st.sink != nil {
 		st.sink.close()
+	}
+	if st.arrivals != nil {
+		st.arrivals.close()
 	}
 }
 

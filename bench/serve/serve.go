@@ -32,6 +32,9 @@ type Options struct {
 	// TenderOptions says that go-control-plane runs on a gRPC server with Tender's
 	// options rather than the default ones.
 	TenderOptions bool
+
+	// Probe is the address that Envoys send a health check to once they have a change, for the kind fleet.
+	Probe string
 }
 
 // A backend is one kind of server.
@@ -50,7 +53,7 @@ type Server struct {
 	backend backend
 }
 
-// New returns a server of a kind: raw, grpc, origin, gcp-linear or gcp-snapshot.
+// New returns a server of a kind: raw, grpc, origin, fleet, gcp-linear or gcp-snapshot.
 func New(kind string) *Server { return &Server{kind: kind} }
 
 // Start starts the server; the reply is its address.
@@ -63,12 +66,14 @@ func (s *Server) Start(o Options, address *string) (err error) {
 		s.backend = newBare(o, s.set)
 	case "origin":
 		s.backend = newOrigin(s.set)
+	case "fleet":
+		s.backend = newFleet(o)
 	case "gcp-linear":
 		s.backend, err = newLinear(o, s.set)
 	case "gcp-snapshot":
 		s.backend, err = newSnapshot(o, s.set)
 	default:
-		err = fmt.Errorf("server %q: not one of raw, grpc, origin, gcp-linear, gcp-snapshot", s.kind)
+		err = fmt.Errorf("server %q: not one of raw, grpc, origin, fleet, gcp-linear, gcp-snapshot", s.kind)
 	}
 	if err != nil {
 		return err
