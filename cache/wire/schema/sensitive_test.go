@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	xdstypepb "github.com/cncf/xds/go/xds/type/v3"
@@ -73,12 +74,14 @@ func TestB36_SensitiveIsFoundAndPublicIsNot(t *testing.T) {
 // TestB36_WhatCannotBeReadMayBeSensitive takes bytes that no generated type makes.
 func TestB36_WhatCannotBeReadMayBeSensitive(t *testing.T) {
 	const cluster = prefix + "envoy.config.cluster.v3.Cluster"
-	deep := encode(t, &clusterpb.Cluster{Name: "c"})
-	for range protowire.DefaultRecursionLimit {
-		deep = encode(t, &clusterpb.Cluster{TransportSocket: &corepb.TransportSocket{
-			ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: &anypb.Any{TypeUrl: cluster, Value: deep}},
-		}})
+	innermost := encode(t, &clusterpb.Cluster{Name: "c"})
+	once := encode(t, &clusterpb.Cluster{TransportSocket: &corepb.TransportSocket{
+		ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: &anypb.Any{TypeUrl: cluster, Value: innermost}},
+	}})
+	if got := nestClusters(1, cluster, innermost); !bytes.Equal(got, once) {
+		t.Fatalf("a cluster in a cluster is %x, want %x", got, once)
 	}
+	deep := nestClusters(protowire.DefaultRecursionLimit, cluster, innermost)
 	tests := []struct {
 		name    string
 		typeURL string
@@ -102,6 +105,29 @@ func TestB36_WhatCannotBeReadMayBeSensitive(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nestClusters returns innermost, a Cluster, inside as many Clusters as depth says, each of
+// which is the typed_config of the transport_socket of the next. Each byte is written once:
+// to encode each level anew would take gigabytes.
+func nestClusters(depth int, cluster string, innermost []byte) []byte {
+	var heads [][]byte // of the fields, from the innermost on
+	size := len(innermost)
+	put := func(head []byte) {
+		heads = append(heads, head)
+		size += len(head)
+	}
+	field := func(num protowire.Number) {
+		put(protowire.AppendVarint(protowire.AppendTag(nil, num, protowire.BytesType), uint64(size)))
+	}
+	for range depth {
+		field(2) // Any.value
+		put(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), cluster))
+		field(3)  // TransportSocket.typed_config
+		field(24) // Cluster.transport_socket
+	}
+	slices.Reverse(heads)
+	return append(bytes.Join(heads, nil), innermost...)
 }
 
 // TestB36_RedactKeepsWhatIsPublic: what may be sensitive is not in the bytes, what is public stays
