@@ -2,8 +2,11 @@ package relaytest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
+	"syscall"
+	"time"
 
 	"google.golang.org/grpc"
 )
@@ -11,30 +14,75 @@ import (
 // memoryBuffer is how many bytes an in-memory connection holds each way.
 const memoryBuffer = 256 << 10
 
+// refusesFor is how long a [Memory] without a listener refuses every connection at once.
+const refusesFor = time.Minute
+
 // A Memory is a network of one address in memory, which outlives the listeners on it. The
 // zero value is one that nobody listens on yet.
+//
+// A connection is refused at once if nobody listens. After a minute of that, Dial waits
+// until somebody listens or its context ends: gRPC dials again every second, which in a
+// virtual hour without an origin costs more than everything else in a test.
 type Memory struct {
 	mu       sync.Mutex
 	listener *PipeListener // guarded by mu; the last one
+	refusing time.Time     // guarded by mu; the first refusal since the last Listen, zero if none
+	listens  chan struct{} // guarded by mu; closed by the next Listen, nil if no Dial waits
 }
 
 // Listen replaces the listener, if there is one, which the caller closes.
 func (m *Memory) Listen() *PipeListener {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.listener = ListenPipe(memoryBuffer)
+	m.listener, m.refusing = ListenPipe(memoryBuffer), time.Time{}
+	if m.listens != nil {
+		close(m.listens)
+		m.listens = nil
+	}
 	return m.listener
 }
 
-// Dial connects to the last listener, and is refused if there was none.
+// Dial connects to the last listener, and is refused if there is none.
 func (m *Memory) Dial(ctx context.Context) (net.Conn, error) {
-	m.mu.Lock()
-	l := m.listener
-	m.mu.Unlock()
-	if l == nil {
-		return nil, refused()
+	for {
+		m.mu.Lock()
+		l := m.listener
+		m.mu.Unlock()
+		if l != nil {
+			if conn, err := l.Dial(ctx); !errors.Is(err, syscall.ECONNREFUSED) {
+				return conn, err
+			}
+		}
+		listens := m.refuse(l)
+		if listens == nil {
+			return nil, refused()
+		}
+		select {
+		case <-listens:
+		case <-ctx.Done():
+			return nil, refused()
+		}
 	}
-	return l.Dial(ctx)
+}
+
+// refuse notes that there was no connection from a listener, nil if there is none. It
+// returns a channel to wait on for the next listener, or nil to refuse at once.
+func (m *Memory) refuse(l *PipeListener) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listener != l {
+		return nil // a new one, which the next attempt finds
+	}
+	if m.refusing.IsZero() {
+		m.refusing = time.Now()
+	}
+	if time.Since(m.refusing) < refusesFor {
+		return nil
+	}
+	if m.listens == nil {
+		m.listens = make(chan struct{})
+	}
+	return m.listens
 }
 
 // DialOption has a gRPC client dial this network, whatever the address.
