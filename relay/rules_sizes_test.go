@@ -19,7 +19,7 @@ import (
 // resources.
 const sizeHard = 3_500_000 + 200
 
-// sizeNames returns the names of a set of 20 MiB: most resources have 16 KiB, a few
+// sizeNames returns the names of a set of 11 MiB: most resources have 8 KiB, two have
 // 3 MiB, so that one of these does not fit behind many of those.
 func sizeNames() (names []string) {
 	for i := range 700 {
@@ -30,8 +30,8 @@ func sizeNames() (names []string) {
 
 // sizeThing returns such a resource in one of its revisions.
 func sizeThing(typeURL, name string, rev int) proto.Message {
-	size := 16 << 10
-	if strings.HasSuffix(name, "99") && name < "thing-300" {
+	size := 8 << 10
+	if strings.HasSuffix(name, "99") && name < "thing-200" {
 		size = 3 << 20
 	}
 	return relaytest.Opaque(typeURL, name, fmt.Append(make([]byte, size), rev))

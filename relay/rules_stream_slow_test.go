@@ -156,7 +156,7 @@ func TestC11_ABlockedClientHoldsUpNobody(t *testing.T) {
 					o.Set(streamAcmeType, "a", body, fmt.Sprint(i))
 				}
 				put(0)
-				r := start(t, o, false, "TENDER_ACK_WAIT="+tc.ackWait)
+				r := start(muted{t}, o, false, "TENDER_ACK_WAIT="+tc.ackWait)
 				r.dial = append(r.dial, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
 				conn := r.conn() // one for both: the blocked stream must not block the connection
 				blocked := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
