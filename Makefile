@@ -10,6 +10,8 @@ RACECOUNT ?= 5
 FUZZTIME  ?= 10s
 BENCH     ?= .
 BENCHTIME ?= 1s
+# How many packages make test runs at a time: many of them wait for clocks and processes most of the time
+PACKAGES  ?= $(shell expr 2 '*' "$$(getconf _NPROCESSORS_ONLN)")
 # Which scenarios make bench runs, as in S1,S3 (all)
 SCENARIO  ?=
 # How long rounds of faults go on, under how many clients, and which they are (others each time)
@@ -132,9 +134,15 @@ reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places 
 	(umask 077 && TZ=Asia/Kathmandu GOAMD64=v3 GOCACHE=$$dir/cache $(MAKE) -C $$another release PLATFORMS='$(REPRODUCE)'); \
 	diff $$one/dist/SHA256SUMS $$another/dist/SHA256SUMS && echo "equal"
 
+# A process with the race detector sleeps for a second before it exits, unless GORACE says otherwise.
+RACETEST = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) test -race -shuffle=on -p $(PACKAGES) -timeout $(TIMEOUT)
+
 test: deps ## Run every test with the race detector, in random order
-	CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) $(PKG)
-	$(if $(filter ./...,$(PKG)),cd bench && CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TIMEOUT) ./...)
+ifeq ($(PKG),./...)
+	@(cd bench && $(RACETEST) ./...) & $(RACETEST) ./... ; tests=$$?; wait $$! && exit $$tests
+else
+	$(RACETEST) $(PKG)
+endif
 
 envoy: deps ## Run the scenarios with each Envoy of the tests, below the relay and below the control plane itself
 	@set -e; for envoy in $(or $(ENVOY),$(ENVOYS:%=$(CURDIR)/%)); do \
