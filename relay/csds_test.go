@@ -87,6 +87,7 @@ func exactly(id string) []*matcherpb.NodeMatcher {
 // R141, R039: CSDS says of each client how it stands with each resource, and of the relay how it
 // does with its origin; a NACK is an error of the resources in that response.
 func TestR141_BothViews(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a"))
 		o.Fail(relaytest.EndpointType, "denied", codes.PermissionDenied, "not yours")
@@ -125,6 +126,7 @@ func TestR141_BothViews(t *testing.T) {
 
 // A name that the origin says nothing of is REQUESTED, and TIMEOUT once it has had its time.
 func TestR141_WaitsForTheOrigin(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		r := start(t, o, true, operated)
@@ -140,6 +142,7 @@ func TestR141_WaitsForTheOrigin(t *testing.T) {
 // B.30, B.36: no Secret is in what CSDS says, nor what is annotated as sensitive in other
 // resources, nor what a client said of a Secret.
 func TestB36_CSDSHasNoSecrets(t *testing.T) {
+	t.Parallel()
 	const key = "-----BEGIN PRIVATE KEY-----"
 	inline := &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}}
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -168,6 +171,7 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 // A response stays below what gRPC clients take: contents go first, and then it is an error;
 // a stream sends as many as it takes.
 func TestB30_CSDSIsBounded(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.StaticCluster(strings.Repeat("b", 3<<20)), relaytest.StaticCluster("a"))
 		r := start(t, o, true, operated)
@@ -211,6 +215,7 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 
 // What is asked for must be possible, and reflection says what there is to ask.
 func TestR141_GRPCUrl(t *testing.T) {
+	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := start(t, o, false, operated)
 	_, err := statuspb.NewClientStatusDiscoveryServiceClient(r.operator()).FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{NodeMatchers: []*matcherpb.NodeMatcher{{

@@ -142,6 +142,7 @@ func scaleChange(o *relaytest.Origin, n int) (removed int) {
 // end with what the origin has after 50 changes, and none is told of a removal
 // that the origin did not make.
 func TestScale_ThousandStreamsConverge(t *testing.T) {
+	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(scaleWorld()...)
 	r, _ := interopStart(t, o.Target(), "", nil)

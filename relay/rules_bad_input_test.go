@@ -253,6 +253,7 @@ var badFiles = []badInput{
 // touches nobody but who sent it. Polls have such a table in TestR113_BadInput,
 // variables in TestBadValues.
 func TestInput_Bad(t *testing.T) {
+	t.Parallel()
 	for _, surface := range []struct {
 		name string
 		rows []badInput

@@ -315,6 +315,7 @@ func chainOriginLost(w *chainWorld) {
 // anything, each relay after the one above it; and serves within seconds once the
 // origin is there, however long it was away.
 func TestB8_AColdChainGivesUp(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		o.Stop()

@@ -10,6 +10,7 @@ import (
 // TestR070_MissingNameIsRemoved: a Delta client that asks for what does not exist
 // is told so, once the origin has said it; the next one at once.
 func TestR070_MissingNameIsRemoved(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "eds", "lds", "rds", "acme"} {
 		t.Run(short, func(t *testing.T) {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -29,6 +30,7 @@ func TestR070_MissingNameIsRemoved(t *testing.T) {
 // TestR071_SilenceUntilTheOriginSpeaks: while the origin has not answered, nobody is
 // told that a name does not exist.
 func TestR071_SilenceUntilTheOriginSpeaks(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 5 * time.Second })
 		delta := w.ready(relaytest.Delta).subscribe("lds", "nope").subscribe("rds", "nope")
@@ -45,6 +47,7 @@ func TestR071_SilenceUntilTheOriginSpeaks(t *testing.T) {
 // TestR072_MissingNameStaysSubscribed: a name that did not exist is sent when it
 // comes to be, whether the origin said that it was missing or was silent.
 func TestR072_MissingNameStaysSubscribed(t *testing.T) {
+	t.Parallel()
 	for _, silent := range []bool{false, true} {
 		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			for _, short := range []string{"cds", "eds", "lds", "rds"} {
@@ -64,6 +67,7 @@ func TestR072_MissingNameStaysSubscribed(t *testing.T) {
 // TestR074_NewNameIsAskedForAtOnce: clients take silence for absence after 15s, so
 // the relay adds next to nothing to the time that its origin takes.
 func TestR074_NewNameIsAskedForAtOnce(t *testing.T) {
+	t.Parallel()
 	const added = 10 * time.Millisecond
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range []string{"cds", "eds", "lds", "rds"} {
@@ -93,6 +97,7 @@ func TestR074_NewNameIsAskedForAtOnce(t *testing.T) {
 // TestR075_NothingIsLeftOutBeforeItIsKnown: a SotW client that may hold A and B gets
 // no set without A only because the origin has answered for B first.
 func TestR075_NothingIsLeftOutBeforeItIsKnown(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds"} {
 		for answer, want := range map[string]string{short + " a@1": short + " {a@1 b@1}", short + " -a": short + " {b@1}"} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -114,6 +119,7 @@ func TestR075_NothingIsLeftOutBeforeItIsKnown(t *testing.T) {
 // origin is silent on, 10s from when it was asked: who comes later does not wait
 // again, and a name that is added later waits for itself.
 func TestB7_HoldIsBounded(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds"} {
 		for _, stateful := range []bool{false, true} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -150,6 +156,7 @@ func TestB7_HoldIsBounded(t *testing.T) {
 // TestB7_OtherSotWTypesWaitForNothing: of types whose responses need not be complete,
 // what is known is sent while other names are unknown.
 func TestB7_OtherSotWTypesWaitForNothing(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"eds", "rds"} {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
@@ -166,6 +173,7 @@ func TestB7_OtherSotWTypesWaitForNothing(t *testing.T) {
 // TestB7_OriginDown: of what was asked for and never answered, nobody is told
 // anything while the origin is down; what is known is served, however old.
 func TestB7_OriginDown(t *testing.T) {
+	t.Parallel()
 	served := func(w *orderWorld, short string) {
 		w.change(short+" a@1", short+" b@1")
 		w.ready(relaytest.Delta).subscribe(short, "a")
@@ -226,6 +234,7 @@ func TestB7_OriginDown(t *testing.T) {
 // TestB7_AbsentBeforeADisconnect: what the origin called missing before it was lost
 // has to be said again before anybody is told.
 func TestB7_AbsentBeforeADisconnect(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("lds a@1")
 		omitted := w.envoy(relaytest.SotW).subscribe("lds", "a b")

@@ -25,6 +25,7 @@ func (c *orderClient) endsUnserved() {
 // a client has, so it is sent when the origin has said so, and never because the
 // relay knows nothing.
 func TestR066_EmptySetOnlyIfTheOriginIsEmpty(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"lds", "cds"} {
 		for _, names := range []string{"", "a"} {
 			t.Run(short+" cold "+names, func(t *testing.T) {
@@ -69,6 +70,7 @@ func TestR066_EmptySetOnlyIfTheOriginIsEmpty(t *testing.T) {
 // hears of a removal: not those that stay, nor those that come back, nor those that
 // hold what this relay never knew.
 func TestR068_DeadOriginRemovesNothing(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "cds b@1", "lds l@1", "eds a@1")
@@ -104,6 +106,7 @@ func TestR068_DeadOriginRemovesNothing(t *testing.T) {
 // without its origin does not know, may have come to be meanwhile. The removal waits
 // until the origin is back and has had time to say so.
 func TestR068_UnknownToADisconnectedRelay(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("cds a@1")
 		w.ready(relaytest.Delta).subscribe("cds", "")
@@ -122,6 +125,7 @@ func TestR068_UnknownToADisconnectedRelay(t *testing.T) {
 // TestB8_R134_ColdRelayWithoutOriginGivesUp: after the cold wait, without a response, so
 // that a client that has another server goes there.
 func TestB8_R134_ColdRelayWithoutOriginGivesUp(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		env  []string
 		wait time.Duration
@@ -148,6 +152,7 @@ func TestB8_R134_ColdRelayWithoutOriginGivesUp(t *testing.T) {
 // TestB8_NothingThatIsAskedForIsKnown: a relay that knows something else is as cold
 // to a client as one that knows nothing.
 func TestB8_NothingThatIsAskedForIsKnown(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("lds a@1")
@@ -162,6 +167,7 @@ func TestB8_NothingThatIsAskedForIsKnown(t *testing.T) {
 // TestB8_ShortOutageIsNotCold: the wait is counted from the loss of the origin, so a
 // stream that waits for an answer outlives a reconnect.
 func TestB8_ShortOutageIsNotCold(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
@@ -179,6 +185,7 @@ func TestB8_ShortOutageIsNotCold(t *testing.T) {
 // TestB8_ServedStreamLives: a stream that was served, or can be, outlives any outage;
 // a type that cannot be answered stays silent on it.
 func TestB8_ServedStreamLives(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "eds a@1", "rds r@1")

@@ -12,6 +12,7 @@ import (
 // TestB7_SettledForClientsWithoutState: an initial set has no end mark. Clients that
 // hold nothing are answered once the origin has been quiet for 150ms, or after 2s.
 func TestB7_SettledForClientsWithoutState(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -46,6 +47,7 @@ func TestB7_SettledForClientsWithoutState(t *testing.T) {
 // TestB7_ConfirmedForClientsWithState: a client that holds something learns from an
 // absence only once no new name has come for 5s, in a set or as a removal.
 func TestB7_ConfirmedForClientsWithState(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds", "srds"} {
 		t.Run("sotw "+short, func(t *testing.T) {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -87,6 +89,7 @@ func TestB7_ConfirmedForClientsWithState(t *testing.T) {
 // TestB7_ConfirmedThoughTheClientNeverAnswers: the removal does not need the answer
 // for what was sent before, only the end of the wait for it.
 func TestB7_ConfirmedThoughTheClientNeverAnswers(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds"} {
 		orderBubble(t, []string{"TENDER_ACK_WAIT=30s"}, func(w *orderWorld) {
 			w.change(short + " a@1")
@@ -106,6 +109,7 @@ func TestB7_ConfirmedThoughTheClientNeverAnswers(t *testing.T) {
 // and more than ten, is removed only after a hold: it looks like an origin that lost
 // its state. What comes to be meanwhile is never removed.
 func TestB7_MassRemovalForAReturningClientIsHeld(t *testing.T) {
+	t.Parallel()
 	held := func(n int) string {
 		var names []string
 		for i := range n {
@@ -172,6 +176,7 @@ func TestB7_MassRemovalForAReturningClientIsHeld(t *testing.T) {
 // TestC15_InterruptedFirstSetIsNotComplete: an origin that dies amid its first set has
 // not said that the rest does not exist. Silence counts only on a connection.
 func TestC15_InterruptedFirstSetIsNotComplete(t *testing.T) {
+	t.Parallel()
 	for _, pause := range []time.Duration{0, time.Second} { // not settled; settled, but not confirmed
 		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -199,6 +204,7 @@ func TestC15_InterruptedFirstSetIsNotComplete(t *testing.T) {
 // TestC15_EmptyOriginAfterARestart: an origin that comes back with nothing has not
 // said that all is gone.
 func TestC15_EmptyOriginAfterARestart(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "cds b@1", "lds l@1")
@@ -220,6 +226,7 @@ func TestC15_EmptyOriginAfterARestart(t *testing.T) {
 // TestC29_NothingIsEvictedUnderSubscribers: whatever limits what lingers, and whoever
 // comes or goes, a subscribed stream keeps its names and hears of nothing.
 func TestC29_NothingIsEvictedUnderSubscribers(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, []string{"TENDER_MAX_LINGERING=1", "TENDER_LINGER=1m", "TENDER_WILDCARD_LINGER=2m"}, func(w *orderWorld) {
 			for i := range 8 {

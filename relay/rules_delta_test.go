@@ -267,6 +267,7 @@ func TestR064_DeletionOutlivesARenewedWildcard(t *testing.T) {
 // SotW: a deletion of another type is not signalled, by name or by wildcard; an empty
 // response says nothing and is not sent.
 func TestR067_DeletionOfPartialTypesIsQuiet(t *testing.T) {
+	t.Parallel()
 	types := []string{relaytest.SecretType, relaytest.EndpointType, relaytest.RouteType, relaytest.RuntimeType, relaytest.ExtensionConfigType, sendAcme}
 	for _, node := range []*corepb.Node{relaytest.EnvoyNode("e"), relaytest.GRPCNode("g")} {
 		for _, form := range []string{"a", "*"} {
@@ -293,6 +294,7 @@ func TestR067_DeletionOfPartialTypesIsQuiet(t *testing.T) {
 // The relay invents no deletion: the origin is gone for ten minutes and comes
 // back, while clients stay, come and return, and no client loses anything.
 func TestR068_LostAndFoundOriginDeletesNothing(t *testing.T) {
+	t.Parallel()
 	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
 		synctest.Test(t, func(t *testing.T) {
 			types := append([]string{relaytest.EndpointType, relaytest.SecretType}, wildcardTypes...)

@@ -23,6 +23,7 @@ import (
 // end as a failure, without a response, or they would take themselves for served. (Cold
 // streams, to which the same is done, are those of TestB8_R134_ColdRelayWithoutOriginGivesUp.)
 func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Cluster("a"))
@@ -61,6 +62,7 @@ func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 // B.33: a client that does not read delays the end by TENDER_DRAIN at the most, and
 // only its own.
 func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const drain = 20 * time.Second
 		put := func(i int) {
@@ -133,6 +135,7 @@ func drainServed(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) *rela
 // not while a response is unanswered. Who was never served is told last, that he was
 // not.
 func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const clients, accepts, last = 40, 5 * time.Second, 35 * time.Second
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
@@ -202,6 +205,7 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 // B.33, B.3: who came with all that there is and was sent nothing for it was served: its streams end
 // with OK, each at a moment of its own, in a drain and when their connection is old.
 func TestB33_WhoHadAllWasServed(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const clients = 20
 		o.Put(relaytest.Cluster("a"))
@@ -242,6 +246,7 @@ func TestB33_WhoHadAllWasServed(t *testing.T) {
 
 // B.33: a relay that drains, and is hurried, ends what is left at once.
 func TestB33_ADrainCanBeHurried(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		for _, after := range []time.Duration{2 * time.Second, 6 * time.Second} { // while it accepts clients, and then
@@ -266,6 +271,7 @@ func TestB33_ADrainCanBeHurried(t *testing.T) {
 // its own, when the connection takes no more streams already; those that are young too. The next
 // streams come on a new connection.
 func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const least, most = 33 * time.Minute, 38 * time.Minute
 		o.Put(relaytest.Cluster("a"))

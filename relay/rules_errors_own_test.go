@@ -103,6 +103,7 @@ func TestR137_ShortAbsenceIsNotTold(t *testing.T) {
 // A client of which nothing can be answered is sent away without a response, and so
 // without an error too: it may know another server (B.8).
 func TestB8_ColdStreamsAreNotToldOfErrors(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.stop()
@@ -118,6 +119,7 @@ func TestB8_ColdStreamsAreNotToldOfErrors(t *testing.T) {
 // A name that no resource can have is told to be one, at once and once, to clients that
 // understand it; the origin is not asked for it, and the other names are served.
 func TestB23_NamesThatCannotBe(t *testing.T) {
+	t.Parallel()
 	bad := []string{
 		"xdstp://authority/envoy.config.route.v3.RouteConfiguration/a?x=1&x=2",
 		"xdstp://authority/envoy.config.route.v3.RouteConfiguration/a%zz",
@@ -159,6 +161,7 @@ func TestB23_NamesThatCannotBe(t *testing.T) {
 
 // What a client was told of counts as its names do: it cannot make up as many as it likes.
 func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, []string{"TENDER_MAX_NAMES=10"}, func(w *orderWorld) {
 		c := w.dial(tp3(relaytest.Delta))
 		for i := range 11 {
@@ -174,6 +177,7 @@ func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
 
 // Who asks only for what cannot be is told so, though there is no origin to ask.
 func TestB23_NothingButANameThatCannotBe(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			const name = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/a?x=1&x=2"

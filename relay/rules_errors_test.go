@@ -38,6 +38,7 @@ func errorCases(t *testing.T, f func(w *orderWorld, v relaytest.Variant, short s
 // later without asking the origin. The resource ends it, and is sent although it may
 // be the one that was known before; and so does its removal.
 func TestR124_ErrorsAreRememberedUntilTheResourceComes(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		say := func(what string) string { return orderForm(v, short+" "+what) }
 		w.change(short+" a@1", short+" !b:PermissionDenied")
@@ -99,6 +100,7 @@ func TestR124_ErrorsAreRememberedUntilTheResourceComes(t *testing.T) {
 
 // To ask for a name again is to be told again what is wrong with it (R084).
 func TestR124_AskedAgainToldAgain(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("rds !b:Internal")
 		c := w.envoy(relaytest.Delta).subscribe("rds", "b")
@@ -116,6 +118,7 @@ func TestR124_AskedAgainToldAgain(t *testing.T) {
 // NOT_FOUND is a removal, and in Delta told as such; why comes after it, since a name
 // is never in two lists of a response.
 func TestR123_NotFoundIsARemoval(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1", short+" !never:NotFound")
 		c := w.envoy(v).subscribe(short, "a b never")
@@ -158,6 +161,7 @@ func TestR123_NotFoundIsARemoval(t *testing.T) {
 // A removal and its reason in one response of the origin are no different, however
 // often they come.
 func TestR124_RemovedWithReason(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -184,6 +188,7 @@ func TestR124_RemovedWithReason(t *testing.T) {
 // An error that says that a cluster is gone does not come before the removal, which
 // waits for what refers to the cluster.
 func TestB11_NotFoundWaitsAsItsRemovalDoes(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, wildcard := range []bool{false, true} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -254,6 +259,7 @@ func TestR137_TransientErrorsKeepTheResource(t *testing.T) {
 // What the origin denies, it is told who has it, and who does not have it is told so
 // and not given it, until the origin gives it again.
 func TestR137_DeniedIsNotGivenToNewcomers(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
 		c := w.envoy(v).subscribe(short, "a b")
@@ -293,6 +299,7 @@ func TestR137_DeniedIsNotGivenToNewcomers(t *testing.T) {
 
 // A client that returns to a complete set may hold what is denied: the set has it.
 func TestR137_DeniedIsLeftToWhoReturns(t *testing.T) {
+	t.Parallel()
 	for _, names := range []string{"a b", ""} {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "cds b@1")
@@ -309,6 +316,7 @@ func TestR137_DeniedIsLeftToWhoReturns(t *testing.T) {
 
 // An error is an answer: a complete SotW set does not wait for the resource.
 func TestB7_AnErrorIsAnAnswer(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds"} {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -326,6 +334,7 @@ func TestB7_AnErrorIsAnAnswer(t *testing.T) {
 // Followers of the wildcard are told what is wrong with its members, those who come
 // later too, and are not given what is denied.
 func TestR123_ErrorsOfMembers(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1", short+" c@1", short+" !d:Internal")
 		c := w.envoy(v).subscribe(short, "*")
@@ -383,6 +392,7 @@ func TestR123_ErrorsOfMembers(t *testing.T) {
 // A client that has names and then asks for the wildcard is told of errors that were
 // there before.
 func TestR124_ErrorsOfMembersForOneWhoHadNames(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("eds a@1", "eds !b:Internal")
@@ -400,6 +410,7 @@ func TestR124_ErrorsOfMembersForOneWhoHadNames(t *testing.T) {
 // An error of the wildcard itself says nothing about what there is: nobody takes it
 // for an empty set. It ends when members come.
 func TestR123_ErrorOfTheWildcard(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds !*:PermissionDenied")
@@ -424,6 +435,7 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 // A glob is told what is wrong with it and with what it matches, as a wildcard is; if it
 // is not found, it matches nothing.
 func TestR123_ErrorsOfGlobs(t *testing.T) {
+	t.Parallel()
 	for short, message := range map[string]string{"rds": "envoy.config.route.v3.RouteConfiguration", "lds": "envoy.config.listener.v3.Listener"} {
 		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -464,6 +476,7 @@ func TestR123_ErrorsOfGlobs(t *testing.T) {
 
 // An error of a name that nobody asked for is nobody's.
 func TestR123_ErrorsThatNobodyAskedForAreIgnored(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -484,6 +497,7 @@ func TestR123_ErrorsThatNobodyAskedForAreIgnored(t *testing.T) {
 
 // A response with an error that names nothing is refused, and nothing of it is taken.
 func TestR123_NamelessErrorsAreRefused(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -536,6 +550,7 @@ func TestB39_ErrorsAreKeptWhileTheOriginIsDown(t *testing.T) {
 // A client that is slow is not told of an error that is over by the time that it
 // could be.
 func TestR124_ErrorsThatAreOverAreNotTold(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
 		c := w.envoy(v).subscribe(short, "a b")
@@ -556,6 +571,7 @@ func TestR124_ErrorsThatAreOverAreNotTold(t *testing.T) {
 
 // What the client gave up by the time that it could be told is not told.
 func TestR124_ErrorsOfWhatWasGivenUpAreNotTold(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("rds a@1", "rds b@1")
@@ -573,6 +589,7 @@ func TestR124_ErrorsOfWhatWasGivenUpAreNotTold(t *testing.T) {
 // Who asked for a resource by an alias is told what is wrong with it, by the name that
 // the origin says; who has both names, once.
 func TestR092_ErrorsReachAliases(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("vhds rc/web@1=rc/a=rc/b")
 		c := w.envoy(relaytest.Delta).subscribe("vhds", "rc/a")

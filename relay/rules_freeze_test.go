@@ -43,6 +43,7 @@ func operate[A, R any](t testing.TB, r *running, command string, args A) (answer
 // TestFreeze_Clients: clients of a frozen relay are told nothing of what changes, and those
 // that come find what there was; thawed, each is told the difference, in the order of types.
 func TestFreeze_Clients(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, []string{operated}, func(w *orderWorld) {
 			w.change("cds a@1", "cds b@1", "lds l@1")
@@ -87,6 +88,7 @@ func TestFreeze_Clients(t *testing.T) {
 // nothing that could be kept: it is told what there is, and no change of that. Those who come
 // back to a group that all had left find what there was.
 func TestFreeze_NewGroup(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster", operated}, func(w *orderWorld) {
 		w.change("cds a@1")
 		node := func(cluster string) relaytest.ClientOptions {
@@ -123,6 +125,7 @@ func TestFreeze_NewGroup(t *testing.T) {
 // TestFreeze_Returning: what a returning client holds, and a frozen view has not, may have come
 // to be since the freeze. The removal waits for the thaw.
 func TestFreeze_Returning(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, []string{operated}, func(w *orderWorld) {
 		w.change("cds a@1")
 		w.ready(relaytest.Delta).subscribe("cds", "")

@@ -18,6 +18,7 @@ import (
 // not changed: the Envoy has one response of a type to answer at a time, gets what is
 // newest then, and nothing for what was repeated, or it would warm for ever.
 func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
+	t.Parallel()
 	const pushes, slow = 100, time.Second
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
@@ -56,6 +57,7 @@ func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 // does, what it has comes well before that, or the stream ends without a response:
 // then the client knows that it has no server, and starts no timer.
 func TestC26_AnswersComeBeforeClientsGiveUp(t *testing.T) {
+	t.Parallel()
 	const well = 13 * time.Second
 	for _, tt := range []struct {
 		name    string
@@ -102,6 +104,7 @@ func TestC26_AnswersComeBeforeClientsGiveUp(t *testing.T) {
 // A refusal must not start such timers either: the next set that the client is sent
 // has what it had, and what it refused.
 func TestC26_ARefusedSetIsFollowedByACompleteOne(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("lds a@1", "lds b@1", "lds c@1")
 		c := w.dial(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc")}).subscribe("lds", "a b c")
@@ -122,6 +125,7 @@ func TestC26_ARefusedSetIsFollowedByACompleteOne(t *testing.T) {
 // that send counts as sent, and the loss of the origin ends no stream. (TestC27 has
 // clients that do not read, TestC29 the loss of the origin at rest.)
 func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
+	t.Parallel()
 	const large = 512 << 10 // more than fits on the way to a client that does not read
 	put := func(o *relaytest.Origin, i int) {
 		o.Apply(func(tx *relaytest.Tx) {
@@ -169,6 +173,7 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 // passed on as the origin said it, once: refused, it is not said again, and what comes
 // next is what the origin says next.
 func TestC30_ARemovalIsPassedOnOnce(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"ecds", "sds", "rds", "eds"} {
 		t.Run(short, func(t *testing.T) {
 			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
@@ -203,6 +208,7 @@ func TestC30_ARemovalIsPassedOnOnce(t *testing.T) {
 // No request's names are dropped, whatever its nonce is and whatever else it says:
 // with a response on its way or without, with an ACK or a refusal.
 func TestC34_NamesCountWhateverTheNonce(t *testing.T) {
+	t.Parallel()
 	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
 		for _, pending := range []bool{false, true} {
 			for _, refusal := range []string{"", "refused"} {
@@ -241,6 +247,7 @@ func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
 // cluster at a time. No answer waits for another type's ACK, nor for all names: a
 // client whose clusters change while it starts, and that ACKs late, is led through.
 func TestC35_ClustersChangeWhileAClientStarts(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *orderWorld) {
 			w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")

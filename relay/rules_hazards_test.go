@@ -21,6 +21,7 @@ import (
 // other's types as they are, if two relays stand for them and if one does, with a
 // view of each.
 func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
+	t.Parallel()
 	type side struct {
 		content *relaytest.Content
 		client  *relaytest.Client
@@ -67,6 +68,7 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 // secrets also where the client says that it holds them (B.3), and none waits for
 // clusters or for the rest of the names.
 func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
+	t.Parallel()
 	for _, relay := range []string{"warm", "cold"} {
 		t.Run(relay, func(t *testing.T) {
 			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -116,6 +118,7 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 // words, at a bounded rate; it changes nothing for the stream's other types, for
 // other clients, and for the origin.
 func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		log := &streamLog{TB: t}
 		o.Put(relaytest.Cluster("a"), streamRoute("r", "0"))
@@ -159,6 +162,7 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 // A name that is asked for again is sent again out of what the relay holds: the origin is
 // not asked, since not every origin answers twice.
 func TestC07_AskedForAgainOfTheRelayAlone(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, typeURL := range []string{streamCDS, streamEDS, streamAcmeType} {
 			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("held")), "1")
@@ -194,6 +198,7 @@ func TestC07_AskedForAgainOfTheRelayAlone(t *testing.T) {
 // again, although the client has accepted it once; and whoever comes after a
 // client that refused is served.
 func TestC10_BadThenRevertIsSent(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true)
 		c := r.client(relaytest.ClientOptions{Variant: v})
@@ -235,6 +240,7 @@ func TestC10_BadThenRevertIsSent(t *testing.T) {
 // A nonce is a decimal number that counts the responses of its stream over all
 // types, and no stream shares its counter.
 func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))
 		r := start(t, o, true)
@@ -261,6 +267,7 @@ func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 // A refusal with an older nonce is one of that response: the newer one is still
 // unanswered, and its answer counts.
 func TestB14_ALateRefusalIsOfItsOwnResponse(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		log := &streamLog{TB: t}
 		o.Put(streamRoute("a", "1"))
@@ -283,6 +290,7 @@ func TestB14_ALateRefusalIsOfItsOwnResponse(t *testing.T) {
 
 // SotW: a name twice in a list counts once, and so does *.
 func TestB22_NameTwiceInASotWList(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(streamRoute("a", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: relaytest.SotW})
@@ -312,6 +320,7 @@ func TestB22_NameTwiceInASotWList(t *testing.T) {
 // What is deleted while a client is away, or while the origin is, is gone for the
 // client in the end, and nothing else is (R086, B.15).
 func TestC14_DeletionsDuringADisconnectArrive(t *testing.T) {
+	t.Parallel()
 	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {IgnoreIRV: true, EmptyVersions: true, SilentOnMissing: true}} {
 		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			orderBubble(t, nil, func(w *orderWorld) {

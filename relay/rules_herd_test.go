@@ -15,6 +15,7 @@ import (
 // response, nobody is refused, and a client that was there before is told what changes
 // meanwhile.
 func TestC23_AHerdIsServed(t *testing.T) {
+	t.Parallel()
 	const connections, each, clusters = 20, 25, 200
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	for i := range clusters {

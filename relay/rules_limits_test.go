@@ -19,6 +19,7 @@ import (
 // B.35: who wants more than a limit allows is told RESOURCE_EXHAUSTED and the name of the
 // variable, and counted; streams that there are go on.
 func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		limit downstream.Limit
 		value string
@@ -98,6 +99,7 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 // already, wildcards, and names in the place of others are served at the limit too, and
 // what is given up makes room.
 func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
+	t.Parallel()
 	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
@@ -155,6 +157,7 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 // R130, B.35: a name that means the same to every node is one name of the origin, however many
 // groups want it.
 func TestB35_SharedNamesCountOnce(t *testing.T) {
+	t.Parallel()
 	const dir = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/"
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute(dir+"a", "1"), streamRoute(dir+"b", "1"))

@@ -25,6 +25,7 @@ import (
 // R139: load reporting is off unless it is switched on, and clients are told so:
 // UNIMPLEMENTED. The origin hears nothing of it.
 func TestR139_LoadReportingIsOffByDefault(t *testing.T) {
+	t.Parallel()
 	for _, env := range [][]string{nil, {"TENDER_LRS=off"}} {
 		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 			p := start(t, o, true, env...).reports(loadNode("a"))
@@ -39,6 +40,7 @@ func TestR139_LoadReportingIsOffByDefault(t *testing.T) {
 // R139: load reports are taken on the address of ADS, and on the connection of ADS
 // they go to the origin, whichever way they go.
 func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
 		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 			o.Put(relaytest.Cluster("a"))
@@ -81,6 +83,7 @@ func mustMarshal(t *testing.T, m proto.Message) []byte {
 // either says is passed on as it is, the Node included, but that it says which relays it came
 // through.
 func TestB29_PassthroughTouchesNothing(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=passthrough")
 		for i := range 3 {
@@ -126,6 +129,7 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 // B.29: passed through, either end of the two streams ends both: the origin's
 // status is the client's, the client's end is the origin's.
 func TestB29_PassthroughEnds(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=passthrough")
 		a, b, c, d := r.reports(loadNode("a")), r.reports(loadNode("b")), r.reports(loadNode("c")), r.reports(loadNode("d"))
@@ -155,6 +159,7 @@ func TestB29_PassthroughEnds(t *testing.T) {
 // The first request of a stream has the Node; a stream that is silent, has none or
 // holds something else ends, in either mode.
 func TestR139_FirstRequestCarriesNode(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
 		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 			r := start(t, o, true, "TENDER_LRS="+mode, "TENDER_FIRST_REQUEST_TIMEOUT=3s", "TENDER_MAX_STREAMS=1")
@@ -185,6 +190,7 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 // B.29: summed, a group has one stream to the origin, with the group's node, and
 // the clients' reports of each interval are one report.
 func TestB29_SumsAreReportedOnceAnInterval(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=aggregate", "TENDER_NODE_GROUP_BY=cluster")
 		a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
@@ -240,6 +246,7 @@ func TestB29_SumsAreReportedOnceAnInterval(t *testing.T) {
 // B.29: what the origin asks for later is asked of the clients at once, and the
 // same is not asked twice. Intervals too short for clients to bear are not.
 func TestB29_OriginChangesItsMind(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		a := start(t, o, true, "TENDER_LRS=aggregate").reports(loadNode("a"))
 		st := loads.stream(t, 0)
@@ -281,6 +288,7 @@ func endpointLoad(cluster string) *endpointpb.ClusterStats {
 // R140: only clients that say that they can be are asked for all clusters. Others
 // are asked for those that clients of their group report, as they become known.
 func TestR140_AllClustersOnlyOfThoseThatCan(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=aggregate")
 		able, legacy := r.reports(loadNode("able")), r.reports(relaytest.EnvoyNode("legacy"))
@@ -306,6 +314,7 @@ func TestR140_AllClustersOnlyOfThoseThatCan(t *testing.T) {
 // first report after its return, over the time that has passed; unless that is so
 // long that it says nothing any more.
 func TestB29_OriginLost(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		a := start(t, o, true, "TENDER_LRS=aggregate").reports(loadNode("a"))
 		loads.stream(t, 0).ask(t, 10*time.Second)
@@ -342,6 +351,7 @@ func TestB29_OriginLost(t *testing.T) {
 // B.29: an origin that does not read has 5 s to take a report. What could not be
 // sent is in the first report on the next stream.
 func TestB29_OriginThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		a := start(t, o, true, "TENDER_LRS=aggregate").reports(loadNode("a"))
 		loads.stream(t, 0).end <- nil
@@ -378,6 +388,7 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 // after 1, 1.6, 2.56 … s (±20 %), one that had an answer within half a second. An
 // origin that does not know the service is left alone for minutes, and named once.
 func TestR135_LoadReportsBackOff(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		log := &streamLog{TB: t}
 		a := start(log, o, true, "TENDER_LRS=aggregate").reports(loadNode("a"))
@@ -429,6 +440,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 // B.29: the stream of a group ends with its last client, after what that has
 // reported, and begins again with the next one.
 func TestB29_LastClientLeaves(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=aggregate")
 		a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
@@ -457,6 +469,7 @@ func TestB29_LastClientLeaves(t *testing.T) {
 // R134: when the relay drains, streams of load reports end as others do: those of
 // clients that were answered with OK. What was reported is passed on before.
 func TestR134_LoadReportsDrain(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
 		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 			r := start(t, o, true, "TENDER_LRS="+mode, "TENDER_NODE_GROUP_BY=id")
@@ -485,6 +498,7 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 
 // B.33: a stream of load reports ends with OK when its connection is old.
 func TestB33_LoadReportsOfAnOldConnection(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
 		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 			r := start(t, o, true, "TENDER_LRS="+mode, "TENDER_CONNECTION_AGE=30m")
@@ -503,6 +517,7 @@ func TestB33_LoadReportsOfAnOldConnection(t *testing.T) {
 // A client that does not read what it is asked for is cut off, and costs the others
 // nothing.
 func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=aggregate", "TENDER_SEND_STALL=30s")
 		deaf := loadRaw(t, r)

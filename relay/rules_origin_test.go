@@ -16,6 +16,7 @@ import (
 // The origin has every response acknowledged at once, however many clients do not
 // read, do not answer, or refuse: no timer and no client is waited for.
 func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
+	t.Parallel()
 	const slow, updates = 90, 20
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("web"))
@@ -51,6 +52,7 @@ func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 // What the origin says that changes nothing, or that breaks the protocol, reaches
 // no client.
 func TestR062_R063_R069_R091_NothingForClients(t *testing.T) {
+	t.Parallel()
 	cds := relaytest.ClusterType
 	web := &discoverypb.Resource{Name: "web", Version: "9", Resource: relaytest.Opaque(cds, "web", []byte("bad"))}
 	wrong := &discoverypb.Resource{Name: "web", Version: "9", Resource: relaytest.Opaque(relaytest.EndpointType, "web", nil)}
@@ -83,6 +85,7 @@ func TestR062_R063_R069_R091_NothingForClients(t *testing.T) {
 // A resync moves nothing at clients that have it all, whatever the origin makes of
 // what it is told; what changed meanwhile reaches them.
 func TestB15_ResyncIsQuietForClients(t *testing.T) {
+	t.Parallel()
 	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {IgnoreIRV: true, EmptyVersions: true}} {
 		t.Run(fmt.Sprintf("ignore=%v empty=%v", b.IgnoreIRV, b.EmptyVersions), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -131,6 +134,7 @@ func TestB15_ResyncIsQuietForClients(t *testing.T) {
 
 // A mass of inferred deletions does not reach a client before the hold is over.
 func TestB15_C15_HoldProtectsClients(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{IgnoreIRV: true}})
 		names := make([]string, 40)
@@ -179,6 +183,7 @@ func TestB15_C15_HoldProtectsClients(t *testing.T) {
 // The loss of the origin, whatever way it is lost, ends no client's stream, and
 // the relay follows the origin again when it is back (C29).
 func TestC29_LossOfOriginEndsNoStream(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		o.Put(relaytest.Cluster("web"))

@@ -27,6 +27,7 @@ const (
 // authorities, then that of the type, then the first origin has it; what has no
 // authority goes by its type.
 func TestR129_RoutesSelectTheOrigin(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		routes      string
 		first, west []string
@@ -67,6 +68,7 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 // wildcard where the type does: what it holds that has an authority is the word of
 // whom the type belongs to, and not taken for the authority's.
 func TestR129_GlobsAndWildcardsFollowTheirRoutes(t *testing.T) {
+	t.Parallel()
 	const dir = "xdstp://west/envoy.config.cluster.v3.Cluster/dir/"
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		originsBubble(t, "authority:west=west", nil, func(first, west *orderWorld) {
@@ -107,6 +109,7 @@ func xdstpSet(v relaytest.Variant, set, changed string) string {
 // TestR132_WhatOneOriginDropsAnotherKeeps: a client that follows the wildcard of one
 // origin and a glob of another does not lose what only the one of them drops.
 func TestR132_WhatOneOriginDropsAnotherKeeps(t *testing.T) {
+	t.Parallel()
 	const dir = "xdstp://west/acme.Thing/dir/"
 	for name, drops := range map[string]func(first, west *orderWorld){
 		"the wildcard's": func(first, _ *orderWorld) { first.change("acme -" + dir + "a") },
@@ -135,6 +138,7 @@ func TestR132_WhatOneOriginDropsAnotherKeeps(t *testing.T) {
 // TestR025_VersionsAreOfTheirOrigin: what changes at one origin changes no version of a
 // type from another, and both types have one order on the stream.
 func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
+	t.Parallel()
 	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
 		first.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "first-7"; b.ControlPlane = "cp-first" })
 		west.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "west-9"; b.ControlPlane = "cp-west" })
@@ -183,6 +187,7 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 // whatever they want, an origin has one connection; and streams only for what is
 // wanted of it.
 func TestR014_OneConnectionToEachOrigin(t *testing.T) {
+	t.Parallel()
 	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *orderWorld) {
 		first.change("cds a@1", "acme "+eastX+"@1")
 		west.change("eds a@1", "acme "+westX+"@1")
@@ -225,6 +230,7 @@ func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 // TestB40_ADownOriginTakesNothingFromTheOther: its own types are served stale, and the
 // other's go on; newcomers get what there is, and hear of nothing removed.
 func TestB40_ADownOriginTakesNothingFromTheOther(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		originsBubble(t, "type:eds=west;authority:west=west", nil, func(first, west *orderWorld) {
 			first.change("cds a@1", "acme "+eastX+"@1")
@@ -258,6 +264,7 @@ func TestB40_ADownOriginTakesNothingFromTheOther(t *testing.T) {
 // that is not there ends without a response; one that asks for something else too
 // lives, if only in silence.
 func TestB8_ColdIsWhatTheDownOriginServes(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		originsBubble(t, "type:eds=west;authority:west=west", nil, func(first, west *orderWorld) {
 			west.stop()
@@ -289,6 +296,7 @@ func TestB8_ColdIsWhatTheDownOriginServes(t *testing.T) {
 // state waits for names of an origin that is down 10 s at the most; that of one who
 // may hold them, as long as it takes.
 func TestB7_ADownOriginHoldsASetBackForAWhile(t *testing.T) {
+	t.Parallel()
 	const lds = "xdstp://west/envoy.config.listener.v3.Listener/"
 	for _, names := range []string{"a " + lds + "x", "a " + lds + "dir/*"} {
 		originsBubble(t, "authority:west=west", nil, func(first, west *orderWorld) {
@@ -320,6 +328,7 @@ func TestB7_ADownOriginHoldsASetBackForAWhile(t *testing.T) {
 // TestR066_ASetNeverMixesOrigins: of a full-state type, what the other origin says
 // under names that are not its own is in no set, and takes nothing out of one.
 func TestR066_ASetNeverMixesOrigins(t *testing.T) {
+	t.Parallel()
 	originsBubble(t, "type:cds=west", nil, func(first, west *orderWorld) {
 		first.change("cds a@9", "cds stranger@9", "lds l@1")
 		west.change("cds a@1", "cds b@1", "lds l@9")
@@ -339,6 +348,7 @@ func TestR066_ASetNeverMixesOrigins(t *testing.T) {
 
 // TestB40_OriginsFailOverByThemselves: a further origin has addresses in order, too.
 func TestB40_OriginsFailOverByThemselves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var all []*relaytest.Origin
 		for _, name := range []string{"first", "west-1", "west-2"} {
@@ -373,6 +383,7 @@ func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 // TestB8_ReadinessFollowsTheFirstOrigin: a relay serves once the first origin can be
 // reached, whatever becomes of the others, and not because another can.
 func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
+	t.Parallel()
 	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
 		status := func() healthpb.HealthCheckResponse_ServingStatus {
 			resp, err := healthpb.NewHealthClient(first.relay.conn()).Check(first.t.Context(), &healthpb.HealthCheckRequest{})
@@ -406,6 +417,7 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 // TestR052_GroupsOfSeveralOrigins: each origin is shown each group, and what they say
 // stays apart.
 func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
+	t.Parallel()
 	originsBubble(t, "type:eds=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *orderWorld) {
 		for i, cluster := range []string{"red", "blue"} {
 			of := func(n *corepb.Node) bool { return n.GetCluster() == cluster }
@@ -425,6 +437,7 @@ func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 
 // TestB40_AsManyOriginsAsAllowed: each of them is asked for what is its own.
 func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		further := make(map[string][]*relaytest.Origin)
@@ -447,6 +460,7 @@ func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
 // names and globs of their authority as for their types: what is in none does not
 // exist.
 func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
+	t.Parallel()
 	const (
 		rds  = relaytest.RouteType
 		name = "xdstp://files/envoy.config.route.v3.RouteConfiguration/dir/"

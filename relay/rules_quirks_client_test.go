@@ -56,6 +56,7 @@ func quirkAck(v relaytest.Variant, typeURL, nonce, version string, names, more [
 // gRPC for Node.js gives up all names of each type when it closes. That is no
 // wildcard, gets no answer, and takes nothing from others.
 func TestQuirk_EmptyListsAtTheEnd(t *testing.T) {
+	t.Parallel()
 	for _, acks := range []bool{true, false} {
 		t.Run(fmt.Sprint("acknowledges ", acks), func(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -114,6 +115,7 @@ func TestQuirk_EmptyListsAtTheEnd(t *testing.T) {
 // A client that keeps one nonce for the stream, and answers each type with that of
 // another: it is no answer, what it asks for with it is sent, and changes come.
 func TestQuirk_NonceOfAnotherType(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(mark string) {
 			o.Put(relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:"+mark), streamRoute("a", mark), streamRoute("b", mark))
@@ -184,6 +186,7 @@ func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v re
 // C01: while pushes never stop, a client is always behind with its nonces. The names
 // that it asks for meanwhile are not lost.
 func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const roundTrip, trips = 50 * time.Millisecond, 260
 		o.Put(streamRoute("busy", "0"), streamRoute("b0", "0"), streamRoute("b1", "0"), streamRoute("b2", "0"))
@@ -226,6 +229,7 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 // carries the nonce of the one before. What is asked for is in the next response, and
 // what is given up is in none.
 func TestC01_NamesThatCrossEachResponse(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const roundTrip, trips = 50 * time.Millisecond, 40
 		b := func(i int) string { return fmt.Sprintf("b%02d", i) }
@@ -280,6 +284,7 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 // on with the nonce before. It is sent nothing of the type until it asks again, and what
 // it asks for then.
 func TestC02_AResponseThatIsIgnored(t *testing.T) {
+	t.Parallel()
 	for _, away := range []time.Duration{0, time.Hour} {
 		t.Run(away.String(), func(t *testing.T) {
 			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -320,6 +325,7 @@ func TestC02_AResponseThatIsIgnored(t *testing.T) {
 // C02: an Envoy that ignored a response goes on with the nonce before it, for ever.
 // Each change comes, and each name that it adds.
 func TestC02_OlderNoncesForEver(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute("a", "0"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
@@ -342,6 +348,7 @@ func TestC02_OlderNoncesForEver(t *testing.T) {
 // C03: a client that goes on with the nonces of the stream before. They mean nothing,
 // not even where the new stream has given the same; and what it asks for is sent.
 func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c", "d"} {
 			o.Put(streamRoute(name, "0"))

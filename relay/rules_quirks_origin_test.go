@@ -113,6 +113,7 @@ func quirkResource(typeURL, name, content string) *anypb.Any {
 // An origin that gives its resources no versions, and does not change the version
 // of the whole either, is believed by its bytes.
 func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
+	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{
 		{EmptyVersions: true, SystemVersion: "constant"},
 		{EmptyVersions: true, SystemVersion: "constant", SotW: true},
@@ -145,6 +146,7 @@ func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 // An origin that does not look at initial_resource_versions and sends everything
 // again, is heard without a word to any client.
 func TestQuirk_InitialResourceVersionsIgnored(t *testing.T) {
+	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{IgnoreIRV: true}, {SotW: true}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		w.rest(10 * time.Second)
@@ -171,6 +173,7 @@ func TestQuirk_InitialResourceVersionsIgnored(t *testing.T) {
 // goes on saying so, it is believed after the hold in SotW, where it cannot say it
 // more clearly; in Delta it says it by naming what is removed.
 func TestQuirk_EmptyFirstResponse(t *testing.T) {
+	t.Parallel()
 	for _, recovers := range []bool{true, false} {
 		t.Run(fmt.Sprintf("recovers=%v", recovers), func(t *testing.T) {
 			quirkBubble(t, []relaytest.Behaviour{{Manual: true}, {Manual: true, SotW: true, Wrap: true}}, func(w *quirkWorld) {
@@ -212,6 +215,7 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 // one that is valid is relayed as it is. One without a body is no answer: it removes
 // nothing, and what comes later is delivered.
 func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
+	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{Manual: true}, {Manual: true, SotW: true, Wrap: true}}, func(w *quirkWorld) {
 		s := w.Accept(w.t.Context())
 		w.rest(time.Second)
@@ -246,6 +250,7 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 // Responses of nothing but removals, or of nothing at all, are acknowledged; only
 // the removal of what is there reaches a client.
 func TestQuirk_ResponsesOfNothing(t *testing.T) {
+	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Endpoints("b", "127.0.0.1:1"))
 		w.rest(10 * time.Second)

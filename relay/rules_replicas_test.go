@@ -32,6 +32,7 @@ func replicaResends(v relaytest.Variant, typeURL string) bool {
 // version of everything, and a client that moves between them is sent what changed and
 // nothing that it has, but for B.3's exceptions.
 func TestB2_B3_ReplicasAgree(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(typeURL, name, content string) {
 			o.Set(typeURL, name, relaytest.Opaque(typeURL, name, []byte(content)), content)

@@ -19,6 +19,7 @@ func streamSettle() { synctest.Wait() }
 // R114: a client that has what there is gets 304 and no body, whether it asked for
 // everything, for names, or for what does not exist.
 func TestR114_Unchanged(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute("a", "x"))
 		c.poll("clusters", "", "").has("a", "b")
@@ -44,6 +45,7 @@ func TestR114_Unchanged(t *testing.T) {
 // R115: a poll that is up to date is answered when something changes that it asked
 // for, and not before.
 func TestR115_HeldUntilChange(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
 		version := c.poll("routes", "", "", "a", "b").has("a", "b")
@@ -69,6 +71,7 @@ func TestR115_HeldUntilChange(t *testing.T) {
 // B.27: a poll is held for what its client waits less 100 ms, 800 ms if it does not
 // say, and never for more than 30 s; then the answer is 304.
 func TestB27_HoldLimit(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
 		version := c.poll("clusters", "", "").has("a")
@@ -90,6 +93,7 @@ func TestB27_HoldLimit(t *testing.T) {
 // B.27, B.8: while nothing is known, a poll is held, and then answered 503; what
 // comes meanwhile is the answer.
 func TestB27_Cold(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), streamRoute("a", "x"))
 		o.Stop()
@@ -124,6 +128,7 @@ func restWithin(held <-chan restReply, d time.Duration) <-chan restReply {
 // B.8: what was known before the origin was lost is served on, to newcomers too, and
 // a poll that is up to date is held as ever.
 func TestB8_RESTWithoutOrigin(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"), streamRoute("a", "x"))
 		clusters, routes := c.poll("clusters", "", "").has("a"), c.poll("routes", "", "", "a", "x").has("a")
@@ -144,6 +149,7 @@ func TestB8_RESTWithoutOrigin(t *testing.T) {
 // set that lacks what the origin may yet have, until the origin had its time; one
 // without state is, at the hold limit; and of other types, both are.
 func TestB7_RESTUnansweredName(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Listener("a", "r"), streamRoute("a", "x"))
@@ -171,6 +177,7 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 // B.7, R068: with the origin down, a client that holds state is not told of a new
 // name's absence however long it polls.
 func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Listener("a", "r"))
 		c.poll("listeners", "", "", "a").has("a")
@@ -185,6 +192,7 @@ func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 // B.7: everything is what the origin chose, once that is confirmed, for a client
 // that may hold more; for a newcomer as soon as it has settled.
 func TestB7_RESTConfirmed(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
 		c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "not complete")
@@ -200,6 +208,7 @@ func TestB7_RESTConfirmed(t *testing.T) {
 // B.7: a poll whose client has just what is known is answered when that changes,
 // confirmed or not: nothing else that it has can be missing.
 func TestB7_RESTCurrentNeedsNoConfirmation(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "1"))
@@ -220,6 +229,7 @@ func TestB7_RESTCurrentNeedsNoConfirmation(t *testing.T) {
 // B.17: a type that is full-state by option is not held for what the origin has not
 // answered.
 func TestB17_RESTFullStateByOption(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(streamRoute("a", "x"))
@@ -232,6 +242,7 @@ func TestB17_RESTFullStateByOption(t *testing.T) {
 // B.35: polls that are held count among the streams, whose number is bounded; a
 // client that leaves makes room.
 func TestB35_RESTMaxStreams(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_MAX_STREAMS=2")
@@ -262,6 +273,7 @@ func TestB35_RESTMaxStreams(t *testing.T) {
 // the rest with 503, and in both cases the connection ends, so that the next poll
 // goes elsewhere.
 func TestR134_RESTDrain(t *testing.T) {
+	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -291,6 +303,7 @@ func TestR134_RESTDrain(t *testing.T) {
 // is no answer to a client that has it and deletes what is missing, and to others it is
 // no version of the whole.
 func TestR125_RESTWaitsForContent(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		kind, typeURL string
 		names         []string
@@ -343,6 +356,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 // R137: what the origin denies, a poll without state is not given, and its version says
 // so; a poll that may hold it, of a type whose sets are complete, is left it.
 func TestR137_RESTDenied(t *testing.T) {
+	t.Parallel()
 	for _, names := range [][]string{{"a", "b"}, {"*"}} {
 		restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 			o.Put(streamRoute("a", "1"), streamRoute("b", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))

@@ -53,6 +53,7 @@ func restResources(t *testing.T) map[string]proto.Message {
 // the configuration of a filter inside a listener. B.38: each response says who
 // serves.
 func TestR113_EveryType(t *testing.T) {
+	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
 			o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{ControlPlane: "pilot"}})
@@ -90,6 +91,7 @@ func TestR113_EveryType(t *testing.T) {
 // R113: the version is the one that SotW streams have for the same set, so that a
 // client may go from the one to the other.
 func TestR113_VersionOfStreams(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "2026-11" })
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute("a", "x"), streamRoute("b", "x"), relaytest.Listener("a", "r"))
@@ -122,6 +124,7 @@ func TestR113_VersionOfStreams(t *testing.T) {
 // have it, "*" is everything for all, and every response holds all that was asked
 // for.
 func TestR113_Names(t *testing.T) {
+	t.Parallel()
 	all := []string{"a", "b", "c"}
 	tests := []struct {
 		name, kind, fields string
@@ -154,6 +157,7 @@ func TestR113_Names(t *testing.T) {
 // R113: what an Envoy of another age sends beside what the relay knows does not
 // matter, and neither does what it calls the content.
 func TestR113_ReadsWhatItCan(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
 		for name, body := range map[string]string{
@@ -177,6 +181,7 @@ func TestR113_ReadsWhatItCan(t *testing.T) {
 
 // R113: what cannot be served says what is wrong with it, and harms no other poll.
 func TestR113_BadInput(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("n", 101)
 	const node = `"node":{"id":"n"}`
 	tests := []struct {
@@ -240,6 +245,7 @@ func restStatus(t *testing.T, reply restReply) {
 // R116: there is no ADS and no Delta over REST, nor any other path; and a poll is a
 // POST.
 func TestR116_OtherPaths(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
 		body := restBody(t, "")
@@ -272,6 +278,7 @@ func TestR116_OtherPaths(t *testing.T) {
 // R113: a resource that JSON cannot hold, because a type in it is unknown, is no
 // response rather than a wrong one, and only for those who ask for it.
 func TestR113_UnknownTypes(t *testing.T) {
+	t.Parallel()
 	log := &streamLog{TB: t}
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		strange := &listenerpb.Listener{Name: "strange", ApiListener: &listenerpb.ApiListener{
@@ -298,6 +305,7 @@ func TestR113_UnknownTypes(t *testing.T) {
 
 // R113: clients of one group are told what the origin tells that group.
 func TestR052_RESTGroups(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
 		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "west" }).Put(relaytest.Cluster("w"))
@@ -310,6 +318,7 @@ func TestR052_RESTGroups(t *testing.T) {
 // R029: an error in a poll, which no known client sends, is logged like a NACK, and
 // changes nothing.
 func TestR029_RESTRefusal(t *testing.T) {
+	t.Parallel()
 	log := &streamLog{TB: t}
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
@@ -325,6 +334,7 @@ func TestR029_RESTRefusal(t *testing.T) {
 // B.6: what is polled for by name stays subscribed between two polls, and what
 // changes meanwhile is there at once.
 func TestB6_RESTNamesLinger(t *testing.T) {
+	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(streamRoute("a", "x"))
 		first := c.poll("routes", "", "", "a").has("a")

@@ -119,6 +119,7 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 // TestB8_NewcomersAreServedFromASnapshot while the origin is dead, by wildcard and by
 // name, and the relay is ready from the start. What it does not know stays unknown.
 func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
+	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		c := r.following(v, streamCDS)
@@ -179,6 +180,7 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 // TestB42_ASilentOriginConfirmsWhatItWasTold: a client with another set than the
 // snapshot's is answered, though the origin has nothing to say.
 func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
+	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		c := r.following(v, streamCDS)
@@ -204,6 +206,7 @@ func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
 // what has a private key in it only if that is asked for. Who asks for a complete set
 // waits for what was left out, and nobody is sent a part of it (R066).
 func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
+	t.Parallel()
 	const hush = "hush-hush-canary"
 	private := &clusterpb.Cluster{Name: "private", TransportSocket: &corepb.TransportSocket{ConfigType: &corepb.TransportSocket_TypedConfig{
 		TypedConfig: &anypb.Any{
@@ -277,6 +280,7 @@ func (r *restarting) files() (all []byte) {
 
 // TestB42_AMismatchIsAColdStart, said in one line: of another origin, Node or group.
 func TestB42_AMismatchIsAColdStart(t *testing.T) {
+	t.Parallel()
 	for _, env := range []string{
 		"TENDER_NODE_CLUSTER=another", "TENDER_NODE_METADATA={\"a\":1}", "TENDER_NODE_GROUP_BY=none", "TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_DELTA_VERSIONS=content",
@@ -302,6 +306,7 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 // TestB42_ChangesAreWrittenNowAndThen, and nothing if there are none, until it would be too
 // old.
 func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
+	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
 		r.has(r.following(v, streamCDS), streamCDS, "a")
@@ -326,6 +331,7 @@ func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
 
 // TestB42_WhatIsGivenUpIsRemoved: a group that nobody is in any more leaves no file.
 func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
+	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
 		c := r.following(v, streamCDS)
@@ -343,6 +349,7 @@ func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
 
 // TestB42_NamesThatGroupsShareAreRestored with the groups that share them.
 func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
+	t.Parallel()
 	const name = "xdstp://authority/envoy.config.endpoint.v3.ClusterLoadAssignment/x"
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		msg := relaytest.Endpoints("x", "127.0.0.1:1")

@@ -12,6 +12,7 @@ import (
 // TestB26_AMixedFleetSharesTheOrigin: whoever asks, on whatever kind of stream, the
 // origin is asked once, and each change reaches all.
 func TestB26_AMixedFleetSharesTheOrigin(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("cds a@1", "eds a@1")
 		fleet := map[relaytest.Variant][]*orderClient{}
@@ -54,6 +55,7 @@ func TestB26_AMixedFleetSharesTheOrigin(t *testing.T) {
 // TestB26_ARefusalOnOneStreamCrossesNothing: not to the other streams of the same
 // client, of the same type or another, and not to the origin.
 func TestB26_ARefusalOnOneStreamCrossesNothing(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "rds r@1")
@@ -86,6 +88,7 @@ func TestB26_ARefusalOnOneStreamCrossesNothing(t *testing.T) {
 // on the aggregated stream that both are on (B.11), and cannot where they are on
 // two; nor do the removals of clusters wait for it.
 func TestB26_StreamsDoNotWaitForOneAnother(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		const v = relaytest.Delta
 		w.change("cds old@1", "rds r@1")
@@ -114,6 +117,7 @@ func TestB26_StreamsDoNotWaitForOneAnother(t *testing.T) {
 // whole, and what the response to one change of two names holds, is as on an
 // aggregated stream.
 func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	legacy := []string{"cds", "lds", "srds", "vhds"}
 	full := []string{"cds", "lds", "srds"}
 	grouped := []string{"sds", "rtds", "ecds"} // for Envoy
@@ -151,6 +155,7 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 // TestC03_ANonceOfADeadStream: on a new stream of one type it means nothing, and
 // the request that carries it is answered.
 func TestC03_ANonceOfADeadStream(t *testing.T) {
+	t.Parallel()
 	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short + " a@1")
 		c := w.stream(v, short)
@@ -165,6 +170,7 @@ func TestC03_ANonceOfADeadStream(t *testing.T) {
 // gets one though the endpoints are as they were, and the old stream is not
 // bothered.
 func TestC04_TheEndpointsOfAChangedCluster(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "eds a@1")
@@ -184,6 +190,7 @@ func TestC04_TheEndpointsOfAChangedCluster(t *testing.T) {
 // on one connection. Each gets its own, the origin sees one stream, and what they
 // give up is given up there.
 func TestB35_AStreamForEachCluster(t *testing.T) {
+	t.Parallel()
 	const clusters = 300
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, []string{"TENDER_LINGER=1s"}, func(w *orderWorld) {
@@ -228,6 +235,7 @@ func TestB35_AStreamForEachCluster(t *testing.T) {
 // TestB8_AStreamOfOneTypeIsColdByItself: an aggregated stream lives on if one of its
 // types is known; of two streams, the one of which nothing is known ends, unserved.
 func TestB8_AStreamOfOneTypeIsColdByItself(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("cds a@1", "eds a@1")

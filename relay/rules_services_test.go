@@ -17,6 +17,7 @@ import (
 // TestR006_TheFourVariantsServeTheSameContent: SotW and Delta, aggregated and one
 // type a stream. Within a variant the versions are the same too (R026).
 func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		var changes []string
 		for i := range 10 {
@@ -45,6 +46,7 @@ func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
 // TestR007_EachServiceStreamsItsType: every method of the protocol that streams
 // one type serves it: what there is, and what changes.
 func TestR007_EachServiceStreamsItsType(t *testing.T) {
+	t.Parallel()
 	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change("cds a@1", "acme a@1", short+" a@2")
 		c := w.stream(v, short).subscribe(short, "a")
@@ -59,6 +61,7 @@ func TestR007_EachServiceStreamsItsType(t *testing.T) {
 // Fetch methods, which are for REST, and the name of SRDS as the documentation
 // misspells it.
 func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		conn := w.relay.conn()
 		for _, method := range []string{
@@ -84,6 +87,7 @@ func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 // TestR008_FilterConfigsAndEndpointsOfLocalities: a filter's configuration comes
 // both ways, the endpoints of a locality by Delta.
 func TestR008_FilterConfigsAndEndpointsOfLocalities(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("ecds filter@1", "leds a/1@1", "leds a/2@1")
 		sotw, delta := w.stream(relaytest.SotW, "ecds"), w.stream(relaytest.Delta, "ecds")
@@ -105,6 +109,7 @@ func TestR008_FilterConfigsAndEndpointsOfLocalities(t *testing.T) {
 // TestR009_AStreamOfOneTypeNeedNotNameIt: not in its first request, an ACK, a NACK,
 // or a change of its names. The responses say the type.
 func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
+	t.Parallel()
 	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
 		c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short], ImplicitType: true})
@@ -140,6 +145,7 @@ func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
 // TestR009_AnotherTypeEndsTheStream: with an error that names both types, and
 // without touching other streams of the same connection.
 func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
+	t.Parallel()
 	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		t := w.t
 		w.change(short+" a@1", "acme a@1")
@@ -171,6 +177,7 @@ func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 // TestR012_StreamsOfOneTypeAreApart: each has names, nonces and answers of its own,
 // though one client opened them all; and one stream may ask for more.
 func TestR012_StreamsOfOneTypeAreApart(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("eds foo@1", "eds bar@1")
@@ -205,6 +212,7 @@ func TestR012_StreamsOfOneTypeAreApart(t *testing.T) {
 // TestR013_TheV2TransportIsUnimplemented: the version of the transport is in the
 // name of the method.
 func TestR013_TheV2TransportIsUnimplemented(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		conn := w.relay.conn()
 		for _, method := range []string{
@@ -230,6 +238,7 @@ func TestR013_TheV2TransportIsUnimplemented(t *testing.T) {
 // TestR013_AV2TypeIsJustAnotherType: on an aggregated v3 stream it is relayed as
 // any unknown type; a v3 service of one type does not take it for its own.
 func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
+	t.Parallel()
 	const v2 = "type.googleapis.com/envoy.api.v2.Cluster"
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Set(v2, "a", relaytest.Opaque(v2, "a", []byte{0, 255}), "1")
@@ -253,6 +262,7 @@ func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
 // TestR015_ATreeOfResourcesIsReachedOnOneStream: whatever a resource refers to can
 // be asked for where it came from.
 func TestR015_ATreeOfResourcesIsReachedOnOneStream(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("lds api@1", "rds routes@7", "cds cluster-7@1", "eds cluster-7@1", "sds key@1", "ecds filter@1", "vhds h@1")

@@ -55,6 +55,7 @@ var sizeForms = []struct {
 // after the answer to another, and as few as can be; nothing is missing, nothing comes
 // twice, and where much of it goes while much else changes, what goes comes last.
 func TestB32_LargeSetsComeInParts(t *testing.T) {
+	t.Parallel()
 	for _, form := range sizeForms {
 		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, orderShort(form.typeURL), form.named), func(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -134,6 +135,7 @@ func sizeParts(t *testing.T, c *relaytest.Client) (parts [][]string) {
 // B.32: no resource is split. One that is larger than a response may be comes alone,
 // and the log tells; those beside it come in responses of the usual size.
 func TestB32_AResourceLargerThanAResponse(t *testing.T) {
+	t.Parallel()
 	for _, form := range sizeForms {
 		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, orderShort(form.typeURL), form.named), func(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -173,6 +175,7 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 // B.32: a complete SotW set cannot be cut. The log tells of one that many clients do not
 // take, at a bounded rate.
 func TestB32_AFullSetIsNotCut(t *testing.T) {
+	t.Parallel()
 	for _, typeURL := range []string{streamCDS, streamLDS, relaytest.ScopedRouteType} {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			log := &streamLog{TB: t}
@@ -208,6 +211,7 @@ func TestB32_AFullSetIsNotCut(t *testing.T) {
 // A client that holds 50,000 resources says so in a request of several MiB when it
 // returns, and is told the difference and nothing else.
 func TestC21_FiftyThousandHeldVersions(t *testing.T) {
+	t.Parallel()
 	const held = 50_000
 	for _, named := range []bool{false, true} {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {

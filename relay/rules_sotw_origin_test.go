@@ -53,6 +53,7 @@ func (w *sotwWorld) rest(d time.Duration) {
 // A list that replaces one listener by another reaches clients as one response: the
 // new one may take the old one's address.
 func TestR065_SotWOriginSwaps(t *testing.T) {
+	t.Parallel()
 	sotwBubble(t, func(w *sotwWorld) {
 		w.Put(relaytest.Listener("old", "routes"), relaytest.Listener("stays", "routes"))
 		clients := w.join(func(c *relaytest.Client) { c.Subscribe(relaytest.ListenerType) })
@@ -80,6 +81,7 @@ func TestR065_SotWOriginSwaps(t *testing.T) {
 // Whoever names a listener that a SotW origin does not have is told so at once: the
 // origin's first list knows of all names in the first request.
 func TestR070_R074_SotWOriginHasNoSuchName(t *testing.T) {
+	t.Parallel()
 	sotwBubble(t, func(w *sotwWorld) {
 		w.Put(relaytest.Listener("a", "routes"))
 		clients := w.join(func(c *relaytest.Client) { c.Subscribe(relaytest.ListenerType, "a", "none") })
@@ -106,6 +108,7 @@ func TestR070_R074_SotWOriginHasNoSuchName(t *testing.T) {
 // What a SotW origin sends arrives byte for byte, unknown types, names and aliases
 // in wrappers included.
 func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
+	t.Parallel()
 	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
 	odd = protowire.AppendString(odd, "unknown, and before the name")
 	odd = protowire.AppendString(protowire.AppendTag(odd, 1, protowire.BytesType), "odd")
@@ -141,6 +144,7 @@ func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 // The version of a SotW origin is shown, and decides nothing (B.2): the same set has
 // the same version behind either variant of origin.
 func TestB2_SotWOriginVersions(t *testing.T) {
+	t.Parallel()
 	versions := map[bool]string{}
 	for _, sotw := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -162,6 +166,7 @@ func TestB2_SotWOriginVersions(t *testing.T) {
 // The variable decides what is spoken: with delta, a SotW origin is none, and the
 // relay stays cold.
 func TestOriginProtocolVariable(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		protocol string
 		sotw     bool

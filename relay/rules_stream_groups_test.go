@@ -20,6 +20,7 @@ import (
 
 // Two groups of nodes have two sets, and neither sees anything of the other's.
 func TestR052_GroupsDoNotLeak(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		sets := make(map[string]*relaytest.Content)
 		clients := make(map[string]*relaytest.Client)
@@ -74,6 +75,7 @@ func streamMetadata(n *corepb.Node) map[string]any { return n.GetMetadata().AsMa
 // features that change content (R143), whatever else they say; the origin sees
 // those fields, and for the rest the relay's own node.
 func TestB4_WhatMakesAGroup(t *testing.T) {
+	t.Parallel()
 	overprovisioning := func(n *corepb.Node) {
 		n.ClientFeatures = []string{"x", "envoy.lb.does_not_support_overprovisioning", "y"}
 	}
@@ -154,6 +156,7 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 // No two groups have the same key, whatever clients write into their nodes:
 // what the second of such clients got would be what the first one asked for.
 func TestB4_GroupsCannotBeForged(t *testing.T) {
+	t.Parallel()
 	const feature = "envoy.lb.does_not_support_overprovisioning"
 	for _, tc := range []struct {
 		by   string
@@ -181,6 +184,7 @@ func TestB4_GroupsCannotBeForged(t *testing.T) {
 // The origin is shown the relay's own node, with the fields of the group's key
 // from the client's: never the rest of the first client's.
 func TestB4_WhatTheOriginSees(t *testing.T) {
+	t.Parallel()
 	own := []string{
 		"TENDER_NODE_CLUSTER=relays", "TENDER_NODE_LOCALITY=ro/zo/so",
 		`TENDER_NODE_METADATA={"env":"relay","deep":{"own":true},"mine":1}`,
@@ -282,6 +286,7 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 
 // What the origin sees of a group does not depend on which client came first.
 func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
+	t.Parallel()
 	seen := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, true, "TENDER_NODE_GROUP_BY="+by)
@@ -329,6 +334,7 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 // Once for each group it is said that its clients differ in what the origin may
 // look at; not of fields that make the group.
 func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		by, fields string // fields that the warning names; "" for no warning
 		change     func(*corepb.Node)
@@ -366,6 +372,7 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 // Over the limit of groups a new one is refused, unless there is one without
 // streams, which makes room.
 func TestB4_GroupsAreLimited(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
@@ -392,6 +399,7 @@ func TestB4_GroupsAreLimited(t *testing.T) {
 
 // Of several groups without streams, the one that was left first makes room.
 func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) {
+	t.Parallel()
 	for _, first := range []int{0, 1, 2} {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			o.Put(relaytest.Cluster("a"))
@@ -425,6 +433,7 @@ func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) {
 
 // It is said once that groups are refused, and again when that has been over.
 func TestB4_RefusedGroupsAreSaidOnce(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		log := &streamLog{TB: t}
@@ -457,6 +466,7 @@ func TestB4_RefusedGroupsAreSaidOnce(t *testing.T) {
 // By default an Envoy and a gRPC client of one cluster never share a group, and the
 // features that change content tell groups apart in whatever order they come.
 func TestR143_FeaturesMakeGroups(t *testing.T) {
+	t.Parallel()
 	const (
 		anyStruct = "envoy.config.require-any-fields-contain-struct"
 		noOver    = "envoy.lb.does_not_support_overprovisioning"
@@ -502,6 +512,7 @@ func TestR143_FeaturesMakeGroups(t *testing.T) {
 // The origin is told the relay's own features and those of the group, never what
 // all clients can take together.
 func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
+	t.Parallel()
 	own := []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
 	clients := [][]string{
 		nil,
@@ -531,6 +542,7 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 
 // A group that nobody is in any more ends, after its subscriptions have lingered.
 func TestB4_AGroupWithoutStreamsEnds(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true, "TENDER_WILDCARD_LINGER=1m")
@@ -558,6 +570,7 @@ func TestB4_AGroupWithoutStreamsEnds(t *testing.T) {
 // Each relay has an identifier of its own; it stands, with the origin's, on the
 // first response of each type of a stream, and nowhere else (B.38).
 func TestR126_TheIdentifierTellsWhoServes(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.SetControlPlane("the-origin")
 		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
@@ -591,6 +604,7 @@ func TestR126_TheIdentifierTellsWhoServes(t *testing.T) {
 // Fields of a Resource that nobody knows yet reach Delta clients, and SotW ones
 // that understand wrapped resources, where the type is unknown (B.19).
 func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
+	t.Parallel()
 	unknown := protowire.AppendTag(nil, 4242, protowire.BytesType)
 	unknown = protowire.AppendString(unknown, "what the future brings")
 	resource := &discoverypb.Resource{Name: "a", Version: "1", Resource: relaytest.Opaque(streamAcmeType, "a", nil)}

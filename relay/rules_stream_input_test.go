@@ -36,6 +36,7 @@ func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func(
 // Names and type URLs that are too long end the stream, and the origin does not
 // hear of them; the longest that are allowed are served.
 func TestInput_NamesAreBounded(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true, "TENDER_MAX_NAME_BYTES=100B")
 		check := streamOther(t, o, r.conn())
@@ -69,6 +70,7 @@ func TestInput_NamesAreBounded(t *testing.T) {
 // A stream may name a bounded number of names, over all its types. One that
 // names more is ended, and the origin is not asked for what was over the bound.
 func TestInput_TooManyNames(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true, "TENDER_MAX_NAMES=3")
 		check := streamOther(t, o, r.conn())
@@ -107,6 +109,7 @@ func TestInput_TooManyNames(t *testing.T) {
 // that are there are served, and those of the specification always are, or one
 // client could shut out all others.
 func TestInput_TooManyTypes(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true, "TENDER_MAX_TYPES=3")
 		check := streamOther(t, o, r.conn()) // the first type
@@ -133,6 +136,7 @@ func TestInput_TooManyTypes(t *testing.T) {
 // The globs of a stream are bounded, and those of its group: who asks for one more is
 // ended, and the others are served on.
 func TestInput_TooManyGlobs(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true, "TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=3")
 		check := streamOther(t, o, r.conn())
@@ -155,6 +159,7 @@ func TestInput_TooManyGlobs(t *testing.T) {
 
 // A stream on which no request comes is ended.
 func TestInput_ASilentStreamIsEnded(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true, "TENDER_FIRST_REQUEST_TIMEOUT=7s")
 		conn := r.conn()
@@ -177,6 +182,7 @@ func TestInput_ASilentStreamIsEnded(t *testing.T) {
 
 // Over the limit of streams a new one is refused; one that ends makes room.
 func TestInput_TooManyStreams(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, true, "TENDER_MAX_STREAMS=2")
 		conn := r.conn()
@@ -198,6 +204,7 @@ func TestInput_TooManyStreams(t *testing.T) {
 
 // Fields that nobody knows yet are no error in a request.
 func TestInput_UnknownFieldsAreNoError(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute("a", "x"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
@@ -220,6 +227,7 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 // What a client says when it refuses is written to the log in a length that people can
 // read.
 func TestInput_LongRefusalsAreCut(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		log := &streamLog{TB: t}
 		o.Put(streamRoute("a", "x"))

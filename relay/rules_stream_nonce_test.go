@@ -18,6 +18,7 @@ import (
 // A nonce on the first request of a type belongs to a stream that is gone: it is
 // ignored, and so is a refusal; the request is answered.
 func TestR019_ANonceOfAnotherStreamIsIgnored(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		log := &streamLog{TB: t}
 		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
@@ -74,6 +75,7 @@ func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 // An ACK has the newest nonce, the response's version and no error; it gets no
 // response.
 func TestR028_AnACKIsQuiet(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
@@ -88,6 +90,7 @@ func TestR028_AnACKIsQuiet(t *testing.T) {
 // A refusal is known by error_detail alone, whatever version it names, also the
 // rejected one. (A Delta request names none.)
 func TestR029_ErrorDetailMakesANACK(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		log := &streamLog{TB: t}
 		o.Put(streamRoute("r", "1"))
@@ -134,6 +137,7 @@ func streamAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal s
 // What was refused is not sent again; the next other content is, also if that is
 // the one before (B.10, C10: A, bad B, A).
 func TestR030_RefusedContentIsNotSentAgain(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, typeURL := range []string{streamCDS, streamRDS} {
 			put := func(what string) {
@@ -176,6 +180,7 @@ func TestR030_RefusedContentIsNotSentAgain(t *testing.T) {
 // A client that refuses everything, for ever and at once, is sent one response
 // for each content and no more.
 func TestC10_ARefusingClientMakesNoLoop(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v, AutoAck: true,
@@ -195,6 +200,7 @@ func TestC10_ARefusingClientMakesNoLoop(t *testing.T) {
 // One request can answer a response and change the subscription; both take
 // effect.
 func TestR031_AnAnswerMayChangeTheSubscription(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c"} {
 			o.Put(streamRoute(name, name))
@@ -234,6 +240,7 @@ func TestR031_AnAnswerMayChangeTheSubscription(t *testing.T) {
 // Of requests in a row only the newest needs an answer: the client ends with
 // all that it names, and with nothing twice.
 func TestR034_TheNewestRequestIsAnswered(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		var names []string
 		for i := range 5 {
@@ -261,6 +268,7 @@ func TestR034_TheNewestRequestIsAnswered(t *testing.T) {
 // A request with an older nonce gets no response while a newer response is on its
 // way, and the names that it brings are not lost (R036, B.14 first branch).
 func TestR035_AStaleRequestWaitsForTheAnswer(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		c, first, second := streamTwoResponses(t, o)
 		c.Send(streamRequest(relaytest.SotW, streamRDS, first.Nonce, "a", "b"))
@@ -274,6 +282,7 @@ func TestR035_AStaleRequestWaitsForTheAnswer(t *testing.T) {
 // The newest request defines the names whatever its nonce is: one that takes a
 // name away does so too.
 func TestR036_AStaleRequestChangesTheNames(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		c, first, second := streamTwoResponses(t, o)
 		c.Send(streamRequest(relaytest.SotW, streamRDS, first.Nonce, "b"))
@@ -287,6 +296,7 @@ func TestR036_AStaleRequestChangesTheNames(t *testing.T) {
 // The deferred answer of a stale request comes 3 s after the response that it
 // waits for, if that is not answered (B.14 second branch).
 func TestB14_AStaleRequestIsAnsweredAfter3s(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		c, first, _ := streamTwoResponses(t, o)
 		time.Sleep(time.Second)
@@ -300,6 +310,7 @@ func TestB14_AStaleRequestIsAnsweredAfter3s(t *testing.T) {
 // Where nothing is un-ACKed, or has been for 3 s, a stale nonce delays nothing:
 // newly added names are answered at once (B.14 third branch).
 func TestB14_AStaleRequestIsAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
 	t.Run("answered", func(t *testing.T) {
 		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			c, first, second := streamTwoResponses(t, o)
@@ -347,6 +358,7 @@ func streamTwoResponses(t *testing.T, o *relaytest.Origin) (c *relaytest.Client,
 // A nonce that the relay never gave means no more than none: it is no answer
 // (B.13).
 func TestB13_AnUnknownNonceIsNone(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, nonce := range []string{"", "4711", "rubbish", "01", "-1"} {
 			o.Put(streamRoute("a", "1"))
@@ -371,6 +383,7 @@ func TestB13_AnUnknownNonceIsNone(t *testing.T) {
 // Not every request gets a response: an ACK gets none, and a name that is not
 // there yet is answered when it is.
 func TestR037_AnAnswerMayComeLater(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(streamRoute("a", "1"))
@@ -387,6 +400,7 @@ func TestR037_AnAnswerMayComeLater(t *testing.T) {
 // A client may never answer a response: what changes later reaches it all the
 // same, after the ACK wait.
 func TestR038_WaitingForAnAnswerIsBounded(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		c := start(t, o, true, "TENDER_ACK_WAIT=7s").client(relaytest.ClientOptions{Variant: v})
@@ -407,6 +421,7 @@ func TestR038_WaitingForAnAnswerIsBounded(t *testing.T) {
 // A refusal changes nothing of what is held to be sent: the client may have
 // applied the valid resources of the response, and only what changes comes.
 func TestR039_ARefusalDoesNotForgetWhatWasSent(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Apply(func(tx *relaytest.Tx) {
 			tx.Put(streamRoute("good", "1"), streamRoute("bad", "1"))

@@ -19,6 +19,7 @@ import (
 // There is at most one un-ACKed response of a type. What changes meanwhile is
 // merged: the client is sent what is newest, once, when it has answered (B.12).
 func TestB12_ChangesMergeWhileAResponseIsUnanswered(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, tc := range []struct {
 			typeURL string
@@ -73,6 +74,7 @@ func TestB12_ChangesMergeWhileAResponseIsUnanswered(t *testing.T) {
 // What changed and changed back before the client could be told is not told
 // where responses are complete sets.
 func TestB12_WhatCancelsOutIsNotSent(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: relaytest.SotW})
@@ -90,6 +92,7 @@ func TestB12_WhatCancelsOutIsNotSent(t *testing.T) {
 // A response is made when it is sent, from what is subscribed then: of names that
 // were given up meanwhile nothing comes any more.
 func TestC25_ResponsesFollowTheSubscription(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(streamRoute("a", "1"), streamRoute("b", "1"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
@@ -110,6 +113,7 @@ func TestC25_ResponsesFollowTheSubscription(t *testing.T) {
 // A name that was given up and is asked for again is sent again, although the
 // stream had it.
 func TestC06_ANameAskedForAgainIsSent(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, typeURL := range []string{streamRDS, streamCDS} {
 			for _, name := range []string{"a", "b"} {
@@ -206,6 +210,7 @@ func streamHeap() int {
 // A client that never reads is ended once a send to it has been blocked for
 // TENDER_SEND_STALL, whether few bytes fill the stream or many (B.12).
 func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
+	t.Parallel()
 	for _, payload := range []int{500, 20 << 10, 100 << 10} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {
 			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -246,6 +251,7 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 
 // A client that is slow, and reads within the limit, is not ended.
 func TestC27_ASlowClientIsNotEnded(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(i int) {
 			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 100<<10)), fmt.Sprint(i))

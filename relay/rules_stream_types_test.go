@@ -28,6 +28,7 @@ const streamAcmeType = "type.googleapis.com/acme.Foo"
 // A response carries the type URL of the request that it serves, for every type
 // of the specification.
 func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T) {
+	t.Parallel()
 	types := []string{
 		relaytest.ListenerType, relaytest.RouteType, relaytest.ScopedRouteType, relaytest.VirtualHostType,
 		relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, relaytest.RuntimeType,
@@ -51,6 +52,7 @@ func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T) {
 // An unknown type is relayed like any partial one, byte for byte, to both
 // variants.
 func TestR002_UnknownTypesAreRelayed(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		a, b := relaytest.Opaque(streamAcmeType, "a", []byte{0, 255, 1}), relaytest.Opaque(streamAcmeType, "b", nil)
 		o.Set(streamAcmeType, "a", a, "1")
@@ -76,6 +78,7 @@ func TestR002_UnknownTypesAreRelayed(t *testing.T) {
 // The relay validates no payload: what PGV forbids reaches the client, and the
 // origin is told that all is well.
 func TestR003_PayloadsAreNotValidated(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		bad := &clusterpb.Cluster{Name: "bad", ConnectTimeout: durationpb.New(-time.Second)}
 		if bad.Validate() == nil {
@@ -107,6 +110,7 @@ func TestR003_PayloadsAreNotValidated(t *testing.T) {
 // The bytes of a payload reach every client as the origin sent them: unknown
 // fields, their order, encodings that no encoder would choose.
 func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
+	t.Parallel()
 	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
 	odd = protowire.AppendString(odd, "unknown, and before the name")
 	odd = protowire.AppendTag(odd, 1, protowire.BytesType)
@@ -137,6 +141,7 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 // An origin that lists a name twice is refused, and what was served stays, for new
 // clients too (R033).
 func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Listener("a", "routes"))
 		r := start(t, o, true)
@@ -164,6 +169,7 @@ func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) {
 // On an aggregated stream a request without a type ends that stream, and no
 // other.
 func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true)
@@ -190,6 +196,7 @@ func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T) {
 // Each type of a stream is a conversation of its own: a refusal of one changes
 // nothing for the others.
 func TestR011_TypesOfAStreamAreApart(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v})
@@ -220,6 +227,7 @@ func TestR011_TypesOfAStreamAreApart(t *testing.T) {
 // However many clients and node groups there are, the origin sees one
 // connection.
 func TestR014_OneConnectionToTheOrigin(t *testing.T) {
+	t.Parallel()
 	const connections, streams, groups = 5, 200, 8
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
@@ -247,6 +255,7 @@ func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 // The Node of a stream's first request counts for all of it: other types without
 // one are served from the same group.
 func TestR016_TheFirstNodeCountsForTheStream(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		mine := o.For(func(n *corepb.Node) bool { return n.GetCluster() == "mine" })
 		mine.Put(relaytest.Cluster("my"), relaytest.Endpoints("my", "127.0.0.1:1"))
@@ -267,6 +276,7 @@ func TestR016_TheFirstNodeCountsForTheStream(t *testing.T) {
 // A client that repeats its Node in every request, as Envoy does, is neither
 // grouped nor answered anew.
 func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		c := start(t, o, true).client(relaytest.ClientOptions{Variant: v, NodeAlways: true})
@@ -288,6 +298,7 @@ func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
 // A later Node that belongs to another group ends the stream, and the client gets
 // the new group's set when it returns; one of the same group changes nothing.
 func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
+	t.Parallel()
 	const noOver = "envoy.lb.does_not_support_overprovisioning"
 	for _, tc := range []struct {
 		name   string
@@ -348,6 +359,7 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 // A later Node of a group for which there is no room ends the stream as a new stream of
 // that group would end; a client that was alone in its group makes room by leaving it.
 func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "three" }).Put(relaytest.Cluster("third"))

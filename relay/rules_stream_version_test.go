@@ -20,6 +20,7 @@ const streamConfirm = 2 * time.Minute
 // A version says what the set is: it changes with a resource, and is what it was
 // when the set is.
 func TestR023_TheVersionFollowsTheSet(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		for i := range 100 {
 			o.Put(relaytest.Cluster(fmt.Sprint("c", i)))
@@ -59,6 +60,7 @@ func TestR023_TheVersionFollowsTheSet(t *testing.T) {
 // The version of a named subscription is that of what the client sees: it differs
 // with the names, and not with the order in which they are said.
 func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		for _, name := range []string{"a", "b", "c"} {
 			o.Put(relaytest.Cluster(name))
@@ -83,6 +85,7 @@ func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T) {
 // The origin's own version of a type stands before ours, and is not compared
 // (B.2); without one, ours stands alone.
 func TestB2_TheOriginsVersionIsShown(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, true)
@@ -114,6 +117,7 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 
 // Each type has a version of its own, which changes of others leave alone.
 func TestR024_VersionsAreApartForEachType(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("a", "a"), streamRoute("a", "a"))
 		r := start(t, o, true)
@@ -142,6 +146,7 @@ func TestR024_VersionsAreApartForEachType(t *testing.T) {
 // The version is a property of the resources: two relays of one origin say the
 // same, and so does one that was started again, whatever the origin numbers.
 func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("b"), relaytest.Cluster("a"), streamRoute("r", "1"))
 		ask := func(r *running) (clusters, named, route string) {
@@ -182,6 +187,7 @@ func streamReturning(typeURL, version string, names ...string) *discoverypb.Disc
 // A client that carries a nonce over to a new stream does not know that the stream is new. It
 // is answered even if it holds the version, since MOSN asks for the next type with the answer.
 func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"))
 		r := start(t, o, true)
@@ -204,6 +210,7 @@ func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) {
 // anything new: Listeners and Clusters, the wildcard alone, an equal version, and
 // no resource that expires (B.3).
 func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), streamRoute("a", "a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", nil), "1")
@@ -275,6 +282,7 @@ func streamDelta(n *corepb.Node, typeURL string, names []string, known map[strin
 // R085: a Delta client that says which versions it holds is spared those, but for
 // endpoints and Secrets that it names, unless it is a relay (B.3).
 func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
 		for _, typeURL := range []string{streamCDS, streamEDS, streamRDS, relaytest.SecretType, streamAcmeType} {
@@ -324,6 +332,7 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 // Later than in its first request nothing that a client says it holds spares
 // it anything.
 func TestB3_OnlyTheFirstRequestSpares(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Set(streamRDS, "a", streamRoute("a", "1"), "v1")
 		o.Set(streamRDS, "b", streamRoute("b", "1"), "v1")
@@ -342,6 +351,7 @@ func TestB3_OnlyTheFirstRequestSpares(t *testing.T) {
 // present one; one that it gave to other content makes all its versions
 // worthless, and is said once (B.2).
 func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
+	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		log := &streamLog{TB: t}
 		o.Set(streamCDS, "a", relaytest.Cluster("a"), "v1")
@@ -384,6 +394,7 @@ func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 // to use them, they are made from content: a reused number hides nothing, and
 // spares nobody what changed.
 func TestB2_VersionsOfContentInDelta(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, env string
 		behaviour relaytest.Behaviour
@@ -418,6 +429,7 @@ func TestB2_VersionsOfContentInDelta(t *testing.T) {
 // same number, hides nothing from SotW clients, old or new, of this relay or
 // another.
 func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion, b.IgnoreIRV = "1", true })
 		o.Set(streamCDS, "a", relaytest.Cluster("a", "old"), "1")

@@ -47,6 +47,7 @@ func TestR107_ExpiryIsRemoval(t *testing.T) {
 // A resource that expired and comes back is sent to all who want it, whatever they
 // were sent before.
 func TestR107_ComesBack(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
@@ -67,6 +68,7 @@ func TestR107_ComesBack(t *testing.T) {
 
 // Who comes when part of the time is over is told the rest of it.
 func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			first := w.follow(f.variant, ttlEnvoy, f.short, f.names)
@@ -88,6 +90,7 @@ func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 // Who subscribes anew, by Delta, or drops a name and takes it again, is told the rest
 // too.
 func TestR108_ResubscriberGetsTheRest(t *testing.T) {
+	t.Parallel()
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			c := w.follow(v, ttlEnvoy, "eds", "a")
@@ -109,6 +112,7 @@ func TestR108_ResubscriberGetsTheRest(t *testing.T) {
 // What is sent for another reason holds what is left, too: a set in which something else
 // changed, or the endpoints of a cluster that changed (B.16).
 func TestR108_WhatIsSentForAnotherReason(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		delta, sotw := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, ttlEnvoy, "cds", "*")
 		for _, c := range []*ttlClient{delta, sotw} {
@@ -129,6 +133,7 @@ func TestR108_WhatIsSentForAnotherReason(t *testing.T) {
 // Nothing has to be asked for again while it lives: a client that returns is told what
 // is left, although it holds the very version (C31); others are not sent it again.
 func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		short, names string
 	}{{"cds", ""}, {"cds", "*"}, {"cds", "a b"}, {"lds", ""}, {"rds", "a b"}, {"acme", "*"}}
@@ -152,6 +157,7 @@ func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
 // A complete set that holds what expires, or may have lost some, is sent although the
 // client's version is that of the set.
 func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		what   string
 		change func(w *ttlWorld)
@@ -190,6 +196,7 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 // A slow client whose set changed and changed back is sent it all the same, if what was
 // in it may have expired on its side.
 func TestC31_SetThatIsAgainWhatItWas(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *ttlWorld) {
 		ttl, plain := w.follow(relaytest.SotW, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, plainEnvoy, "cds", "*")
 		w.give("cds a@1 1m", "cds b@1")
@@ -208,6 +215,7 @@ func TestC31_SetThatIsAgainWhatItWas(t *testing.T) {
 // Whoever asks for a name that has expired has the origin asked again, and waits for
 // what it says.
 func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "eds", "acme"} {
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 			for _, has := range []bool{true, false} {
@@ -256,6 +264,7 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 // cannot be: its stream ends as cold, so that it goes where there is an origin. One who
 // holds it is told.
 func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"lds", "eds"} {
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 			t.Run(fmt.Sprintf("%v/%s", v, short), func(t *testing.T) {
@@ -286,6 +295,7 @@ func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 // The first complete set waits for what the origin says of a name that has expired, as
 // it does for one that was never asked for, and no longer.
 func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
+	t.Parallel()
 	for _, prefix := range []string{"", "xdstp://example.com/envoy.config.cluster.v3.Cluster/"} {
 		for _, has := range []bool{true, false} {
 			ttlBubble(t, nil, func(w *ttlWorld) {
@@ -322,6 +332,7 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 // A relay that has been silent for longer than a heartbeat took is asked for what it
 // believes to be here.
 func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
@@ -365,6 +376,7 @@ func TestR112_WithoutTTLAllStays(t *testing.T) {
 // The origin comes back in time, and the time begins anew; too late, and what it has is
 // new.
 func TestR107_OriginComesBack(t *testing.T) {
+	t.Parallel()
 	for _, names := range []string{"*", "a"} {
 		for _, away := range []time.Duration{20 * time.Second, 5 * time.Minute} {
 			ttlBubble(t, nil, func(w *ttlWorld) {
@@ -444,6 +456,7 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 
 // The relay in the middle goes, and what it gave lives on below for its time.
 func TestR107_ChainBreaksInTheMiddle(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		below := w.relay.below()
 		c := &ttlClient{w: w, orderClient: &orderClient{
@@ -463,6 +476,7 @@ func TestR107_ChainBreaksInTheMiddle(t *testing.T) {
 
 // What groups share of xdstp names lives for one and the same time in all of them.
 func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T) {
+	t.Parallel()
 	const name = "xdstp://example.com/envoy.config.endpoint.v3.ClusterLoadAssignment/a"
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		grpc := relaytest.WithFeatures(relaytest.GRPCNode("grpc"), relaytest.FeatureTTL)
@@ -501,6 +515,7 @@ func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T) {
 
 // A newcomer in another group has the origin asked again for what has expired.
 func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	const name = "xdstp://example.com/envoy.config.endpoint.v3.ClusterLoadAssignment/a"
 	for _, group := range []string{"same", "other"} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
@@ -528,6 +543,7 @@ func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) {
 
 // A file lives for as long as it is there, whatever it says.
 func TestR107_FilesDoNotExpire(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	text := fmt.Sprintf("- '@type': %s\n  name: a\n  ttl: 1s\n  version: '1'\n  resource: {'@type': %q, name: a}\n",
 		"type.googleapis.com/envoy.service.discovery.v3.Resource", relaytest.ClusterType)
@@ -547,6 +563,7 @@ func TestR107_FilesDoNotExpire(t *testing.T) {
 // The members of a collection have times of their own, and are renewed like all others;
 // those that the origin believes to be here are asked for.
 func TestR132_R107_CollectionsExpire(t *testing.T) {
+	t.Parallel()
 	const dir = "xdstp://example.com/envoy.config.cluster.v3.Cluster/shop/"
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		t.Run(v.String(), func(t *testing.T) {

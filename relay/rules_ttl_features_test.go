@@ -19,6 +19,7 @@ import (
 // TTLs are for clients that say that they understand them. In SotW that takes two
 // features: the TTL stands in a wrapper.
 func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
+	t.Parallel()
 	nodes := map[string]struct {
 		features    []string
 		delta, sotw bool
@@ -57,6 +58,7 @@ func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 
 // Whoever wrote the feature down, each spelling of it counts, and no other (X19).
 func TestR142_SpellingsOfFeatures(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		ttl, wrap string
 		delta     bool
@@ -94,6 +96,7 @@ func TestR142_SpellingsOfFeatures(t *testing.T) {
 // Only what tells the client something is wrapped; and what tells something is wrapped
 // only for clients that understand it.
 func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		wraps := relaytest.WithFeatures(relaytest.EnvoyNode("wraps"), relaytest.FeatureWrapper)
 		wrapped := func(c *ttlClient) (names []string) {
@@ -140,6 +143,7 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 // What the origin put into the Resource message that nobody here knows, and what it
 // says in metadata, reaches clients that are sent that message.
 func TestR127_UnknownFieldsSurvive(t *testing.T) {
+	t.Parallel()
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			typeURL, r := w.resource("acme a@1 1h")
@@ -168,6 +172,7 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 
 // The relay tells the origin what it understands itself, whatever its clients do.
 func TestB31_RelayUnderstandsTTLs(t *testing.T) {
+	t.Parallel()
 	for name, n := range map[string][]string{"clients without": nil, "clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			w.follow(relaytest.SotW, relaytest.WithFeatures(relaytest.EnvoyNode("client"), n...), "cds", "")

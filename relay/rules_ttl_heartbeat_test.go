@@ -50,6 +50,7 @@ func TestR105_TTLChanges(t *testing.T) {
 // changes, and nobody else hears of it. In SotW it is the resource itself, in a
 // response of the same version (R111).
 func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
@@ -82,6 +83,7 @@ func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
 
 // A late subscriber hears of a heartbeat as of any other.
 func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			w.follow(f.variant, plainEnvoy, f.short, f.names)
@@ -99,6 +101,7 @@ func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
 // Who has not accepted just what the heartbeat is for gets the resource: a client that
 // has not answered, or has refused, and one that may have it under another version.
 func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
+	t.Parallel()
 	for _, names := range []string{"*", "a"} {
 		ttlBubble(t, []string{"TENDER_ACK_WAIT=15s"}, func(w *ttlWorld) {
 			slow, refuses := w.follow(relaytest.Delta, ttlEnvoy, "cds", names), w.follow(relaytest.Delta, ttlEnvoy, "cds", names)
@@ -128,6 +131,7 @@ func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
 // A response that was merged while the client was slow holds the resource as it is, with
 // what is left of its time, and no heartbeat beside it.
 func TestR109_SlowClientGetsTheResource(t *testing.T) {
+	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *ttlWorld) {
 			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
@@ -150,6 +154,7 @@ func TestR109_SlowClientGetsTheResource(t *testing.T) {
 // A version that the origin gives the same content is told to nobody; so nobody is sent
 // a heartbeat for it.
 func TestR109_AnotherVersionOfTheSame(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		c := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*")
 		typeURL, r := w.resource("cds a@1 1m")
@@ -167,6 +172,7 @@ func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 
 // To an Envoy, a virtual host without content is one that does not exist.
 func TestR109_NoHeartbeatsOfVirtualHosts(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		c := w.follow(relaytest.Delta, ttlEnvoy, "vhds", "a")
 		w.give("vhds a@1 1m")
@@ -179,6 +185,7 @@ func TestR109_NoHeartbeatsOfVirtualHosts(t *testing.T) {
 
 // Who subscribed by an alias is told for how long the resource lives on, too.
 func TestR106_HeartbeatByAlias(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		typeURL, r := w.resource("rds real@1 1m")
 		r.Aliases = []string{"alias"}
@@ -202,6 +209,7 @@ func TestR106_HeartbeatByAlias(t *testing.T) {
 // What the origin repeats in full is passed on as a heartbeat, and what it says of
 // another version as nothing.
 func TestR106_WhatIsNoHeartbeat(t *testing.T) {
+	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		c, sotw := w.follow(relaytest.Delta, ttlEnvoy, "eds", "a"), w.follow(relaytest.SotW, ttlEnvoy, "eds", "a")
 		w.give("eds a@1 1m")
@@ -225,6 +233,7 @@ func TestR106_WhatIsNoHeartbeat(t *testing.T) {
 // TestR111_SotWHasNoHeartbeats is TestR106 for an odd origin: nothing without content
 // ever reaches SotW, whatever it is. (Every client of these tests looks for that.)
 func TestR111_SotWHasNoHeartbeats(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "eds", "sds", "acme", "vhds"} {
 		for _, names := range []string{"*", "a b"} {
 			if short == "sds" && names == "*" {
@@ -278,6 +287,7 @@ func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
 
 // Many resources that live on together are told in responses of bounded size.
 func TestB32_RenewalsAreCut(t *testing.T) {
+	t.Parallel()
 	const resources, size = 30, 200_000
 	for _, names := range [][]string{{"*"}, nil} {
 		ttlBubble(t, nil, func(w *ttlWorld) {

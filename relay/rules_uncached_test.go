@@ -41,6 +41,7 @@ const givenUp = 2 * time.Second
 // Content that may not be kept goes to who waits for it. Who comes later has the origin
 // asked for it once more, and who has it already is told nothing then.
 func TestR125_ContentIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.uncached(short + " a@1")
 		c := w.envoy(v).subscribe(short, "a")
@@ -63,6 +64,7 @@ func TestR125_ContentIsAskedForAgain(t *testing.T) {
 
 // However many come at once, the origin is asked once for them.
 func TestR125_ManyAskOnce(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 200 * time.Millisecond })
 		w.uncached(short + " a@1")
@@ -84,6 +86,7 @@ func TestR125_ManyAskOnce(t *testing.T) {
 
 // Among the members of a wildcard, too; the origin is asked for all of them.
 func TestR125_Members(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.uncached(short + " a@1")
 		w.change(short + " b@1")
@@ -217,6 +220,7 @@ func TestB25_OriginDown(t *testing.T) {
 // A returning client that holds the present version is not sent it, and one that holds
 // another one is.
 func TestR125_InitialVersions(t *testing.T) {
+	t.Parallel()
 	for _, names := range [][]string{{"a"}, {"*"}} {
 		for version, told := range map[string][]string{"v1": nil, "v0": {"rds a@1"}} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -276,6 +280,7 @@ func TestB25_SlowClients(t *testing.T) {
 
 // An origin that does not answer is not asked over and over.
 func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range errorTypes {
 			for _, name := range []string{"a", "*"} {
@@ -302,6 +307,7 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 
 // A resource may become one that may be kept, and back.
 func TestR125_CacheableAndBack(t *testing.T) {
+	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
 		w.uncached(short + " a@1")
 		c := w.envoy(v).subscribe(short, "a")
@@ -336,6 +342,7 @@ func TestR125_CacheableAndBack(t *testing.T) {
 // A SotW client that understands it is told that a resource may not be kept, by the
 // message around it; others get the resource as it is (B.19).
 func TestB19_UncachedInSotW(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "rds"} {
 		for _, feature := range []string{"xds.config.resource-in-sotw", ""} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -369,6 +376,7 @@ func TestB19_UncachedInSotW(t *testing.T) {
 // What may not be kept lives as long as the origin says: it goes with its time, and
 // lives on with a heartbeat, for which no content is needed.
 func TestR125_TimeToLive(t *testing.T) {
+	t.Parallel()
 	heartbeat := func(w *orderWorld, short string) {
 		w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: orderTypes[short], Resources: []*discoverypb.Resource{
 			{Name: "a", Version: "v1", Ttl: durationpb.New(time.Minute)},
@@ -416,6 +424,7 @@ func TestR125_TimeToLive(t *testing.T) {
 
 // Names that groups share are no different, by themselves and by a glob.
 func TestR125_SharedNames(t *testing.T) {
+	t.Parallel()
 	const shop = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/shop/"
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, name := range []string{shop + "x", shop + "*"} {
@@ -452,6 +461,7 @@ func TestR125_SharedNames(t *testing.T) {
 // Through two relays content that may not be kept comes as through one, and so do
 // errors, and hosts that mean nothing.
 func TestR125_TwoRelays(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, name := range []string{"a", "*", ""} {
 			orderBubble(t, nil, func(w *orderWorld) {

@@ -308,6 +308,7 @@ func TestR120_NamesAndLocators(t *testing.T) {
 // TestR120_BothListsAreOne: what a client wants is in both lists of a request; in SotW a
 // name is given up by leaving it out of both, in Delta by either.
 func TestR120_BothListsAreOne(t *testing.T) {
+	t.Parallel()
 	for _, env := range []string{"TENDER_DYNAMIC_PARAMETERS=off", "TENDER_DYNAMIC_PARAMETERS=on"} {
 		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			orderBubble(t, []string{env}, func(w *orderWorld) {

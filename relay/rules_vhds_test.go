@@ -46,6 +46,7 @@ func (w *orderWorld) asksFor(short, name string) (n int) {
 // them come. The answer is a resource of another name that has the host as an alias,
 // and is passed on as it came (R093).
 func TestR094_VirtualHostsOnDemand(t *testing.T) {
+	t.Parallel()
 	vhdsBubble(t, func(w *orderWorld) {
 		c := w.envoy(relaytest.Delta).subscribe("vhds", "")
 		w.settle()
@@ -72,6 +73,7 @@ func TestR094_VirtualHostsOnDemand(t *testing.T) {
 // That a host means nothing is passed on as the origin says it, to who asks within 5s
 // too, and then the origin is asked again when somebody asks (B.20).
 func TestR095_UnknownHosts(t *testing.T) {
+	t.Parallel()
 	vhdsBubble(t, func(w *orderWorld) {
 		first := w.envoy(relaytest.Delta).subscribe("vhds", "rc/nope")
 		w.pass(time.Second)
@@ -119,6 +121,7 @@ func TestR095_UnknownHosts(t *testing.T) {
 // An Envoy that asks for a host may give up the one before. The origin does not hear
 // of that, and is not asked when it comes back to it, until it was away for long.
 func TestC37_HostAfterHost(t *testing.T) {
+	t.Parallel()
 	vhdsBubble(t, func(w *orderWorld) {
 		for i := range 3 {
 			host := fmt.Sprint("rc/", i)
@@ -155,6 +158,7 @@ func TestC37_HostAfterHost(t *testing.T) {
 // The removal of a resource reaches those who asked for it by an alias, by its own
 // name; who asks for the alias then is told that that does not exist.
 func TestR092_RemovalReachesAliases(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"vhds", "cds", "lds", "rds", "acme"} {
 		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -186,6 +190,7 @@ func TestR092_RemovalReachesAliases(t *testing.T) {
 // Under a wildcard, a host that is given up is answered by the name of what the client
 // has (R079): whether that is its own still, and not at all if another name keeps it.
 func TestR079_HostsGivenUpUnderTheWildcard(t *testing.T) {
+	t.Parallel()
 	vhdsBubble(t, func(w *orderWorld) {
 		w.change("vhds rc/base@1=rc/base.example")
 		c := w.envoy(relaytest.Delta).subscribe("vhds", "")
@@ -209,6 +214,7 @@ func TestR079_HostsGivenUpUnderTheWildcard(t *testing.T) {
 
 // What a client sees as a member and by an alias goes for it when both are gone.
 func TestR092_MemberAndAlias(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.manual()
 		c := w.envoy(relaytest.Delta).subscribe("acme", "*")
@@ -291,6 +297,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 // SotW has no way to say that an alias means nothing: a complete set is without it, at
 // once, and otherwise nothing is said.
 func TestR095_UnknownAliasesInSotW(t *testing.T) {
+	t.Parallel()
 	for _, short := range []string{"cds", "lds", "rds", "acme"} {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.origin.Change(func(b *relaytest.Behaviour) { b.Unresolved = func(_, name string) bool { return name == "nope" } })
@@ -319,6 +326,7 @@ func TestR095_UnknownAliasesInSotW(t *testing.T) {
 // What a returning client holds, it says by the resource's own name, and asks for it
 // by an alias.
 func TestR092_AliasesOfWhatIsHeld(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"v1", "v0"} {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("vhds real@1=one", "vhds other@1")
@@ -342,6 +350,7 @@ func TestR092_AliasesOfWhatIsHeld(t *testing.T) {
 // What a returning client holds and asks for by an alias may have gone while it was away:
 // it is told by the alias, which is its answer, and by the name under which it holds it.
 func TestR086_HeldByAnAliasAndGone(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("vhds real@1=one")
 		stays := w.envoy(relaytest.Delta).subscribe("vhds", "one")
@@ -365,6 +374,7 @@ func TestR086_HeldByAnAliasAndGone(t *testing.T) {
 // Some origins list only the alias that they were asked for. Changes reach those who
 // asked by another one all the same, and nobody is asked over and over.
 func TestB20_AliasesThatAreNotListed(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.manual()
 		one := w.envoy(relaytest.Delta).subscribe("vhds", "rc/one")
@@ -409,6 +419,7 @@ func TestB20_AliasesThatAreNotListed(t *testing.T) {
 // After a reconnect the origin is not told that anything is held for a host that means
 // nothing, and is asked for it.
 func TestB20_UnknownHostsAreAskedAfterAReconnect(t *testing.T) {
+	t.Parallel()
 	vhdsBubble(t, func(w *orderWorld) {
 		c := w.envoy(relaytest.Delta).subscribe("vhds", "rc/nope rc/a.example")
 		w.pass(time.Second)

@@ -40,6 +40,7 @@ func viaShown(n *corepb.Node) []string {
 // of them. Clients that come different ways are one group still: the origin sees the
 // longest list, on one stream, and nobody is sent anything when that changes.
 func TestB41_ViaIsCarried(t *testing.T) {
+	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		r := start(t, o, true)
@@ -93,6 +94,7 @@ func TestB41_ViaIsCarried(t *testing.T) {
 // B.41: who comes through this relay itself, or through too many, is refused, and told
 // why; whoever says something else there is a client like any other.
 func TestB41_CirclesAreRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		o.Put(chainResources("1")...)
@@ -148,6 +150,7 @@ func TestB41_CirclesAreRefused(t *testing.T) {
 // B.41: load reports that are passed through go round in a circle no more than ADS does: it is
 // their only stream to the origin that says through whom they came.
 func TestB41_LoadReportsInACircle(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=passthrough")
 		first := r.reports(viaNode("a", "b"))
@@ -172,6 +175,7 @@ func TestB41_LoadReportsInACircle(t *testing.T) {
 // B.41: load reports that are summed say which relays they came through, those that came since the
 // stream began included: two relays would add each other's sums up for ever.
 func TestB41_SummedLoadsSayTheirWay(t *testing.T) {
+	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, true, "TENDER_LRS=aggregate")
 		node := viaNode()

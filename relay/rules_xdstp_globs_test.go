@@ -31,6 +31,7 @@ func xdstpClient(w *orderWorld, v relaytest.Variant) *orderClient {
 // those above or below, nor for those with other context parameters (R131, X22); and
 // it is one name to the origin.
 func TestR132_GlobsAreOneLevelDeep(t *testing.T) {
+	t.Parallel()
 	others := []string{
 		"acme " + shop + "deep/a@1", "acme xdstp://one/acme.Thing/a@1", "acme xdstp://one/acme.Thing/shop@1", "acme plain@1",
 		"acme " + shop + "a?k=v@1", "acme xdstp://two/acme.Thing/shop/a@1", "acme xdstp://one/acme.Other/shop/a@1", "acme " + mall + "a@1",
@@ -56,6 +57,7 @@ func TestR132_GlobsAreOneLevelDeep(t *testing.T) {
 // TestR132_GlobsFollowTheirMembers: what comes, changes and goes in a directory is told
 // by itself; several globs are asked for at once, and given up each.
 func TestR132_GlobsFollowTheirMembers(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("acme "+shop+"a@1", "acme "+shop+"b@1", "acme "+mall+"a@1")
@@ -82,6 +84,7 @@ func TestR132_GlobsFollowTheirMembers(t *testing.T) {
 // TestR132_EmptyGlobs: a glob that matches nothing is answered with its own name among
 // the removed. It may fill later, and be empty again.
 func TestR132_EmptyGlobs(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		c := w.envoy(relaytest.Delta).subscribe("acme", shopGlob)
 		w.pass(time.Second)
@@ -106,6 +109,7 @@ func TestR132_EmptyGlobs(t *testing.T) {
 // TestR132_SotWKnowsEmptyGlobs: a SotW client of a full-state type is told of an empty
 // glob by a set without it, and a client with other types by nothing at all.
 func TestR132_SotWKnowsEmptyGlobs(t *testing.T) {
+	t.Parallel()
 	const listeners = "xdstp://one/envoy.config.listener.v3.Listener/shop/"
 	orderBubble(t, nil, func(w *orderWorld) {
 		c := xdstpClient(w, relaytest.SotW).subscribe("lds", listeners+"*")
@@ -120,6 +124,7 @@ func TestR132_SotWKnowsEmptyGlobs(t *testing.T) {
 
 // TestR084_AGlobAskedForAgainIsAnsweredAgain: in full, by its members or by its name.
 func TestR084_AGlobAskedForAgainIsAnsweredAgain(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("acme " + shop + "a@1")
 		c := w.envoy(relaytest.Delta).subscribe("acme", shopGlob+" "+mallGlob)
@@ -139,6 +144,7 @@ func TestR084_AGlobAskedForAgainIsAnsweredAgain(t *testing.T) {
 // TestR084_AGlobWaitsForNoAnswer: who asks for one is answered although the response
 // before is not.
 func TestR084_AGlobWaitsForNoAnswer(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("acme "+shop+"a@1", "acme "+mall+"a@1")
@@ -159,6 +165,7 @@ func TestR084_AGlobWaitsForNoAnswer(t *testing.T) {
 // TestR084_WhatAClientForgotIsSent: a glob that is asked for again is answered in full
 // even by one who said that it has it.
 func TestR084_WhatAClientForgotIsSent(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("acme " + shop + "a@1")
 		ready := w.ready(relaytest.Delta).subscribe("acme", shopGlob)
@@ -181,6 +188,7 @@ func TestR084_WhatAClientForgotIsSent(t *testing.T) {
 // TestR086_AReturningClientIsToldOfMembersThatWent: it gets what differs, hears what is
 // gone, and nothing of what it has.
 func TestR086_AReturningClientIsToldOfMembersThatWent(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("acme "+shop+"a@1", "acme "+shop+"b@1", "acme "+shop+"c@1", "acme "+mall+"a@1", "acme "+mall+"b@1")
 		c := w.ready(relaytest.Delta).subscribe("acme", shopGlob+" "+mallGlob+" "+shop+"c")
@@ -202,6 +210,7 @@ func TestR086_AReturningClientIsToldOfMembersThatWent(t *testing.T) {
 // TestR086_TheRelayIsToldOfMembersThatWent: it returns to the origin with what it
 // holds, so that clients hear of what went meanwhile, and of nothing else.
 func TestR086_TheRelayIsToldOfMembersThatWent(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("acme "+shop+"a@1", "acme "+shop+"b@1", "acme "+shop+"c@1", "acme "+mall+"a@1")
@@ -226,6 +235,7 @@ func TestR086_TheRelayIsToldOfMembersThatWent(t *testing.T) {
 // not look at it, leaves out what went: it is asked for by name, and what it then
 // says is removed is gone.
 func TestB15_MembersThatAnOriginForgotToRemove(t *testing.T) {
+	t.Parallel()
 	for name, env := range map[string][]string{"ignores versions": nil, "is not told": {"TENDER_RESYNC=full"}} {
 		t.Run(name, func(t *testing.T) {
 			orderBubble(t, env, func(w *orderWorld) {
@@ -250,6 +260,7 @@ func TestB15_MembersThatAnOriginForgotToRemove(t *testing.T) {
 // TestR132_AGlobBesideAMember: a client may want a name and the glob that it belongs
 // to; it gets both, and keeps what the other still gives it.
 func TestR132_AGlobBesideAMember(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, dropped := range []string{shopGlob, shop + "a"} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -293,6 +304,7 @@ func TestR132_AGlobBesideAMember(t *testing.T) {
 // TestR132_WildcardBesideGlobs: the wildcard of a type and its globs are different
 // sets, from different subscriptions; what one loses and the other keeps stays.
 func TestR132_WildcardBesideGlobs(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range []string{"acme", "cds"} { // partial, and full-state
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -330,6 +342,7 @@ func TestR132_WildcardBesideGlobs(t *testing.T) {
 // TestR132_OneSetOfAllGlobs: to a SotW client of a full-state type, one set holds what
 // it named, what its globs match, and all of the wildcard, each once.
 func TestR132_OneSetOfAllGlobs(t *testing.T) {
+	t.Parallel()
 	const one = "xdstp://one/envoy.config.cluster.v3.Cluster/shop/"
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("cds "+one+"a@1", "cds "+one+"b@1", "cds plain@1", "cds "+mall+"a@1")
@@ -372,6 +385,7 @@ func TestR132_OneSetOfAllGlobs(t *testing.T) {
 // TestB7_AGlobIsAnsweredOnceItSettles: what comes within 150 ms is one answer, as for a
 // wildcard; and what a returning client holds is gone only once the set is confirmed.
 func TestB7_AGlobIsAnsweredOnceItSettles(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -402,6 +416,7 @@ func TestB7_AGlobIsAnsweredOnceItSettles(t *testing.T) {
 // nothing. What else is asked for is answered after 10 s; by a lost origin, never to
 // one who may hold what would be missing.
 func TestB7_ASetIsNotHeldForEverForAGlob(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		w.change("lds plain@1")
@@ -425,6 +440,7 @@ func TestB7_ASetIsNotHeldForEverForAGlob(t *testing.T) {
 // TestB8_AGlobOfAColdRelay: without an origin, who asks for a glob alone is sent away
 // without a response.
 func TestB8_AGlobOfAColdRelay(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range []string{"acme", "lds"} {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -438,6 +454,7 @@ func TestB8_AGlobOfAColdRelay(t *testing.T) {
 // TestB6_CollectionsLinger: a glob that no client wants stays for the while that a
 // wildcard does, and then nothing of it is left at the origin.
 func TestB6_CollectionsLinger(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, []string{"TENDER_WILDCARD_LINGER=10m"}, func(w *orderWorld) {
 		w.change("acme "+shop+"a@1", "acme "+mall+"a@1")
 		stays := w.envoy(relaytest.Delta).subscribe("acme", mallGlob)
@@ -468,6 +485,7 @@ func TestB6_CollectionsLinger(t *testing.T) {
 // TestR132_EndpointsOfALocality: LEDS, which is Delta only and of globs alone, on a
 // stream of its own and on an aggregated one.
 func TestR132_EndpointsOfALocality(t *testing.T) {
+	t.Parallel()
 	const zone = "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/web/zone-1/"
 	for _, typeURL := range []string{"", relaytest.LocalityEndpointType} {
 		orderBubble(t, nil, func(w *orderWorld) {
@@ -487,6 +505,7 @@ func TestR132_EndpointsOfALocality(t *testing.T) {
 // TestR132_AHalfClosedStreamIsAnsweredForEachGlob: a client that has said all that it has
 // to say is told of each glob before its stream ends.
 func TestR132_AHalfClosedStreamIsAnsweredForEachGlob(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("acme "+shop+"a@1", "acme "+mall+"a@1")
@@ -511,6 +530,7 @@ func TestR132_AHalfClosedStreamIsAnsweredForEachGlob(t *testing.T) {
 // TestB16_EndpointsOfAGlobFollowTheirCluster: a cluster that changed is followed by its
 // endpoints, although these did not, where a glob has them.
 func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
+	t.Parallel()
 	const dir = "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/dir/"
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
@@ -539,6 +559,7 @@ func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
 // TestB11_ClustersOfAGlobComeFirst: a route does not overtake a cluster that a glob
 // has and that waits for the answer to the one before.
 func TestB11_ClustersOfAGlobComeFirst(t *testing.T) {
+	t.Parallel()
 	const dir = "xdstp://one/envoy.config.cluster.v3.Cluster/dir/"
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {

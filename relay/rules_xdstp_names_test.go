@@ -32,6 +32,7 @@ var spellings = []string{shop + "x?b=2&a=1", "xdstp://%6fne/acme.Thing/shop%2Fx?
 // TestR128_OneSubscriptionForAllSpellings: equal names are one name to the origin, and
 // to clients, who are answered in the canonical spelling, whatever the origin's.
 func TestR128_OneSubscriptionForAllSpellings(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.manual()
@@ -64,6 +65,7 @@ func TestR128_OneSubscriptionForAllSpellings(t *testing.T) {
 // TestR128_OneNameInOneRequest: two spellings of one name are one name of the client's,
 // given up by either, and what it says it holds may be spelled in any way.
 func TestR128_OneNameInOneRequest(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		w.change("acme " + shopAB + "@1")
 		c := w.envoy(relaytest.Delta)
@@ -96,6 +98,7 @@ var malformed = []string{
 // who asks for nothing else asks for nothing: neither for everything, nor is the
 // stream ended. Clients that understand it are told UNAVAILABLE, once.
 func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		node   *corepb.Node
@@ -159,6 +162,7 @@ func xdstpErrors(t *testing.T, r *relaytest.Response) (out []string) {
 // TestX23_BesideGoodNames: a name that cannot be takes nothing from the others, and to
 // give one up is no way to ask for everything.
 func TestX23_BesideGoodNames(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			w.change("acme "+shop+"x@1", "acme plain@1", "cds a@1", "cds b@1")
@@ -181,6 +185,7 @@ func TestX23_BesideGoodNames(t *testing.T) {
 
 // TestB23_NoNameIsLikeAnother: names that only look like xdstp are opaque.
 func TestB23_NoNameIsLikeAnother(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
 			names := []string{"xdstp:one?b=2&a=1", "shop/*", "XDSTP://one/acme.Thing/x?b=2&a=1", "http://one/x?b=2&a=1&a=2"}
@@ -210,6 +215,7 @@ func xdstpList(names []string, suffix string) string {
 // TestR130_GroupsShareNames: what is called by an xdstp name is the same for every
 // node: two groups have one subscription, for which the relay presents itself.
 func TestR130_GroupsShareNames(t *testing.T) {
+	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster"}, func(w *orderWorld) {
 			w.change("acme "+shop+"x@1", "acme plain@1")
@@ -286,6 +292,7 @@ func (w *orderWorld) takes(c *orderClient, want ...string) {
 // gone because they are not here yet (R075): though the wildcard of the group, which is
 // another origin's word, has a member of that name.
 func TestR130_ReturnsAreNotAnsweredTooSoon(t *testing.T) {
+	t.Parallel()
 	const x = "xdstp://one/envoy.config.cluster.v3.Cluster/shop/x"
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderBubble(t, nil, func(w *orderWorld) {
@@ -308,6 +315,7 @@ func TestR130_ReturnsAreNotAnsweredTooSoon(t *testing.T) {
 // TestR143_FeaturesThatChangeContentKeepNamesApart: of two clients that differ in one,
 // the origin may say different things under one name.
 func TestR143_FeaturesThatChangeContentKeepNamesApart(t *testing.T) {
+	t.Parallel()
 	const feature = "envoy.lb.does_not_support_overprovisioning"
 	has := func(n *corepb.Node) bool { return slices.Contains(n.GetClientFeatures(), feature) }
 	orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster"}, func(w *orderWorld) {
@@ -350,6 +358,7 @@ func wrapNode() *corepb.Node {
 // nothing from those that stay, and what was shared ends when no group is left that
 // takes part; then it may begin again.
 func TestR130_WhatGroupsShareEndsWithTheLast(t *testing.T) {
+	t.Parallel()
 	env := []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2", "TENDER_WILDCARD_LINGER=1m", "TENDER_LINGER=10m"}
 	orderBubble(t, env, func(w *orderWorld) {
 		w.change("acme "+shop+"x@1", "acme "+mall+"x@1")
@@ -404,6 +413,7 @@ func TestR130_WhatGroupsShareEndsWithTheLast(t *testing.T) {
 // elsewhere, for names that groups share: that they expire, what is wrong with them,
 // that they are absent anew after a reconnect, and that they are stale for ever.
 func TestR130_SharedNamesHaveAllTheirTraits(t *testing.T) {
+	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		typeURL := orderTypes["acme"]
 		node := relaytest.GRPCNode("n")

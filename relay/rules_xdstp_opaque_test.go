@@ -15,6 +15,7 @@ import (
 // endpoints of a locality reach clients as the origin sent them, byte for byte, by
 // name or as members of a glob; and nothing follows where they lead.
 func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
+	t.Parallel()
 	const listeners = relaytest.ListenerType
 	locator := func(name string) *xdscorepb.ResourceLocator {
 		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one", ResourceType: "envoy.config.listener.v3.Listener", Id: name}
@@ -76,6 +77,7 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 // TestR063_OtherTypesAreNoRedirects: under any other name, or of any other type, a
 // resource of a wrong type makes a response malformed.
 func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
+	t.Parallel()
 	redirect := xdstpPack(t, &xdscorepb.ResourceLocator{Id: "x"})
 	for name, body := range map[string]*anypb.Any{
 		"plain":    redirect,
