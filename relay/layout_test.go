@@ -23,6 +23,7 @@ const module = "github.com/xdstender/tender/"
 var layers = map[string][]string{
 	"cmd":               {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 	"relay":             {"upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"relay/envoytest":   {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 	"relay/relaytest":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 	"upstream":          {"cache", "cache/wire", "cache/wire/schema"},
 	"downstream":        {"cache", "cache/wire", "cache/wire/schema"},
@@ -30,7 +31,7 @@ var layers = map[string][]string{
 	"cache/wire":        {"cache/wire/schema"},
 	"cache/wire/schema": {},
 	"deploy":            {"relay"},
-	"bench":             {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"bench":             {"relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 }
 
 // layerOf returns the layer of a directory, or nothing.
@@ -44,13 +45,13 @@ func layerOf(dir string) string {
 }
 
 // mayImport reports whether a file in directory from may import directory to.
-// Tests may use the scripted origin and clients too.
+// Tests may use the scripted origin and clients, and real Envoys, too.
 func mayImport(from, to string, test bool) bool {
 	source, target := layerOf(from), layerOf(to)
 	if source == "" || target == "" {
 		return false
 	}
-	return source == target || slices.Contains(layers[source], target) || test && target == "relay/relaytest"
+	return source == target || slices.Contains(layers[source], target) || test && (target == "relay/relaytest" || target == "relay/envoytest")
 }
 
 // TestImportOrder keeps the layers in order: a package imports only what stands

@@ -111,17 +111,24 @@ func (e *Envoy) config() (Config, error) {
 // add adds an element of a section under its name. Elements of one name are lines, sorted.
 func (c Config) add(section string, element map[string]any) {
 	forget(element)
-	text, err := json.Marshal(element) // sorts keys
-	if err != nil {
-		panic("encode what was decoded: " + err.Error())
-	}
+	text := encode(element)
 	key := section + "/" + nameOf(element)
-	lines := append(strings.Split(c[key], "\n"), string(text))
+	lines := append(strings.Split(c[key], "\n"), text)
 	slices.Sort(lines)
 	c[key] = strings.TrimPrefix(strings.Join(lines, "\n"), "\n")
 }
 
-// forget removes what differs between Envoys that were sent the same.
+// encode returns a value as JSON with sorted keys.
+func encode(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic("encode what was decoded: " + err.Error())
+	}
+	return string(text)
+}
+
+// forget removes what differs between Envoys that were sent the same: versions, times, and the order of endpoints, in
+// which Envoy keeps those that it had.
 func forget(value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -130,6 +137,9 @@ func forget(value any) {
 		}
 		for _, below := range value {
 			forget(below)
+		}
+		if endpoints, ok := value["lb_endpoints"].([]any); ok {
+			slices.SortFunc(endpoints, func(a, b any) int { return strings.Compare(encode(a), encode(b)) })
 		}
 	case []any:
 		for _, below := range value {

@@ -48,16 +48,6 @@ func overADS() *corepb.ConfigSource {
 	}
 }
 
-// pack wraps a message.
-func pack(t *testing.T, msg proto.Message) *anypb.Any {
-	t.Helper()
-	packed, err := anypb.New(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return packed
-}
-
 // onDemand returns a listener "web" with routes "web" that has the on-demand filter.
 func onDemand(t *testing.T, options *ondemandpb.OnDemand) *listenerpb.Listener {
 	t.Helper()
@@ -68,9 +58,9 @@ func onDemand(t *testing.T, options *ondemandpb.OnDemand) *listenerpb.Listener {
 		t.Fatal(err)
 	}
 	manager.HttpFilters = slices.Insert(manager.HttpFilters, 0, &hcmpb.HttpFilter{
-		Name: "envoy.filters.http.on_demand", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(t, options)},
+		Name: "envoy.filters.http.on_demand", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(options)},
 	})
-	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: pack(t, manager)}
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: pack(manager)}
 	return l
 }
 
@@ -103,7 +93,7 @@ func ask(t *testing.T, address, host string, header ...string) string {
 func virtualHost(t *testing.T, name, cluster, version string, hosts ...string) *discoverypb.Resource {
 	t.Helper()
 	host := relaytest.Route("web/"+name, hosts, cluster).GetVirtualHosts()[0]
-	r := &discoverypb.Resource{Name: host.GetName(), Version: version, Resource: pack(t, host)}
+	r := &discoverypb.Resource{Name: host.GetName(), Version: version, Resource: pack(host)}
 	for _, h := range hosts {
 		if h != name {
 			r.Aliases = append(r.Aliases, "web/"+h)
