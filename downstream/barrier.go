@@ -91,7 +91,8 @@ func (s *stream) keepCut(p *pass) {
 func (s *stream) holdCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
-	case len(s.barrier.batches) == 0 && !slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.owes(p.cut) }):
+	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
+		!slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.owes(p.cut) }):
 		s.barrier.cut = nil
 	default:
 		p.held = true

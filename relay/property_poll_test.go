@@ -44,6 +44,8 @@ type pollScene struct {
 	relay *running
 	mu    sync.Mutex        // guards what follows, and what clients hold
 	told  map[string]string // sets by version
+
+	changes map[string]int // of the origin, by kind
 }
 
 // A pollClient is one that polls for ever, as an Envoy does.
@@ -52,6 +54,7 @@ type pollClient struct {
 	asks    []string
 	version string
 	has     map[string]relaytest.Digest // by name
+	again   int                         // how often it was sent the version that it had
 	ended   chan struct{}
 }
 
@@ -86,11 +89,12 @@ func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resourc
 
 func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing, b.EmptyVersions = rng.IntN(2) == 0, rng.IntN(3) == 0 })
-	w := &pollScene{t: t, relay: start(t, o, true, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"), told: make(map[string]string)}
+	w := &pollScene{t: t, relay: start(t, o, true, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"), told: make(map[string]string), changes: make(map[string]int)}
 	kinds := []string{"clusters", "routes"}
 	revs := make(map[string]int)
 	put := func(kind, name string) {
 		revs[kind+name] = rng.IntN(4)
+		w.changed(kind)
 		o.SetRaw(pollTypeURL(kind), pollResource(t, kind, name, revs[kind+name]))
 	}
 	for _, kind := range kinds {
@@ -112,6 +116,7 @@ func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 		case 5:
 			if name != "a" && name != "d" {
 				delete(revs, kind+name)
+				w.changed(kind)
 				o.Remove(pollTypeURL(kind), pollName(kind, name))
 			}
 		case 6:
@@ -158,6 +163,13 @@ func (w *pollScene) poll(ctx context.Context, kind string, asks []string) *pollC
 	return c
 }
 
+// changed notes that the origin is about to change something of a kind.
+func (w *pollScene) changed(kind string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changes[kind]++
+}
+
 // take has a client take a response.
 func (w *pollScene) take(c *pollClient, reply restReply) {
 	w.mu.Lock()
@@ -177,6 +189,10 @@ func (w *pollScene) take(c *pollClient, reply restReply) {
 		w.t.Errorf("%s %q: version %s is that of %s, and of %s", c.kind, c.asks, resp.GetVersionInfo(), before, text)
 	}
 	if c.version == resp.GetVersionInfo() {
+		c.again++
+	}
+	// A set that a change brought back is sent once more (B.3).
+	if c.again > w.changes[c.kind] {
 		w.t.Errorf("%s %q: told version %s again: %s", c.kind, c.asks, c.version, text)
 	}
 	w.told[c.kind+resp.GetVersionInfo()] = text

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,42 @@ func TestH06_ChangeOfAllTypesArrivesInOrder(t *testing.T) {
 				}
 				w.change(changes...)
 				checkOrder(t, c.behavesAsEnvoy("a"), want...)
+			}
+		})
+	})
+}
+
+// TestH06_ChangesFasterThanAnswers: while the origin changes all types faster than the client answers, routes go on to
+// arrive, each after the clusters and endpoints that came with it.
+func TestH06_ChangesFasterThanAnswers(t *testing.T) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			c := orderConfigured(w, v)
+			newest, routes := map[string]int{}, 0
+			for rev := 2; rev < 60; rev++ {
+				w.change(fmt.Sprint("cds a@", rev), fmt.Sprint("eds a@", rev), fmt.Sprint("lds l@", rev), fmt.Sprint("rds r@", rev))
+				for _, got := range c.heard() {
+					short, rest, _ := strings.Cut(got, " ")
+					_, at, _ := strings.Cut(rest, "@")
+					n, err := strconv.Atoi(strings.Trim(at, "{}"))
+					if err != nil {
+						t.Fatalf("got %q: %v", got, err)
+					}
+					newest[short] = max(newest[short], n)
+					if short == "rds" {
+						routes++
+						if newest["cds"] < n || newest["eds"] < n {
+							t.Fatalf("routes %d came after clusters %d and endpoints %d", n, newest["cds"], newest["eds"])
+						}
+					}
+				}
+				for _, r := range c.read {
+					c.Ack(r) // once the next change is on its way
+				}
+				w.pass(10 * time.Millisecond)
+			}
+			if routes < 5 {
+				t.Errorf("%d responses with routes came while the origin changed 58 times", routes)
 			}
 		})
 	})
