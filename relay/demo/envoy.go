@@ -81,7 +81,7 @@ func (e *envoy) run(ctx context.Context, relay net.Addr) (err error) {
 		return fmt.Errorf("start Envoy: %w", err)
 	}
 	var log bytes.Buffer
-	cmd := exec.CommandContext(ctx, e.binary, "--config-path", config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error")
+	cmd := exec.CommandContext(ctx, e.binary, "--config-path", config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error") //nolint:gosec // G204: who runs the demo names the binary
 	cmd.Stdout, cmd.Stderr = io.Discard, &log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = envoyStop

@@ -122,7 +122,7 @@ func TestEnvoy_RelaysComeAndGo(t *testing.T) {
 			began = time.Now()
 			b.Kill()
 			arrives("SIGKILL", began)
-			b = start(b.Addr)
+			start(b.Addr)
 
 			began = time.Now()
 			a.Signal(syscall.SIGTERM) // an upgrade: the next version takes the address, under load
