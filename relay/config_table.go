@@ -229,7 +229,7 @@ var variables = []spec{
 	{
 		name:    "FULL_STATE_TYPES",
 		allowed: allowedTypes,
-		meaning: "further types whose SotW responses hold all that the stream asked for by name",
+		meaning: "further types whose SotW responses hold all that the stream asked for",
 		parse:   parseTypes,
 	},
 	{

@@ -25,7 +25,7 @@ func TestInterop_RateLimit(t *testing.T) {
 	origin := envoytest.NewControlPlane(t)
 	origin.Put(limit("a", "get"), limit("b", "get"))
 	address := relaytest.FreeAddress(t)
-	r := envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address)
+	r := envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address, "TENDER_FULL_STATE_TYPES="+limitType)
 	s := newLimiter(t, address)
 	s.limits("a get", "b get")
 
@@ -38,7 +38,7 @@ func TestInterop_RateLimit(t *testing.T) {
 
 	origin.Stop()
 	r.Kill()
-	envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address)
+	envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address, "TENDER_FULL_STATE_TYPES="+limitType)
 	origin.Apply("", func(w *envoytest.World) {
 		w.Put(limit("a", "put"))
 		w.Remove(limitType, "b")
