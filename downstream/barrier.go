@@ -81,8 +81,17 @@ func (s *stream) cut(p *pass) *cache.Head {
 }
 
 // keepCut has dependent types follow the clusters that were just sent, from the same head.
+// A client that still waits for its first answer of one is told what is newest: a set may
+// not have been known in that head.
 func (s *stream) keepCut(p *pass) {
-	if s.barrier.cut == nil && slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.dependent }) {
+	dependents := false
+	for _, sub := range s.subs {
+		if sub.dependent && !sub.answered {
+			return
+		}
+		dependents = dependents || sub.dependent
+	}
+	if dependents && s.barrier.cut == nil {
 		s.barrier.cut, s.barrier.until = p.cut, p.now.Add(s.cfg.AckWait)
 	}
 }
