@@ -22,6 +22,7 @@ import (
 // An envoy is a real Envoy below the relay, and requests through it. It serves the shop's ingress.
 type envoy struct {
 	binary string
+	port   int    // of the ingress, on 127.0.0.1
 	url    string // of the ingress
 	pods   *pods
 
@@ -47,7 +48,7 @@ func openEnvoy(binary string) (*envoy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &envoy{binary: binary, url: fmt.Sprintf("http://127.0.0.1:%d/", port), pods: p, ready: make(chan struct{})}, nil
+	return &envoy{binary: binary, port: port, url: fmt.Sprintf("http://127.0.0.1:%d/", port), pods: p, ready: make(chan struct{})}, nil
 }
 
 // freePort returns the wanted port of 127.0.0.1 if it is free, else another one.
@@ -60,13 +61,6 @@ func freePort(wanted int) (int, error) {
 		return 0, fmt.Errorf("find a port for the Envoy: %w", err)
 	}
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
-}
-
-// port is that of the ingress.
-func (e *envoy) port() int {
-	_, port, _ := net.SplitHostPort(e.url[len("http://") : len(e.url)-1])
-	n, _ := strconv.Atoi(port) // it is ours
-	return n
 }
 
 // run runs the Envoy below the relay at an address until ctx ends. Errors: it cannot be started, or ends by itself.

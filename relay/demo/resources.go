@@ -132,7 +132,7 @@ func (m *mesh) listener(s *service) (wire.Update, error) {
 // ingressListener is where the shop's customers come in.
 func (m *mesh) ingressListener() (wire.Update, error) {
 	if m.envoy != nil {
-		return m.put(wire.ListenerType, ingress, httpListener(ingress, "127.0.0.1", m.envoy.port()))
+		return m.put(wire.ListenerType, ingress, httpListener(ingress, "127.0.0.1", m.envoy.port))
 	}
 	return m.put(wire.ListenerType, ingress, httpListener(ingress, "0.0.0.0", ingressPort))
 }
