@@ -75,6 +75,7 @@ type Config struct {
 	OriginKeepalive time.Duration `env:"ORIGIN_KEEPALIVE"`
 	ColdWait        time.Duration `env:"COLD_WAIT"`
 	MassDeleteHold  time.Duration `env:"MASS_DELETE_HOLD"`
+	HoldExplicit    bool          `env:"HOLD_EXPLICIT"`
 	Linger          time.Duration `env:"LINGER"`
 	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
 	MaxLingering    int           `env:"MAX_LINGERING"`

@@ -113,13 +113,13 @@ var variables = []spec{
 		parse:   parseListen,
 	},
 	{
-		name: "REST_LISTEN", shown: "`off`",
+		name: "REST_LISTEN",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are not in it",
 		meaning: "where clients that poll by REST find the relay",
 		parse:   offOr(parseListen),
 	},
 	{
-		name: "TLS_LISTEN", shown: "`off`",
+		name: "TLS_LISTEN",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, with `TENDER_TLS_CERT`",
 		meaning: "where clients find the relay by TLS while `TENDER_LISTEN` stays plaintext, for moving a fleet; without it, `TENDER_LISTEN` is what has TLS",
 		parse:   offOr(parseListen),
@@ -167,7 +167,7 @@ var variables = []spec{
 		parse:   offOr(parseListen),
 	},
 	{
-		name: "PROBE_LISTEN", shown: "`off`",
+		name: "PROBE_LISTEN",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable",
 		meaning: "where a kubelet and Prometheus find `/livez`, `/readyz` and `/metrics`, and nothing else",
 		parse:   offOr(parseListen),
@@ -265,11 +265,17 @@ var variables = []spec{
 	{
 		name: "MASS_DELETE_HOLD", preset: "10m0s",
 		allowed: between(time.Second, 24*time.Hour),
-		meaning: "how long a deletion that was only inferred is held when it is large",
+		meaning: "how long large removals are held that were inferred, or said in the first answers of a connection",
 		parse:   durationBetween(time.Second, 24*time.Hour),
 	},
 	{
-		name: "SNAPSHOT_DIR", shown: "`off`",
+		name: "HOLD_EXPLICIT", preset: "false",
+		allowed: "`on` or `off`",
+		meaning: "hold large removals also when the origin states them later",
+		parse:   parseSwitch,
+	},
+	{
+		name: "SNAPSHOT_DIR",
 		allowed: "`off`, or a directory that no other relay uses; it is made if only its last part is missing",
 		meaning: "where what is known survives a restart: it is served at once, until the origin says what has changed",
 		parse:   parsePathOrOff,

@@ -21,6 +21,8 @@ type collection struct {
 	learn learning  // what is known of the members
 	doubt doubt     // what a resync has not mentioned again
 
+	removals removals
+
 	foreign heldNames // held from another target than the one that is connected
 
 	// Of the mirror's agenda.
@@ -100,7 +102,7 @@ func (m *mirror) look(c *collection, now time.Time) (next time.Time) {
 	if m.expired(c, now) {
 		return time.Time{}
 	}
-	next = m.learnedOf(c.key, &c.learn, now)
+	next = earlier(m.learnedOf(c.key, &c.learn, now), m.decide(c.guard(), now))
 	return earlier(earlier(next, m.resolve(c.sub, c, now)), c.until)
 }
 
@@ -141,6 +143,7 @@ func (s *subscription) unlearn(r role) {
 	if s.named != r {
 		return
 	}
+	s.learnNames = learning{}
 	for _, c := range s.collections {
 		c.learn = learning{}
 	}
@@ -221,6 +224,7 @@ func (m *mirror) expired(c *collection, now time.Time) bool {
 	s := c.sub
 	delete(s.collections, c.glob)
 	m.agenda.drop(c)
+	m.drop(&c.removals)
 	if l := &m.lines[s.named]; l.open {
 		m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), c.glob), now)
 	}
@@ -236,7 +240,8 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	}
 	parts := s.split(u)
 	for glob, p := range parts {
-		of, change := s.collections[glob], m.w.Apply(cache.Members, *p)
+		of := s.collections[glob]
+		change := m.take(of.guard(), *p, now)
 		of.foreign.drop(*p)
 		if p.Fails(glob) {
 			continue // which says nothing about what there is
@@ -307,6 +312,6 @@ func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	m.heard(c, u, m.w.Apply(cache.Members, u), now)
+	m.heard(c, u, m.take(c.guard(), u, now), now)
 	m.w.SetPhase(c.key, cache.Confirmed)
 }

@@ -2,18 +2,22 @@ package upstream
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
-// A Hold is a mass of removals that were inferred and that nobody has been told of
-// (B.15).
+// A Hold is removals that the origin may not have meant and that no client has been told of (B.15).
 type Hold struct {
 	TypeURL string
 	Names   []string // in order
 
-	// Since is when the removal was held back, Until when it is looked at again; zero if
-	// that has begun.
+	// Since is when the removal was held back, Until when it is decided; zero if that has begun, or has to wait for the
+	// origin.
 	Since, Until time.Time
+
+	// Unconfirmed reports that the origin has not yet said all of the set on its stream, or that something which is held back
+	// needs the resources: nobody has judged the removals.
+	Unconfirmed bool
 
 	// Discarded reports that an operator had the resources kept: they stay until the
 	// origin says something of them itself.
@@ -26,7 +30,12 @@ type HoldChoice struct {
 	Discarded bool   // those that were discarded, in place of those that wait
 }
 
-func (c HoldChoice) takes(typeURL string) bool { return c.TypeURL == "" || c.TypeURL == typeURL }
+// among returns those of holds that the command is about.
+func (c HoldChoice) among(holds []Hold) []Hold {
+	return slices.DeleteFunc(holds, func(h Hold) bool {
+		return c.TypeURL != "" && c.TypeURL != h.TypeURL || h.Discarded != c.Discarded
+	})
+}
 
 // A holder is what keeps removals back. Its methods belong to one loop.
 type holder interface {

@@ -22,9 +22,11 @@ type FilesConfig struct {
 	// Dir is the directory that holds the files. Required.
 	Dir string
 
-	// MassDeleteHold is how long an implausible mass of deletions is held back. Zero
-	// means 10m.
+	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
+
+	// HoldExplicit holds them back also if the files that had the resources are there, and lack them.
+	HoldExplicit bool
 
 	// Poll is how often the directory is read where no event tells of a change. Zero
 	// means 10s.
@@ -68,10 +70,10 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // last held while it was good goes on counting. If it was never good, nothing of
 // it counts.
 //
-// A file that is gone takes its resources with it. Where that would remove more
-// than 10 resources of a type and more than a tenth of them, and always where no
-// file is left or the directory itself is gone, the removal is held back for
-// MassDeleteHold, and happens if then still the same resources are missing. A
+// What a file no longer has is removed. A file that is gone takes its resources with it, unless they are
+// too many to be believed, as all or more than half of a type are, or if no
+// file is left or the directory itself is gone: then the removal is held back for
+// MassDeleteHold, and happens if then the resources are still missing. A
 // directory that cannot be read changes nothing, and one in which no file was good
 // yet says nothing: clients wait, and are not told that there is nothing.
 //

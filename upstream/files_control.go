@@ -26,14 +26,14 @@ func (f *Files) Held() int { return int(f.counters.holding.Load()) }
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (f *Files) Holds(ctx context.Context) (holds []Hold) {
-	f.do(ctx, func(r *reader) { holds = r.hold.holds() })
+	f.do(ctx, func(r *reader) { holds = r.holds.holds() })
 	return holds
 }
 
 // Release has removals made that are held back, unless the files have changed since, and
 // returns which.
 func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
-	f.do(ctx, func(r *reader) { released = r.hold.release(of, time.Now()) })
+	f.do(ctx, func(r *reader) { released = r.holds.release(of, time.Now()) })
 	return released
 }
 
@@ -41,7 +41,7 @@ func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
 // served until a file has them again.
 func (f *Files) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
 	of.Discarded = false
-	f.do(ctx, func(r *reader) { discarded = r.hold.discard(of, time.Now()) })
+	f.do(ctx, func(r *reader) { discarded = r.holds.discard(of, time.Now()) })
 	for _, hold := range discarded {
 		f.counters.discarded.Add(int64(len(hold.Names)))
 	}

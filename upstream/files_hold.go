@@ -8,213 +8,159 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A hold keeps back removals that are too many to be believed at once. It does no
-// I/O and knows no clock.
-type hold struct {
-	wait time.Duration
-	held map[string]heldRemoval // by type URL
-
-	// kept is what an operator had kept, by type URL: it is served until a file has it
-	// again.
-	kept map[string]map[string]struct{}
-
-	// released is what an operator released, by type URL, whether it was held back or kept: the
-	// next look at the files removes what of it is still missing.
-	released map[string]map[string]struct{}
+// fileHolds keep back removals from the types of a directory that are too many to be believed at once. A file that is there and
+// lacks a resource that it had states its removal; that of a file that is gone is inferred. It does no I/O and knows no clock.
+type fileHolds struct {
+	wait     time.Duration
+	explicit bool                 // keep back also what is stated
+	types    map[string]*removals // by type URL
 }
 
-type heldRemoval struct {
-	names   map[string]struct{}
-	since   time.Time
-	until   time.Time
-	alarmAt time.Time // when to say once more that it is held back
+func newFileHolds(wait time.Duration, explicit bool) fileHolds {
+	return fileHolds{wait: wait, explicit: explicit, types: make(map[string]*removals)}
 }
 
-// A verdict is what a hold decided anew on a type.
-type verdict struct {
-	kind    verdictKind
-	typeURL string
-	names   int
+// What one look at a directory found.
+type looked struct {
+	found    sets
+	vanished map[string]map[string]struct{} // names that files had which are gone, by type URL
+	empty    bool                           // no file is there: not a single removal is to be believed at once
 }
 
-type verdictKind int
-
-const (
-	holdBegan    verdictKind = iota
-	holdChanged              // other names than before: it began anew
-	holdApplied              // it is over, and the names are removed
-	holdLifted               // the names are back, or too few to hold
-	holdReleased             // as holdApplied, since an operator wanted it
-)
-
-func newHold(wait time.Duration) hold {
-	return hold{
-		wait: wait, held: make(map[string]heldRemoval),
-		kept: make(map[string]map[string]struct{}), released: make(map[string]map[string]struct{}),
-	}
+// A decision is what was decided anew on the removals from a type.
+type decision struct {
+	typeURL                 string
+	held, removed, released int  // resources
+	over                    bool // nothing is held back any more
 }
 
 // admit returns what to serve of what was found, where so far something else was
-// served: all of it, and what a removal would take that is held back. Doubtful
-// means that not a single removal is to be believed at once. The types that were
+// served: all of it, and what seems to be removed and stays. The types that were
 // served stay in the result, even if they are empty.
-func (h *hold) admit(serving, found sets, doubtful bool, now time.Time) (sets, []verdict) {
-	result := make(sets, max(len(found), len(serving)))
-	maps.Copy(result, found)
+func (h *fileHolds) admit(serving sets, look looked, now time.Time) (sets, []decision) {
+	result := make(sets, max(len(look.found), len(serving)))
+	maps.Copy(result, look.found)
 	for typeURL := range serving {
 		if result[typeURL] == nil {
 			result[typeURL] = new(typeSet)
 		}
 	}
-	var verdicts []verdict
-	for _, typeURL := range slices.Sorted(maps.Keys(result)) {
-		set, was := result[typeURL], serving[typeURL]
-		missing := was.without(set)
-		if n := h.frees(typeURL, missing); n > 0 {
-			verdicts = append(verdicts, verdict{holdReleased, typeURL, n})
+	// What needs others is judged before them.
+	needing := []string{wire.ListenerType, wire.ScopedRouteType, wire.ClusterType, wire.RouteType}
+	inOrder := append(needing, slices.DeleteFunc(slices.Sorted(maps.Keys(result)), func(typeURL string) bool { return slices.Contains(needing, typeURL) })...)
+	staying := func(typeURL string) (resources []*wire.Resource) {
+		if r := h.types[typeURL]; r != nil {
+			for name := range r.staying() {
+				resources = append(resources, serving[typeURL].byName[name])
+			}
 		}
-		kept := h.keeps(typeURL, missing)
-		n := len(missing)
-		mass := doubtful && n > 0 || n > massDeleteNames && float64(n) > massDeleteFraction*float64(len(was.byName))
-		keep, kind, news := h.judge(typeURL, missing, mass, now)
-		if keep {
-			result[typeURL] = set.with(was, missing)
-		}
-		if len(kept) > 0 {
-			result[typeURL] = result[typeURL].with(was, kept)
-		}
-		if news {
-			verdicts = append(verdicts, verdict{kind, typeURL, n})
+		return resources
+	}
+	var decisions []decision
+	for _, typeURL := range inOrder {
+		if set := result[typeURL]; set != nil {
+			s := screening{confirmed: true, holdExplicit: h.explicit, needed: needed(typeURL, staying), wait: h.wait, now: now}
+			d, staying := h.judge(typeURL, serving[typeURL], set, look, s)
+			if len(staying) > 0 {
+				result[typeURL] = set.with(serving[typeURL], staying)
+			}
+			if d != (decision{typeURL: typeURL}) {
+				decisions = append(decisions, d)
+			}
 		}
 	}
-	return result, verdicts
+	return result, decisions
 }
 
-// judge reports whether to keep what is missing, and whether that is news.
-func (h *hold) judge(typeURL string, missing map[string]struct{}, mass bool, now time.Time) (keep bool, kind verdictKind, news bool) {
-	old, held := h.held[typeURL]
-	same := held && maps.Equal(old.names, missing)
+// judge decides what can be decided on a type, of which a set was served and another one was found. It returns what is served
+// although it is missing.
+func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s screening) (d decision, staying map[string]struct{}) {
+	d.typeURL = typeURL
+	missing := was.without(found)
+	r := h.types[typeURL]
 	switch {
-	case !mass:
-		delete(h.held, typeURL)
-		return false, holdLifted, held
-	case same && !now.Before(old.until):
-		delete(h.held, typeURL)
-		return false, holdApplied, true
-	case same:
-		return true, 0, false
+	case r == nil && len(missing) == 0:
+		return d, nil
+	case r == nil:
+		r = new(removals)
+		h.types[typeURL] = r
 	}
-	h.held[typeURL] = heldRemoval{names: missing, since: now, until: now.Add(h.wait), alarmAt: now.Add(alarmEvery)}
-	if held {
-		return true, holdChanged, true
+	s.has = func(name string) *wire.Resource { return was.byName[name] }
+	held := len(r.held)
+	for name := range found.byName {
+		r.mention(name, s)
 	}
-	return true, holdBegan, true
-}
-
-// frees takes out of what is missing what an operator released, and returns how many that are.
-func (h *hold) frees(typeURL string, missing map[string]struct{}) (n int) {
-	all := len(missing)
-	maps.DeleteFunc(missing, func(name string, _ struct{}) bool {
-		_, released := h.released[typeURL][name]
-		return released
-	})
-	delete(h.released, typeURL)
-	return all - len(missing)
-}
-
-// keeps takes out of what is missing, and returns, that which an operator had kept. It
-// forgets what is there again.
-func (h *hold) keeps(typeURL string, missing map[string]struct{}) map[string]struct{} {
-	kept := h.kept[typeURL]
-	for name := range kept {
-		if _, gone := missing[name]; gone {
-			delete(missing, name)
+	r.due(s.now) // this is the second look
+	inferred, stated := make(map[string]struct{}), wire.Update{TypeURL: typeURL}
+	for name := range missing {
+		_, vanished := look.vanished[typeURL][name]
+		if look.empty || vanished || r.knows(name) {
+			inferred[name] = struct{}{}
 		} else {
-			delete(kept, name)
+			stated.Removed = append(stated.Removed, name)
 		}
 	}
-	if len(kept) == 0 {
-		delete(h.kept, typeURL)
+	r.infer(inferred, look.empty)
+	stated = r.screen(stated, s)
+	r.added = len(found.without(was))
+	v := r.judge(typeURL, len(was.byName)+r.added, s)
+	if staying = r.staying(); len(staying) == 0 {
+		delete(h.types, typeURL)
 	}
-	return kept
+	d.held, d.removed, d.released = v.held, len(v.removed)+len(stated.Removed), v.released
+	d.over = held > 0 && len(r.held) == 0
+	return d, staying
 }
 
 // holds implements holder.
-func (h *hold) holds() (holds []Hold) {
-	for _, typeURL := range slices.Sorted(maps.Keys(h.held)) {
-		r := h.held[typeURL]
-		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(r.names)), Since: r.since, Until: r.until})
-	}
-	for _, typeURL := range slices.Sorted(maps.Keys(h.kept)) {
-		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(h.kept[typeURL])), Discarded: true})
+func (h *fileHolds) holds() (holds []Hold) {
+	for _, typeURL := range slices.Sorted(maps.Keys(h.types)) {
+		holds = append(holds, h.types[typeURL].holds(typeURL, h.next())...)
 	}
 	return holds
 }
 
 // release implements holder: the removals are made by the next look at the files, of what
 // is still missing.
-func (h *hold) release(of HoldChoice, _ time.Time) []Hold {
-	released := h.chosen(of)
+func (h *fileHolds) release(of HoldChoice, _ time.Time) []Hold {
+	released := of.among(h.holds())
 	for _, hold := range released {
-		if hold.Discarded {
-			delete(h.kept, hold.TypeURL)
-		} else {
-			delete(h.held, hold.TypeURL)
-		}
-		add(h.released, hold)
+		h.types[hold.TypeURL].release(of.Discarded)
 	}
 	return released
 }
 
 // discard implements holder.
-func (h *hold) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
-	for _, hold := range h.chosen(of) {
-		delete(h.held, hold.TypeURL)
-		add(h.kept, hold)
-		discarded = append(discarded, hold)
+func (h *fileHolds) discard(of HoldChoice, _ time.Time) []Hold {
+	discarded := of.among(h.holds())
+	for _, hold := range discarded {
+		h.types[hold.TypeURL].discard()
 	}
 	return discarded
 }
 
-// add adds the names of a hold to those of its type.
-func add(to map[string]map[string]struct{}, hold Hold) {
-	names := to[hold.TypeURL]
-	if names == nil {
-		names = make(map[string]struct{}, len(hold.Names))
-		to[hold.TypeURL] = names
-	}
-	for _, name := range hold.Names {
-		names[name] = struct{}{}
-	}
-}
-
-func (h *hold) chosen(of HoldChoice) []Hold {
-	return slices.DeleteFunc(h.holds(), func(hold Hold) bool { return !of.takes(hold.TypeURL) || hold.Discarded != of.Discarded })
-}
-
 // alarms returns the holds of which it is time to say once more that they go on.
-func (h *hold) alarms(now time.Time) (on []Hold) {
-	for _, hold := range h.holds() {
-		if r := h.held[hold.TypeURL]; !hold.Discarded && !now.Before(r.alarmAt) {
-			r.alarmAt = now.Add(alarmEvery)
-			h.held[hold.TypeURL] = r
-			on = append(on, hold)
+func (h *fileHolds) alarms(now time.Time) (on []Hold) {
+	for _, typeURL := range slices.Sorted(maps.Keys(h.types)) {
+		r := h.types[typeURL]
+		if alarm, _ := r.alarm(now); alarm {
+			on = append(on, r.holds(typeURL, time.Time{})[0])
 		}
 	}
 	return on
 }
 
 // names returns how many removals are held back.
-func (h *hold) names() (n int) {
-	for _, r := range h.held {
-		n += len(r.names)
+func (h *fileHolds) names() (n int) {
+	for _, r := range h.types {
+		n += len(r.held)
 	}
 	return n
 }
 
 // next returns when the first hold is over, zero if there is none.
-func (h *hold) next() (next time.Time) {
-	for _, r := range h.held {
+func (h *fileHolds) next() (next time.Time) {
+	for _, r := range h.types {
 		next = earlier(next, r.until)
 	}
 	return next

@@ -14,7 +14,7 @@ type reader struct {
 	log     *slog.Logger
 	shelf   shelf
 	found   sets // what the shelf holds
-	hold    hold
+	holds   fileHolds
 	trouble string // with the directory itself, as logged last
 
 	counters *counters
@@ -27,7 +27,7 @@ type reader struct {
 func newReader(cfg FilesConfig) *reader {
 	return &reader{
 		dir: cfg.Dir, log: cfg.Logger, counters: new(counters),
-		shelf: make(shelf), hold: newHold(cfg.MassDeleteHold), serving: make(sets),
+		shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit), serving: make(sets),
 	}
 }
 
@@ -40,6 +40,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		return time.Time{}
 	}
 	empty := len(files) == 0
+	vanished := r.shelf.vanished(files)
 	var found sets
 	if !empty {
 		found = r.take(files)
@@ -48,10 +49,10 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		r.waiting = true
 		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
-	serving, verdicts := r.hold.admit(r.serving, found, empty, now)
-	r.explain(verdicts)
-	r.counters.judged(verdicts, r.hold.names())
-	for _, on := range r.hold.alarms(now) {
+	serving, decisions := r.holds.admit(r.serving, looked{found, vanished, empty}, now)
+	r.explain(decisions)
+	r.counters.decided(decisions, r.holds.names())
+	for _, on := range r.holds.alarms(now) {
 		r.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
 			slog.String("dir", r.dir), slog.String("type_url", on.TypeURL), slog.Int("held", len(on.Names)), slog.Time("since", on.Since))
 	}
@@ -67,7 +68,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	if empty && serving.count() == 0 {
 		clear(r.shelf) // nothing is held back: what the files held is over
 	}
-	return r.hold.next()
+	return r.holds.next()
 }
 
 // take returns what counts of the files that were read.
@@ -119,19 +120,19 @@ func (r *reader) note(reports []report) {
 	}
 }
 
-func (r *reader) explain(verdicts []verdict) {
-	for _, v := range verdicts {
-		attrs := []any{slog.String("dir", r.dir), slog.String("type_url", v.typeURL), slog.Int("resources", v.names)}
-		switch v.kind {
-		case holdBegan:
-			r.log.Error("files seem to have lost resources: their removal is held back", append(attrs, slog.Duration("hold", r.hold.wait))...)
-		case holdChanged:
-			r.log.Info("other resources are missing than before: their removal is held back anew", append(attrs, slog.Duration("hold", r.hold.wait))...)
-		case holdReleased:
-			r.log.Warn("removals that were held back were released: the resources are removed", attrs...)
-		case holdApplied:
-			r.log.Warn("resources are still missing after the hold and were removed", attrs...)
-		case holdLifted:
+func (r *reader) explain(decisions []decision) {
+	for _, d := range decisions {
+		attrs := []any{slog.String("dir", r.dir), slog.String("type_url", d.typeURL)}
+		if d.held > 0 {
+			r.log.Error("files seem to have lost resources: their removal is held back",
+				append(attrs, slog.Int("held", d.held), slog.Duration("hold", r.holds.wait))...)
+		}
+		switch {
+		case d.released > 0:
+			r.log.Warn("removals that were held back were released: the resources are removed", append(attrs, slog.Int("removed", d.removed))...)
+		case d.over && d.removed > 0:
+			r.log.Warn("resources are still missing after the hold and were removed", append(attrs, slog.Int("removed", d.removed))...)
+		case d.over:
 			r.log.Info("no removal is held back any more", attrs...)
 		}
 	}

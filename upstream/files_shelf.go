@@ -100,6 +100,24 @@ func (s shelf) anyGood() bool {
 	return false
 }
 
+// vanished returns the names, by type URL, that files had which are not there any more.
+func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]struct{} {
+	names := make(map[string]map[string]struct{})
+	for file, f := range s {
+		if files[file] != nil || f.good == nil {
+			continue
+		}
+		for typeURL, resources := range f.good.types {
+			of := names[typeURL]
+			for _, r := range resources {
+				put(&of, r.Name, struct{}{})
+			}
+			names[typeURL] = of
+		}
+	}
+	return names
+}
+
 // take replaces what is known by what was read. It returns what was not reported
 // before, in the order of the files' names.
 func (s shelf) take(files map[string]*fileContent) (reports []report) {

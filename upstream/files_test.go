@@ -338,9 +338,9 @@ func TestR119_SymlinkSwap(t *testing.T) {
 	ok(t, os.RemoveAll(at("..v1")))
 	m.until("a=2 b=2 c")
 
-	publish("..v3", "mesh.yaml", clusters("a=3"))
+	publish("..v3", "mesh.yaml", clusters("a=3", "c"))
 	ok(t, os.Remove(at("more.yaml")), os.RemoveAll(at("..v2")))
-	m.until("a=3")
+	m.until("a=3 c")
 }
 
 func TestFilesDirectoryReplaced(t *testing.T) {
@@ -364,7 +364,7 @@ func TestFilesVanishedDirectory(t *testing.T) {
 	m.until("a=1")
 	ok(t, os.Rename(dir, dir+".away"))
 	m.log.await(t, slog.LevelWarn, "directory cannot be read")
-	if r := m.log.await(t, slog.LevelError, "held back"); r.attrs["resources"] != "1" || r.attrs["hold"] != "1h0m0s" {
+	if r := m.log.await(t, slog.LevelError, "held back"); r.attrs["held"] != "1" || r.attrs["hold"] != "1h0m0s" {
 		t.Errorf("logged %v", r.attrs)
 	}
 	m.until("a=1")
@@ -500,15 +500,15 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 		m.until(strings.Join(many(20), " ") + " x y")
 		start := time.Now()
 		ok(t, os.Remove(filepath.Join(dir, "mass.yaml")))
-		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // y goes as well
-		m.until(strings.Join(many(20), " ") + " x=1 y z")
+		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // which says that y is gone
+		m.until(strings.Join(many(20), " ") + " x=1 z")
 		m.log.await(t, slog.LevelError, "held back")
 		if got := time.Since(start); got != 10*time.Second {
 			t.Errorf("additions and changes came after %v, want one poll", got)
 		}
 		time.Sleep(10*time.Minute - time.Nanosecond)
-		if got := count(); got != 23 {
-			t.Errorf("%d clusters just before the hold is over, want 23", got)
+		if got := count(); got != 22 {
+			t.Errorf("%d clusters just before the hold is over, want 22", got)
 		}
 		m.until("x=1 z")
 		if got := time.Since(start); got != 10*time.Minute+10*time.Second {
@@ -525,7 +525,17 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 	})
 }
 
-func TestHold(t *testing.T) {
+// vanishing is a look at a directory in which the files are gone that had what is missing.
+func vanishing(serving, found sets) looked {
+	vanished := make(map[string]map[string]struct{})
+	for typeURL, set := range serving {
+		vanished[typeURL] = set.without(found[typeURL])
+	}
+	return looked{found, vanished, found == nil}
+}
+
+// TestH03_FileHolds: removals from a directory are held back by the rule that holds for every origin.
+func TestH03_FileHolds(t *testing.T) {
 	type step struct {
 		at       time.Duration
 		found    int // c00 … of so many
@@ -537,35 +547,45 @@ func TestHold(t *testing.T) {
 		name  string
 		steps []step
 	}{
-		{"ten go at once", []step{{0, 20, "", false, "20"}, {1, 10, "", false, "10"}}},
-		{"a tenth goes at once", []step{{0, 200, "", false, "200"}, {1, 180, "", false, "180"}}},
-		{"more than both are held", []step{{0, 100, "", false, "100"}, {1, 89, "", false, "100 began"}, {2, 89, "", false, "100"}}},
-		{"the hold ends", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 began"}, {10, 80, "", false, "100"}, {11, 80, "", false, "80 applied"}, {12, 80, "", false, "80"}}},
-		{"additions are not held", []step{{0, 100, "", false, "100"}, {1, 80, "new", false, "101 began"}, {11, 80, "new", false, "81 applied"}}},
-		{"what comes back is not removed", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 began"}, {2, 100, "", false, "100 lifted"}, {12, 100, "", false, "100"}}},
-		{"others missing begin anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 began"}, {10, 70, "", false, "100 changed"}, {11, 70, "", false, "100"}, {20, 70, "", false, "70 applied"}}},
-		{"a few are left to remove", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 began"}, {2, 95, "", false, "95 lifted"}}},
-		{"doubt holds even one", []step{{0, 1, "", false, "1"}, {1, 0, "", true, "1 began"}, {11, 0, "", true, "0 applied"}, {12, 0, "", true, "0"}}},
+		{"half goes at once", []step{{0, 20, "", false, "20"}, {1, 10, "", false, "10 -10"}}},
+		{"a tenth goes at once", []step{{0, 200, "", false, "200"}, {1, 180, "", false, "180 -20"}}},
+		{"more than ten and a tenth is held", []step{{0, 100, "", false, "100"}, {1, 89, "", false, "100 held 11"}, {2, 89, "", false, "100"}}},
+		{"more than half is held", []step{{0, 9, "", false, "9"}, {1, 4, "", false, "9 held 5"}}},
+		{"the only one is held", []step{{0, 1, "", false, "1"}, {1, 0, "new", false, "2 held 1"}}},
+		{"the hold ends", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 80, "", false, "100"}, {11, 80, "", false, "80 -20 over"}, {12, 80, "", false, "80"}}},
+		{"additions are not held", []step{{0, 100, "", false, "100"}, {1, 80, "new", false, "101 held 20"}, {11, 80, "new", false, "81 -20 over"}}},
+		{"what comes back is not removed", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 100, "", false, "100 over"}, {12, 100, "", false, "100"}}},
+		{"others missing begin anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 70, "", false, "100 held 10"}, {11, 70, "", false, "100"}, {20, 70, "", false, "70 -30 over"}}},
+		{"what comes back begins it anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 95, "", false, "100"}, {11, 95, "", false, "100"}, {12, 95, "", false, "95 -5 over"}}},
+		{"doubt holds even one", []step{{0, 1, "", false, "1"}, {1, 0, "", true, "1 held 1"}, {11, 0, "", true, "0 -1 over"}, {12, 0, "", true, "0"}}},
 		{"nothing is no news", []step{{0, 0, "", true, "0"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHold(10 * time.Minute)
+			h := newFileHolds(10*time.Minute, false)
 			var serving sets
 			for i, s := range tt.steps {
 				now := time.Unix(0, 0).Add(s.at * time.Minute)
-				found := sets{"t": {byName: make(map[string]*wire.Resource)}}
+				found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
 				for _, name := range append(many(s.found), strings.Fields(s.extra)...) {
-					found["t"].byName[name] = new(wire.Resource)
+					found[wire.ClusterType].byName[name] = new(wire.Resource)
 				}
-				if s.found == 0 {
+				if s.doubtful {
 					found = nil
 				}
-				var verdicts []verdict
-				serving, verdicts = h.admit(serving, found, s.doubtful, now)
+				var decisions []decision
+				serving, decisions = h.admit(serving, vanishing(serving, found), now)
 				got := fmt.Sprint(serving.count())
-				for _, v := range verdicts {
-					got += " " + [...]string{"began", "changed", "applied", "lifted"}[v.kind]
+				for _, d := range decisions {
+					if d.held > 0 {
+						got += fmt.Sprint(" held ", d.held)
+					}
+					if d.removed > 0 {
+						got += fmt.Sprint(" -", d.removed)
+					}
+					if d.over {
+						got += " over"
+					}
 				}
 				if got != s.want {
 					t.Errorf("step %d: %s, want %s", i, got, s.want)
@@ -579,15 +599,15 @@ func TestHold(t *testing.T) {
 // apart, be they of one type; of what was released goes what is still missing.
 func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 	now := time.Unix(0, 0)
-	look := func(h *hold, serving sets, names ...string) (sets, []verdict) {
-		found := sets{"t": {byName: make(map[string]*wire.Resource)}}
+	look := func(h *fileHolds, serving sets, names ...string) (sets, []decision) {
+		found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
 		for _, name := range names {
-			found["t"].byName[name] = new(wire.Resource)
+			found[wire.ClusterType].byName[name] = new(wire.Resource)
 		}
-		return h.admit(serving, found, false, now)
+		return h.admit(serving, vanishing(serving, found), now)
 	}
 	for _, discarded := range []bool{false, true} {
-		h := newHold(10 * time.Minute)
+		h := newFileHolds(10*time.Minute, false)
 		all := many(60)
 		serving, _ := look(&h, nil, all...)
 		serving, _ = look(&h, serving, all[:40]...)
@@ -601,13 +621,14 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 		if discarded {
 			released, left = left, released
 		}
+		released, left = slices.Clone(released), slices.Clone(left)
 		if got := h.release(HoldChoice{Discarded: discarded}, now); !cmp.Equal(got, released) {
 			t.Errorf("released %+v, want %+v", got, released)
 		}
 		back := released[0].Names[:5]
-		serving, verdicts := look(&h, serving, append(slices.Clone(all[20:40]), back...)...)
-		if len(verdicts) != 1 || verdicts[0] != (verdict{holdReleased, "t", 15}) || serving.count() != 45 {
-			t.Errorf("discarded %t: %+v, %d resources; want 15 of 60 released", discarded, verdicts, serving.count())
+		serving, decisions := look(&h, serving, append(slices.Clone(all[20:40]), back...)...)
+		if len(decisions) != 1 || decisions[0].released != 15 || decisions[0].removed != 15 || serving.count() != 45 {
+			t.Errorf("discarded %t: %+v, %d resources; want 15 of 60 released", discarded, decisions, serving.count())
 		}
 		if got := h.holds(); !cmp.Equal(got, left) {
 			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
@@ -618,12 +639,12 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 // TestHoldAlarms: that something is held back is said once more every five minutes, and not
 // of what was discarded.
 func TestHoldAlarms(t *testing.T) {
-	h, began := newHold(time.Hour), time.Unix(0, 0)
-	lost := sets{"t": {byName: make(map[string]*wire.Resource)}}
+	h, began := newFileHolds(time.Hour, false), time.Unix(0, 0)
+	lost := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
 	for _, name := range many(20) {
-		lost["t"].byName[name] = new(wire.Resource)
+		lost[wire.ClusterType].byName[name] = new(wire.Resource)
 	}
-	h.admit(lost, nil, false, began)
+	h.admit(lost, vanishing(lost, nil), began)
 	for minute, want := range []int{4: 0, 5: 1, 6: 0, 9: 0, 10: 1} {
 		if got := h.alarms(began.Add(time.Duration(minute) * time.Minute)); len(got) != want {
 			t.Errorf("after %d minutes: %d alarms, want %d", minute, len(got), want)

@@ -1,8 +1,8 @@
 package upstream
 
 import (
+	"bytes"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -10,192 +10,310 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// alarmEvery is how often it is said again that removals are held back.
-const alarmEvery = 5 * time.Minute
-
-// heldBack is a mass of inferred deletions that waits for a second look, or for an
-// operator. Its zero value holds nothing.
-type heldBack struct {
-	held      map[string]struct{} // nil if nothing is held back
-	heldSince time.Time
-	heldUntil time.Time // when to look again; zero if that has begun
-	returned  bool      // some of what was held back is there again
-	alarmAt   time.Time // when to say once more that something is
-
-	// kept is what an operator had kept. It counts as there, for as long as the origin
-	// says nothing of it itself.
-	kept map[string]struct{}
+// A guarded set is one of the sets of a subscription, with what decides about removals from it.
+type guarded struct {
+	sub      *subscription
+	key      string // in the view
+	kind     cache.Kind
+	role     role // of the stream that carries it
+	learn    *learning
+	removals *removals
 }
 
-// review takes out of what is held back, and of what is kept, that which the origin has
-// decided itself. If it mentions all that is held, there is nothing left to look at again.
-func (h *heldBack) review(u wire.Update) {
-	if len(h.held)+len(h.kept) == 0 {
-		return
+// guards returns the sets of a subscription, but for its collections.
+func (s *subscription) guards() [2]guarded {
+	return [2]guarded{
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members]},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named]},
 	}
-	held := len(h.held)
-	for _, r := range u.Resources {
-		if _, ok := h.held[r.Name]; ok {
-			delete(h.held, r.Name)
-			h.returned = true
+}
+
+// guard returns the set of a collection.
+func (c *collection) guard() guarded {
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals}
+}
+
+// guarded yields the sets that a stream carries.
+func (s *subscription) guarded(on role) func(func(guarded) bool) {
+	return func(yield func(guarded) bool) {
+		for _, g := range s.guards() {
+			if g.role == on && !yield(g) {
+				return
+			}
 		}
-		delete(h.kept, r.Name)
-	}
-	for name := range u.Gone() {
-		delete(h.held, name)
-		delete(h.kept, name)
-	}
-	if held > 0 && len(h.held) == 0 {
-		h.hold(nil, time.Time{}, 0)
-	}
-}
-
-// hold keeps deletions back for a while; nil ends that.
-func (h *heldBack) hold(deleted map[string]struct{}, now time.Time, wait time.Duration) {
-	h.held, h.returned = deleted, false
-	h.heldSince, h.heldUntil, h.alarmAt = time.Time{}, time.Time{}, time.Time{}
-	if deleted != nil {
-		h.heldSince, h.heldUntil, h.alarmAt = now, now.Add(wait), now.Add(alarmEvery)
-	}
-}
-
-// again reports whether the second look found just what is held back.
-func (h *heldBack) again(deleted map[string]struct{}) bool {
-	return h.held != nil && !h.returned && maps.Equal(h.held, deleted)
-}
-
-// doubtful takes out of what seems to be gone that which an operator had kept.
-func (h *heldBack) doubtful(gone map[string]struct{}) {
-	for name := range h.kept {
-		delete(gone, name)
-	}
-}
-
-// all returns what is held back, and what is kept, of a type.
-func (h *heldBack) all(typeURL string) (holds []Hold) {
-	if len(h.held) > 0 {
-		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(h.held)), Since: h.heldSince, Until: h.heldUntil})
-	}
-	if len(h.kept) > 0 {
-		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(h.kept)), Discarded: true})
-	}
-	return holds
-}
-
-// take ends the holds of a choice and returns them.
-func (h *heldBack) take(typeURL string, of HoldChoice) (taken []Hold) {
-	for _, hold := range h.all(typeURL) {
-		switch {
-		case hold.Discarded != of.Discarded:
-			continue
-		case hold.Discarded:
-			h.kept = nil
-		default:
-			h.hold(nil, time.Time{}, 0)
+		for _, c := range s.collections {
+			if s.named == on && !yield(c.guard()) {
+				return
+			}
 		}
-		taken = append(taken, hold)
 	}
-	return taken
 }
 
-// heldOf returns what is held back of a subscription's sets.
-func (s *subscription) heldOf() map[cache.Kind]*heldBack {
-	return map[cache.Kind]*heldBack{cache.Members: &s.sweep.heldBack, cache.Named: &s.absent}
-}
-
-// holds implements holder.
-func (m *mirror) holds() (holds []Hold) {
+// guards returns all sets of which a removal may be held back.
+func (m *mirror) guards() (all []guarded) {
 	for _, s := range m.inOrder() {
-		holds = append(holds, s.sweep.all(s.typeURL)...)
-		holds = append(holds, s.absent.all(s.typeURL)...)
+		members, names := s.guards()[cache.Members], s.guards()[cache.Named]
+		all = append(all, members, names)
+		for _, c := range s.collections {
+			all = append(all, c.guard())
+		}
 	}
-	return holds
+	return all
 }
 
-// release implements holder.
-func (m *mirror) release(of HoldChoice, _ time.Time) (released []Hold) {
-	for _, s := range slices.Backward(m.inOrder()) { // what refers to it goes before a cluster
-		for _, kind := range []cache.Kind{cache.Members, cache.Named} {
-			h := s.heldOf()[kind]
-			if !of.takes(s.typeURL) {
-				continue
-			}
-			for _, hold := range h.take(s.typeURL, of) {
-				s.sweep.decided(hold.Names)
-				m.w.Apply(kind, wire.Update{TypeURL: s.typeURL, SystemVersion: m.systemOf(kind, s.typeURL), Removed: hold.Names})
-				m.session.counters.applied.Add(int64(len(hold.Names)))
-				m.log.Warn("removals that were held back were released: the resources are removed",
-					slog.String("type_url", s.typeURL), slog.Int("removed", len(hold.Names)))
-				released = append(released, hold)
+// take applies what an origin said of a set, but for the removals that must wait.
+func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
+	s := m.screening(g, now)
+	u = g.removals.screen(u, s)
+	c := m.w.Apply(g.kind, u)
+	if s.confirmed {
+		g.removals.added = c.New
+	} else {
+		g.removals.added += c.New
+	}
+	m.recount(g.removals)
+	return c
+}
+
+// infer takes that resources of a set seem to be gone, which the origin did not say.
+func (m *mirror) infer(g guarded, names map[string]struct{}, unproven bool, now time.Time) {
+	g.removals.infer(names, unproven)
+	m.decide(g, now)
+}
+
+// screening returns what is to be known of a set to decide about removals from it.
+func (m *mirror) screening(g guarded, now time.Time) screening {
+	return screening{
+		confirmed:    m.confirmed(g, now),
+		holdExplicit: m.cfg.HoldExplicit,
+		has:          func(name string) *wire.Resource { return m.held(g, name) },
+		needed:       needed(g.sub.typeURL, m.staying),
+		wait:         m.cfg.MassDeleteHold,
+		now:          now,
+	}
+}
+
+// confirmed reports whether all of a set was said on the stream that carries it.
+func (m *mirror) confirmed(g guarded, now time.Time) bool {
+	if g.role == nowhere {
+		return false
+	}
+	l := &m.lines[g.role]
+	return l.open && !now.Before(g.learn.confirmed(l.openedAt))
+}
+
+// held returns what a set holds by a name; nil if nothing.
+func (m *mirror) held(g guarded, name string) *wire.Resource {
+	n := m.w.View().Find(g.key, []string{name})[0]
+	if n == nil {
+		return nil
+	}
+	t := m.w.Head().Type(g.key)
+	set := &t.Members
+	if g.kind == cache.Named {
+		if _, mine := g.sub.names[n]; !mine {
+			return nil
+		}
+		set = &t.Named
+	}
+	if e := set.Get(n); e.Present() {
+		return e.Resource
+	}
+	return nil
+}
+
+// count returns how many resources a set holds.
+func (m *mirror) count(g guarded) (n int) {
+	t := m.w.Head().Type(g.key)
+	if g.kind == cache.Members {
+		return t.Members.Count()
+	}
+	for name := range g.sub.names {
+		if t.Named.Get(name).Present() {
+			n++
+		}
+	}
+	return n
+}
+
+// staying returns the resources of a type that are there although the origin seems to have removed them.
+func (m *mirror) staying(typeURL string) (resources []*wire.Resource) {
+	s := m.subs[typeURL]
+	if s == nil {
+		return nil
+	}
+	for _, g := range s.guards() {
+		for name := range g.removals.staying() {
+			if r := m.held(g, name); r != nil {
+				resources = append(resources, r)
 			}
 		}
 	}
-	return released
+	return resources
 }
 
-func (m *mirror) systemOf(kind cache.Kind, typeURL string) string {
-	t := m.w.Head().Type(typeURL)
-	if kind == cache.Named {
+// needers are the types of resources that name those of a type.
+var needers = map[string][]string{
+	wire.EndpointType:        {wire.ClusterType},
+	wire.RouteType:           {wire.ListenerType, wire.ScopedRouteType},
+	wire.SecretType:          {wire.ClusterType, wire.ListenerType},
+	wire.ExtensionConfigType: {wire.ListenerType, wire.RouteType},
+}
+
+// needed returns whether a name of a type is needed by something that stays although its origin seems to have removed it: such
+// a resource is served, and what it refers to must be. It refers to the names that occur in its bytes.
+func needed(typeURL string, staying func(typeURL string) []*wire.Resource) func(name string) bool {
+	var by [][]byte
+	looked := false
+	return func(name string) bool {
+		if !looked {
+			looked = true
+			for _, needer := range needers[typeURL] {
+				for _, r := range staying(needer) {
+					by = append(by, r.Value())
+				}
+			}
+		}
+		return slices.ContainsFunc(by, func(value []byte) bool { return bytes.Contains(value, []byte(name)) })
+	}
+}
+
+// decide decides what can be decided about removals from a set. It returns when to look again.
+func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
+	if g.removals.none() {
+		return time.Time{}
+	}
+	s := m.screening(g, now)
+	m.carryOut(g, g.removals.judge(g.sub.typeURL, m.count(g), s))
+	if !s.confirmed && g.role != nowhere && m.lines[g.role].open {
+		next = g.learn.confirmed(m.lines[g.role].openedAt)
+	}
+	look, at := g.removals.due(now)
+	if look {
+		m.resync()
+	}
+	on, alarm := g.removals.alarm(now)
+	if on {
+		m.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
+			slog.String("type_url", g.sub.typeURL), slog.Int("held", len(g.removals.held)), slog.Time("since", g.removals.since))
+	}
+	return earlier(earlier(next, at), alarm)
+}
+
+// carryOut removes what was decided to be removed, and logs what was decided.
+func (m *mirror) carryOut(g guarded, v verdict) {
+	typeURL, n := slog.String("type_url", g.sub.typeURL), len(v.removed)+len(v.emptied)
+	if v.held > 0 {
+		m.session.counters.held.Add(int64(v.held))
+		m.log.Error("the origin seems to have lost resources: their removal is held back",
+			typeURL, slog.Int("held", len(g.removals.held)), slog.Duration("hold", m.cfg.MassDeleteHold))
+	}
+	if n > 0 {
+		m.w.Apply(g.kind, wire.Update{TypeURL: g.key, SystemVersion: m.systemOf(g), Resources: v.emptied, Removed: v.removed})
+		m.session.counters.applied.Add(int64(n))
+	}
+	switch {
+	case v.released > 0:
+		m.log.Warn("removals that were held back were released: the resources are removed", typeURL, slog.Int("removed", n))
+	case n > 0:
+		m.log.Info("removed resources that the origin no longer has", typeURL, slog.Int("removed", n))
+	}
+	m.recount(g.removals)
+}
+
+func (m *mirror) systemOf(g guarded) string {
+	t := m.w.Head().Type(g.key)
+	if g.kind == cache.Named {
 		return t.Named.System()
 	}
 	return t.Members.System()
 }
 
-// discard implements holder.
-func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
-	for _, s := range m.inOrder() {
-		for _, h := range s.heldOf() {
-			if !of.takes(s.typeURL) {
-				continue
-			}
-			for _, hold := range h.take(s.typeURL, of) {
-				s.sweep.decided(hold.Names)
-				if h.kept == nil {
-					h.kept = make(map[string]struct{})
+// recount counts the removals from a set that are held back.
+func (m *mirror) recount(r *removals) {
+	by := int64(len(r.held)) - r.counted
+	r.counted += by
+	m.holding += by
+	m.session.counters.holding.Add(by)
+}
+
+// drop forgets what is held back of a set that nobody wants any more.
+func (m *mirror) drop(r *removals) {
+	*r = removals{counted: r.counted}
+	m.recount(r)
+}
+
+// holds implements holder.
+func (m *mirror) holds() (holds []Hold) {
+	for _, g := range m.guards() {
+		holds = append(holds, m.holdsOf(g)...)
+	}
+	return holds
+}
+
+// holdsOf returns what is held back, and what was kept, of a set.
+func (m *mirror) holdsOf(g guarded) []Hold {
+	if g.removals.none() {
+		return nil
+	}
+	return g.removals.holds(g.sub.typeURL, m.undecidedUntil(g))
+}
+
+// undecidedUntil returns when the suspects of a set are decided: when the set is confirmed, and nothing that is held back
+// needs them.
+func (m *mirror) undecidedUntil(g guarded) (until time.Time) {
+	if g.role == nowhere || !m.lines[g.role].open {
+		return time.Time{}
+	}
+	until = g.learn.confirmed(m.lines[g.role].openedAt)
+	for _, needer := range needers[g.sub.typeURL] {
+		if s := m.subs[needer]; s != nil {
+			for _, g := range s.guards() {
+				if g.removals.until.After(until) {
+					until = g.removals.until
 				}
-				for _, name := range hold.Names {
-					h.kept[name] = struct{}{}
-				}
-				m.session.counters.discarded.Add(int64(len(hold.Names)))
-				m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
-					slog.String("type_url", s.typeURL), slog.Int("kept", len(hold.Names)))
-				discarded = append(discarded, hold)
 			}
 		}
+	}
+	return until
+}
+
+// release implements holder.
+func (m *mirror) release(of HoldChoice, now time.Time) (released []Hold) {
+	for _, g := range slices.Backward(m.guards()) { // what refers to it goes before a cluster
+		if chosen := of.among(m.holdsOf(g)); len(chosen) > 0 {
+			g.sub.sweep.decided(chosen)
+			g.removals.release(of.Discarded)
+			released = append(released, chosen...)
+			m.decide(g, now)
+		}
+	}
+	return released
+}
+
+// discard implements holder.
+func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
+	for _, g := range m.guards() {
+		for _, hold := range of.among(m.holdsOf(g)) {
+			m.session.counters.discarded.Add(int64(len(hold.Names)))
+			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
+				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
+			discarded = append(discarded, hold)
+			g.sub.sweep.decided([]Hold{hold})
+			g.removals.discard()
+		}
+		m.recount(g.removals)
 	}
 	return discarded
 }
 
 // decided ends the doubt about members.
-func (s *sweep) decided(names []string) {
-	for _, name := range names {
-		s.clear(name)
-	}
-}
-
-// held forces the second look once a hold is over, and says now and then that there is
-// one. It returns when to look again.
-func (m *mirror) held(s *subscription, now time.Time) (next time.Time) {
-	for _, h := range []*heldBack{&s.sweep.heldBack, &s.absent} {
-		if h.held == nil {
-			continue
-		}
-		if !now.Before(h.alarmAt) {
-			h.alarmAt = now.Add(alarmEvery)
-			m.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
-				slog.String("type_url", s.typeURL), slog.Int("held", len(h.held)), slog.Time("since", h.heldSince))
-		}
-		next = earlier(next, h.alarmAt)
-		switch {
-		case h.heldUntil.IsZero():
-		case now.Before(h.heldUntil):
-			next = earlier(next, h.heldUntil)
-		default:
-			h.heldUntil = time.Time{}
-			m.resync()
+func (s *sweep) decided(holds []Hold) {
+	for _, hold := range holds {
+		for _, name := range hold.Names {
+			s.clear(name)
 		}
 	}
-	return next
 }
 
 // freeze implements controlled.

@@ -68,7 +68,7 @@ type mirror struct {
 	noDelta    bool            // the target does not implement Delta; until it ends a stream
 	ignores    bool            // the origin was seen to resend what it was told is held
 	identifier string          // of the control plane
-	holding    int64           // deletions that are held back, as was last counted
+	holding    int64           // removals that are held back
 	resyncAt   time.Time       // when to open the streams without saying what is held
 	reused     bool            // reuse of versions was logged
 	silent     bool            // the silence of the origin was logged
@@ -316,7 +316,7 @@ func (m *mirror) askMembersAgain(s *subscription, now time.Time) {
 		m.reopen()
 	default:
 		m.letGo(s, now)
-		s.sweep.begin(m.w.Head().Type(s.typeURL), false, now)
+		s.sweep.begin(m.w.Head().Type(s.typeURL), s.removals[cache.Members].kept, false, now)
 		m.request(l, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
 		r.ResourceNamesSubscribe = []string{wire.Wildcard}
@@ -366,9 +366,12 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 		s.due = s.due[:0]
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
-		at(m.held(s, now))
 	}
-	m.countHeld()
+	for _, s := range slices.Backward(m.inOrder()) { // what refers to it goes before a cluster
+		for _, g := range s.guards() {
+			at(m.decide(g, now))
+		}
+	}
 	at(m.agenda.next())
 	for r := main; r <= auxiliary; r++ {
 		at(m.tend(ctx, r, now))
@@ -422,6 +425,7 @@ func (m *mirror) expireMembers(now time.Time) (next time.Time) {
 		m.letGo(s, now)
 		l := &m.lines[s.wildcard]
 		s.learn, s.sweep, s.foreign[cache.Members] = learning{}, sweep{}, nil
+		m.drop(&s.removals[cache.Members])
 		m.place(s, false)
 		if l.open {
 			m.request(l, s.unsubscribeWildcard(), now)
@@ -559,7 +563,7 @@ func (m *mirror) opened(l *line, now time.Time) {
 func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
 	m.letGo(s, now)
 	s.learn = learning{}
-	s.sweep.begin(t, told && !m.ignores, now)
+	s.sweep.begin(t, s.removals[cache.Members].kept, told && !m.ignores, now)
 }
 
 func (m *mirror) restate(l *line, s *subscription, now time.Time) {
@@ -574,6 +578,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
+	}
+	for g := range s.guarded(l.role) {
+		g.removals.begin(m.count(g) > 0)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {
@@ -734,7 +741,7 @@ func refusal(u wire.Update) error {
 }
 
 func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
-	u = m.withOmissions(s, r, u, now)
+	u = m.withOmissions(s, r, u)
 	if s.sweepsOn(r) {
 		s.sweep.answered(u, now)
 	}
@@ -742,18 +749,18 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	switch r {
 	case s.wildcard:
 		s.foreign[cache.Members].drop(u)
-		c = m.w.Apply(cache.Members, u)
+		c = m.take(s.guards()[cache.Members], u, now)
 		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
 			s.learn.heard(now, c.New > 0)
 		}
-		s.learn.complete = s.learn.complete || u.Complete && len(u.Resources) > 0
 		trusted := s.sweep.trusted
 		s.sweep.heard(u, c, now)
 		m.ignores = m.ignores || trusted && !s.sweep.trusted
 	case s.named:
 		s.foreign[cache.Named].drop(u)
 		u = m.applyCollections(s, u, now)
-		c = m.w.Apply(cache.Named, u)
+		c = m.take(s.guards()[cache.Named], u, now)
+		s.learnNames.heard(now, c.New > 0)
 	default:
 		return // subscribed to no longer (R096)
 	}

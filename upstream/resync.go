@@ -2,14 +2,12 @@ package upstream
 
 import (
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // met notes who speaks for the origin. Another instance may not hold what the
@@ -107,8 +105,7 @@ func (m *mirror) reopenFor(s *subscription) {
 	m.reopen()
 }
 
-// sweep looks for members that went while the relay did not follow them, and
-// removes them once that is certain (B.15).
+// sweep looks for members that went while the relay did not follow them (B.15).
 func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
 		return time.Time{}
@@ -127,11 +124,11 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if !s.sweep.asking() || !on.open {
 		return next // nobody was asked, so silence means nothing
 	}
-	over, deleted, mass, at := s.sweep.verdict(t, s.wantedNames, now)
+	over, gone, unproven, at := s.sweep.verdict(s.wantedNames, now)
 	if over {
 		m.letGo(s, now)
 		s.foreign[cache.Members] = nil
-		m.delete(s, deleted, mass, now)
+		m.infer(s.guards()[cache.Members], gone, unproven, now)
 	}
 	return at
 }
@@ -161,50 +158,4 @@ func (m *mirror) unsubscribe(l *line, s *subscription, names []string, now time.
 		r.ResourceNamesUnsubscribe, names = cut(names)
 		m.request(l, r, now)
 	}
-}
-
-// delete removes members that are gone, or holds them back.
-func (m *mirror) delete(s *subscription, deleted map[string]struct{}, mass bool, now time.Time) {
-	names := m.believe(s, &s.sweep.heldBack, deleted, mass, now)
-	if len(names) == 0 {
-		return
-	}
-	m.w.Apply(cache.Members, wire.Update{
-		TypeURL:       s.typeURL,
-		SystemVersion: m.w.Head().Type(s.typeURL).Members.System(),
-		Removed:       names,
-	})
-}
-
-// believe returns which of the resources that seem to be gone are to be removed:
-// all, or none. A mass of them is held back, and removed only if a second look,
-// after the hold, finds just the same.
-func (m *mirror) believe(s *subscription, h *heldBack, deleted map[string]struct{}, mass bool, now time.Time) []string {
-	again := h.again(deleted)
-	if again && !h.heldUntil.IsZero() {
-		return nil // seen once more, but the hold is not over
-	}
-	if mass && !again {
-		h.hold(deleted, now, m.cfg.MassDeleteHold)
-		m.session.counters.held.Add(int64(len(deleted)))
-		m.log.Error("the origin seems to have lost resources: their removal is held back",
-			slog.String("type_url", s.typeURL), slog.Int("held", len(deleted)), slog.Duration("hold", m.cfg.MassDeleteHold))
-		return nil
-	}
-	h.hold(nil, time.Time{}, 0)
-	m.session.counters.applied.Add(int64(len(deleted)))
-	if len(deleted) > 0 {
-		m.log.Info("removed resources that the origin no longer has", slog.String("type_url", s.typeURL), slog.Int("removed", len(deleted)))
-	}
-	return slices.Sorted(maps.Keys(deleted))
-}
-
-// countHeld brings up to date how many deletions are held back.
-func (m *mirror) countHeld() {
-	var holding int64
-	for _, s := range m.subs {
-		holding += int64(len(s.sweep.held) + len(s.absent.held))
-	}
-	m.session.counters.holding.Add(holding - m.holding)
-	m.holding = holding
 }

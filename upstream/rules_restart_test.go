@@ -85,6 +85,8 @@ func TestB42_WhatAnOriginRemovedMeanwhileIsRemoved(t *testing.T) {
 		})
 		r := restored(t, o, upstream.Config{}, s)
 		r.pass(soon)
+		r.expect("members", present(r.members(clusters)), "a@1 b@1 c@2")
+		r.pass(confirmed)
 		r.expect("members", present(r.members(clusters)), "a@1 c@2")
 	})
 }

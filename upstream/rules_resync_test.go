@@ -49,19 +49,6 @@ func nameOnly(resources []string) []string {
 // confirmed is long enough for a set to be taken for complete.
 const confirmed = 10 * time.Second
 
-// What an origin that is told the versions says is gone, is gone at once, however
-// much it is: the origin decided it.
-func TestB15_C33_ExplicitRemovalsAreObeyed(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
-		r.away(removing(clusters, nameOnly(numbered(99))...))
-		r.pass(3 * time.Second)
-		r.expect("members", present(r.members(clusters)), "n099@1")
-	})
-}
-
 // With the same origin, a resync that finds nothing new moves nothing.
 func TestB15_SameBytesAreNoChange(t *testing.T) {
 	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {EmptyVersions: true}, {IgnoreIRV: true, EmptyVersions: true}} {

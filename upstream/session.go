@@ -72,9 +72,11 @@ type Config struct {
 	// Zero means 100,000 and 512 MiB.
 	MaxLingering, MaxLingeringBytes int
 
-	// MassDeleteHold is how long an implausible mass of inferred deletions is held
-	// back. Zero means 10m.
+	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
+
+	// HoldExplicit holds them back also if the origin states them when it has said all of the set.
+	HoldExplicit bool
 
 	// Prewarm lists types that every view subscribes to without a client.
 	Prewarm []string

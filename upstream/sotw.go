@@ -3,11 +3,11 @@ package upstream
 import (
 	"maps"
 	"slices"
-	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -173,11 +173,10 @@ func (m *mirror) flushLists() {
 // for types of which it holds all that was asked for (R058, R059, R065).
 //
 // What the origin had listed on the stream and lists no more, it has removed. What
-// its first list leaves out may be gone, or the origin has just started: a mass of
-// that is held back (B.15, C15). An empty list is no first one: all that was there
-// is held back, however little, and of other names it says nothing. Nor does any
-// list of names that were asked for later than the type, until they were listed.
-func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
+// its first list leaves out may be gone, or the origin has just started: that is inferred
+// (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
+// nothing. Nor does any list of names that were asked for later than the type, until they were listed.
+func (m *mirror) withOmissions(s *subscription, r role, u wire.Update) wire.Update {
 	sotw := m.lines[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
 		return u
@@ -191,12 +190,13 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.
 	if r == s.wildcard {
 		s.sweep.marked = nil // the list leaves no doubt
 	}
+	g := s.guards()[kindOf(s, r)]
+	g.learn.complete = g.learn.complete || len(said) > 0
 	if !t.answered {
 		t.answered = len(said) > 0
-		u.Removed = append(u.Removed, m.neverListed(s, r, t, said, now)...)
-	}
-	if r == s.named {
-		s.absent.review(u)
+		missing, removed := m.neverListed(g, t, said)
+		u.Removed = append(u.Removed, removed...)
+		g.removals.infer(missing, len(said) == 0)
 	}
 	slices.Sort(u.Removed)
 	return u
@@ -248,33 +248,37 @@ func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string,
 	return names, variants
 }
 
-// neverListed returns what the first list of a stream leaves out, as far as that is
-// believed.
-func (m *mirror) neverListed(s *subscription, r role, t *list, said map[string]struct{}, now time.Time) (removed []string) {
-	head := m.w.Head().Type(s.typeURL)
-	set, h := &head.Members, &s.sweep.heldBack
-	gone := make(map[string]struct{})
+// kindOf returns which set of a subscription a stream carries.
+func kindOf(s *subscription, r role) cache.Kind {
 	if r == s.wildcard {
-		for e := range set.Since(0) {
+		return cache.Members
+	}
+	return cache.Named
+}
+
+// neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
+// there, to remove which deletes nothing.
+func (m *mirror) neverListed(g guarded, t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
+	head := m.w.Head().Type(g.key)
+	missing = make(map[string]struct{})
+	if g.kind == cache.Members {
+		for e := range head.Members.Since(0) {
 			if _, there := said[e.Name.String()]; e.Present() && !there {
-				gone[e.Name.String()] = struct{}{}
+				missing[e.Name.String()] = struct{}{}
 			}
 		}
-	} else {
-		set, h = &head.Named, &s.absent
-		for n := range s.names {
-			_, known := t.first[n.String()]
-			_, there := said[wire.PlainName(n.String())]
-			switch {
-			case there || !known:
-			case set.Get(n).Present():
-				gone[n.String()] = struct{}{}
-			case len(said) > 0:
-				removed = append(removed, n.String()) // which deletes nothing
-			}
+		return missing, nil
+	}
+	for n := range g.sub.names {
+		_, known := t.first[n.String()]
+		_, there := said[wire.PlainName(n.String())]
+		switch {
+		case there || !known:
+		case head.Named.Get(n).Present():
+			missing[n.String()] = struct{}{}
+		case len(said) > 0:
+			removed = append(removed, n.String())
 		}
 	}
-	h.doubtful(gone)
-	mass := isMass(len(gone), set.Count()) || len(said) == 0 && len(gone) > 0
-	return append(removed, m.believe(s, h, gone, mass, now)...)
+	return missing, removed
 }

@@ -27,8 +27,8 @@ type Stats struct {
 	// protocol does not know.
 	Types map[string]TypeStats
 
-	// Deletions that the origin did not say, but that were inferred (B.15). Held counts
-	// those that were held back at first, Applied all that were carried out.
+	// Removals that the origin may not have meant (B.15). Held counts those that were held
+	// back at first, Applied all that were carried out.
 	Held, Applied int64
 
 	// Holding is how many are held back now.
@@ -118,16 +118,11 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// judged counts what became of removals that were too many to be believed at once, of
-// which so many are held back now.
-func (c *counters) judged(verdicts []verdict, holding int) {
-	for _, v := range verdicts {
-		switch v.kind {
-		case holdBegan, holdChanged:
-			c.held.Add(int64(v.names))
-		case holdApplied, holdReleased:
-			c.applied.Add(int64(v.names))
-		}
+// decided counts what was decided on the removals from a directory, of which so many are held back now.
+func (c *counters) decided(decisions []decision, holding int) {
+	for _, d := range decisions {
+		c.held.Add(int64(d.held))
+		c.applied.Add(int64(d.removed))
 	}
 	c.holding.Store(int64(holding))
 }

@@ -50,9 +50,10 @@ type subscription struct {
 	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
 
-	learn  learning // what is known of the members
-	sweep  sweep    // what a resync has not seen again
-	absent heldBack // names that a SotW origin left out
+	learn, learnNames learning // what is known of the members and of the names
+	sweep             sweep    // members that a resync has not seen again
+
+	removals [cache.Named + 1]removals // of members and of names
 
 	collections map[string]*collection // by glob; they travel with the names
 	due         []*collection          // of these, those to be looked at now
@@ -348,6 +349,18 @@ type learning struct {
 	complete bool
 }
 
+// confirmed returns when all of a set was said, if nothing comes until then: at the latest a minute after some time, such as
+// when its stream opened.
+func (l *learning) confirmed(began time.Time) time.Time {
+	switch {
+	case l.complete:
+		return l.first
+	case l.first.IsZero():
+		return began.Add(confirmMax)
+	}
+	return earlier(l.newName.Add(confirmQuiet), began.Add(confirmMax))
+}
+
 // heard records a response.
 func (l *learning) heard(now time.Time, news bool) {
 	if l.first.IsZero() {
@@ -375,7 +388,7 @@ func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next 
 		return cache.Confirmed, time.Time{}
 	}
 	settled := earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
-	confirmed := earlier(l.newName.Add(confirmQuiet), l.first.Add(confirmMax))
+	confirmed := l.confirmed(l.first)
 	switch {
 	case !now.Before(confirmed):
 		return cache.Confirmed, time.Time{}

@@ -14,19 +14,6 @@ import (
 // on a suspect (B.15).
 const sweepQuiet = 15 * time.Second
 
-// An inferred deletion of more than both is held back: it looks like an origin
-// that has lost its state.
-const (
-	massDeleteNames    = 10
-	massDeleteFraction = 0.1
-)
-
-// isMass reports whether so many deletions, of so many resources, are too many to
-// be believed at once.
-func isMass(deleted, of int) bool {
-	return deleted > massDeleteNames && float64(deleted) > massDeleteFraction*float64(of)
-}
-
 // A sweep finds out which members an origin dropped while the relay did not follow
 // them, where the origin does not say so itself. Members that a resync did
 // not mention are suspects; each is asked for by name, on the stream that does
@@ -46,26 +33,22 @@ type sweep struct {
 	control  string              // "" if no member is known to be there
 	repeated bool                // the control was asked for before, for a client
 	alive    time.Time           // when the origin last answered for anything since asked
-
-	heldBack
 }
 
 // begin starts a resync: all members are in doubt, unless the origin was told of
-// them and says what is gone.
-func (s *sweep) begin(t *cache.Type, trusted bool, now time.Time) {
+// them and says what is gone, and but for those that an operator had kept.
+func (s *sweep) begin(t *cache.Type, kept map[string]struct{}, trusted bool, now time.Time) {
 	s.finish()
 	s.began, s.marked, s.trusted = now, make(map[string]struct{}), trusted
 	for e := range t.Members.Since(0) {
-		if e.Present() {
+		if _, stays := kept[nameOf(e)]; e.Present() && !stays {
 			s.marked[e.Resource.Name] = struct{}{}
 		}
 	}
-	s.doubtful(s.marked)
 }
 
 // heard takes a response for the members.
 func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
-	s.review(u)
 	if len(s.marked) == 0 {
 		return
 	}
@@ -159,9 +142,9 @@ func (s *sweep) renew(now time.Time) {
 	}
 }
 
-// verdict reports whether the sweep is over, and which members are gone. mass is
-// set if they are too many, or too many of all, to be believed at once.
-func (s *sweep) verdict(t *cache.Type, wanted func() map[string]struct{}, now time.Time) (over bool, deleted map[string]struct{}, mass bool, next time.Time) {
+// verdict reports whether the sweep is over, and which members seem to be gone. Unproven is
+// set if only silence says so, and there was no control.
+func (s *sweep) verdict(wanted func() map[string]struct{}, now time.Time) (over bool, gone map[string]struct{}, unproven bool, next time.Time) {
 	if s.asked.IsZero() {
 		return false, nil, false, time.Time{}
 	}
@@ -169,10 +152,9 @@ func (s *sweep) verdict(t *cache.Type, wanted func() map[string]struct{}, now ti
 	if len(s.gone) < len(s.suspects) && now.Before(next) {
 		return false, nil, false, next
 	}
-	deleted = s.believed(wanted())
+	gone = s.believed(wanted())
 	noControl := s.control == "" || s.repeated && s.alive.IsZero()
-	unproven := noControl && len(s.gone) < len(deleted)
-	return true, deleted, isMass(len(deleted), t.Members.Count()) || unproven && len(deleted) > 0, time.Time{}
+	return true, gone, noControl && len(s.gone) < len(gone), time.Time{}
 }
 
 // believed returns the suspects that are gone as far as the origin has said so, or
@@ -190,7 +172,7 @@ func (s *sweep) believed(named map[string]struct{}) map[string]struct{} {
 	return s.suspects
 }
 
-// finish forgets the sweep, but not what is held back.
+// finish forgets the sweep.
 func (s *sweep) finish() {
 	s.last = time.Time{}
 	s.marked, s.suspects, s.gone, s.names = nil, nil, nil, nil

@@ -522,6 +522,30 @@ func parseAny(any []byte) (typeURL string, value []byte, err error) {
 	return typeURL, value, nil
 }
 
+// HasEndpoints reports whether the resource is a ClusterLoadAssignment with an endpoint, or with another place where its
+// endpoints are. ClusterLoadAssignment: endpoints=2 {lb_endpoints=2, load_balancer_endpoints=7,
+// leds_cluster_locality_config=8}.
+func (r *Resource) HasEndpoints() bool {
+	if r.TypeURL != EndpointType {
+		return false
+	}
+	for msg := r.Value(); len(msg) > 0; {
+		num, typ, locality, n := consumeField(msg)
+		if n < 0 {
+			return true // whatever it is, it is not known to be empty
+		}
+		for num == 2 && typ == protowire.BytesType && len(locality) > 0 {
+			field, _, _, n := consumeField(locality)
+			if n < 0 || field == 2 || field == 7 || field == 8 {
+				return true
+			}
+			locality = locality[n:]
+		}
+		msg = msg[n:]
+	}
+	return false
+}
+
 // edsName returns the name of the ClusterLoadAssignment that a Cluster needs, or
 // "" if it is not an EDS cluster, or not a Cluster at all, or if its eds_config names
 // another source than the stream of the cluster (ADS or self). Cluster: name=1,

@@ -33,19 +33,28 @@ func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{t: t, cfg: cfg, address: "127.0.0.1:0"}
-	r.start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{t: t, cfg: cfg, address: l.Addr().String()}
+	r.run(l)
 	t.Cleanup(r.stop)
 	return r
 }
 
+// start starts the relay again. Clients read the address meanwhile.
 func (r *replica) start() {
 	r.t.Helper()
 	l, err := net.Listen("tcp", r.address)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.address = l.Addr().String()
+	r.run(l)
+}
+
+func (r *replica) run(l net.Listener) {
+	r.t.Helper()
 	running, err := relay.New(r.cfg, relay.Options{Logger: slog.New(slog.DiscardHandler), Listeners: []net.Listener{l}})
 	if err != nil {
 		r.t.Fatal(err)

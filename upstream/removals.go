@@ -1,0 +1,376 @@
+package upstream
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// alarmEvery is how often it is logged again that removals are held back.
+const alarmEvery = 5 * time.Minute
+
+// largeNames and largeFraction bound the removals that are believed at once (B.15).
+const (
+	largeNames    = 10
+	largeFraction = 0.1
+)
+
+// large reports whether so many removals from a set of a type, which had so many resources and got so many new ones, look
+// like an origin that has lost its state: all of them, or more than half, or more than ten and more than a tenth.
+//
+// New listeners and scoped routes are subtracted: a held listener would make Envoy reject its renamed successor on the same
+// address. Of types whose removals are data, such as endpoints, no number is large.
+func large(typeURL string, removed, had, added int) bool {
+	switch {
+	case removalsAreData(typeURL):
+		return false
+	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
+		removed -= added
+	}
+	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
+}
+
+// removalsAreData reports whether resources of a type come and go as a matter of course. To Tender, types that it does not
+// know, such as Istio's addresses, are of that kind.
+func removalsAreData(typeURL string) bool {
+	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
+}
+
+// A removal is a resource that an origin seems to have removed.
+type removal struct {
+	// emptied takes the place of an assignment that had endpoints; nil if nothing does.
+	emptied *wire.Resource
+
+	stated bool // the origin said so, it was not inferred
+	again  bool // the second look inferred it again
+}
+
+// removals decides which removals from one set reach clients (B.15). It does no I/O and knows no clock. Its zero value holds
+// nothing.
+//
+// A name is in at most one of the maps.
+type removals struct {
+	suspects map[string]removal  // undecided: until the set is confirmed, or as long as something held needs it
+	held     map[string]removal  // too many to be believed; until a second look or an operator decides
+	approved map[string]removal  // by an operator
+	kept     map[string]struct{} // by an operator, until the origin mentions it
+
+	unproven bool // some of the suspects were inferred without a control
+
+	// Of the stream that carries the set, until all of it was said there.
+	earlier   bool                // something is from before
+	mentioned map[string]struct{} // on the stream, if so
+	added     int                 // new resources
+
+	since, until, alarmAt time.Time // of held
+	looking               bool      // the second look has begun
+
+	counted int64 // of held, by the loop that counts them
+}
+
+// begin notes that the set begins to be said on a new stream, and whether it holds something from before.
+func (r *removals) begin(earlier bool) { r.earlier, r.mentioned, r.added = earlier, nil, 0 }
+
+// none reports whether there is nothing to decide.
+func (r *removals) none() bool {
+	return len(r.suspects)+len(r.held)+len(r.approved)+len(r.kept) == 0
+}
+
+// screening is what screen needs to know of a set.
+type screening struct {
+	confirmed    bool                             // all of the set was said on its stream
+	holdExplicit bool                             // also what an origin removes from a confirmed set is suspect
+	has          func(name string) *wire.Resource // what the set holds; nil if nothing
+	needed       func(name string) bool           // something that is held back or kept needs it
+	wait         time.Duration                    // for which large removals are held
+	now          time.Time
+}
+
+// screen returns an update without the removals that must wait, and records these. What the update mentions otherwise is
+// suspect no more.
+func (r *removals) screen(u wire.Update, s screening) wire.Update {
+	if s.confirmed {
+		r.mentioned = nil
+	}
+	var emptied []*wire.Resource
+	for _, res := range u.Resources {
+		if s.empties(res) && r.waits(res.Name, s) {
+			emptied = append(emptied, res)
+			r.suspect(res.Name, removal{emptied: res, stated: true})
+			continue
+		}
+		if !r.none() {
+			r.mention(res.Name, s)
+		}
+		if r.earlier && !s.confirmed {
+			put(&r.mentioned, res.Name, struct{}{})
+		}
+	}
+	if len(emptied) > 0 {
+		u.Resources = without(u.Resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
+	}
+	waiting := make(map[string]struct{})
+	for name := range u.Gone() {
+		switch {
+		case s.has(name) == nil:
+		case r.waits(name, s) || s.holdExplicit && !removalsAreData(u.TypeURL):
+			waiting[name] = struct{}{}
+			r.suspect(name, removal{stated: true})
+			continue
+		}
+		r.forget(name)
+	}
+	if len(waiting) > 0 {
+		waits := func(name string) bool { _, is := waiting[name]; return is }
+		u.Removed = without(u.Removed, waits)
+		u.Errors = without(u.Errors, func(e *wire.ResourceError) bool { return waits(e.Name) })
+	}
+	return u
+}
+
+// waits reports whether the removal of a name waits: the origin has not mentioned it on a stream of which it has not yet said
+// all, or something needs it.
+func (r *removals) waits(name string, s screening) bool {
+	_, mentioned := r.mentioned[name]
+	return !s.confirmed && r.earlier && !mentioned || s.needed(name)
+}
+
+// without returns the elements of a slice of which out is false, and leaves the slice as it is.
+func without[E any](all []E, out func(E) bool) []E {
+	if !slices.ContainsFunc(all, out) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), out)
+}
+
+// empties reports whether a resource is an assignment without endpoints, and takes the place of one that has some.
+func (s *screening) empties(r *wire.Resource) bool {
+	if r.TypeURL != wire.EndpointType || r.TTL > 0 || r.Refusal != nil || !r.HasBody() || r.HasEndpoints() {
+		return false
+	}
+	old := s.has(r.Name)
+	return old != nil && !old.Released() && old.HasEndpoints()
+}
+
+// mention ends every suspicion of a resource that is there. If its removal was held back, the origin may be about to say more:
+// the time for the others begins anew.
+func (r *removals) mention(name string, s screening) {
+	if _, is := r.held[name]; is {
+		r.renew(s.now, s.wait)
+	}
+	r.forget(name)
+}
+
+// knows reports whether something was said, or decided, of the removal of a name.
+func (r *removals) knows(name string) bool {
+	_, suspect := r.suspects[name]
+	_, held := r.held[name]
+	_, approved := r.approved[name]
+	_, kept := r.kept[name]
+	return suspect || held || approved || kept
+}
+
+func (r *removals) forget(name string) {
+	delete(r.suspects, name)
+	delete(r.held, name)
+	delete(r.approved, name)
+	delete(r.kept, name)
+}
+
+// suspect records a removal. One that is held back stays so, and one that an operator had approved or kept is as he chose.
+func (r *removals) suspect(name string, as removal) {
+	_, approved := r.approved[name]
+	_, kept := r.kept[name]
+	old, held := r.held[name]
+	switch {
+	case held:
+		r.held[name] = removal{emptied: as.emptied, stated: as.stated || old.stated, again: old.again || r.looking}
+	case approved || kept && !as.stated:
+	default:
+		delete(r.kept, name) // of which the origin spoke
+		put(&r.suspects, name, as)
+	}
+}
+
+// infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
+func (r *removals) infer(names map[string]struct{}, unproven bool) {
+	for name := range names {
+		r.suspect(name, removal{})
+	}
+	r.unproven = r.unproven || unproven && len(r.suspects) > 0
+}
+
+// A verdict is what was decided anew on the removals from a set.
+type verdict struct {
+	removed  []string         // to be removed, in order
+	emptied  []*wire.Resource // to be put, in order of their names
+	released int              // of these, that an operator approved
+	held     int              // removals that are held back from now on
+}
+
+func (v *verdict) add(name string, r removal) {
+	if r.emptied != nil {
+		v.emptied = append(v.emptied, r.emptied)
+	} else {
+		v.removed = append(v.removed, name)
+	}
+}
+
+// judge decides what can be decided on a set of a type.
+func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
+	r.prune(s.has)
+	for name, a := range r.approved {
+		v.add(name, a)
+		v.released++
+	}
+	clear(r.approved)
+	if s.confirmed {
+		r.decide(typeURL, count, s, &v)
+	}
+	slices.Sort(v.removed)
+	slices.SortFunc(v.emptied, func(a, b *wire.Resource) int { return cmp.Compare(a.Name, b.Name) })
+	return v
+}
+
+// decide is judge for a set that is confirmed.
+func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
+	for name, h := range r.held {
+		if r.looking && (h.stated || h.again) {
+			v.add(name, h)
+			delete(r.held, name)
+		}
+	}
+	ready := maps.Clone(r.suspects)
+	maps.DeleteFunc(ready, func(name string, _ removal) bool { return s.needed(name) })
+	if len(ready) == 0 {
+		return
+	}
+	hold := len(r.held) > 0 || r.unproven || large(typeURL, len(ready), count-r.added, r.added)
+	for name, as := range ready {
+		delete(r.suspects, name)
+		if hold {
+			as.again = false
+			put(&r.held, name, as)
+		} else {
+			v.add(name, as)
+		}
+	}
+	r.unproven = false
+	if hold {
+		r.renew(s.now, s.wait)
+		v.held = len(ready)
+	}
+}
+
+// renew begins the time anew for which removals are held.
+func (r *removals) renew(now time.Time, wait time.Duration) {
+	if r.until.IsZero() && !r.looking {
+		r.since, r.alarmAt = now, now.Add(alarmEvery)
+	}
+	r.until, r.looking = now.Add(wait), false
+}
+
+// prune drops what the set does not hold any more, or, of what was emptied, what has no endpoints by now.
+func (r *removals) prune(has func(string) *wire.Resource) {
+	for _, of := range []map[string]removal{r.suspects, r.held, r.approved} {
+		maps.DeleteFunc(of, func(name string, _ removal) bool { return has(name) == nil })
+	}
+	maps.DeleteFunc(r.kept, func(name string, _ struct{}) bool { return has(name) == nil })
+	if len(r.held) == 0 {
+		r.since, r.until, r.alarmAt, r.looking = time.Time{}, time.Time{}, time.Time{}, false
+	}
+}
+
+// due reports whether it is time for the second look, which then has begun, and when to look again.
+func (r *removals) due(now time.Time) (look bool, next time.Time) {
+	switch {
+	case len(r.held) == 0 || r.looking:
+		return false, time.Time{}
+	case now.Before(r.until):
+		return false, r.until
+	}
+	r.looking = true
+	for name, h := range r.held {
+		h.again = false
+		r.held[name] = h
+	}
+	return true, time.Time{}
+}
+
+// alarm reports whether it is time to log once more that removals are held back, and when it is.
+func (r *removals) alarm(now time.Time) (on bool, next time.Time) {
+	if len(r.held) == 0 {
+		return false, time.Time{}
+	}
+	if on = !now.Before(r.alarmAt); on {
+		r.alarmAt = now.Add(alarmEvery)
+	}
+	return on, r.alarmAt
+}
+
+// holds returns what waits, and what an operator had kept. Suspects are decided at a time that the caller knows.
+func (r *removals) holds(typeURL string, suspectsUntil time.Time) (holds []Hold) {
+	if len(r.held) > 0 {
+		until := r.until
+		if r.looking {
+			until = time.Time{}
+		}
+		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(r.held)), Since: r.since, Until: until})
+	}
+	if len(r.suspects) > 0 {
+		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(r.suspects)), Until: suspectsUntil, Unconfirmed: true})
+	}
+	if len(r.kept) > 0 {
+		holds = append(holds, Hold{TypeURL: typeURL, Names: slices.Sorted(maps.Keys(r.kept)), Discarded: true})
+	}
+	return holds
+}
+
+// release approves the removals of a choice, which judge then returns.
+func (r *removals) release(discarded bool) {
+	if discarded {
+		for name := range r.kept {
+			put(&r.approved, name, removal{})
+		}
+		clear(r.kept)
+		return
+	}
+	for _, of := range []map[string]removal{r.held, r.suspects} {
+		for name, as := range of {
+			put(&r.approved, name, as)
+		}
+		clear(of)
+	}
+}
+
+// discard keeps the resources whose removal waits.
+func (r *removals) discard() {
+	for _, of := range []map[string]removal{r.held, r.suspects} {
+		for name := range of {
+			put(&r.kept, name, struct{}{})
+		}
+		clear(of)
+	}
+}
+
+// staying returns the names that are there although the origin seems to have removed them.
+func (r *removals) staying() map[string]struct{} {
+	names := maps.Clone(r.kept)
+	for _, of := range []map[string]removal{r.suspects, r.held} {
+		for name := range of {
+			put(&names, name, struct{}{})
+		}
+	}
+	return names
+}
+
+// put puts into a map that may not exist yet.
+func put[V any](m *map[string]V, name string, v V) {
+	if *m == nil {
+		*m = make(map[string]V)
+	}
+	(*m)[name] = v
+}

@@ -1,0 +1,308 @@
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// resuming has an origin with 100 clusters restart, which is told what is held and resumes without some of them.
+func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, lost...))
+		r.pass(3 * time.Second)
+		if n := r.count(); n != 100 {
+			t.Fatalf("%d members 3s after the origin returned, want all 100: nothing that it says first is believed at once", n)
+		}
+		test(t, r)
+	})
+}
+
+// wantClusters fails the test unless the view has so many clusters.
+func (r *rig) wantClusters(when string, want int) {
+	r.t.Helper()
+	if n := r.count(); n != want {
+		r.t.Errorf("%s: %d members, want %d", when, n, want)
+	}
+}
+
+// TestH02_RemovalsInFirstAnswersAreSuspect: an origin that is up but not loaded answers a resume with the removal of all, or
+// most, of what the relay holds.
+func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
+	all := nameOnly(numbered(100))
+	t.Run("few", func(t *testing.T) {
+		resuming(t, upstream.Config{}, all[:10], func(t *testing.T, r *rig) {
+			holds := r.control.Holds(t.Context())
+			if len(holds) != 1 || len(holds[0].Names) != 10 || !holds[0].Unconfirmed || !holds[0].Until.After(time.Now()) {
+				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
+			}
+			r.pass(3 * time.Second)
+			r.wantClusters("once the set is confirmed", 90)
+			r.holding("then", 0, 0)
+		})
+	})
+	t.Run("all, and back", func(t *testing.T) {
+		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
+			r.pass(5 * time.Second)
+			r.holding("once the set is confirmed", 100, 0)
+			r.put(clusters, numbered(100)...)
+			r.pass(soon)
+			r.holding("when the origin has loaded", 0, 0)
+			r.pass(24 * time.Hour)
+			r.wantClusters("a day later", 100)
+		})
+	})
+	t.Run("all, for good", func(t *testing.T) {
+		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
+			r.pass(9 * time.Minute)
+			r.wantClusters("before the hold is over", 100)
+			r.pass(3 * time.Minute)
+			r.wantClusters("after the hold", 0)
+			r.holding("after the hold", 0, 0)
+		})
+	})
+	t.Run("the second look finds them", func(t *testing.T) {
+		resuming(t, upstream.Config{}, nil, func(t *testing.T, r *rig) {
+			r.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Nonce: "wrong", RemovedResources: all[:60]})
+			r.pass(9 * time.Minute)
+			r.holding("said wrongly", 60, 0)
+			r.pass(time.Hour)
+			r.wantClusters("after the second look", 100)
+			r.holding("then", 0, 0)
+		})
+	})
+	t.Run("released", func(t *testing.T) {
+		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
+			r.pass(5 * time.Second)
+			if got := r.control.Release(t.Context(), upstream.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 100 {
+				t.Errorf("released %+v, want the 100", got)
+			}
+			r.wantClusters("released", 0)
+		})
+	})
+	t.Run("discarded, then said again", func(t *testing.T) {
+		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
+			r.pass(5 * time.Second)
+			r.control.Discard(t.Context(), upstream.HoldChoice{})
+			r.holding("discarded", 0, 50)
+			r.pass(24 * time.Hour)
+			r.wantClusters("discarded", 100)
+			r.put(clusters, "n000@2")
+			r.pass(soon)
+			r.holding("one is there again", 0, 49)
+			r.Apply(removing(clusters, "n000"))
+			r.pass(soon)
+			r.wantClusters("and removed on the established stream", 99)
+		})
+	})
+}
+
+// TestH02_RemovalsOnAnEstablishedStreamAreObeyed at once, however many they are, unless they are to be held.
+func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
+	for _, hold := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hold_explicit=%v", hold), func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{HoldExplicit: hold}, func(t *testing.T, r *rig) {
+				r.put(clusters, numbered(100)...)
+				r.put(endpoints, numbered(100)...)
+				r.watch.SubscribeAll(clusters)
+				r.watch.Subscribe(endpoints, nameOnly(numbered(100)))
+				r.pass(confirmed)
+				r.Restart() // with the same content
+				r.pass(2 * time.Minute)
+				r.Apply(removing(clusters, "n000", "n001"))
+				r.pass(soon)
+				r.wantClusters("two removed", 98)
+				r.Apply(func(tx *relaytest.Tx) {
+					removing(clusters, nameOnly(numbered(100))[2:]...)(tx)
+					removing(endpoints, nameOnly(numbered(100))[2:]...)(tx)
+				})
+				r.pass(soon)
+				r.wantClusters("all removed", map[bool]int{false: 0, true: 98}[hold])
+				if n := r.view.Head().Type(endpoints).Named.Count(); n != 2 && !hold {
+					t.Errorf("%d assignments, want the 2 that are left: their removal is data", n)
+				}
+				r.pass(15 * time.Minute)
+				r.wantClusters("in the end", 0)
+			})
+		})
+	}
+}
+
+// TestH02_WhatCameOnTheStreamIsRemovedAtOnce: the origin has spoken of it since it returned.
+func TestH02_WhatCameOnTheStreamIsRemovedAtOnce(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(10)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(soon)
+		r.Apply(removing(clusters, "n000"))
+		r.pass(soon)
+		r.wantClusters("on the first stream", 9)
+		r.pass(confirmed)
+		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, "n001@2", "new@1") })
+		r.pass(3 * time.Second)
+		r.Apply(removing(clusters, "n001", "n002", "new"))
+		r.pass(soon)
+		r.expect("members", present(r.members(clusters)), "n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1 n009@1")
+		r.pass(confirmed)
+		r.wantClusters("in the end", 7)
+	})
+}
+
+// set has the origin hold a resource.
+func (r *rig) set(typeURL, name, version string, m proto.Message) {
+	r.Apply(func(tx *relaytest.Tx) { tx.Set(typeURL, name, m, version) })
+}
+
+// assignments shows those that are served.
+func (r *rig) assignments() string { return present(r.named(endpoints)) }
+
+// TestH02_AnEmptiedAssignmentIsSuspect: an assignment that had endpoints and arrives empty in the first answers is not
+// believed before the set is confirmed; later it is.
+func TestH02_AnEmptiedAssignmentIsSuspect(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		for _, name := range []string{"a", "b", "c"} {
+			r.set(endpoints, name, "1", relaytest.Endpoints(name, "127.0.0.1:1"))
+		}
+		r.set(endpoints, "none", "1", relaytest.Endpoints("none"))
+		r.watch.Subscribe(endpoints, []string{"a", "b", "c", "none"})
+		r.pass(confirmed)
+		r.Stop()
+		for _, name := range []string{"a", "b"} {
+			r.set(endpoints, name, "2", relaytest.Endpoints(name))
+		}
+		r.set(endpoints, "c", "2", relaytest.Endpoints("c", "127.0.0.1:2"))
+		r.set(endpoints, "none", "2", relaytest.Endpoints("none"))
+		r.Restart()
+		r.pass(3 * time.Second)
+		r.expect("after 3s", r.assignments(), "a@1 b@1 c@2 none@2")
+		r.set(endpoints, "a", "3", relaytest.Endpoints("a", "127.0.0.1:3"))
+		r.pass(soon)
+		r.expect("filled", r.assignments(), "a@3 b@1 c@2 none@2")
+		r.pass(confirmed)
+		r.expect("confirmed", r.assignments(), "a@3 b@2 c@2 none@2")
+		r.set(endpoints, "c", "3", relaytest.Endpoints("c"))
+		r.pass(soon)
+		r.expect("on the established stream", r.assignments(), "a@3 b@2 c@3 none@2")
+	})
+}
+
+// TestH03_WhatHeldResourcesNeedStays: the assignments and routes that held clusters and listeners name stay with them, also if
+// the origin says later that they are gone, and go with them.
+func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
+	for _, how := range []string{"released", "discarded", "over"} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+				names := []string{"a", "b", "c"}
+				for _, name := range names {
+					r.set(clusters, name, "1", relaytest.Cluster(name, "eds/"+name))
+					r.set(endpoints, "eds/"+name, "1", relaytest.Endpoints("eds/"+name, "127.0.0.1:1"))
+					r.set(wire.ListenerType, name, "1", relaytest.Listener(name, "route/"+name))
+					r.set(wire.RouteType, "route/"+name, "1", relaytest.Route("route/"+name, []string{"*"}, name))
+				}
+				r.set(endpoints, "other", "1", relaytest.Endpoints("other", "127.0.0.1:1"))
+				r.watch.SubscribeAll(clusters)
+				r.watch.SubscribeAll(wire.ListenerType)
+				r.watch.Subscribe(endpoints, []string{"eds/a", "eds/b", "eds/c", "other"})
+				r.watch.Subscribe(wire.RouteType, []string{"route/a", "route/b", "route/c"})
+				r.pass(confirmed)
+				r.away(func(tx *relaytest.Tx) {
+					removing(clusters, names...)(tx)
+					removing(wire.ListenerType, names...)(tx)
+					removing(endpoints, "eds/a", "other")(tx)
+				})
+				r.pass(2 * time.Minute)
+				r.Apply(removing(wire.RouteType, "route/a"))
+				r.set(endpoints, "eds/b", "2", relaytest.Endpoints("eds/b"))
+				r.pass(2 * time.Minute)
+				r.wantClusters("held", 3)
+				r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
+				r.expect("routes", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
+				switch how {
+				case "released":
+					r.control.Release(t.Context(), upstream.HoldChoice{})
+				case "discarded":
+					r.control.Discard(t.Context(), upstream.HoldChoice{})
+					r.pass(24 * time.Hour)
+					r.wantClusters("kept", 3)
+					r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
+					return
+				case "over":
+					r.pass(15 * time.Minute)
+				}
+				r.pass(time.Second)
+				r.wantClusters("over", 0)
+				r.expect("assignments", r.assignments(), "eds/b@2 eds/c@1")
+				r.expect("routes", present(r.named(wire.RouteType)), "route/b@1 route/c@1")
+				r.holding("over", 0, 0)
+			})
+		})
+	}
+}
+
+// TestH03_RenamedListeners are no loss: the old ones would keep their successors from their addresses.
+func TestH03_RenamedListeners(t *testing.T) {
+	for typeURL, want := range map[string]string{wire.ListenerType: "b0 b1 b2", clusters: "a0 a1 a2 b0 b1 b2"} {
+		for _, sotw := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s sotw=%v", typeURL, sotw), func(t *testing.T) {
+				inBubble(t, relaytest.Behaviour{SotW: sotw}, upstream.Config{}, func(t *testing.T, r *rig) {
+					r.put(typeURL, "a0@1", "a1@1", "a2@1")
+					r.watch.SubscribeAll(typeURL)
+					r.pass(confirmed)
+					r.away(func(tx *relaytest.Tx) {
+						removing(typeURL, "a0", "a1", "a2")(tx)
+						putIn(tx, typeURL, "b0@1", "b1@1", "b2@1")
+					})
+					r.pass(time.Minute)
+					r.expect("members", names(strings.ReplaceAll(r.members(typeURL), "@1", "@")), want)
+				})
+			})
+		}
+	}
+}
+
+// TestH03_ADayOldSnapshot: what is restored after a day is held if much of it is gone, for the names too.
+func TestH03_ADayOldSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		old := mirror(t, o, upstream.Config{})
+		old.put(clusters, numbered(9)...)
+		old.put(wire.RouteType, numbered(9)...)
+		old.watch.SubscribeAll(clusters)
+		old.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
+		old.pass(confirmed)
+		old.stop()
+		s, _ := old.w.Snapshot(true)
+		o.Apply(func(tx *relaytest.Tx) {
+			removing(clusters, nameOnly(numbered(9))[:8]...)(tx)
+			removing(wire.RouteType, nameOnly(numbered(9))[:8]...)(tx)
+			putIn(tx, clusters, "n008@2")
+		})
+		time.Sleep(24 * time.Hour)
+		r := restored(t, o, upstream.Config{}, s)
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
+		r.pass(9 * time.Minute)
+		r.wantClusters("held", 9)
+		if n := r.view.Head().Type(wire.RouteType).Named.Count(); n != 9 {
+			t.Errorf("%d routes while they are held, want 9", n)
+		}
+		r.pass(5 * time.Minute)
+		r.wantClusters("over", 1)
+		if n := r.view.Head().Type(wire.RouteType).Named.Count(); n != 1 {
+			t.Errorf("%d routes in the end, want 1", n)
+		}
+	})
+}
