@@ -40,7 +40,7 @@ func TestEnvoy_OriginGone(t *testing.T) {
 				t.Helper()
 				newcomer := s.envoy(t, id)
 				newcomer.AwaitConfig(e.Config())
-				newcomer.Stop()
+				newcomer.Kill()
 			}
 
 			link.Set(relaytest.Link{Down: relaytest.Way{Hold: true}})
