@@ -57,13 +57,16 @@ func (e *Envoy) AwaitConfig(want Config) {
 // needs.
 func (e *Envoy) AwaitSame(other *Envoy) {
 	e.tb.Helper()
-	e.Await("equal configuration", func() error {
-		want, err := other.config()
-		if err != nil {
-			return err
-		}
-		return e.Differs(want)
-	})
+	e.Await("equal configuration", func() error { return e.DiffersFrom(other) })
+}
+
+// DiffersFrom returns how the configuration of the Envoy differs from that of another one; nil if it does not.
+func (e *Envoy) DiffersFrom(other *Envoy) error {
+	want, err := other.config()
+	if err != nil {
+		return err
+	}
+	return e.Differs(want)
 }
 
 // Differs returns how the configuration of the Envoy differs from another one; nil if it does not.
