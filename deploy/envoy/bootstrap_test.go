@@ -154,8 +154,8 @@ func protocol(t *testing.T, c *clusterpb.Cluster) *httppb.HttpProtocolOptions {
 // TestBootstrapsAreValid holds each file to Envoy's definitions: fields, extensions and rules.
 func TestBootstrapsAreValid(t *testing.T) {
 	names := bootstraps(t)
-	if len(names) != 10 {
-		t.Errorf("%d bootstraps, want 10: %v", len(names), names)
+	if len(names) != 9 {
+		t.Errorf("%d bootstraps, want 9: %v", len(names), names)
 	}
 	for _, name := range names {
 		readBootstrap(t, name)

@@ -9,9 +9,7 @@ import (
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -72,25 +70,6 @@ func (s *site) fallsBack(b *bootstrappb.Bootstrap, conn *grpc.ClientConn) {
 	c := relaytest.NewClient(s.t, conn, relaytest.ClientOptions{Variant: v, Node: node(b), AutoAck: true})
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(s.t.Context(), holdsWorld(relaytest.ClusterType))
-}
-
-// TestFallbackByService holds that a relay that knows nothing ends streams as Envoy's failover needs it, without
-// a response, and that the second server of fallback-services.yaml serves a client.
-func TestFallbackByService(t *testing.T) {
-	b := readBootstrap(t, "fallback-services.yaml")
-	if layer := b.GetLayeredRuntime().GetLayers()[0].GetStaticLayer().GetFields(); !layer["envoy.restart_features.xds_failover_support"].GetBoolValue() {
-		t.Errorf("the first layer of the runtime has %v, want failover switched on", layer)
-	}
-	ads := b.GetDynamicResources().GetAdsConfig()
-	s := newSite(t, b, "TENDER_ORIGIN="+nowhere, "TENDER_COLD_WAIT=100ms")
-	for range 2 {
-		c := s.client(b, ads, "")
-		c.Subscribe(relaytest.ClusterType)
-		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unavailable || len(c.Responses()) > 0 {
-			t.Errorf("the stream ended with %v after %d responses, want UNAVAILABLE after none", err, len(c.Responses()))
-		}
-	}
-	s.fallsBack(b, s.dial(cluster(b, servers(ads)[1]), 0))
 }
 
 // TestB3_MovingToTheRelayAndBack holds what it costs an Envoy to move from its control plane to a relay, and back:

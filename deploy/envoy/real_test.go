@@ -79,28 +79,22 @@ func TestEnvoy_Bootstraps(t *testing.T) {
 			}
 			s.validate(name)
 			s.serves(name, s.server(b))
-			// With two ADS servers, Envoy starts at the second one: it counts its first attempt, which fails because it
-			// has no clusters yet, as two failures. fallback-services.yaml and clients.md say so.
-			want := len(servers(b.GetDynamicResources().GetAdsConfig()))
-			if got := s.origin.State().OpenConnections; got != max(want, 1) {
-				t.Errorf("the control plane has %d connections, want the relay's, and that of an Envoy with two servers", got)
+			if got := s.origin.State().OpenConnections; got != 1 {
+				t.Errorf("the control plane has %d connections, want the relay's", got)
 			}
 		})
 	}
 }
 
-// TestEnvoy_Fallback: an Envoy of a fallback bootstrap is served by the control plane while the relay has no configuration.
+// TestEnvoy_Fallback: an Envoy of fallback.yaml is served by the control plane while the relay has no configuration.
 func TestEnvoy_Fallback(t *testing.T) {
-	for _, name := range []string{"fallback.yaml", "fallback-services.yaml"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := readBootstrap(t, name)
-			s := newSite(t, b, "TENDER_ORIGIN="+nowhere, "TENDER_COLD_WAIT=100ms")
-			s.serves(name, s.server(b))
-			if got := s.origin.State(); got.OpenConnections != 1 {
-				t.Errorf("the control plane has %d connections, want the Envoy's", got.OpenConnections)
-			}
-		})
+	t.Parallel()
+	const name = "fallback.yaml"
+	b := readBootstrap(t, name)
+	s := newSite(t, b, "TENDER_ORIGIN="+nowhere, "TENDER_COLD_WAIT=100ms")
+	s.serves(name, s.server(b))
+	if got := s.origin.State(); got.OpenConnections != 1 {
+		t.Errorf("the control plane has %d connections, want the Envoy's", got.OpenConnections)
 	}
 }
 

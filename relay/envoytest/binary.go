@@ -38,6 +38,16 @@ func existing(tb relaytest.TB, path string) string {
 	return path
 }
 
+// Previous returns the path of the tender of the commit before, which `make previous` builds.
+func Previous(tb relaytest.TB) string {
+	tb.Helper()
+	path := filepath.Join(root(tb), ".bin", "tender-previous")
+	if _, err := os.Stat(path); err != nil {
+		tb.Fatalf("no binary of the commit before: %v: run `make previous`", err)
+	}
+	return path
+}
+
 // Versions returns the versions of Envoy that the tests run with, the oldest first.
 func Versions(tb relaytest.TB) []string {
 	tb.Helper()

@@ -50,29 +50,35 @@ func (e *Envoy) Config() Config {
 // AwaitConfig waits until the Envoy has this configuration.
 func (e *Envoy) AwaitConfig(want Config) {
 	e.tb.Helper()
-	e.awaitConfig(func() (Config, error) { return want, nil })
+	e.Await("equal configuration", func() error { return e.Differs(want) })
 }
 
 // AwaitSame waits until the Envoy has the configuration of another one, which may not have dropped all that it no longer
 // needs.
 func (e *Envoy) AwaitSame(other *Envoy) {
 	e.tb.Helper()
-	e.awaitConfig(other.config)
+	e.Await("equal configuration", func() error { return e.DiffersFrom(other) })
 }
 
-func (e *Envoy) awaitConfig(ask func() (Config, error)) {
-	e.tb.Helper()
-	e.await("configuration", func() error {
-		want, err := ask()
-		if err != nil {
-			return err
-		}
-		got, err := e.config()
-		if diff := cmp.Diff(want, got); err == nil && diff != "" {
-			err = fmt.Errorf("it differs (-want +got):\n%s", diff)
-		}
+// DiffersFrom returns how the configuration of the Envoy differs from that of another one; nil if it does not.
+func (e *Envoy) DiffersFrom(other *Envoy) error {
+	want, err := other.config()
+	if err != nil {
 		return err
-	})
+	}
+	return e.Differs(want)
+}
+
+// Differs returns how the configuration of the Envoy differs from another one; nil if it does not.
+func (e *Envoy) Differs(want Config) error {
+	got, err := e.config()
+	if err != nil {
+		return err
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		return fmt.Errorf("it differs (-want +got):\n%s", diff)
+	}
+	return nil
 }
 
 // config reads /config_dump, which has no Secrets' keys, and /runtime.
@@ -223,7 +229,7 @@ func (e *Envoy) stats(filter string) (Stats, error) {
 func (e *Envoy) Listener(name string) string {
 	e.tb.Helper()
 	var address string
-	e.await("listener "+name, func() (err error) {
+	e.Await("listener "+name, func() (err error) {
 		if address, err = e.listener(name); err != nil {
 			return err
 		}

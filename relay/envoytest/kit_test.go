@@ -55,43 +55,42 @@ const interval = 5 * time.Millisecond
 
 // A setup is where the Envoys of a scenario connect to.
 type setup struct {
+	*outcome
 	variant
 	origin *envoytest.ControlPlane
 	relay  *envoytest.Relay // nil if the Envoys connect to the control plane
+	server string           // the address of the management server
 }
 
-// scenario runs a scenario in each variant below a relay and, if asked to, below the control plane itself.
+// scenario runs a scenario in each variant below a relay and, if asked to, on the control plane itself.
 func scenario(t *testing.T, variants []variant, run func(*testing.T, *setup), env ...string) {
 	t.Helper()
-	for _, v := range variants {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			s := &setup{variant: v, origin: envoytest.NewControlPlane(t)}
+	compared(t, variants, func(t *testing.T, v variant, o *outcome) {
+		s := &setup{outcome: o, variant: v, origin: envoytest.NewControlPlane(t)}
+		if s.server = s.origin.Addr; !o.direct {
 			s.relay = envoytest.NewRelay(t, s.origin.Addr, env...)
-			run(t, s)
-		})
-		if *direct {
-			t.Run(v.name+"/direct", func(t *testing.T) {
-				t.Parallel()
-				run(t, &setup{variant: v, origin: envoytest.NewControlPlane(t)})
-			})
+			s.server = s.relay.Addr
 		}
-	}
-}
-
-// server returns the address of the management server.
-func (s *setup) server() string {
-	if s.relay == nil {
-		return s.origin.Addr
-	}
-	return s.relay.Addr
+		run(t, s)
+	})
 }
 
 // envoy starts an Envoy.
 func (s *setup) envoy(t *testing.T, id string) *envoytest.Envoy {
 	t.Helper()
 	node := relaytest.EnvoyNode(id)
-	return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server(), Node: node})
+	return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server, Node: node})
+}
+
+// settle waits until those who are connected to the control plane have answered. Envoys themselves may take minutes on
+// go-control-plane, for which nobody waits.
+func (s *setup) settle(t *testing.T) {
+	t.Helper()
+	if s.direct {
+		_ = s.origin.Settle(100 * time.Millisecond)
+	} else if err := s.origin.Settle(relaytest.Patience); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // web is a listener "web" whose route configuration "web" leads to a cluster, which has the endpoints of a backend.
@@ -100,32 +99,4 @@ func web(cluster string, backend *envoytest.Backend) []proto.Message {
 		relaytest.Cluster(cluster), relaytest.Endpoints(cluster, backend.Addr),
 		relaytest.Listener("web", "web"), relaytest.Route("web", []string{"*"}, cluster),
 	}
-}
-
-// judge holds an Envoy below the relay to noFault. Of an Envoy on the control plane it only reports: what the relay is
-// measured by.
-func (s *setup) judge(t *testing.T, e *envoytest.Envoy, r envoytest.Report) {
-	t.Helper()
-	if s.relay == nil {
-		t.Logf("without the relay: %d updates refused or not waited for; %v", faults(e), r)
-		return
-	}
-	noFault(t, e, r)
-}
-
-// noFault fails the test if a request failed, or if the Envoy refused something or went on without an answer.
-func noFault(t *testing.T, e *envoytest.Envoy, r envoytest.Report) {
-	t.Helper()
-	if faults(e) > 0 {
-		t.Errorf("Envoy %s: updates refused or not waited for: %v", e.ID(), e.Stats(envoytest.Judged))
-	}
-	if len(r.Failures) > 0 {
-		t.Errorf("Envoy %s: requests failed: %v", e.ID(), r)
-	}
-}
-
-// faults returns how many updates an Envoy refused, or did not wait for.
-func faults(e *envoytest.Envoy) int64 {
-	stats := e.Stats(envoytest.Judged)
-	return stats.Sum("update_rejected") + stats.Sum("init_fetch_timeout")
 }

@@ -144,7 +144,8 @@ func (s *site) route() *routepb.RouteConfiguration {
 }
 
 // TestEnvoy_LiveChanges: while a control plane changes routes, clusters, endpoints and listeners, no request fails, and
-// the Envoy refuses nothing. Clusters and endpoints therefore come before the routes that need them. (B.11, B.16, H06)
+// the Envoy refuses nothing. Clusters and endpoints therefore come before the routes that need them. On go-control-plane
+// itself an Envoy falls behind: it waits 15 s for the endpoints of each modified cluster, which do not come. (B.11, B.16, H06)
 func TestEnvoy_LiveChanges(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		site := newSite(t, s.origin)
@@ -153,12 +154,13 @@ func TestEnvoy_LiveChanges(t *testing.T) {
 		load.Continue(10)
 		for range changes {
 			site.change()
-			s.origin.Settle()
+			s.settle(t)
 			load.Continue(site.random.IntN(4)) // the next change comes while this one is on its way, or after it
 		}
 		last := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.origin.Addr})
 		last.Listener("web")
-		e.AwaitConfig(last.Config())
-		s.judge(t, e, load.Stop())
+		want := last.Config()
+		s.await(e, "configuration of an Envoy that starts now", func() error { return e.Differs(want) })
+		s.judge(e, load.Stop())
 	})
 }

@@ -144,22 +144,29 @@ func (l *Load) copy() Report {
 	return r
 }
 
-// Await waits until the report so far meets a condition.
+// Await waits until the report so far meets a condition. It fails the test after relaytest.Patience.
 func (l *Load) Await(what string, met func(Report) bool) {
 	l.tb.Helper()
-	late := time.NewTimer(relaytest.Patience)
+	if !l.Within(relaytest.Patience, met) {
+		l.tb.Fatalf("load: no %s after %v: %v", what, relaytest.Patience, l.Report())
+	}
+}
+
+// Within waits until the report so far meets a condition, for a limited time, and reports whether it does.
+func (l *Load) Within(limit time.Duration, met func(Report) bool) bool {
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
 		l.mu.Lock()
-		ok, report, changed := met(l.report), l.copy(), l.changed
+		ok, changed := met(l.report), l.changed
 		l.mu.Unlock()
 		if ok {
-			return
+			return true
 		}
 		select {
 		case <-changed:
 		case <-late.C:
-			l.tb.Fatalf("load: no %s after %v: %v", what, relaytest.Patience, report)
+			return false
 		}
 	}
 }

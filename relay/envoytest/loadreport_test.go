@@ -98,29 +98,20 @@ func zoned(cluster string, a, b *envoytest.Backend) *endpointpb.ClusterLoadAssig
 // TestEnvoy_LoadReports: the load that two Envoys report arrives at the control plane as one stream, whose sums for each
 // cluster and locality are the requests that both have sent. (B.29, R139, R140)
 func TestEnvoy_LoadReports(t *testing.T) {
-	type server func(*testing.T, *envoytest.ControlPlane) (addr string, streams int)
-	servers := map[string]server{
-		"relay": func(t *testing.T, c *envoytest.ControlPlane) (string, int) {
-			return envoytest.NewRelay(t, c.Addr, "TENDER_LRS=aggregate").Addr, 1
-		},
-	}
-	if *direct {
-		servers["direct"] = func(_ *testing.T, c *envoytest.ControlPlane) (string, int) { return c.Addr, 2 }
-	}
-	for name, server := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			reports := &loadServer{totals: make(map[localityOf]loadTotals)}
-			origin := envoytest.NewControlPlane(t, func(s grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(s, reports) })
-			addr, streams := server(t, origin)
-			reportsAddUp(t, origin, addr, reports)
-			reports.mu.Lock()
-			defer reports.mu.Unlock()
-			if reports.streams != streams {
-				t.Errorf("%d streams of load reports, want %d", reports.streams, streams)
-			}
-		})
-	}
+	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
+		reports := &loadServer{totals: make(map[localityOf]loadTotals)}
+		origin := envoytest.NewControlPlane(t, func(s grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(s, reports) })
+		server, streams := origin.Addr, 2
+		if !o.direct {
+			server, streams = envoytest.NewRelay(t, origin.Addr, "TENDER_LRS=aggregate").Addr, 1
+		}
+		reportsAddUp(t, o, origin, server, reports)
+		reports.mu.Lock()
+		defer reports.mu.Unlock()
+		if reports.streams != streams {
+			t.Errorf("%d streams of load reports, want %d", reports.streams, streams)
+		}
+	})
 }
 
 // awaitReporting waits until an Envoy, which has its clusters, reports the load of each: requests before that are not
@@ -144,7 +135,7 @@ func awaitReporting(e *envoytest.Envoy) {
 }
 
 // reportsAddUp sends requests through two Envoys and waits until the reports account for each.
-func reportsAddUp(t *testing.T, origin *envoytest.ControlPlane, server string, reports *loadServer) {
+func reportsAddUp(t *testing.T, o *outcome, origin *envoytest.ControlPlane, server string, reports *loadServer) {
 	t.Helper()
 	for _, cluster := range []string{"web", "api"} {
 		origin.Put(relaytest.Cluster(cluster), zoned(cluster, envoytest.NewBackend(t, cluster+" a"), envoytest.NewBackend(t, cluster+" b")),
@@ -166,9 +157,7 @@ func reportsAddUp(t *testing.T, origin *envoytest.ControlPlane, server string, r
 	}
 	for load, cluster := range loads {
 		r := load.Stop()
-		if len(r.Failures) > 0 {
-			t.Errorf("requests failed: %v", r)
-		}
+		o.requests(r)
 		for _, zone := range []string{"a", "b"} {
 			n := uint64(r.Answers[cluster+" "+zone])
 			sum := want[localityOf{cluster, zone}]

@@ -49,7 +49,8 @@ func clientStatus(t *testing.T, r *envoytest.Relay) string {
 }
 
 // TestEnvoy_NACK: Envoy's words about an invalid listener appear in the log, in `tender status`, on the page and in
-// CSDS. An Envoy that is sent other listeners is not affected. The repaired listener is accepted. (B.9, R029, C10)
+// CSDS. An Envoy that is sent other listeners is not affected. The repaired listener is accepted. The Envoy rejects no more
+// updates than one on the control plane itself. (B.9, R029, C10)
 func TestEnvoy_NACK(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
@@ -57,7 +58,7 @@ func TestEnvoy_NACK(t *testing.T) {
 		refuser := s.envoy(t, "refuser")
 		node := relaytest.EnvoyNode("bystander")
 		node.Cluster = "other"
-		bystander := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server(), Node: node})
+		bystander := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server, Node: node})
 		loads := []*envoytest.Load{
 			envoytest.StartLoad(t, refuser.Listener("web"), interval), envoytest.StartLoad(t, bystander.Listener("web"), interval),
 		}
@@ -78,10 +79,9 @@ func TestEnvoy_NACK(t *testing.T) {
 			}
 		}
 		loads[0].Continue(20)
-		noFault(t, bystander, loads[1].Stop())
-		if r := loads[0].Stop(); len(r.Failures) > 0 {
-			t.Errorf("requests failed: %v", r)
-		}
+		s.judge(bystander, loads[1].Stop())
+		s.requests(loads[0].Stop())
+		s.updates(refuser) // at least the one: go-control-plane sends it again at once
 		for _, name := range []string{"lds.update_success", "cds.update_success", "listener_modified", "cluster_modified"} {
 			if got := bystander.Stats(envoytest.Judged).Sum(name); got != before.Sum(name) {
 				t.Errorf("the other Envoy: %s is %d, was %d", name, got, before.Sum(name))
@@ -111,54 +111,50 @@ func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy, words str
 
 // TestEnvoy_HalfApplied: an Envoy applies the valid listeners of a response that it rejects, and goes on reporting the
 // version before. When the control plane reverts, an Envoy that reconnects, to the same relay or to another one, ends
-// with exactly the served state. (B.3, envoy#12592)
+// with exactly the served state. On go-control-plane itself it keeps what it has applied. (B.3, envoy#12592)
 func TestEnvoy_HalfApplied(t *testing.T) {
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			origin := envoytest.NewControlPlane(t)
-			one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
-			origin.Put(append(web("one", one), relaytest.Cluster("two"), relaytest.Endpoints("two", two.Addr),
-				relaytest.Route("web-two", []string{"*"}, "two"))...)
-			good := []proto.Message{relaytest.Listener("web", "web")}
-			var relays []*envoytest.Relay
-			var watchers []*relaytest.Client
-			for range 2 {
+	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+		origin := envoytest.NewControlPlane(t)
+		one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
+		origin.Put(append(web("one", one), relaytest.Cluster("two"), relaytest.Endpoints("two", two.Addr),
+			relaytest.Route("web-two", []string{"*"}, "two"))...)
+		good := []proto.Message{relaytest.Listener("web", "web")}
+		servers := []string{origin.Addr, origin.Addr}
+		var watchers []*relaytest.Client
+		if !o.direct {
+			for i := range servers {
 				r := envoytest.NewRelay(t, origin.Addr)
-				relays, watchers = append(relays, r), append(watchers, watchListeners(t, r))
+				servers[i], watchers = r.Addr, append(watchers, watchListeners(t, r))
 			}
-			link := relaytest.NewProxy(t, relays[0].Addr)
-			e := envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
-			load := envoytest.StartLoad(t, e.Listener("web"), interval)
-			load.Continue(10)
-			before := e.Config()
+		}
+		link := relaytest.NewProxy(t, servers[0])
+		e := envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
+		load := envoytest.StartLoad(t, e.Listener("web"), interval)
+		load.Continue(10)
+		before := e.Config()
 
-			for round, to := range []*envoytest.Relay{relays[0], relays[1]} {
-				broken, _ := invalid("broken")
-				origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), broken)
-				e.Listener("extra") // it has applied what is valid, and rejected the response
-				awaitSum(e, "update_rejected", int64(round+1))
+		for round, to := range servers {
+			broken, _ := invalid("broken")
+			origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), broken)
+			e.Listener("extra") // it has applied what is valid, and rejected the response
+			awaitSum(e, "update_rejected", int64(round+1))
 
-				link.Set(relaytest.Link{Refuse: true})
-				link.Cut()
-				origin.Apply("", func(w *envoytest.World) {
-					w.Put(good...)
-					w.Remove(relaytest.ListenerType, "extra", "broken")
-				})
-				for _, c := range watchers {
-					c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ListenerType]) == 1 })
-				}
-				link.Forward(to.Addr)
-				link.Set(relaytest.Link{})
-				e.AwaitConfig(before)
-				served := load.Report().Answers["one"]
-				load.Await("answers by the routes of the reverted listener", func(r envoytest.Report) bool { return r.Answers["one"] > served+10 })
+			link.Set(relaytest.Link{Refuse: true})
+			link.Cut()
+			origin.Apply("", func(w *envoytest.World) {
+				w.Put(good...)
+				w.Remove(relaytest.ListenerType, "extra", "broken")
+			})
+			for _, c := range watchers {
+				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ListenerType]) == 1 })
 			}
-			if r := load.Stop(); len(r.Failures) > 0 {
-				t.Errorf("requests failed: %v", r)
-			}
-		})
-	}
+			link.Forward(to)
+			link.Set(relaytest.Link{})
+			o.await(e, "reverted configuration", func() error { return e.Differs(before) })
+			o.answers(load, one)
+		}
+		o.requests(load.Stop())
+	})
 }
 
 // watchListeners returns a client of a relay that has all listeners.

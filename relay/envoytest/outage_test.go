@@ -1,141 +1,184 @@
 package envoytest_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"syscall"
 	"testing"
 	"time"
 
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	"google.golang.org/protobuf/proto"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httppb "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// modified returns how often an Envoy took clusters and listeners as changed.
-func modified(e *envoytest.Envoy) int64 {
-	stats := e.Stats(envoytest.Judged)
-	return stats.Sum("cluster_modified") + stats.Sum("listener_modified")
+// An outage is an Envoy that serves requests while what it gets its configuration from fails.
+type outage struct {
+	*setup
+	next   *envoytest.Backend // of the endpoints after change
+	up     *relaytest.Proxy   // before the control plane
+	down   *relaytest.Proxy   // before the Envoy's management server: up, without a relay
+	envoy  *envoytest.Envoy
+	load   *envoytest.Load
+	before int64 // how often the Envoy took clusters and listeners as modified
+}
+
+// newOutage starts an Envoy with a load.
+func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit func(*bootstrappb.Bootstrap)) *outage {
+	t.Helper()
+	s := &setup{outcome: o, variant: v, origin: envoytest.NewControlPlane(t)}
+	s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
+	f := &outage{setup: s, next: envoytest.NewBackend(t, "two"), up: relaytest.NewProxy(t, s.origin.Addr)}
+	if f.down = f.up; !o.direct {
+		s.relay = envoytest.NewRelayWith(t, opts, f.up.Addr())
+		f.down = relaytest.NewProxy(t, s.relay.Addr)
+	}
+	s.server = f.down.Addr()
+	f.envoy = envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: s.server, Node: relaytest.EnvoyNode("edge-1"), Edit: edit})
+	f.load = envoytest.StartLoad(t, f.envoy.Listener("web"), interval)
+	f.load.Continue(10)
+	f.before = modified(f.envoy)
+	return f
+}
+
+// hole has a link pass nothing on, and tell nobody.
+func hole(link *relaytest.Proxy) {
+	way := relaytest.Way{Hold: true}
+	link.Set(relaytest.Link{Up: way, Down: way})
+}
+
+// change has the control plane send other endpoints.
+func (f *outage) change() { f.origin.Put(relaytest.Endpoints("one", f.next.Addr)) }
+
+// recovers waits until the Envoy has the endpoints of change, and judges what happened.
+func (f *outage) recovers() {
+	f.t.Helper()
+	f.answers(f.load, f.next)
+	f.unmodified(f.before, f.envoy)
+	f.judge(f.envoy, f.load.Stop())
 }
 
 // TestEnvoy_OriginGone: while the control plane is gone, or slow, no request fails, and an Envoy that starts gets
 // everything. When the control plane returns with the same content, nothing is modified; the next change arrives. (B.8)
 func TestEnvoy_OriginGone(t *testing.T) {
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			origin := envoytest.NewControlPlane(t)
-			one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
-			origin.Put(web("one", one)...)
-			link := relaytest.NewProxy(t, origin.Addr)
-			s := &setup{variant: v, origin: origin, relay: envoytest.NewRelay(t, link.Addr())}
-
-			e := s.envoy(t, "edge-1")
-			load := envoytest.StartLoad(t, e.Listener("web"), interval)
-			load.Continue(10)
-			before := modified(e)
-			serves := func(id string) {
-				t.Helper()
-				newcomer := s.envoy(t, id)
-				newcomer.AwaitConfig(e.Config())
-				newcomer.Stop()
-			}
-
-			link.Set(relaytest.Link{Down: relaytest.Way{Hold: true}})
-			serves("started-while-slow")
-			link.Set(relaytest.Link{})
-
-			origin.Stop()
-			serves("started-while-gone")
-			load.Continue(50)
-			origin.Restart()
-			origin.Put(relaytest.Endpoints("one", two.Addr)) // shows that the relay is back, and has heard all
-			load.Await("an answer of the new endpoint", func(r envoytest.Report) bool { return r.Answers["two"] > 0 })
-			if now := modified(e); now != before {
-				t.Errorf("clusters and listeners were modified %d times, though they are the same", now-before)
-			}
-			s.judge(t, e, load.Stop())
-		})
-	}
-}
-
-// replicas is an Envoy's bootstrap with several relays as the addresses of its management server.
-func replicas(addrs ...string) func(*bootstrappb.Bootstrap) {
-	return func(b *bootstrappb.Bootstrap) {
-		for _, c := range b.GetStaticResources().GetClusters() {
-			locality := c.GetLoadAssignment().GetEndpoints()[0]
-			locality.LbEndpoints = nil
-			for _, endpoint := range relaytest.Endpoints("", addrs...).GetEndpoints()[0].GetLbEndpoints() {
-				locality.LbEndpoints = append(locality.LbEndpoints, proto.CloneOf[*endpointpb.LbEndpoint](endpoint))
-			}
+	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+		f := newOutage(t, v, o, relay.Options{}, nil)
+		want := f.envoy.Config()
+		serves := func(id string) {
+			t.Helper()
+			newcomer := f.setup.envoy(t, id)
+			f.await(newcomer, "configuration of "+id, func() error { return newcomer.Differs(want) })
+			newcomer.Kill()
 		}
+		f.up.Set(relaytest.Link{Down: relaytest.Way{Hold: true}})
+		serves("started-while-slow")
+		f.up.Set(relaytest.Link{})
+
+		f.origin.Stop()
+		serves("started-while-gone")
+		f.load.Continue(50)
+		f.origin.Restart()
+		f.change()
+		f.recovers()
+	})
+}
+
+// pinging has an Envoy ping its server every second and wait two seconds for the answer: 30 s and 5 s in the bootstraps
+// that are shipped.
+func pinging(b *bootstrappb.Bootstrap) {
+	const key = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+	for _, c := range b.GetStaticResources().GetClusters() {
+		of := new(httppb.HttpProtocolOptions)
+		if err := c.GetTypedExtensionProtocolOptions()[key].UnmarshalTo(of); err != nil {
+			panic("read a bootstrap: " + err.Error())
+		}
+		of.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corepb.KeepaliveSettings{
+			Interval: durationpb.New(time.Second), Timeout: durationpb.New(2 * time.Second),
+		}
+		c.TypedExtensionProtocolOptions[key] = pack(of)
 	}
 }
 
-// TestEnvoy_RelaysComeAndGo: two relays serve Envoys, which lose theirs by a drain, by SIGKILL, and by an upgrade. No
-// request fails, nothing is modified and nothing refused; changes go on to arrive. (B.3, B.33)
-func TestEnvoy_RelaysComeAndGo(t *testing.T) {
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			origin := envoytest.NewControlPlane(t)
-			backends := []*envoytest.Backend{envoytest.NewBackend(t, "backend-0"), envoytest.NewBackend(t, "backend-1")}
-			origin.Put(web("one", backends[0])...)
-			start := func(addr string) *envoytest.RelayProcess {
-				return envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+addr, "TENDER_DRAIN=2s")
-			}
-			a, b := start(relaytest.FreeAddress(t)), start(relaytest.FreeAddress(t))
-			var envoys []*envoytest.Envoy
-			var loads []*envoytest.Load
-			for i := range 2 {
-				e := envoytest.Start(t, envoytest.Options{
-					Bootstrap: v.bootstrap, Server: a.Addr, Edit: replicas(a.Addr, b.Addr), Node: relaytest.EnvoyNode(fmt.Sprint("edge-", i)),
-				})
-				load := envoytest.StartLoad(t, e.Listener("web"), interval)
-				load.Continue(10)
-				envoys, loads = append(envoys, e), append(loads, load)
-			}
-			before := modified(envoys[0]) + modified(envoys[1])
+// pings are those of a relay to its clients, as often.
+var pings = relay.Options{PingAfter: time.Second, PingTimeout: 2 * time.Second}
 
-			round := 0
-			arrives := func(what string, began time.Time) {
-				t.Helper()
-				round++
-				next := backends[round%2]
-				origin.Put(relaytest.Endpoints("one", next.Addr))
-				for _, load := range loads {
-					have := load.Report().Answers[next.Name]
-					load.Await("answers of "+next.Name, func(r envoytest.Report) bool { return r.Answers[next.Name] > have })
-				}
-				t.Logf("%s: a change has reached both Envoys %v after", what, time.Since(began).Round(time.Millisecond))
-			}
-			arrives("in peace", time.Now())
-
-			began := time.Now()
-			a.Signal(syscall.SIGTERM)
-			a.Wait()
-			arrives("drain", began)
-			a = start(a.Addr)
-
-			began = time.Now()
-			b.Kill()
-			arrives("SIGKILL", began)
-			start(b.Addr)
-
-			began = time.Now()
-			a.Signal(syscall.SIGTERM) // an upgrade: the next version takes the address, under load
-			a.Wait()
-			start(a.Addr)
-			arrives("upgrade", began)
-
-			if now := modified(envoys[0]) + modified(envoys[1]); now != before {
-				t.Errorf("clusters and listeners were modified %d times, though they are the same", now-before)
-			}
-			for i, e := range envoys {
-				noFault(t, e, loads[i].Stop())
-			}
-		})
+// awaitNoStreams waits until the relay serves no stream. It is not asked of go-control-plane, which does not ping.
+func (f *outage) awaitNoStreams() {
+	f.t.Helper()
+	if f.relay == nil {
+		return
 	}
+	f.envoy.Await("end of its streams at the relay", func() error {
+		if n := f.relay.Streams(); n > 0 {
+			return fmt.Errorf("the relay has %d streams", n)
+		}
+		return nil
+	})
+}
+
+// TestEnvoy_HalfOpen: nothing passes between an Envoy and the relay any more, and neither is told. Both notice by
+// their pings. The Envoy goes on serving, reconnects, and has what changed meanwhile. (B.34)
+func TestEnvoy_HalfOpen(t *testing.T) {
+	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+		f := newOutage(t, v, o, pings, pinging)
+		hole(f.down)
+		f.change()
+		f.envoy.Await("loss of the connection", func() error {
+			if f.envoy.Stats(envoytest.Judged)["control_plane.connected_state"] > 0 {
+				return errors.New("it is connected")
+			}
+			return nil
+		})
+		f.awaitNoStreams()
+		f.down.Set(relaytest.Link{})
+		f.recovers()
+	})
+}
+
+// TestEnvoy_Stopped: an Envoy stops without a word (SIGSTOP). The relay notices by its pings and frees what it held.
+// Once the Envoy goes on, it reconnects, serves, and has what changed meanwhile. (B.34)
+func TestEnvoy_Stopped(t *testing.T) {
+	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+		f := newOutage(t, v, o, pings, pinging)
+		address := f.envoy.Listener("web")
+		f.requests(f.load.Stop())
+
+		f.envoy.Signal(syscall.SIGSTOP)
+		t.Cleanup(func() { f.envoy.Signal(syscall.SIGCONT) }) // it is killed next
+		f.awaitNoStreams()
+		f.change()
+		f.envoy.Signal(syscall.SIGCONT)
+		f.load = envoytest.StartLoad(t, address, interval)
+		f.recovers()
+		if f.relay != nil && bytes.Contains([]byte(f.relay.Log()), []byte("level=ERROR")) {
+			t.Error("the relay logged an error")
+		}
+	})
+}
+
+// TestEnvoy_OriginStuck: nothing passes between the relay and the control plane any more, and neither is told. The
+// relay notices by its pings (TENDER_ORIGIN_KEEPALIVE, here the shortest), reconnects, and its Envoy has what changed
+// meanwhile. The run without the relay is that of TestEnvoy_HalfOpen. (B.34)
+func TestEnvoy_OriginStuck(t *testing.T) {
+	t.Parallel()
+	often := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}) // 20 s to answer otherwise
+	f := newOutage(t, delta, &outcome{t: t}, relay.Options{DialOptions: []grpc.DialOption{often}}, nil)
+	hole(f.up)
+	f.change()
+	f.envoy.Await("loss of the origin", func() error {
+		if page := f.relay.Get("/api/v1/status"); !bytes.Contains(page, []byte(`"connected": false`)) && !bytes.Contains(page, []byte(`"connected":false`)) {
+			return errors.New("the relay is connected to its origin")
+		}
+		return nil
+	})
+	f.up.Set(relaytest.Link{})
+	f.recovers()
 }

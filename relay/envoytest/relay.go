@@ -1,20 +1,19 @@
 package envoytest
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -37,12 +36,23 @@ func NewRelay(tb relaytest.TB, origin string, env ...string) *Relay {
 	return NewRelayWith(tb, relay.Options{}, origin, env...)
 }
 
+// variables returns the variables of a relay. Of several with one name, the last counts.
+func variables(origin string, env []string) []string {
+	all := []string{
+		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test",
+	}
+	last := make(map[string]string)
+	for _, v := range append(all, env...) {
+		name, _, _ := strings.Cut(v, "=")
+		last[name] = v
+	}
+	return slices.Sorted(maps.Values(last))
+}
+
 // NewRelayWith is NewRelay with further options, of which it sets the logger.
 func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...string) *Relay {
 	tb.Helper()
-	cfg, err := relay.LoadConfig(append([]string{
-		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test",
-	}, env...))
+	cfg, err := relay.LoadConfig(variables(origin, env))
 	if err != nil {
 		tb.Fatalf("configure the relay: %v", err)
 	}
@@ -118,99 +128,45 @@ func (l *log) String() string {
 
 // A RelayProcess is a relay in a process of its own, which can be killed.
 type RelayProcess struct {
+	*Process
+
 	// Addr serves streams; Admin is the admin address.
 	Addr, Admin string
-
-	tb    relaytest.TB
-	cmd   *exec.Cmd
-	log   *log
-	ended chan struct{} // closed when the process has ended
 }
 
 // StartRelay starts a relay process of the control plane at origin with further variables, and returns when it
 // listens. It is killed when tb ends. The command is built from the working tree.
 func StartRelay(tb relaytest.TB, origin string, env ...string) *RelayProcess {
 	tb.Helper()
-	p := &RelayProcess{tb: tb, cmd: exec.Command(command(tb), "serve"), log: newLog(tb), ended: make(chan struct{})}
+	return StartRelayOf(tb, Command(tb), origin, env...)
+}
+
+// StartRelayOf is StartRelay with another binary.
+func StartRelayOf(tb relaytest.TB, binary, origin string, env ...string) *RelayProcess {
+	tb.Helper()
+	cmd := exec.Command(binary, "serve")
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "TENDER_") && !strings.HasPrefix(v, "OTEL_") {
-			p.cmd.Env = append(p.cmd.Env, v)
+			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, "TENDER_ORIGIN="+origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
-		"TENDER_NODE_ID=tender/test", "TENDER_LOG_FORMAT=json")
-	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.SysProcAttr = withParent()
-	stderr, err := p.cmd.StderrPipe()
-	if err == nil {
-		err = p.cmd.Start()
+	cmd.Env = append(append(cmd.Env, variables(origin, env)...), "TENDER_LOG_FORMAT=json")
+	p := &RelayProcess{Process: StartProcess(tb, "relay", cmd)}
+	var listening struct {
+		Listen string `json:"listen"`
+		Admin  string `json:"admin_listen"`
 	}
-	if err != nil {
-		tb.Fatalf("start a relay: %v", err)
+	if err := json.Unmarshal([]byte(p.AwaitLine(0, `"msg":"listening"`)), &listening); err != nil {
+		tb.Fatalf("relay: %v", err)
 	}
-	listening := make(chan struct{})
-	go p.read(stderr, listening) // ends with the process
-	tb.Cleanup(p.Kill)
-	select {
-	case <-listening:
-	case <-p.ended:
-		tb.Fatalf("relay ended before it listened:\n%s", p.Log())
-	case <-time.After(relaytest.Patience):
-		tb.Fatalf("relay does not listen:\n%s", p.Log())
-	}
+	p.Addr, p.Admin = listening.Listen, listening.Admin
 	return p
 }
-
-func (p *RelayProcess) read(stderr io.Reader, listening chan<- struct{}) {
-	defer close(p.ended)
-	lines := bufio.NewScanner(stderr)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		_, _ = p.log.Write(append(lines.Bytes(), '\n')) // to memory, and to the test's output
-		var line struct {
-			Message string `json:"msg"`
-			Listen  string `json:"listen"`
-			Admin   string `json:"admin_listen"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err == nil && line.Message == "listening" {
-			p.Addr, p.Admin = line.Listen, line.Admin
-			close(listening)
-		}
-	}
-	_ = p.cmd.Wait() // killed, most often
-}
-
-// Log returns what the relay has logged so far.
-func (p *RelayProcess) Log() string { return p.log.String() }
 
 // Get returns what a path of the relay's admin address answers.
 func (p *RelayProcess) Get(path string) []byte {
 	p.tb.Helper()
 	return getAdmin(p.tb, p.Admin, path)
-}
-
-// Signal sends a signal to the relay: SIGTERM drains it.
-func (p *RelayProcess) Signal(s syscall.Signal) {
-	p.tb.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.tb.Fatalf("signal the relay: %v", err)
-	}
-}
-
-// Kill ends the relay with SIGKILL, and waits for its end. It may be called again.
-func (p *RelayProcess) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	<-p.ended
-}
-
-// Wait waits for the end of a relay that was sent a signal.
-func (p *RelayProcess) Wait() {
-	p.tb.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(2 * relaytest.Patience):
-		p.tb.Fatalf("relay does not end:\n%s", p.Log())
-	}
 }
 
 // built is the command, built once for the process.
@@ -220,12 +176,16 @@ var built struct {
 	err  error
 }
 
-// command returns the path of the built command.
-func command(tb relaytest.TB) string {
+// Command returns the path of the command, built from the working tree. The TestMain of a package that calls it calls
+// Clean.
+func Command(tb relaytest.TB) string {
 	tb.Helper()
 	dir := root(tb)
 	built.once.Do(func() {
 		built.path = filepath.Join(dir, ".bin", fmt.Sprint("tender-test-", os.Getpid()))
+		if built.err = os.MkdirAll(filepath.Dir(built.path), 0o755); built.err != nil {
+			return
+		}
 		build := exec.Command("go", "build", "-o", built.path, "./cmd/tender")
 		build.Dir = dir
 		if out, err := build.CombinedOutput(); err != nil {
@@ -248,7 +208,7 @@ func Clean() {
 // Tender runs the command with arguments, such as status, and returns what it prints about the relay.
 func (r *Relay) Tender(args ...string) string {
 	r.tb.Helper()
-	out, err := exec.Command(command(r.tb), append(args, "--admin", r.Admin)...).CombinedOutput()
+	out, err := exec.Command(Command(r.tb), append(args, "--admin", r.Admin)...).CombinedOutput()
 	if err != nil {
 		r.tb.Fatalf("tender %v: %v\n%s", args, err, out)
 	}

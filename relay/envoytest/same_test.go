@@ -17,7 +17,7 @@ func TestEnvoy_Traffic(t *testing.T) {
 		e := s.envoy(t, "edge-1")
 		load := envoytest.StartLoad(t, e.Listener("web"), interval)
 		load.Continue(20)
-		s.judge(t, e, load.Stop())
+		s.judge(e, load.Stop())
 	})
 }
 
@@ -73,7 +73,8 @@ func (f *fleet) same(direct *envoytest.Envoy) {
 }
 
 // TestEnvoy_SameConfiguration: an Envoy below the relay has the configuration of one on the control plane, by all
-// types and all transports, also after everything has changed. (R001, B.17, B.19, B.26, B.27, B.36)
+// types and all transports, also after everything has changed. The Envoy on the control plane is the run without the
+// relay. (R001, B.17, B.19, B.26, B.27, B.36)
 func TestEnvoy_SameConfiguration(t *testing.T) {
 	for _, v := range []struct {
 		variant
@@ -97,7 +98,7 @@ func TestEnvoy_SameConfiguration(t *testing.T) {
 }
 
 // TestEnvoy_MixedFleet: Envoys of all variants on one relay, each of which has what one on the control plane has, with
-// resources by all transports; and a client of gRPC beside them is served too. (B.26)
+// resources by all transports; and a client of gRPC beside them is served too. That Envoy is the run without the relay. (B.26)
 func TestEnvoy_MixedFleet(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, byDelta, bySotW, byREST)

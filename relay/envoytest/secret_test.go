@@ -103,41 +103,41 @@ func getHTTPS(ctx context.Context, address string, ca *relaytest.CA) (name strin
 }
 
 // TestEnvoy_Secrets: an Envoy serves HTTPS with a certificate that comes by SDS, by mTLS through the relay. Its
-// rotation fails no request. (TENDER_SECRETS)
+// rotation fails no request. Without the relay it comes from the control plane without TLS. (TENDER_SECRETS)
 func TestEnvoy_Secrets(t *testing.T) {
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			ca := relaytest.NewCA(t)
-			certificate := func(serial string) *tlspb.Secret {
-				return secret("web", ca.Sign(relaytest.Leaf{Names: []string{"web", serial}}))
-			}
-			origin := envoytest.NewControlPlane(t)
-			backend := envoytest.NewBackend(t, "one")
-			origin.Put(relaytest.Cluster("one"), relaytest.Endpoints("one", backend.Addr), relaytest.Route("web", []string{"*"}, "one"),
-				secure(t, relaytest.Listener("web", "web"), "web"), certificate("first"))
+	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+		ca := relaytest.NewCA(t)
+		certificate := func(serial string) *tlspb.Secret {
+			return secret("web", ca.Sign(relaytest.Leaf{Names: []string{"web", serial}}))
+		}
+		origin := envoytest.NewControlPlane(t)
+		origin.Put(relaytest.Cluster("one"), relaytest.Endpoints("one", envoytest.NewBackend(t, "one").Addr),
+			relaytest.Route("web", []string{"*"}, "one"), secure(t, relaytest.Listener("web", "web"), "web"), certificate("first"))
+		of := envoytest.Options{Bootstrap: v.bootstrap, Server: origin.Addr, Node: relaytest.EnvoyNode("edge-1")}
+		if !o.direct {
 			dir, env := secretFiles(t, ca, "spiffe://example/edge-1")
 			r := envoytest.NewRelay(t, origin.Addr, append(env, rulesIn(t, dir))...)
-			e := envoytest.Start(t, envoytest.Options{
-				Bootstrap: "mtls.yaml", Server: r.TLS, Files: dir, Node: relaytest.EnvoyNode("edge-1"), Edit: v.speak,
+			of.Bootstrap, of.Server, of.Files, of.Edit = "mtls.yaml", r.TLS, dir, v.speak
+		}
+		e := envoytest.Start(t, of)
+		address := e.Listener("web")
+		for i, serial := range []string{"first", "second", "third"} {
+			if i > 0 {
+				origin.Put(certificate(serial))
+			}
+			o.await(e, serial+" certificate", func() error { // each request takes a handshake, and none may fail
+				got, err := getHTTPS(t.Context(), address, ca)
+				if err != nil {
+					o.requests(envoytest.Report{Failures: []string{fmt.Sprintf("while the %s certificate is distributed: %v", serial, err)}})
+				} else if got != serial {
+					err = fmt.Errorf("it is the %s one", got)
+				}
+				return err
 			})
-			address := e.Listener("web")
-			for i, serial := range []string{"first", "second", "third"} {
-				if i > 0 {
-					origin.Put(certificate(serial))
-				}
-				for got := ""; got != serial; { // each request takes a handshake, and none may fail
-					var err error
-					if got, err = getHTTPS(t.Context(), address, ca); err != nil {
-						t.Fatalf("request while %s is distributed: %v", serial, err)
-					}
-				}
-			}
-			if faults(e) > 0 || modified(e) > 0 {
-				t.Errorf("updates rejected or not waited for, or modified: %v", e.Stats(envoytest.Judged))
-			}
-		})
-	}
+		}
+		o.unmodified(0, e)
+		o.judge(e, envoytest.Report{})
+	})
 }
 
 // rulesIn writes secretRules, and returns the relay's variable for them.

@@ -48,7 +48,8 @@ func fence(origin *envoytest.ControlPlane, e *envoytest.Envoy, name string) {
 }
 
 // TestEnvoy_Warming: a cluster that changes while its endpoints do not is warm at once, wherever its endpoints come
-// from, and the limit of the first answer is never what ends its warming. (B.16, C04)
+// from, and the limit of the first answer is never what ends its warming. go-control-plane itself does not send the endpoints
+// again by ADS: there the cluster stays as it was. (B.16, C04)
 func TestEnvoy_Warming(t *testing.T) {
 	for name, from := range map[string]source{"ads": byADS, "own stream": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -66,9 +67,9 @@ func TestEnvoy_Warming(t *testing.T) {
 					if generation > 0 {
 						s.origin.Put(edsCluster(from, generation))
 					}
-					e.Await(fmt.Sprint("change ", generation), func() error { return warmed(e, int64(generation)) })
+					s.await(e, fmt.Sprint("change ", generation), func() error { return warmed(e, int64(generation)) })
 				}
-				s.judge(t, e, load.Stop())
+				s.judge(e, load.Stop())
 			})
 		})
 	}
@@ -104,7 +105,8 @@ func (m *move) run() {
 
 // TestEnvoy_WarmingNeedsEndpoints: an Envoy warms a changed cluster until it gets the endpoints again, though it has them.
 // Without B.16 they do not come. When it moves to another replica meanwhile, it gets them there though it says that it has
-// this version of them, and only then asks for clusters again. (B.3, B.16, C05, C32)
+// this version of them, and only then asks for clusters again. There is no run without relays: what go-control-plane does not
+// send is in the direct run of TestEnvoy_Warming. (B.3, B.16, C05, C32)
 func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 	for _, v := range ads {
 		t.Run(v.name, func(t *testing.T) {
@@ -125,7 +127,7 @@ func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 
 // TestEnvoy_WarmingNeedsSecrets: an Envoy warms a listener whose source of a Secret changed until it gets the Secret
 // again, though it has it by the source before. It asks only when it moves to another replica, and says then that it has
-// this version. (B.3, C05, C32)
+// this version. There is no run without relays: the scenario is about a move between two of them. (B.3, C05, C32)
 func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
 	for _, v := range ads {
 		t.Run(v.name, func(t *testing.T) {

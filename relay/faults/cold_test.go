@@ -72,9 +72,9 @@ func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
 
 	for cold, link := range links {
 		link.Set(relaytest.Link{})
-		mark := cold.mark()
+		mark := cold.Mark()
 		link.Cut()
-		cold.await(mark, "connected to the origin")
+		cold.AwaitLine(mark, "connected to the origin")
 	}
 	for _, m := range movers {
 		m.Reconnect(m.to.conn())

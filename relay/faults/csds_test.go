@@ -69,9 +69,9 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 		relaytest.APIListener("api", "route"), relaytest.Route("route", []string{"*"}, "service"))
 	_, r := run(t, relay.Options{}, "TENDER_ORIGIN="+o.Addr())
 	client := newGRPCClient(t, "xds:///api", r.addr)
-	_, address, _ := strings.Cut(client.await(0, "CSDS at "), "CSDS at ")
+	_, address, _ := strings.Cut(client.AwaitLine(0, "CSDS at "), "CSDS at ")
 	its, ours := connect(t, address), connect(t, r.admin)
-	client.await(0, "answered by "+backend)
+	client.AwaitLine(0, "answered by "+backend)
 	agree := func(when string, refused int) {
 		t.Helper()
 		var diff string

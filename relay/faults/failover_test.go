@@ -31,21 +31,21 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 
 	other.Set(relaytest.Link{Refuse: true})
 	other.Reset()
-	mark := r.mark()
+	mark := r.Mark()
 	one.Set(relaytest.Link{Refuse: true})
 	one.Reset()
-	r.await(mark, "connected to the origin")
+	r.AwaitLine(mark, "connected to the origin")
 	if s := two.State(); s.Open == 0 {
 		t.Errorf("connected, and not to the second address: %+v", s)
 	}
 	plane.change(3000)
 	served(t, 3000, append(clients, join("late")...)...)
 
-	mark = r.mark()
+	mark = r.Mark()
 	one.Set(relaytest.Link{})
 	two.Set(relaytest.Link{Refuse: true})
 	two.Reset()
-	r.await(mark, "connected to the origin")
+	r.AwaitLine(mark, "connected to the origin")
 	plane.change(4000)
 	served(t, 4000, clients...)
 	for _, c := range clients {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	_ "google.golang.org/grpc/xds" // for the scheme xds:///
 
+	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -59,7 +60,7 @@ func runGRPCClient(target string, until io.Reader, say io.Writer) error {
 // A grpcClient is a program that finds its backends by xDS, as gRPC is told to by its
 // environment, and all that gRPC logs there.
 type grpcClient struct {
-	*process
+	*envoytest.Process
 	target string
 }
 
@@ -77,14 +78,13 @@ func newGRPCClient(t *testing.T, target string, servers ...string) *grpcClient {
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), grpcClientEnv+"="+target, "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GRPC_GO_LOG_VERBOSITY_LEVEL=2",
 		fmt.Sprintf(`GRPC_XDS_BOOTSTRAP_CONFIG={"xds_servers": [%s], "node": {"id": %q}}`, strings.Join(servers, ","), target))
-	return &grpcClient{newProcess(t, cmd, true), target}
+	return &grpcClient{envoytest.StartProcess(t, "gRPC client of "+target, cmd), target}
 }
 
 // logged returns what was logged since mark at a severity ("WARNING").
 func (c *grpcClient) logged(mark int, severity string) (lines []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, line := range c.lines[mark:] {
+	all, _ := c.Lines(mark)
+	for _, line := range all {
 		if strings.Contains(line, severity+":") {
 			lines = append(lines, line)
 		}
@@ -108,16 +108,16 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	served := newGRPCClient(t, "xds:///api", service.Addr(), origin.Addr())
 	waits := newGRPCClient(t, "xds:///late", service.Addr(), origin.Addr())
 	clients := []*grpcClient{served, waits}
-	served.await(0, "answered by "+one)
-	waits.await(0, `ADS response received for type "`+relaytest.ListenerType)
+	served.AwaitLine(0, "answered by "+one)
+	waits.AwaitLine(0, `ADS response received for type "`+relaytest.ListenerType)
 
 	// To others, the service sends who comes from now on: the relay is not ready.
-	marks := []int{served.mark(), waits.mark()}
+	marks := []int{served.Mark(), waits.Mark()}
 	service.Forward(second.address)
 	first.stop()
 	for i, c := range clients {
-		c.await(marks[i], "ADS stream closed: EOF")
-		c.await(marks[i], "ADS response received")
+		c.AwaitLine(marks[i], "ADS stream closed: EOF")
+		c.AwaitLine(marks[i], "ADS response received")
 		for _, line := range c.logged(marks[i], "WARNING") { // that of each stream that ends after a response
 			if !strings.HasSuffix(line, ": EOF") {
 				t.Errorf("%s logged %s", c.target, line)
@@ -125,20 +125,20 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 		}
 	}
 	o.Put(relaytest.Endpoints("endpoints", two), relaytest.Route("late-route", []string{"*"}, "service"))
-	served.await(marks[0], "answered by "+two)
-	waits.await(marks[1], "answered by "+two)
+	served.AwaitLine(marks[0], "answered by "+two)
+	waits.AwaitLine(marks[1], "answered by "+two)
 
 	// The same one comes back.
-	marks = []int{served.mark(), waits.mark()}
+	marks = []int{served.Mark(), waits.Mark()}
 	second.stop()
 	for i, c := range clients {
-		c.await(marks[i], "ADS stream closed: EOF")
-		c.await(marks[i], "Failed to create a new ADS streaming RPC")
+		c.AwaitLine(marks[i], "ADS stream closed: EOF")
+		c.AwaitLine(marks[i], "Failed to create a new ADS streaming RPC")
 	}
 	o.Put(relaytest.Endpoints("endpoints", one))
 	second.start()
 	for i, c := range clients {
-		c.await(marks[i], "answered by "+one)
+		c.AwaitLine(marks[i], "answered by "+one)
 		for _, line := range c.logged(0, "ERROR") {
 			t.Errorf("%s logged %s", c.target, line)
 		}

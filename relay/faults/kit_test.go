@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,10 +9,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -50,127 +48,13 @@ func runTests(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	if binary.dir != "" {
-		_ = os.RemoveAll(binary.dir) // a temporary directory that stays does no harm
-	}
+	envoytest.Clean()
 	return code
-}
-
-// binary is the command, built once.
-var binary struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-func buildBinary() {
-	if binary.dir, binary.err = os.MkdirTemp("", "tender-faults"); binary.err != nil {
-		return
-	}
-	out, err := exec.Command("go", "build", "-o", filepath.Join(binary.dir, "tender"), "../../cmd/tender").CombinedOutput()
-	if err != nil {
-		binary.err = fmt.Errorf("go build: %w\n%s", err, out)
-	}
-}
-
-// tender returns the path of the built command.
-func tender(t *testing.T) string {
-	t.Helper()
-	if binary.once.Do(buildBinary); binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	return filepath.Join(binary.dir, "tender")
-}
-
-// A process is one that a test started, and what it writes by lines.
-type process struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	ended chan struct{} // closed once it has
-
-	mu    sync.Mutex
-	lines []string      // guarded by mu
-	more  chan struct{} // guarded by mu; closed at the next line
-}
-
-// newProcess starts a command whose lines are read from its standard output, or its
-// standard error. It is killed when the test ends, if it lives then.
-func newProcess(t *testing.T, cmd *exec.Cmd, stderr bool) *process {
-	t.Helper()
-	p := &process{t: t, cmd: cmd, ended: make(chan struct{}), more: make(chan struct{})}
-	pipe := cmd.StdoutPipe
-	if stderr {
-		pipe = cmd.StderrPipe
-	}
-	out, err := pipe()
-	if err == nil {
-		p.in, err = cmd.StdinPipe()
-	}
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	go p.read(out) // ends with the process
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *process) read(out io.Reader) {
-	defer close(p.ended)
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		p.mu.Lock()
-		p.lines = append(p.lines, lines.Text())
-		close(p.more)
-		p.more = make(chan struct{})
-		p.mu.Unlock()
-	}
-	_ = p.cmd.Wait() // killed, most often
-}
-
-// kill ends the process as a power cut does, and waits until it is gone.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	<-p.ended
-}
-
-// mark returns a place in what the process has written: its end.
-func (p *process) mark() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.lines)
-}
-
-// await waits for a line after mark that holds a text, and returns it.
-func (p *process) await(mark int, what string) string {
-	p.t.Helper()
-	late := time.After(2 * relaytest.Patience)
-	for {
-		p.mu.Lock()
-		lines, more := p.lines, p.more
-		p.mu.Unlock()
-		for _, line := range lines[mark:] {
-			if strings.Contains(line, what) {
-				return line
-			}
-		}
-		select {
-		case <-more:
-		case <-p.ended:
-			p.t.Fatalf("%v ended without %q:\n%s", p.cmd.Args, what, strings.Join(lines[mark:], "\n"))
-		case <-late:
-			p.t.Fatalf("%v did not write %q:\n%s", p.cmd.Args, what, strings.Join(lines[mark:], "\n"))
-		}
-	}
 }
 
 // A relayProcess is a tender serve.
 type relayProcess struct {
-	*process
+	*envoytest.Process
 	met
 }
 
@@ -183,7 +67,7 @@ type met struct {
 // serve starts a relay with these variables and no others of ours.
 func serve(t *testing.T, env ...string) *relayProcess {
 	t.Helper()
-	cmd := exec.Command(tender(t), "serve")
+	cmd := exec.Command(envoytest.Command(t), "serve")
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "TENDER_") && !strings.HasPrefix(v, "OTEL_") {
 			cmd.Env = append(cmd.Env, v)
@@ -191,12 +75,12 @@ func serve(t *testing.T, env ...string) *relayProcess {
 	}
 	cmd.Env = append(cmd.Env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_LOG_FORMAT=json")
 	cmd.Env = append(cmd.Env, env...)
-	r := &relayProcess{process: newProcess(t, cmd, true)}
+	r := &relayProcess{Process: envoytest.StartProcess(t, "relay", cmd)}
 	var listening struct {
 		Listen string `json:"listen"`
 		Admin  string `json:"admin_listen"`
 	}
-	if err := json.Unmarshal([]byte(r.await(0, `"listening"`)), &listening); err != nil {
+	if err := json.Unmarshal([]byte(r.AwaitLine(0, `"msg":"listening"`)), &listening); err != nil {
 		t.Fatal(err)
 	}
 	r.met = met{t, listening.Listen, listening.Admin}
@@ -272,7 +156,8 @@ func counted(page []byte, line string) bool {
 
 // A controlPlane is a go-control-plane in a process of its own.
 type controlPlane struct {
-	*process
+	*envoytest.Process
+	t    *testing.T
 	addr string
 }
 
@@ -284,19 +169,19 @@ func newControlPlane(t *testing.T) *controlPlane {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), controlPlaneEnv+"=1")
-	p := &controlPlane{process: newProcess(t, cmd, false)}
-	p.addr = strings.TrimPrefix(p.await(0, "serving "), "serving ")
+	p := &controlPlane{Process: envoytest.StartProcess(t, "control plane", cmd), t: t}
+	p.addr = strings.TrimPrefix(p.AwaitLine(0, "serving "), "serving ")
 	return p
 }
 
 // change has the endpoints of cluster a be of a port, and waits until they are.
 func (p *controlPlane) change(port int) {
 	p.t.Helper()
-	mark := p.mark()
-	if _, err := fmt.Fprintln(p.in, port); err != nil {
+	mark := p.Mark()
+	if _, err := fmt.Fprintln(p.In, port); err != nil {
 		p.t.Fatal(err)
 	}
-	p.await(mark, fmt.Sprint("changed ", port))
+	p.AwaitLine(mark, fmt.Sprint("changed ", port))
 }
 
 // within bounds a wait that may take a while.

@@ -5,14 +5,15 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // operate has the command ask a relay for something.
 func (r *relayProcess) operate(args ...string) {
-	r.t.Helper()
-	if out, err := exec.Command(tender(r.t), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
-		r.t.Fatalf("tender %v: %v\n%s", args, err, out)
+	r.met.tb.Helper()
+	if out, err := exec.Command(envoytest.Command(r.met.tb), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
+		r.met.tb.Fatalf("tender %v: %v\n%s", args, err, out)
 	}
 }
 
@@ -55,12 +56,12 @@ func TestB15_OperatorsDecide(t *testing.T) {
 		told = append(told, len(c.Responses()))
 	}
 
-	mark := r.mark()
+	mark := r.Mark()
 	origin.Stop()
 	origin.Clear()
 	put(lost)
 	origin.Restart()
-	r.await(mark, "their removal is held back")
+	r.AwaitLine(mark, "their removal is held back")
 	for i, c := range clients {
 		if more := c.Responses()[told[i]:]; len(more) > 0 {
 			t.Errorf("%v was told of what is held back: %v", c, more)

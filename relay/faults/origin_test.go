@@ -24,8 +24,8 @@ type outage struct {
 }
 
 var outages = []outage{
-	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.kill() }},
-	{name: "middle relay killed", begin: func(_ context.Context, s *site) { s.middle.kill() }},
+	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.Kill() }},
+	{name: "middle relay killed", begin: func(_ context.Context, s *site) { s.middle.Kill() }},
 	{name: "refusing", begin: func(_ context.Context, s *site) { s.link.Set(relaytest.Link{Refuse: true}); s.link.Reset() }},
 	{name: "black hole", begin: func(_ context.Context, s *site) {
 		s.link.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
@@ -135,7 +135,7 @@ func (s *site) strike(ctx context.Context) {
 // the place in the relay's log after which the relay is connected again.
 func (s *site) end(t *testing.T) (mark int) {
 	t.Helper()
-	mark = s.relay.mark()
+	mark = s.relay.Mark()
 	switch s.name {
 	case "killed":
 		s.plane = newControlPlane(t)
@@ -149,7 +149,7 @@ func (s *site) end(t *testing.T) (mark int) {
 	}
 	s.link.Set(relaytest.Link{})
 	if s.answer != nil { // whoever answers now goes on doing so
-		mark = s.relay.mark()
+		mark = s.relay.Mark()
 		s.link.Cut()
 	}
 	return mark
@@ -256,7 +256,7 @@ func TestB8_B15_R068_R112_C15_C28_OriginGoneForAMinute(t *testing.T) {
 		marks[i] = s.end(t)
 	}
 	for i, s := range sites {
-		s.relay.await(marks[i], "connected to the origin")
+		s.relay.AwaitLine(marks[i], "connected to the origin")
 		s.unharmed(t, "after the return", 0)
 	}
 	plane.change(3000)

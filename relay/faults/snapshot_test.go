@@ -49,16 +49,14 @@ func TestB42_KilledAmidAWrite(t *testing.T) {
 		wait(t, 100*time.Millisecond) // the set is not known to be complete yet
 		written, err = filepath.Glob(filepath.Join(dir, "*.snapshot"))
 	}
-	r.kill()
+	r.Kill()
 	for n := range kills {
 		r, c = start()
 		generation(n + 1)
 		has(c, n+1)
-		if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		r.Signal(syscall.SIGTERM)
 		wait(t, time.Duration(n)*12*time.Millisecond)
-		r.kill()
+		r.Kill()
 	}
 
 	origin.Stop()

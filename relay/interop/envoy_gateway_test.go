@@ -45,7 +45,7 @@ func TestInterop_EnvoyGateway(t *testing.T) {
 		g.route(t, 1, 1)
 		answers(load, one)
 
-		server.kill()
+		server.Kill()
 		answers(load, two)
 		options.Node = &corepb.Node{Id: "edge-2", Cluster: node.Cluster, UserAgentName: node.UserAgentName}
 		newcomer := envoytest.Start(t, options)

@@ -24,7 +24,7 @@ func TestInterop_ExampleServer(t *testing.T) {
 		load := envoytest.StartLoad(t, e.Listener("listener_0"), interval)
 		answers(load, one)
 
-		origin.kill()
+		origin.Kill()
 		answers(load, one)
 		newcomer := envoytest.Start(t, options)
 		second := envoytest.StartLoad(t, newcomer.Listener("listener_0"), interval)

@@ -1,7 +1,6 @@
 package interop_test
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"maps"
@@ -11,12 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/xdstender/tender/relay/envoytest"
-	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // What make interop builds.
@@ -62,94 +59,23 @@ func eachVariant(t *testing.T, test func(t *testing.T, bootstrap string)) {
 
 // A program is a running process that is no Envoy and no relay.
 type program struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process has ended
-
-	mu  sync.Mutex
-	log bytes.Buffer // guarded by mu
+	*envoytest.Process
+	t *testing.T
 }
 
-// start starts a program with variables and no others of ours. It is killed when the test ends; if the test has failed
-// by then, what the program has written is printed.
+// start starts a program with variables and no others of ours.
 func start(t *testing.T, path string, env []string, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command(path, args...), ended: make(chan struct{})}
-	home := t.TempDir()
-	p.cmd.Dir = home
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}, env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	p.cmd.SysProcAttr = withParent()
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", filepath.Base(path), err)
-	}
-	go func() { // ends with the process
-		defer close(p.ended)
-		_ = p.cmd.Wait() // killed, most often
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("%s has written:\n%s", filepath.Base(path), p)
-		}
-	})
-	return p
-}
-
-// Write keeps what the program writes.
-func (p *program) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
-}
-
-func (p *program) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
-}
-
-// says returns an error unless the program has written a text.
-func (p *program) says(text string) error {
-	if !strings.Contains(p.String(), text) {
-		return fmt.Errorf("it has not written %q", text)
-	}
-	return nil
-}
-
-// kill ends the program with SIGKILL, and waits for its end. It may be called again.
-func (p *program) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	<-p.ended
-}
-
-// await waits until met returns nil: what other programs do, they do not announce. It fails the test, with the last
-// error, after relaytest.Patience, or when the program has ended.
-func (p *program) await(what string, met func() error) {
-	p.t.Helper()
-	late := time.NewTimer(relaytest.Patience)
-	defer late.Stop()
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
-	for {
-		err := met()
-		if err == nil {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-p.ended:
-			p.t.Fatalf("%s ended; awaited: %s", filepath.Base(p.cmd.Path), what)
-		case <-late.C:
-			p.t.Fatalf("%s: no %s after %v: %v", filepath.Base(p.cmd.Path), what, relaytest.Patience, err)
-		}
-	}
+	cmd, home := exec.Command(path, args...), t.TempDir()
+	cmd.Dir = home
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}, env...)
+	return &program{envoytest.StartProcess(t, filepath.Base(path), cmd), t}
 }
 
 // listens waits until the program takes connections at an address.
 func (p *program) listens(address string) {
 	p.t.Helper()
-	p.await("listener at "+address, func() error {
+	p.Await("listener at "+address, func() error {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			return err

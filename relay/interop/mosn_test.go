@@ -40,7 +40,7 @@ func TestInterop_MOSN(t *testing.T) {
 	r.Kill()
 	answers(load, two)
 	envoytest.StartRelay(t, origin.Addr, env...)
-	p.await("stream after the reconnect", func() error { return p.says("stream client reconnected") })
+	p.AwaitLine(0, "stream client reconnected")
 	origin.Put(relaytest.Endpoints("web", three.Addr))
 	answers(load, three)
 	served(t, load)

@@ -84,7 +84,7 @@ func newLimiter(t *testing.T, xds string) *limiter {
 // limits waits until the service forbids just these, each a domain and a method.
 func (l *limiter) limits(want ...string) {
 	l.t.Helper()
-	l.await(fmt.Sprintf("service that forbids %q", want), func() error {
+	l.Await(fmt.Sprintf("service that forbids %q", want), func() error {
 		var got []string
 		for _, domain := range []string{"a", "b", "c"} {
 			for _, method := range []string{"get", "put"} {

@@ -1,0 +1,246 @@
+package envoytest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A replica is one of the servers that Envoys choose from: a relay, or a control plane without relays.
+type replica struct {
+	t      *testing.T
+	addr   string
+	plane  *envoytest.ControlPlane // of the relay, or the server itself
+	binary string                  // of the relay; empty without one
+	env    []string
+	relay  *envoytest.RelayProcess
+}
+
+func (r *replica) start() {
+	r.t.Helper()
+	if r.binary == "" {
+		r.plane.Restart()
+		return
+	}
+	r.relay = envoytest.StartRelayOf(r.t, r.binary, r.plane.Addr, append(r.env, "TENDER_LISTEN="+r.addr, "TENDER_DRAIN=2s")...)
+}
+
+// drain ends the server by SIGTERM. go-control-plane has no drain: it is stopped.
+func (r *replica) drain() {
+	r.t.Helper()
+	if r.binary == "" {
+		r.plane.Stop()
+		return
+	}
+	r.relay.Signal(syscall.SIGTERM)
+	r.relay.Wait()
+}
+
+func (r *replica) kill() {
+	r.t.Helper()
+	if r.binary == "" {
+		r.plane.Stop()
+		return
+	}
+	r.relay.Kill()
+}
+
+// A tier is two replicas and the Envoys that use them, with a load each.
+type tier struct {
+	*outcome
+	variant
+	planes   []*envoytest.ControlPlane
+	replicas []*replica
+	backends []*envoytest.Backend
+	envoys   []*envoytest.Envoy
+	loads    []*envoytest.Load
+	before   int64 // how often the Envoys took clusters and listeners as modified
+	changes  int
+}
+
+// newTier starts two replicas of a binary with further variables, each with those of its own from own, and two Envoys.
+func newTier(t *testing.T, v variant, o *outcome, binary string, own func() []string) *tier {
+	t.Helper()
+	f := &tier{outcome: o, variant: v}
+	for i := range 2 {
+		f.backends = append(f.backends, envoytest.NewBackend(t, fmt.Sprint("backend-", i)))
+	}
+	for i := range 2 {
+		if i == 0 || o.direct {
+			plane := envoytest.NewControlPlane(t)
+			plane.Put(web("one", f.backends[0])...)
+			f.planes = append(f.planes, plane)
+		}
+		r := &replica{t: t, plane: f.planes[len(f.planes)-1], binary: binary, env: own()}
+		if r.addr = r.plane.Addr; !o.direct {
+			r.addr = relaytest.FreeAddress(t)
+			r.start()
+		}
+		f.replicas = append(f.replicas, r)
+	}
+	for i := range 2 {
+		e := f.envoy(fmt.Sprint("edge-", i), f.replicas...)
+		load := envoytest.StartLoad(t, e.Listener("web"), interval)
+		load.Continue(10)
+		f.envoys, f.loads = append(f.envoys, e), append(f.loads, load)
+	}
+	f.before = modified(f.envoys...)
+	return f
+}
+
+// envoy starts an Envoy that has some replicas as the addresses of its management server.
+func (f *tier) envoy(id string, of ...*replica) *envoytest.Envoy {
+	f.t.Helper()
+	var addrs []string
+	for _, r := range of {
+		addrs = append(addrs, r.addr)
+	}
+	edit := func(b *bootstrappb.Bootstrap) {
+		for _, c := range b.GetStaticResources().GetClusters() {
+			locality := c.GetLoadAssignment().GetEndpoints()[0]
+			locality.LbEndpoints = nil
+			for _, endpoint := range relaytest.Endpoints("", addrs...).GetEndpoints()[0].GetLbEndpoints() {
+				locality.LbEndpoints = append(locality.LbEndpoints, proto.CloneOf[*endpointpb.LbEndpoint](endpoint))
+			}
+		}
+	}
+	return envoytest.Start(f.t, envoytest.Options{Bootstrap: f.bootstrap, Server: addrs[0], Edit: edit, Node: relaytest.EnvoyNode(id)})
+}
+
+// arrives makes a change, waits until it has reached all Envoys, and logs the time since something began.
+func (f *tier) arrives(what string, began time.Time) {
+	f.t.Helper()
+	f.changes++
+	next := f.backends[f.changes%2]
+	for _, plane := range f.planes {
+		plane.Put(relaytest.Endpoints("one", next.Addr))
+	}
+	for _, load := range f.loads {
+		f.answers(load, next)
+	}
+	f.t.Logf("%s: a change has reached both Envoys %v after", what, time.Since(began).Round(time.Millisecond))
+}
+
+// end judges what the Envoys have seen.
+func (f *tier) end() {
+	f.t.Helper()
+	f.unmodified(f.before, f.envoys...)
+	for i, e := range f.envoys {
+		f.judge(e, f.loads[i].Stop())
+	}
+}
+
+// TestEnvoy_RelaysComeAndGo: two relays serve Envoys, which lose theirs by a drain, by SIGKILL, and by a restart on the
+// same address. No request fails, nothing is modified and nothing rejected; changes go on to arrive. Without relays it is
+// two control planes that come and go. (B.3, B.33)
+func TestEnvoy_RelaysComeAndGo(t *testing.T) {
+	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+		var binary string
+		if !o.direct {
+			binary = envoytest.Command(t)
+		}
+		f := newTier(t, v, o, binary, func() []string { return nil })
+		a, b := f.replicas[0], f.replicas[1]
+		f.arrives("before", time.Now())
+
+		began := time.Now()
+		a.drain()
+		f.arrives("drain", began)
+		a.start()
+
+		began = time.Now()
+		b.kill()
+		f.arrives("SIGKILL", began)
+		b.start()
+
+		began = time.Now()
+		a.drain()
+		a.start()
+		f.arrives("restart", began)
+		f.end()
+	})
+}
+
+// TestEnvoy_Upgrade: two relays of the commit before are upgraded under load, one after the other, and downgraded again.
+// Each begins with the snapshot that the other version has written: the control plane is away, and an Envoy that starts
+// is served from that alone. No request fails, nothing is modified and nothing rejected; changes go on to arrive. The
+// run without relays is that of TestEnvoy_RelaysComeAndGo. (B.3, B.33, B.42)
+func TestEnvoy_Upgrade(t *testing.T) {
+	previous, current := envoytest.Previous(t), envoytest.Command(t)
+	for _, v := range ads {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			dir, n := t.TempDir(), 0
+			f := newTier(t, v, &outcome{t: t}, previous, func() []string {
+				n++
+				return []string{"TENDER_SNAPSHOT_DIR=" + filepath.Join(dir, fmt.Sprint(n)), fmt.Sprint("TENDER_NODE_ID=tender/", n)}
+			})
+			for _, to := range []string{current, previous} {
+				for _, r := range f.replicas {
+					f.replace(r, to)
+				}
+			}
+			f.end()
+		})
+	}
+}
+
+// replace replaces a relay by one of another binary, whose own Envoy and whose control plane are away meanwhile.
+func (f *tier) replace(r *replica, binary string) {
+	f.t.Helper()
+	resident := f.envoy("resident", r) // this relay is known to serve somebody
+	resident.AwaitSame(f.envoys[0])
+	before := modified(resident)
+	resident.Await("complete sets at the relay", func() error { return incomplete(r.relay) })
+
+	began := time.Now()
+	f.planes[0].Stop()
+	r.drain()
+	r.binary = binary
+	r.start()
+	newcomer := f.envoy("newcomer", r)
+	newcomer.AwaitSame(f.envoys[0])
+	f.judge(newcomer, envoytest.Report{})
+	f.planes[0].Restart()
+	f.arrives("replaced by "+filepath.Base(binary), began)
+	resident.AwaitSame(f.envoys[0])
+	f.unmodified(before, resident)
+	f.judge(resident, envoytest.Report{})
+	newcomer.Kill()
+	resident.Kill()
+}
+
+// incomplete returns an error unless a relay knows that it has all clusters and listeners, so that they are in its
+// snapshot.
+func incomplete(r *envoytest.RelayProcess) error {
+	var status struct {
+		Views []struct {
+			Types []struct{ Name, Phase string }
+		}
+	}
+	if err := json.Unmarshal(r.Get("/api/v1/status"), &status); err != nil {
+		return err
+	}
+	complete := 0
+	for _, view := range status.Views {
+		for _, of := range view.Types {
+			if (of.Name == "cds" || of.Name == "lds") && of.Phase == "confirmed" {
+				complete++
+			}
+		}
+	}
+	if complete < 2 {
+		return fmt.Errorf("%+v", status.Views)
+	}
+	return nil
+}
