@@ -202,6 +202,8 @@ type Set struct {
 	burials  []burial  // of the last hour, the newest last
 	former   []uint32  // marks of the sums that readers saw before, the newest last
 	reverted time.Time // when the present sum came back; zero if it is none of the former ones
+
+	revertedAt Seq // of the head with which it came back
 }
 
 type logged struct {

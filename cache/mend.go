@@ -116,7 +116,7 @@ func (s *Set) again(by *edit, mended func(*Entry) *Entry) Set {
 	slices.SortFunc(entries, func(a, b *Entry) int { return cmp.Compare(a.Seq, b.Seq) })
 	slices.SortFunc(renewed, func(a, b *Entry) int { return cmp.Compare(a.Renewed(), b.Renewed()) })
 	set := Set{aliased: s.aliased, system: s.system, floor: s.floor, bareAt: s.bareAt}
-	set.burials, set.former, set.reverted = s.burials, s.former, s.reverted
+	set.burials, set.former, set.reverted, set.revertedAt = s.burials, s.former, s.reverted, s.revertedAt
 	for _, e := range entries {
 		set.aliased = set.aliased || e.Present() && e.Name.text != e.Resource.Name
 		set.put(by, e)

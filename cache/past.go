@@ -73,8 +73,14 @@ func (e *Entry) Reverted() time.Time {
 	return recent(e.past.reverted)
 }
 
-// Reverted is Entry.Reverted for the set of all resources that are present.
-func (s *Set) Reverted() time.Time { return recent(s.reverted) }
+// Reverted returns the position at which the set of all resources that are present returned to its present content;
+// zero if that is longer ago than RevertMemory, or if it never did.
+func (s *Set) Reverted() Seq {
+	if recent(s.reverted).IsZero() {
+		return 0
+	}
+	return s.revertedAt
+}
 
 func recent(at time.Time) time.Time {
 	if at.IsZero() || time.Since(at) > RevertMemory {
@@ -83,8 +89,8 @@ func recent(at time.Time) time.Time {
 	return at
 }
 
-// became records that readers saw the set with another sum before.
-func (s *Set) became(before Sum) {
+// became records that readers saw the set with another sum before the head at a position.
+func (s *Set) became(before Sum, at Seq) {
 	if s.sum == before {
 		return
 	}
@@ -95,7 +101,7 @@ func (s *Set) became(before Sum) {
 	s.former = append(s.former, was) // the array is shared with older heads, as that of the log is
 	s.reverted = time.Time{}
 	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], is) {
-		s.reverted = time.Now()
+		s.reverted, s.revertedAt = time.Now(), at
 	}
 }
 

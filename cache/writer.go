@@ -220,7 +220,7 @@ func (w *Writer) publish(a *apply) {
 	if a.change.Changed+a.change.Removed > 0 {
 		a.typ.changed = a.now
 	}
-	a.typ.Members.became(w.view.head.Load().Type(a.typ.URL).Members.sum)
+	a.typ.Members.became(w.view.head.Load().Type(a.typ.URL).Members.sum, a.head.Seq)
 	if a.head.Seq > w.view.head.Load().Seq {
 		w.view.timeline.passed(a.head.Seq, w.causeOf(a))
 	}

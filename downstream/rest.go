@@ -137,7 +137,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
 	}
 	if resp != nil {
-		p.noteAnswer(head)
+		p.noteAnswer(head, resp.sum)
 		s.audit(p.sub.client, p.grant, resp.secrets)
 		group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}

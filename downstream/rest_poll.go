@@ -30,7 +30,7 @@ type poll struct {
 	bare  bool      // content that it asked for was given up, and is asked for again
 
 	key    pollKey
-	retold *retold
+	memory *pollMemory
 
 	draining, regranted <-chan struct{} // that are waited for
 }
@@ -51,7 +51,7 @@ func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req re
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.client, sub.typeURL, b)
 	}
-	p := &poll{sub: sub, view: g.View, grant: grant, names: req.Subscribe, until: req.until, regranted: regranted, retold: &s.retold}
+	p := &poll{sub: sub, view: g.View, grant: grant, names: req.Subscribe, until: req.until, regranted: regranted, memory: &s.polls}
 	p.key = p.keyOf(peer)
 	err := p.check()
 	if err == nil {
@@ -161,9 +161,9 @@ func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Tim
 	if !p.heard(h, t) {
 		return unheard, time.Time{}
 	}
-	if s.version != "" && s.visibleSum(h).SameVersion(s.version) {
+	if sum := s.visibleSum(h); s.version != "" && sum.SameVersion(s.version) {
 		s.synced = true // what is new from now on deletes nothing else that it has
-		if p.trusts(h) {
+		if p.trusts(h, sum) {
 			return current, time.Time{}
 		}
 	}
@@ -230,6 +230,7 @@ type restResponse struct {
 	before, after []byte
 	resources     [][]byte // shared with other responses
 	secrets       []string // the names of those that are Secrets
+	sum           cache.Sum
 }
 
 // render returns all that the client asked for and that exists (R113), under the
@@ -238,10 +239,11 @@ type restResponse struct {
 func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
 	s, t := p.sub, h.Type(p.sub.key)
 	set := s.collect(h, t, setBuilder{})
-	if set.sum.SameVersion(s.version) && p.trusts(h) {
+	if set.sum.SameVersion(s.version) && p.trusts(h, set.sum) {
 		return nil, nil
 	}
 	resp := &restResponse{
+		sum:    set.sum,
 		before: slices.Concat([]byte(`{"versionInfo":`), quote(set.sum.Version(t.System())), []byte(`,"resources":[`)),
 		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),
 			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),

@@ -275,7 +275,7 @@ type Server struct {
 	connections connections
 	crowds      refusalLog
 	floods      refusalLog
-	retold      retold
+	polls       pollMemory
 	pollers     sync.Map // net.Conn of a server of polls → func() that counts it out
 
 	arrivals arrivals

@@ -1,10 +1,12 @@
 package downstream
 
 import (
+	"cmp"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
-	"time"
+	"weak"
 
 	"github.com/xdstender/tender/cache"
 )
@@ -23,18 +25,20 @@ func (s *subscription) trustsResource(from *cache.Source, e *cache.Entry) bool {
 }
 
 // trustsSet reports whether the version of a set may be trusted.
-func (s *subscription) trustsSet(h *cache.Head) bool { return s.revertedAt(h).IsZero() }
+func (s *subscription) trustsSet(h *cache.Head) bool { return s.reverted(h) == 0 }
 
-// revertedAt returns when the set that the client sees last returned to content that it had before, of what is
-// remembered; the zero time if it did not. Of names, there is no history but that of each.
-func (s *subscription) revertedAt(h *cache.Head) (at time.Time) {
+// reverted returns the position at which what the client sees last returned to content that it had before, of what is
+// remembered; zero if it did not. Of names, there is no history but that of each.
+//
+// A name has an entry in each set, which revert at different times, so it counts when readers last saw it change.
+func (s *subscription) reverted(h *cache.Head) (at cache.Seq) {
 	t := h.Type(s.key)
 	for g := range s.followed() {
-		at = later(at, h.Type(g.key).Members.Reverted())
+		at = max(at, h.Type(g.key).Members.Reverted())
 	}
 	for _, n := range s.names {
-		if e, _ := s.see(t, n); e != nil {
-			at = later(at, e.Reverted())
+		if e, seq := s.see(t, n); e != nil && !e.Reverted().IsZero() {
+			at = max(at, seq)
 		}
 	}
 	return at
@@ -66,52 +70,69 @@ func (s *subscription) reported(names []string) (n int) {
 	return n
 }
 
-// maxRetold bounds a retold. One that is full forgets all, which costs each client one more response.
-const maxRetold = 10_000
+// maxPolls bounds a pollMemory. One that is full forgets all, which costs each client whose set has reverted one more
+// response.
+const maxPolls = 10_000
 
-// A retold remembers which polls were answered with a set that had reverted. A REST client has no stream that would
-// remember it, and reports the same version in each poll.
-type retold struct {
+// A pollMemory remembers which polls were answered with which sets. A REST client has no stream that would remember it,
+// and reports the same version in each poll.
+type pollMemory struct {
 	mu   sync.Mutex
-	last map[pollKey]reversion // guarded by mu
+	last map[pollKey][4]answered // guarded by mu; clients that cannot be told apart may hold different sets
 }
 
 // A pollKey identifies the polls of one client for the same names.
-type pollKey struct{ peer, node, group, typeURL, names string }
+type pollKey struct {
+	peer, node, typeURL string
+	view                weak.Pointer[cache.View]
+	names               uint64 // a hash of them
+}
 
-// A reversion is a set, and when it returned to that content.
-type reversion struct {
+var namesSeed = maphash.MakeSeed()
+
+// answered is a set that a poll was answered with, and the position of the view at that time.
+type answered struct {
 	sum cache.Sum
-	at  time.Time
+	at  cache.Seq
 }
 
 func (p *poll) keyOf(peer Peer) pollKey {
-	return pollKey{peer.Host, p.sub.node, p.sub.client.group, p.sub.typeURL, strings.Join(p.names, "\n")}
+	return pollKey{
+		peer: peer.Host, node: p.sub.node, typeURL: p.sub.typeURL, view: weak.Make(p.view),
+		names: maphash.String(namesSeed, strings.Join(p.names, "\n")),
+	}
 }
 
-// trusts is trustsSet for a poll: a client that was sent the set after it reverted may report its version.
-func (p *poll) trusts(h *cache.Head) bool {
-	at := p.sub.revertedAt(h)
-	if at.IsZero() {
+// trusts is trustsSet for a poll whose client reports the version of a set: it may, if it was sent the set after that
+// reverted.
+func (p *poll) trusts(h *cache.Head, sum cache.Sum) bool {
+	at := p.sub.reverted(h)
+	if at == 0 {
 		return true
 	}
-	shown, r := reversion{p.sub.visibleSum(h), at}, p.retold
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last[p.key] == shown
+	m := p.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := m.last[p.key]
+	return slices.ContainsFunc(last[:], func(a answered) bool { return a.sum == sum && a.at >= at })
 }
 
-// noteAnswer records that the poll is answered with the set.
-func (p *poll) noteAnswer(h *cache.Head) {
-	at := p.sub.revertedAt(h)
-	if at.IsZero() {
-		return
+// noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
+// has an entry in each set may be shown next by the one that did.
+func (p *poll) noteAnswer(h *cache.Head, sum cache.Sum) {
+	m := p.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil || len(m.last) >= maxPolls {
+		m.last = make(map[pollKey][4]answered)
 	}
-	sent, r := reversion{p.sub.visibleSum(h), at}, p.retold
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last == nil || len(r.last) >= maxRetold {
-		r.last = make(map[pollKey]reversion)
+	last := m.last[p.key]
+	i, at := slices.IndexFunc(last[:], func(a answered) bool { return a.sum == sum }), h.Seq
+	if i >= 0 {
+		at = max(at, last[i].at)
+	} else { // it takes the place of the oldest
+		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b answered) int { return cmp.Compare(a.at, b.at) }))
 	}
-	r.last[p.key] = sent
+	last[i] = answered{sum, at}
+	m.last[p.key] = last
 }

@@ -113,13 +113,13 @@ var variables = []spec{
 		parse:   parseListen,
 	},
 	{
-		name:    "REST_LISTEN",
+		name: "REST_LISTEN", shown: "`off`",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are not in it",
 		meaning: "where clients that poll by REST find the relay",
 		parse:   offOr(parseListen),
 	},
 	{
-		name:    "TLS_LISTEN",
+		name: "TLS_LISTEN", shown: "`off`",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable, with `TENDER_TLS_CERT`",
 		meaning: "where clients find the relay by TLS while `TENDER_LISTEN` stays plaintext, for moving a fleet; without it, `TENDER_LISTEN` is what has TLS",
 		parse:   offOr(parseListen),
@@ -167,7 +167,7 @@ var variables = []spec{
 		parse:   offOr(parseListen),
 	},
 	{
-		name:    "PROBE_LISTEN",
+		name: "PROBE_LISTEN", shown: "`off`",
 		allowed: "`off`, or addresses as for `TENDER_LISTEN` that are in no other variable",
 		meaning: "where a kubelet and Prometheus find `/livez`, `/readyz` and `/metrics`, and nothing else",
 		parse:   offOr(parseListen),
@@ -275,7 +275,7 @@ var variables = []spec{
 		parse:   parseSwitch,
 	},
 	{
-		name:    "SNAPSHOT_DIR",
+		name: "SNAPSHOT_DIR", shown: "`off`",
 		allowed: "`off`, or a directory that no other relay uses; it is made if only its last part is missing",
 		meaning: "where what is known survives a restart: it is served at once, until the origin says what has changed",
 		parse:   parsePathOrOff,

@@ -89,7 +89,7 @@ func (m *mirror) heard(c *collection, u wire.Update, change cache.Change, now ti
 	// Much later, a resend has another reason.
 	if change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax {
 		d.distrust()
-		m.ignores = true
+		m.ignoresVersions(now)
 	}
 	d.told.drop(u)
 	d.marked.drop(u)

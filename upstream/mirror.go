@@ -754,8 +754,9 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 			s.learn.heard(now, c.New > 0)
 		}
 		trusted := s.sweep.trusted
-		s.sweep.heard(u, c, now)
-		m.ignores = m.ignores || trusted && !s.sweep.trusted
+		if s.sweep.heard(u, c, now); trusted && !s.sweep.trusted {
+			m.ignoresVersions(now)
+		}
 	case s.named:
 		s.foreign[cache.Named].drop(u)
 		u = m.applyCollections(s, u, now)

@@ -40,6 +40,20 @@ func (m *mirror) estrange() {
 	m.w.SetTarget("")
 }
 
+// ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
+func (m *mirror) ignoresVersions(now time.Time) {
+	m.ignores = true
+	for _, s := range m.subs {
+		s.sweep.distrust(now)
+		for _, c := range s.collections {
+			if now.Sub(c.doubt.began) <= confirmMax {
+				c.doubt.distrust()
+				m.agenda.put(c, now)
+			}
+		}
+	}
+}
+
 // vouch records, once nothing is held from another target any more, that all has the
 // versions of the one that is connected: a snapshot says so too.
 func (m *mirror) vouch() {

@@ -122,6 +122,28 @@ func TestB15_C14_Sweep(t *testing.T) {
 	}
 }
 
+// An origin that ignores versions shows it by what it resends of one type. It sends nothing of a type whose last member
+// went, which looks as if nothing had changed.
+func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
+	for _, order := range [][]string{{clusters, listeners}, {listeners, clusters}} {
+		t.Run(order[0], func(t *testing.T) {
+			inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+				r.put(clusters, "c@1")
+				r.put(listeners, "l@1")
+				for _, typeURL := range order {
+					r.watch.SubscribeAll(typeURL)
+					r.pass(time.Second)
+				}
+				r.pass(confirmed)
+				r.away(removing(listeners, "l"))
+				r.pass(20 * time.Second)
+				r.expect("listeners", present(r.members(listeners)), "")
+				r.expect("clusters", r.members(clusters), "c@1")
+			})
+		})
+	}
+}
+
 // A member that is found by name is not gone. All that was asked for is given up
 // on a stream that stays open for a client's names.
 func TestB15_FoundByNameAndLetGo(t *testing.T) {

@@ -74,6 +74,13 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 	}
 }
 
+// distrust puts in doubt what a response with the origin's first answers did not mention.
+func (s *sweep) distrust(now time.Time) {
+	if now.Sub(s.began) <= confirmMax {
+		s.trusted = false
+	}
+}
+
 // clear ends the doubt about a member.
 func (s *sweep) clear(name string) {
 	delete(s.marked, name)
