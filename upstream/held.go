@@ -150,12 +150,7 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 			}
 			for _, hold := range h.take(s.typeURL, of) {
 				s.sweep.decided(hold.Names)
-				if h.kept == nil {
-					h.kept = make(map[string]struct{})
-				}
-				for _, name := range hold.Names {
-					h.kept[name] = struct{}{}
-				}
+				h.keep(hold.Names)
 				m.session.counters.discarded.Add(int64(len(hold.Names)))
 				m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
 					slog.String("type_url", s.typeURL), slog.Int("kept", len(hold.Names)))
@@ -164,6 +159,33 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 		}
 	}
 	return discarded
+}
+
+func (h *heldBack) keep(names []string) {
+	if h.kept == nil {
+		h.kept = make(map[string]struct{})
+	}
+	for _, name := range names {
+		h.kept[name] = struct{}{}
+	}
+}
+
+// keep implements controlled.
+func (m *mirror) keep(discarded []Hold) {
+	for _, hold := range discarded {
+		t := m.w.Head().Type(hold.TypeURL)
+		for kind, set := range map[cache.Kind]*cache.Set{cache.Members: &t.Members, cache.Named: &t.Named} {
+			var there []string
+			for i, n := range m.w.View().Find(hold.TypeURL, hold.Names) {
+				if n != nil && set.Get(n).Present() {
+					there = append(there, hold.Names[i])
+				}
+			}
+			if len(there) > 0 {
+				m.sub(hold.TypeURL).heldOf()[kind].keep(there)
+			}
+		}
+	}
 }
 
 // decided ends the doubt about members.
