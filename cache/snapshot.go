@@ -55,7 +55,14 @@ type EntrySnapshot struct {
 // be sensitive, by type URL.
 type Withheld map[string]int
 
-// Snapshot returns what the writer's source holds; any goroutine may call it. Secrets are
+// Taken returns what a snapshot would be of now: the edition of what readers see, and the Target of
+// the source. Any goroutine may call it.
+func (w *Writer) Taken() (edition uint64, target string) {
+	h := w.view.Head()
+	return h.Edition, h.sources[w.source].Target
+}
+
+// Snapshot returns what the writer's source holds, as readers see it; any goroutine may call it. Secrets are
 // not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
 // may be sensitive, it has all but the content: so a set is known for what it is, but
 // nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin

@@ -159,7 +159,8 @@ func (r *Relay) status() admin.Status {
 	for i, o := range r.origins {
 		status := o.status()
 		status.Name = r.cfg.originName(i)
-		status.Frozen = r.groups.isFrozen(i)
+		status.Freeze = r.groups.shownFreeze(i)
+		status.Frozen = status.Freeze != nil
 		s.Origins = append(s.Origins, status)
 	}
 	return s
@@ -231,6 +232,9 @@ func (g *groups) status(now time.Time) []admin.View {
 			}
 			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
 			stand(&v, head.Source(source), now)
+			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
+				v.FrozenAt = f.Since // the view began later, or the relay
+			}
 			v.Withheld = s.view.Withheld(source)
 			if v.Types == nil {
 				v.Types = []admin.Type{}

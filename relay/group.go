@@ -62,8 +62,9 @@ type groups struct {
 	byKey  map[string]*group
 	peers  map[string]int // groups with streams, by their founders
 	shared map[sharedKey]*sharedView
-	frozen []bool // which origins are
-	closed bool   // wait was called
+	closed bool // wait was called
+
+	decisions *decisions // of operators
 }
 
 // A sharedView is what an origin says of names that mean the same to every node, if
@@ -86,6 +87,9 @@ type sharedKey struct {
 	origin   int
 	features string
 }
+
+// saved returns what snapshots call the group of a shared view.
+func (k sharedKey) saved() string { return sharedGroup + ":" + k.features }
 
 // A group is the nodes that the origin tells the same.
 type group struct {
@@ -129,10 +133,11 @@ func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snap
 		byKey:   make(map[string]*group),
 		peers:   make(map[string]int),
 		shared:  make(map[sharedKey]*sharedView),
-		frozen:  make([]bool, len(all)),
 
 		operating: make(chan struct{}, 1),
+		decisions: &decisions{saved: saved, log: log},
 	}
+	g.decisions.load(cfg.originNames(), time.Now())
 	for range all {
 		g.quotas = append(g.quotas, cache.NewQuota(cfg.MaxOriginNames))
 	}
@@ -250,7 +255,7 @@ func (g *groups) add(key string, presented *corepb.Node) *group {
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
 		// Awaited by wait.
-		control := upstream.NewControl(g.frozen[i])
+		control := g.decisions.control(i, g.cfg.originName(i), key)
 		gr.controls = append(gr.controls, control)
 		g.views.Go(func() { o.mirror(ctx, gr.who, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
@@ -280,9 +285,10 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		cfg.Sources, cfg.Route, cfg.Quotas = 2, namesOnly, []cache.Quota{g.quotas[origin], {}}
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
-		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop, control: upstream.NewControl(g.frozen[origin])}
+		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop}
+		s.control = g.decisions.control(origin, g.cfg.originName(origin), key.saved())
 		g.shared[key] = s
-		g.saved.keep(origin, sharedGroupOf(features), node, writers[0])
+		g.saved.keep(origin, key.saved(), node, writers[0])
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
 		g.views.Go(func() { o.mirror(ctx, s.who, writers[0], log, s.control) })
@@ -340,7 +346,7 @@ func (g *groups) abandon(gr *group) {
 		defer g.mu.Unlock()
 		switch {
 		case gr.idle != idle: // somebody was there meanwhile
-		case slices.Contains(g.frozen, true): // those who come back are to find what there was
+		case g.anyFrozen(): // those who come back are to find what there was
 			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
 			g.remove(gr)
@@ -361,7 +367,7 @@ func (g *groups) remove(gr *group) {
 		if len(s.groups) == 0 {
 			delete(g.shared, s.key)
 			s.stop()
-			g.saved.drop(s.key.origin, sharedGroupOf(strings.Split(s.key.features, ",")))
+			g.saved.drop(s.key.origin, s.key.saved())
 		}
 	}
 	gr.shares = nil

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -27,6 +29,7 @@ type holder interface {
 type operated struct {
 	origin  int
 	group   string // of the view; empty for a directory
+	saved   string // likewise, as snapshots call it
 	view    *cache.View
 	source  int
 	control *upstream.Control // nil for a directory
@@ -38,11 +41,11 @@ func (g *groups) operated() (all []operated) {
 	g.mu.Lock()
 	for _, gr := range g.byKey {
 		for i, c := range gr.controls {
-			all = append(all, operated{origin: i, group: gr.key, view: gr.view, source: i, control: c, holder: c})
+			all = append(all, operated{origin: i, group: gr.key, saved: gr.key, view: gr.view, source: i, control: c, holder: c})
 		}
 	}
 	for key, s := range g.shared {
-		all = append(all, operated{origin: key.origin, group: cmp.Or(key.features, "all"), view: s.view, control: s.control, holder: s.control})
+		all = append(all, operated{origin: key.origin, group: cmp.Or(key.features, "all"), saved: key.saved(), view: s.view, control: s.control, holder: s.control})
 	}
 	g.mu.Unlock()
 	for i, o := range g.origins {
@@ -69,20 +72,6 @@ func (g *groups) operate(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// isFrozen reports whether an operator has stopped the distribution of an origin's changes.
-func (g *groups) isFrozen(origin int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.frozen[origin]
-}
-
-// setFrozen has views that are made from now on be frozen, or not.
-func (g *groups) setFrozen(origin int, frozen bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.frozen[origin] = frozen
-}
-
 // findOrigin returns the number of an origin, -1 for an empty name.
 func (r *Relay) findOrigin(name string) (int, error) {
 	if name == "" {
@@ -99,15 +88,33 @@ func (r *Relay) findOrigin(name string) (int, error) {
 }
 
 func (r *Relay) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
-	return r.setFrozen(ctx, of, true)
+	if err := of.Check(); err != nil {
+		return admin.Freezes{}, err
+	}
+	by := admin.CallerOf(ctx).By(of.User)
+	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) {
+		now := time.Now()
+		f := &freezing{Freeze: snapshot.Freeze{Origin: r.cfg.originName(origin), By: by, Reason: of.Reason, Since: now.Round(0)}}
+		if length := time.Duration(of.ForSeconds * float64(time.Second)); length > 0 {
+			f.Length, f.until, f.Until = length, now.Add(length), now.Add(length).Round(0)
+		}
+		r.freezeOrigin(ctx, origin, f)
+	})
 }
 
 func (r *Relay) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
-	return r.setFrozen(ctx, of, false)
+	if of.ForSeconds != 0 {
+		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("for_seconds: only freeze has it"))
+	}
+	if err := of.Check(); err != nil {
+		return admin.Freezes{}, err
+	}
+	by := admin.CallerOf(ctx).By(of.User)
+	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) { r.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
-// setFrozen stops the distribution of changes, or goes on with it.
-func (r *Relay) setFrozen(ctx context.Context, of admin.FreezeScope, frozen bool) (admin.Freezes, error) {
+// eachOrigin freezes or thaws the origins of a scope, and says how all stand then.
+func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
 	only, err := r.findOrigin(of.Origin)
 	if err != nil {
 		return admin.Freezes{}, err
@@ -126,10 +133,16 @@ func (r *Relay) setFrozen(ctx context.Context, of admin.FreezeScope, frozen bool
 			f.Withheld += o.view.Withheld(o.source)
 		}
 		if only < 0 || only == i {
-			r.setOriginFrozen(ctx, i, frozen)
+			do(ctx, i)
 		}
-		f.Frozen = r.groups.isFrozen(i)
 		answer.Origins = append(answer.Origins, f)
+	}
+	warning := r.groups.decided(ctx, false)
+	for i := range r.origins {
+		f := &answer.Origins[i]
+		if f.Freeze = r.groups.shownFreeze(i); f.Freeze != nil {
+			f.Frozen, answer.Warning = true, warning
+		}
 	}
 	return answer, nil
 }
@@ -139,29 +152,27 @@ func (g *groups) viewsOf(origin int) []operated {
 	return slices.DeleteFunc(g.operated(), func(o operated) bool { return o.origin != origin || o.control == nil })
 }
 
-// setOriginFrozen stops the distribution of an origin's changes, or goes on with it: first for
-// the views that are made from now on.
-func (r *Relay) setOriginFrozen(ctx context.Context, origin int, frozen bool) {
-	name := slog.String("origin", r.cfg.originName(origin))
-	do := (*upstream.Control).Thaw
-	if r.groups.setFrozen(origin, frozen); frozen {
-		do = (*upstream.Control).Freeze
-		r.log.Warn("changes of the origin are no longer distributed, until tender thaw", name)
-	} else {
-		r.log.Warn("changes of the origin are distributed", name)
+// freezeOrigin stops the distribution of an origin's changes: first for the views that are made
+// from now on.
+func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
+	r.groups.setFrozen(origin, f)
+	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
+	if !f.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", f.Until))
 	}
+	r.log.Warn("origin frozen: its changes are not distributed", attrs...)
 	for _, o := range r.groups.viewsOf(origin) {
-		do(o.control, ctx)
+		o.control.Freeze(ctx)
 	}
 }
 
-// warnFrozen says which origins are frozen when the relay ends: the one that comes after it
-// is not.
-func (r *Relay) warnFrozen() {
-	for i := range r.origins {
-		if r.groups.isFrozen(i) {
-			r.log.Warn("the relay ends while it is frozen: the one that takes its place will not be", slog.String("origin", r.cfg.originName(i)))
-		}
+// thawOrigin goes on with the distribution of an origin's changes; by is empty where nobody has
+// asked for it.
+func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
+	r.groups.setFrozen(origin, nil)
+	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.originName(origin)), slog.String("by", by), slog.String("reason", reason))
+	for _, o := range r.groups.viewsOf(origin) {
+		o.control.Thaw(ctx)
 	}
 }
 
@@ -203,6 +214,9 @@ func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(ho
 	defer done()
 	for _, o := range chosen {
 		answer.Holds = append(answer.Holds, r.shownHolds(o, decision(o.holder, ctx, choice))...)
+	}
+	if len(answer.Holds) > 0 {
+		answer.Warning = r.groups.decided(context.WithoutCancel(ctx), true)
 	}
 	return answer, nil
 }

@@ -413,7 +413,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
-	serving.Go(func() error { r.snapshots.run(failed); return nil })
+	serving.Go(func() error { r.snapshots.run(failed, r.groups.saveDecisions); return nil })
+	serving.Go(func() error { r.thawInTime(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()
 	r.warnFrozen()

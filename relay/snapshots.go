@@ -109,6 +109,7 @@ func (g *groups) restore() {
 		g.abandon(g.add(key, nodes[key]))
 	}
 	g.saved.forgetLoaded()
+	g.decisions.restored()
 }
 
 // load reads what an earlier process left, and returns the groups that it is of: their
@@ -236,8 +237,8 @@ func (s *snapshots) drop(origin int, group string) {
 	}
 }
 
-// run writes what has changed now and then, and once more when ctx ends.
-func (s *snapshots) run(ctx context.Context) {
+// run writes what has changed now and then, and once more when ctx ends, and calls decide whenever it does.
+func (s *snapshots) run(ctx context.Context, decide func(context.Context)) {
 	if s == nil {
 		return
 	}
@@ -245,9 +246,11 @@ func (s *snapshots) run(ctx context.Context) {
 	for wait(ctx, time.Duration(float64(pause)*(0.8+0.4*rand.Float64()))) {
 		start := time.Now()
 		s.write()
+		decide(ctx)
 		pause = min(max(saveShare*time.Since(start), saveEvery), saveMost)
 	}
 	s.write()
+	decide(context.WithoutCancel(ctx))
 }
 
 // close writes what has changed and lets the directory go. No view may be kept any more.
@@ -277,7 +280,7 @@ func (s *snapshots) write() {
 
 // save writes one snapshot, if there is something new to write.
 func (s *snapshots) save(u *saved, now time.Time) error {
-	edition, from := u.w.View().Head().Edition, u.w.Source().Target
+	edition, from := u.w.Taken()
 	if edition == u.edition && from == u.from && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}

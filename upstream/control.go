@@ -49,6 +49,7 @@ type holder interface {
 // nothing if the loop has ended, or ctx ends before.
 type Control struct {
 	frozen bool
+	kept   []Hold
 	calls  chan func(controlled)
 	ended  chan struct{}
 }
@@ -57,12 +58,13 @@ type Control struct {
 type controlled interface {
 	holder
 	freeze(frozen bool)
+	keep(discarded []Hold) // as far as the resources are there
 }
 
-// NewControl returns the control of a loop that is about to begin, frozen or not. It is
-// for one loop.
-func NewControl(frozen bool) *Control {
-	return &Control{frozen: frozen, calls: make(chan func(controlled)), ended: make(chan struct{})}
+// NewControl returns the control of a loop that is about to begin: frozen or not, and with holds
+// that were discarded before the process was restarted. It is for one loop.
+func NewControl(frozen bool, kept []Hold) *Control {
+	return &Control{frozen: frozen, kept: kept, calls: make(chan func(controlled)), ended: make(chan struct{})}
 }
 
 // Freeze has the view show clients what it holds now, whatever the origin changes
@@ -104,7 +106,10 @@ func (c *Control) do(ctx context.Context, call func(controlled)) {
 
 // begin has a loop begin as the control says. The loop that returns calls end.
 func (c *Control) begin(l controlled) {
-	if c != nil && c.frozen {
+	if c == nil {
+		return
+	}
+	if l.keep(c.kept); c.frozen {
 		l.freeze(true)
 	}
 }

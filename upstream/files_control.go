@@ -17,6 +17,7 @@ func (v filesView) freeze(frozen bool) {
 }
 
 // What is held back, Files knows for all of its views.
+func (filesView) keep([]Hold)                          {}
 func (filesView) holds() []Hold                        { return nil }
 func (filesView) release(HoldChoice, time.Time) []Hold { return nil }
 func (filesView) discard(HoldChoice, time.Time) []Hold { return nil }

@@ -1160,7 +1160,7 @@ func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
 func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
-		control := NewControl(false)
+		control := NewControl(false, nil)
 		files, err := OpenFiles(FilesConfig{Dir: dir, noEvents: true})
 		ok(t, err)
 		view, w := cache.New(cache.Config{})

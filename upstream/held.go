@@ -111,9 +111,6 @@ func (m *mirror) held(g guarded, name string) *wire.Resource {
 	t := m.w.Head().Type(g.key)
 	set := &t.Members
 	if g.kind == cache.Named {
-		if _, mine := g.sub.names[n]; !mine {
-			return nil
-		}
 		set = &t.Named
 	}
 	if e := set.Get(n); e.Present() {
@@ -305,6 +302,21 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 		m.recount(g.removals)
 	}
 	return discarded
+}
+
+// keep implements controlled.
+func (m *mirror) keep(discarded []Hold) {
+	for _, hold := range discarded {
+		t := m.w.Head().Type(hold.TypeURL)
+		for _, g := range m.sub(hold.TypeURL).guards() {
+			set := map[cache.Kind]*cache.Set{cache.Members: &t.Members, cache.Named: &t.Named}[g.kind]
+			for i, n := range m.w.View().Find(hold.TypeURL, hold.Names) {
+				if n != nil && set.Get(n).Present() {
+					put(&g.removals.kept, hold.Names[i], struct{}{})
+				}
+			}
+		}
+	}
 }
 
 // decided ends the doubt about members.

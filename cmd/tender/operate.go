@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/user"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -33,7 +34,8 @@ func newDiscardCommand(environ func() []string) *cobra.Command {
 		Short: "Keep resources whose removal a running relay holds back",
 		Long: "Discard has a running relay keep resources whose removal it holds back: they are\n" +
 			"served until the origin says something of them itself, and its silence proves\n" +
-			"nothing any more. Without a choice it prints what is held back.",
+			"nothing any more. With TENDER_SNAPSHOT_DIR that survives a restart of the relay.\n" +
+			"Without a choice it prints what is held back.",
 		Example: "  tender discard\n  tender discard --all",
 	})
 }
@@ -71,7 +73,10 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
 			return err
 		}
-		return printHolds(out, done, answer.Holds, time.Now())
+		if err := printHolds(out, done, answer.Holds, time.Now()); err != nil {
+			return err
+		}
+		return printWarning(out, answer.Warning)
 	}
 	return cmd
 }
@@ -108,50 +113,80 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 
 // newFreezeCommand returns tender freeze.
 func newFreezeCommand(environ func() []string) *cobra.Command {
-	return newFreezing(environ, "freeze", &cobra.Command{
+	var length time.Duration
+	cmd, of := newFreezing(environ, "freeze", &cobra.Command{
 		Short: "Stop the distribution of changes by a running relay",
 		Long: "Freeze has a running relay show its clients, also those that come anew, what it has\n" +
-			"now, whatever the origin changes, until tender thaw. It goes on listening to the\n" +
-			"origin. What it does not know yet, it asks for and shows when it comes. A relay\n" +
-			"that is restarted is not frozen, and other relays have to be told themselves.",
-		Example: "  tender freeze\n  tender freeze --origin default",
+			"now, whatever the origin changes, until tender thaw or for a time. It goes on listening\n" +
+			"to the origin. What it does not know yet, it asks for and shows when it comes. With\n" +
+			"TENDER_SNAPSHOT_DIR the freeze survives a restart of the relay; without it, freeze says\n" +
+			"that it does not. Other relays have to be frozen themselves.",
+		Example: "  tender freeze --reason 'bad routes since 14:00' --for 2h\n  tender freeze --origin default",
 	})
+	cmd.Flags().DurationVar(&length, "for", 0, "end the freeze after this `duration`, such as 2h (default only by tender thaw)")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("for") && length <= 0 {
+			return usageError{fmt.Errorf("--for=%v: want a duration of a second at least, such as 2h", length)}
+		}
+		of.ForSeconds = length.Seconds()
+		return run(cmd, args)
+	}
+	return cmd
 }
 
 // newThawCommand returns tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
-	return newFreezing(environ, "thaw", &cobra.Command{
+	cmd, _ := newFreezing(environ, "thaw", &cobra.Command{
 		Short:   "Go on with the distribution of changes after tender freeze",
 		Long:    "Thaw has a relay that was frozen tell its clients what has changed: of each\nresource, however often it has, what it is now.",
 		Example: "  tender thaw",
 	})
+	return cmd
 }
 
-// newFreezing completes freeze or thaw.
-func newFreezing(environ func() []string, name string, cmd *cobra.Command) *cobra.Command {
-	var of admin.FreezeScope
+// newFreezing completes freeze or thaw, and returns its arguments.
+func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.FreezeScope) {
+	of := new(admin.FreezeScope)
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.Flags().StringVar(&of.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := flag.client()
 		if err != nil {
 			return err
 		}
+		if who, err := user.Current(); err == nil { // else the relay knows the address alone
+			of.User = who.Username
+		}
 		var answer admin.Freezes
 		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
 			return err
 		}
+		now := time.Now()
 		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(t, "ORIGIN\tSTATE\tVIEWS\tWITHHELD") // Flush has the error
+		_, _ = fmt.Fprintln(t, "ORIGIN\tSTATE\tVIEWS\tWITHHELD\tBY") // Flush has the error
 		for _, f := range answer.Origins {
-			state := "changes are distributed"
-			if f.Frozen {
-				state = "FROZEN"
+			state, how := "changes are distributed", "-"
+			if f.Freeze != nil {
+				state, how = "FROZEN", f.Freeze.Describe(now)
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\n", printable(f.Origin), state, f.Views, f.Withheld)
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", printable(f.Origin), state, f.Views, f.Withheld, printable(how))
 		}
-		return t.Flush()
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		return printWarning(cmd.OutOrStdout(), answer.Warning)
 	}
-	return cmd
+	return cmd, of
+}
+
+// printWarning writes why a decision does not survive a restart of the relay, if it does not.
+func printWarning(w io.Writer, warning string) error {
+	if warning == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "note: %s\n", printable(warning))
+	return err
 }

@@ -90,8 +90,10 @@ func TestOperate(t *testing.T) {
 	must(exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
 	must(exitUsage, []string{"discarded: kept until the origin says something of them"}, "release")
 
-	must(exitOK, []string{"default  FROZEN"}, "freeze")
-	must(exitOK, []string{"FROZEN for "}, "status")
+	must(exitUsage, []string{"--for=-1s: want a duration"}, "freeze", "--for", "-1s")
+	must(exitOK, []string{"default  FROZEN", " at 127.0.0.1 ", ", for another ", ": broken", "note: this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"},
+		"freeze", "--reason", "broken", "--for", "2h")
+	must(exitOK, []string{"FROZEN for ", ", for another ", ": broken"}, "status")
 	must(exitOK, []string{"20", "released"}, "release", "--all", "--discarded")
 	await(t, "that the removals are made", func(stdout string) bool { return stdout == "nothing is held back\n" }, "release")
 	await(t, "the frozen set", lines(21), get...)

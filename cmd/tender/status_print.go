@@ -46,6 +46,9 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if o.LastError != "" {
 			t.note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
 		}
+		if o.Freeze != nil {
+			t.note("%s", o.Freeze.Describe(now))
+		}
 		if o.Held > 0 {
 			t.note("%d removals are HELD BACK: tender release", o.Held)
 		}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,8 +10,10 @@ import (
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -105,12 +108,12 @@ func (s *Server) command(c Command) http.HandlerFunc {
 			ctx, cancel = takeLong(ctx, w, c.Long)
 			defer cancel()
 		}
+		who, _ := s.operator(r) // was let in
 		var answer any
 		if err == nil {
-			answer, err = c.do(ctx, args)
+			answer, err = c.do(context.WithValue(ctx, callerKey{}, newCaller(r, who)), args)
 		}
 		code := CodeOf(err)
-		who, _ := s.operator(r) // was let in
 		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("operator", who), slog.String("from", r.RemoteAddr), slog.Int("code", code))
 		if err != nil {
 			log.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.Any("err", err))
@@ -119,6 +122,44 @@ func (s *Server) command(c Command) http.HandlerFunc {
 		}
 		log.LogAttrs(r.Context(), slog.LevelInfo, "command")
 		writeJSON(w, code, answer)
+	}
+}
+
+// A Caller is who sent a command.
+type Caller struct {
+	Identity string // of the certificate; empty without one
+	Address  string // without the port; empty on a socket of the file system
+}
+
+type callerKey struct{}
+
+func newCaller(r *http.Request, operator string) Caller {
+	if r.TLS != nil {
+		return Caller{Identity: operator}
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = strings.TrimPrefix(r.RemoteAddr, "@") // which a socket of the file system has
+	}
+	return Caller{Address: host}
+}
+
+// CallerOf returns who sent the command that a context is of.
+func CallerOf(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
+}
+
+// By returns the caller as operators are shown it: its identity, else the user that the client
+// claims to ask for, the address, or both.
+func (c Caller) By(user string) string {
+	switch {
+	case c.Identity != "":
+		return c.Identity
+	case user != "" && c.Address != "":
+		return user + " at " + c.Address
+	default:
+		return cmp.Or(user, c.Address, "local")
 	}
 }
 

@@ -1,6 +1,14 @@
 package admin
 
-import "time"
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/xdstender/tender/relay/people"
+)
 
 // A Scope says what of a relay a command is about: what an origin says, to a group, of a
 // type. An empty field stands for all of them.
@@ -14,6 +22,9 @@ type Scope struct {
 // say what they were about.
 type Holds struct {
 	Holds []Hold `json:"holds"`
+
+	// Warning is why a decision does not survive a restart of the relay; empty if it does.
+	Warning string `json:"warning,omitempty"`
 }
 
 // A Hold is a mass of removals that were inferred, and that clients are not told of before
@@ -50,25 +61,87 @@ type HoldScope struct {
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// FreezeScope are the arguments of freeze and thaw: an origin, or none for all.
+// FreezeScope are the arguments of freeze and thaw.
 type FreezeScope struct {
-	Origin string `json:"origin,omitempty"`
+	Origin string `json:"origin,omitempty"` // empty for all
+
+	// Reason is why, at most MaxReasonBytes without control characters. User is the user of the
+	// operating system on whose behalf the client asks, which only counts without a certificate.
+	Reason string `json:"reason,omitempty"`
+	User   string `json:"user,omitempty"`
+
+	// ForSeconds is after how long a freeze ends by itself; zero is never. Thaw has none.
+	ForSeconds float64 `json:"for_seconds,omitempty"`
 }
+
+// MaxReasonBytes bounds the reason of a freeze, maxUserBytes the name of a user.
+const (
+	MaxReasonBytes = 1000
+	maxUserBytes   = 100
+)
+
+// Check returns why the arguments of freeze cannot be, as a refusal.
+func (s *FreezeScope) Check() error {
+	switch {
+	case len(s.Reason) > MaxReasonBytes || strings.ContainsFunc(s.Reason, unicode.IsControl):
+		return Refuse(http.StatusBadRequest, fmt.Errorf("reason: want at most %d bytes in one line", MaxReasonBytes))
+	case len(s.User) > maxUserBytes || strings.ContainsFunc(s.User, unicode.IsControl):
+		return Refuse(http.StatusBadRequest, fmt.Errorf("user: want at most %d bytes in one line", maxUserBytes))
+	case s.ForSeconds != 0 && !(s.ForSeconds >= minFreeze.Seconds() && s.ForSeconds <= maxFreeze.Seconds()):
+		return Refuse(http.StatusBadRequest, fmt.Errorf("for_seconds: %v is not from %v to %v; leave it out for a freeze without an end",
+			s.ForSeconds, minFreeze.Seconds(), maxFreeze.Seconds()))
+	}
+	return nil
+}
+
+// Bounds of a freeze that ends by itself.
+const (
+	minFreeze = time.Second
+	maxFreeze = 365 * 24 * time.Hour
+)
 
 // Freezes is the answer to freeze and thaw: how things stand after them.
 type Freezes struct {
 	Origins []Freeze `json:"origins"`
+
+	// Warning is why the decision does not survive a restart of the relay; empty if it does.
+	Warning string `json:"warning,omitempty"`
 }
 
 // A Freeze says whether the distribution of an origin's changes is stopped.
 type Freeze struct {
-	Origin string `json:"origin"`
-	Frozen bool   `json:"frozen"`
-	Views  int    `json:"views"` // of the origin
+	Origin string    `json:"origin"`
+	Frozen bool      `json:"frozen"`
+	Freeze *Freezing `json:"freeze,omitempty"` // if it is
+	Views  int       `json:"views"`            // of the origin
 
 	// Withheld is of how many names, over all views, clients saw something else than the
 	// origin said, before the command.
 	Withheld int `json:"withheld"`
+}
+
+// A Freezing says who stopped the distribution of an origin's changes, when and why.
+type Freezing struct {
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until,omitzero"` // when it ends by itself
+
+	// SurvivesRestart reports that it is on the disk, in TENDER_SNAPSHOT_DIR.
+	SurvivesRestart bool `json:"survives_restart"`
+}
+
+// Describe returns a freeze as a sentence without a subject, such as
+// "frozen by alice 5m ago, for another 1h55m: bad routes".
+func (f *Freezing) Describe(now time.Time) string {
+	text := fmt.Sprintf("frozen by %s %s ago", f.By, people.Seconds(now.Sub(f.Since).Seconds()))
+	if !f.Until.IsZero() {
+		text += ", for another " + people.Seconds(max(f.Until.Sub(now), 0).Seconds())
+	}
+	if f.Reason != "" {
+		text += ": " + f.Reason
+	}
+	return text
 }
 
 // A LogLevel is the argument of the command loglevel: the least level that is to be logged,

@@ -42,9 +42,11 @@ type Origin struct {
 	Since     time.Time `json:"since,omitzero"`
 
 	// Frozen reports that an operator has stopped the distribution of its changes (tender
-	// freeze). Held is of how many resources the removal is held back (tender release).
-	Frozen bool `json:"frozen"`
-	Held   int  `json:"held"`
+	// freeze), and Freeze who, when and why. Held is of how many resources the removal is held
+	// back (tender release).
+	Frozen bool      `json:"frozen"`
+	Freeze *Freezing `json:"freeze,omitempty"`
+	Held   int       `json:"held"`
 
 	// LastError is why a stream to the origin ended last, or why none could be opened.
 	LastError   string    `json:"last_error,omitempty"`

@@ -149,10 +149,14 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 			Note: "if they are meant:", Command: "tender release --origin " + o.Name,
 		})
 	}
-	if o.Frozen {
+	if f := o.Freeze; f != nil {
+		note := "to go on:"
+		if !f.SurvivesRestart {
+			note = "a restart of the relay ends it; to go on:"
+		}
 		alerts = append(alerts, alert{
-			Class: "frozen", Text: fmt.Sprintf("Changes of origin %s are not distributed: an operator has frozen it", o.Name),
-			Note: "to go on:", Command: "tender thaw --origin " + o.Name,
+			Class: "frozen", Text: fmt.Sprintf("Changes of origin %s are not distributed: %s", o.Name, f.Describe(now)),
+			Note: note, Command: "tender thaw --origin " + o.Name,
 		})
 	}
 	return alerts

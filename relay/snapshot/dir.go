@@ -41,6 +41,9 @@ type Dir struct {
 	lock *os.File
 	log  *slog.Logger
 	stats
+
+	decisions []byte // the file of decisions as it was read or written last; nil if there is none
+	foreign   bool   // that file cannot be read, and must not be lost
 }
 
 // Open takes a directory, which it makes if only that is missing, and removes what an
@@ -96,7 +99,7 @@ func (d *Dir) prepare() error {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), suffix) {
+		if strings.HasPrefix(e.Name(), ".") && (strings.Contains(e.Name(), suffix) || strings.HasPrefix(e.Name(), "."+decisionsName)) {
 			if err := os.Remove(filepath.Join(d.path, e.Name())); err != nil {
 				return fmt.Errorf("remove unfinished snapshot: %w", err)
 			}

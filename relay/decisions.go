@@ -1,0 +1,249 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/snapshot"
+	"github.com/xdstender/tender/upstream"
+)
+
+// decisions are those of operators that hold until they are revoked: freezes, and resources whose
+// removal was discarded. They are kept on disk, if snapshots are.
+type decisions struct {
+	saved *snapshots // nil if nothing is kept on disk
+	log   *slog.Logger
+
+	frozen []*freezing // by origin; nil for one that is not. Guarded by groups.mu.
+
+	changed chan struct{} // receives after a freeze began or ended
+
+	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
+	kept map[savedKey][]upstream.Hold
+
+	writing sync.Mutex // held while decisions are collected and written
+	keeps   bool       // some resource may be kept
+	err     error      // of writing them last
+}
+
+// A freezing is a freeze that is in force.
+type freezing struct {
+	snapshot.Freeze
+	until time.Time // by the monotonic clock; zero if only an operator ends it
+}
+
+// load takes over what an earlier process decided. What is about an origin that there is no more
+// is logged and given up.
+func (d *decisions) load(origins []string, now time.Time) {
+	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]upstream.Hold)
+	if d.saved == nil {
+		return
+	}
+	read, err := d.saved.dir.Decisions()
+	if err != nil {
+		d.log.Error("operators' decisions not restored: nothing is frozen, and no removal stays discarded", slog.Any("err", err))
+		return
+	}
+	for _, f := range read.Freezes {
+		origin := slices.Index(origins, f.Origin)
+		log := d.log.With(slog.String("origin", f.Origin), slog.String("by", f.By), slog.Time("since", f.Since), slog.String("reason", f.Reason))
+		left := f.Left(now)
+		switch {
+		case origin < 0:
+			log.Warn("freeze not restored: there is no such origin")
+		case f.Until.IsZero():
+			d.frozen[origin] = &freezing{Freeze: f}
+			log.Warn("origin is still frozen after the restart, until tender thaw")
+		case left <= 0:
+			log.Warn("freeze ended while the relay was not running", slog.Time("until", f.Until))
+		default:
+			f.Until = now.Add(left).Round(0)
+			d.frozen[origin] = &freezing{Freeze: f, until: now.Add(left)}
+			log.Warn("origin is still frozen after the restart", slog.Time("until", f.Until))
+		}
+	}
+	for _, k := range read.Kept {
+		key := savedKey{k.Origin, k.Group}
+		d.kept[key] = append(d.kept[key], upstream.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
+		d.keeps = true
+	}
+}
+
+// control returns the control of a loop that is about to begin. groups.mu must be held.
+func (d *decisions) control(origin int, name, group string) *upstream.Control {
+	key := savedKey{name, group}
+	kept := d.kept[key]
+	delete(d.kept, key)
+	return upstream.NewControl(d.frozen[origin] != nil, kept)
+}
+
+// restored gives up what no loop has begun with, since its view was not restored. groups.mu must be
+// held.
+func (d *decisions) restored() {
+	for key, holds := range d.kept {
+		for _, h := range holds {
+			d.log.Warn("discarded removals not restored: there is no snapshot of the resources", slog.String("origin", key.origin),
+				slog.String("group", key.group), slog.String("type_url", h.TypeURL), slog.Int("resources", len(h.Names)))
+		}
+	}
+	clear(d.kept)
+}
+
+// saveDecisions writes what operators have decided, if that has changed.
+func (g *groups) saveDecisions(ctx context.Context) {
+	d := g.decisions
+	if d.saved == nil {
+		return
+	}
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	var all snapshot.Decisions
+	g.mu.Lock()
+	for _, f := range d.frozen {
+		if f != nil {
+			all.Freezes = append(all.Freezes, f.Freeze)
+		}
+	}
+	g.mu.Unlock()
+	if d.keeps {
+		all.Kept = g.kept(ctx)
+		d.keeps = len(all.Kept) > 0
+	}
+	if ctx.Err() != nil {
+		return // not all loops may have said what is kept
+	}
+	if d.err = d.saved.dir.WriteDecisions(all); d.err != nil {
+		d.log.Error("operators' decisions not written: they do not survive a restart", slog.Any("err", d.err))
+	}
+}
+
+// kept returns the resources that operators have kept.
+func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
+	for _, o := range g.operated() {
+		for _, h := range o.holder.Holds(ctx) {
+			if h.Discarded {
+				all = append(all, snapshot.Kept{Origin: g.cfg.originName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
+			}
+		}
+	}
+	return all
+}
+
+// decided saves what an operator has just decided, and returns why it does not survive a restart;
+// nothing if it does.
+func (g *groups) decided(ctx context.Context, keeps bool) (warning string) {
+	d := g.decisions
+	if d.saved == nil {
+		return "this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"
+	}
+	d.writing.Lock()
+	d.keeps = d.keeps || keeps
+	d.writing.Unlock()
+	g.saveDecisions(ctx)
+	return d.notSaved()
+}
+
+// notSaved returns why decisions do not survive a restart; nothing if they do.
+func (d *decisions) notSaved() string {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	if d.err != nil {
+		return "this does not survive a restart of the relay: " + d.err.Error()
+	}
+	return ""
+}
+
+// freezeOf returns the freeze of an origin, and whether there is one.
+func (g *groups) freezeOf(origin int) (f freezing, frozen bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if is := g.decisions.frozen[origin]; is != nil {
+		return *is, true
+	}
+	return freezing{}, false
+}
+
+// isFrozen reports whether an operator has stopped the distribution of an origin's changes.
+func (g *groups) isFrozen(origin int) bool {
+	_, frozen := g.freezeOf(origin)
+	return frozen
+}
+
+// anyFrozen reports whether any origin is frozen. mu must be held.
+func (g *groups) anyFrozen() bool {
+	return slices.ContainsFunc(g.decisions.frozen, func(f *freezing) bool { return f != nil })
+}
+
+// setFrozen has views that are made from now on be frozen, or not (nil). Of an origin that is
+// frozen already, the new freeze has the time since when it is.
+func (g *groups) setFrozen(origin int, f *freezing) {
+	g.mu.Lock()
+	if was := g.decisions.frozen[origin]; was != nil && f != nil {
+		f.Since = was.Since
+	}
+	g.decisions.frozen[origin] = f
+	g.mu.Unlock()
+	select {
+	case g.decisions.changed <- struct{}{}:
+	default: // that it did is to be taken note of already
+	}
+}
+
+// shownFreeze returns the freeze of an origin as people are shown it; nil if there is none.
+func (g *groups) shownFreeze(origin int) *admin.Freezing {
+	f, frozen := g.freezeOf(origin)
+	if !frozen {
+		return nil
+	}
+	return &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.saved != nil && g.decisions.notSaved() == ""}
+}
+
+// thawInTime ends freezes when their time is over, until ctx ends.
+func (r *Relay) thawInTime(ctx context.Context) {
+	for {
+		next, origin := time.Time{}, -1
+		for i := range r.origins {
+			if f, _ := r.groups.freezeOf(i); !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
+				next, origin = f.until, i
+			}
+		}
+		var over <-chan time.Time
+		if origin >= 0 {
+			over = time.After(time.Until(next))
+		}
+		select {
+		case <-over:
+			r.thawOver(ctx, origin, next)
+		case <-r.groups.decisions.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// thawOver ends a freeze whose time is over, unless an operator has given it another end meanwhile.
+func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
+	done, err := r.groups.operate(ctx)
+	if err != nil {
+		return
+	}
+	defer done()
+	if f, frozen := r.groups.freezeOf(origin); frozen && f.until.Equal(until) {
+		r.thawOrigin(ctx, origin, "", "its time is over")
+		r.groups.decided(ctx, false)
+	}
+}
+
+// warnFrozen says which origins are frozen when the relay ends, if the one that takes its place will
+// not be.
+func (r *Relay) warnFrozen() {
+	for i := range r.origins {
+		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
+			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.originName(i)))
+		}
+	}
+}

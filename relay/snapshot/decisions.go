@@ -1,0 +1,119 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	decisionsName = "decisions.json"
+
+	// decisionsFormat is the version of the file's format. A file with another one is not read.
+	decisionsFormat = 1
+)
+
+// Decisions are those of operators that hold until they are revoked.
+type Decisions struct {
+	Freezes []Freeze `json:"freezes,omitempty"`
+	Kept    []Kept   `json:"kept,omitempty"`
+}
+
+// A Freeze is an origin whose changes an operator does not want distributed. Times are wall time.
+type Freeze struct {
+	Origin string    `json:"origin"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until,omitzero"` // when it ends by itself; zero if it does not
+
+	// Length is the time from the operator's last command about the freeze to Until.
+	Length time.Duration `json:"length_ns,omitempty"`
+}
+
+// Left returns how long a freeze with an end still lasts, at most its length: no clock that was
+// changed extends it. It is not positive if the freeze is over.
+func (f *Freeze) Left(now time.Time) time.Duration { return min(f.Until.Sub(now), f.Length) }
+
+// Kept are resources whose removal an operator has discarded.
+type Kept struct {
+	Origin  string   `json:"origin"`
+	Group   string   `json:"group,omitempty"` // the key of a snapshot's group; empty for a directory
+	TypeURL string   `json:"type_url"`
+	Names   []string `json:"names"`
+}
+
+// file is the content of the file.
+type file struct {
+	Format int `json:"format"`
+	Decisions
+}
+
+// Decisions returns the decisions that an earlier process wrote; none if there is no file. With an
+// error there is a file that cannot be used, which stays: the next WriteDecisions renames it.
+func (d *Dir) Decisions() (Decisions, error) {
+	text, err := os.ReadFile(filepath.Join(d.path, decisionsName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Decisions{}, nil
+	}
+	if err == nil {
+		d.decisions = text
+		var of struct{ Format int }
+		if err = json.Unmarshal(text, &of); err == nil && of.Format != decisionsFormat {
+			err = fmt.Errorf("format %d, this relay reads format %d", of.Format, decisionsFormat)
+		}
+	}
+	var read file
+	if err == nil {
+		err = json.Unmarshal(text, &read)
+	}
+	if d.foreign = err != nil; d.foreign {
+		return Decisions{}, fmt.Errorf("read %s: %w", decisionsName, err)
+	}
+	return read.Decisions, nil
+}
+
+// WriteDecisions replaces the decisions on the disk, unless they are the same. With an error, the
+// last ones are still there.
+func (d *Dir) WriteDecisions(decisions Decisions) error {
+	text, err := json.MarshalIndent(file{decisionsFormat, decisions}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode decisions: %w", err)
+	}
+	text = append(text, '\n')
+	none := len(decisions.Freezes)+len(decisions.Kept) == 0
+	if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.foreign) {
+		return nil
+	}
+	if err := d.replaceDecisions(text); err != nil {
+		return fmt.Errorf("write %s: %w", decisionsName, err)
+	}
+	d.decisions = text
+	return nil
+}
+
+func (d *Dir) replaceDecisions(text []byte) (err error) {
+	if path := filepath.Join(d.path, decisionsName); d.foreign {
+		if err := os.Rename(path, fmt.Sprintf("%s.unread-%d", path, time.Now().Unix())); err != nil {
+			return err
+		}
+		d.foreign = false
+	}
+	f, err := d.pending(decisionsName)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Cleanup()) }() // of what was not finished
+	if _, err := f.Write(text); err != nil {
+		return err
+	}
+	if err := f.CloseAtomicallyReplace(); err != nil {
+		return err
+	}
+	return d.sync()
+}
