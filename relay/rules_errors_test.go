@@ -669,7 +669,7 @@ func errorsConverge(w *orderWorld, rng *rand.Rand) {
 			w.pass(time.Duration(rng.IntN(8)) * time.Second)
 		}
 	}
-	w.pass(time.Minute)
+	w.pass(time.Hour) // removals that are held back come to an end
 	before := make([]int, len(clients))
 	for i, c := range clients {
 		before[i] = len(c.Responses())

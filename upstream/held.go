@@ -206,7 +206,7 @@ func (m *mirror) carryOut(g guarded, v verdict) {
 			typeURL, slog.Int("held", len(g.removals.held)), slog.Duration("hold", m.cfg.MassDeleteHold))
 	}
 	if n > 0 {
-		m.w.Apply(g.kind, wire.Update{TypeURL: g.key, SystemVersion: m.systemOf(g), Resources: v.emptied, Removed: v.removed})
+		m.w.Apply(g.kind, wire.Update{TypeURL: g.key, SystemVersion: m.systemOf(g), Resources: v.emptied, Removed: v.removed, Errors: v.reasons})
 		m.session.counters.applied.Add(int64(n))
 	}
 	switch {

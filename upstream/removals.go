@@ -44,8 +44,9 @@ type removal struct {
 	// emptied takes the place of an assignment that had endpoints; nil if nothing does.
 	emptied *wire.Resource
 
-	stated bool // the origin said so, it was not inferred
-	again  bool // the second look inferred it again
+	stated bool                // the origin said so, it was not inferred
+	reason *wire.ResourceError // that it gave; nil if it gave none
+	again  bool                // the second look inferred it again
 }
 
 // removals decides which removals from one set reach clients (B.15). It does no I/O and knows no clock. Its zero value holds
@@ -124,11 +125,21 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 		r.forget(name)
 	}
 	if len(waiting) > 0 {
-		waits := func(name string) bool { _, is := waiting[name]; return is }
-		u.Removed = without(u.Removed, waits)
-		u.Errors = without(u.Errors, func(e *wire.ResourceError) bool { return waits(e.Name) })
+		u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
 	}
+	u.Errors = without(u.Errors, r.explain)
 	return u
+}
+
+// explain takes what the origin says is wrong with a resource if its removal waits, and reports whether it does.
+func (r *removals) explain(e *wire.ResourceError) (waits bool) {
+	for _, of := range []map[string]removal{r.suspects, r.held} {
+		if as, is := of[e.Name]; is {
+			as.reason = e
+			of[e.Name], waits = as, true
+		}
+	}
+	return waits
 }
 
 // waits reports whether the removal of a name waits: the origin has not mentioned it on a stream of which it has not yet said
@@ -187,7 +198,8 @@ func (r *removals) suspect(name string, as removal) {
 	old, held := r.held[name]
 	switch {
 	case held:
-		r.held[name] = removal{emptied: as.emptied, stated: as.stated || old.stated, again: old.again || r.looking}
+		as.stated, as.again, as.reason = as.stated || old.stated, old.again || r.looking, old.reason
+		r.held[name] = as
 	case approved || kept && !as.stated:
 	default:
 		delete(r.kept, name) // of which the origin spoke
@@ -207,8 +219,9 @@ func (r *removals) infer(names map[string]struct{}, unproven bool) {
 type verdict struct {
 	removed  []string         // to be removed, in order
 	emptied  []*wire.Resource // to be put, in order of their names
-	released int              // of these, that an operator approved
-	held     int              // removals that are held back from now on
+	reasons  []*wire.ResourceError
+	released int // of these, that an operator approved
+	held     int // removals that are held back from now on
 }
 
 func (v *verdict) add(name string, r removal) {
@@ -216,6 +229,9 @@ func (v *verdict) add(name string, r removal) {
 		v.emptied = append(v.emptied, r.emptied)
 	} else {
 		v.removed = append(v.removed, name)
+	}
+	if r.reason != nil {
+		v.reasons = append(v.reasons, r.reason)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			if len(holds) != 1 || len(holds[0].Names) != 10 || !holds[0].Unconfirmed || !holds[0].Until.After(time.Now()) {
 				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
 			}
-			r.pass(3 * time.Second)
+			r.pass(5 * time.Second)
 			r.wantClusters("once the set is confirmed", 90)
 			r.holding("then", 0, 0)
 		})

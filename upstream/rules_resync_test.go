@@ -137,6 +137,8 @@ func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 				r.pass(confirmed)
 				r.away(removing(listeners, "l"))
 				r.pass(20 * time.Second)
+				r.holding("the only listener", 1, 0)
+				r.pass(15 * time.Minute)
 				r.expect("listeners", present(r.members(listeners)), "")
 				r.expect("clusters", r.members(clusters), "c@1")
 			})
