@@ -69,7 +69,7 @@ type mirror struct {
 	ignores    bool            // the origin was seen to resend what it was told is held
 	identifier string          // of the control plane
 	holding    int64           // removals that are held back
-	resyncAt   time.Time       // when to open the streams without saying what is held
+	comparison comparison      // of all content, after a resume
 	reused     bool            // reuse of versions was logged
 	silent     bool            // the silence of the origin was logged
 }
@@ -197,6 +197,7 @@ func (m *mirror) stop() {
 			m.running--
 		}
 	}
+	m.endComparison()
 	m.w.SetConnected(false)
 	m.session.counters.holding.Add(-m.holding)
 }
@@ -376,10 +377,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 	for r := main; r <= auxiliary; r++ {
 		at(m.tend(ctx, r, now))
 	}
-	if !m.resyncAt.IsZero() && !now.Before(m.resyncAt) {
-		m.resync()
-	}
-	at(m.resyncAt)
+	at(m.compare(now))
 	if !now.Before(m.trimAt) {
 		m.w.Trim(now)
 		m.trimAt = now.Add(trimEvery)
@@ -557,6 +555,7 @@ func (m *mirror) opened(l *line, now time.Time) {
 	for _, s := range m.inOrder() {
 		m.restate(l, s, now)
 	}
+	m.resumed(l, now)
 }
 
 // doubt begins to learn of the members anew, on a new stream.
@@ -636,6 +635,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 		m.unasked()
 	} else {
 		m.w.SetConnected(false)
+		m.comparison.lost(err)
 		m.lines[auxiliary].replace()
 	}
 }
@@ -716,7 +716,8 @@ func (m *mirror) update(l *line, e event, now time.Time) {
 		m.w.SetCause(cache.Cause{})
 	}
 	m.vouch()
-	m.met(l, u.ControlPlane, now)
+	m.met(u.ControlPlane)
+	m.comparison.heard = now
 	if u.Nonce != "" { // without it, an ACK would be a request
 		l.answer(m.node, u, err)
 	}

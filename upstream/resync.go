@@ -1,6 +1,9 @@
 package upstream
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -10,18 +13,113 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// met notes who speaks for the origin. Another instance may not hold what the
-// relay said it holds, so it is asked for everything, once (B.15).
-func (m *mirror) met(l *line, identifier string, now time.Time) {
-	if identifier == "" || identifier == m.identifier {
-		return
+// A comparison is the one look at all content that follows a resume: versions say what is held, but another server
+// may have other content under the same versions (B.15). The views of a session make it one after the other, so that a restart of the
+// origin is not followed by everything for everybody at once.
+type comparison struct {
+	at    time.Time // when it is due; zero if it is not
+	turn  bool      // it is being made, and no other view of the session makes its own
+	until time.Time // when the turn ends at the latest
+	heard time.Time // last response
+	same  bool      // the relay itself ended the last main stream: the next one is to the same server
+}
+
+// lost takes why the main stream ended.
+func (c *comparison) lost(err error) {
+	if c.same = errors.Is(err, errResync); !c.same {
+		c.at = time.Time{}
 	}
-	if m.identifier != "" && l.versions && m.resyncAt.IsZero() {
-		m.resyncAt = now.Add(confirmQuiet)
-		m.log.Info("another instance answers for the origin: it will be asked for everything once",
-			slog.String("control_plane", identifier), slog.Duration("in", confirmQuiet))
+}
+
+// The comparison waits until clients have been served and the silence of the origin has confirmed what it was told
+// (confirmSilence), and its turn ends when the origin is quiet.
+const (
+	comparisonWait = 20 * time.Second
+	comparisonTurn = 10 * time.Second
+)
+
+// resumed decides, when a stream has said what is held, whether all of that is to be compared.
+func (m *mirror) resumed(l *line, now time.Time) {
+	if l.versions && !m.ignores && !m.comparison.same && m.comparison.at.IsZero() && !m.hashed() {
+		m.comparison.at = now.Add(comparisonWait)
+	}
+}
+
+// met notes who speaks for the origin. The same server as before has the same content under the same versions.
+func (m *mirror) met(identifier string) {
+	switch {
+	case identifier == "":
+		return
+	case identifier == m.identifier:
+		m.comparison.at = time.Time{}
+	case m.identifier != "":
+		m.log.Info("another instance answers for the origin: all content will be compared with its own once", slog.String("control_plane", identifier))
 	}
 	m.identifier = identifier
+}
+
+// compare asks for everything once it is time and no other view does. It returns when to look again.
+func (m *mirror) compare(now time.Time) (next time.Time) {
+	c, l := &m.comparison, &m.lines[main]
+	if c.turn {
+		quiet := c.heard.Add(settleQuiet)
+		if next = c.until; l.open && l.responded && quiet.Before(next) {
+			next = quiet
+		}
+		if now.Before(next) {
+			return next
+		}
+		m.endComparison()
+	}
+	switch {
+	case c.at.IsZero() || !l.open:
+		return time.Time{} // what is due becomes so anew with the next stream
+	case now.Before(c.at):
+		return c.at
+	}
+	select {
+	case m.session.comparing <- struct{}{}:
+		c.at, c.turn, c.until = time.Time{}, true, now.Add(comparisonTurn)
+		m.resync()
+		return c.until
+	default:
+		c.at = now.Add(jitter(time.Second))
+		return c.at
+	}
+}
+
+// endComparison lets the next view of the session compare.
+func (m *mirror) endComparison() {
+	if m.comparison.turn {
+		m.comparison.turn = false
+		<-m.session.comparing
+	}
+}
+
+// hashedSample is how many resources of a type are looked at to tell whether versions are made from content.
+const hashedSample = 100
+
+// hashed reports whether versions are hashes of the bytes, as go-control-plane's are: then equal versions are equal content.
+func (m *mirror) hashed() bool {
+	for _, g := range m.guards() {
+		t, n := m.w.Head().Type(g.key), 0
+		set := &t.Members
+		if g.kind == cache.Named {
+			set = &t.Named
+		}
+		for e := range set.Since(0) {
+			if !e.Present() || !sayable(e.Resource) || e.Resource.Released() {
+				continue
+			}
+			if sum := sha256.Sum256(e.Resource.Value()); e.Resource.OriginVersion != hex.EncodeToString(sum[:]) {
+				return false
+			}
+			if n++; n == hashedSample {
+				break
+			}
+		}
+	}
+	return true
 }
 
 // resume goes on from what a snapshot says of the origin, if the view was restored
@@ -42,7 +140,7 @@ func (m *mirror) estrange() {
 
 // ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
 func (m *mirror) ignoresVersions(now time.Time) {
-	m.ignores = true
+	m.ignores, m.comparison.at = true, time.Time{} // it resends all
 	for _, s := range m.subs {
 		s.sweep.distrust(now)
 		for _, c := range s.collections {
@@ -76,7 +174,6 @@ func (m *mirror) mayResume(l *line) bool {
 
 // resync opens the streams anew and asks for everything.
 func (m *mirror) resync() {
-	m.resyncAt = time.Time{}
 	for r := range m.lines {
 		m.lines[r].full = true
 	}

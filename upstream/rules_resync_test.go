@@ -1,11 +1,18 @@
 package upstream_test
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
 )
@@ -301,6 +308,113 @@ func TestB15_OtherControlPlane(t *testing.T) {
 		// a and b changed among the members, a among the named.
 		if got := r.view.Head().Seq; got != seq+3 {
 			t.Errorf("position %d, want %d", got, seq+3)
+		}
+	})
+}
+
+// saying returns how many streams of the origin began with a request that says what is held, and how many with one that does not.
+func (r *rig) saying() (held, nothing int) {
+	for _, st := range r.State().Streams {
+		switch {
+		case len(st.Requests) == 0:
+		case len(st.Requests[0].Message.GetInitialResourceVersions()) > 0:
+			held++
+		default:
+			nothing++
+		}
+	}
+	return held, nothing
+}
+
+// TestH07_ContentIsComparedAfterAResume: another server may have other content under the same versions, and the identifier that
+// would tell is empty by default.
+func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
+	hashed := func(content string) string {
+		value := relaytest.Opaque(clusters, "a", []byte(content)).GetValue()
+		return fmt.Sprintf("%x", sha256.Sum256(value))
+	}
+	for _, tt := range []struct {
+		name     string
+		b        relaytest.Behaviour
+		version  string
+		change   bool // the restarted server has other content
+		silent   bool // and nothing to say when it is told what is held
+		compared bool
+	}{
+		{"no identifier", relaytest.Behaviour{}, "1", true, true, true},
+		{"no identifier, the same content", relaytest.Behaviour{}, "1", false, true, true},
+		{"the same identifier", relaytest.Behaviour{ControlPlane: "one"}, "1", false, false, false},
+		{"the same identifier, unheard", relaytest.Behaviour{ControlPlane: "one"}, "1", false, true, true},
+		{"versions are hashes", relaytest.Behaviour{}, hashed("content"), false, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, tt.b, upstream.Config{}, func(t *testing.T, r *rig) {
+				content := func(text string) {
+					r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte(text)), tt.version)
+				}
+				content("content")
+				r.watch.SubscribeAll(clusters)
+				r.pass(confirmed)
+				before := r.view.Head().Type(clusters).Members.Sum()
+				r.Stop()
+				if tt.change {
+					content("another")
+				}
+				r.Restart()
+				r.pass(time.Second)
+				if !tt.silent {
+					r.put(clusters, "new@1")
+				}
+				r.pass(15 * time.Second)
+				if held, nothing := r.saying(); held != 1 || nothing != 1 {
+					t.Errorf("%d streams say what is held and %d do not, want 1 and the first: clients come first", held, nothing)
+				}
+				r.pass(time.Minute)
+				if _, nothing := r.saying(); (nothing == 2) != tt.compared {
+					t.Errorf("%d streams do not say what is held; compared: want %v", nothing, tt.compared)
+				}
+				if after := r.view.Head().Type(clusters).Members.Sum(); tt.silent && (after != before) != tt.change {
+					t.Errorf("the set changed: %v, want %v", after != before, tt.change)
+				}
+				streams := r.streams()
+				r.pass(24 * time.Hour)
+				if r.streams() != streams {
+					t.Errorf("%d further streams in a day, want none", r.streams()-streams)
+				}
+			})
+		})
+	}
+}
+
+// TestH07_OneViewAfterTheOther: after the restart of an origin, views compare one at a time.
+func TestH07_OneViewAfterTheOther(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Delay: time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(10)...)
+		r.watch.SubscribeAll(clusters)
+		const further = 4
+		ctx, cancel := context.WithCancel(t.Context())
+		var mirrors sync.WaitGroup
+		for i := range further {
+			view, w := cache.New(cache.Config{})
+			view.Watch().SubscribeAll(clusters)
+			mirrors.Go(func() {
+				r.session.Mirror(ctx, upstream.Present(&corepb.Node{Id: fmt.Sprint("relay-", i)}), w, slog.New(slog.DiscardHandler), nil)
+			})
+		}
+		defer mirrors.Wait()
+		defer cancel()
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(18 * time.Second)
+		compared, most := 0, 0
+		for range 300 {
+			_, nothing := r.saying()
+			nothing -= further + 1 // the first streams
+			most, compared = max(most, nothing-compared), nothing
+			r.pass(500 * time.Millisecond)
+		}
+		if compared != further+1 || most != 1 {
+			t.Errorf("%d views compared, up to %d of them within half a second; want all %d, one at a time", compared, most, further+1)
 		}
 	})
 }

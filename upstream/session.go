@@ -129,7 +129,8 @@ type Session struct {
 
 	toldNoDelta []atomic.Bool // of each target
 
-	auditing chan struct{} // one slot, taken by the audit that is made
+	auditing  chan struct{} // one slot, taken by the audit that is made
+	comparing chan struct{} // one slot, taken by the view whose content is compared
 
 	counters counters
 
@@ -153,6 +154,7 @@ func New(cfg Config) (*Session, error) {
 		end:         end,
 		toldNoDelta: make([]atomic.Bool, len(cfg.Targets)),
 		auditing:    make(chan struct{}, 1),
+		comparing:   make(chan struct{}, 1),
 		links:       make([]link, len(cfg.Targets)),
 	}
 	for _, target := range cfg.Targets {
