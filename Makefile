@@ -160,10 +160,10 @@ previous:
 	@set -e; commit=$$(git rev-parse -q --verify 'HEAD~1^{commit}' 2>/dev/null) || { \
 			commit=$$(git rev-parse -q --verify HEAD 2>/dev/null || echo "the working tree"); \
 			echo "make previous: there is no HEAD~1: taking $$commit"; }; \
-		if [ -x $(PREVIOUS) ] && [ "$$(cat $(PREVIOUS).commit 2>/dev/null)" = "$$commit" ]; then exit 0; fi; \
-		mkdir -p $(dir $(PREVIOUS)); rm -f $(PREVIOUS); dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-		if [ "$$commit" = "the working tree" ]; then cp -r . "$$dir"; else git archive "$$commit" | tar -xf - -C "$$dir"; fi; \
-		(cd "$$dir" && CGO_ENABLED=0 $(GOBUILD) -ldflags "-X main.commit=$$commit" -o $(CURDIR)/$(PREVIOUS) ./cmd/tender); \
+		if [ -x $(PREVIOUS) ] && [ "$$(cat $(PREVIOUS).commit 2>/dev/null)" = "$$commit" ] && [ "$$commit" != "the working tree" ]; then exit 0; fi; \
+		mkdir -p $(dir $(PREVIOUS)); rm -f $(PREVIOUS); dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; source=$$dir; \
+		if [ "$$commit" = "the working tree" ]; then source=.; else git archive "$$commit" | tar -xf - -C "$$dir"; fi; \
+		(cd "$$source" && CGO_ENABLED=0 $(GOBUILD) -ldflags "-X 'main.commit=$$commit'" -o $(CURDIR)/$(PREVIOUS) ./cmd/tender); \
 		echo "$$commit" >$(PREVIOUS).commit
 
 race: deps previous ## Run the tests RACECOUNT times over (5), to find races that are rare

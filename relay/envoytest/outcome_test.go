@@ -29,10 +29,11 @@ func (o *outcome) String() string {
 		o.failed, o.rejected, o.unanswered, o.modified, o.missing)
 }
 
-// compared runs a scenario in each variant below a relay and, if asked to, on the control plane itself. What the relay
+// compared runs a scenario in each variant, in parallel with other tests, below a relay and, if asked to, on the control plane itself. What the relay
 // adds to the outcome must be nothing, or less.
 func compared(t *testing.T, variants []variant, run func(*testing.T, variant, *outcome)) {
 	t.Helper()
+	t.Parallel()
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()

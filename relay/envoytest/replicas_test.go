@@ -176,6 +176,7 @@ func TestEnvoy_RelaysComeAndGo(t *testing.T) {
 // is served from that alone. No request fails, nothing is modified and nothing rejected; changes go on to arrive. The
 // run without relays is that of TestEnvoy_RelaysComeAndGo. (B.3, B.33, B.42)
 func TestEnvoy_Upgrade(t *testing.T) {
+	t.Parallel()
 	previous, current := envoytest.Previous(t), envoytest.Command(t)
 	for _, v := range ads {
 		t.Run(v.name, func(t *testing.T) {

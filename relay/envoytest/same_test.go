@@ -76,6 +76,7 @@ func (f *fleet) same(direct *envoytest.Envoy) {
 // types and all transports, also after everything has changed. The Envoy on the control plane is the run without the
 // relay. (R001, B.17, B.19, B.26, B.27, B.36)
 func TestEnvoy_SameConfiguration(t *testing.T) {
+	t.Parallel()
 	for _, v := range []struct {
 		variant
 		from source

@@ -149,6 +149,7 @@ func rulesIn(t *testing.T, dir string) string {
 // TestEnvoy_SecretsDenied: a client without a certificate, or whose certificate is not for the Secret, does not get
 // it. The relay logs that at WARN, with the node. (TENDER_SECRETS, B.36)
 func TestEnvoy_SecretsDenied(t *testing.T) {
+	t.Parallel()
 	for _, v := range ads {
 		for _, certified := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/certified=%t", v.name, certified), func(t *testing.T) {

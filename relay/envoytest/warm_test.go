@@ -51,6 +51,7 @@ func fence(origin *envoytest.ControlPlane, e *envoytest.Envoy, name string) {
 // from, and the limit of the first answer is never what ends its warming. go-control-plane itself does not send the endpoints
 // again by ADS: there the cluster stays as it was. (B.16, C04)
 func TestEnvoy_Warming(t *testing.T) {
+	t.Parallel()
 	for name, from := range map[string]source{"ads": byADS, "own stream": nil} {
 		t.Run(name, func(t *testing.T) {
 			scenario(t, ads, func(t *testing.T, s *setup) {
@@ -108,6 +109,7 @@ func (m *move) run() {
 // this version of them, and only then asks for clusters again. There is no run without relays: what go-control-plane does not
 // send is in the direct run of TestEnvoy_Warming. (B.3, B.16, C05, C32)
 func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
+	t.Parallel()
 	for _, v := range ads {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
@@ -129,6 +131,7 @@ func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 // again, though it has it by the source before. It asks only when it moves to another replica, and says then that it has
 // this version. There is no run without relays: the scenario is about a move between two of them. (B.3, C05, C32)
 func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
+	t.Parallel()
 	for _, v := range ads {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
