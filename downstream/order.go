@@ -12,7 +12,8 @@ type traits struct {
 	rank    int // place in the order of sending (B.11)
 
 	// fullState: a SotW response holds the client's complete set, and absence is
-	// removal (R058, R059).
+	// removal (R058, R059). Of a type that the protocol does not define it changes with
+	// what the client asks for, see sendWhole.
 	fullState bool
 
 	// neverHeld: it is full-state by option, and what the origin has not answered

@@ -313,7 +313,25 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	} else {
 		s.unsubscribeAll()
 	}
+	s.sendWhole()
 	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
+}
+
+// sendWhole decides whether SotW responses of a type that the protocol does not define hold
+// the complete set: while the client asks for all resources. A client that knows no names can
+// only learn from what a response lacks that a resource was removed (B.17).
+func (s *subscription) sendWhole() {
+	whole := s.wildcard != nil
+	if wire.Known(s.typeURL) || s.neverHeld || s.fullState == whole {
+		return
+	}
+	s.fullState = whole
+	for _, g := range s.globs {
+		g.fullState, g.atRest = whole, false
+	}
+	for _, n := range s.names {
+		s.owing = append(s.owing, n.name) // hints at them may be gone: complete sets need none
+	}
 }
 
 // replace makes texts the names of the subscription. Those that it had keep

@@ -229,7 +229,7 @@ var variables = []spec{
 	{
 		name:    "FULL_STATE_TYPES",
 		allowed: allowedTypes,
-		meaning: "further types whose SotW responses hold all that the stream asked for",
+		meaning: "further types whose SotW responses hold all that the stream asked for; a type that the protocol does not define needs it only where it is asked for by name",
 		parse:   parseTypes,
 	},
 	{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,62 @@ func TestB17_Types(t *testing.T) {
 			}
 		})
 	}
+}
+
+// B.17: a SotW client that asks for all of a type that the protocol does not define is sent
+// the complete set each time, so that it learns of removals.
+func TestH17_AllOfAnUnknownTypeIsSentWhole(t *testing.T) {
+	for _, form := range [][]string{nil, {"*"}, {"*", "a"}} {
+		t.Run(strings.Join(form, ","), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
+				r := start(t, o, true)
+				c := r.client(relaytest.ClientOptions{Variant: relaytest.SotW})
+				c.Subscribe(sendAcme, form...)
+				sendNext(t, c, sendAcme, "a", "b")
+				time.Sleep(settled)
+				o.Put(sendThing(sendAcme, "b", "changed"))
+				sendNext(t, c, sendAcme, "a", "b")
+				o.Put(sendThing(sendAcme, "c", "new"))
+				sendNext(t, c, sendAcme, "a", "b", "c")
+				o.Remove(sendAcme, "b")
+				sendNext(t, c, sendAcme, "a", "c")
+				o.Remove(sendAcme, "c")
+				sendNext(t, c, sendAcme, "a")
+				o.Remove(sendAcme, "a")
+				sendNext(t, c, sendAcme)
+				o.Put(sendThing(sendAcme, "a", "back"))
+				sendNext(t, c, sendAcme, "a")
+			})
+		})
+	}
+}
+
+// B.17: as soon as the client names what it wants, responses hold what changed, also what
+// changed while the last complete set was not answered.
+func TestH17_NamesOfAnUnknownTypeAreSentInPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
+		r := start(t, o, true)
+		c := r.client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(sendAcme, "*", "a", "b")
+		sendNext(t, c, sendAcme, "a", "b")
+		time.Sleep(settled)
+		o.Put(sendThing(sendAcme, "b", "changed"))
+		unanswered := c.Recv(t.Context())
+		sendCheck(t, unanswered, sendAcme, []string{"a", "b"}, nil)
+		o.Put(sendThing(sendAcme, "a", "changed"))
+		synctest.Wait()
+		c.Unsubscribe(sendAcme, "*")
+		c.Ack(unanswered)
+		sendNext(t, c, sendAcme, "a")
+		o.Put(sendThing(sendAcme, "b", "changed again"))
+		sendNext(t, c, sendAcme, "b")
+		c.Subscribe(sendAcme, "*")
+		sendNext(t, c, sendAcme, "a", "b")
+		o.Put(sendThing(sendAcme, "b", "changed for the last time"))
+		sendNext(t, c, sendAcme, "a", "b")
+	})
 }
 
 // B.17: operators name further types for either trait.

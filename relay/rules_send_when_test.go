@@ -76,16 +76,20 @@ func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 func TestR042_NewlyNamedIsSentAgain(t *testing.T) {
 	t.Parallel()
 	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
-		for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, sendAcme} {
+		for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, sendAcme, relaytest.RouteType} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 			r := start(t, o, false)
 			for range 2 {
 				c := r.client(relaytest.ClientOptions{Variant: v})
-				c.Subscribe(typeURL)
+				if typeURL == relaytest.RouteType {
+					c.Subscribe(typeURL, "*")
+				} else {
+					c.Subscribe(typeURL)
+				}
 				sendNext(t, c, typeURL, "a", "b")
 				c.Subscribe(typeURL, "b")
 				want := []string{"b"}
-				if v == relaytest.SotW && typeURL != sendAcme {
+				if v == relaytest.SotW && typeURL != relaytest.RouteType {
 					want = []string{"a", "b"} // full state
 				}
 				sendNext(t, c, typeURL, want...)

@@ -48,7 +48,8 @@ var sizeForms = []struct {
 	{relaytest.Delta, streamEDS, false},
 	{relaytest.Delta, streamEDS, true},
 	{relaytest.SotW, streamEDS, true},
-	{relaytest.SotW, streamAcmeType, false},
+	{relaytest.SotW, streamEDS, false},
+	{relaytest.SotW, streamAcmeType, true},
 }
 
 // B.32: a large set comes in responses that fit what clients take by default, one

@@ -69,9 +69,14 @@ func TestR002_UnknownTypesAreRelayed(t *testing.T) {
 				t.Errorf("%v has %v, want %v", c, got, want)
 			}
 		}
-		// Partial: what changes comes alone, also in SotW.
+		// Partial: what changes comes alone, but for a SotW client that asks for all (B.17).
 		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", []byte("new")), "2")
-		streamTake(t, all, streamAcmeType, "a")
+		if v == relaytest.SotW {
+			streamTake(t, all, streamAcmeType, "a", "b")
+		} else {
+			streamTake(t, all, streamAcmeType, "a")
+		}
+		streamTake(t, one, streamAcmeType, "a")
 	})
 }
 

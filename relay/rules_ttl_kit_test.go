@@ -176,10 +176,10 @@ func ttlForms(t *testing.T, f func(t *testing.T, form ttlForm)) {
 	}
 }
 
-// whole reports whether a response of the form holds all that the client asked for:
-// by the protocol, or for Envoys, which drop what a response leaves out (B.17).
+// whole reports whether a response of the form holds all that the client asked for: because absence is removal, or
+// for Envoys, which drop what a response leaves out (B.17).
 func (f ttlForm) whole() bool {
-	return f.variant == relaytest.SotW && (f.short == "cds" || f.short == "lds" || f.short == "sds")
+	return f.variant == relaytest.SotW && f.short == "sds" || completeFor(f.variant, f.short, f.names)
 }
 
 // response is how a response is written in which only changed is due, of a set that is
@@ -200,7 +200,7 @@ func (f ttlForm) removal(gone, left string) []string {
 	switch {
 	case f.variant == relaytest.Delta:
 		return []string{f.short + " -" + gone}
-	case f.short == "cds" || f.short == "lds":
+	case completeFor(f.variant, f.short, f.names):
 		return []string{f.short + " {" + left + "}"}
 	default:
 		return nil

@@ -110,7 +110,7 @@ func TestR125_Members(t *testing.T) {
 		}
 		w.uncached(short + " a@2")
 		w.pass(100 * time.Millisecond)
-		if complete(v, short) {
+		if completeFor(v, short, form) {
 			c.hears(short + " {a@2 b@1}")
 		} else {
 			c.hears(orderForm(v, short+" a@2"))
@@ -118,7 +118,7 @@ func TestR125_Members(t *testing.T) {
 		w.pass(time.Minute)
 		w.change(short + " b@2")
 		w.pass(100 * time.Millisecond)
-		if complete(v, short) {
+		if completeFor(v, short, form) {
 			c.hears(short + " {a@2 b@2}") // which needs the content of a
 		} else {
 			c.hears(orderForm(v, short+" b@2"))

@@ -25,7 +25,7 @@ func TestInterop_RateLimit(t *testing.T) {
 	origin := envoytest.NewControlPlane(t)
 	origin.Put(limit("a", "get"), limit("b", "get"))
 	address := relaytest.FreeAddress(t)
-	r := envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address, "TENDER_FULL_STATE_TYPES="+limitType)
+	r := envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address)
 	s := newLimiter(t, address)
 	s.limits("a get", "b get")
 
@@ -38,7 +38,7 @@ func TestInterop_RateLimit(t *testing.T) {
 
 	origin.Stop()
 	r.Kill()
-	envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address, "TENDER_FULL_STATE_TYPES="+limitType)
+	envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address)
 	origin.Apply("", func(w *envoytest.World) {
 		w.Put(limit("a", "put"))
 		w.Remove(limitType, "b")
