@@ -129,6 +129,9 @@ type Type struct {
 
 var noType = &Type{}
 
+// serves reports whether there is anything to serve of the type.
+func (t *Type) serves() bool { return t.Phase >= Settled || t.Named.Count() > 0 }
+
 // Source returns the number of the source that has the members of the type.
 func (t *Type) Source() int { return t.source }
 

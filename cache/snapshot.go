@@ -32,7 +32,8 @@ type Header struct {
 // A TypeSnapshot is what a snapshot holds of a type, or of a collection.
 type TypeSnapshot struct {
 	Key            string
-	Complete       bool // the members are all that there were
+	Complete       bool // the members are all that there were: their set was confirmed
+	Settled        bool // otherwise: the members seemed to be all, and were served
 	Members, Named SetSnapshot
 }
 
@@ -77,10 +78,11 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
 			continue
 		}
 		of := TypeSnapshot{Key: t.URL, Named: p.set(t, Named)}
-		if t.source == w.source && (t.Phase == Confirmed || t.Restored) {
-			of.Complete, of.Members = true, p.set(t, Members)
+		if t.source == w.source && t.Phase >= Settled {
+			of.Complete, of.Members = t.Phase == Confirmed || t.Restored, p.set(t, Members)
+			of.Settled = !of.Complete
 		}
-		if of.Complete || len(of.Named.Entries) > 0 {
+		if of.Complete || of.Settled || len(of.Named.Entries) > 0 {
 			s.Types = append(s.Types, of)
 		}
 	}
@@ -127,8 +129,8 @@ func (p *photographer) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 
 // Restore puts what a snapshot holds into the view, of which nobody may have asked
 // anything yet, and returns how many resources that are. They are served at once, but
-// complete no set of a client that may have more: a complete set is settled, and Restored,
-// until the origin has confirmed it. TakeDemand returns what was restored as demand that
+// complete no set of a client that may have more: a set that was settled is settled, one that was
+// complete is settled and Restored, until the origin has confirmed it. TakeDemand returns what was restored as demand that
 // has just ceased. What has outlived its time is gone, as [Writer.Expire] has it; what
 // this source no longer answers for is left out.
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
@@ -149,13 +151,13 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 	a := w.begin(t.Key)
 	a.now = now
-	if t.Complete && a.index.source == w.source {
+	if (t.Complete || t.Settled) && a.index.source == w.source {
 		for _, e := range t.Members.Entries {
 			a.restore(Members, w.view.index.name(a.index, e.Name), e)
 		}
 		restored += len(t.Members.Entries)
 		a.restored(Members, t.Members)
-		a.typ.Phase, a.typ.Restored = Settled, true
+		a.typ.Phase, a.typ.Restored = Settled, t.Complete
 		a.index.tracked, a.index.restored = true, true
 		a.pokes |= w.view.index.want(a.index, nil)
 	}

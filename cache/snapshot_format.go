@@ -61,6 +61,7 @@ const (
 	typeMembersLimited protowire.Number = 4
 	typeNamedSystem    protowire.Number = 5
 	typeNamedLimited   protowire.Number = 6
+	typeSettled        protowire.Number = 7 // relays before 2026-11-23 ignore it, and the members with it
 
 	entryName     protowire.Number = 1
 	entryResource protowire.Number = 2
@@ -136,7 +137,8 @@ func (t *TypeSnapshot) append(b []byte) []byte {
 	b = appendText(b, typeMembersSystem, t.Members.System)
 	b = appendBool(b, typeMembersLimited, t.Members.Limited)
 	b = appendText(b, typeNamedSystem, t.Named.System)
-	return appendBool(b, typeNamedLimited, t.Named.Limited)
+	b = appendBool(b, typeNamedLimited, t.Named.Limited)
+	return appendBool(b, typeSettled, t.Settled)
 }
 
 func (e *EntrySnapshot) append(b []byte) []byte {
@@ -285,6 +287,8 @@ func (t *TypeSnapshot) read(num protowire.Number, val []byte, v uint64) error {
 		return readText(&t.Named.System, val)
 	case typeNamedLimited:
 		t.Named.Limited = v != 0
+	case typeSettled:
+		t.Settled = v != 0
 	}
 	return nil
 }

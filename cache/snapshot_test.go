@@ -63,6 +63,27 @@ func clusterOrigin(t tester) *origin {
 	return o
 }
 
+// TestB42_H12_ConfirmationStateIsRestored: a set that was confirmed is settled and Restored, one that was
+// settled is settled alone, and one that was neither is unknown and empty.
+func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
+	for _, tt := range []struct {
+		was, want Phase
+		restored  bool
+		members   int
+	}{{Unknown, Unknown, false, 0}, {Settled, Settled, false, 1}, {Confirmed, Settled, true, 1}} {
+		o := newOrigin(t, Config{})
+		o.typeURL = wire.ClusterType
+		o.put(Members, "a", "1", aCluster)
+		o.SetPhase(o.typeURL, tt.was)
+		for range 2 { // and so again
+			if o = o.reborn(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Members.Count() != tt.members {
+				t.Errorf("%v is restored as %v, Restored %v, with %d members; want %v, %v, %d",
+					tt.was, o.typ().Phase, o.typ().Restored, o.typ().Members.Count(), tt.want, tt.restored, tt.members)
+			}
+		}
+	}
+}
+
 // TestR026_VersionsAreTheSameAfterARestart, also those that clients have of the same content.
 func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 	o := clusterOrigin(t)
@@ -82,21 +103,6 @@ func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 		}
 		if e.Name.String() == "a" && (!e.HasVersion("1") || !e.HasVersion("2")) {
 			t.Error("one of the versions of a is not known any more")
-		}
-	}
-}
-
-// TestB42_RestoredSetsAreServedButNotConfirmed, and only those that were complete.
-func TestB42_RestoredSetsAreServedButNotConfirmed(t *testing.T) {
-	for _, phase := range []Phase{Unknown, Settled, Confirmed} {
-		o := newOrigin(t, Config{})
-		o.typeURL = wire.ClusterType
-		o.put(Members, "a", "1", aCluster)
-		o.SetPhase(o.typeURL, phase)
-		typ := o.reborn(false, time.Now()).typ()
-		want := phase == Confirmed
-		if (typ.Phase == Settled) != want || typ.Restored != want || (typ.Members.Count() == 1) != want {
-			t.Errorf("a set that was %v: restored is %v, %v with %d members", phase, typ.Restored, typ.Phase, typ.Members.Count())
 		}
 	}
 }

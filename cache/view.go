@@ -33,6 +33,10 @@ type Config struct {
 	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
 	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
+
+	// Began is called when there is something of a type to serve for the first time: its members have
+	// settled, or a name was answered. It must not wait. Nil is not called.
+	Began func()
 }
 
 const defaultTombstoneAge = 130 * time.Second

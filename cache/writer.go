@@ -231,6 +231,7 @@ func (w *Writer) publish(a *apply) {
 		}
 	}
 	f := w.follow(a)
+	began := w.view.cfg.Began != nil && a.typ.serves() && !w.view.head.Load().Type(a.typ.URL).serves()
 	w.wakes = append(w.wakes, x.observers...)
 	w.view.head.Store(a.head)
 	x.mu.Unlock()
@@ -241,6 +242,9 @@ func (w *Writer) publish(a *apply) {
 	}
 	if f != nil {
 		f.release()
+	}
+	if began {
+		w.view.cfg.Began()
 	}
 }
 

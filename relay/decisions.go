@@ -144,6 +144,7 @@ func (g *groups) decided(ctx context.Context, keeps bool) (warning string) {
 	d.keeps = d.keeps || keeps
 	d.writing.Unlock()
 	g.saveDecisions(ctx)
+	d.saved.soon() // what is frozen is as it is now
 	return d.notSaved()
 }
 

@@ -127,7 +127,7 @@ func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snap
 		tracer:  tracer,
 		router:  newRouter(cfg),
 		log:     log,
-		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)},
+		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: saved.soon},
 		started: make(chan struct{}),
 		crowded: rate.Sometimes{First: 1, Interval: time.Minute},
 		byKey:   make(map[string]*group),

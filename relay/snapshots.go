@@ -28,6 +28,10 @@ const (
 	saveShare = 20
 	saveMost  = 5 * time.Minute
 
+	// saveFirst is after how long something is written that is served for the first time. Pauses
+	// then double until they are saveEvery: a view that begins goes on to grow.
+	saveFirst = 250 * time.Millisecond
+
 	// renewShare: what does not change is written anew after that part of the age at which
 	// it would not be used any more.
 	renewShare = 4
@@ -44,6 +48,7 @@ type snapshots struct {
 	log *slog.Logger
 
 	loaded map[savedKey]*cache.Snapshot // that no view has begun with; owned by restore
+	sooner chan struct{}                // receives when the next round is due in saveFirst
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -72,7 +77,7 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	if err != nil {
 		return nil, cfg.refuseSnapshotDir(err)
 	}
-	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, saved: make(map[savedKey]*saved), gone: make(map[savedKey]*saved)}, nil
+	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*saved)}, nil
 }
 
 // CheckSnapshotDir reports why a relay could not use the directory for snapshots, if one
@@ -237,20 +242,48 @@ func (s *snapshots) drop(origin int, group string) {
 	}
 }
 
-// run writes what has changed now and then, and once more when ctx ends, and calls decide whenever it does.
+// soon has what has changed be written soon. It does not wait.
+func (s *snapshots) soon() {
+	if s == nil {
+		return
+	}
+	select {
+	case s.sooner <- struct{}{}:
+	default: // it will be
+	}
+}
+
+// run writes what has changed now and then, and once more when ctx ends, and calls decide whenever it
+// does.
 func (s *snapshots) run(ctx context.Context, decide func(context.Context)) {
 	if s == nil {
 		return
 	}
-	pause := saveEvery
-	for wait(ctx, time.Duration(float64(pause)*(0.8+0.4*rand.Float64()))) {
-		start := time.Now()
-		s.write()
-		decide(ctx)
-		pause = min(max(saveShare*time.Since(start), saveEvery), saveMost)
+	pause, least := saveEvery, time.Duration(0)
+	next := time.Now().Add(spread(pause))
+	for ctx.Err() == nil {
+		select {
+		case <-time.After(time.Until(next)):
+			start := time.Now()
+			s.write()
+			decide(ctx)
+			least = min(saveShare*time.Since(start), saveMost)
+			pause = max(min(2*pause, saveEvery), least)
+			next = time.Now().Add(spread(pause))
+		case <-s.sooner:
+			if first := max(saveFirst, least); first < time.Until(next) {
+				pause, next = first, time.Now().Add(first)
+			}
+		case <-ctx.Done():
+		}
 	}
 	s.write()
 	decide(context.WithoutCancel(ctx))
+}
+
+// spread returns a duration between 80% and 120% of d.
+func spread(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
 // close writes what has changed and lets the directory go. No view may be kept any more.
