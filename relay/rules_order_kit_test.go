@@ -403,3 +403,13 @@ func (w *orderWorld) restart() {
 	w.origin.Restart()
 	w.pass(time.Minute)
 }
+
+// resumed returns what the relay said last that it holds, when a stream to the origin began.
+func (w *orderWorld) resumed() map[string]string {
+	for _, st := range slices.Backward(w.origin.State().Streams) {
+		if len(st.Requests) > 0 && len(st.Requests[0].Message.GetInitialResourceVersions()) > 0 {
+			return st.Requests[0].Message.GetInitialResourceVersions()
+		}
+	}
+	return nil
+}

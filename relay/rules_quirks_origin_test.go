@@ -197,11 +197,11 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 					})
 					return
 				}
-				w.rest(6 * time.Minute)
+				w.rest(7 * time.Minute) // an empty list is no end of a set, which is confirmed after a minute
 				if w.State().Last().SotW {
 					w.rest(time.Second)
 					w.send(w.Accept(w.t.Context()), quirkCDS) // the second look
-					w.rest(time.Second)
+					w.rest(2 * time.Minute)
 					w.expect("after the hold", quirkCDS)
 					return
 				}

@@ -429,8 +429,7 @@ func TestB20_UnknownHostsAreAskedAfterAReconnect(t *testing.T) {
 		w.change("vhds rc/new@1=rc/nope")
 		w.restart()
 		c.hears("vhds rc/new@1=rc/nope")
-		first := w.origin.State().Last().Requests[0].Message
-		if got := first.GetInitialResourceVersions(); len(got) != 1 || got["rc/web"] == "" {
+		if got := w.resumed(); len(got) != 1 || got["rc/web"] == "" {
 			t.Errorf("the origin was told that %v is held, want rc/web", got)
 		}
 	})

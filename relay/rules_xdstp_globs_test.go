@@ -223,9 +223,8 @@ func TestR086_TheRelayIsToldOfMembersThatWent(t *testing.T) {
 			c.expect()
 			w.restart()
 			w.takes(c, "acme "+shop+"a@2", "acme -"+shop+"b", "acme "+shop+"d@1", "acme -"+mall+"a")
-			first := w.origin.State().Last().Requests[0].Message
-			if len(first.GetInitialResourceVersions()) != 4 {
-				t.Errorf("the relay came back with %v, want the versions of what it held", first)
+			if said := w.resumed(); len(said) != 4 {
+				t.Errorf("the relay came back with %v, want the versions of what it held", said)
 			}
 		})
 	})
