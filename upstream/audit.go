@@ -216,7 +216,7 @@ func (s *Session) second(target int, sotw bool) *Session {
 	}
 	second := &Session{cfg: cfg, conns: s.conns[target : target+1], toldNoDelta: make([]atomic.Bool, 1), links: make([]link, 1)}
 	never := make(chan struct{})
-	second.returned.Store(&never)
+	second.changed.Store(&never)
 	return second
 }
 

@@ -102,7 +102,7 @@ func (p passedLoads) RecvMsg(m any) error {
 // An abode is which target a stream was opened to.
 type abode struct {
 	target int
-	moved  <-chan struct{} // closed once the session has returned to an earlier target
+	moved  <-chan struct{} // closed once another target is in use
 }
 
 // stays reports whether that is where a stream would be opened still, but for targets that
@@ -114,7 +114,6 @@ func (at *abode) stays(s *Session) bool {
 
 // openLoads opens a stream, and returns where.
 func (s *Session) openLoads(ctx context.Context) (rpc grpc.ClientStream, at abode, err error) {
-	s.reachable()
 	at.moved = s.moved() // before target, or a change could be missed
 	at.target = s.target()
 	own, cancel := context.WithCancel(ctx)
@@ -125,8 +124,8 @@ func (s *Session) openLoads(ctx context.Context) (rpc grpc.ClientStream, at abod
 		return rpc, at, nil
 	}
 	cancel()
-	if ctx.Err() == nil && !s.up(at.target) {
-		s.failed(at.target)
+	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].attempts.unconnected(s, time.Now()) {
+		s.leave(at.target)
 	}
 	if late {
 		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)

@@ -171,13 +171,35 @@ func (m *mirror) run(ctx context.Context) {
 			m.reopen()
 		case <-m.moved:
 			if m.moved = m.session.moved(); m.target != m.session.target() {
-				m.reopen()
+				m.move(time.Now())
 			}
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// attempts returns those of the target in use.
+func (m *mirror) attempts() *attempts { return &m.session.links[m.target].attempts }
+
+// failed takes that the main stream ended without a response, or was not opened, and reports whether to leave the target.
+func (m *mirror) failed(open bool, err error) bool {
+	switch {
+	case open:
+		return m.attempts().ended(m, err)
+	case m.lines[main].unconnected:
+		return m.attempts().unconnected(m, time.Now())
+	}
+	return false
+}
+
+// move goes on at another target, at once.
+func (m *mirror) move(now time.Time) {
+	for r := range m.lines {
+		m.lines[r].retryAt = now.Add(rand.N(reconnectMax))
+	}
+	m.reopen()
 }
 
 // until returns how long a timer is to wait for a time: a moment, for one that has come,
@@ -198,6 +220,7 @@ func (m *mirror) stop() {
 		}
 	}
 	m.endComparison()
+	m.attempts().left(m)
 	m.w.SetConnected(false)
 	m.session.counters.holding.Add(-m.holding)
 }
@@ -510,13 +533,17 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 		if !l.unconnected {
 			return l.retryAt
 		}
-		if !m.session.reachable() {
+		if !m.session.up(m.session.target()) {
 			return earlier(l.retryAt, now.Add(connectedEvery))
 		}
 	}
 	if r == main {
 		m.moved = m.session.moved() // before target, or a change could be missed
-		m.target = m.session.target()
+		if target := m.session.target(); m.target != target {
+			m.attempts().left(m)
+			m.target = target
+		}
+		m.attempts().began(m)
 		m.introduce()
 	}
 	l.stream = m.session.open(ctx, m.target, r, m.speaksSotW(r), m.events)
@@ -607,7 +634,8 @@ func (s *subscription) toldHeld(said, restored bool, now time.Time) {
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
 	served, role, other := l.served(now), l.role, m.otherVariant(l, err)
-	held := l.open && now.Sub(l.openedAt) >= heldFor
+	open := l.open
+	held := open && now.Sub(l.openedAt) >= heldFor
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
@@ -620,8 +648,8 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 	default:
 		wait = l.backOff(held)
 		l.unconnected = !m.session.up(m.target)
-		if role == main {
-			m.session.failed(m.target)
+		if role == main && m.failed(open, err) {
+			m.session.leave(m.target)
 		}
 	}
 	l.retryAt = now.Add(wait)
@@ -704,6 +732,9 @@ func (m *mirror) update(l *line, e event, now time.Time) {
 	}
 	if err = refusal(u); err != nil {
 		m.log.Warn("refused resources of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
+	}
+	if !l.responded {
+		m.attempts().responded()
 	}
 	l.responded, l.full = true, false
 	l.retry.Reset()

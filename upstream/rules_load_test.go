@@ -112,6 +112,10 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 		if _, err := session.OpenLoads(t.Context()); status.Code(err) != codes.Unavailable {
 			t.Errorf("a client's stream to an address that is gone: %v, want UNAVAILABLE", err)
 		}
+		pass(time.Second)
+		if _, err := session.OpenLoads(t.Context()); status.Code(err) != codes.Unavailable {
+			t.Errorf("the second stream to an address that is gone: %v, want UNAVAILABLE", err)
+		}
 		again, leave := context.WithCancel(t.Context())
 		if _, err := session.OpenLoads(again); err != nil {
 			t.Errorf("the next one: %v, want a stream", err)

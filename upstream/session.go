@@ -136,7 +136,7 @@ type Session struct {
 
 	links    []link                        // what is known of each target's connection
 	failure  atomic.Pointer[Failure]       // the last one; nil if there was none
-	returned atomic.Pointer[chan struct{}] // see moved
+	changed  atomic.Pointer[chan struct{}] // see moved
 	end      context.CancelFunc            // of lookBack
 	watching sync.WaitGroup                // for watch and lookBack
 }
@@ -165,9 +165,9 @@ func New(cfg Config) (*Session, error) {
 		s.conns = append(s.conns, conn)
 	}
 	over := make(chan struct{})
-	s.returned.Store(&over)
+	s.changed.Store(&over)
 	for i, conn := range s.conns {
-		s.watching.Go(func() { s.links[i].watch(conn, &s.counters) }) // ended and awaited by Close
+		s.watching.Go(func() { s.watch(i, conn) }) // ended and awaited by Close
 	}
 	if len(s.conns) > 1 {
 		s.watching.Go(func() { s.lookBack(ctx) }) // likewise
@@ -243,38 +243,6 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 // target returns the index of the target in use.
 func (s *Session) target() int { return int(s.active.Load()) }
 
-// reachable makes a target to which there is a connection the one in use, the
-// present one first, and reports whether there is one.
-func (s *Session) reachable() bool {
-	active := s.target()
-	for i := range s.conns {
-		if next := (active + i) % len(s.conns); s.up(next) {
-			s.use(active, next)
-			return true
-		}
-	}
-	return false
-}
-
-// use makes another target the one in use, and reports whether it did: not if that has
-// changed meanwhile.
-func (s *Session) use(from, to int) bool {
-	used := s.active.CompareAndSwap(int64(from), int64(to)) && from != to
-	if used {
-		s.counters.failovers.Add(1)
-	}
-	return used
-}
-
-// failed moves on to the next target, unless another view has done so already.
-func (s *Session) failed(target int) {
-	s.links[target].reach.failed(time.Now())
-	next := (target + 1) % len(s.conns)
-	if s.use(target, next) {
-		s.cfg.Logger.Warn("changing to the next address of the origin", slog.String("origin", s.cfg.Targets[next]))
-	}
-}
-
 // jitter returns a duration between 80% and 120% of d.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
@@ -283,17 +251,14 @@ func jitter(d time.Duration) time.Duration {
 // WaitConnected connects, and returns when the connection is up or ctx ends.
 func (s *Session) WaitConnected(ctx context.Context) {
 	for ctx.Err() == nil {
-		target := s.target()
-		conn := s.conns[target]
+		conn := s.conns[s.target()]
 		conn.Connect()
 		state := conn.GetState()
 		if state == connectivity.Ready {
 			return
 		}
-		wait, cancel := context.WithTimeout(ctx, openTimeout)
-		if !conn.WaitForStateChange(wait, state) {
-			s.failed(target)
-		}
+		wait, cancel := context.WithTimeout(ctx, openTimeout) // after which another target may be in use
+		conn.WaitForStateChange(wait, state)
 		cancel()
 	}
 }

@@ -66,8 +66,9 @@ func (s *Session) noteEnd(err error) {
 
 // A link is what is known of the connection to a target.
 type link struct {
-	stood atomic.Pointer[standing] // nil before the first connection
-	reach reach
+	stood    atomic.Pointer[standing] // nil before the first connection
+	reach    reach
+	attempts attempts
 }
 
 type standing struct {
@@ -82,13 +83,15 @@ func (l *link) standing() (up bool, since time.Time) {
 	return false, time.Time{}
 }
 
-// watch follows the connection until that is closed for good.
-func (l *link) watch(conn *grpc.ClientConn, c *counters) {
+// watch follows the connection to a target until that is closed for good.
+func (s *Session) watch(target int, conn *grpc.ClientConn) {
+	l, c := &s.links[target], &s.counters
 	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
 		l.reach.saw(state, time.Now())
 		switch was, _ := l.standing(); {
 		case !was && state == connectivity.Ready:
 			l.stood.Store(&standing{true, time.Now()})
+			l.attempts.connected()
 			c.connected.Add(1)
 		case was && state != connectivity.Ready:
 			l.stood.Store(&standing{false, time.Now()})

@@ -1,0 +1,178 @@
+package upstream_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// refusing ends streams with what refuse says of the node that they begin with; silence, which errSilent stands for, lasts
+// until the relay ends the stream.
+func refusing(refuse func(node string) error) grpc.ServerOption {
+	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		s := &refusedStream{ServerStream: ss, refuse: refuse}
+		if err := handler(srv, s); s.err == nil {
+			return err
+		}
+		return s.err
+	})
+}
+
+var errSilent = status.Error(codes.Unknown, "silent")
+
+type refusedStream struct {
+	grpc.ServerStream
+	refuse func(string) error
+	err    error
+}
+
+func (s *refusedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if req, ok := m.(*discoverypb.DeltaDiscoveryRequest); ok && req.GetNode() != nil {
+		if s.err = s.refuse(req.GetNode().GetId()); s.err == errSilent {
+			<-s.Context().Done()
+		}
+		return s.err
+	}
+	return nil
+}
+
+// tenants is an origin with two addresses of which the first refuses streams, and views of a session to it.
+type tenants struct {
+	*rig // the view of the healthy tenant
+	two  *relaytest.Origin
+}
+
+// inTenancy runs a test with the view of a healthy tenant and views of others.
+func inTenancy(t *testing.T, refuse func(node string) error, others []string, test func(t *testing.T, w *tenants)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one", ServerOptions: []grpc.ServerOption{refusing(refuse)}})
+		w := &tenants{two: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})}
+		w.rig = mirror(t, one, upstream.Config{Targets: []string{one.Target(), w.two.Target()}, DialOptions: relaytest.DialOptions(one, w.two)})
+		w.put(clusters, numbered(10)...)
+		w.watch.SubscribeAll(clusters)
+		ctx, cancel := context.WithCancel(t.Context())
+		var mirrors sync.WaitGroup
+		for _, name := range others {
+			view, writer := cache.New(cache.Config{})
+			view.Watch().SubscribeAll(clusters)
+			mirrors.Go(func() {
+				w.session.Mirror(ctx, upstream.Present(&corepb.Node{Id: name}), writer, slog.New(slog.DiscardHandler), nil)
+			})
+		}
+		test(t, w)
+		cancel()
+		mirrors.Wait()
+	})
+}
+
+// TestH01_OneGroupMovesNobodyElse: whatever becomes of the streams of one group, the address stays in use, and the others are
+// served without a break.
+func TestH01_OneGroupMovesNobodyElse(t *testing.T) {
+	for _, code := range []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.NotFound, codes.Unavailable, codes.Internal, codes.OK, codes.Unknown} {
+		t.Run(code.String(), func(t *testing.T) {
+			refusals := new(atomic.Int64)
+			refuse := func(node string) error {
+				if node != "denied" {
+					return nil
+				}
+				refusals.Add(1)
+				switch code {
+				case codes.OK:
+					return status.FromContextError(context.Canceled).Err()
+				case codes.Unknown:
+					return errSilent
+				}
+				return status.Error(code, "not you")
+			}
+			inTenancy(t, refuse, []string{"denied"}, func(t *testing.T, w *tenants) {
+				w.pass(confirmed)
+				streams := w.streams()
+				w.pass(20 * time.Hour)
+				if s := w.session.Stats(); s.Failovers != 0 || len(w.two.State().Streams) != 0 {
+					t.Errorf("%d failovers and %d streams to the second address, want none", s.Failovers, len(w.two.State().Streams))
+				}
+				w.wantClusters("after 20 hours", 10)
+				if !w.view.Head().First().Connected {
+					t.Error("the healthy group is not connected")
+				}
+				// Of the healthy group there is one stream; those of the other one back off to 30s.
+				if n := int64(w.streams()-streams) - refusals.Load(); n > 1 || code != codes.Unknown && refusals.Load() < 100 || refusals.Load() > 20*3600/20 {
+					t.Errorf("%d refused streams, and %d others; want one every 24 to 36 s, and none", refusals.Load(), n)
+				}
+			})
+		})
+	}
+}
+
+// TestH01_OnlyRefusals: that every group is refused says nothing about the address either.
+func TestH01_OnlyRefusals(t *testing.T) {
+	refuse := func(string) error { return status.Error(codes.PermissionDenied, "no") }
+	inTenancy(t, refuse, []string{"another"}, func(t *testing.T, w *tenants) {
+		w.pass(time.Hour)
+		if n := w.session.Stats().Failovers; n != 0 {
+			t.Errorf("%d failovers, want none", n)
+		}
+	})
+}
+
+// TestH01_ABalancerWithoutServers takes every connection: all of its streams end UNAVAILABLE, and the second address is used. One
+// of them that had a response keeps the address.
+func TestH01_ABalancerWithoutServers(t *testing.T) {
+	for _, healthy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("healthy=%v", healthy), func(t *testing.T) {
+			refuse := func(node string) error {
+				if healthy && node == "relay" {
+					return nil
+				}
+				return status.Error(codes.Unavailable, "no healthy upstream")
+			}
+			inTenancy(t, refuse, []string{"b", "c"}, func(t *testing.T, w *tenants) {
+				w.pass(time.Minute)
+				if n := w.session.Stats().Failovers; n != map[bool]int64{false: 1, true: 0}[healthy] {
+					t.Errorf("%d failovers", n)
+				}
+				if got, want := len(w.two.State().Open()), map[bool]int{false: 3, true: 0}[healthy]; got != want {
+					t.Errorf("%d streams to the second address, want %d", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestH01_ARestartIsNoFailover: one attempt that fails is what the restart of a control plane looks like; two are not.
+func TestH01_ARestartIsNoFailover(t *testing.T) {
+	inTenancy(t, func(string) error { return nil }, []string{"b", "c", "d"}, func(t *testing.T, w *tenants) {
+		w.pass(confirmed)
+		for range 20 {
+			w.Restart()
+			w.pass(10 * time.Second)
+		}
+		if n := w.session.Stats().Failovers; n != 0 {
+			t.Errorf("%d failovers after restarts, want none", n)
+		}
+		w.Stop()
+		w.pass(time.Minute)
+		if n := w.session.Stats().Failovers; n != 1 || len(w.two.State().Open()) != 4 {
+			t.Errorf("%d failovers, %d streams to the second address; want one, and all four", n, len(w.two.State().Open()))
+		}
+	})
+}
