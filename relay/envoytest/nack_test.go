@@ -2,6 +2,7 @@ package envoytest_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,11 +17,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// invalid returns a listener that every Envoy rejects, with these words.
-func invalid(name string) (l *listenerpb.Listener, words string) {
-	l = relaytest.Listener(name, name)
+// rejection is what every Envoy says about an invalid listener.
+const rejection = "no filter chains specified"
+
+// invalid returns a listener that every Envoy rejects.
+func invalid(name string) *listenerpb.Listener {
+	l := relaytest.Listener(name, name)
 	l.FilterChains = nil
-	return l, fmt.Sprintf("error adding listener '%s': no filter chains specified", "127.0.0.1:0")
+	return l
 }
 
 // awaitSum waits until a statistic of an Envoy, summed over types, has at least a value.
@@ -64,19 +68,21 @@ func TestEnvoy_NACK(t *testing.T) {
 		}
 		before := bystander.Stats(envoytest.Judged)
 
-		broken, words := invalid("broken")
-		s.origin.Put(broken)
+		s.origin.Put(invalid("broken"))
 		awaitSum(refuser, "update_rejected", 1)
 		if s.relay != nil {
-			showRefusal(t, s.relay, refuser, words)
+			showRefusal(t, s.relay, refuser)
 		}
 		repaired := relaytest.Listener("broken", "web")
 		s.origin.Put(repaired)
 		refuser.Listener("broken")
 		if s.relay != nil {
-			if got := s.relay.Tender("status"); strings.Contains(got, words) {
-				t.Errorf("tender status still shows a rejection:\n%s", got)
-			}
+			refuser.Await("tender status without a rejection", func() error { // the relay may not have its ACK yet
+				if got := s.relay.Tender("status"); strings.Contains(got, rejection) {
+					return errors.New(got)
+				}
+				return nil
+			})
 		}
 		loads[0].Continue(20)
 		s.judge(bystander, loads[1].Stop())
@@ -91,10 +97,10 @@ func TestEnvoy_NACK(t *testing.T) {
 }
 
 // showRefusal waits until the relay shows the words of an Envoy, and checks that it shows them everywhere.
-func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy, words string) {
+func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
 	t.Helper()
 	e.Await("rejection in /api/v1/clients", func() error {
-		if page := r.Get("/api/v1/clients?refused=true"); !bytes.Contains(page, []byte(e.ID())) || !bytes.Contains(page, []byte("no filter chains")) {
+		if page := r.Get("/api/v1/clients?refused=true"); !bytes.Contains(page, []byte(e.ID())) || !bytes.Contains(page, []byte(rejection)) {
 			return fmt.Errorf("%s", page)
 		}
 		return nil
@@ -103,8 +109,8 @@ func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy, words str
 		"log": r.Log(), "tender status": r.Tender("status"), "CSDS": clientStatus(t, r),
 		"page": string(r.Get("/resource?type=" + relaytest.ListenerType + "&name=broken")),
 	} {
-		if !strings.Contains(got, "no filter chains specified") || !strings.Contains(got, e.ID()) {
-			t.Errorf("%s: no rejection by %s with %q:\n%s", where, e.ID(), words, got)
+		if !strings.Contains(got, rejection) || !strings.Contains(got, e.ID()) {
+			t.Errorf("%s: no rejection by %s with %q:\n%s", where, e.ID(), rejection, got)
 		}
 	}
 }
@@ -134,8 +140,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 		before := e.Config()
 
 		for round, to := range servers {
-			broken, _ := invalid("broken")
-			origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), broken)
+			origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), invalid("broken"))
 			e.Listener("extra") // it has applied what is valid, and rejected the response
 			awaitSum(e, "update_rejected", int64(round+1))
 

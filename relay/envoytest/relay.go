@@ -183,7 +183,7 @@ func Command(tb relaytest.TB) string {
 	dir := root(tb)
 	built.once.Do(func() {
 		built.path = filepath.Join(dir, ".bin", fmt.Sprint("tender-test-", os.Getpid()))
-		if built.err = os.MkdirAll(filepath.Dir(built.path), 0o755); built.err != nil {
+		if built.err = os.MkdirAll(filepath.Dir(built.path), 0o750); built.err != nil {
 			return
 		}
 		build := exec.Command("go", "build", "-o", built.path, "./cmd/tender")

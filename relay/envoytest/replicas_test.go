@@ -202,7 +202,10 @@ func (f *tier) replace(r *replica, binary string) {
 	resident := f.envoy("resident", r) // this relay is known to serve somebody
 	resident.AwaitSame(f.envoys[0])
 	before := modified(resident)
-	resident.Await("complete sets at the relay", func() error { return incomplete(r.relay) })
+	// A restored set is complete 15 s after the control plane has added nothing to it.
+	if err := resident.Within(3*relaytest.Patience, func() error { return incomplete(r.relay) }); err != nil {
+		f.t.Fatalf("relay: sets are not complete: %v", err)
+	}
 
 	began := time.Now()
 	f.planes[0].Stop()

@@ -11,9 +11,9 @@ import (
 
 // operate has the command ask a relay for something.
 func (r *relayProcess) operate(args ...string) {
-	r.met.tb.Helper()
-	if out, err := exec.Command(envoytest.Command(r.met.tb), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
-		r.met.tb.Fatalf("tender %v: %v\n%s", args, err, out)
+	r.tb.Helper()
+	if out, err := exec.Command(envoytest.Command(r.tb), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
+		r.tb.Fatalf("tender %v: %v\n%s", args, err, out)
 	}
 }
 
