@@ -22,6 +22,9 @@ func (a *apply) fail(kind Kind, err *wire.ResourceError) {
 		a.gone(kind, set, err.Name)
 	}
 	for _, n := range names {
+		if kind == Named {
+			n.answered(a.now)
+		}
 		a.failed(kind, n, err)
 	}
 }

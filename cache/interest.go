@@ -60,9 +60,9 @@ type Name struct {
 	id     uint32
 	source int // that answers for it
 
-	// asked is when the origin was asked for the name on the connection that is
-	// up, in Unix nanoseconds; 0 if it was not.
-	asked atomic.Int64
+	// asked is the request by which the origin was asked for the name on the connection that is
+	// up; nil if it was not.
+	asked atomic.Pointer[question]
 
 	askedAt Seq // where the view was when the origin was last asked; the writer's own
 
@@ -85,8 +85,8 @@ func (n *Name) Compare(o *Name) int { return int(int64(n.id) - int64(o.id)) }
 // Asked returns when the origin was asked for the name on the connection that is
 // up; zero if it was not.
 func (n *Name) Asked() time.Time {
-	if at := n.asked.Load(); at != 0 {
-		return time.Unix(0, at)
+	if q := n.asked.Load(); q != nil {
+		return time.Unix(0, q.at)
 	}
 	return time.Time{}
 }
@@ -241,7 +241,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 		}
 		if n.lapsed {
 			n.again = true
-			n.asked.Store(0)
+			n.asked.Store(nil)
 		}
 		if !watched && len(n.watchers) == 1 || n.lapsed {
 			p |= x.wantFor(w, t, n)

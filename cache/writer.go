@@ -341,6 +341,9 @@ func (a *apply) askedAs(text string, v wire.Variant) []*Name {
 // putVariant puts a resource under a name, unless the same update has another variant
 // for the same parameters: of these the first counts.
 func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
+	if kind == Named {
+		n.answered(a.now)
+	}
 	if a.firsts != nil {
 		first, taken := a.firsts[n]
 		if taken && first != r.Key() {
@@ -605,6 +608,7 @@ func (a *apply) bury(set *Set, old *Entry) {
 // absent records that a name does not exist. To say so again on another
 // connection is no change, but streams that could not be told before now can.
 func (a *apply) absent(set *Set, n *Name, old *Entry) {
+	n.answered(a.now)
 	n.lapsed = false
 	switch {
 	case old == nil:
@@ -709,7 +713,7 @@ func (w *Writer) Stand(as Source) {
 	for _, t := range x.types {
 		for _, n := range t.names {
 			if n.source == w.source {
-				n.asked.Store(0)
+				n.asked.Store(nil)
 			}
 		}
 	}
@@ -721,15 +725,16 @@ func (w *Writer) Stand(as Source) {
 	}
 }
 
-// Asked records that the origin has been asked for names; at the zero time, that
-// it no longer is.
+// Asked records that the origin has been asked for names, all in one request; at the zero time,
+// that it no longer is.
 func (w *Writer) Asked(names []*Name, at time.Time) {
-	stamp, seq := int64(0), w.Head().Seq
+	var q *question
 	if !at.IsZero() {
-		stamp = at.UnixNano()
+		q = &question{at: at.UnixNano()}
 	}
+	seq := w.Head().Seq
 	for _, n := range names {
-		n.asked.Store(stamp)
+		n.asked.Store(q)
 		n.askedAt = seq
 	}
 }
@@ -785,7 +790,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			continue
 		}
 		n.tracked, n.lapsed = false, false
-		n.asked.Store(0) // it may live on as a member
+		n.asked.Store(nil) // it may live on as a member
 		a.forget(n)
 		forgotten = append(forgotten, n)
 	}

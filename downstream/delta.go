@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // removals returns the removals that had to wait until what referred to the
@@ -60,27 +61,36 @@ const (
 // not mention counts as gone: as long as a first set takes to be confirmed (B.7).
 const resyncWait = 5 * time.Second
 
-// forgotten returns the removal of what a returning wildcard client says it holds
-// and the origin no longer has (R086). That is known only once the set is
-// confirmed. What came to be while the relay was without its origin is unknown
-// too, so the origin has to be back for a while (R068); and a mass of removals
-// waits. It returns when to look again.
+// forgotten returns the removal of what a returning client says it holds and the origin no longer has (R086). A mass of
+// removals waits. It returns when to look again.
 func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r *reply, until time.Time) {
-	if len(s.known) == 0 || s.wildcard == nil || s.fresh || t.Phase < cache.Confirmed {
+	if len(s.known) == 0 {
 		return nil, time.Time{}
 	}
-	from := h.MembersFrom(s.key)
+	w := s.newWriter(h, t)
+	until = s.forgottenMembers(w, now)
+	until = earlier(until, s.forgottenNames(w, now))
+	return w.result(), until
+}
+
+// forgottenMembers is forgotten for a client with a wildcard. What it holds is known to be gone only once the set is
+// confirmed. What came to be while the relay was without its origin is unknown too, so the origin has to be back for a
+// while (R068).
+func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Time) {
+	if s.wildcard == nil || s.fresh || w.typ.Phase < cache.Confirmed {
+		return time.Time{}
+	}
+	from := w.head.MembersFrom(s.key)
 	if !from.Connected || !from.Frozen.IsZero() {
-		return nil, time.Time{} // of one that is frozen, what it has made since is not known here
+		return time.Time{} // of one that is frozen, what it has made since is not known here
 	}
 	if until = from.Since.Add(resyncWait); now.Before(until) {
-		return nil, until
+		return until
 	}
-	gone := s.unknown(t)
+	gone := s.unknown(w.typ)
 	if until = s.massHeldUntil(s.reported(gone), now); now.Before(until) {
-		return nil, until
+		return until
 	}
-	w := s.newWriter(h, t)
 	for _, text := range gone {
 		delete(s.known, text)
 		w.remove(text)
@@ -91,7 +101,83 @@ func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r
 	if len(s.names) == 0 {
 		s.known = nil
 	}
-	return w.result(), time.Time{}
+	return time.Time{}
+}
+
+// silenceWait is how long an origin that has answered for other names of a request is waited for.
+const silenceWait = 15 * time.Second
+
+// unheardOf returns the names that a returning client holds and of which the relay knows nothing. Names beside a
+// wildcard, and those of VHDS, may be asked for on demand: the origin may take its time, and a wildcard need not have
+// them.
+func (s *subscription) unheardOf() (unheard []*cache.Name) {
+	if len(s.known) == 0 || s.wildcard != nil || s.typeURL == wire.VirtualHostType {
+		return nil
+	}
+	t := s.watch.Head().Type(s.key)
+	for _, n := range s.names {
+		if _, holds := s.known[n.name.String()]; !holds {
+			continue
+		}
+		if e, _ := t.Lookup(n.name); e == nil {
+			unheard = append(unheard, n.name)
+		}
+	}
+	return unheard
+}
+
+// forgottenNames is forgotten for names that the client subscribed to and of which the origin says nothing: many
+// origins never say that a name does not exist to who they have not told of it.
+func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time) {
+	if len(s.unheard) == 0 {
+		return time.Time{}
+	}
+	var gone []*cache.Name
+	s.unheard = slices.DeleteFunc(s.unheard, func(n *cache.Name) bool {
+		_, subscribed := s.find(n)
+		_, holds := s.known[n.String()]
+		e, _ := w.typ.Lookup(n)
+		if !subscribed || !holds || e != nil || s.wildcard != nil {
+			return true
+		}
+		switch at := s.silentUntil(w.head, w.typ, n, now); {
+		case at.Equal(forever):
+		case now.Before(at):
+			until = earlier(until, at)
+		default:
+			gone = append(gone, n)
+		}
+		return false
+	})
+	if held := s.massHeldUntil(len(gone), now); now.Before(held) {
+		return earlier(until, held)
+	}
+	for _, n := range gone {
+		delete(s.known, n.String())
+		w.remove(n.String())
+	}
+	return until
+}
+
+// silentUntil returns when the silence of the origin on a name means that there is no such resource: the confirmed
+// wildcard lacks it, or the origin has answered for other names of the request (B.15). If neither is so yet, it returns
+// when to look again.
+func (s *subscription) silentUntil(h *cache.Head, t *cache.Type, n *cache.Name, now time.Time) (at time.Time) {
+	from, asked := h.From(n), n.Asked()
+	if !from.Connected || !from.Frozen.IsZero() {
+		return forever // the stream is woken
+	}
+	if answered := n.RequestAnswered(); !answered.IsZero() {
+		at = answered.Add(silenceWait)
+	}
+	_, xdstp := wire.GlobOf(n.String())
+	if t.Phase == cache.Confirmed && from == h.MembersFrom(s.key) && !xdstp && !asked.IsZero() {
+		at = earlier(at, later(asked, from.Since).Add(resyncWait))
+	}
+	if at.IsZero() {
+		at = now.Add(max(resyncWait, now.Sub(s.since)))
+	}
+	return at
 }
 
 // unknown returns what the client says it holds and the members have not; names

@@ -50,6 +50,9 @@ type subscription struct {
 
 	suspects []string // Delta: what is in known although the client did not report it, see suspect
 
+	// Delta: names in known of which the origin has said nothing yet, see forgottenNames.
+	unheard []*cache.Name
+
 	// How far the client was served. Wildcard subscriptions have two positions,
 	// since removals may stay behind changes; names have one each, and scanned is
 	// up to where the logs were searched for them.
@@ -189,6 +192,7 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 	}
 	if first {
 		s.suspect()
+		s.unheard = s.unheardOf()
 	}
 }
 
