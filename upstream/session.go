@@ -275,21 +275,3 @@ func (s *Session) failed(target int) {
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
-
-// WaitConnected connects, and returns when the connection is up or ctx ends.
-func (s *Session) WaitConnected(ctx context.Context) {
-	for ctx.Err() == nil {
-		target := s.target()
-		conn := s.conns[target]
-		conn.Connect()
-		state := conn.GetState()
-		if state == connectivity.Ready {
-			return
-		}
-		wait, cancel := context.WithTimeout(ctx, openTimeout)
-		if !conn.WaitForStateChange(wait, state) {
-			s.failed(target)
-		}
-		cancel()
-	}
-}
