@@ -126,6 +126,10 @@ type Config struct {
 	// stream of its own to the origin (B.29).
 	SumLoads bool
 
+	// Probed returns why a relay below, which asks by a probe (wire.ProbeHeader) whether it would be
+	// served, would not; nil if it would. Errors are gRPC statuses. Nil has probes be streams like others.
+	Probed func(n *node) error
+
 	// Authorizer says who may be whom, and have what. Nil lets everybody be anybody, and have
 	// anything.
 	Authorizer Authorizer

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"hash/maphash"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
@@ -173,6 +175,9 @@ func (s *stream) identify(r *wire.Request) error {
 	if err != nil {
 		return err
 	}
+	if s.watch == nil && s.cfg.Probed != nil && isProbe(s.rpc.Context()) {
+		return s.probed(n)
+	}
 	if s.watch != nil {
 		s.group.Leave() // so that a client that was alone in its group makes room for its new one
 	}
@@ -199,6 +204,21 @@ func (s *stream) identify(r *wire.Request) error {
 	}
 	s.client.began(s.typeURL)
 	return nil
+}
+
+func isProbe(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, wire.ProbeHeader)) > 0
+}
+
+// probed answers a relay that only asks whether it would be served. The error ends the stream.
+func (s *stream) probed(n *node) error {
+	if err := s.cfg.Probed(n); err != nil {
+		return err
+	}
+	if err := s.rpc.SendHeader(metadata.Pairs(wire.ProbeHeader, "ready")); err != nil {
+		return err
+	}
+	return ended(EndedByClient, codes.OK, "")
 }
 
 // reidentify goes on with a client that says something else of itself than before. The error

@@ -110,24 +110,6 @@ func (r *Relay) endAdmin() {
 	}
 }
 
-// notReady returns why the relay is not ready, for people (B.8).
-func (r *Relay) notReady() (reasons []string) {
-	if r.draining.Load() {
-		return []string{"the relay drains: it was told to stop"}
-	}
-	if r.ready.Load() {
-		return nil
-	}
-	first := r.origins[0].status()
-	for _, t := range first.Targets {
-		reasons = append(reasons, fmt.Sprintf("the origin %s was not reached yet: its connection is %s", t.Target, t.State))
-	}
-	if first.LastError != "" {
-		reasons = append(reasons, "last error: "+first.LastError)
-	}
-	return reasons
-}
-
 // Ready returns nil while clients may be sent to the relay, as /readyz says, else why not: it has nothing
 // to serve yet, or was told to stop. A control plane that is lost later changes nothing (B.8).
 func (r *Relay) Ready() error {

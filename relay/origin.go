@@ -18,8 +18,10 @@ type origin interface {
 	// mirror keeps the view of w like the origin, which takes the relay for who, until
 	// ctx ends, and does what an operator wants by the control.
 	mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger, control *upstream.Control)
-	// ready waits until the origin can be reached, or ctx ends.
-	ready(ctx context.Context)
+	// probe returns nil once the origin would serve the relay, or what it holds is known; else the error of ctx.
+	probe(ctx context.Context, p upstream.Probe) error
+	// follow does what is to be done about the origin beside mirrors until ctx ends.
+	follow(ctx context.Context)
 	// status returns how the origin stands, but for its name.
 	status() admin.Origin
 	// Stats returns what was done about the origin.
@@ -112,7 +114,9 @@ func (o sessionOrigin) mirror(ctx context.Context, who *upstream.Presence, w *ca
 	o.Mirror(ctx, who, w, log, control)
 }
 
-func (o sessionOrigin) ready(ctx context.Context) { o.WaitConnected(ctx) }
+func (o sessionOrigin) probe(ctx context.Context, p upstream.Probe) error { return o.Probe(ctx, p) }
+
+func (o sessionOrigin) follow(context.Context) {}
 
 func (o sessionOrigin) close() error { return o.Close() }
 
@@ -123,6 +127,21 @@ func (o filesOrigin) mirror(ctx context.Context, _ *upstream.Presence, w *cache.
 	o.Mirror(ctx, w, control)
 }
 
-func (o filesOrigin) ready(context.Context) {}
+func (o filesOrigin) probe(ctx context.Context, p upstream.Probe) error {
+	select {
+	case <-o.Known():
+		return nil
+	default:
+		p.Failed(errNoGoodFile)
+	}
+	select {
+	case <-o.Known():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }

@@ -104,6 +104,7 @@ type Relay struct {
 	version, identifier string
 	started             time.Time
 	ready, draining     atomic.Bool // as notReady tells
+	standings           atomic.Pointer[[]standing]
 }
 
 // New returns a relay that listens already and serves once it runs. It must be run, to let go of what it
@@ -189,6 +190,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
 		Loads:               loadsOf(r.cfg, r.origins, r.groups, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
+		Probed:              r.probed,
 		Authorizer:          r.credentials.authorizer,
 		Traces:              r.traces(),
 		Served:              opts.Served,
@@ -388,6 +390,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.files.Run(views) }) // awaited below
+	for _, o := range r.origins {
+		watching.Go(func() { o.follow(views) }) // likewise
+	}
 	if len(r.AdminAddrs()) > 0 {
 		watching.Go(func() { r.history.Run(views, r.sample) }) // likewise
 	}
@@ -435,16 +440,6 @@ func serveStreams(server *grpc.Server, l net.Listener) error {
 		return err
 	}
 	return nil
-}
-
-// readiness reports the relay as serving once the origin of TENDER_ORIGIN was reached; a
-// view that was restored is as good. Nothing but a drain unsets that: a lost origin must
-// not empty a tier that can serve (B.8).
-func (r *Relay) readiness(ctx context.Context) {
-	r.origins[0].ready(ctx)
-	if ctx.Err() == nil {
-		r.setReady()
-	}
 }
 
 func (r *Relay) setReady() {

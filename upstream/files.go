@@ -82,12 +82,13 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 //
 // # Concurrency properties
 //
-// One of the mirrors that run reads for all of them: its reader is a goroutine
-// that the mirror waits for. When that mirror ends, another takes the reader over.
-// While no mirror runs, nothing is read.
+// One of the mirrors that run, or Follow, reads for all of them: a mirror's reader is a
+// goroutine that the mirror waits for. When that mirror ends, another takes the reader over.
+// While none of them runs, nothing is read.
 type Files struct {
 	cfg      FilesConfig
 	counters *counters // which the reader counts by
+	known    chan struct{}
 
 	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
 	// it out.
@@ -127,10 +128,23 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, counters: r.counters, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Files{cfg: cfg, counters: r.counters, known: r.settled, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil
+}
+
+// Known returns a channel that is closed once it is known what the directory holds: a file was good, or
+// there was none.
+func (f *Files) Known() <-chan struct{} { return f.known }
+
+// Follow reads the directory whenever it changes until ctx ends, whether or not a mirror runs.
+func (f *Files) Follow(ctx context.Context) {
+	select {
+	case r := <-f.lead:
+		f.follow(ctx, r)
+	case <-ctx.Done():
+	}
 }
 
 // Dir returns the directory.

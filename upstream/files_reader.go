@@ -19,15 +19,16 @@ type reader struct {
 
 	counters *counters
 
-	known   bool // some file was good; until then, that there is nothing is not said
-	waiting bool // it was logged that none was
-	serving sets // every type that was ever served is in it, maybe empty; never modified
+	settled chan struct{} // closed once known is set, or there was no file
+	known   bool          // some file was good; until then, that there is nothing is not said
+	waiting bool          // it was logged that none was
+	serving sets          // every type that was ever served is in it, maybe empty; never modified
 }
 
 func newReader(cfg FilesConfig) *reader {
 	return &reader{
 		dir: cfg.Dir, log: cfg.Logger, counters: new(counters),
-		shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit), serving: make(sets),
+		settled: make(chan struct{}), shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit), serving: make(sets),
 	}
 }
 
@@ -45,6 +46,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	if !empty {
 		found = r.take(files)
 	}
+	r.settle(r.known || err == nil && empty)
 	if !r.known && !r.waiting {
 		r.waiting = true
 		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
@@ -69,6 +71,17 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		clear(r.shelf) // nothing is held back: what the files held is over
 	}
 	return r.holds.next()
+}
+
+// settle notes that it is known what the directory holds.
+func (r *reader) settle(known bool) {
+	select {
+	case <-r.settled:
+	default:
+		if known {
+			close(r.settled)
+		}
+	}
 }
 
 // take returns what counts of the files that were read.

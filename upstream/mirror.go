@@ -183,17 +183,6 @@ func (m *mirror) run(ctx context.Context) {
 // attempts returns those of the target in use.
 func (m *mirror) attempts() *attempts { return &m.session.links[m.target].attempts }
 
-// failed takes that the main stream ended without a response, or was not opened, and reports whether to leave the target.
-func (m *mirror) failed(open bool, err error) bool {
-	switch {
-	case open:
-		return m.attempts().ended(m, err)
-	case m.lines[main].unconnected:
-		return m.attempts().unconnected(m, time.Now())
-	}
-	return false
-}
-
 // move goes on at another target, at once.
 func (m *mirror) move(now time.Time) {
 	for r := range m.lines {
@@ -634,8 +623,7 @@ func (s *subscription) toldHeld(said, restored bool, now time.Time) {
 // ended decides when to open the stream again.
 func (m *mirror) ended(l *line, err error, now time.Time) {
 	served, role, other := l.served(now), l.role, m.otherVariant(l, err)
-	open := l.open
-	held := open && now.Sub(l.openedAt) >= heldFor
+	held := l.open && now.Sub(l.openedAt) >= heldFor
 	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
@@ -648,7 +636,7 @@ func (m *mirror) ended(l *line, err error, now time.Time) {
 	default:
 		wait = l.backOff(held)
 		l.unconnected = !m.session.up(m.target)
-		if role == main && m.failed(open, err) {
+		if role == main && m.session.failed(m.target, m, err) {
 			m.session.leave(m.target)
 		}
 	}

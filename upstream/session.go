@@ -247,18 +247,3 @@ func (s *Session) target() int { return int(s.active.Load()) }
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
-
-// WaitConnected connects, and returns when the connection is up or ctx ends.
-func (s *Session) WaitConnected(ctx context.Context) {
-	for ctx.Err() == nil {
-		conn := s.conns[s.target()]
-		conn.Connect()
-		state := conn.GetState()
-		if state == connectivity.Ready {
-			return
-		}
-		wait, cancel := context.WithTimeout(ctx, openTimeout) // after which another target may be in use
-		conn.WaitForStateChange(wait, state)
-		cancel()
-	}
-}

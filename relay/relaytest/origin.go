@@ -77,6 +77,9 @@ type Behaviour struct {
 	// Nil means none. It must not call the origin.
 	Unresolved func(typeURL, name string) bool
 
+	// SilentProbes leaves a relay without an answer that asks whether it would be served.
+	SilentProbes bool
+
 	// Delay holds back each automatic response for this long. Order is kept.
 	Delay time.Duration
 

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // An OriginStream is one stream at an origin. Its methods speak Delta, unless they
@@ -52,7 +54,41 @@ func (o *Origin) serveStream(rpc grpc.ServerStream, sotw bool) error {
 	if !speaks {
 		return status.Error(codes.Unimplemented, "another variant is spoken here")
 	}
+	if len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0 {
+		return o.serveProbe(rpc, sotw)
+	}
 	return o.open(rpc, sotw).run()
+}
+
+// serveProbe answers a relay that asks whether it would be served: by a response of its own, which no test
+// sees, or by silence.
+func (o *Origin) serveProbe(rpc grpc.ServerStream, sotw bool) error {
+	o.mon.Lock()
+	o.record.Probes++
+	silent := o.behaviour.SilentProbes
+	o.mon.changed()
+	o.mon.Unlock()
+	var answer proto.Message
+	if sotw {
+		var req discoverypb.DiscoveryRequest
+		if err := rpc.RecvMsg(&req); err != nil {
+			return err
+		}
+		answer = &discoverypb.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "probe", VersionInfo: "probe"}
+	} else {
+		var req discoverypb.DeltaDiscoveryRequest
+		if err := rpc.RecvMsg(&req); err != nil {
+			return err
+		}
+		answer = &discoverypb.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "probe"}
+	}
+	if !silent {
+		if err := rpc.SendMsg(answer); err != nil {
+			return err
+		}
+	}
+	<-rpc.Context().Done()
+	return context.Cause(rpc.Context())
 }
 
 func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {

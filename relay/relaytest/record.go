@@ -20,6 +20,7 @@ type OriginState struct {
 	Connections     int            // accepted
 	OpenConnections int            // of these, not closed yet
 	Streams         []*StreamState // in the order of their opening, ended ones too
+	Probes          int            // streams by which a relay asked whether it would be served; they are not in Streams
 }
 
 // StreamState is what has happened on one stream.
