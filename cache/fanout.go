@@ -37,7 +37,7 @@ type Fanout struct {
 	over   func(*Fanout)
 	left   atomic.Int64 // streams that have not been answered for
 	ended  atomic.Bool
-	last   atomic.Int64 // when the last client answered, in Unix nanoseconds; 0: none did
+	took   atomic.Int64 // how long after the receipt of the cause the last client answered, in nanoseconds; 0: none did
 	counts [outcomes]atomic.Int64
 
 	// When clients answered, in microseconds after the receipt of the cause, in no order. Nil if
@@ -66,12 +66,12 @@ func (o Outcome) String() string {
 // Done counts a stream that was answered for.
 func (f *Fanout) Done(o Outcome, now time.Time) {
 	f.counts[o].Add(1)
-	if at := now.UnixNano(); o <= Refused {
-		for last := f.last.Load(); last < at && !f.last.CompareAndSwap(last, at); {
-			last = f.last.Load()
+	if took := now.Sub(f.Cause.Received); o <= Refused {
+		for last := f.took.Load(); last < int64(took) && !f.took.CompareAndSwap(last, int64(took)); {
+			last = f.took.Load()
 		}
 		if f.times != nil {
-			f.times[f.timed.Add(1)-1].Store(uint32(now.Sub(f.Cause.Received).Microseconds()))
+			f.times[f.timed.Add(1)-1].Store(uint32(took.Microseconds()))
 		}
 	}
 	f.release()
@@ -108,13 +108,7 @@ func (f *Fanout) Unanswered() int { return int(f.left.Load()) }
 
 // Took returns how long after the receipt of its cause the last client answered, zero if none
 // has.
-func (f *Fanout) Took() time.Duration {
-	last := f.last.Load()
-	if last == 0 {
-		return 0
-	}
-	return time.Unix(0, last).Sub(f.Cause.Received)
-}
+func (f *Fanout) Took() time.Duration { return time.Duration(f.took.Load()) }
 
 // Times returns how long after the receipt of its cause each client has answered, in no order, if its span is sampled.
 func (f *Fanout) Times() []time.Duration {

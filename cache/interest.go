@@ -86,7 +86,7 @@ func (n *Name) Compare(o *Name) int { return int(int64(n.id) - int64(o.id)) }
 // up; zero if it was not.
 func (n *Name) Asked() time.Time {
 	if q := n.asked.Load(); q != nil {
-		return time.Unix(0, q.at)
+		return q.at
 	}
 	return time.Time{}
 }

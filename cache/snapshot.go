@@ -72,7 +72,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
 	h := w.view.Head()
 	from := h.sources[w.source]
 	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
-	p := photographer{source: w.source, sensitive: sensitive, withheld: make(Withheld)}
+	p := photographer{source: w.source, sensitive: sensitive, now: time.Now(), withheld: make(Withheld)}
 	for t := range h.ChangedSince(0) {
 		if resourceType(t.URL) == wire.SecretType {
 			continue
@@ -93,6 +93,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
 type photographer struct {
 	source    int
 	sensitive bool
+	now       time.Time
 	withheld  Withheld
 }
 
@@ -104,10 +105,20 @@ func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
 			continue
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
-			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: e.Deadline(), Further: e.further(),
+			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: restated(e.Deadline(), p.now), Further: e.further(),
 		})
 	}
 	return out
+}
+
+// restated returns a time as the clock has it now; zero stays zero. Of a time that was stored, it is one that the monotonic
+// clock decides from now on. Of a time of this process, it has the wall time that corresponds to it today: the clock may have
+// been set since.
+func restated(t, now time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return now.Add(t.Sub(now))
 }
 
 // storable returns an entry's resource as far as it may be stored.
@@ -141,7 +152,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	x.mu.Lock()
 	head := *w.view.head.Load()
 	from := w.from(&head)
-	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, s.Created
+	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, restated(s.Created, now)
 	w.view.head.Store(&head)
 	x.mu.Unlock()
 	w.Expire(now)
@@ -190,7 +201,7 @@ func (a *apply) restore(kind Kind, n *Name, e EntrySnapshot) {
 	if cfg.Interner != nil && !r.Released() {
 		r = cfg.Interner.Intern(r)
 	}
-	deadline := e.Deadline
+	deadline := restated(e.Deadline, a.now)
 	if longest := a.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}

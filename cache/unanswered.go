@@ -7,14 +7,15 @@ import (
 
 // A question is a request by which an origin was asked for names.
 type question struct {
-	at       int64        // in Unix nanoseconds
-	answered atomic.Int64 // when the origin first said something of one of the names; 0 if it did not
+	at       time.Time
+	answered atomic.Pointer[time.Time] // when the origin first said something of one of the names; nil if it did not
 }
 
 // answered records that the origin said something of a name that it was asked for.
 func (n *Name) answered(now time.Time) {
-	if q := n.asked.Load(); q != nil {
-		q.answered.CompareAndSwap(0, now.UnixNano())
+	if q := n.asked.Load(); q != nil && q.answered.Load() == nil {
+		at := now // a copy, so that only the first answer allocates
+		q.answered.CompareAndSwap(nil, &at)
 	}
 }
 
@@ -22,8 +23,8 @@ func (n *Name) answered(now time.Time) {
 // request as this one, on the connection that is up; zero if it did not.
 func (n *Name) RequestAnswered() time.Time {
 	if q := n.asked.Load(); q != nil {
-		if at := q.answered.Load(); at != 0 {
-			return time.Unix(0, at)
+		if at := q.answered.Load(); at != nil {
+			return *at
 		}
 	}
 	return time.Time{}

@@ -730,7 +730,7 @@ func (w *Writer) Stand(as Source) {
 func (w *Writer) Asked(names []*Name, at time.Time) {
 	var q *question
 	if !at.IsZero() {
-		q = &question{at: at.UnixNano()}
+		q = &question{at: at}
 	}
 	seq := w.Head().Seq
 	for _, n := range names {

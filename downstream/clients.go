@@ -152,22 +152,30 @@ func (s ResourceState) String() string {
 	return [...]string{"not_sent", "sent", "accepted", "refused"}[s]
 }
 
-// A moment is a time in nanoseconds since 1970; 0 is none.
+// A moment is a time in nanoseconds since epoch, by the monotonic clock; 0 is none. It is a third of a time.Time.
 type moment int64
+
+// epoch is what moments are counted from.
+var epoch = time.Now()
 
 func momentOf(t time.Time) moment {
 	if t.IsZero() {
 		return 0
 	}
-	return moment(t.UnixNano())
+	return moment(t.Sub(epoch))
 }
 
+// time returns the time, with the wall time that corresponds to it today.
 func (m moment) time() time.Time {
 	if m == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, int64(m))
+	now := time.Now()
+	return now.Add(-m.ago(now))
 }
+
+// ago returns how long ago it was.
+func (m moment) ago(now time.Time) time.Duration { return now.Sub(epoch) - time.Duration(m) }
 
 // A registry knows the streams of a server. Its zero value is empty.
 type registry struct {
@@ -333,7 +341,7 @@ func (s *subscription) status(now time.Time) TypeStatus {
 	}
 	if s.lacks != 0 {
 		t.Lacks = s.lacks.time()
-		t.Lag = max(now.Sub(t.Lacks), 0)
+		t.Lag = max(s.lacks.ago(now), 0)
 	}
 	return t
 }
@@ -490,7 +498,7 @@ func (s *subscription) wantedSince(v *cache.View, h *cache.Head, after cache.Seq
 // noteAccepted records that the client accepts the newest response.
 func (c *conversation) noteAccepted(now time.Time) {
 	if c.caused != 0 {
-		c.tally.propagated(now.Sub(c.caused.time()))
+		c.tally.propagated(c.caused.ago(now))
 	}
 	c.accepted, c.acceptedAt, c.lacks = c.said, momentOf(now), 0
 }

@@ -245,3 +245,21 @@ func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
 		}
 	})
 }
+
+// TestH14_MomentsAreMonotonic: what a client lacks is timed by the monotonic clock, which no one sets.
+func TestH14_MomentsAreMonotonic(t *testing.T) {
+	at := time.Now().Add(-time.Minute)
+	m := momentOf(at)
+	if got := m.time(); !got.Equal(at) || got == got.Round(0) || got.Sub(at) != 0 {
+		t.Errorf("the moment of %v is %v, want the same with its monotonic reading", at, got)
+	}
+	if got := m.ago(at.Add(3 * time.Second)); got != 3*time.Second {
+		t.Errorf("it is %v ago, want 3s", got)
+	}
+	if later := momentOf(at.Add(1)); later != m+1 {
+		t.Errorf("a nanosecond later it is %d, want %d", later, m+1)
+	}
+	if none := momentOf(time.Time{}); none != 0 || !none.time().IsZero() {
+		t.Errorf("no time is %d, which is %v", none, none.time())
+	}
+}

@@ -28,9 +28,12 @@ type fleet struct {
 
 // A place is where a client stands in a list.
 type place struct {
-	lacks  int64 // since when it lacks something, in Unix nanoseconds; the end of time if nothing
+	lacks  int64 // since when it lacks something, in nanoseconds from placesFrom; the end of time if nothing
 	number uint64
 }
+
+// placesFrom is what times in places are counted from: a clock that is set between two pages leaves the order as it is.
+var placesFrom = time.Now()
 
 func (p place) compare(o place) int {
 	return cmp.Or(cmp.Compare(p.lacks, o.lacks), cmp.Compare(p.number, o.number))
@@ -65,7 +68,7 @@ func (f fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 			out.Totals.Lagging++
 			out.Totals.LagSeconds = max(out.Totals.LagSeconds, lag.Seconds())
 			if q.Sort != admin.ByNumber {
-				at.lacks = lacks.UnixNano()
+				at.lacks = int64(lacks.Sub(placesFrom))
 			}
 		}
 		out.Totals.Matching++

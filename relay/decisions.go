@@ -36,6 +36,16 @@ type freezing struct {
 	until time.Time // by the monotonic clock; zero if only an operator ends it
 }
 
+// restate has the end in wall time follow the monotonic clock, if the clock was set since.
+func (f *freezing) restate(now time.Time) {
+	if f.until.IsZero() {
+		return
+	}
+	if until := now.Add(f.until.Sub(now)).Round(0); until.Sub(f.Until).Abs() > time.Second {
+		f.Until = until
+	}
+}
+
 // load takes over what an earlier process decided. What is about an origin that there is no more
 // is logged and given up.
 func (d *decisions) load(origins []string, now time.Time) {
@@ -105,6 +115,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	g.mu.Lock()
 	for _, f := range d.frozen {
 		if f != nil {
+			f.restate(time.Now())
 			all.Freezes = append(all.Freezes, f.Freeze)
 		}
 	}

@@ -199,6 +199,9 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 			d.clean(f, now.Add(-maxAge))
 			continue
 		}
+		if s.Created.After(now) {
+			s.Created = now // the clock was set back, so nobody knows its age: it is counted from now on
+		}
 		loaded = append(loaded, s)
 	}
 	slices.SortStableFunc(loaded, func(a, b *cache.Snapshot) int { return cmp.Compare(b.Created.Unix(), a.Created.Unix()) })

@@ -245,3 +245,15 @@ func TestB42_FilesThatNobodyWritesAreRemovedInTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestH14_SnapshotsOfALaterTime: the age of a snapshot that was written before the clock was set back is counted from when
+// it is loaded.
+func TestH14_SnapshotsOfALaterTime(t *testing.T) {
+	d := open(t, t.TempDir())
+	d.write(taken(t, "later", 1, now.Add(24*time.Hour)))
+	d.write(taken(t, "earlier", 2, now.Add(-time.Minute)))
+	loaded := d.Load(now, time.Hour)
+	if len(loaded) != 2 || loaded[0].Group != "later" || !loaded[0].Created.Equal(now) || now.Sub(loaded[1].Created).Round(time.Minute) != time.Minute {
+		t.Errorf("loaded %v, want one of now and one of a minute ago", loaded)
+	}
+}

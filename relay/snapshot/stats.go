@@ -37,8 +37,9 @@ type Stats struct {
 
 // stats are what Stats are read from.
 type stats struct {
-	written, failed, bytes, time, lastBytes, lastTime, last, restored atomic.Int64
+	written, failed, bytes, time, lastBytes, lastTime, restored atomic.Int64
 
+	last     atomic.Pointer[time.Time]
 	rejected [6]atomic.Int64 // by place in reasons
 }
 
@@ -48,7 +49,7 @@ func (s *stats) wrote(size int64, took time.Duration, taken time.Time) {
 	s.time.Add(int64(took))
 	s.lastBytes.Store(size)
 	s.lastTime.Store(int64(took))
-	s.last.Store(taken.UnixNano())
+	s.last.Store(&taken)
 }
 
 // CountRestored counts a view that began with a snapshot.
@@ -61,8 +62,8 @@ func (s *stats) Stats() Stats {
 		LastBytes: s.lastBytes.Load(), LastTime: time.Duration(s.lastTime.Load()),
 		Restored: s.restored.Load(), Rejected: make(map[Reason]int64, len(reasons)),
 	}
-	if at := s.last.Load(); at != 0 {
-		out.Last = time.Unix(0, at)
+	if at := s.last.Load(); at != nil {
+		out.Last = *at
 	}
 	for i, r := range reasons {
 		out.Rejected[r] = s.rejected[i].Load()

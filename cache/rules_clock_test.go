@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// clockSet returns a time as time.Now would have had it after somebody had set the wall clock by some whole seconds: the
+// monotonic reading stays.
+func clockSet(t *testing.T, at time.Time, by time.Duration) time.Time {
+	t.Helper()
+	was := at
+	fields := (*struct {
+		wall uint64 // with a monotonic reading, seconds from bit 30 on
+		ext  int64
+		loc  *time.Location
+	})(unsafe.Pointer(&at))
+	fields.wall += uint64(by/time.Second) << 30
+	if at.Sub(was) != 0 || !at.Round(0).Equal(was.Round(0).Add(by)) {
+		t.Fatalf("%v became %v: time.Time is not what this test takes it for", was, at)
+	}
+	return at
+}
+
+// TestH14_WhenNamesWereAsked: a clock that is set back an hour does not have clients wait for an hour for a
+// name that the origin was asked for, nor for one that it is silent on.
+func TestH14_WhenNamesWereAsked(t *testing.T) {
+	o := newOrigin(t, Config{})
+	names := o.want(o.view.Watch(), "a", "b")
+	at := time.Now()
+	o.Asked(names, at)
+	if got := clockSet(t, at.Add(2*time.Second), -time.Hour).Sub(names[1].Asked()); got != 2*time.Second {
+		t.Errorf("asked for %v ago, want 2s", got)
+	}
+	o.put(Named, "a", "1", "x")
+	answered := names[1].RequestAnswered()
+	if got := clockSet(t, time.Now(), -time.Hour).Sub(answered); answered.IsZero() || got < 0 || got > time.Minute {
+		t.Errorf("answered %v ago, want less than a minute", got)
+	}
+	o.put(Named, "b", "1", "x")
+	if again := names[0].RequestAnswered(); again != answered {
+		t.Errorf("first answered at %v, and later at %v", answered, again)
+	}
+}
+
+// TestH14_HowLongAFanoutTook while the clock is set.
+func TestH14_HowLongAFanoutTook(t *testing.T) {
+	at := time.Now()
+	for _, by := range []time.Duration{-time.Hour, 0, time.Hour} {
+		f := &Fanout{Cause: Cause{Received: at}}
+		f.left.Store(3)
+		f.Done(Accepted, clockSet(t, at.Add(3*time.Second), by))
+		f.Done(Refused, clockSet(t, at.Add(2*time.Second), by))
+		if got := f.Took(); got != 3*time.Second {
+			t.Errorf("the clock was set by %v: took %v, want 3s", by, got)
+		}
+	}
+}
+
+// TestH14_RestoredTimes: the monotonic clock decides when a restored resource expires, and how stale a restored view is.
+func TestH14_RestoredTimes(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.want(o.view.Watch(), "a")
+	for _, kind := range []Kind{Members, Named} {
+		o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+	}
+	o.SetPhase(acme, Confirmed)
+	taken, _ := o.Snapshot(true)
+	now := time.Now()
+	taken.Created = now.Add(-time.Minute)
+	again := o.fresh(stored(t, taken), now)
+	if got := again.view.Head().First().Stale(clockSet(t, now.Add(time.Minute), -time.Hour)); (got - 2*time.Minute).Abs() > 2*time.Second {
+		t.Errorf("stale for %v, want 2m", got)
+	}
+	n := again.name("a")
+	present := func() bool { return again.typ().Members.Get(n).Present() && again.typ().Named.Get(n).Present() }
+	if again.Expire(clockSet(t, now.Add(30*time.Second), time.Hour)); !present() {
+		t.Error("expired after 30s, its time to live is 60s")
+	}
+	again.Expire(clockSet(t, now.Add(2*time.Minute), -time.Hour))
+	if present() {
+		t.Error("lives on after 2m, its time to live is 60s")
+	}
+}
+
+// TestH14_StoredTimes: wall times are stored as the clock has them when the snapshot is taken, although it was set after the
+// resource came.
+func TestH14_StoredTimes(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x"), o.resource("b", "1", "x")}})
+	o.SetPhase(acme, Confirmed)
+	e := o.typ().Members.Get(o.name("a"))
+	e.life = &life{deadline: clockSet(t, e.Deadline(), -24*time.Hour)}
+	s, _ := o.Snapshot(true)
+	for _, got := range stored(t, s).Types[0].Members.Entries {
+		if left := time.Until(got.Deadline); got.Name == "a" && (left <= 0 || left > time.Minute) || got.Name == "b" && !got.Deadline.IsZero() {
+			t.Errorf("%s expires at %v, in %v; want a in a minute, and b never", got.Name, got.Deadline, left)
+		}
+	}
+}

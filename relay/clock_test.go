@@ -1,0 +1,116 @@
+package relay
+
+import (
+	"go/ast"
+	"go/parser"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/snapshot"
+)
+
+// wallTimes are the files that use wall times, and for what. None of them measures a duration.
+var wallTimes = map[string]string{
+	"cache/snapshot_format.go":    "stores times",
+	"cmd/tender/dump.go":          "names a file",
+	"cmd/tender/history.go":       "prints times",
+	"relay/admin/dump.go":         "names a file",
+	"relay/decisions.go":          "stores times",
+	"relay/operate.go":            "stores times",
+	"relay/page/page.go":          "prints times",
+	"relay/snapshot/decisions.go": "names a file",
+	"relay/snapshot/dir.go":       "sorts and prints stored times",
+	"relay/telemetry/table.go":    "exports when certificates expire",
+	"relay/tlsfiles/pem.go":       "prints when certificates expire",
+}
+
+// TestH14_WallTimesDecideNothing: only what stores times, shows them or compares them with those of certificates makes wall times
+// of them, or times without a monotonic reading.
+func TestH14_WallTimesDecideNothing(t *testing.T) {
+	unused := maps.Clone(wallTimes)
+	for name, file := range parseModule(t, parser.SkipObjectResolution) {
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "bench/") || strings.HasPrefix(name, "relay/relaytest/") {
+			continue
+		}
+		for n := range ast.Preorder(file) {
+			call, _ := n.(*ast.CallExpr)
+			if !makesWallTime(call) {
+				continue
+			}
+			delete(unused, name)
+			if wallTimes[name] == "" {
+				t.Errorf("%s uses %s: a clock that is set would decide; keep the time.Time, or count from one (time.Time.Sub)",
+					name, call.Fun.(*ast.SelectorExpr).Sel.Name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(unused)) {
+		t.Errorf("%s uses no wall time any more", name)
+	}
+}
+
+// makesWallTime reports whether a call seems to be of a method or function that loses the monotonic reading of a time.
+func makesWallTime(call *ast.CallExpr) bool {
+	if call == nil {
+		return false
+	}
+	of, _ := call.Fun.(*ast.SelectorExpr)
+	if of == nil {
+		return false
+	}
+	switch of.Sel.Name {
+	case "Unix", "UnixNano", "UnixMicro", "UnixMilli":
+		return true
+	case "UTC", "Local":
+		return len(call.Args) == 0
+	case "Round":
+		zero, _ := call.Args[0].(*ast.BasicLit)
+		return zero != nil && zero.Value == "0"
+	}
+	return false
+}
+
+// TestH14_MakesWallTime holds that what the scan looks for is what it finds.
+func TestH14_MakesWallTime(t *testing.T) {
+	for expr, want := range map[string]bool{
+		"now.UnixNano()": true, "time.Unix(0, n)": true, "now.Unix()": true, "t.UTC()": true, "t.Round(0)": true,
+		"now.Sub(then)": false, "d.Round(time.Second)": false, "math.Round(x)": false, "f()": false, "time.Since(t)": false,
+	} {
+		parsed, err := parser.ParseExpr(expr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := makesWallTime(parsed.(*ast.CallExpr)); got != want {
+			t.Errorf("%s makes a wall time: %v, want %v", expr, got, want)
+		}
+	}
+}
+
+// TestH14_EndOfAFreeze: what is shown and stored of the end of a freeze follows the monotonic clock, which ends it. It stays as it is
+// while nobody sets the clock, so that the file is not written anew.
+func TestH14_EndOfAFreeze(t *testing.T) {
+	now := time.Now()
+	end := now.Add(time.Hour)
+	for _, by := range []time.Duration{-24 * time.Hour, 24 * time.Hour, 100 * time.Millisecond, 0} {
+		f := &freezing{Freeze: snapshot.Freeze{Until: end.Add(by).Round(0), Length: 2 * time.Hour}, until: end}
+		f.restate(now)
+		off := f.Until.Sub(end.Round(0))
+		if want := by % time.Hour; off != want {
+			t.Errorf("the clock was set by %v: %v off, want %v", -by, off, want)
+		}
+		until := f.Until
+		if f.restate(now.Add(time.Minute)); f.Until != until {
+			t.Errorf("restated without need: %v, was %v", f.Until, until)
+		}
+		if left := f.Left(now); (left - time.Hour).Abs() > time.Second {
+			t.Errorf("%v left after a restart, want 1h", left)
+		}
+	}
+	f := new(freezing)
+	if f.restate(now); !f.Until.IsZero() {
+		t.Errorf("a freeze without an end ends at %v", f.Until)
+	}
+}
