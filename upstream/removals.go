@@ -6,38 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
 // alarmEvery is how often it is logged again that removals are held back.
 const alarmEvery = 5 * time.Minute
-
-// largeNames and largeFraction bound the removals that are believed at once (B.15).
-const (
-	largeNames    = 10
-	largeFraction = 0.1
-)
-
-// large reports whether so many removals from a set of a type, which had so many resources and got so many new ones, look
-// like an origin that has lost its state: all of them, or more than half, or more than ten and more than a tenth.
-//
-// New listeners and scoped routes are subtracted: a held listener would make Envoy reject its renamed successor on the same
-// address. Of types whose removals are data, such as endpoints, no number is large.
-func large(typeURL string, removed, had, added int) bool {
-	switch {
-	case removalsAreData(typeURL):
-		return false
-	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
-		removed -= added
-	}
-	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
-}
-
-// removalsAreData reports whether resources of a type come and go as a matter of course. To Tender, types that it does not
-// know, such as Istio's addresses, are of that kind.
-func removalsAreData(typeURL string) bool {
-	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
-}
 
 // A removal is a resource that an origin seems to have removed.
 type removal struct {
@@ -117,7 +91,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	for name := range u.Gone() {
 		switch {
 		case s.has(name) == nil:
-		case r.waits(name, s) || s.holdExplicit && !removalsAreData(u.TypeURL):
+		case r.waits(name, s) || s.holdExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
 			r.suspect(name, removal{stated: true})
 			continue
@@ -264,7 +238,7 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	if len(ready) == 0 {
 		return
 	}
-	hold := len(r.held) > 0 || r.unproven || large(typeURL, len(ready), count-r.added, r.added)
+	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(ready), count-r.added, r.added)
 	for name, as := range ready {
 		delete(r.suspects, name)
 		if hold {
