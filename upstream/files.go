@@ -61,12 +61,11 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // resources of a type in all files together are the complete set of that type;
 // what is in none of them does not exist.
 //
-// A file counts as a whole or not at all. One that cannot be read is bad, and so
-// is one that repeats a name which another file has in the same type: the file
-// that came to the name later, or else the later of the two in the order of their
-// names. A bad file is logged, with its line where that is known, and what it
-// last held while it was good goes on counting. If it was never good, nothing of
-// it counts.
+// One that cannot be read is bad: nothing of it counts but what it last held while it could be
+// read, as far as no other file has the names. A file that repeats a name which another
+// file has in the same type is bad for that name: the first file in the order of names
+// counts, whichever came first, so that all relays serve the same of the same
+// directory. A bad file is logged, with its line where that is known, and Status has it.
 //
 // A file that is gone takes its resources with it. Where that would remove more
 // than 10 resources of a type and more than a tenth of them, and always where no
@@ -87,6 +86,7 @@ type Files struct {
 	cfg      FilesConfig
 	counters *counters // which the reader counts by
 	known    chan struct{}
+	standing *atomic.Pointer[FilesStatus] // which the reader keeps
 
 	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
 	// it out.
@@ -126,7 +126,7 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, counters: r.counters, known: r.settled, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Files{cfg: cfg, counters: r.counters, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil
