@@ -96,6 +96,8 @@ type Files struct {
 	newest atomic.Pointer[publication]
 
 	calls chan func(*reader) // to whom has the reader
+
+	frozen atomic.Pointer[sets] // what frozen views show; nil if that is theirs alone to know
 }
 
 // A publication is what the directory held at one time. It carries the signal
@@ -170,9 +172,13 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	for {
 		p := f.newest.Load()
 		// Of one that is frozen, new clients find out what there was then.
-		if p != seen && p.sets != nil && (applied == nil || !w.Frozen()) {
-			f.replace(w, l, applied, p)
-			applied, demand = p.sets, l.Demand()
+		to := p.sets
+		if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
+			to = *frozen
+		}
+		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
+			f.replace(w, l, applied, to, p.at)
+			applied, demand = to, l.Demand()
 		}
 		seen = p
 		select {
@@ -192,16 +198,16 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	}
 }
 
-// replace brings a view up to date with a publication.
-func (f *Files) replace(w *cache.Writer, l filesView, applied sets, p *publication) {
+// replace brings a view up to date with what was published at some time.
+func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Time) {
 	var trace Trace
 	if f.cfg.Trace != nil {
-		trace = f.cfg.Trace(Received{Origin: f.cfg.Dir, At: p.at})
+		trace = f.cfg.Trace(Received{Origin: f.cfg.Dir, At: at})
 		defer trace.Answered(nil)
 	}
-	w.SetCause(causeOf(trace, p.at))
+	w.SetCause(causeOf(trace, at))
 	defer w.SetCause(cache.Cause{})
-	l.replace(applied, p.sets)
+	l.replace(from, to)
 }
 
 // answer says to those who want something of a view what there is, and has read anew what is not
@@ -251,16 +257,22 @@ func (f *Files) publish(s sets) {
 // changed, clusters first, then what is removed, clusters last, so that nothing
 // that a client holds refers to what it is told is gone (B.11).
 func (l *Local) replace(from, to sets) {
-	order := slices.SortedFunc(maps.Keys(to), func(a, b string) int {
+	all := maps.Clone(to)
+	for typeURL := range from { // of what an earlier process served, the files may have nothing
+		if all[typeURL] == nil {
+			all[typeURL] = new(typeSet)
+		}
+	}
+	order := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b))
 	})
 	for _, typeURL := range order {
-		if was, is := from[typeURL], to[typeURL]; was != is {
+		if was, is := from[typeURL], all[typeURL]; was != is {
 			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)})
 		}
 	}
 	for _, typeURL := range slices.Backward(order) {
-		if was, is := from[typeURL], to[typeURL]; was != is && len(was.without(is)) > 0 {
+		if was, is := from[typeURL], all[typeURL]; was != is && len(was.without(is)) > 0 {
 			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
 		}
 	}
