@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"hash/maphash"
 	"io"
@@ -175,7 +174,7 @@ func (s *stream) identify(r *wire.Request) error {
 	if err != nil {
 		return err
 	}
-	if s.watch == nil && s.cfg.Probed != nil && isProbe(s.rpc.Context()) {
+	if s.probes() {
 		return s.probed(n)
 	}
 	if s.watch != nil {
@@ -206,8 +205,9 @@ func (s *stream) identify(r *wire.Request) error {
 	return nil
 }
 
-func isProbe(ctx context.Context) bool {
-	return len(metadata.ValueFromIncomingContext(ctx, wire.ProbeHeader)) > 0
+// probes reports whether the stream is a probe whose first request is being read.
+func (s *stream) probes() bool {
+	return s.watch == nil && s.cfg.Probed != nil && len(metadata.ValueFromIncomingContext(s.rpc.Context(), wire.ProbeHeader)) > 0
 }
 
 // probed answers a relay that only asks whether it would be served. The error ends the stream.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -33,6 +34,18 @@ var errNoGoodFile = errors.New("none of its files is good")
 func (s *standing) refuses() bool {
 	code := status.Code(s.err)
 	return s.err != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied || errors.Is(s.err, errNoGoodFile))
+}
+
+// reason says why a target has not answered.
+func (s *standing) reason(t *admin.Target) string {
+	switch {
+	case s.refuses():
+		return fmt.Sprintf("the origin %s does not serve the relay: %v", t.Target, s.err)
+	case s.open && t.Active:
+		return fmt.Sprintf("the origin %s has not answered yet", t.Target)
+	default:
+		return fmt.Sprintf("the origin %s was not reached yet: its connection is %s", t.Target, t.State)
+	}
 }
 
 // A probeEvent is what a probe of an origin has found.
@@ -164,14 +177,7 @@ func (r *Relay) notReady() (reasons []string) {
 			continue
 		}
 		for _, t := range o.status().Targets {
-			switch {
-			case s.refuses():
-				reasons = append(reasons, fmt.Sprintf("the origin %s does not serve the relay: %v", t.Target, s.err))
-			case s.open && t.Active:
-				reasons = append(reasons, fmt.Sprintf("the origin %s has not answered yet", t.Target))
-			default:
-				reasons = append(reasons, fmt.Sprintf("the origin %s was not reached yet: its connection is %s", t.Target, t.State))
-			}
+			reasons = append(reasons, s.reason(&t))
 		}
 		if s.err != nil && !s.refuses() {
 			reasons = append(reasons, "last error: "+s.err.Error())

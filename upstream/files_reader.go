@@ -60,7 +60,20 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		r.waiting = true
 		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
-	serving, decisions := r.holds.admit(r.serving, looked{found, vanished, empty}, now)
+	serving := r.admit(looked{found, vanished, empty}, now)
+	if !maps.Equal(serving, r.serving) {
+		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", serving.count()))
+	}
+	r.serving = serving
+	if empty && serving.count() == 0 {
+		clear(r.shelf) // nothing is held back: what the files held is over
+	}
+	return r.holds.next()
+}
+
+// admit returns what is to be served of what was found; a set that has not changed is the one that is served.
+func (r *reader) admit(look looked, now time.Time) sets {
+	serving, decisions := r.holds.admit(r.serving, look, now)
 	r.explain(decisions)
 	r.counters.decided(decisions, r.holds.names())
 	for _, on := range r.holds.alarms(now) {
@@ -72,14 +85,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 			serving[typeURL] = was
 		}
 	}
-	if !maps.Equal(serving, r.serving) {
-		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", serving.count()))
-	}
-	r.serving = serving
-	if empty && serving.count() == 0 {
-		clear(r.shelf) // nothing is held back: what the files held is over
-	}
-	return r.holds.next()
+	return serving
 }
 
 // stand notes how many files there are, and what is wrong with them.

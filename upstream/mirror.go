@@ -581,22 +581,30 @@ func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time)
 	s.sweep.begin(t, s.removals[cache.Members].kept, told && !m.ignores, now)
 }
 
+// resumable reports whether an origin may be told which members are held: a set that was not complete could not
+// be told from one that shrank.
+func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
+
+// expectAll notes that the sets that a stream carries are about to be said anew.
+func (m *mirror) expectAll(s *subscription, on role) {
+	for g := range s.guarded(on) {
+		g.removals.begin(m.count(g) > 0)
+	}
+}
+
+// restate asks for everything that a stream carries, now that it is open.
 func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	head := m.w.Head()
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
-	withVersions := m.mayResume(l)
+	withVersions := m.mayResume(l) && (!carries || resumable(t))
 	if carries {
-		// A set that was not complete could not be told from a shrunken one.
-		withVersions = withVersions && (t.Phase == cache.Confirmed || t.Restored)
 		m.doubt(s, t, withVersions, now)
 	}
 	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
 	}
-	for g := range s.guarded(l.role) {
-		g.removals.begin(m.count(g) > 0)
-	}
+	m.expectAll(s, l.role)
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {
 		m.trust(s, reqs[0].InitialResourceVersions != nil && !m.ignores, now)

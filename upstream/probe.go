@@ -50,13 +50,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 	sotw := s.cfg.Protocol == ProtocolSotW
 	for {
 		target := s.target()
-		attempts := &s.links[target].attempts
-		attempts.began(retry)
-		err := s.probe(ctx, target, p, sotw)
-		leave := err != nil && ctx.Err() == nil && s.failed(target, retry, err)
-		if leave || err == nil || ctx.Err() != nil || s.target() != target {
-			attempts.left(retry)
-		}
+		leave, err := s.attempt(ctx, target, p, sotw, retry)
 		switch code := status.Code(err); {
 		case err == nil:
 			return nil
@@ -65,7 +59,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 		case code == codes.Unimplemented && !sotw && s.cfg.Protocol == ProtocolAuto:
 			sotw = true
 			continue
-		case p.ForOthers && (code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound):
+		case p.ForOthers && refusesNode(code):
 			return nil
 		}
 		p.Failed(err)
@@ -74,6 +68,23 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 		}
 		s.pause(ctx, target, retry.NextBackOff())
 	}
+}
+
+// attempt makes one attempt, counts it for the target by the name of by, and reports whether to leave the target.
+func (s *Session) attempt(ctx context.Context, target int, p Probe, sotw bool, by any) (leave bool, err error) {
+	attempts := &s.links[target].attempts
+	attempts.began(by)
+	err = s.probe(ctx, target, p, sotw)
+	leave = err != nil && ctx.Err() == nil && s.failed(target, by, err)
+	if leave || err == nil || ctx.Err() != nil || s.target() != target {
+		attempts.left(by)
+	}
+	return leave, err
+}
+
+// refusesNode reports whether an error is about one node, so that other nodes may have other answers.
+func refusesNode(code codes.Code) bool {
+	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 
 // failed takes that a user's stream to a target ended without a response, or was not opened, and reports whether to leave the target.

@@ -70,23 +70,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	if s.confirmed {
 		r.mentioned = nil
 	}
-	var emptied []*wire.Resource
-	for _, res := range u.Resources {
-		if s.empties(res) && r.waits(res.Name, s) {
-			emptied = append(emptied, res)
-			r.suspect(res.Name, removal{emptied: res, stated: true})
-			continue
-		}
-		if !r.none() {
-			r.mention(res.Name, s)
-		}
-		if r.earlier && !s.confirmed {
-			put(&r.mentioned, res.Name, struct{}{})
-		}
-	}
-	if len(emptied) > 0 {
-		u.Resources = without(u.Resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
-	}
+	u.Resources = r.screenResources(u.Resources, s)
 	waiting := make(map[string]struct{})
 	for name := range u.Gone() {
 		switch {
@@ -103,6 +87,28 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	}
 	u.Errors = without(u.Errors, r.explain)
 	return u
+}
+
+// screenResources is screen for the resources of an update.
+func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
+	var emptied []*wire.Resource
+	for _, res := range resources {
+		if s.empties(res) && r.waits(res.Name, s) {
+			emptied = append(emptied, res)
+			r.suspect(res.Name, removal{emptied: res, stated: true})
+			continue
+		}
+		if !r.none() {
+			r.mention(res.Name, s)
+		}
+		if r.earlier && !s.confirmed {
+			put(&r.mentioned, res.Name, struct{}{})
+		}
+	}
+	if len(emptied) == 0 {
+		return resources
+	}
+	return without(resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
 }
 
 // explain takes what the origin says is wrong with a resource if its removal waits, and reports whether it does.

@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -46,7 +47,7 @@ func (s *refusedStream) RecvMsg(m any) error {
 		return err
 	}
 	if req, ok := m.(*discoverypb.DeltaDiscoveryRequest); ok && req.GetNode() != nil {
-		if s.err = s.refuse(req.GetNode().GetId()); s.err == errSilent {
+		if s.err = s.refuse(req.GetNode().GetId()); errors.Is(s.err, errSilent) {
 			<-s.Context().Done()
 		}
 		return s.err
