@@ -93,7 +93,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
 	var emptied []*wire.Resource
 	for _, res := range resources {
-		if s.empties(res) && r.waits(res.Name, s) {
+		if r.waits(res.Name, s) && s.empties(res) {
 			emptied = append(emptied, res)
 			r.suspect(res.Name, removal{emptied: res, stated: true})
 			continue
