@@ -60,6 +60,7 @@ type screening struct {
 	holdExplicit bool                             // also what an origin removes from a confirmed set is suspect
 	has          func(name string) *wire.Resource // what the set holds; nil if nothing
 	needed       func(name string) bool           // something that is held back or kept needs it
+	asked        map[string]struct{}              // the relay asked for them, to see whether they are gone
 	wait         time.Duration                    // for which large removals are held
 	now          time.Time
 }
@@ -123,10 +124,11 @@ func (r *removals) explain(e *wire.ResourceError) (waits bool) {
 }
 
 // waits reports whether the removal of a name waits: the origin has not mentioned it on a stream of which it has not yet said
-// all, or something needs it.
+// all, or says so since it was asked, or something needs the resource.
 func (r *removals) waits(name string, s screening) bool {
 	_, mentioned := r.mentioned[name]
-	return !s.confirmed && r.earlier && !mentioned || s.needed(name)
+	_, asked := s.asked[name]
+	return !s.confirmed && r.earlier && !mentioned || asked || s.needed(name)
 }
 
 // without returns the elements of a slice of which out is false, and leaves the slice as it is.
