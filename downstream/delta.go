@@ -49,14 +49,6 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 	return true
 }
 
-// How many of the resources that a returning client says it holds may be gone
-// before their removal is held back: more than both looks like an origin that
-// lost its state (B.7).
-const (
-	massRemovalNames    = 10
-	massRemovalFraction = 0.5
-)
-
 // resyncWait is how long an origin that was lost has to be back before what it does
 // not mention counts as gone: as long as a first set takes to be confirmed (B.7).
 const resyncWait = 5 * time.Second
@@ -88,7 +80,7 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 		return until
 	}
 	gone := s.unknown(w.typ)
-	if until = s.massHeldUntil(s.reported(gone), now); now.Before(until) {
+	if until = s.heldUntil(w.typ, gone, now); now.Before(until) {
 		return until
 	}
 	for _, text := range gone {
@@ -149,8 +141,14 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		}
 		return false
 	})
-	if held := s.massHeldUntil(len(gone), now); now.Before(held) {
-		return earlier(until, held)
+	if len(gone) > 1 { // that one is missing of one does not look like an origin that lost its state
+		texts := make([]string, len(gone))
+		for i, n := range gone {
+			texts[i] = n.String()
+		}
+		if held := s.heldUntil(w.typ, texts, now); now.Before(held) {
+			return earlier(until, held)
+		}
 	}
 	for _, n := range gone {
 		delete(s.known, n.String())
@@ -192,17 +190,40 @@ func (s *subscription) unknown(t *cache.Type) (gone []string) {
 	return gone
 }
 
-// massHeldUntil returns until when so many removals are held back; a zero time if
-// they are not.
-func (s *subscription) massHeldUntil(gone int, now time.Time) time.Time {
-	if gone <= massRemovalNames || float64(gone) <= massRemovalFraction*float64(s.knownN) {
+// heldUntil returns until when removals of what the client holds are held back, since the origin may have lost its state; a zero
+// time if they are not. It is told at once of what the view has known to be removed.
+func (s *subscription) heldUntil(t *cache.Type, gone []string, now time.Time) time.Time {
+	if !s.large(t, gone) {
 		return time.Time{}
 	}
+	s.hold(now, "removals for a returning client are held back: the origin has never spoken of much of what it holds",
+		slog.Int("held", len(gone)), slog.Int("known", s.knownN))
+	return s.heldSince.Add(s.cfg.MassDeleteHold)
+}
+
+// large reports whether too much of what a client holds is unknown to the view to be believed gone.
+func (s *subscription) large(t *cache.Type, gone []string) bool {
+	n := s.reported(gone)
+	added := max(t.Members.Count()-(s.knownN-n), 0)
+	if !cache.LargeRemoval(s.typeURL, n, s.knownN, added) {
+		return false
+	}
+	buried := make(map[string]struct{})
+	for _, name := range t.Members.Buried() {
+		buried[name] = struct{}{}
+	}
+	for _, name := range gone {
+		if _, known := buried[name]; known {
+			n--
+		}
+	}
+	return cache.LargeRemoval(s.typeURL, n, s.knownN, added)
+}
+
+// hold notes that what the client holds is not taken from it, and logs why.
+func (s *subscription) hold(now time.Time, why string, attrs ...any) {
 	if s.heldSince.IsZero() {
 		s.heldSince = now
-		s.log().Warn("removals for a returning client are held back: most of what it holds is unknown to the origin",
-			slog.String("type_url", s.typeURL), slog.Int("held", gone), slog.Int("known", s.knownN),
-			slog.Duration("hold", s.cfg.MassDeleteHold))
+		s.log().Warn(why, append(attrs, slog.String("type_url", s.typeURL), slog.Duration("hold", s.cfg.MassDeleteHold))...)
 	}
-	return s.heldSince.Add(s.cfg.MassDeleteHold)
 }

@@ -69,8 +69,18 @@ func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now t
 	if s.synced && t.Last() > limit {
 		return time.Time{}, true // the client's answer for clusters frees it
 	}
-	until = s.unresolvedUntil(h, t, now)
+	until = later(s.unresolvedUntil(h, t, now), s.emptyUntil(t, now))
 	return until, now.Before(until)
+}
+
+// emptyUntil returns until when an empty set is not sent to a client that reports a version: the origin may have just been started,
+// and the view has never held a member that it could have removed. It is a zero time for others.
+func (s *subscription) emptyUntil(t *cache.Type, now time.Time) time.Time {
+	if s.version == "" || s.synced || s.wildcard == nil || t.Members.Last() > 0 || cache.RemovalsAreData(s.typeURL) || len(s.globs)+len(s.names) > 0 {
+		return time.Time{}
+	}
+	s.hold(now, "an empty set is held back from a returning client: the origin has never spoken of any resource")
+	return s.heldSince.Add(s.cfg.MassDeleteHold)
 }
 
 // complete reports whether enough is known of all members that the client asked for;

@@ -191,11 +191,21 @@ func stateName(s connectivity.State) string {
 
 // status returns how the directory stands, but for its name.
 func (o filesOrigin) status() admin.Origin {
-	return admin.Origin{
+	s := o.Status()
+	dir := &admin.Directory{FileCount: s.Files, BadCount: len(s.Bad), Bad: []admin.BadFile{}}
+	for _, f := range s.Bad[:min(len(s.Bad), admin.MaxBadFiles)] {
+		dir.Bad = append(dir.Bad, admin.BadFile{File: f.File, Error: f.Err.Error(), LastGood: f.LastGood})
+	}
+	out := admin.Origin{
 		Connected: true,
 		Held:      o.Held(),
 		Targets:   []admin.Target{{Target: "file://" + o.Dir(), Active: true, State: "directory"}},
+		Directory: dir,
 	}
+	if s.Trouble != nil {
+		out.LastError, out.LastErrorAt = s.Trouble.Error(), s.At
+	}
+	return out
 }
 
 // status returns the views, by group and origin.

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -25,9 +26,10 @@ type decisions struct {
 	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
 	kept map[savedKey][]upstream.Hold
 
-	writing sync.Mutex // held while decisions are collected and written
-	keeps   bool       // some resource may be kept
-	err     error      // of writing them last
+	writing     sync.Mutex // held while decisions are collected and written
+	keeps       bool       // some resource may be kept
+	err         error      // of writing them last
+	directories map[int]savedDirectory
 }
 
 // A freezing is a freeze that is in force.
@@ -49,6 +51,7 @@ func (f *freezing) restate(now time.Time) {
 // load takes over what an earlier process decided. What is about an origin that there is no more
 // is logged and given up.
 func (d *decisions) load(origins []string, now time.Time) {
+	d.directories = make(map[int]savedDirectory)
 	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]upstream.Hold)
 	if d.saved == nil {
 		return
@@ -91,6 +94,53 @@ func (d *decisions) control(origin int, name, group string) *upstream.Control {
 	return upstream.NewControl(d.frozen[origin] != nil, kept)
 }
 
+// restoreDirectories has directories go on with what an earlier process has saved of them. mu must be held.
+func (g *groups) restoreDirectories() {
+	if g.saved == nil {
+		return
+	}
+	for i, snap := range g.saved.directories {
+		if files, ok := g.origins[i].(filesOrigin); ok {
+			key := savedKey{g.cfg.originName(i), ""}
+			files.Restore(snap, g.decisions.frozen[i] != nil, g.decisions.kept[key])
+			delete(g.decisions.kept, key)
+			g.decisions.directories[i] = savedDirectory{there: true}
+		}
+	}
+	g.saved.directories = nil
+}
+
+// A savedDirectory is what is on the disk of a directory.
+type savedDirectory struct {
+	files *upstream.SavedFiles // nil if an earlier process wrote it, or nothing is there
+	at    time.Time
+	there bool
+}
+
+// saveDirectory writes what is served of a directory although its files do not have it, if that is not on
+// the disk; decisions.writing must be held.
+func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
+	d := g.decisions
+	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
+	if ctx.Err() != nil || is.Same(was.files) && (is == nil && !was.there || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare) {
+		return nil
+	}
+	header := d.saved.directoryHeader(origin)
+	header.Created = now
+	var err error
+	if is == nil {
+		err = d.saved.dir.Remove(&header)
+	} else {
+		snap := is.Snapshot(g.cfg.SnapshotSensitive)
+		snap.Header = header
+		err = d.saved.dir.Write(snap)
+	}
+	if err == nil {
+		d.directories[origin] = savedDirectory{is, now, is != nil}
+	}
+	return err
+}
+
 // restored gives up what no loop has begun with, since its view was not restored. groups.mu must be
 // held.
 func (d *decisions) restored() {
@@ -127,7 +177,13 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	if ctx.Err() != nil {
 		return // not all loops may have said what is kept
 	}
-	if d.err = d.saved.dir.WriteDecisions(all); d.err != nil {
+	d.err = nil
+	for i, o := range g.origins { // first, so that no decision is there without what it is about
+		if files, ok := o.(filesOrigin); ok {
+			d.err = errors.Join(d.err, g.saveDirectory(ctx, i, files))
+		}
+	}
+	if d.err = errors.Join(d.err, d.saved.dir.WriteDecisions(all)); d.err != nil {
 		d.log.Error("operators' decisions not written: they do not survive a restart", slog.Any("err", d.err))
 	}
 }

@@ -161,6 +161,9 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 		attrs = append(attrs, slog.Time("until", f.Until))
 	}
 	r.log.Warn("origin frozen: its changes are not distributed", attrs...)
+	if files, ok := r.origins[origin].(filesOrigin); ok {
+		files.Freeze(ctx)
+	}
 	for _, o := range r.groups.viewsOf(origin) {
 		o.control.Freeze(ctx)
 	}
@@ -171,6 +174,9 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.originName(origin)), slog.String("by", by), slog.String("reason", reason))
+	if files, ok := r.origins[origin].(filesOrigin); ok {
+		files.Thaw()
+	}
 	for _, o := range r.groups.viewsOf(origin) {
 		o.control.Thaw(ctx)
 	}

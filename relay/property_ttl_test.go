@@ -101,7 +101,7 @@ func (w *expiryWorld) run(steps []step) {
 		}
 	}()
 	w.origin = relaytest.NewOrigin(&w.scene, relaytest.OriginOptions{Memory: true})
-	w.relay = start(&w.scene, w.origin, true, "TENDER_COLD_WAIT=10m")
+	w.relay = start(&w.scene, w.origin, true, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
 	w.origin.Put(sendThing(sendAcme, "always", "there")) // a stream must not stay silent
 	for i, k := range w.all() {
 		w.give(k, expiryTTLs[i%len(expiryTTLs)])
@@ -250,7 +250,7 @@ func (w *expiryWorld) check() {
 	for _, a := range w.actors {
 		a.resume()
 	}
-	w.live(2 * time.Minute)
+	w.live(4 * time.Minute) // removals that are held back end
 	if w.refused() {
 		// What was refused is not sent again: something new is.
 		for _, k := range w.all() {
@@ -258,7 +258,7 @@ func (w *expiryWorld) check() {
 				w.give(k, w.last(k, time.Now()).ttl)
 			}
 		}
-		w.live(2 * time.Minute)
+		w.live(4 * time.Minute) // removals that are held back end
 	}
 	origin := w.origin.Resources()
 	for _, a := range w.actors {
@@ -320,7 +320,7 @@ func (w *expiryWorld) silence() {
 	for _, a := range w.actors {
 		a.resume()
 	}
-	time.Sleep(2 * time.Minute) // what was going on comes to rest
+	time.Sleep(4 * time.Minute) // what was going on comes to rest
 	time.Sleep(longestTTL)
 	synctest.Wait()
 	before := make([]int, len(w.actors))

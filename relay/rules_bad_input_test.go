@@ -237,7 +237,6 @@ var badFiles = []badInput{
 	{"YAML: unknown type", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/acme.Foo}\n"}, codes.OK, `bad.yaml:1: unknown type \"type.googleapis.com/acme.Foo\"`},
 	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + streamCDS + "}\n"}, codes.OK, `bad.yaml:1: resources[0]: no name in a resource of type \"` + streamCDS},
 	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+streamCDS+", name: c}\n", 2)}, codes.OK, `bad.yaml:2: resources[1]: name \"c\" is taken by resources[0]`},
-	{"YAML: a name of another file", badFile{name: "bad.yaml", content: "- {'@type': " + streamCDS + ", name: other}\n"}, codes.OK, `bad.yaml: cds resource \"other\" is in other.yaml already`},
 	{"YAML: another type than it says", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + streamCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + streamCDS + `\" in a response of type \"t\"`},
 	{"YAML: a wrapper around nothing", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: c}\n"}, codes.OK, "bad.yaml:1: resources[0]: wrapper without a resource in it"},
 	{"YAML: two documents", badFile{name: "bad.yaml", content: "resources: []\n---\nresources: []\n"}, codes.OK, "bad.yaml: document 2 in one file"},

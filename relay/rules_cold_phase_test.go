@@ -105,21 +105,21 @@ func TestB7_ConfirmedThoughTheClientNeverAnswers(t *testing.T) {
 	}
 }
 
-// TestB7_MassRemovalForAReturningClientIsHeld: more than half of what a client holds,
-// and more than ten, is removed only after a hold: it looks like an origin that lost
+// TestH04_LargeRemovalsForAReturningClientAreHeld: if much of what a client holds was never heard of,
+// it is removed only after a hold: it looks like an origin that lost
 // its state. What comes to be meanwhile is never removed.
-func TestB7_MassRemovalForAReturningClientIsHeld(t *testing.T) {
+func TestH04_LargeRemovalsForAReturningClientAreHeld(t *testing.T) {
 	t.Parallel()
 	held := func(n int) string {
 		var names []string
 		for i := range n {
-			names = append(names, fmt.Sprintf("n%02d", i))
+			names = append(names, fmt.Sprintf("n%03d", i))
 		}
 		return strings.Join(names, " ")
 	}
 	present := func(from, to int) (changes []string) {
 		for i := from; i < to; i++ {
-			changes = append(changes, fmt.Sprintf("cds n%02d@1", i))
+			changes = append(changes, fmt.Sprintf("cds n%03d@1", i))
 		}
 		return changes
 	}
@@ -128,10 +128,11 @@ func TestB7_MassRemovalForAReturningClientIsHeld(t *testing.T) {
 		holds, exists int
 		want          time.Duration
 	}{
-		{"ten are few", 10, 0, 0},
-		{"half is not most", 30, 15, 0},
-		{"more than ten and than half", 30, 14, 10 * time.Minute},
-		{"eleven of eleven", 11, 0, 10 * time.Minute},
+		{"ten of a hundred", 100, 90, 0},
+		{"half of ten", 10, 5, 0},
+		{"more than half", 10, 4, 10 * time.Minute},
+		{"more than ten and than a tenth", 100, 89, 10 * time.Minute},
+		{"ten of ten", 10, 0, 10 * time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			orderBubble(t, nil, func(w *orderWorld) {
@@ -166,7 +167,7 @@ func TestB7_MassRemovalForAReturningClientIsHeld(t *testing.T) {
 			w.change(present(0, 18)...)
 			w.pass(2 * time.Minute)
 			all := strings.Join(c.heard(), "; ")
-			if strings.Count(all, "@1") != 18 || strings.Count(all, "-n") != 2 || !strings.Contains(all, "-n18 -n19") {
+			if strings.Count(all, "@1") != 18 || strings.Count(all, "-n") != 2 || !strings.Contains(all, "-n018 -n019") {
 				t.Errorf("got %s, want n00 to n17, and n18 and n19 removed", all)
 			}
 		})

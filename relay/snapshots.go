@@ -47,6 +47,8 @@ type snapshots struct {
 	dir *snapshot.Dir
 	log *slog.Logger
 
+	directories map[int]*cache.Snapshot // by origin; owned by restore
+
 	loaded map[savedKey]*cache.Snapshot // that no view has begun with; owned by restore
 	sooner chan struct{}                // receives when the next round is due in saveFirst
 
@@ -110,6 +112,7 @@ func (g *groups) restore() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	keys, nodes := g.saved.load(time.Now())
+	g.restoreDirectories()
 	for _, key := range keys[:min(len(keys), g.cfg.MaxGroups)] {
 		g.abandon(g.add(key, nodes[key]))
 	}
@@ -125,7 +128,12 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 		return nil, nil
 	}
 	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
+	s.directories = make(map[int]*cache.Snapshot)
 	for _, snap := range s.dir.Load(now, s.cfg.MaxSnapshotAge) {
+		if snap.Group == directoryGroup {
+			s.loadDirectory(snap)
+			continue
+		}
 		node, err := s.fit(&snap.Header)
 		if err != nil {
 			s.dir.Reject(snap, err)
@@ -138,6 +146,24 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 		}
 	}
 	return groups, nodes
+}
+
+// directoryGroup is what takes the place of a node group in a snapshot of a directory. No group has it as its key.
+const directoryGroup = "directory"
+
+// loadDirectory takes a snapshot of a directory, if there is such an origin.
+func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
+	origin := slices.Index(s.cfg.originNames(), snap.Origin)
+	if origin < 0 || !slices.Equal(s.directoryHeader(origin).Targets, snap.Targets) {
+		s.dir.Reject(snap, fmt.Errorf("there is no origin %q of the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
+		return
+	}
+	s.directories[origin] = snap
+}
+
+// directoryHeader returns what says of a snapshot of a directory what it is of.
+func (s *snapshots) directoryHeader(origin int) cache.Header {
+	return s.header(origin, directoryGroup, nil)
 }
 
 // forgetLoaded gives up what no view has begun with.

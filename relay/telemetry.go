@@ -54,9 +54,12 @@ func (r *Relay) reading() telemetry.Reading {
 		AuditFaults: audit.Where,
 	}
 	for i, o := range r.origins {
-		out.Origins = append(out.Origins, telemetry.Origin{
-			Name: r.cfg.originName(i), Connected: o.status().Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats(),
-		})
+		s := o.status()
+		of := telemetry.Origin{Name: r.cfg.originName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
+		if s.Directory != nil {
+			of.Files = &telemetry.DirectoryFiles{Good: s.Directory.FileCount - s.Directory.BadCount, Bad: s.Directory.BadCount}
+		}
+		out.Origins = append(out.Origins, of)
 	}
 	for _, s := range r.credentials.files.Status() {
 		// The first variable says which files they are: a certificate stands before its key.

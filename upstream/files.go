@@ -63,12 +63,11 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // resources of a type in all files together are the complete set of that type;
 // what is in none of them does not exist.
 //
-// A file counts as a whole or not at all. One that cannot be read is bad, and so
-// is one that repeats a name which another file has in the same type: the file
-// that came to the name later, or else the later of the two in the order of their
-// names. A bad file is logged, with its line where that is known, and what it
-// last held while it was good goes on counting. If it was never good, nothing of
-// it counts.
+// One that cannot be read is bad: nothing of it counts but what it last held while it could be
+// read, as far as no other file has the names. A file that repeats a name which another
+// file has in the same type is bad for that name: the first file in the order of names
+// counts, whichever came first, so that all relays serve the same of the same
+// directory. A bad file is logged, with its line where that is known, and Status has it.
 //
 // What a file no longer has is removed. A file that is gone takes its resources with it, unless they are
 // too many to be believed, as all or more than half of a type are, or if no
@@ -89,6 +88,7 @@ type Files struct {
 	cfg      FilesConfig
 	counters *counters // which the reader counts by
 	known    chan struct{}
+	standing *atomic.Pointer[FilesStatus] // which the reader keeps
 
 	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
 	// it out.
@@ -98,6 +98,8 @@ type Files struct {
 	newest atomic.Pointer[publication]
 
 	calls chan func(*reader) // to whom has the reader
+
+	frozen atomic.Pointer[sets] // what frozen views show; nil if that is theirs alone to know
 }
 
 // A publication is what the directory held at one time. It carries the signal
@@ -128,7 +130,7 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, counters: r.counters, known: r.settled, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Files{cfg: cfg, counters: r.counters, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil
@@ -172,9 +174,13 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	for {
 		p := f.newest.Load()
 		// Of one that is frozen, new clients find out what there was then.
-		if p != seen && p.sets != nil && (applied == nil || !w.Frozen()) {
-			f.replace(w, l, applied, p)
-			applied, demand = p.sets, l.Demand()
+		to := p.sets
+		if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
+			to = *frozen
+		}
+		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
+			f.replace(w, l, applied, to, p.at)
+			applied, demand = to, l.Demand()
 		}
 		seen = p
 		select {
@@ -194,16 +200,16 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	}
 }
 
-// replace brings a view up to date with a publication.
-func (f *Files) replace(w *cache.Writer, l filesView, applied sets, p *publication) {
+// replace brings a view up to date with what was published at some time.
+func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Time) {
 	var trace Trace
 	if f.cfg.Trace != nil {
-		trace = f.cfg.Trace(Received{Origin: f.cfg.Dir, At: p.at})
+		trace = f.cfg.Trace(Received{Origin: f.cfg.Dir, At: at})
 		defer trace.Answered(nil)
 	}
-	w.SetCause(causeOf(trace, p.at))
+	w.SetCause(causeOf(trace, at))
 	defer w.SetCause(cache.Cause{})
-	l.replace(applied, p.sets)
+	l.replace(from, to)
 }
 
 // answer says to those who want something of a view what there is, and has read anew what is not
@@ -253,16 +259,22 @@ func (f *Files) publish(s sets) {
 // changed, clusters first, then what is removed, clusters last, so that nothing
 // that a client holds refers to what it is told is gone (B.11).
 func (l *Local) replace(from, to sets) {
-	order := slices.SortedFunc(maps.Keys(to), func(a, b string) int {
+	all := maps.Clone(to)
+	for typeURL := range from { // of what an earlier process served, the files may have nothing
+		if all[typeURL] == nil {
+			all[typeURL] = new(typeSet)
+		}
+	}
+	order := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b))
 	})
 	for _, typeURL := range order {
-		if was, is := from[typeURL], to[typeURL]; was != is {
+		if was, is := from[typeURL], all[typeURL]; was != is {
 			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)})
 		}
 	}
 	for _, typeURL := range slices.Backward(order) {
-		if was, is := from[typeURL], to[typeURL]; was != is && len(was.without(is)) > 0 {
+		if was, is := from[typeURL], all[typeURL]; was != is && len(was.without(is)) > 0 {
 			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
 		}
 	}

@@ -22,6 +22,17 @@ func (filesView) holds() []Hold                        { return nil }
 func (filesView) release(HoldChoice, time.Time) []Hold { return nil }
 func (filesView) discard(HoldChoice, time.Time) []Hold { return nil }
 
+// A FilesStatus says how the files of a directory stand.
+type FilesStatus struct {
+	Files   int       // that are there
+	Bad     []BadFile // of these, those that do not count as a whole, by name
+	Trouble error     // why the directory itself cannot be read; nil if it can
+	At      time.Time // when it was looked at last
+}
+
+// Status returns how the files stood when they were last read.
+func (f *Files) Status() FilesStatus { return *f.standing.Load() }
+
 // Held returns of how many resources the removal is held back.
 func (f *Files) Held() int { return int(f.counters.holding.Load()) }
 

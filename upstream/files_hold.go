@@ -77,14 +77,10 @@ func (h *fileHolds) admit(serving sets, look looked, now time.Time) (sets, []dec
 func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s screening) (d decision, staying map[string]struct{}) {
 	d.typeURL = typeURL
 	missing := was.without(found)
-	r := h.types[typeURL]
-	switch {
-	case r == nil && len(missing) == 0:
+	if h.types[typeURL] == nil && len(missing) == 0 {
 		return d, nil
-	case r == nil:
-		r = new(removals)
-		h.types[typeURL] = r
 	}
+	r := h.of(typeURL)
 	s.has = func(name string) *wire.Resource { return was.byName[name] }
 	held := len(r.held)
 	for name := range found.byName {
@@ -110,6 +106,16 @@ func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s sc
 	d.held, d.removed, d.released = v.held, len(v.removed)+len(stated.Removed), v.released
 	d.over = held > 0 && len(r.held) == 0
 	return d, staying
+}
+
+// of returns the removals from a type.
+func (h *fileHolds) of(typeURL string) *removals {
+	r := h.types[typeURL]
+	if r == nil {
+		r = new(removals)
+		h.types[typeURL] = r
+	}
+	return r
 }
 
 // holds implements holder.

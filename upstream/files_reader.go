@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,8 @@ type reader struct {
 
 	counters *counters
 
+	standing atomic.Pointer[FilesStatus] // for everybody
+
 	settled chan struct{} // closed once known is set, or there was no file
 	known   bool          // some file was good; until then, that there is nothing is not said
 	waiting bool          // it was logged that none was
@@ -26,10 +29,12 @@ type reader struct {
 }
 
 func newReader(cfg FilesConfig) *reader {
-	return &reader{
+	r := &reader{
 		dir: cfg.Dir, log: cfg.Logger, counters: new(counters),
 		settled: make(chan struct{}), shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit), serving: make(sets),
 	}
+	r.standing.Store(new(FilesStatus))
+	return r
 }
 
 // read brings what is served up to date with the directory. It returns when a hold
@@ -38,6 +43,9 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	files, err := readDir(r.dir, r.shelf.seen())
 	r.report(err)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		was := *r.standing.Load()
+		was.Trouble, was.At = err, now
+		r.standing.Store(&was)
 		return time.Time{}
 	}
 	empty := len(files) == 0
@@ -46,6 +54,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	if !empty {
 		found = r.take(files)
 	}
+	r.stand(len(files), err, now)
 	r.settle(r.known || err == nil && empty)
 	if !r.known && !r.waiting {
 		r.waiting = true
@@ -79,6 +88,15 @@ func (r *reader) admit(look looked, now time.Time) sets {
 	return serving
 }
 
+// stand notes how many files there are, and what is wrong with them.
+func (r *reader) stand(files int, trouble error, at time.Time) {
+	now := &FilesStatus{Files: files, Trouble: trouble, At: at}
+	if files > 0 {
+		now.Bad = r.shelf.bad()
+	}
+	r.standing.Store(now)
+}
+
 // settle notes that it is known what the directory holds.
 func (r *reader) settle(known bool) {
 	select {
@@ -93,8 +111,9 @@ func (r *reader) settle(known bool) {
 // take returns what counts of the files that were read.
 func (r *reader) take(files map[string]*fileContent) sets {
 	if !r.shelf.has(files) {
-		r.note(r.shelf.take(files))
-		r.found = r.shelf.sets()
+		var reports []report
+		r.found, reports = r.shelf.take(files)
+		r.note(reports)
 		r.known = r.known || r.shelf.anyGood()
 	}
 	return r.found
@@ -134,7 +153,7 @@ func (r *reader) note(reports []report) {
 			r.log.Info("file is good again", slog.String("file", p.file))
 			continue
 		}
-		r.log.Warn("file is bad: what it last held while it was good goes on being served",
+		r.log.Warn("file is bad: what it last held while it could be read is served, as far as no other file has the names",
 			slog.String("file", p.file), slog.Any("err", p.err), slog.Int("last_good", p.kept))
 	}
 }

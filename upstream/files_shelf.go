@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -58,16 +59,14 @@ func (s *typeSet) equal(o *typeSet) bool {
 	})
 }
 
-// A shelf remembers of each file that is there what it last held while it was
-// good. It does no I/O.
-//
-// Invariant: no name of a type is in the good content of two files.
+// A shelf remembers of each file that is there what it last held while it could be read. It does no
+// I/O.
 type shelf map[string]*shelved
 
 type shelved struct {
 	seen *fileContent // as it was read last
-	good *fileContent // what counts; nil if the file was never good
-	err  error        // why seen does not count
+	good *fileContent // as it was read last without an error; nil if it never was
+	err  error        // why not all of seen counts
 }
 
 // A report says that a file turned bad, or is bad in another way; without an error,
@@ -118,15 +117,25 @@ func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]str
 	return names
 }
 
-// take replaces what is known by what was read. It returns what was not reported
-// before, in the order of the files' names.
-func (s shelf) take(files map[string]*fileContent) (reports []report) {
+// take replaces what is known by what was read. It returns what counts by now, and what was not
+// reported before, in the order of the files' names.
+func (s shelf) take(files map[string]*fileContent) (found sets, reports []report) {
 	maps.DeleteFunc(s, func(name string, _ *shelved) bool { return files[name] == nil })
-	chosen, errs := s.choose(files)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		was := s[name]
-		is := &shelved{seen: files[name], good: chosen[name], err: errs[name]}
+	before := make(map[string]*shelved, len(files))
+	for name, seen := range files {
+		is := &shelved{seen: seen, good: seen, err: seen.err}
+		before[name] = s[name]
+		if seen.err != nil {
+			is.good = nil
+			if was := s[name]; was != nil {
+				is.good = was.good
+			}
+		}
 		s[name] = is
+	}
+	found = s.sets()
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		is, was := s[name], before[name]
 		switch {
 		case is.err != nil && was != nil && was.err != nil && was.err.Error() == is.err.Error() && was.seen.digest == is.seen.digest:
 		case is.err != nil:
@@ -135,68 +144,63 @@ func (s shelf) take(files map[string]*fileContent) (reports []report) {
 			reports = append(reports, report{file: name})
 		}
 	}
-	return reports
+	return found, reports
 }
 
-// choose returns what counts of each file: what was read, but the last good
-// content of those that are bad.
-func (s shelf) choose(files map[string]*fileContent) (chosen map[string]*fileContent, errs map[string]error) {
-	chosen, errs = make(map[string]*fileContent, len(files)), make(map[string]error)
-	for name, c := range files {
-		chosen[name] = c
-		if c.err != nil {
-			chosen[name], errs[name] = s.good(name), c.err
+// inOrder returns the files in the order in which they come to their names: those that are as they
+// were read before those that are bad, and each by name.
+func (s shelf) inOrder() []string {
+	return slices.SortedFunc(maps.Keys(s), func(a, b string) int {
+		if badA, badB := s[a].seen.err != nil, s[b].seen.err != nil; badA != badB {
+			if badA {
+				return 1
+			}
+			return -1
 		}
-	}
-	// What a file falls back to may conflict with what is new in yet another. That
-	// ends, at the latest when all have fallen back: then the invariant holds.
-	for {
-		loser, err := s.conflict(chosen)
-		if err == nil {
-			return chosen, errs
-		}
-		chosen[loser], errs[loser] = s.good(loser), err
-	}
+		return strings.Compare(a, b)
+	})
 }
 
-func (s shelf) good(name string) *fileContent {
-	if f := s[name]; f != nil {
-		return f.good
-	}
-	return nil
-}
-
-// conflict finds a name that two files have, and says which of the two is wrong.
-func (s shelf) conflict(chosen map[string]*fileContent) (loser string, err error) {
-	type key struct{ typeURL, name string }
-	owners := make(map[key]string)
-	for _, file := range slices.Sorted(maps.Keys(chosen)) {
-		if chosen[file] == nil {
+// sets returns what counts of all files: of a name that several have, the resource of the first one in
+// order. The others are bad for it, and count without it. The version of a type is that of the file that speaks of
+// it, if only one does.
+func (s shelf) sets() sets {
+	all := make(sets)
+	owners := make(map[*wire.Resource]string)
+	for _, file := range s.inOrder() {
+		f := s[file]
+		if f.good == nil {
 			continue
 		}
-		for _, typeURL := range slices.Sorted(maps.Keys(chosen[file].types)) { // so that it is always the same one
-			for _, r := range chosen[file].types[typeURL] {
-				k := key{typeURL, r.Name}
-				owner, taken := owners[k]
-				if !taken || owner == file {
-					owners[k] = file
+		repeats, first := 0, error(nil)
+		for _, typeURL := range slices.Sorted(maps.Keys(f.good.types)) { // so that it is always the same one that is named
+			resources := f.good.types[typeURL]
+			set := all[typeURL]
+			if set == nil {
+				set = &typeSet{version: f.good.version, byName: make(map[string]*wire.Resource, len(resources))}
+				all[typeURL] = set
+			} else {
+				set.version = ""
+			}
+			for _, r := range resources {
+				was := set.byName[r.Name]
+				if was == nil {
+					set.byName[r.Name], owners[r] = r, file
 					continue
 				}
-				loser, keeper := file, owner
-				if s.holds(file, k.typeURL, k.name) && !s.holds(owner, k.typeURL, k.name) {
-					loser, keeper = owner, file
+				if repeats++; first == nil {
+					first = fmt.Errorf("%s: %s is in %s already, which counts", file, describe(typeURL, r.Name), owners[was])
 				}
-				return loser, fmt.Errorf("%s: %s is in %s already", loser, describe(k.typeURL, k.name), keeper)
 			}
 		}
+		if repeats > 1 {
+			first = fmt.Errorf("%w; and %d more", first, repeats-1)
+		}
+		if f.err == nil {
+			f.err = first
+		}
 	}
-	return "", nil
-}
-
-// holds reports whether a resource is in the last good content of a file.
-func (s shelf) holds(file, typeURL, name string) bool {
-	good := s.good(file)
-	return good != nil && slices.ContainsFunc(good.types[typeURL], func(r *wire.Resource) bool { return r.Name == name })
+	return all
 }
 
 func describe(typeURL, name string) string {
@@ -206,25 +210,21 @@ func describe(typeURL, name string) string {
 	return fmt.Sprintf("%s resource %q", typeURL, name)
 }
 
-// sets returns the good content of all files. The version of a type is that of
-// the file that speaks of it, if only one does.
-func (s shelf) sets() sets {
-	all := make(sets)
-	for _, f := range s {
-		if f.good == nil {
-			continue
-		}
-		for typeURL, resources := range f.good.types {
-			set := all[typeURL]
-			if set == nil {
-				set = &typeSet{version: f.good.version, byName: make(map[string]*wire.Resource, len(resources))}
-				all[typeURL] = set
-			} else {
-				set.version = ""
-			}
-			for _, r := range resources {
-				set.byName[r.Name] = r
-			}
+// A BadFile is a file of a directory that does not count, or not all of it.
+type BadFile struct {
+	File string // its name in the directory
+	Err  error  // with the line, where it is known
+
+	// LastGood is how many resources it held when it could last be read, which are served on: none by a
+	// relay that never saw it good.
+	LastGood int
+}
+
+// bad returns the files that do not count, or not as a whole, by name.
+func (s shelf) bad() (all []BadFile) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		if f := s[name]; f.err != nil {
+			all = append(all, BadFile{File: name, Err: f.err, LastGood: f.good.count()})
 		}
 	}
 	return all

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -374,22 +375,31 @@ func TestFilesVanishedDirectory(t *testing.T) {
 	m.until("a=2")
 }
 
-func TestFilesDuplicateIsBad(t *testing.T) {
+// TestH11_DuplicateNames: of a name that two files have, a relay that runs serves the same as one that
+// starts: that of the first file, with all else of both. It says what is wrong.
+func TestH11_DuplicateNames(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "b.yaml", clusters("x=b", "b"))
 	m := mirrorDir(t, FilesConfig{Dir: dir})
 	m.until("b x=b")
 
 	writeFiles(t, dir, "a.yaml", clusters("x=a", "a"))
 	r := m.log.await(t, slog.LevelWarn, "file is bad")
-	if want := `a.yaml: cds resource "x" is in b.yaml already`; r.attrs["err"] != want {
+	if want := `b.yaml: cds resource "x" is in a.yaml already, which counts`; r.attrs["err"] != want {
 		t.Errorf("logged error %q, want %q", r.attrs["err"], want)
 	}
-	writeFiles(t, dir, "c.yaml", clusters("c"))
-	m.until("b c x=b")
-
+	m.until("a b x=a")
+	fresh := mirrorDir(t, FilesConfig{Dir: dir})
+	fresh.until("a b x=a")
+	for _, files := range []*Files{m.files, fresh.files} {
+		if s := files.Status(); s.Files != 2 || len(s.Bad) != 1 || s.Bad[0].File != "b.yaml" || s.Bad[0].LastGood != 2 || s.Trouble != nil {
+			t.Errorf("status %+v, want b.yaml bad of two", s)
+		}
+	}
 	writeFiles(t, dir, "b.yaml", clusters("b"))
 	m.log.await(t, slog.LevelInfo, "file is good again")
-	m.until("a b c x=a")
+	if s := m.files.Status(); s.Files != 2 || len(s.Bad) != 0 {
+		t.Errorf("status %+v, want no bad file", s)
+	}
 }
 
 func TestFilesSubscribers(t *testing.T) {
@@ -656,7 +666,8 @@ func TestHoldAlarms(t *testing.T) {
 	}
 }
 
-func TestShelf(t *testing.T) {
+// TestH11_Shelf: what counts depends on what the files hold now, but for what bad ones last held.
+func TestH11_Shelf(t *testing.T) {
 	type step struct {
 		files string // "a=x,y b=!": file a has x and y, b is bad
 		want  string // what counts
@@ -667,24 +678,22 @@ func TestShelf(t *testing.T) {
 		steps []step
 	}{
 		{"bad, never good", []step{{"a=x b=!", "a:x", "b: garbage"}, {"a=x b=!", "a:x", ""}, {"a=x b=y", "a:x b:y", "b good"}}},
-		{"bad keeps what it had", []step{{"a=x,y", "a:x,y", ""}, {"a=!", "a:x,y", "a: garbage"}, {"a=!", "a:x,y", ""}, {"a=!2", "a:x,y", "a: garbage"}, {"", "", ""}}},
-		{"both new: the later name is wrong", []step{{"a=x b=x,y", "a:x", `b: t resource "x" is in a already`}}},
-		{"the newcomer is wrong", []step{{"b=x", "b:x", ""}, {"a=x b=x", "b:x", `a: t resource "x" is in b already`}, {"a=x b=z", "a:x b:z", "a good"}}},
-		{"a file renamed is no duplicate", []step{{"a=x,y", "a:x,y", ""}, {"b=x,y", "b:x,y", ""}}},
+		{"bad keeps what it had", []step{{"a=x,y", "a:x a:y", ""}, {"a=!", "a:x a:y and last good", "a: garbage"}, {"a=!", "a:x a:y and last good", ""}, {"a=!2", "a:x a:y and last good", "a: garbage"}, {"", "", ""}}},
+		{"the first name counts", []step{{"a=x b=x,y", "a:x b:y", `b: t resource "x" is in a already, which counts`}, {"a=z b=x,y", "a:z b:x b:y", "b good"}}},
+		{"the first name counts if it came later", []step{{"b=x,y", "b:x b:y", ""}, {"a=x b=x,y", "a:x b:y", `b: t resource "x" is in a already, which counts`}, {"b=x,y", "b:x b:y", "b good"}}},
+		{"more than one name", []step{{"a=x,y,z b=y,x c=z", "a:x a:y a:z", `b: t resource "y" is in a already, which counts; and 1 more, c: t resource "z" is in a already, which counts`}}},
+		{"a file renamed is no duplicate", []step{{"a=x,y", "a:x a:y", ""}, {"b=x,y", "b:x b:y", ""}}},
 		{"two swap a name", []step{{"a=x b=y", "a:x b:y", ""}, {"a=y b=x", "a:y b:x", ""}}},
-		{"what a bad file had is taken", []step{{"a=x b=y", "a:x b:y", ""}, {"a=x,y b=!", "a:x b:y", `a: t resource "y" is in b already, b: garbage`}}},
-		{"one falls back and another with it", []step{
-			{"a=x b=y c=z", "a:x b:y c:z", ""},
-			{"a=y b=z c=!", "a:x b:y c:z", `a: t resource "y" is in b already, b: t resource "z" is in c already, c: garbage`},
-			{"a=y b=z c=w", "a:y b:z c:w", "a good, b good, c good"},
-		}},
+		{"what a bad file had is in another", []step{{"a=x b=y,z", "a:x b:y b:z", ""}, {"a=x,y b=!", "a:x a:y b:z and last good", "b: garbage"}}},
+		{"what a bad file had is in a later one", []step{{"a=x,y b=z", "a:x a:y b:z", ""}, {"a=! b=x", "a:y b:x and last good", "a: garbage"}, {"a=x,y b=x", "a:x a:y", `a good, b: t resource "x" is in a already, which counts`}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := make(shelf)
 			for i, step := range tt.steps {
 				var news []string
-				for _, r := range s.take(contents(t, step.files)) {
+				found, reports := s.take(contents(t, step.files))
+				for _, r := range reports {
 					if r.err == nil {
 						news = append(news, r.file+" good")
 						continue
@@ -694,34 +703,28 @@ func TestShelf(t *testing.T) {
 				if got := strings.Join(news, ", "); got != step.news {
 					t.Errorf("step %d, %q: news %q, want %q", i, step.files, got, step.news)
 				}
-				if got := s.String(); got != step.want {
-					t.Errorf("step %d, %q: %q, want %q", i, step.files, got, step.want)
+				fresh, _ := make(shelf).take(contents(t, step.files))
+				if same := maps.EqualFunc(found, fresh, (*typeSet).equal); same == strings.Contains(step.want, "last good") {
+					t.Errorf("step %d, %q: a relay that starts now serves the same: %v", i, step.files, same)
+				}
+				if got, want := found.String(), strings.TrimSuffix(step.want, " and last good"); got != want {
+					t.Errorf("step %d, %q: %q, want %q", i, step.files, got, want)
 				}
 			}
 		})
 	}
 }
 
-func (s shelf) String() string {
+// String returns the names of type t, each with the file that it comes from.
+func (s sets) String() string {
 	var text []string
-	for file, f := range s {
-		var names []string
-		for _, r := range f.good.all() {
-			names = append(names, r.Name)
-		}
-		if f.good != nil {
-			text = append(text, file+":"+strings.Join(names, ","))
+	if set := s["t"]; set != nil {
+		for name, r := range set.byName {
+			text = append(text, string(r.Version)+":"+name)
 		}
 	}
 	slices.Sort(text)
 	return strings.Join(text, " ")
-}
-
-func (c *fileContent) all() []*wire.Resource {
-	if c == nil {
-		return nil
-	}
-	return c.types["t"]
 }
 
 func contents(t *testing.T, text string) map[string]*fileContent {
@@ -736,7 +739,7 @@ func contents(t *testing.T, text string) map[string]*fileContent {
 			names = ""
 		}
 		for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
-			r, err := wire.NewResource("t", name, "", nil)
+			r, err := wire.NewResource("t", name, file, []byte(file)) // told apart by what it holds
 			ok(t, err)
 			c.types["t"] = append(c.types["t"], r)
 		}
@@ -754,8 +757,7 @@ func TestShelfVersions(t *testing.T) {
 		}
 		return c
 	}
-	s.take(map[string]*fileContent{"1": of("v1", "t", "u"), "2": of("v2", "u", "v")})
-	got := s.sets()
+	got, _ := s.take(map[string]*fileContent{"1": of("v1", "t", "u"), "2": of("v2", "u", "v")})
 	for typeURL, want := range map[string]string{"t": "v1", "u": "", "v": "v2"} {
 		if got[typeURL].version != want {
 			t.Errorf("version of %s: %q, want %q", typeURL, got[typeURL].version, want)

@@ -18,19 +18,31 @@ type guarded struct {
 	role     role // of the stream that carries it
 	learn    *learning
 	removals *removals
+
+	// asked are names that the relay asks for on the stream that carries the set, to see whether they are gone. That they are is
+	// then an answer, and not a removal that the origin makes.
+	asked map[string]struct{}
 }
 
 // guards returns the sets of a subscription, but for its collections.
 func (s *subscription) guards() [2]guarded {
+	var asked map[string]struct{}
+	if s.sweepsOn(s.named) {
+		asked = s.sweep.suspects
+	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members]},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named]},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked},
 	}
 }
 
 // guard returns the set of a collection.
 func (c *collection) guard() guarded {
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals}
+	var asked map[string]struct{}
+	if !c.doubt.askedAt.IsZero() {
+		asked = c.doubt.marked
+	}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked}
 }
 
 // guarded yields the sets that a stream carries.
@@ -88,6 +100,7 @@ func (m *mirror) screening(g guarded, now time.Time) screening {
 		holdExplicit: m.cfg.HoldExplicit,
 		has:          func(name string) *wire.Resource { return m.held(g, name) },
 		needed:       needed(g.sub.typeURL, m.staying),
+		asked:        g.asked,
 		wait:         m.cfg.MassDeleteHold,
 		now:          now,
 	}

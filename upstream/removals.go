@@ -6,38 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
 // alarmEvery is how often it is logged again that removals are held back.
 const alarmEvery = 5 * time.Minute
-
-// largeNames and largeFraction bound the removals that are believed at once (B.15).
-const (
-	largeNames    = 10
-	largeFraction = 0.1
-)
-
-// large reports whether so many removals from a set of a type, which had so many resources and got so many new ones, look
-// like an origin that has lost its state: all of them, or more than half, or more than ten and more than a tenth.
-//
-// New listeners and scoped routes are subtracted: a held listener would make Envoy reject its renamed successor on the same
-// address. Of types whose removals are data, such as endpoints, no number is large.
-func large(typeURL string, removed, had, added int) bool {
-	switch {
-	case removalsAreData(typeURL):
-		return false
-	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
-		removed -= added
-	}
-	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
-}
-
-// removalsAreData reports whether resources of a type come and go as a matter of course. To Tender, types that it does not
-// know, such as Istio's addresses, are of that kind.
-func removalsAreData(typeURL string) bool {
-	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
-}
 
 // A removal is a resource that an origin seems to have removed.
 type removal struct {
@@ -86,6 +60,7 @@ type screening struct {
 	holdExplicit bool                             // also what an origin removes from a confirmed set is suspect
 	has          func(name string) *wire.Resource // what the set holds; nil if nothing
 	needed       func(name string) bool           // something that is held back or kept needs it
+	asked        map[string]struct{}              // the relay asked for them, to see whether they are gone
 	wait         time.Duration                    // for which large removals are held
 	now          time.Time
 }
@@ -101,7 +76,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	for name := range u.Gone() {
 		switch {
 		case s.has(name) == nil:
-		case r.waits(name, s) || s.holdExplicit && !removalsAreData(u.TypeURL):
+		case r.waits(name, s) || s.holdExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
 			r.suspect(name, removal{stated: true})
 			continue
@@ -119,7 +94,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
 	var emptied []*wire.Resource
 	for _, res := range resources {
-		if s.empties(res) && r.waits(res.Name, s) {
+		if r.waits(res.Name, s) && s.empties(res) {
 			emptied = append(emptied, res)
 			r.suspect(res.Name, removal{emptied: res, stated: true})
 			continue
@@ -149,10 +124,11 @@ func (r *removals) explain(e *wire.ResourceError) (waits bool) {
 }
 
 // waits reports whether the removal of a name waits: the origin has not mentioned it on a stream of which it has not yet said
-// all, or something needs it.
+// all, or says so since it was asked, or something needs the resource.
 func (r *removals) waits(name string, s screening) bool {
 	_, mentioned := r.mentioned[name]
-	return !s.confirmed && r.earlier && !mentioned || s.needed(name)
+	_, asked := s.asked[name]
+	return !s.confirmed && r.earlier && !mentioned || asked || s.needed(name)
 }
 
 // without returns the elements of a slice of which out is false, and leaves the slice as it is.
@@ -270,7 +246,7 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	if len(ready) == 0 {
 		return
 	}
-	hold := len(r.held) > 0 || r.unproven || large(typeURL, len(ready), count-r.added, r.added)
+	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(ready), count-r.added, r.added)
 	for name, as := range ready {
 		delete(r.suspects, name)
 		if hold {

@@ -22,6 +22,9 @@ type comparison struct {
 	until time.Time // when the turn ends at the latest
 	heard time.Time // last response
 	same  bool      // the relay itself ended the last main stream: the next one is to the same server
+
+	before  string // identifier of the server that answered before the stream was lost
+	another bool   // another one has answered since
 }
 
 // lost takes why the main stream ended.
@@ -40,6 +43,9 @@ const (
 
 // resumed decides, when a stream has said what is held, whether all of that is to be compared.
 func (m *mirror) resumed(l *line, now time.Time) {
+	if l.role == main && !m.comparison.same {
+		m.comparison.before, m.comparison.another = m.identifier, false
+	}
 	if l.versions && !m.ignores && !m.comparison.same && m.comparison.at.IsZero() && !m.hashed() {
 		m.comparison.at = now.Add(comparisonWait)
 	}
@@ -47,12 +53,13 @@ func (m *mirror) resumed(l *line, now time.Time) {
 
 // met notes who speaks for the origin. The same server as before has the same content under the same versions.
 func (m *mirror) met(identifier string) {
-	switch {
+	c := &m.comparison
+	switch c.another = c.another || identifier != "" && identifier != c.before; {
 	case identifier == "":
 		return
-	case identifier == m.identifier:
-		m.comparison.at = time.Time{}
-	case m.identifier != "":
+	case !c.another:
+		c.at = time.Time{}
+	case identifier != m.identifier && m.identifier != "":
 		m.log.Info("another instance answers for the origin: all content will be compared with its own once", slog.String("control_plane", identifier))
 	}
 	m.identifier = identifier

@@ -10,6 +10,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
@@ -304,5 +305,41 @@ func TestH03_ADayOldSnapshot(t *testing.T) {
 		if n := r.view.Head().Type(wire.RouteType).Named.Count(); n != 1 {
 			t.Errorf("%d routes in the end, want 1", n)
 		}
+	})
+}
+
+// TestH03_AnAnswerIsNoRemoval: the relay asks by name for what a resync does not mention. That a name is gone is then the answer,
+// and is held like any other large removal, also of a name that clients asked for, and of a member of a collection.
+func TestH03_AnAnswerIsNoRemoval(t *testing.T) {
+	collection := make([]string, 9)
+	for i := range collection {
+		collection[i] = fmt.Sprintf("xdstp://a/envoy.config.cluster.v3.Cluster/m%d@1", i)
+	}
+	b := relaytest.Behaviour{IgnoreIRV: true, NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp:") }}
+	inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(9)...)
+		r.put(clusters, collection...)
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(clusters, []string{"n000", "n001"})
+		key := cache.Collection(clusters, "xdstp://a/envoy.config.cluster.v3.Cluster/*")
+		r.watch.SubscribeAll(key)
+		r.pass(confirmed)
+		r.away(func(tx *relaytest.Tx) {
+			removing(clusters, nameOnly(numbered(9))...)(tx)
+			removing(clusters, nameOnly(collection)[:8]...)(tx) // or the origin says of itself that there is none
+		})
+		want := func(when string, members, names, globs int) {
+			t.Helper()
+			h := r.view.Head()
+			if m, n, g := h.Type(clusters).Members.Count(), h.Type(clusters).Named.Count(), h.Type(key).Members.Count(); m != members || n != names || g != globs {
+				t.Errorf("%s: %d members, %d names, %d in the collection; want %d, %d and %d", when, m, n, g, members, names, globs)
+			}
+		}
+		r.pass(9 * time.Minute)
+		want("held", 9, 2, 9)
+		r.holding("held", 19, 0)
+		r.pass(5 * time.Minute)
+		want("over", 0, 0, 1)
+		r.holding("over", 0, 0)
 	})
 }

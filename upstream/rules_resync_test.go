@@ -1,6 +1,7 @@
 package upstream_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -384,6 +385,29 @@ func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestH07_AnotherServerThatAnswersTwice is still another one than before.
+func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		content := func(text string) { r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte(text)), "1") }
+		content("content")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.Stop()
+		content("another")
+		r.SetControlPlane("two")
+		r.Restart()
+		r.pass(time.Second)
+		r.put(clusters, "b@1")
+		r.pass(time.Second)
+		r.put(clusters, "c@1")
+		r.pass(time.Minute)
+		e := r.view.Head().Type(clusters).Members.Get(r.view.Find(clusters, []string{"a"})[0])
+		if want := relaytest.Opaque(clusters, "a", []byte("another")).GetValue(); !bytes.Equal(e.Resource.Value(), want) {
+			t.Errorf("a minute after the restart a is %q, want what the new server has: %q", e.Resource.Value(), want)
+		}
+	})
 }
 
 // TestH07_OneViewAfterTheOther: after the restart of an origin, views compare one at a time.

@@ -100,3 +100,24 @@ func TestOperate(t *testing.T) {
 	must(exitOK, []string{"default  changes are distributed"}, "thaw")
 	await(t, "the one cluster that is left", lines(1), get...)
 }
+
+// TestH11_StatusNamesBadFiles: tender status says which files of a directory are bad, and where.
+func TestH11_StatusNamesBadFiles(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 7 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte("resources: []\nnonsense: ["), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runRelay(t, "file://"+dir)
+	for wide, want := range map[bool]int{false: 5, true: 7} {
+		args := []string{"status"}
+		if wide {
+			args = append(args, "-o", "wide")
+		}
+		_, stdout, stderr := execute(args...)
+		if n := strings.Count(stdout, "BAD FILE "); n != want || !strings.Contains(stdout, "0.yaml:2") || strings.Contains(stdout, "and 2 more bad files of 7") == wide {
+			t.Errorf("tender %s names %d bad files, want %d:\n%s%s", strings.Join(args, " "), n, want, stdout, stderr)
+		}
+	}
+}

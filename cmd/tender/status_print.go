@@ -46,6 +46,9 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if o.LastError != "" {
 			t.note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
 		}
+		if o.Directory != nil {
+			t.badFiles(o.Directory)
+		}
 		if o.Freeze != nil {
 			t.note("%s", o.Freeze.Describe(now))
 		}
@@ -54,6 +57,23 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		}
 	}
 }
+
+// badFiles adds the files of a directory that do not count as a whole; where there is room, all of them.
+func (t *table) badFiles(d *admin.Directory) {
+	shown := d.Bad
+	if !t.wide {
+		shown = shown[:min(len(shown), fewBadFiles)]
+	}
+	for _, f := range shown {
+		t.note("BAD FILE %s: %s (%d resources of its last good content)", f.File, f.Error, f.LastGood)
+	}
+	if n := d.BadCount - len(shown); n > 0 {
+		t.note("and %d more bad files of %d: -o wide prints %d", n, d.FileCount, admin.MaxBadFiles)
+	}
+}
+
+// fewBadFiles is how many bad files are printed where there is little room.
+const fewBadFiles = 5
 
 // files adds the files of credentials that want a look; where there is room, all of them.
 func (t *table) files(files []admin.Files, now time.Time) {

@@ -102,7 +102,7 @@ func newRelay(t *testing.T) string {
 	o.Put(relaytest.Cluster("a"))
 	cert, key := relaytest.NewCA(t).Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
 	cfg, err := relay.LoadConfig([]string{
-		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
+		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_ORIGINS=files=file://" + t.TempDir(), "TENDER_ROUTES=type:rtds=files", "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
 		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
 	})
 	if err != nil {

@@ -14,7 +14,7 @@ func TestStatusIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Freezing{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
+	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
 		Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{}, Refusal{}, ClientDetail{}, ClientResource{},
 		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{},
 	} {

@@ -48,9 +48,33 @@ type Origin struct {
 	Freeze *Freezing `json:"freeze,omitempty"`
 	Held   int       `json:"held"`
 
-	// LastError is why a stream to the origin ended last, or why none could be opened.
+	// Directory says how the files of a directory stand. Nil for a control plane.
+	Directory *Directory `json:"directory,omitempty"`
+
+	// LastError is why a stream to the origin ended last, or why none could be opened; of a directory,
+	// why it cannot be read.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+}
+
+// A Directory is how the files of a directory stand.
+type Directory struct {
+	FileCount int       `json:"file_count"`
+	BadCount  int       `json:"bad_count"` // of these, those that do not count as a whole
+	Bad       []BadFile `json:"bad"`       // the first of those by name: at most MaxBadFiles
+}
+
+// MaxBadFiles is how many bad files a Directory lists.
+const MaxBadFiles = 100
+
+// A BadFile is one that cannot be read, or has names that another file has.
+type BadFile struct {
+	File  string `json:"file"`  // its name in the directory
+	Error string `json:"error"` // with the line, where it is known
+
+	// LastGood is how many resources it held when this relay could last read it, which are served on as
+	// far as no other file has their names.
+	LastGood int `json:"last_good"`
 }
 
 // Files are files of credentials that are of use together alone, such as a certificate

@@ -143,6 +143,13 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		}
 		alerts = append(alerts, a)
 	}
+	if d := o.Directory; d != nil && d.BadCount > 0 {
+		note := d.Bad[0].Error
+		if d.BadCount > 1 {
+			note += fmt.Sprintf("; and %d more", d.BadCount-1)
+		}
+		alerts = append(alerts, alert{Class: "stale", Text: fmt.Sprintf("%s of %s of origin %s %s bad", number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, are(d.BadCount)), Note: note})
+	}
 	if o.Held > 0 {
 		alerts = append(alerts, alert{
 			Class: "stale", Text: fmt.Sprintf("%s of origin %s %s held back", plural(o.Held, "removal"), o.Name, are(o.Held)),

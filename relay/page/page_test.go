@@ -180,13 +180,14 @@ func TestAlerts(t *testing.T) {
 	s.Relay.Ready, s.Relay.NotReady = false, []string{"the origin was not reached yet"}
 	s.Origins[0].Connected, s.Origins[0].LastError, s.Origins[0].Held, s.Origins[0].Frozen = false, "connection refused", 30, true
 	s.Origins[0].Freeze = &admin.Freezing{By: "alice at 127.0.0.1", Reason: "bad routes", Since: time.Now()}
+	s.Origins[0].Directory = &admin.Directory{FileCount: 5, BadCount: 2, Bad: []admin.BadFile{{File: "a.yaml", Error: "a.yaml:3: no name"}, {File: "b.yaml", Error: "b.yaml:1: EOF"}}}
 	s.Views[0].Stale, s.Views[0].StaleSeconds = true, 200
 	s.Files = []admin.Files{{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, Error: "no key"}, {Files: []admin.File{{Variable: "TENDER_AUTHZ"}}}}
 	p := newPages(t, &standIn{clients: 3, refusal: "no"}, func() admin.Status { return s })
 	_, body := get(p, "/")
 	at := -1
 	for _, want := range []string{
-		"The relay is not ready", "the origin was not reached yet", "Origin default is not connected", "connection refused", "30 removals of origin default are held back",
+		"The relay is not ready", "the origin was not reached yet", "Origin default is not connected", "connection refused", "2 of 5 files of origin default are bad", "a.yaml:3: no name; and 1 more", "30 removals of origin default are held back",
 		"tender release --origin default", "stale for 3m20s", "TENDER_TLS_CERT: what is there now is not in force: no key", "1 of 3 clients refuses cds", "A client lacks a change",
 		"are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes", "a restart of the relay ends it", "tender thaw --origin default",
 	} {

@@ -8,7 +8,7 @@
 //
 // # Concurrency properties
 //
-// A [Dir] is written to by one goroutine at a time; its Stats may be read by any.
+// Each file of a [Dir] is written to by one goroutine at a time; its Stats may be read by any.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package snapshot

@@ -50,7 +50,12 @@ type Origin struct {
 	Frozen    bool // an operator has stopped the distribution of its changes
 	Names     int  // that clients want of it
 	upstream.Stats
+
+	Files *DirectoryFiles // of a directory; nil for a control plane
 }
+
+// DirectoryFiles counts the files of a directory.
+type DirectoryFiles struct{ Good, Bad int }
 
 // A Group is a node group.
 type Group struct {

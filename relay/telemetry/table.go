@@ -91,6 +91,15 @@ var table = []row{
 	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze), else 0.",
 		origins(func(o *Origin) float64 { return number(o.Frozen) })},
 
+	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good, or bad: the file cannot be read, or has names that another file has; the log and the status have the reasons.", func(r *Reading, put put) {
+		for _, o := range r.Origins {
+			if o.Files != nil {
+				put(float64(o.Files.Good), o.Name, "good")
+				put(float64(o.Files.Bad), o.Name, "bad")
+			}
+		}
+	}},
+
 	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.", func(r *Reading, put put) {
 		for i := range r.Views {
 			put(number(r.Views[i].Connected), r.Views[i].label(), r.Views[i].Origin)

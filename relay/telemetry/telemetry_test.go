@@ -52,7 +52,7 @@ func full() Reading {
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44, Drifted: 45,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
-		}}},
+		}, Files: &DirectoryFiles{Good: 63, Bad: 64}}},
 		Groups: []Group{{
 			Key: "user_agent_name=envoy", Streams: 20,
 			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15), GivenUp: 48, Unfollowed: 49}, endpoints: {Responses: 25}},
@@ -151,6 +151,8 @@ func TestValues(t *testing.T) {
 		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11, "origin_deletions_applied_total default": 12,
 		"origin_deletions_discarded_total default": 43, "origin_audits_total default": 44, "origin_drifted_total default": 45,
 		"origin_frozen default":                1,
+		"origin_files default good":            63,
+		"origin_files default bad":             64,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
 		"view_withheld " + envoy + " default": 0, "view_withheld " + shared + " default": 41,
@@ -233,7 +235,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: its help is no sentence, or cannot stand in a table: %q", row.name, row.help)
 		}
 		for _, label := range strings.Fields(row.labels) {
-			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part", "file"}, label) {
+			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part", "file", "state"}, label) {
 				t.Errorf("%s: is the label %s bounded? Then it belongs in this test", row.name, label)
 			}
 		}

@@ -1,4 +1,4 @@
-package upstream
+package cache
 
 import (
 	"testing"
@@ -32,7 +32,7 @@ func TestH03_Large(t *testing.T) {
 		{wire.RouteType, 1000, 1000, 0, true},
 		{wire.SecretType, 1, 1, 0, true},
 	} {
-		if got := large(tt.typeURL, tt.removed, tt.had, tt.added); got != tt.want {
+		if got := LargeRemoval(tt.typeURL, tt.removed, tt.had, tt.added); got != tt.want {
 			t.Errorf("%d of %d %s with %d new ones: large is %t, want %t", tt.removed, tt.had, tt.typeURL, tt.added, got, tt.want)
 		}
 	}

@@ -1,0 +1,168 @@
+package upstream
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Freeze has the views that are frozen, also those that begin later, show what the directory holds
+// now, until Thaw. Without it, a view that begins frozen shows what there is then.
+func (f *Files) Freeze(ctx context.Context) {
+	f.do(ctx, func(r *reader) {
+		if serving := r.serving; r.known && f.frozen.Load() == nil {
+			f.frozen.Store(&serving)
+		}
+	})
+}
+
+// Thaw ends that. It is called before views are thawed.
+func (f *Files) Thaw() { f.frozen.Store(nil) }
+
+// A SavedFiles is what is served of a directory although its files do not have it: while it is
+// frozen all that is served, else what an operator has kept. It is immutable.
+type SavedFiles struct {
+	frozen *sets // identifies what was frozen
+	sets   sets
+}
+
+// Same reports whether both hold the same. Either may be nil.
+func (s *SavedFiles) Same(o *SavedFiles) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return s.frozen == o.frozen && (s.frozen != nil || maps.EqualFunc(s.sets, o.sets, (*typeSet).equal))
+}
+
+// Saved returns what a process that comes later cannot find in the files; nil if there is nothing.
+func (f *Files) Saved(ctx context.Context) (saved *SavedFiles) {
+	f.do(ctx, func(r *reader) {
+		frozen := f.frozen.Load()
+		switch {
+		case frozen != nil:
+			saved = &SavedFiles{frozen, *frozen}
+		default:
+			if kept := r.kept(); len(kept) > 0 {
+				saved = &SavedFiles{sets: kept}
+			}
+		}
+	})
+	return saved
+}
+
+// kept returns the resources that an operator has kept.
+func (r *reader) kept() sets {
+	all := make(sets)
+	for typeURL, of := range r.holds.types {
+		names := of.kept
+		if len(names) == 0 {
+			continue
+		}
+		set := &typeSet{byName: make(map[string]*wire.Resource, len(names))}
+		for name := range names {
+			if resource := r.serving[typeURL].get(name); resource != nil {
+				set.byName[name] = resource
+			}
+		}
+		all[typeURL] = set
+	}
+	return all
+}
+
+// get returns a resource, nil if there is none.
+func (s *typeSet) get(name string) *wire.Resource {
+	if s == nil {
+		return nil
+	}
+	return s.byName[name]
+}
+
+// Snapshot returns what is to be stored. As in a view's snapshot, there are no Secrets in it, and of what may
+// not be kept, and unless sensitive is set of what may be sensitive, it has all but the content.
+func (s *SavedFiles) Snapshot(sensitive bool) *cache.Snapshot {
+	snap := new(cache.Snapshot)
+	for _, typeURL := range slices.Sorted(maps.Keys(s.sets)) {
+		if typeURL == wire.SecretType {
+			continue
+		}
+		of := cache.TypeSnapshot{Key: typeURL, Complete: true, Members: cache.SetSnapshot{System: s.sets[typeURL].version}}
+		for _, name := range slices.Sorted(maps.Keys(s.sets[typeURL].byName)) {
+			r := s.sets[typeURL].byName[name]
+			if !r.Released() && (r.DoNotCache || !sensitive && r.MayBeSensitive()) {
+				r = r.Release()
+			}
+			of.Members.Entries = append(of.Members.Entries, cache.EntrySnapshot{Name: name, Resource: r})
+		}
+		snap.Types = append(snap.Types, of)
+	}
+	return snap
+}
+
+// Restore has the directory go on with what an earlier process has saved: frozen or not, and with what
+// an operator had kept. It is called before any mirror runs. What was stored without its content
+// is taken from the files.
+func (f *Files) Restore(s *cache.Snapshot, frozen bool, kept []Hold) {
+	r := <-f.lead
+	defer func() { f.lead <- r }()
+	stored := make(map[string]cache.SetSnapshot)
+	for _, t := range s.Types {
+		stored[t.Key] = t.Members
+	}
+	if frozen {
+		all := r.frozenSets(stored)
+		f.frozen.Store(&all)
+	}
+	for _, hold := range kept {
+		r.restoreKept(hold, stored[hold.TypeURL])
+	}
+}
+
+// frozenSets returns the sets that were frozen, of what was stored of them.
+func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
+	all := make(sets)
+	for typeURL, set := range r.serving {
+		if _, known := stored[typeURL]; !known && typeURL == wire.SecretType {
+			all[typeURL] = set
+		}
+	}
+	for typeURL, of := range stored {
+		set := &typeSet{version: of.System, byName: make(map[string]*wire.Resource, len(of.Entries))}
+		for _, e := range of.Entries {
+			resource := e.Resource
+			if resource.Released() {
+				resource = r.serving[typeURL].get(e.Name)
+			}
+			if resource != nil {
+				set.byName[e.Name] = resource
+			}
+		}
+		all[typeURL] = set
+	}
+	return all
+}
+
+// restoreKept keeps what an operator had kept and the files do not have.
+func (r *reader) restoreKept(hold Hold, stored cache.SetSnapshot) {
+	set := &typeSet{byName: make(map[string]*wire.Resource)}
+	for _, e := range stored.Entries {
+		if !e.Resource.Released() && slices.Contains(hold.Names, e.Name) && r.serving[hold.TypeURL].get(e.Name) == nil {
+			set.byName[e.Name] = e.Resource
+		}
+	}
+	if len(set.byName) == 0 {
+		return
+	}
+	of := r.holds.of(hold.TypeURL)
+	for name := range set.byName {
+		put(&of.kept, name, struct{}{})
+	}
+	was := r.serving[hold.TypeURL]
+	if was == nil {
+		was = new(typeSet)
+	}
+	r.serving = maps.Clone(r.serving)
+	r.serving[hold.TypeURL] = was.with(set, of.kept)
+}
