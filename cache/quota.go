@@ -57,34 +57,36 @@ func (w *Watch) Room() int {
 	return room
 }
 
-// Exceeds reports whether streams would want more names of an origin than they may if the
-// watch began to watch some names of a type, and ceased to watch the others of some; and how many
-// that would be, and how many they may be. Names that somebody wants already, or goes on wanting,
-// make no difference. As nothing is reserved, requests at the same time may exceed it together.
-func (w *Watch) Exceeds(typeURL string, begins, ceases []string) (wanted, max int, exceeds bool) {
+// Over returns which of the names that the watch would begin to watch, of a type, are more than streams may want of an
+// origin, in order; and of one of the origins how many there would be, and how many there may be. The watch would cease
+// to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference. As
+// nothing is reserved, requests at the same time may exceed it together.
+func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, wanted, most int) {
+	if len(begins) <= w.Room() {
+		return nil, 0, 0 // as nearly always
+	}
 	begins, ceases = set(begins), set(ceases)
 	x := &w.view.index
 	more := make(map[*atomic.Int64]int) // by origin
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	t := x.types[typeURL]
-	for _, text := range begins {
-		if n := t.find(text); n == nil || len(n.watchers) == 0 {
-			more[x.sources[x.route(typeURL, text)].quota.wanted]++
-		}
-	}
 	for _, text := range ceases {
 		_, stays := slices.BinarySearch(begins, text)
 		if n := t.find(text); n != nil && !stays && slices.Equal(n.watchers, []uint32{w.id}) {
 			more[x.sources[n.source].quota.wanted]--
 		}
 	}
-	x.mu.Unlock()
-	for _, s := range x.sources {
-		if n := more[s.quota.wanted]; n > 0 && n > s.quota.room() {
-			return s.quota.Wanted() + n, s.quota.max, true
+	for _, text := range begins {
+		if n := t.find(text); n != nil && len(n.watchers) > 0 {
+			continue
+		}
+		quota := x.sources[x.route(typeURL, text)].quota
+		if more[quota.wanted]++; more[quota.wanted] > max(quota.room(), 0) {
+			over, wanted, most = append(over, text), quota.Wanted()+more[quota.wanted], quota.max
 		}
 	}
-	return 0, 0, false
+	return over, wanted, most
 }
 
 // set returns texts in order, each once.

@@ -51,11 +51,18 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			before, after := wanted(append(others, had)...), wanted(append(others, has)...)
 			more := func(source int) int { return after[source] - before[source] }
 			tooMany := more(0)+more(2) > max(0, most-first.Wanted()) || more(1) > max(0, most-second.Wanted())
-			if n, max, exceeds := watches[i].Exceeds(acme, begins, ceases); exceeds != tooMany || exceeds && (n <= most || max != most) {
-				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: exceeds %t (%d of %d), want %t", wants, i, begins, ceases, exceeds, n, max, tooMany)
+			over, n, limit := watches[i].Over(acme, begins, ceases)
+			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (n <= most || limit != most) {
+				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: over %q (%d of %d), want some: %t", wants, i, begins, ceases, over, n, limit, tooMany)
 			}
-			if tooMany {
-				continue
+			begins = slices.DeleteFunc(begins, func(name string) bool { return slices.Contains(over, name) })
+			if more, _, _ := watches[i].Over(acme, begins, ceases); len(more) > 0 {
+				t.Fatalf("watches want %v; if %d began with %q and ceased with %q, without %q: over is %q", wants, i, begins, ceases, over, more)
+			}
+			for _, name := range over {
+				if !had[name] {
+					delete(has, name)
+				}
 			}
 			watches[i].Subscribe(acme, begins)
 			ceases = slices.DeleteFunc(ceases, func(name string) bool { return has[name] || !had[name] })

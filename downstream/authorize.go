@@ -234,7 +234,9 @@ func (s *stream) deny(sub *subscription, names []string) error {
 		if sub.denied == nil {
 			sub.denied = make(map[string]struct{})
 		}
-		sub.denied[text] = struct{}{}
+		if s.held() < s.cfg.MaxNames {
+			sub.denied[text] = struct{}{}
+		}
 		sub.explicit = true // to ask for what one may not have is not to ask for everything
 		s.server.nameDenied(s.client, err)
 	}

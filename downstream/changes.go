@@ -261,6 +261,8 @@ func (s *subscription) resend(w *writer) {
 		}
 		switch e := w.typ.Members.Get(n); {
 		case !e.Present() || e.Seq > s.sent:
+		case w.full(e):
+			still = append(still, n.String())
 		case e.Resource.Released():
 			still = append(still, n.String())
 			s.askMembersAgain(w.head, w.typ)
@@ -550,6 +552,10 @@ func (s *subscription) answerLet(w *writer) {
 		return
 	}
 	for i, n := range s.watch.Find(s.key, s.let) {
+		if w.full(nil) {
+			s.let = s.let[i:]
+			return
+		}
 		if n != nil {
 			switch e := w.typ.Members.Get(n); {
 			case e.Present() && (s.fresh || e.Seq > s.sent):

@@ -16,14 +16,21 @@ import (
 func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 	w := s.newWriter(h, t)
 	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
-		for e := range t.Members.Since(s.removed) {
+		from := s.removed
+		for e := range t.Members.Since(from) {
+			if w.full(nil) {
+				break // the rest follows the answer (B.32)
+			}
 			if _, named := s.find(e.Name); !named && !e.Present() {
 				w.loseMember(e)
 			}
+			s.removed = max(s.removed, e.Seq)
 		}
-		s.removed = max(s.removed, h.Seq)
+		if !w.reply.cut {
+			s.removed = max(s.removed, h.Seq)
+		}
 	}
-	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return s.remove(w, h, n) })
+	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return !w.full(nil) && s.remove(w, h, n) })
 	return w.result()
 }
 
@@ -84,6 +91,9 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 		return until
 	}
 	for _, text := range gone {
+		if w.full(nil) {
+			return time.Time{} // the rest follows the answer (B.32)
+		}
 		delete(s.known, text)
 		w.remove(text)
 	}
@@ -151,6 +161,9 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		}
 	}
 	for _, n := range gone {
+		if w.full(nil) {
+			return earlier(until, now.Add(s.cfg.AckWait)) // the rest follows the answer (B.32)
+		}
 		delete(s.known, n.String())
 		w.remove(n.String())
 	}

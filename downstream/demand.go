@@ -1,61 +1,129 @@
 package downstream
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// checkDemand refuses a request with which clients would want more than the relay asks origins
-// for; others is how many globs the stream has of other types.
-func (s *subscription) checkDemand(r *wire.Request, others int) error {
-	if err := s.checkGlobs(r, others); err != nil {
-		return err
-	}
-	return s.checkOrigins(r)
+// A fit is which names of a request are within the limits, and which are over each of them, and why.
+type fit struct {
+	within []string
+	over   []overLimit
 }
 
-// checkGlobs refuses a request with which the globs of a stream, or those that its group
-// follows, would be too many; others is how many the stream has of other types.
-func (s *subscription) checkGlobs(r *wire.Request, others int) error {
-	_, globs := splitGlobs(r.Subscribe)
-	if len(globs) == 0 {
-		return nil
-	}
-	var added []string // their keys
-	for _, text := range sortedSet(globs) {
-		if s.findGlob(text) == nil {
-			added = append(added, cache.Collection(s.typeURL, text))
+// An overLimit is what a limit refuses of a request.
+type overLimit struct {
+	names []string
+	why   error
+}
+
+func (f *fit) refuse(text string, why error) {
+	limit, _ := LimitOf(why)
+	for i := range f.over {
+		if l, _ := LimitOf(f.over[i].why); l == limit {
+			f.over[i].names = append(f.over[i].names, text)
+			return
 		}
 	}
-	total := others + len(globs)
-	if s.delta {
-		total = others + len(s.globs) + len(added)
+	f.over = append(f.over, overLimit{[]string{text}, why})
+}
+
+// fit sorts out which names are over a limit if the subscription gives up others at the same time, on a stream that
+// holds so many names and globs; replaces is set if it gives up all that is not among the names. What it has already is
+// within, and what other clients want of an origin, too.
+func (s *subscription) fit(names, ceases []string, replaces bool, held, globs int) (f fit) {
+	if held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob) {
+		f.within = names // as nearly always
+		return f
 	}
-	if total > s.cfg.MaxGlobs {
-		return Exceeds(LimitGlobs, "%d globs on one stream, at most %d are served", total, s.cfg.MaxGlobs)
+	has := make(map[string]struct{}, len(s.names)+len(s.globs))
+	for _, n := range s.names {
+		has[n.name.String()] = struct{}{}
 	}
-	if more, followed := s.watch.Unfollowed(added); more > 0 && followed+more > s.cfg.MaxGroupGlobs {
-		return Exceeds(LimitGroupGlobs, "%d globs in one node group, at most %d are served",
-			followed+more, s.cfg.MaxGroupGlobs)
+	for _, g := range s.globs {
+		has[g.glob] = struct{}{}
+	}
+	if replaces {
+		ceases = slices.Collect(maps.Keys(has))
+	}
+	count := func(text string, by int) {
+		if held += by; wire.Glob(text) {
+			globs += by
+		}
+	}
+	for _, text := range set(ceases) {
+		if _, is := has[text]; is {
+			count(text, -1)
+		}
+	}
+	var fresh []string
+	for _, text := range set(names) {
+		_, had := has[text]
+		switch {
+		case text == wire.Wildcard || text == "" && wire.Known(s.typeURL):
+			f.within = append(f.within, text)
+		case had:
+			if f.within = append(f.within, text); replaces {
+				count(text, 1)
+			}
+		default:
+			fresh = append(fresh, text)
+		}
+	}
+	f.add(s, fresh, ceases, held, globs)
+	return f
+}
+
+// add is fit for names that the subscription does not have.
+func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
+	wanted := held + len(fresh)
+	var plain []string
+	followed := 0 // of the globs, those that are new to the group
+	for _, text := range fresh {
+		var why error
+		switch {
+		case held >= s.cfg.MaxNames:
+			why = Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", wanted, s.cfg.MaxNames)
+		case wire.Glob(text):
+			why = s.globOver(text, globs, &followed)
+		}
+		if why != nil {
+			f.refuse(text, why)
+			continue
+		}
+		if held++; wire.Glob(text) {
+			globs++
+			f.within = append(f.within, text)
+		} else {
+			plain = append(plain, text)
+		}
+	}
+	over, wantedOfOrigin, most := s.watch.Over(s.key, plain, ceases)
+	for _, text := range plain {
+		if _, is := slices.BinarySearch(over, text); !is {
+			f.within = append(f.within, text)
+			continue
+		}
+		f.refuse(text, Exceeds(LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", wantedOfOrigin, most))
+	}
+}
+
+// globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.
+func (s *subscription) globOver(glob string, others int, followed *int) error {
+	if others >= s.cfg.MaxGlobs {
+		return Exceeds(LimitGlobs, "more globs on one stream than the %d that are served", s.cfg.MaxGlobs)
+	}
+	if more, all := s.watch.Unfollowed([]string{cache.Collection(s.typeURL, glob)}); more > 0 {
+		if all+*followed >= s.cfg.MaxGroupGlobs {
+			return Exceeds(LimitGroupGlobs, "more globs in one node group than the %d that are served", s.cfg.MaxGroupGlobs)
+		}
+		*followed++
 	}
 	return nil
 }
 
-// checkOrigins refuses a request with which the names that clients want of an origin would be
-// too many. Those that others want already are served all the same.
-func (s *subscription) checkOrigins(r *wire.Request) error {
-	if len(r.Subscribe) <= s.watch.Room() {
-		return nil // as nearly always
-	}
-	names, _ := splitGlobs(s.real(without(r.Subscribe, wire.Wildcard)))
-	gone := r.Unsubscribe
-	if !s.delta { // what is listed stays
-		for _, n := range s.names {
-			gone = append(gone, n.name.String())
-		}
-	}
-	if wanted, most, exceeds := s.watch.Exceeds(s.key, names, gone); exceeds {
-		return Exceeds(LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", wanted, most)
-	}
-	return nil
-}
+// set returns texts in order, each once.
+func set(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }

@@ -155,25 +155,22 @@ func (s *subscription) fail(w *writer, now time.Time) {
 		if slices.Contains(told, e.Err) {
 			return true // by another of its names
 		}
-		if !s.timely(w.head, w.typ, e) || w.twice(e.Err.Key()) {
+		if w.full(nil) || !s.timely(w.head, w.typ, e) || w.twice(e.Err.Key()) {
 			return false
 		}
 		told = append(told, e.Err)
 		w.begin().Error(e.Err)
 		return true
 	})
-	f.tellOwn(w.begin)
+	f.tellOwn(w.begin, func() bool { return w.full(nil) })
 }
 
-// tellOwn adds what the relay itself has to say to a body.
-func (f *failures) tellOwn(begin func() *wire.Body) {
-	if f.silent {
-		return
+// tellOwn adds what the relay itself has to say to a body, until that is full.
+func (f *failures) tellOwn(begin func() *wire.Body, full func() bool) {
+	for !f.silent && len(f.own) > 0 && !full() {
+		begin().Error(f.own[0])
+		f.own = f.own[1:]
 	}
-	for _, e := range f.own {
-		begin().Error(e)
-	}
-	f.own = nil
 }
 
 // timely reports whether the client can be told of an error now. What is wrong with a
@@ -267,7 +264,8 @@ func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, u
 		}
 		return !in || lasting
 	})
-	f.tellOwn(func() *wire.Body { return body })
+	set := body.Size()
+	f.tellOwn(func() *wire.Body { return body }, func() bool { return body.Size()-set >= s.cfg.ResponseBytes })
 	for _, g := range s.globs {
 		g.tellWith(body, h, h.Type(g.key), union)
 	}

@@ -20,7 +20,7 @@ const (
 func (s *stream) receive() {
 	r := new(wire.Request)
 	for more := true; more; {
-		*r = wire.Request{Delta: s.delta, MaxNames: s.cfg.MaxNames, MaxNameBytes: s.cfg.MaxNameBytes}
+		*r = wire.Request{Delta: s.delta, MaxNames: s.cfg.MaxNames + maxOver, MaxNameBytes: s.cfg.MaxNameBytes}
 		err := s.rpc.RecvMsg(r)
 		var wait time.Duration
 		if more, wait = s.received(r, err); wait > 0 {

@@ -55,7 +55,7 @@ func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req re
 	p.key = p.keyOf(peer)
 	err := p.check()
 	if err == nil {
-		err = sub.checkDemand(&req.Request, 0)
+		err = sub.checkDemand(req.Subscribe)
 	}
 	if err != nil {
 		sub.watch.Close()
@@ -63,6 +63,14 @@ func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req re
 	}
 	sub.request(&req.Request, time.Now())
 	return p, nil
+}
+
+// checkDemand refuses a poll whose names are over a limit.
+func (s *subscription) checkDemand(names []string) error {
+	if over := s.fit(names, nil, true, 0, 0).over; len(over) > 0 {
+		return over[0].why
+	}
+	return nil
 }
 
 // check returns why the client may not ask for what it asks for.

@@ -41,14 +41,20 @@ func TestB35_TooManyGlobs(t *testing.T) {
 			elsewhere.SubscribeAll(cache.Collection(wire.ListenerType, glob(9)))
 			s := sotwClient(view, wire.ListenerType)
 			s.delta = tt.delta
-			s.cfg.MaxGlobs, s.cfg.MaxGroupGlobs = 3, 4
+			s.cfg.MaxNames, s.cfg.MaxGlobs, s.cfg.MaxGroupGlobs = 100, 3, 4
 			if len(tt.have) > 0 {
 				s.cfg.MaxGroupGlobs = 9
 				s.request(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
-			err := s.checkGlobs(&wire.Request{Delta: tt.delta, Subscribe: tt.asks}, tt.others)
-			if got := status.Code(err); got != tt.want {
-				t.Errorf("got %v, want %v", err, tt.want)
+			f := s.fit(tt.asks, nil, !tt.delta, len(s.globs)+tt.others, len(s.globs)+tt.others)
+			got := codes.OK
+			for _, over := range f.over {
+				if got = status.Code(told(over.why)); len(over.names) != 1 {
+					t.Errorf("%q are refused for %v, want one of them", over.names, over.why)
+				}
+			}
+			if got != tt.want {
+				t.Errorf("refused %v, want %v", f.over, tt.want)
 			}
 		})
 	}

@@ -188,9 +188,6 @@ func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return exceeds(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
-	if n := max(len(r.Subscribe), len(r.Unsubscribe), len(r.InitialVersions)); n > c.MaxNames {
-		return Exceeds(LimitNames, "%d resource names in one request, at most %d are served", n, c.MaxNames)
-	}
 	for name := range r.InitialVersions {
 		if len(name) > c.MaxNameBytes {
 			return c.tooLong(name)
@@ -213,8 +210,6 @@ func (c *Config) tooLong(name string) error {
 // unreadable returns what a client is told whose request could not be decoded.
 func (c *Config) unreadable(err error) error {
 	switch {
-	case errors.Is(err, wire.ErrTooMany):
-		return Exceeds(LimitNames, "%v, at most %d are served", err, c.MaxNames)
 	case errors.Is(err, wire.ErrTooLong):
 		return exceeds(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
 	default:

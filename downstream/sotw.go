@@ -86,6 +86,9 @@ func (s *subscription) emptyUntil(t *cache.Type, now time.Time) time.Time {
 // complete reports whether enough is known of all members that the client asked for;
 // what its globs stand for, unresolvedUntil waits for.
 func (s *subscription) complete(t *cache.Type) bool {
+	if len(s.over) > 0 && s.version != "" && !s.synced {
+		return false // the client may hold what is over a limit, and would drop it
+	}
 	return s.wildcard == nil || t.Phase >= s.neededPhase() || s.saidSo(t)
 }
 

@@ -136,9 +136,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 		if err := s.restrict(sub, r); err != nil {
 			return err
 		}
-		if err := sub.checkDemand(r, s.globs()-len(sub.globs)); err != nil {
-			return err
-		}
+		s.limitNames(sub, r)
 	}
 	if sub.request(r, now) {
 		s.refused(sub, r)
@@ -146,7 +144,8 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if !sub.pending {
 		s.read = max(s.read, sub.through)
 	}
-	return s.checkTotal()
+	s.admitRefused()
+	return nil
 }
 
 // checkRequest refuses what the client may not ask for, and names that are too long.
@@ -313,28 +312,13 @@ func (s *stream) globs() (n int) {
 	return n
 }
 
-func (s *stream) checkTotal() error {
-	total, held := 0, 0
-	for _, sub := range s.subs {
-		total += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad) + len(sub.denied)
-		held += len(sub.known)
-	}
-	if held > s.cfg.MaxNames {
-		return Exceeds(LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", held, s.cfg.MaxNames)
-	}
-	if total > s.cfg.MaxNames {
-		return Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", total, s.cfg.MaxNames)
-	}
-	return nil
-}
-
 // misnamed takes note of names that cannot be: nobody is asked for them, and a client
 // that understands it is told why (B.23).
 func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.client, sub.typeURL, b)
-		if sub.errors {
+		if sub.errors && s.held() < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
 	}
@@ -588,7 +572,11 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 		return nil
 	}
 	p.held = true // serve looks at the type again after the answer
-	return s.send(p, p.cut, sub, r, after)
+	err := s.send(p, p.cut, sub, r, after)
+	if r.cut {
+		p.at(sub.until) // or after the wait for it
+	}
+	return err
 }
 
 // send sends a response made from a head, which holds what changed after a position, and sees to it that

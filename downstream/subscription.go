@@ -68,6 +68,7 @@ type subscription struct {
 	joined   cache.Seq     // when the members began to be sent, the last time
 	failures failures
 	denied   map[string]struct{}    // what the client asked for and may not have
+	over     map[string]struct{}    // what it asked for and that is over a limit
 	variants map[*cache.Name][]byte // constraints of what the client was sent of a name
 	synced   bool                   // SotW: the client holds a complete set that this stream knows
 	sum      cache.Sum              // SotW: what is in that set

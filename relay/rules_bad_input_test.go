@@ -124,7 +124,6 @@ var badRequests = []badInput{
 	{"node: too large", badRequest("node", badPart(&corepb.Node{}, "id", strings.Repeat("n", 4096))), codes.ResourceExhausted, "vs. 4096"},
 
 	{"names: too long", badRequest("resource_names", strings.Repeat("n", badLong)), codes.InvalidArgument, `resource name "` + strings.Repeat("n", 64) + `"… of 101 bytes, at most 100 are allowed`},
-	{"names: too many", badRequest("resource_names", "a", "resource_names", "b", "resource_names", "c", "resource_names", "d"), codes.ResourceExhausted, "4 resource names in one request, at most 3 are served"},
 	{"names: not UTF-8", badRequest("resource_names", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
 	{"names: xdstp without a type", badRequest("resource_names", "xdstp://authority"), codes.OK, `name=xdstp://authority err="malformed xdstp name`},
 	{"names given up: too long", badRequest("resource_names_unsubscribe", strings.Repeat("n", badLong)), codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},

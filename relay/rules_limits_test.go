@@ -2,10 +2,10 @@ package relay_test
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -16,8 +16,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// B.35: who wants more than a limit allows is told RESOURCE_EXHAUSTED and the name of the
-// variable, and counted; streams that there are go on.
+// B.35: who wants more than a limit allows, other than of names, is told RESOURCE_EXHAUSTED and the
+// name of the variable, and counted; streams that there are go on.
 func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -27,22 +27,6 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 		ask   func(c *relaytest.Client)
 	}{
 		{downstream.LimitStreams, "1", codes.ResourceExhausted, func(*relaytest.Client) {}},
-		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, "a", "b", "c") }},
-		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
-			c.Subscribe(streamRDS, "a", "b")
-			c.Subscribe(streamEDS, "a")
-		}},
-		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{"a": "1", "b": "1", "c": "1"}})
-		}},
-		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{"a": "1", "b": "1"}})
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamEDS, InitialResourceVersions: map[string]string{"a": "1"}})
-		}},
-		{downstream.LimitNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceNamesUnsubscribe: []string{"a", "b", "c"}})
-		}},
-		{downstream.LimitNames, "100", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, slices.Repeat([]string{"name"}, 101)...) }},
 		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
 		}},
@@ -57,13 +41,6 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 65)) }},
 		{downstream.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 4<<10)) }},
 		{downstream.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamAcmeType, "a") }},
-		{downstream.LimitGlobs, "1", codes.ResourceExhausted, func(c *relaytest.Client) {
-			c.Subscribe(streamRDS, "xdstp:///envoy.config.route.v3.RouteConfiguration/a/*", "xdstp:///envoy.config.route.v3.RouteConfiguration/b/*")
-		}},
-		{downstream.LimitGroupGlobs, "1", codes.ResourceExhausted, func(c *relaytest.Client) {
-			c.Subscribe(streamRDS, "xdstp:///envoy.config.route.v3.RouteConfiguration/a/*", "xdstp:///envoy.config.route.v3.RouteConfiguration/b/*")
-		}},
-		{downstream.LimitOriginNames, "2", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, "a", "b", "c") }},
 		{downstream.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamCDS) }},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {
@@ -123,9 +100,7 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 
 		refused := client("client")
 		refused.Subscribe(streamRDS, "b")
-		if err := refused.WaitEnd(t.Context()); status.Convert(err).Message() != tooMany {
-			t.Errorf("the client was told %v, want %q", err, tooMany)
-		}
+		streamQuiet(t, refused, time.Second)
 		poll := restPoller(t, r, false)
 		poll.poll("routes", "", "", "b").is(http.StatusTooManyRequests, tooMany)
 		poll.poll("routes", "", "", "a").has("a")
@@ -173,6 +148,7 @@ func TestB35_SharedNamesCountOnce(t *testing.T) {
 		}
 		c := r.client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("one")})
 		c.Subscribe(streamRDS, dir+"b", dir+"c")
-		streamEnd(t, c, codes.ResourceExhausted)
+		streamHas(t, c.Recv(t.Context()), streamRDS, dir+"b")
+		streamQuiet(t, c, time.Minute)
 	})
 }

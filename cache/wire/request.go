@@ -14,7 +14,6 @@ import (
 // allows. The stream that sent it ends; no other is touched.
 var (
 	ErrRequest = errors.New("malformed request")
-	ErrTooMany = errors.New("too many resource names")
 	ErrTooLong = errors.New("dynamic parameters of a name too long")
 )
 
@@ -28,7 +27,7 @@ type Request struct {
 	Delta bool
 
 	// MaxNames bounds each of the lists of names, before memory is taken for them: a few bytes of
-	// a message become a string, or a map. MaxNameBytes bounds the parameters that come with a name in a
+	// a message become a string, or a map. What a list has beyond is skipped. MaxNameBytes bounds the parameters that come with a name in a
 	// locator, all together. Zero means no bound.
 	MaxNames, MaxNameBytes int
 
@@ -52,6 +51,11 @@ type Request struct {
 	// InitialVersions is what a returning Delta client says it holds: name to
 	// version (R085).
 	InitialVersions map[string]string
+
+	// Skipped is how many entries of all lists were left out for MaxNames.
+	Skipped int
+
+	versions int // entries of InitialVersions that were read; some may be for one name
 
 	// Refused is set by a NACK; ErrorCode and ErrorMessage say why (R029), the latter
 	// as far as people may see it.
@@ -98,16 +102,14 @@ var (
 )
 
 // Decode reads msg into r, all but r.Delta and the limits. The request shares no memory with
-// msg. Errors: [ErrRequest], [ErrTooLong]; [ErrTooMany] of a message of 256 bytes and more.
+// msg. Errors: [ErrRequest], [ErrTooLong].
 func (r *Request) Decode(msg []byte) error {
 	fields := sotwFields[:]
 	if r.Delta {
 		fields = deltaFields[:]
 	}
 	*r = Request{Delta: r.Delta, MaxNames: r.MaxNames, MaxNameBytes: r.MaxNameBytes}
-	if err := r.reserve(fields, msg); err != nil {
-		return err
-	}
+	r.reserve(fields, msg)
 	var sum maphash.Hash
 	sum.SetSeed(namesSeed)
 	for at := 0; at < len(msg); {
@@ -130,17 +132,17 @@ func (r *Request) Decode(msg []byte) error {
 	return nil
 }
 
-// reserve makes room for what a large request lists, or refuses it.
-func (r *Request) reserve(fields []requestField, msg []byte) error {
+// reserve makes room for what a large request lists.
+func (r *Request) reserve(fields []requestField, msg []byte) {
 	const large = 256
 	if len(msg) < large {
-		return nil
+		return
 	}
 	var count [fieldError + 1]int
 	for len(msg) > 0 {
 		num, _, _, n := consumeField(msg)
 		if n < 0 {
-			return nil // Decode says so
+			return // Decode says so
 		}
 		if int(num) < len(fields) {
 			count[fields[num]]++
@@ -149,8 +151,8 @@ func (r *Request) reserve(fields []requestField, msg []byte) error {
 	}
 	subscribed, held := count[fieldSubscribe]+count[fieldSubscribeLocator], count[fieldInitialVersions]
 	unsubscribed := count[fieldUnsubscribe] + count[fieldUnsubscribeLocator]
-	if n := max(subscribed, unsubscribed, held); r.MaxNames > 0 && n > r.MaxNames {
-		return fmt.Errorf("%w: %d in one list", ErrTooMany, n)
+	if r.MaxNames > 0 {
+		subscribed, unsubscribed, held = min(subscribed, r.MaxNames), min(unsubscribed, r.MaxNames), min(held, r.MaxNames)
 	}
 	r.Subscribe = slices.Grow(r.Subscribe, subscribed)
 	r.Unsubscribe = slices.Grow(r.Unsubscribe, unsubscribed)
@@ -158,7 +160,15 @@ func (r *Request) reserve(fields []requestField, msg []byte) error {
 		const most = 10_000 // the entries may all be the same
 		r.InitialVersions = make(map[string]string, min(held, most))
 	}
-	return nil
+}
+
+// skips reports whether an entry of a list is left out, and counts it.
+func (r *Request) skips(listed int) bool {
+	if r.MaxNames == 0 || listed < r.MaxNames {
+		return false
+	}
+	r.Skipped++
+	return true
 }
 
 func (r *Request) set(f requestField, val []byte) (err error) {
@@ -174,16 +184,36 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 		r.Nonce, err = text(val, "nonce")
 	case fieldVersion:
 		r.Version, err = text(val, "version")
+	case fieldSubscribe, fieldSubscribeLocator:
+		if r.skips(len(r.Subscribe)) {
+			return nil
+		}
+		err = r.addName(f, val)
+	case fieldUnsubscribe, fieldUnsubscribeLocator:
+		if r.skips(len(r.Unsubscribe)) {
+			return nil
+		}
+		err = r.addName(f, val)
+	case fieldInitialVersions:
+		if r.skips(r.versions) {
+			return nil
+		}
+		err = r.addInitialVersion(val)
+	case fieldError:
+		err = r.setError(val)
+	}
+	return err
+}
+
+// addName takes an entry of the names subscribed to, or given up.
+func (r *Request) addName(f requestField, val []byte) (err error) {
+	switch f {
 	case fieldSubscribe:
 		r.Subscribe, err = appendText(r.Subscribe, val)
 	case fieldUnsubscribe:
 		r.Unsubscribe, err = appendText(r.Unsubscribe, val)
-	case fieldSubscribeLocator, fieldUnsubscribeLocator:
+	default:
 		err = r.addLocator(f, val)
-	case fieldInitialVersions:
-		err = r.addInitialVersion(val)
-	case fieldError:
-		err = r.setError(val)
 	}
 	return err
 }
@@ -275,6 +305,7 @@ func (r *Request) addInitialVersion(entry []byte) error {
 		r.InitialVersions = make(map[string]string)
 	}
 	r.InitialVersions[name] = version
+	r.versions++
 	return nil
 }
 

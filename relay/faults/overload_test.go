@@ -90,16 +90,16 @@ func TestB12_C24_MoreChangesThanLinksCanTake(t *testing.T) {
 	}
 }
 
-// Who asks a relay for more than each of its limits allows is told the variable, and counted;
-// who is served goes on being served.
+// Who asks a relay for more than each of its limits allows is counted, and told the variable, unless
+// only names are refused; who is served goes on being served.
 func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 	t.Parallel()
 	const globs = "xdstp:///envoy.config.route.v3.RouteConfiguration/"
 	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	newest := putBlob(origin, 64, 0)
 	r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "GOMEMLIMIT=8MiB", "TENDER_NODE_GROUP_BY=id",
-		"TENDER_MAX_STREAMS=3", "TENDER_MAX_NAMES=3", "TENDER_MAX_NAME_BYTES=256B", "TENDER_MAX_REQUEST_BYTES=4KiB", "TENDER_MAX_TYPES=1",
-		"TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=1", "TENDER_MAX_GROUPS=2", "TENDER_MAX_ORIGIN_NAMES=2")
+		"TENDER_MAX_STREAMS=4", "TENDER_MAX_NAMES=3", "TENDER_MAX_NAME_BYTES=256B", "TENDER_MAX_REQUEST_BYTES=4KiB", "TENDER_MAX_TYPES=1",
+		"TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=2", "TENDER_MAX_GROUPS=2", "TENDER_MAX_ORIGIN_NAMES=2")
 	r.AwaitLine(0, "memory is nearly full")
 	var stay []*relaytest.Client
 	for _, v := range variants {
@@ -117,16 +117,24 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 		code     codes.Code
 		ask      func(*relaytest.Client)
 	}{
-		{"TENDER_MAX_NAMES", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, "a", "b", "c", "d")},
+		{"TENDER_MAX_NAMES", "delta", codes.OK, subscribe(relaytest.RouteType, "a", "b", globs+"a/*", globs+"b/*")},
 		{"TENDER_MAX_NAME_BYTES", "delta", codes.InvalidArgument, subscribe(relaytest.RouteType, strings.Repeat("n", 257))},
 		{"TENDER_MAX_REQUEST_BYTES", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, strings.Repeat("n", 4<<10))},
 		{"TENDER_MAX_TYPES", "delta", codes.ResourceExhausted, subscribe("type.googleapis.com/faults.Another", "a")},
-		{"TENDER_MAX_GLOBS", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, globs+"a/*", globs+"b/*", globs+"c/*")},
-		{"TENDER_MAX_GROUP_GLOBS", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, globs+"a/*", globs+"b/*")},
+		{"TENDER_MAX_GLOBS", "delta", codes.OK, subscribe(relaytest.RouteType, globs+"a/*", globs+"b/*", globs+"c/*")},
+		{"TENDER_MAX_GROUP_GLOBS", "delta", codes.OK, subscribe(relaytest.RouteType, globs+"a/*", globs+"b/*")},
 		{"TENDER_MAX_GROUPS", "another", codes.ResourceExhausted, subscribe(relaytest.ClusterType)},
-		{"TENDER_MAX_ORIGIN_NAMES", "delta", codes.ResourceExhausted, subscribe(relaytest.RouteType, "a", "b", "c")},
+		{"TENDER_MAX_ORIGIN_NAMES", "delta", codes.OK, subscribe(relaytest.RouteType, "a", "b", "c")},
 		{"TENDER_MAX_STREAMS", "delta", codes.ResourceExhausted, func(*relaytest.Client) {}},
 	} {
+		if tt.variable == "TENDER_MAX_GROUP_GLOBS" {
+			follower := r.client(relaytest.Delta, "delta")
+			origin.Put(relaytest.Route(globs+"d/x", []string{"*"}, ""))
+			follower.Subscribe(relaytest.RouteType, globs+"d/*")
+			follower.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.RouteType, globs+"d/x") })
+			follower.Subscribe(blobType)
+			stay = append(stay, follower)
+		}
 		if tt.variable == "TENDER_MAX_STREAMS" {
 			last := r.client(relaytest.SotW, "sotw")
 			last.Subscribe(blobType)
@@ -135,6 +143,13 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 		}
 		c := r.client(relaytest.Delta, tt.node)
 		tt.ask(c)
+		if tt.code == codes.OK { // names are refused by themselves, and the stream goes on
+			c.Subscribe(blobType)
+			c.WaitState(t.Context(), newest)
+			r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.variable))
+			c.Close()
+			continue
+		}
 		err := c.WaitEnd(t.Context())
 		if told := status.Convert(err); told.Code() != tt.code || tt.variable != "TENDER_MAX_REQUEST_BYTES" && !strings.HasSuffix(told.Message(), "("+tt.variable+")") {
 			t.Errorf("%s: the client was told %v, want %v and the variable", tt.variable, err, tt.code)

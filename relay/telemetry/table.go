@@ -179,7 +179,7 @@ var table = []row{
 				put(float64(n), why.String())
 			}
 		}},
-	{"tender.client.refusals", counter, "{refusal}", "limit", "Connections, streams and polls that ran into a limit, by the variable that sets it.", func(r *Reading, put put) {
+	{"tender.client.refusals", counter, "{refusal}", "limit", "Connections, requests of streams and polls that ran into a limit, by the variable that sets it.", func(r *Reading, put put) {
 		for limit, n := range r.Server.Refused {
 			put(float64(n), limit.String())
 		}
