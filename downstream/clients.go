@@ -339,9 +339,9 @@ func (s *subscription) status(now time.Time) TypeStatus {
 	for _, g := range s.globs {
 		t.Globs = append(t.Globs, g.glob)
 	}
-	if s.lacks != 0 {
-		t.Lacks = s.lacks.time()
-		t.Lag = max(s.lacks.ago(now), 0)
+	if lacks := s.lacking(); lacks != 0 {
+		t.Lacks = lacks.time()
+		t.Lag = max(lacks.ago(now), 0)
 	}
 	return t
 }
@@ -431,7 +431,7 @@ func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) Resou
 		}
 	}
 	switch {
-	case s.pending && since > s.toldAfter:
+	case s.pending && since > s.acceptedUpTo():
 		r.State = Sent
 	default:
 		r.State = Accepted
@@ -455,13 +455,17 @@ func (s *subscription) refusals() iter.Seq[*Refusal] {
 }
 
 // noteTold records that a response leaves that holds what changed after a position, which
-// was received at some time, or, if that is zero, what the client asked for.
-func (c *conversation) noteTold(after cache.Seq, received, now time.Time) {
+// was received at some time, or, if that is zero, what the client asked for. The response before it went up to another
+// position.
+func (c *conversation) noteTold(after, before cache.Seq, received, now time.Time) {
 	caused := momentOf(received)
 	if c.asked || caused == 0 {
 		received, caused = now, 0
 	}
-	if c.asked = false; c.lacks == 0 {
+	if c.asked = false; c.pending {
+		c.supersede(before)
+	}
+	if c.lacks == 0 {
 		c.toldAfter, c.lacks = after, momentOf(received)
 	}
 	if c.caused == 0 && c.answered { // of the first one, the client waited for something, not for this
@@ -500,13 +504,24 @@ func (c *conversation) noteAccepted(now time.Time) {
 	if c.caused != 0 {
 		c.tally.propagated(c.caused.ago(now))
 	}
-	c.accepted, c.acceptedAt, c.lacks = c.said, momentOf(now), 0
+	c.accepted, c.acceptedAt, c.lacks, c.earlier = c.said, momentOf(now), 0, nil
 }
 
 // noteRefused records that the client refuses a response that holds what changed up to a
 // position. Earlier refusals stand beside it, but for what a complete set holds anew.
 func (s *subscription) noteRefused(r *wire.Request, upTo cache.Seq, now time.Time) {
-	after := s.toldAfter
+	version := "" // of an earlier response, whose version is not known any more
+	if s.answers(r) {
+		s.mergeEarlier()
+	}
+	if r.Nonce == s.nonce {
+		version = s.said
+	}
+	s.noteRefusedRange(r, s.toldAfter, upTo, version, now)
+}
+
+// noteRefusedRange is noteRefused for a response of a version that holds what changed after a position.
+func (s *subscription) noteRefusedRange(r *wire.Request, after, upTo cache.Seq, version string, now time.Time) {
 	var earlier []*Refusal
 	switch last := s.refusal; {
 	case last == nil || s.sendsWhole():
@@ -519,12 +534,9 @@ func (s *subscription) noteRefused(r *wire.Request, upTo cache.Seq, now time.Tim
 		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
 	}
 	s.refusal = &Refusal{
-		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: s.said,
+		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
 		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
 		after: after, upTo: upTo, earlier: earlier,
-	}
-	if r.Nonce != s.nonce {
-		s.refusal.Version = "" // of an earlier response, whose version is not known any more
 	}
 }
 

@@ -112,7 +112,7 @@ const silenceWait = 15 * time.Second
 // unheardOf returns the names that a returning client holds and of which the relay knows nothing. Names beside a
 // wildcard, and those of VHDS, may be asked for on demand: the origin may take its time, and a wildcard need not have
 // them.
-func (s *subscription) unheardOf() (unheard []*cache.Name) {
+func (s *subscription) unheardOf() (unheard map[*cache.Name]struct{}) {
 	if len(s.known) == 0 || s.wildcard != nil || s.typeURL == wire.VirtualHostType {
 		return nil
 	}
@@ -122,7 +122,10 @@ func (s *subscription) unheardOf() (unheard []*cache.Name) {
 			continue
 		}
 		if e, _ := t.Lookup(n.name); e == nil {
-			unheard = append(unheard, n.name)
+			if unheard == nil {
+				unheard = make(map[*cache.Name]struct{})
+			}
+			unheard[n.name] = struct{}{}
 		}
 	}
 	return unheard
@@ -135,7 +138,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		return time.Time{}
 	}
 	var gone []*cache.Name
-	s.unheard = slices.DeleteFunc(s.unheard, func(n *cache.Name) bool {
+	maps.DeleteFunc(s.unheard, func(n *cache.Name, _ struct{}) bool {
 		_, subscribed := s.find(n)
 		_, holds := s.known[n.String()]
 		e, _ := w.typ.Lookup(n)
@@ -151,6 +154,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		}
 		return false
 	})
+	slices.SortFunc(gone, (*cache.Name).Compare)
 	if len(gone) > 1 { // that one is missing of one does not look like an origin that lost its state
 		texts := make([]string, len(gone))
 		for i, n := range gone {

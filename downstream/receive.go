@@ -75,7 +75,7 @@ func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Dura
 // has caused.
 func (s *stream) awaited(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && sub.pending && sub.answers(r)
+	return sub != nil && sub.pending && (sub.answers(r) || sub.earlier.find(r) >= 0)
 }
 
 // answers reports whether a request accepts a response, or answers none, and asks for

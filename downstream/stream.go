@@ -138,6 +138,9 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 		}
 		s.limitNames(sub, r)
 	}
+	if earlier := sub.earlier.find(r); earlier >= 0 {
+		s.read = max(s.read, sub.earlier.list[earlier].through)
+	}
 	if sub.request(r, now) {
 		s.refused(sub, r)
 	}
@@ -480,7 +483,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if r.cut {
 		p.more(sub)
 	}
-	if err := s.send(p, h, sub, r, after); err != nil {
+	if err := s.send(p, h, sub, r, after, after); err != nil {
 		return err
 	}
 	p.held = p.held || !sub.removalsTold(t)
@@ -572,16 +575,17 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 		return nil
 	}
 	p.held = true // serve looks at the type again after the answer
-	err := s.send(p, p.cut, sub, r, after)
+	err := s.send(p, p.cut, sub, r, after, sub.position())
 	if r.cut {
 		p.at(sub.until) // or after the wait for it
 	}
 	return err
 }
 
-// send sends a response made from a head, which holds what changed after a position, and sees to it that
+// send sends a response made from a head, which holds what changed after a position, where the client was told of
+// changes and additions up to another before, and sees to it that
 // endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after cache.Seq) error {
+func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after, before cache.Seq) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
@@ -604,7 +608,7 @@ func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.noteTold(after, sub.wantedSince(s.group.View, h, after), sentAt)
+	sub.noteTold(after, before, sub.wantedSince(s.group.View, h, after), sentAt)
 	sub.responded(nonce, r.body, s.written, sentAt)
 	if sub.reaching != nil {
 		cmp.Or(sub.parent, sub).passFanouts(sentAt)

@@ -51,7 +51,7 @@ type subscription struct {
 	suspects []string // Delta: what is in known although the client did not report it, see suspect
 
 	// Delta: names in known of which the origin has said nothing yet, see forgottenNames.
-	unheard []*cache.Name
+	unheard map[*cache.Name]struct{}
 
 	// How far the client was served. Wildcard subscriptions have two positions,
 	// since removals may stay behind changes; names have one each, and scanned is
@@ -98,10 +98,13 @@ type conversation struct {
 	// answered (reached), of those that are followed.
 	reaching, reached *cache.Fanouts
 
+	// Responses before the newest that the client has not accepted; nil if there is none, as nearly always.
+	earlier *earlierResponses
+
 	// For who asks how the stream stands. Each stream has these for each type: they are small.
 	caused     moment    // when the oldest change was received that it holds; 0: none caused it
-	lacks      moment    // since when it lacks something that it was sent
-	toldAfter  cache.Seq // it was sent what changed after that, and has not accepted it
+	lacks      moment    // since when the client lacks something of it
+	toldAfter  cache.Seq // it holds what changed after that, or what the client refused before
 	accepted   string    // the version that it accepted last
 	acceptedAt moment
 	refusal    *Refusal // the newest
@@ -142,11 +145,14 @@ func (s *subscription) repeats(r *wire.Request) bool {
 
 // acknowledge takes the request as the answer to the response whose nonce it
 // carries. Only error_detail makes it a NACK (R029). A nonce of another stream
-// means nothing (R019); an older one of this stream shortens the wait for the
+// means nothing (R019); an older one of this stream answers that response, and shortens the wait for the
 // newer response's answer (B.14).
 func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
-	if answers || r.Refused && r.Nonce != "" {
+	if earlier := s.earlier.find(r); earlier >= 0 {
+		s.tally.answered(r.Refused)
+		s.noteEarlierAnswer(earlier, r, now)
+	} else if answers || r.Refused && r.Nonce != "" {
 		s.tally.answered(r.Refused)
 		s.noteAnswer(r, now)
 	}

@@ -1,0 +1,186 @@
+package downstream
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A slowWorld is a client of Delta with a wildcard for Clusters, which answers when the test says so.
+type slowWorld struct {
+	t      *testing.T
+	server *Server
+	w      *cache.Writer
+	c      *scriptedClient
+	number uint64
+}
+
+func newSlowWorld(t *testing.T) *slowWorld {
+	view, w := cache.New(cache.Config{})
+	server, err := New(Config{Views: oneView{view}, AckWait: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &slowWorld{t: t, server: server, w: w}
+	w.SetConnected(true)
+	s.put("1", 0, 1, 2)
+	w.SetPhase(wire.ClusterType, cache.Confirmed)
+	s.c = serveScripted(t, server)
+	s.number = slices.Collect(server.Clients())[0].Number
+	s.c.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
+	s.c.answer("")
+	return s
+}
+
+// put changes Clusters, and waits until the client was told if it is to be at once.
+func (s *slowWorld) put(version string, i ...int) {
+	u := wire.Update{TypeURL: wire.ClusterType, SystemVersion: version}
+	for _, i := range i {
+		u.Resources = append(u.Resources, benchResource(s.t, wire.ClusterType, i, version))
+	}
+	s.w.Apply(cache.Members, u)
+	synctest.Wait()
+}
+
+// accept has the client accept a response, and refuse refuse it, by its place from the end: 0 is the newest.
+func (s *slowWorld) accept(back int) {
+	s.c.ask(wire.Request{Nonce: s.c.nonces[len(s.c.nonces)-1-back]})
+}
+
+func (s *slowWorld) refuse(back int) {
+	s.c.ask(wire.Request{Nonce: s.c.nonces[len(s.c.nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument), ErrorMessage: "no"})
+}
+
+// expect checks the lag, the accepted version, and the states of Clusters 0, 1 and 2.
+func (s *slowWorld) expect(when string, lag time.Duration, accepted string, want ...string) TypeStatus {
+	s.t.Helper()
+	status, open := s.server.Client(s.number)
+	if !open {
+		s.t.Fatalf("%s, the stream is not open", when)
+	}
+	got := status.Types[0]
+	if got.Lag != lag || got.Accepted != accepted {
+		s.t.Errorf("%s, the lag is %v and %q is accepted, want %v and %q", when, got.Lag, got.Accepted, lag, accepted)
+	}
+	all := states(s.server, s.number)
+	if diff := cmp.Diff(want, []string{all[benchName(0)], all[benchName(1)], all[benchName(2)]}); diff != "" {
+		s.t.Errorf("%s, resources stand so (-want +got):\n%s", when, diff)
+	}
+	return got
+}
+
+// H10: an ACK accepts the response that it names, and those before it, also if newer responses were sent since.
+func TestH10_AnACKAcceptsTheResponseThatItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlowWorld(t)
+		s.expect("at first", 0, "1", "accepted", "accepted", "accepted")
+		for i := range 3 {
+			s.put(fmt.Sprint(2+i), i)
+			time.Sleep(6 * time.Second) // longer than an answer is waited for
+		}
+		s.expect("with three responses out", 18*time.Second, "1", "sent", "sent", "sent")
+		s.accept(2)
+		s.expect("after the ACK of the oldest", 12*time.Second, "2", "accepted", "sent", "sent")
+		s.accept(2)
+		s.expect("after the same ACK once more", 12*time.Second, "2", "accepted", "sent", "sent")
+		time.Sleep(time.Second)
+		s.accept(1)
+		got := s.expect("after the ACK of the next", 7*time.Second, "3", "accepted", "accepted", "sent")
+		if !got.AcceptedAt.Equal(time.Now()) || !got.Pending {
+			t.Errorf("after the ACK of the next, %+v, want it accepted now, and the newest pending", got)
+		}
+		s.accept(0)
+		s.expect("after all", 0, "4", "accepted", "accepted", "accepted")
+
+		for i := range 3 {
+			s.put(fmt.Sprint(5+i), i)
+			time.Sleep(6 * time.Second)
+		}
+		s.accept(1) // the client read the one before it, too
+		s.expect("after an ACK that left one out", 6*time.Second, "6", "accepted", "accepted", "sent")
+		s.accept(0)
+		s.expect("after all again", 0, "7", "accepted", "accepted", "accepted")
+	})
+}
+
+// H10: a NACK refuses the response that it names, and not what was sent since.
+func TestH10_ANACKRefusesTheResponseThatItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlowWorld(t)
+		for i := range 3 {
+			s.put(fmt.Sprint(2+i), i)
+			time.Sleep(6 * time.Second)
+		}
+		s.accept(2)
+		s.refuse(1)
+		got := s.expect("after a NACK of the second", 12*time.Second, "2", "accepted", "refused", "sent")
+		if got.Refusal == nil || got.Refusal.Version != "3" {
+			t.Errorf("the refusal is %+v, want one of version 3", got.Refusal)
+		}
+		s.accept(0)
+		s.expect("after the ACK of the newest", 0, "4", "accepted", "refused", "accepted")
+		s.put("5", 1)
+		s.accept(0)
+		s.expect("after the refused one has changed", 0, "5", "accepted", "accepted", "accepted")
+	})
+}
+
+// H10: of a client that takes 12 seconds to answer, while something changes each second, the lag is bounded by that and
+// the wait for its answers.
+func TestH10_TheLagOfASlowClientIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlowWorld(t)
+		const slow = 12
+		answered := len(s.c.nonces)
+		sentAt := make(map[int]int) // second in which a response was seen
+		var most time.Duration
+		for second := range 3600 {
+			s.put(fmt.Sprint(second), second%3)
+			for n := answered; n < len(s.c.nonces); n++ {
+				if _, seen := sentAt[n]; !seen {
+					sentAt[n] = second
+				}
+			}
+			for answered < len(s.c.nonces) && second-sentAt[answered] >= slow {
+				s.accept(len(s.c.nonces) - 1 - answered)
+				answered++
+			}
+			time.Sleep(time.Second)
+			status, _ := s.server.Client(s.number)
+			most = max(most, status.Types[0].Lag)
+		}
+		if want := (slow + 6) * time.Second; most > want {
+			t.Errorf("the lag came to %v, want %v at most", most, want)
+		}
+		if status, _ := s.server.Client(s.number); status.Unread > 100_000 {
+			t.Errorf("%d bytes count as unread", status.Unread)
+		}
+	})
+}
+
+// H10: a client that answers nothing costs a bounded number of remembered responses, and its lag is that of the oldest.
+func TestH10_ResponsesWithoutAnAnswerAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlowWorld(t)
+		began := time.Now()
+		for i := range 3 * maxUnaccepted {
+			s.put(fmt.Sprint(2+i), i%3)
+			time.Sleep(6 * time.Second)
+		}
+		s.expect("without an answer", time.Since(began), "1", "sent", "sent", "sent")
+		if n := len(s.server.registry.get(s.number).subs[0].earlier.list); n != maxUnaccepted {
+			t.Fatalf("%d responses are remembered, want %d", n, maxUnaccepted)
+		}
+		s.accept(0)
+		s.expect("after an ACK of the newest", 0, fmt.Sprint(1+3*maxUnaccepted), "accepted", "accepted", "accepted")
+	})
+}
