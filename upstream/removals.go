@@ -266,7 +266,7 @@ func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
 // decide is judge for a set that is confirmed.
 func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	for name, h := range r.held {
-		if r.looking && (h.stated || h.again) {
+		if r.looking && (h.stated || h.again) && !s.needed(name) {
 			v.add(name, h)
 			delete(r.held, name)
 		}

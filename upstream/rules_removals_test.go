@@ -271,6 +271,47 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 	}
 }
 
+// TestH03_WhatMayBeHeldNeedsStays: an origin without state says of names at once that they are gone. The members that need them are
+// looked for first, which takes half a minute, and held: so long the names stay, and then as long as the members do.
+func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/"
+		for i := range 4 {
+			name, eds, route := fmt.Sprint(i), fmt.Sprint("eds/", i), fmt.Sprint("route/", i)
+			r.set(clusters, name, "1", relaytest.Cluster(name, eds))
+			r.set(clusters, glob+name, "1", relaytest.Cluster(glob+name, eds+"/of the glob"))
+			r.set(listeners, name, "1", relaytest.Listener(name, route))
+			r.set(routes, route, "1", relaytest.Route(route, []string{"*"}, name))
+			for _, eds := range []string{eds, eds + "/of the glob"} {
+				r.set(endpoints, eds, "1", relaytest.Endpoints(eds, "127.0.0.1:1"))
+				r.watch.Subscribe(endpoints, []string{eds})
+			}
+			r.watch.Subscribe(routes, []string{route})
+		}
+		for _, key := range []string{clusters, listeners, cache.Collection(clusters, glob+"*")} {
+			r.watch.SubscribeAll(key)
+		}
+		r.pass(confirmed)
+		r.Stop()
+		r.Clear()
+		r.Restart()
+		want := func(when string, n int) {
+			t.Helper()
+			h := r.view.Head()
+			if e, m := h.Type(endpoints).Named.Count(), h.Type(routes).Named.Count(); e != 2*n || m != n {
+				t.Errorf("%s: %d assignments and %d routes, want %d and %d", when, e, m, 2*n, n)
+			}
+		}
+		for range 60 * 10 {
+			r.pass(time.Second)
+			want("until the listeners and clusters are removed", 4)
+		}
+		r.pass(5 * time.Minute)
+		want("in the end", 0)
+		r.holding("in the end", 0, 0)
+	})
+}
+
 // TestH03_ALossInPartsIsOneLoss: of three routes of four that are gone, one waits for a listener, which is gone too. That the others
 // are judged before it makes the loss no smaller.
 func TestH03_ALossInPartsIsOneLoss(t *testing.T) {
