@@ -387,6 +387,11 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 		}
 		for kind, set := range []*Set{&o.typ().Members, &o.typ().Named} {
 			for e := range set.Since(0) {
+				if e.Present() && !e.Deadline().IsZero() {
+					if off := again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).Deadline().Sub(e.Deadline()).Abs(); off > time.Minute {
+						t.Errorf("the deadline of %s is off by %v", e.Name, off)
+					}
+				}
 				for _, v := range e.further() {
 					if e.Present() && !again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).HasVersion(v) {
 						t.Errorf("it is forgotten that %s is %s, too", e.Name, v)
@@ -406,8 +411,8 @@ func shown(o *origin) string {
 			if !e.Present() {
 				continue
 			}
-			lines = append(lines, fmt.Sprintf(" %s: %s %x %d %v %v", e.Name, e.Resource.Version, e.Resource.Field(),
-				e.Deadline().UnixNano(), e.Resource.Aliases, e.Leaf))
+			lines = append(lines, fmt.Sprintf(" %s: %s %x %t %v %v", e.Name, e.Resource.Version, e.Resource.Field(),
+				!e.Deadline().IsZero(), e.Resource.Aliases, e.Leaf))
 		}
 	}
 	return strings.Join(lines, "\n")

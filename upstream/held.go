@@ -22,17 +22,24 @@ type guarded struct {
 	// asked are names that the relay asks for on the stream that carries the set, to see whether they are gone. That they are is
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
+
+	// doubted are members that a new stream has not mentioned yet, and of which the origin does not say of itself that they are
+	// gone.
+	doubted map[string]struct{}
 }
 
 // guards returns the sets of a subscription, but for its collections.
 func (s *subscription) guards() [2]guarded {
-	var asked map[string]struct{}
+	var asked, doubted map[string]struct{}
 	if s.sweepsOn(s.named) {
 		asked = s.sweep.suspects
 	}
+	if !s.sweep.trusted {
+		doubted = s.sweep.marked
+	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, doubted},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
 	}
 }
 
@@ -42,7 +49,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c.doubt.marked}
 }
 
 // guarded yields the sets that a stream carries.
@@ -61,14 +68,20 @@ func (s *subscription) guarded(on role) func(func(guarded) bool) {
 	}
 }
 
+// all returns the sets of a subscription.
+func (s *subscription) all() []guarded {
+	guards := s.guards()
+	all := guards[:]
+	for _, c := range s.collections {
+		all = append(all, c.guard())
+	}
+	return all
+}
+
 // guards returns all sets of which a removal may be held back.
 func (m *mirror) guards() (all []guarded) {
 	for _, s := range m.inOrder() {
-		members, names := s.guards()[cache.Members], s.guards()[cache.Named]
-		all = append(all, members, names)
-		for _, c := range s.collections {
-			all = append(all, c.guard())
-		}
+		all = append(all, s.all()...)
 	}
 	return all
 }
@@ -146,14 +159,18 @@ func (m *mirror) count(g guarded) (n int) {
 	return n
 }
 
-// staying returns the resources of a type that are there although the origin seems to have removed them.
+// staying returns the resources of a type that are there although the origin has removed them, or may have.
 func (m *mirror) staying(typeURL string) (resources []*wire.Resource) {
 	s := m.subs[typeURL]
 	if s == nil {
 		return nil
 	}
-	for _, g := range s.guards() {
-		for name := range g.removals.staying() {
+	for _, g := range s.all() {
+		staying := g.removals.staying()
+		for name := range g.doubted {
+			put(&staying, name, struct{}{})
+		}
+		for name := range staying {
 			if r := m.held(g, name); r != nil {
 				resources = append(resources, r)
 			}
@@ -194,9 +211,11 @@ func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
 		return time.Time{}
 	}
 	s := m.screening(g, now)
-	m.carryOut(g, g.removals.judge(g.sub.typeURL, m.count(g), s))
+	if m.carryOut(g, g.removals.judge(g.sub.typeURL, m.count(g), s)) {
+		next = now // for what waited for it
+	}
 	if !s.confirmed && g.role != nowhere && m.lines[g.role].open {
-		next = g.learn.confirmed(m.lines[g.role].openedAt)
+		next = earlier(next, g.learn.confirmed(m.lines[g.role].openedAt))
 	}
 	look, at := g.removals.due(now)
 	if look {
@@ -210,8 +229,8 @@ func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
 	return earlier(earlier(next, at), alarm)
 }
 
-// carryOut removes what was decided to be removed, and logs what was decided.
-func (m *mirror) carryOut(g guarded, v verdict) {
+// carryOut removes what was decided to be removed, and logs what was decided. It reports whether that was anything.
+func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 	typeURL, n := slog.String("type_url", g.sub.typeURL), len(v.removed)+len(v.emptied)
 	if v.held > 0 {
 		m.session.counters.held.Add(int64(v.held))
@@ -229,6 +248,7 @@ func (m *mirror) carryOut(g guarded, v verdict) {
 		m.log.Info("removed resources that the origin no longer has", typeURL, slog.Int("removed", n))
 	}
 	m.recount(g.removals)
+	return n > 0
 }
 
 func (m *mirror) systemOf(g guarded) string {
@@ -278,9 +298,12 @@ func (m *mirror) undecidedUntil(g guarded) (until time.Time) {
 	until = g.learn.confirmed(m.lines[g.role].openedAt)
 	for _, needer := range needers[g.sub.typeURL] {
 		if s := m.subs[needer]; s != nil {
-			for _, g := range s.guards() {
+			for _, g := range s.all() {
 				if g.removals.until.After(until) {
 					until = g.removals.until
+				}
+				if looked := g.learn.last.Add(2 * sweepQuiet); len(g.doubted) > 0 && looked.After(until) {
+					until = looked
 				}
 			}
 		}

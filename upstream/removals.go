@@ -78,7 +78,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 		case s.has(name) == nil:
 		case r.waits(name, s) || s.holdExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
-			r.suspect(name, removal{stated: true})
+			r.suspect(name, removal{stated: true}, s.repeats(name))
 			continue
 		}
 		r.forget(name)
@@ -86,7 +86,10 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	if len(waiting) > 0 {
 		u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
 	}
-	u.Errors = without(u.Errors, r.explain)
+	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
+		_, waits := waiting[e.Name]
+		return r.explain(e) || waits
+	})
 	return u
 }
 
@@ -96,7 +99,7 @@ func (r *removals) screenResources(resources []*wire.Resource, s screening) []*w
 	for _, res := range resources {
 		if r.waits(res.Name, s) && s.empties(res) {
 			emptied = append(emptied, res)
-			r.suspect(res.Name, removal{emptied: res, stated: true})
+			r.suspect(res.Name, removal{emptied: res, stated: true}, s.repeats(res.Name))
 			continue
 		}
 		if !r.none() {
@@ -129,6 +132,12 @@ func (r *removals) waits(name string, s screening) bool {
 	_, mentioned := r.mentioned[name]
 	_, asked := s.asked[name]
 	return !s.confirmed && r.earlier && !mentioned || asked || s.needed(name)
+}
+
+// repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
+func (s *screening) repeats(name string) bool {
+	_, asked := s.asked[name]
+	return !s.confirmed || asked
 }
 
 // without returns the elements of a slice of which out is false, and leaves the slice as it is.
@@ -173,8 +182,9 @@ func (r *removals) forget(name string) {
 	delete(r.kept, name)
 }
 
-// suspect records a removal. One that is held back stays so, and one that an operator had approved or kept is as he chose.
-func (r *removals) suspect(name string, as removal) {
+// suspect records a removal. One that is held back stays so, and one that an operator had approved or kept is as he chose; but
+// what he had kept is undecided again if the origin removes it, unless that repeats what he decided on.
+func (r *removals) suspect(name string, as removal, repeats bool) {
 	_, approved := r.approved[name]
 	_, kept := r.kept[name]
 	old, held := r.held[name]
@@ -182,9 +192,9 @@ func (r *removals) suspect(name string, as removal) {
 	case held:
 		as.stated, as.again, as.reason = as.stated || old.stated, old.again || r.looking, old.reason
 		r.held[name] = as
-	case approved || kept && !as.stated:
+	case approved || kept && repeats:
 	default:
-		delete(r.kept, name) // of which the origin spoke
+		delete(r.kept, name)
 		put(&r.suspects, name, as)
 	}
 }
@@ -192,7 +202,7 @@ func (r *removals) suspect(name string, as removal) {
 // infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
 func (r *removals) infer(names map[string]struct{}, unproven bool) {
 	for name := range names {
-		r.suspect(name, removal{})
+		r.suspect(name, removal{}, true)
 	}
 	r.unproven = r.unproven || unproven && len(r.suspects) > 0
 }
@@ -236,7 +246,7 @@ func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
 // decide is judge for a set that is confirmed.
 func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	for name, h := range r.held {
-		if r.looking && (h.stated || h.again) {
+		if r.looking && (h.stated || h.again) && !s.needed(name) {
 			v.add(name, h)
 			delete(r.held, name)
 		}
@@ -246,7 +256,8 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	if len(ready) == 0 {
 		return
 	}
-	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(ready), count-r.added, r.added)
+	// Those that still wait count too, or a large removal would be made in small parts.
+	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-r.added, r.added)
 	for name, as := range ready {
 		delete(r.suspects, name)
 		if hold {

@@ -62,7 +62,9 @@ func (m *mirror) met(identifier string) {
 	case identifier != m.identifier && m.identifier != "":
 		m.log.Info("another instance answers for the origin: all content will be compared with its own once", slog.String("control_plane", identifier))
 	}
-	m.identifier = identifier
+	if m.identifier = identifier; c.another && !c.at.IsZero() {
+		m.w.SetTarget("") // until it is compared, another relay must not say that it is held
+	}
 }
 
 // compare asks for everything once it is time and no other view does. It returns when to look again.
@@ -77,6 +79,7 @@ func (m *mirror) compare(now time.Time) (next time.Time) {
 			return next
 		}
 		m.endComparison()
+		m.vouch()
 	}
 	switch {
 	case c.at.IsZero() || !l.open:
@@ -159,9 +162,13 @@ func (m *mirror) ignoresVersions(now time.Time) {
 	}
 }
 
-// vouch records, once nothing is held from another target any more, that all has the
+// vouch records, once nothing is held from another target or server any more, that all has the
 // versions of the one that is connected: a snapshot says so too.
 func (m *mirror) vouch() {
+	c := &m.comparison
+	if m.source < 0 || c.another && (c.turn || !c.at.IsZero()) {
+		return
+	}
 	target := m.cfg.Targets[m.source]
 	if m.w.Source().Target == target {
 		return

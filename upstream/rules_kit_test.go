@@ -61,7 +61,13 @@ func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 // restored is mirror for a view that begins with a snapshot, if there is one.
 func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot) *rig {
 	t.Helper()
-	r := &rig{Origin: o, t: t, who: upstream.Present(&corepb.Node{Id: "relay"}), log: &logged{}, control: upstream.NewControl(false, nil)}
+	return decided(t, o, cfg, s, upstream.NewControl(false, nil))
+}
+
+// decided is restored with what operators had decided before.
+func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot, control *upstream.Control) *rig {
+	t.Helper()
+	r := &rig{Origin: o, t: t, who: upstream.Present(&corepb.Node{Id: "relay"}), log: &logged{}, control: control}
 	log := slog.New(r.log)
 	cfg.Logger = log
 	if cfg.Targets == nil {

@@ -94,6 +94,24 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.wantClusters("released", 0)
 		})
 	})
+	t.Run("discarded, then the same after a reconnect", func(t *testing.T) {
+		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
+			r.watch.Subscribe(clusters, all[:3])
+			r.pass(confirmed)
+			r.control.Discard(t.Context(), upstream.HoldChoice{})
+			r.holding("discarded", 0, 50)
+			for range 2 {
+				r.Restart()
+				r.pass(time.Hour)
+			}
+			r.holding("after two restarts", 0, 50)
+			r.wantClusters("after two restarts", 100)
+			r.Apply(removing(clusters, all[:10]...))
+			r.pass(soon)
+			r.wantClusters("removed on the established stream", 90)
+			r.holding("then", 0, 40)
+		})
+	})
 	t.Run("discarded, then said again", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.pass(5 * time.Second)
@@ -251,6 +269,71 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestH03_WhatMayBeHeldNeedsStays: an origin without state says of names at once that they are gone. The members that need them are
+// looked for first, which takes half a minute, and held: so long the names stay, and then as long as the members do.
+func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/"
+		for i := range 4 {
+			name, eds, route := fmt.Sprint(i), fmt.Sprint("eds/", i), fmt.Sprint("route/", i)
+			r.set(clusters, name, "1", relaytest.Cluster(name, eds))
+			r.set(clusters, glob+name, "1", relaytest.Cluster(glob+name, eds+"/of the glob"))
+			r.set(listeners, name, "1", relaytest.Listener(name, route))
+			r.set(routes, route, "1", relaytest.Route(route, []string{"*"}, name))
+			for _, eds := range []string{eds, eds + "/of the glob"} {
+				r.set(endpoints, eds, "1", relaytest.Endpoints(eds, "127.0.0.1:1"))
+				r.watch.Subscribe(endpoints, []string{eds})
+			}
+			r.watch.Subscribe(routes, []string{route})
+		}
+		for _, key := range []string{clusters, listeners, cache.Collection(clusters, glob+"*")} {
+			r.watch.SubscribeAll(key)
+		}
+		r.pass(confirmed)
+		r.Stop()
+		r.Clear()
+		r.Restart()
+		want := func(when string, n int) {
+			t.Helper()
+			h := r.view.Head()
+			if e, m := h.Type(endpoints).Named.Count(), h.Type(routes).Named.Count(); e != 2*n || m != n {
+				t.Errorf("%s: %d assignments and %d routes, want %d and %d", when, e, m, 2*n, n)
+			}
+		}
+		for range 60 * 10 {
+			r.pass(time.Second)
+			want("until the listeners and clusters are removed", 4)
+		}
+		r.pass(5 * time.Minute)
+		want("in the end", 0)
+		r.holding("in the end", 0, 0)
+	})
+}
+
+// TestH03_ALossInPartsIsOneLoss: of three routes of four that are gone, one waits for a listener, which is gone too. That the others
+// are judged before it makes the loss no smaller.
+func TestH03_ALossInPartsIsOneLoss(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		for i := range 4 {
+			r.set(listeners, fmt.Sprint("listener", i), "1", relaytest.Listener(fmt.Sprint("listener", i), fmt.Sprint("route", i)))
+			r.set(routes, fmt.Sprint("route", i), "1", relaytest.Route(fmt.Sprint("route", i), []string{"*"}, "a"))
+		}
+		r.watch.SubscribeAll(listeners)
+		r.watch.Subscribe(routes, []string{"route0", "route1", "route2", "route3"})
+		r.pass(confirmed)
+		r.away(func(tx *relaytest.Tx) {
+			removing(listeners, "listener3")(tx)
+			removing(routes, "route1", "route2", "route3")(tx)
+		})
+		r.pass(time.Minute)
+		r.expect("listeners", present(r.members(listeners)), "listener0@1 listener1@1 listener2@1")
+		r.expect("routes", present(r.named(routes)), "route0@1 route1@1 route2@1 route3@1")
+		r.holding("routes", 3, 0)
+		r.pass(15 * time.Minute)
+		r.expect("routes in the end", present(r.named(routes)), "route0@1")
+	})
 }
 
 // TestH03_RenamedListeners are no loss: the old ones would keep their successors from their addresses.

@@ -389,6 +389,36 @@ func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
 
 // TestH07_AnotherServerThatAnswersTwice is still another one than before.
 func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
+	servedByAnother(t, func(_ *testing.T, r *rig) *rig { return r })
+}
+
+// TestH07_ARelayThatRestartsBeforeItHasCompared asks for all content, though the snapshot has the identifier of the new server.
+// One that restarts later need not.
+func TestH07_ARelayThatRestartsBeforeItHasCompared(t *testing.T) {
+	for _, compared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("compared=%v", compared), func(t *testing.T) {
+			servedByAnother(t, func(t *testing.T, r *rig) *rig {
+				if compared {
+					r.pass(time.Minute)
+				}
+				r.stop()
+				s, _ := r.w.Snapshot(true)
+				if told := s.Target != ""; told != compared {
+					t.Errorf("the snapshot is of the target %q", s.Target)
+				}
+				r = restored(t, r.Origin, upstream.Config{}, s)
+				r.pass(time.Second)
+				r.put(clusters, "d@1")
+				return r
+			})
+		})
+	}
+}
+
+// servedByAnother has another server take the place of an origin, with other content under the same versions, and answer twice.
+// A minute after then, which may go on with another mirror, its content is to be served.
+func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
+	t.Helper()
 	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		content := func(text string) { r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte(text)), "1") }
 		content("content")
@@ -402,10 +432,12 @@ func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
 		r.put(clusters, "b@1")
 		r.pass(time.Second)
 		r.put(clusters, "c@1")
+		r.pass(time.Second)
+		r = then(t, r)
 		r.pass(time.Minute)
 		e := r.view.Head().Type(clusters).Members.Get(r.view.Find(clusters, []string{"a"})[0])
 		if want := relaytest.Opaque(clusters, "a", []byte("another")).GetValue(); !bytes.Equal(e.Resource.Value(), want) {
-			t.Errorf("a minute after the restart a is %q, want what the new server has: %q", e.Resource.Value(), want)
+			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want)
 		}
 	})
 }

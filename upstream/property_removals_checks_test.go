@@ -1,0 +1,345 @@
+package upstream_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// settling is within how long the relay is to know all that an origin has: a set is confirmed after a minute at the latest,
+// what it did not mention is asked for after 15s and is gone after 15s more, and all content is compared once, 20s after a
+// resume, after which the same may begin anew.
+const settling = 200 * time.Second
+
+// observe returns what readers see.
+func (w *world) observe() map[key]sight {
+	seen := make(map[key]sight)
+	add := func(set string, e *cache.Entry) {
+		if e.Present() {
+			r := e.Resource
+			k := key{id{r.TypeURL, r.Name}, set}
+			seen[k] = sight{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Born()}
+		}
+	}
+	head := w.view.Head()
+	for set, of := range map[string]string{members + clusters: clusters, members + listeners: listeners, modelGlob: cache.Collection(clusters, modelGlob)} {
+		for e := range head.Type(of).Members.Since(0) {
+			add(strings.TrimSuffix(set, of), e)
+		}
+	}
+	for typeURL, names := range wanted {
+		for _, n := range w.view.Find(typeURL, names) {
+			if n != nil {
+				e, _ := head.Type(typeURL).Lookup(n)
+				add(named, e)
+			}
+		}
+	}
+	return seen
+}
+
+// sees reports whether readers see a resource in any set, that is not an empty assignment.
+func (w *world) sees(of id) bool {
+	for _, set := range []string{members, named, modelGlob} {
+		if w.seen[key{of, set}].had {
+			return true
+		}
+	}
+	return false
+}
+
+// takeHolds returns what the control says is held.
+func (w *world) takeHolds() map[id][]upstream.Hold {
+	holds := make(map[id][]upstream.Hold)
+	for _, h := range w.control.Holds(w.Context()) {
+		for _, name := range h.Names {
+			of := id{h.TypeURL, name}
+			holds[of] = append(holds[of], h)
+		}
+	}
+	synctest.Wait() // the mirror did what it was time for
+	return holds
+}
+
+// look compares what readers see with what they saw last.
+func (w *world) look(holds bool) {
+	seen, now := w.observe(), time.Now()
+	was := w.active
+	for i, t := range w.session.Status().Targets {
+		if t.Active {
+			w.active = i
+		}
+	}
+	if was != w.active {
+		w.unrest(settling)
+	}
+	var lost []key
+	for k, old := range w.seen {
+		is, there := seen[k]
+		switch {
+		case !there, old.had && !is.had, is.born != old.born && k.set != named:
+			lost = append(lost, k)
+		case !w.frozen.IsZero() && !w.thawed && is.body != old.body:
+			w.Errorf("%v has changed although the view is frozen", k)
+		}
+	}
+	for k, is := range seen {
+		if _, there := w.seen[k]; !there {
+			w.began[k] = now
+		}
+		if !w.ever[k.id][is.body] {
+			w.Errorf("%v has content that no origin ever stated", k)
+		}
+	}
+	w.lose(lost, was)
+	w.loseNeeded(lost, seen)
+	before := w.seen
+	w.seen = seen
+	if holds {
+		w.lookAtHolds(before, was)
+	}
+	if w.thawed {
+		w.frozen, w.thawed = time.Time{}, false
+	}
+	if w.frozen.IsZero() && !now.Before(w.restless) && holds {
+		w.quiet()
+	}
+}
+
+// lacked reports whether an address in use lacked a resource at some time since the last look, or since the view was frozen.
+func (w *world) lacked(of id, was int) bool {
+	since := time.Now().Add(-10 * time.Second)
+	if !w.frozen.IsZero() {
+		since = w.frozen
+	}
+	for _, at := range []int{was, w.active} {
+		a := w.addresses[at]
+		if it, has := a.items[of]; !has || it.empty || !a.back[of].Before(since) {
+			return true
+		}
+	}
+	return false
+}
+
+// lose looks whether readers were right to lose resources.
+func (w *world) lose(lost []key, was int) {
+	judged := make(map[[2]string][]key) // those of which the mirror judged on its own, by set
+	for _, k := range lost {
+		if !w.frozen.IsZero() && !w.thawed {
+			w.Errorf("%v is gone although the view is frozen", k)
+			continue
+		}
+		if w.released[k.id] {
+			continue
+		}
+		if !w.lacked(k.id, was) {
+			w.Errorf("%v is gone although the origin in use has it", k)
+		}
+		if w.stated[k.id] {
+			continue
+		}
+		second, barred := w.judgedLate(k)
+		if barred != nil && !w.thawed {
+			w.Errorf("%v is gone although it is held: %+v", k, *barred)
+		}
+		if !second && !w.thawed && w.watched {
+			group := [2]string{k.set, k.typeURL}
+			judged[group] = append(judged[group], k)
+		}
+	}
+	for _, keys := range judged {
+		w.judged(keys)
+	}
+}
+
+// loseNeeded looks whether what is gone is needed by something that is held, and stays.
+func (w *world) loseNeeded(lost []key, seen map[key]sight) {
+	for _, k := range lost {
+		for needer := range seen {
+			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && needs(needer.id, k.id) && w.watched && !w.thawed {
+				w.Errorf("%v is gone although %v needs it, which is held: %+v", k, needer, w.holds[needer.id])
+			}
+		}
+	}
+}
+
+// needs reports whether a resource names another one, see world.make.
+func needs(of, other id) bool {
+	last := int(of.name[len(of.name)-1] - '0')
+	switch of.typeURL {
+	case clusters:
+		return other == id{endpoints, fmt.Sprintf("e%02d", last%8)}
+	case listeners:
+		return other == id{routes, fmt.Sprintf("r%02d", last%4)}
+	}
+	return false
+}
+
+// judgedLate reports whether a resource was held until its time was over, and else what held it. Which set that was a hold does
+// not say.
+func (w *world) judgedLate(k key) (late bool, by *upstream.Hold) {
+	for _, h := range w.holds[k.id] {
+		switch held := !h.Discarded && !h.Unconfirmed; {
+		case held && !h.Until.After(time.Now()):
+			return true, nil
+		case h.Unconfirmed && w.inTwoSets(k.id):
+			return false, nil
+		case held || h.Discarded:
+			by = &h
+		}
+	}
+	return false, by
+}
+
+// inTwoSets reports whether readers see a resource as a member and by its name.
+func (w *world) inTwoSets(of id) bool {
+	return of.typeURL == clusters && slices.Contains(wanted[clusters], of.name)
+}
+
+// judged looks whether resources of a set were removed that nobody stated, released or held: it has to be few, once the set was
+// confirmed.
+func (w *world) judged(keys []key) {
+	k := keys[0]
+	opened := w.openedAt(k)
+	had, removed, added := 0, len(keys), 0
+	for other := range w.seen {
+		if other.set == k.set && other.typeURL == k.typeURL {
+			had++
+		}
+	}
+	for other, at := range w.began {
+		if other.set == k.set && other.typeURL == k.typeURL && !at.Before(opened) {
+			added++
+		}
+	}
+	if k.typeURL == listeners {
+		removed -= added
+	}
+	if k.typeURL != endpoints && removed > 0 && (removed == had || 2*removed > had || removed > 10 && 10*removed > had) {
+		w.Errorf("%d of %d, such as %v, are gone at once, and nobody stated or held that", removed, had, k)
+	}
+	if age := time.Since(opened); !w.sotw && k.set != modelGlob && (k.set == members || k.typeURL != clusters) && age < 5*time.Second {
+		w.Errorf("%v and %d more are gone %v after the stream opened, when not all was said", k, len(keys)-1, age)
+	}
+}
+
+// openedAt returns when the stream opened that carries a set.
+func (w *world) openedAt(k key) (at time.Time) {
+	for _, s := range w.addresses[w.active].State().Open() {
+		t := s.Type(k.typeURL)
+		if carries := t.Wildcard == (k.set == members) && t.Requests > 0; carries && s.Requests[0].At.After(at) {
+			at = s.Requests[0].At
+		}
+	}
+	return at
+}
+
+// lookAtHolds looks whether what is held is to be seen, with a deadline, and what was held has not just been forgotten.
+func (w *world) lookAtHolds(before map[key]sight, was int) {
+	old := w.holds
+	w.holds = w.takeHolds()
+	connected := w.connected()
+	held := 0
+	for of, holds := range w.holds {
+		for _, h := range holds {
+			if !h.Unconfirmed && !h.Discarded {
+				held++
+			}
+			switch {
+			case h.Discarded && !(h.Since.IsZero() && h.Until.IsZero()):
+				w.Errorf("%v is kept until %v, want until the origin mentions it", of, h.Until)
+			case h.Unconfirmed && h.Until.IsZero() && connected:
+				w.Errorf("%v is held without a deadline while the origin is there: %+v", of, h)
+			case !h.Unconfirmed && !h.Discarded && h.Since.IsZero():
+				w.Errorf("%v is held since ever: %+v", of, h)
+			}
+		}
+	}
+	if n := w.session.Status().Held; n != held {
+		w.Errorf("the status says that %d are held, want %d", n, held)
+	}
+	if !w.frozen.IsZero() {
+		return
+	}
+	for of := range old {
+		if len(w.holds[of]) == 0 && w.sees(of) && !w.inTwoSets(of) && !w.released[of] && w.lackedSince(of, was) {
+			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, old[of])
+		}
+	}
+}
+
+// lackedSince reports whether the address in use has lacked a resource all the time since the last look.
+func (w *world) lackedSince(of id, was int) bool {
+	a := w.addresses[w.active]
+	it, has := a.items[of]
+	return was == w.active && (!has || it.empty)
+}
+
+// connected reports whether there is a stream to the address in use.
+func (w *world) connected() bool { return w.view.Head().First().Connected }
+
+// quiet looks whether readers see what the address in use has.
+func (w *world) quiet() {
+	if !w.connected() {
+		return
+	}
+	a := w.addresses[w.active]
+	for k, is := range w.seen {
+		it, has := a.items[k.id]
+		if len(w.holds[k.id]) > 0 {
+			continue
+		}
+		if !has && !w.unsaid(k) {
+			w.Errorf("%v is there, although the origin lacks it and it is not held", k)
+		}
+		if has && string(it.body.Value) != is.body {
+			w.Errorf("%v has old content", k)
+		}
+	}
+	for of := range a.items {
+		if of.typeURL == clusters || of.typeURL == listeners {
+			set := members
+			if strings.HasPrefix(of.name, "xdstp:") {
+				set = modelGlob
+			}
+			w.wantSeen(key{of, set})
+		}
+		if slices.Contains(wanted[of.typeURL], of.name) {
+			w.wantSeen(key{of, named})
+		}
+	}
+}
+
+func (w *world) wantSeen(k key) {
+	if _, is := w.seen[k]; !is {
+		w.Errorf("%v is not there, although the origin has it", k)
+	}
+}
+
+// unsaid reports whether no origin of this history says that a resource is gone.
+func (w *world) unsaid(k key) bool {
+	if w.sotw {
+		return !wire.FullState(k.typeURL) || k.set == modelGlob
+	}
+	return w.silent && (k.set != members || slices.Contains(wanted[k.typeURL], k.name))
+}
+
+// keptFor reports whether a resource stays since an operator had something kept that needs it.
+func (w *world) keptFor(of id) bool {
+	needer := map[string]string{endpoints: clusters, routes: listeners}[of.typeURL]
+	for other, holds := range w.holds {
+		if other.typeURL == needer && slices.ContainsFunc(holds, func(h upstream.Hold) bool { return h.Discarded }) {
+			return true
+		}
+	}
+	return false
+}
+
+var _ relaytest.TB = (*world)(nil)
