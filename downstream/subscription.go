@@ -80,7 +80,7 @@ type subscription struct {
 // the type on a stream have in common.
 type conversation struct {
 	answered bool   // some response was sent
-	refused  bool   // some response was refused
+	refused  bool   // some response was refused, the newest or an older one
 	asked    bool   // the client has asked for something since the last look
 	older    bool   // an older head than the newest is being read (see barrier)
 	waits    bool   // at the last look, all of the type waited for clusters or their endpoints
@@ -146,6 +146,7 @@ func (s *subscription) repeats(r *wire.Request) bool {
 func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
 	if answers || r.Refused && r.Nonce != "" {
+		s.refused = s.refused || r.Refused
 		s.tally.answered(r.Refused)
 		s.noteAnswer(r, now)
 	}
@@ -160,7 +161,6 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 		return r.Refused
 	}
 	s.ended(outcomeOf(r), r, now)
-	s.refused = s.refused || r.Refused
 	return r.Refused
 }
 
