@@ -81,7 +81,7 @@ type subscription struct {
 // the type on a stream have in common.
 type conversation struct {
 	answered bool   // some response was sent
-	refused  bool   // some response was refused
+	refused  bool   // some response was refused, the newest or an older one
 	asked    bool   // the client has asked for something since the last look
 	older    bool   // an older head than the newest is being read (see barrier)
 	waits    bool   // at the last look, all of the type waited for clusters or their endpoints
@@ -149,6 +149,7 @@ func (s *subscription) repeats(r *wire.Request) bool {
 // newer response's answer (B.14).
 func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
+	s.refused = s.refused || r.Refused && (answers || r.Nonce != "")
 	if earlier := s.earlier.find(r); earlier >= 0 {
 		s.tally.answered(r.Refused)
 		s.noteEarlierAnswer(earlier, r, now)
@@ -167,7 +168,6 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 		return r.Refused
 	}
 	s.ended(outcomeOf(r), r, now)
-	s.refused = s.refused || r.Refused
 	return r.Refused
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +126,46 @@ func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
 			slow.hears("cds a~(1m0s)")
 			refuses.hears("cds a@2(1m0s)")
 		})
+	}
+}
+
+// A response that is refused only after the next one of its type was sent, since the
+// client asked for more or did not answer for long, leaves the client without its
+// content all the same, although the next one is accepted.
+func TestR109_RefusedAfterTheNextWasSent(t *testing.T) {
+	t.Parallel()
+	overtake := map[string]func(w *ttlWorld, c *ttlClient){
+		"asks for more": func(w *ttlWorld, c *ttlClient) {
+			c.subscribe("eds", "b")
+			c.expects("eds b@1")
+		},
+		"does not answer": func(w *ttlWorld, c *ttlClient) {
+			w.give("eds c@2")
+			c.expects()
+			w.pass(5 * time.Second)
+			c.expects("eds c@2")
+		},
+	}
+	for why, next := range overtake {
+		for _, names := range []string{"*", "a c"} {
+			t.Run(why+"/"+strings.ReplaceAll(names, " ", "+"), func(t *testing.T) {
+				ttlBubble(t, []string{"TENDER_ACK_WAIT=5s"}, func(w *ttlWorld) {
+					w.follow(relaytest.Delta, plainEnvoy, "eds", "a b c")
+					c := w.follow(relaytest.Delta, ttlEnvoy, "eds", names)
+					w.give("eds a@1 1m", "eds b@1", "eds c@1")
+					c.skip()
+					w.give("eds a@2 1m")
+					c.expects("eds a@2(1m0s)")
+					refused := c.read[0]
+					next(w, c)
+					c.Nack(refused, "refused")
+					synctest.Wait()
+					c.ack("eds")
+					w.beat("eds", "a")
+					c.hears("eds a@2(1m0s)")
+				})
+			})
+		}
 	}
 }
 
