@@ -3,8 +3,14 @@ package upstream
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -64,19 +70,116 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 	}
 }
 
+// benchMirror returns a mirror with an open stream on which nothing was said yet, and no loop.
+func benchMirror(b *testing.B, w *cache.Writer) *mirror {
+	b.Helper()
+	session, err := New(Config{Targets: []string{"127.0.0.1:1"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = session.Close() })
+	m := &mirror{
+		session: session, cfg: &session.cfg, w: w, log: slog.New(slog.DiscardHandler),
+		subs: make(map[string]*subscription), linger: newLingering(100_000, 512<<20),
+	}
+	m.lines[main] = line{
+		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), begun: make(map[string]bool)},
+		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
+	}
+	return m
+}
+
+// BenchmarkUpdate is one response of the origin, with new content for some of 1,000 resources, and the turn of the mirror's
+// loop that follows: among the first answers on a stream, and once the set is confirmed.
+func BenchmarkUpdate(b *testing.B) {
+	const all = 1000
+	name := func(i int) string { return fmt.Sprintf("service-%03d", i) }
+	for _, typeURL := range []string{wire.ClusterType, wire.EndpointType} {
+		var versions [32][]*wire.Resource // more than are remembered
+		for v := range versions {
+			for i := range all {
+				versions[v] = append(versions[v], benchResource(b, typeURL, name(i), v))
+			}
+		}
+		for _, changed := range []int{1, all} {
+			for _, confirmed := range []bool{true, false} {
+				b.Run(fmt.Sprintf("type=%s/changed=%d/confirmed=%t", typeURL[strings.LastIndexByte(typeURL, '.')+1:], changed, confirmed), func(b *testing.B) {
+					view, w := cache.New(cache.Config{})
+					watch := view.Watch()
+					for i := range all {
+						if typeURL == wire.EndpointType {
+							watch.Subscribe(typeURL, []string{name(i)})
+						}
+					}
+					if typeURL == wire.ClusterType {
+						watch.SubscribeAll(typeURL)
+					}
+					w.SetConnected(true)
+					m := benchMirror(b, w)
+					now := m.lines[main].openedAt
+					m.demand(now)
+					say := func(n, version int) {
+						u := wire.Update{TypeURL: typeURL, Nonce: "1", Resources: versions[version%len(versions)][:n]}
+						m.update(&m.lines[main], event{stream: m.lines[main].stream, update: u, at: now}, now)
+						m.act(b.Context(), now)
+						for len(m.lines[main].out) > 0 {
+							<-m.lines[main].out
+						}
+					}
+					now = now.Add(time.Second)
+					m.act(b.Context(), now)
+					say(all, 0)
+					now = now.Add(2 * time.Minute)
+					m.act(b.Context(), now)
+					if !confirmed { // as on a new stream
+						m.opened(&m.lines[main], now)
+					}
+					say(all, 0)
+					before, rounds := view.Head().Seq, 0
+					b.ReportAllocs()
+					for b.Loop() {
+						rounds++
+						say(changed, rounds)
+					}
+					if got := view.Head().Seq - before; got < cache.Seq(rounds) {
+						b.Fatalf("%d changes were applied of %d", got, rounds)
+					}
+				})
+			}
+		}
+	}
+}
+
+// benchResource returns a cluster, or an assignment of three endpoints, with the version in its content.
+func benchResource(b *testing.B, typeURL, name string, version int) *wire.Resource {
+	var m proto.Message = &clusterpb.Cluster{Name: name, AltStatName: fmt.Sprint(version)}
+	if typeURL == wire.EndpointType {
+		locality := &endpointpb.LocalityLbEndpoints{Priority: uint32(version)}
+		for range 3 {
+			locality.LbEndpoints = append(locality.LbEndpoints, &endpointpb.LbEndpoint{})
+		}
+		m = &endpointpb.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointpb.LocalityLbEndpoints{locality}}
+	}
+	value, err := proto.Marshal(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := wire.NewResource(typeURL, name, fmt.Sprint(version), value)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
 // BenchmarkMirrorAmongCollections is what one turn of a mirror costs in which one of
 // the collections that clients follow changes.
 func BenchmarkMirrorAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
 			view, w := collections(b, n)
-			m := &mirror{
-				cfg: &Config{}, w: w, log: slog.New(slog.DiscardHandler),
-				subs: make(map[string]*subscription), linger: newLingering(1, 1),
-			}
+			m := benchMirror(b, w)
 			now := time.Now()
 			m.demand(now)
-			m.lines[main].stream = &stream{role: main}
 			s := m.sub(acme)
 			u := wire.Update{TypeURL: acme}
 			for i := range n {

@@ -372,7 +372,8 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	at(m.batchAt)
 	m.agenda.due(now)
-	for _, s := range m.inOrder() { // clients hear of clusters first, even if all is known at once
+	order := m.inOrder()
+	for _, s := range order { // clients hear of clusters first, even if all is known at once
 		for _, c := range s.due {
 			m.agenda.put(c, m.look(c, now))
 		}
@@ -380,7 +381,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 		at(m.learned(s, now))
 		at(m.sweep(s, now))
 	}
-	for _, s := range slices.Backward(m.inOrder()) { // what refers to it goes before a cluster
+	for _, s := range slices.Backward(order) { // what refers to it goes before a cluster
 		for _, g := range s.guards() {
 			at(m.decide(g, now))
 		}
@@ -794,7 +795,8 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		return // subscribed to no longer (R096)
 	}
 	m.warn(u, c)
-	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
+	m.log.LogAttrs(context.Background(), slog.LevelDebug, "response applied", // allocates nothing unless it is logged
+		slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
 }
 
