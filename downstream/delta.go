@@ -137,24 +137,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 	if len(s.unheard) == 0 {
 		return time.Time{}
 	}
-	var gone []*cache.Name
-	maps.DeleteFunc(s.unheard, func(n *cache.Name, _ struct{}) bool {
-		_, subscribed := s.find(n)
-		_, holds := s.known[n.String()]
-		e, _ := w.typ.Lookup(n)
-		if !subscribed || !holds || e != nil || s.wildcard != nil {
-			return true
-		}
-		switch at := s.silentUntil(w.head, w.typ, n, now); {
-		case at.Equal(forever):
-		case now.Before(at):
-			until = earlier(until, at)
-		default:
-			gone = append(gone, n)
-		}
-		return false
-	})
-	slices.SortFunc(gone, (*cache.Name).Compare)
+	gone, until := s.silentOn(w, now)
 	if len(gone) > 1 { // that one is missing of one does not look like an origin that lost its state
 		texts := make([]string, len(gone))
 		for i, n := range gone {
@@ -172,6 +155,29 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		w.remove(n.String())
 	}
 	return until
+}
+
+// silentOn returns the unheard names on which the origin has been silent for so long that they do not exist, and when to look
+// at the others again. It forgets those that are unheard no more.
+func (s *subscription) silentOn(w *writer, now time.Time) (gone []*cache.Name, until time.Time) {
+	maps.DeleteFunc(s.unheard, func(n *cache.Name, _ struct{}) bool {
+		_, subscribed := s.find(n)
+		_, holds := s.known[n.String()]
+		e, _ := w.typ.Lookup(n)
+		if !subscribed || !holds || e != nil || s.wildcard != nil {
+			return true
+		}
+		switch at := s.silentUntil(w.head, w.typ, n, now); {
+		case at.Equal(forever):
+		case now.Before(at):
+			until = earlier(until, at)
+		default:
+			gone = append(gone, n)
+		}
+		return false
+	})
+	slices.SortFunc(gone, (*cache.Name).Compare)
+	return gone, until
 }
 
 // silentUntil returns when the silence of the origin on a name means that there is no such resource: the confirmed
@@ -213,8 +219,11 @@ func (s *subscription) heldUntil(t *cache.Type, gone []string, now time.Time) ti
 	if !s.large(t, gone) {
 		return time.Time{}
 	}
-	s.hold(now, "removals for a returning client are held back: the origin has never spoken of much of what it holds",
-		slog.Int("held", len(gone)), slog.Int("known", s.knownN))
+	if s.hold(now) {
+		s.log().Warn("removals for a returning client are held back: the origin has never spoken of much of what it holds",
+			slog.String("type_url", s.typeURL), slog.Int("held", len(gone)), slog.Int("known", s.knownN),
+			slog.Duration("hold", s.cfg.MassDeleteHold))
+	}
 	return s.heldSince.Add(s.cfg.MassDeleteHold)
 }
 
@@ -237,10 +246,10 @@ func (s *subscription) large(t *cache.Type, gone []string) bool {
 	return cache.LargeRemoval(s.typeURL, n, s.knownN, added)
 }
 
-// hold notes that what the client holds is not taken from it, and logs why.
-func (s *subscription) hold(now time.Time, why string, attrs ...any) {
-	if s.heldSince.IsZero() {
+// hold notes that what the client holds is not taken from it, and reports whether that is new.
+func (s *subscription) hold(now time.Time) (isNew bool) {
+	if isNew = s.heldSince.IsZero(); isNew {
 		s.heldSince = now
-		s.log().Warn(why, append(attrs, slog.String("type_url", s.typeURL), slog.Duration("hold", s.cfg.MassDeleteHold))...)
 	}
+	return isNew
 }

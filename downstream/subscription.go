@@ -74,7 +74,7 @@ type subscription struct {
 	sum      cache.Sum              // SotW: what is in that set
 	awaits   time.Time              // SotW: until when dependent types wait for a set whose content is asked for again
 
-	heldSince time.Time // Delta: when a mass of removals was held back
+	heldSince time.Time // when removals, or an empty set, were held back
 }
 
 // A conversation is what was said of one type and answered: what all subscriptions to

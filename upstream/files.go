@@ -173,11 +173,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	)
 	for {
 		p := f.newest.Load()
-		// Of one that is frozen, new clients find out what there was then.
-		to := p.sets
-		if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
-			to = *frozen
-		}
+		to := f.toShow(p, w.Frozen())
 		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
 			f.replace(w, l, applied, to, p.at)
 			applied, demand = to, l.Demand()
@@ -198,6 +194,14 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			return
 		}
 	}
+}
+
+// toShow returns what a view is to be brought to. New clients of one that is frozen learn what there was when it was.
+func (f *Files) toShow(p *publication, isFrozen bool) sets {
+	if frozen := f.frozen.Load(); frozen != nil && isFrozen {
+		return *frozen
+	}
+	return p.sets
 }
 
 // replace brings a view up to date with what was published at some time.

@@ -136,15 +136,20 @@ func (s shelf) take(files map[string]*fileContent) (found sets, reports []report
 	found = s.sets()
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		is, was := s[name], before[name]
-		switch {
-		case is.err != nil && was != nil && was.err != nil && was.err.Error() == is.err.Error() && was.seen.digest == is.seen.digest:
+		switch bad := was != nil && was.err != nil; {
+		case is.err != nil && bad && is.sameError(was):
 		case is.err != nil:
 			reports = append(reports, report{name, is.err, is.good.count()})
-		case was != nil && was.err != nil:
+		case bad:
 			reports = append(reports, report{file: name})
 		}
 	}
 	return found, reports
+}
+
+// sameError reports whether two files that are bad have the same content and are bad for the same reason.
+func (f *shelved) sameError(as *shelved) bool {
+	return f.err.Error() == as.err.Error() && f.seen.digest == as.seen.digest
 }
 
 // inOrder returns the files in the order in which they come to their names: those that are as they
