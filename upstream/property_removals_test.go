@@ -344,7 +344,7 @@ func (w *world) step(s step) {
 		for _, of := range some(endpoints, s.amount, s.n) {
 			w.database[of] = -w.versions
 		}
-		w.publish(some(endpoints, s.amount, s.n), time.Second)
+		w.state(some(endpoints, s.amount, s.n))
 	case "repeat": // the origin says what it has once more
 		w.apply(a, slices.Collect(maps.Keys(a.items)))
 	case "load":
@@ -444,12 +444,17 @@ func (w *world) remove(ids ...id) {
 	for _, of := range ids {
 		delete(w.database, of)
 	}
-	if a := w.addresses[w.active]; a.running {
-		for _, of := range ids {
+	w.state(ids)
+}
+
+// state has the running addresses state that resources are gone.
+func (w *world) state(gone []id) {
+	if w.addresses[w.active].running {
+		for _, of := range gone {
 			w.stated[of] = true
 		}
 	}
-	w.publish(ids, settling) // on a stream that is not confirmed it is suspect
+	w.publish(gone, settling) // on a stream that is not confirmed it is suspect
 }
 
 // publish has the running addresses state a change.
