@@ -2,7 +2,6 @@ package upstream_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,7 +30,7 @@ import (
 //     away. It leaves the holds only if it is removed or the origin has it.
 //  4. After an hour without events nothing is held, and readers see what the origin has, plus what an operator had kept.
 func TestB15_RandomHistories(t *testing.T) {
-	histories(t)
+	upstream.Histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		h := history{
 			variant: rapid.SampledFrom([]string{"Delta", "Delta", "SotW"}).Draw(rt, "variant"),
@@ -49,19 +48,6 @@ func TestB15_RandomHistories(t *testing.T) {
 			rt.Fatalf("%s", strings.Join(failures, "\n"))
 		}
 	})
-}
-
-// histories has rapid.Check make 50 of them, unless the command line says otherwise.
-func histories(t *testing.T) {
-	const checks = "rapid.checks"
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
-	if given {
-		return
-	}
-	if err := flag.Set(checks, "50"); err != nil {
-		t.Fatal(err)
-	}
 }
 
 type history struct {
