@@ -82,13 +82,14 @@ type expiryWorld struct {
 	actors []*expiryActor
 	has    map[expiryKey][]expirySaid
 	stable time.Time // when the relay has found the origin again
+	sure   time.Time // when it knows all of its sets for certain
 }
 
 // An expiryActor is a client with timers.
 type expiryActor struct {
 	*actor
 	ttl  bool
-	slow bool // at some time
+	slow bool // at some time, to read or to be told
 
 	refusals map[*relaytest.Response]bool // guarded by actor.mu
 }
@@ -102,6 +103,7 @@ func (w *expiryWorld) run(steps []step) {
 	}()
 	w.origin = relaytest.NewOrigin(&w.scene, relaytest.OriginOptions{Memory: true})
 	w.relay = start(&w.scene, w.origin, true, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
+	w.sure = time.Now().Add(10 * time.Second)
 	w.origin.Put(sendThing(sendAcme, "always", "there")) // a stream must not stay silent
 	for i, k := range w.all() {
 		w.give(k, expiryTTLs[i%len(expiryTTLs)])
@@ -216,6 +218,8 @@ func (w *expiryWorld) step(st step) {
 		a.leave(k.typeURL, "*")
 	case "reconnect":
 		a.resume()
+		// A complete set waits until the relay knows all of it (B.7).
+		a.slow = a.slow || a.variant == relaytest.SotW && time.Now().Before(w.sure)
 		a.Reconnect(w.relay.conn())
 	case "refuse":
 		a.mu.Lock()
@@ -227,13 +231,10 @@ func (w *expiryWorld) step(st step) {
 	case "resume":
 		a.resume()
 	case "restart":
-		w.origin.Restart()
-		w.stable = time.Now().Add(time.Minute)
+		w.away(0)
 	case "away":
 		w.origin.Stop()
-		time.Sleep(time.Duration(st.n) * time.Second / 10)
-		w.origin.Restart()
-		w.stable = time.Now().Add(time.Minute)
+		w.away(time.Duration(st.n) * time.Second / 10)
 	case "pass":
 		time.Sleep(time.Duration(st.n) * 30 * time.Millisecond)
 	case "check":
@@ -242,6 +243,16 @@ func (w *expiryWorld) step(st step) {
 		w.silence()
 	}
 	synctest.Wait()
+}
+
+// away has the origin return after some time.
+func (w *expiryWorld) away(d time.Duration) {
+	early := time.Now().Before(w.sure)
+	time.Sleep(d)
+	w.origin.Restart()
+	if w.stable = time.Now().Add(time.Minute); early {
+		w.sure = w.stable
+	}
 }
 
 // check has all live on for a while, and holds what clients have to what the origin has
@@ -423,7 +434,7 @@ func (w *expiryWorld) history() {
 }
 
 // lostInTime checks that what a client lost was removed, or left without a word for its
-// time. A client that was slow, or gave it up, may have missed the word.
+// time. A client that was slow, had to wait for a set, or gave it up, may have missed the word.
 func (w *expiryWorld) lostInTime(a *expiryActor, k expiryKey, at time.Time) {
 	if a.slow || a.left[k.typeURL+"/"+k.name] || a.left[k.typeURL+"/*"] {
 		return

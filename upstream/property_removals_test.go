@@ -2,7 +2,6 @@ package upstream_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,7 +30,7 @@ import (
 //     away. It leaves the holds only if it is removed or the origin has it.
 //  4. After an hour without events nothing is held, and readers see what the origin has, plus what an operator had kept.
 func TestB15_RandomHistories(t *testing.T) {
-	histories(t)
+	upstream.Histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		h := history{
 			variant: rapid.SampledFrom([]string{"Delta", "Delta", "SotW"}).Draw(rt, "variant"),
@@ -49,19 +48,6 @@ func TestB15_RandomHistories(t *testing.T) {
 			rt.Fatalf("%s", strings.Join(failures, "\n"))
 		}
 	})
-}
-
-// histories has rapid.Check make 50 of them, unless the command line says otherwise.
-func histories(t *testing.T) {
-	const checks = "rapid.checks"
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
-	if given {
-		return
-	}
-	if err := flag.Set(checks, "50"); err != nil {
-		t.Fatal(err)
-	}
 }
 
 type history struct {
@@ -344,7 +330,7 @@ func (w *world) step(s step) {
 		for _, of := range some(endpoints, s.amount, s.n) {
 			w.database[of] = -w.versions
 		}
-		w.publish(some(endpoints, s.amount, s.n), time.Second)
+		w.state(some(endpoints, s.amount, s.n))
 	case "repeat": // the origin says what it has once more
 		w.apply(a, slices.Collect(maps.Keys(a.items)))
 	case "load":
@@ -444,12 +430,17 @@ func (w *world) remove(ids ...id) {
 	for _, of := range ids {
 		delete(w.database, of)
 	}
-	if a := w.addresses[w.active]; a.running {
-		for _, of := range ids {
+	w.state(ids)
+}
+
+// state has the running addresses state that resources are gone.
+func (w *world) state(gone []id) {
+	if w.addresses[w.active].running {
+		for _, of := range gone {
 			w.stated[of] = true
 		}
 	}
-	w.publish(ids, settling) // on a stream that is not confirmed it is suspect
+	w.publish(gone, settling) // on a stream that is not confirmed it is suspect
 }
 
 // publish has the running addresses state a change.
