@@ -35,17 +35,11 @@ func (f *fit) refuse(text string, why error) {
 // holds so many names and globs; replaces is set if it gives up all that is not among the names. What it has already is
 // within, and what other clients want of an origin, too.
 func (s *subscription) fit(names, ceases []string, replaces bool, held, globs int) (f fit) {
-	if held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob) {
+	if s.fitAll(names, held) {
 		f.within = names // as nearly always
 		return f
 	}
-	has := make(map[string]struct{}, len(s.names)+len(s.globs))
-	for _, n := range s.names {
-		has[n.name.String()] = struct{}{}
-	}
-	for _, g := range s.globs {
-		has[g.glob] = struct{}{}
-	}
+	has := s.subscribedTexts()
 	if replaces {
 		ceases = slices.Collect(maps.Keys(has))
 	}
@@ -63,7 +57,7 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 	for _, text := range set(names) {
 		_, had := has[text]
 		switch {
-		case text == wire.Wildcard || text == "" && wire.Known(s.typeURL):
+		case s.meansAll(text):
 			f.within = append(f.within, text)
 		case had:
 			if f.within = append(f.within, text); replaces {
@@ -75,6 +69,28 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 	}
 	f.add(s, fresh, ceases, held, globs)
 	return f
+}
+
+// meansAll reports whether a text among the names is not a name.
+func (s *subscription) meansAll(text string) bool {
+	return text == wire.Wildcard || text == "" && wire.Known(s.typeURL)
+}
+
+// fitAll reports whether all names are within the limits whatever the subscription has, on a stream that holds so many names.
+func (s *subscription) fitAll(names []string, held int) bool {
+	return held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob)
+}
+
+// subscribedTexts returns the names and globs that the client subscribed to.
+func (s *subscription) subscribedTexts() map[string]struct{} {
+	has := make(map[string]struct{}, len(s.names)+len(s.globs))
+	for _, n := range s.names {
+		has[n.name.String()] = struct{}{}
+	}
+	for _, g := range s.globs {
+		has[g.glob] = struct{}{}
+	}
+	return has
 }
 
 // add is fit for names that the subscription does not have.

@@ -150,13 +150,7 @@ func (s *subscription) repeats(r *wire.Request) bool {
 func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
 	s.refused = s.refused || r.Refused && (answers || r.Nonce != "")
-	if earlier := s.earlier.find(r); earlier >= 0 {
-		s.tally.answered(r.Refused)
-		s.noteEarlierAnswer(earlier, r, now)
-	} else if answers || r.Refused && r.Nonce != "" {
-		s.tally.answered(r.Refused)
-		s.noteAnswer(r, now)
-	}
+	s.record(r, answers, now)
 	switch {
 	case answers:
 	case r.Nonce == "":
@@ -169,6 +163,17 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 	}
 	s.ended(outcomeOf(r), r, now)
 	return r.Refused
+}
+
+// record notes which response the request answers, and how; answers is set if it is the newest one.
+func (s *subscription) record(r *wire.Request, answers bool, now time.Time) {
+	if earlier := s.earlier.find(r); earlier >= 0 {
+		s.tally.answered(r.Refused)
+		s.noteEarlierAnswer(earlier, r, now)
+	} else if answers || r.Refused && r.Nonce != "" {
+		s.tally.answered(r.Refused)
+		s.noteAnswer(r, now)
+	}
 }
 
 // answers reports whether the request answers the newest response: by its nonce,

@@ -185,15 +185,9 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldVersion:
 		r.Version, err = text(val, "version")
 	case fieldSubscribe, fieldSubscribeLocator:
-		if r.skips(len(r.Subscribe)) {
-			return nil
-		}
-		err = r.addName(f, val)
+		err = r.addName(f, val, len(r.Subscribe))
 	case fieldUnsubscribe, fieldUnsubscribeLocator:
-		if r.skips(len(r.Unsubscribe)) {
-			return nil
-		}
-		err = r.addName(f, val)
+		err = r.addName(f, val, len(r.Unsubscribe))
 	case fieldInitialVersions:
 		if r.skips(r.versions) {
 			return nil
@@ -205,8 +199,11 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	return err
 }
 
-// addName takes an entry of the names subscribed to, or given up.
-func (r *Request) addName(f requestField, val []byte) (err error) {
+// addName takes an entry of the names subscribed to, or given up, of which so many were taken before.
+func (r *Request) addName(f requestField, val []byte, listed int) (err error) {
+	if r.skips(listed) {
+		return nil
+	}
 	switch f {
 	case fieldSubscribe:
 		r.Subscribe, err = appendText(r.Subscribe, val)
