@@ -108,7 +108,7 @@ func (s *subscription) settleUpTo(upTo cache.Seq, now time.Time) {
 	before := s.reached
 	s.reached = nil
 	for l := before; l != nil; l = l.Others {
-		if f := l.Fanout; f.Key == s.key && f.Seq <= upTo && !(f.Change.Removed > 0 && s.lateRemovals) {
+		if f := l.Fanout; f.Key == s.key && f.Seq <= upTo && (f.Change.Removed == 0 || !s.lateRemovals) {
 			f.Done(cache.Accepted, now)
 		} else {
 			s.reached = s.reached.And(f)

@@ -155,14 +155,8 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		return false
 	})
 	slices.SortFunc(gone, (*cache.Name).Compare)
-	if len(gone) > 1 { // that one is missing of one does not look like an origin that lost its state
-		texts := make([]string, len(gone))
-		for i, n := range gone {
-			texts[i] = n.String()
-		}
-		if held := s.heldUntil(w.typ, texts, now); now.Before(held) {
-			return earlier(until, held)
-		}
+	if held := s.namesHeldUntil(w.typ, gone, now); now.Before(held) {
+		return earlier(until, held)
 	}
 	for _, n := range gone {
 		if w.full(nil) {
@@ -213,9 +207,25 @@ func (s *subscription) heldUntil(t *cache.Type, gone []string, now time.Time) ti
 	if !s.large(t, gone) {
 		return time.Time{}
 	}
-	s.hold(now, "removals for a returning client are held back: the origin has never spoken of much of what it holds",
-		slog.Int("held", len(gone)), slog.Int("known", s.knownN))
+	if s.heldSince.IsZero() {
+		s.heldSince = now
+		s.log().Warn("removals for a returning client are held back: the origin has never spoken of much of what it holds",
+			slog.String("type_url", s.typeURL), slog.Int("held", len(gone)), slog.Int("known", s.knownN),
+			slog.Duration("hold", s.cfg.MassDeleteHold))
+	}
 	return s.heldSince.Add(s.cfg.MassDeleteHold)
+}
+
+// namesHeldUntil is heldUntil for names. That one is missing of one does not look like an origin that lost its state.
+func (s *subscription) namesHeldUntil(t *cache.Type, gone []*cache.Name, now time.Time) time.Time {
+	if len(gone) <= 1 {
+		return time.Time{}
+	}
+	texts := make([]string, len(gone))
+	for i, n := range gone {
+		texts[i] = n.String()
+	}
+	return s.heldUntil(t, texts, now)
 }
 
 // large reports whether too much of what a client holds is unknown to the view to be believed gone.
@@ -235,12 +245,4 @@ func (s *subscription) large(t *cache.Type, gone []string) bool {
 		}
 	}
 	return cache.LargeRemoval(s.typeURL, n, s.knownN, added)
-}
-
-// hold notes that what the client holds is not taken from it, and logs why.
-func (s *subscription) hold(now time.Time, why string, attrs ...any) {
-	if s.heldSince.IsZero() {
-		s.heldSince = now
-		s.log().Warn(why, append(attrs, slog.String("type_url", s.typeURL), slog.Duration("hold", s.cfg.MassDeleteHold))...)
-	}
 }

@@ -39,13 +39,7 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 		f.within = names // as nearly always
 		return f
 	}
-	has := make(map[string]struct{}, len(s.names)+len(s.globs))
-	for _, n := range s.names {
-		has[n.name.String()] = struct{}{}
-	}
-	for _, g := range s.globs {
-		has[g.glob] = struct{}{}
-	}
+	has := s.has()
 	if replaces {
 		ceases = slices.Collect(maps.Keys(has))
 	}
@@ -62,19 +56,33 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 	var fresh []string
 	for _, text := range set(names) {
 		_, had := has[text]
-		switch {
-		case text == wire.Wildcard || text == "" && wire.Known(s.typeURL):
-			f.within = append(f.within, text)
-		case had:
-			if f.within = append(f.within, text); replaces {
-				count(text, 1)
-			}
-		default:
+		if !had && !s.all(text) {
 			fresh = append(fresh, text)
+			continue
+		}
+		if f.within = append(f.within, text); had && replaces {
+			count(text, 1)
 		}
 	}
 	f.add(s, fresh, ceases, held, globs)
 	return f
+}
+
+// has returns the names and globs of the subscription.
+func (s *subscription) has() map[string]struct{} {
+	has := make(map[string]struct{}, len(s.names)+len(s.globs))
+	for _, n := range s.names {
+		has[n.name.String()] = struct{}{}
+	}
+	for _, g := range s.globs {
+		has[g.glob] = struct{}{}
+	}
+	return has
+}
+
+// all reports whether a name stands for all resources of the type.
+func (s *subscription) all(text string) bool {
+	return text == wire.Wildcard || text == "" && wire.Known(s.typeURL)
 }
 
 // add is fit for names that the subscription does not have.

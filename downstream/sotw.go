@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -79,7 +80,11 @@ func (s *subscription) emptyUntil(t *cache.Type, now time.Time) time.Time {
 	if s.version == "" || s.synced || s.wildcard == nil || t.Members.Last() > 0 || cache.RemovalsAreData(s.typeURL) || len(s.globs)+len(s.names) > 0 {
 		return time.Time{}
 	}
-	s.hold(now, "an empty set is held back from a returning client: the origin has never spoken of any resource")
+	if s.heldSince.IsZero() {
+		s.heldSince = now
+		s.log().Warn("an empty set is held back from a returning client: the origin has never spoken of any resource",
+			slog.String("type_url", s.typeURL), slog.Duration("hold", s.cfg.MassDeleteHold))
+	}
 	return s.heldSince.Add(s.cfg.MassDeleteHold)
 }
 

@@ -149,14 +149,7 @@ func (s *subscription) repeats(r *wire.Request) bool {
 // newer response's answer (B.14).
 func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
-	s.refused = s.refused || r.Refused && (answers || r.Nonce != "")
-	if earlier := s.earlier.find(r); earlier >= 0 {
-		s.tally.answered(r.Refused)
-		s.noteEarlierAnswer(earlier, r, now)
-	} else if answers || r.Refused && r.Nonce != "" {
-		s.tally.answered(r.Refused)
-		s.noteAnswer(r, now)
-	}
+	s.note(r, answers, now)
 	switch {
 	case answers:
 	case r.Nonce == "":
@@ -169,6 +162,19 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 	}
 	s.ended(outcomeOf(r), r, now)
 	return r.Refused
+}
+
+// note records the answer, to the newest response or to an earlier one.
+func (s *subscription) note(r *wire.Request, answers bool, now time.Time) {
+	refuses := r.Refused && (answers || r.Nonce != "")
+	s.refused = s.refused || refuses
+	if earlier := s.earlier.find(r); earlier >= 0 {
+		s.tally.answered(r.Refused)
+		s.noteEarlierAnswer(earlier, r, now)
+	} else if answers || refuses {
+		s.tally.answered(r.Refused)
+		s.noteAnswer(r, now)
+	}
 }
 
 // answers reports whether the request answers the newest response: by its nonce,

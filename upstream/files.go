@@ -173,11 +173,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	)
 	for {
 		p := f.newest.Load()
-		// Of one that is frozen, new clients find out what there was then.
-		to := p.sets
-		if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
-			to = *frozen
-		}
+		to := f.shown(p, w)
 		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
 			f.replace(w, l, applied, to, p.at)
 			applied, demand = to, l.Demand()
@@ -198,6 +194,14 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			return
 		}
 	}
+}
+
+// shown returns what a view is to show. Of one that is frozen, new clients find out what there was then.
+func (f *Files) shown(p *publication, w *cache.Writer) sets {
+	if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
+		return *frozen
+	}
+	return p.sets
 }
 
 // replace brings a view up to date with what was published at some time.

@@ -137,7 +137,7 @@ func (s shelf) take(files map[string]*fileContent) (found sets, reports []report
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		is, was := s[name], before[name]
 		switch {
-		case is.err != nil && was != nil && was.err != nil && was.err.Error() == is.err.Error() && was.seen.digest == is.seen.digest:
+		case is.err != nil && was.bad(is):
 		case is.err != nil:
 			reports = append(reports, report{name, is.err, is.good.count()})
 		case was != nil && was.err != nil:
@@ -145,6 +145,11 @@ func (s shelf) take(files map[string]*fileContent) (found sets, reports []report
 		}
 	}
 	return found, reports
+}
+
+// bad reports whether a file was bad already in the way that it is now.
+func (f *shelved) bad(is *shelved) bool {
+	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.seen.digest == is.seen.digest
 }
 
 // inOrder returns the files in the order in which they come to their names: those that are as they

@@ -253,7 +253,7 @@ func (w *world) lookAtHolds(before map[key]sight, was int) {
 				held++
 			}
 			switch {
-			case h.Discarded && !(h.Since.IsZero() && h.Until.IsZero()):
+			case h.Discarded && (!h.Since.IsZero() || !h.Until.IsZero()):
 				w.Errorf("%v is kept until %v, want until the origin mentions it", of, h.Until)
 			case h.Unconfirmed && h.Until.IsZero() && connected:
 				w.Errorf("%v is held without a deadline while the origin is there: %+v", of, h)

@@ -557,7 +557,7 @@ func (w *world) restart() {
 	}
 	before := w.seen
 	w.stop()
-	w.addresses[0].Origin.WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
+	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
 	s, _ := w.w.Snapshot(true)
 	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), kept))
 	w.subscribe()

@@ -185,24 +185,26 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldVersion:
 		r.Version, err = text(val, "version")
 	case fieldSubscribe, fieldSubscribeLocator:
-		if r.skips(len(r.Subscribe)) {
-			return nil
-		}
-		err = r.addName(f, val)
+		err = r.addEntry(len(r.Subscribe), f, val)
 	case fieldUnsubscribe, fieldUnsubscribeLocator:
-		if r.skips(len(r.Unsubscribe)) {
-			return nil
-		}
-		err = r.addName(f, val)
+		err = r.addEntry(len(r.Unsubscribe), f, val)
 	case fieldInitialVersions:
-		if r.skips(r.versions) {
-			return nil
-		}
-		err = r.addInitialVersion(val)
+		err = r.addEntry(r.versions, f, val)
 	case fieldError:
 		err = r.setError(val)
 	}
 	return err
+}
+
+// addEntry takes an entry of a list, unless that has as many as allowed.
+func (r *Request) addEntry(listed int, f requestField, val []byte) error {
+	switch {
+	case r.skips(listed):
+		return nil
+	case f == fieldInitialVersions:
+		return r.addInitialVersion(val)
+	}
+	return r.addName(f, val)
 }
 
 // addName takes an entry of the names subscribed to, or given up.
