@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,14 +28,17 @@ type scriptedClient struct {
 	grpc.ServerStream
 	ctx      context.Context
 	requests chan wire.Request
-	nonces   []string
+	mu       sync.Mutex
+	nonces   []string      // guarded by mu
 	reads    chan struct{} // nil: at once
 }
 
 func (c *scriptedClient) Context() context.Context { return c.ctx }
 
 func (c *scriptedClient) SendMsg(m any) error {
+	c.mu.Lock()
 	c.nonces = append(c.nonces, m.(*wire.Response).Nonce)
+	c.mu.Unlock()
 	if c.reads != nil {
 		<-c.reads
 	}
@@ -50,6 +54,13 @@ func (c *scriptedClient) RecvMsg(m any) error {
 	return nil
 }
 
+// sent returns the nonces of the responses that the client was sent.
+func (c *scriptedClient) sent() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nonces)
+}
+
 // ask sends a request, and waits until all that follows from it is done.
 func (c *scriptedClient) ask(r wire.Request) {
 	r.Delta, r.TypeURL = true, wire.ClusterType
@@ -59,7 +70,8 @@ func (c *scriptedClient) ask(r wire.Request) {
 
 // answer accepts the newest response, or refuses it with words.
 func (c *scriptedClient) answer(words string) {
-	c.ask(wire.Request{Nonce: c.nonces[len(c.nonces)-1], Refused: words != "", ErrorCode: int32(codes.InvalidArgument), ErrorMessage: words})
+	nonces := c.sent()
+	c.ask(wire.Request{Nonce: nonces[len(nonces)-1], Refused: words != "", ErrorCode: int32(codes.InvalidArgument), ErrorMessage: words})
 }
 
 // serveScripted serves a client of Delta until the test ends it.
