@@ -595,7 +595,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 		s.sweep.renew(now)
 	}
 	for g := range s.guarded(l.role) {
-		g.removals.begin(m.count(g) > 0)
+		g.removals.begin(m.count(g) > 0, m.mayResume(l))
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {

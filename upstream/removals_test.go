@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"testing"
+	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -34,6 +35,21 @@ func TestH03_Large(t *testing.T) {
 	} {
 		if got := large(tt.typeURL, tt.removed, tt.had, tt.added); got != tt.want {
 			t.Errorf("%d of %d %s with %d new ones: large is %t, want %t", tt.removed, tt.had, tt.typeURL, tt.added, got, tt.want)
+		}
+	}
+}
+
+// TestH02_AnInterruptedLookBeginsAnew: on a stream that says what is held, silence does not confirm that it is gone.
+func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, told := range []bool{false, true} {
+		r := &removals{held: map[string]removal{"a": {stated: true}}, until: now}
+		if look, _ := r.due(now); !look {
+			t.Fatal("no second look")
+		}
+		r.begin(true, told)
+		if look, _ := r.due(now); look != told {
+			t.Errorf("told what is held: %t: another look: %t", told, look)
 		}
 	}
 }
