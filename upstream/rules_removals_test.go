@@ -160,6 +160,24 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 	}
 }
 
+// TestH02_WhatAnEarlierStreamSaid is not believed on the next one: the server that answers there may have what another one lacked,
+// and need not mention what it is told is held.
+func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
+		r.pass(time.Second)
+		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
+		r.pass(time.Second)
+		r.put(clusters, "another@1")
+		r.pass(5 * time.Minute)
+		r.wantClusters("loaded", 101)
+		r.holding("loaded", 0, 0)
+	})
+}
+
 // TestH02_WhatCameOnTheStreamIsRemovedAtOnce: the origin has spoken of it since it returned.
 func TestH02_WhatCameOnTheStreamIsRemovedAtOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
