@@ -330,6 +330,30 @@ func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
 	})
 }
 
+// TestH03_SilenceHoldsNothingUp: an origin that repeats itself is not believed to look at what it is told is held. If it then says
+// nothing of the members, it is not known whether they are gone, and what they need is removed all the same.
+func TestH03_SilenceHoldsNothingUp(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		again := func() { r.set(clusters, "a", "1", relaytest.Cluster("a", "eds")) }
+		again()
+		r.set(endpoints, "eds", "1", relaytest.Endpoints("eds", "127.0.0.1:1"))
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"eds"})
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(time.Second)
+		again()
+		r.pass(time.Minute)
+		r.Restart()
+		r.pass(time.Second)
+		r.Apply(removing(endpoints, "eds"))
+		r.pass(30 * time.Second)
+		r.expect("in doubt", r.assignments(), "eds@1")
+		r.pass(time.Minute)
+		r.expect("in the end", r.assignments(), "")
+	})
+}
+
 // TestH03_ALossInPartsIsOneLoss: of three routes of four that are gone, one waits for a listener, which is gone too. That the others
 // are judged before it makes the loss no smaller.
 func TestH03_ALossInPartsIsOneLoss(t *testing.T) {
