@@ -291,7 +291,7 @@ func (w *world) end() {
 	for of, holds := range w.holds {
 		for _, h := range holds {
 			if !h.Discarded && !w.keptFor(of) {
-						w.Errorf("%v is held in the end: %+v", of, h)
+				w.Errorf("%v is held in the end: %+v", of, h)
 			}
 		}
 	}
