@@ -137,29 +137,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 	if len(s.unheard) == 0 {
 		return time.Time{}
 	}
-	gone, until := s.silentOn(w, now)
-	if len(gone) > 1 { // that one is missing of one does not look like an origin that lost its state
-		texts := make([]string, len(gone))
-		for i, n := range gone {
-			texts[i] = n.String()
-		}
-		if held := s.heldUntil(w.typ, texts, now); now.Before(held) {
-			return earlier(until, held)
-		}
-	}
-	for _, n := range gone {
-		if w.full(nil) {
-			return earlier(until, now.Add(s.cfg.AckWait)) // the rest follows the answer (B.32)
-		}
-		delete(s.known, n.String())
-		w.remove(n.String())
-	}
-	return until
-}
-
-// silentOn returns the unheard names on which the origin has been silent for so long that they do not exist, and when to look
-// at the others again. It forgets those that are unheard no more.
-func (s *subscription) silentOn(w *writer, now time.Time) (gone []*cache.Name, until time.Time) {
+	var gone []*cache.Name
 	maps.DeleteFunc(s.unheard, func(n *cache.Name, _ struct{}) bool {
 		_, subscribed := s.find(n)
 		_, holds := s.known[n.String()]
@@ -177,7 +155,17 @@ func (s *subscription) silentOn(w *writer, now time.Time) (gone []*cache.Name, u
 		return false
 	})
 	slices.SortFunc(gone, (*cache.Name).Compare)
-	return gone, until
+	if held := s.namesHeldUntil(w.typ, gone, now); now.Before(held) {
+		return earlier(until, held)
+	}
+	for _, n := range gone {
+		if w.full(nil) {
+			return earlier(until, now.Add(s.cfg.AckWait)) // the rest follows the answer (B.32)
+		}
+		delete(s.known, n.String())
+		w.remove(n.String())
+	}
+	return until
 }
 
 // silentUntil returns when the silence of the origin on a name means that there is no such resource: the confirmed
@@ -219,12 +207,25 @@ func (s *subscription) heldUntil(t *cache.Type, gone []string, now time.Time) ti
 	if !s.large(t, gone) {
 		return time.Time{}
 	}
-	if s.hold(now) {
+	if s.heldSince.IsZero() {
+		s.heldSince = now
 		s.log().Warn("removals for a returning client are held back: the origin has never spoken of much of what it holds",
 			slog.String("type_url", s.typeURL), slog.Int("held", len(gone)), slog.Int("known", s.knownN),
 			slog.Duration("hold", s.cfg.MassDeleteHold))
 	}
 	return s.heldSince.Add(s.cfg.MassDeleteHold)
+}
+
+// namesHeldUntil is heldUntil for names. That one is missing of one does not look like an origin that lost its state.
+func (s *subscription) namesHeldUntil(t *cache.Type, gone []*cache.Name, now time.Time) time.Time {
+	if len(gone) <= 1 {
+		return time.Time{}
+	}
+	texts := make([]string, len(gone))
+	for i, n := range gone {
+		texts[i] = n.String()
+	}
+	return s.heldUntil(t, texts, now)
 }
 
 // large reports whether too much of what a client holds is unknown to the view to be believed gone.
@@ -244,12 +245,4 @@ func (s *subscription) large(t *cache.Type, gone []string) bool {
 		}
 	}
 	return cache.LargeRemoval(s.typeURL, n, s.knownN, added)
-}
-
-// hold notes that what the client holds is not taken from it, and reports whether that is new.
-func (s *subscription) hold(now time.Time) (isNew bool) {
-	if isNew = s.heldSince.IsZero(); isNew {
-		s.heldSince = now
-	}
-	return isNew
 }

@@ -35,11 +35,11 @@ func (f *fit) refuse(text string, why error) {
 // holds so many names and globs; replaces is set if it gives up all that is not among the names. What it has already is
 // within, and what other clients want of an origin, too.
 func (s *subscription) fit(names, ceases []string, replaces bool, held, globs int) (f fit) {
-	if s.fitAll(names, held) {
+	if held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob) {
 		f.within = names // as nearly always
 		return f
 	}
-	has := s.subscribedTexts()
+	has := s.has()
 	if replaces {
 		ceases = slices.Collect(maps.Keys(has))
 	}
@@ -56,33 +56,20 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 	var fresh []string
 	for _, text := range set(names) {
 		_, had := has[text]
-		switch {
-		case s.meansAll(text):
-			f.within = append(f.within, text)
-		case had:
-			if f.within = append(f.within, text); replaces {
-				count(text, 1)
-			}
-		default:
+		if !had && !s.all(text) {
 			fresh = append(fresh, text)
+			continue
+		}
+		if f.within = append(f.within, text); had && replaces {
+			count(text, 1)
 		}
 	}
 	f.add(s, fresh, ceases, held, globs)
 	return f
 }
 
-// meansAll reports whether a text among the names is not a name.
-func (s *subscription) meansAll(text string) bool {
-	return text == wire.Wildcard || text == "" && wire.Known(s.typeURL)
-}
-
-// fitAll reports whether all names are within the limits whatever the subscription has, on a stream that holds so many names.
-func (s *subscription) fitAll(names []string, held int) bool {
-	return held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob)
-}
-
-// subscribedTexts returns the names and globs that the client subscribed to.
-func (s *subscription) subscribedTexts() map[string]struct{} {
+// has returns the names and globs of the subscription.
+func (s *subscription) has() map[string]struct{} {
 	has := make(map[string]struct{}, len(s.names)+len(s.globs))
 	for _, n := range s.names {
 		has[n.name.String()] = struct{}{}
@@ -91,6 +78,11 @@ func (s *subscription) subscribedTexts() map[string]struct{} {
 		has[g.glob] = struct{}{}
 	}
 	return has
+}
+
+// all reports whether a name stands for all resources of the type.
+func (s *subscription) all(text string) bool {
+	return text == wire.Wildcard || text == "" && wire.Known(s.typeURL)
 }
 
 // add is fit for names that the subscription does not have.

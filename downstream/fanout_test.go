@@ -115,7 +115,8 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		p.wantEnded("after it has answered that too", "2 streams: 1 accepted 1 departed in 100ms")
 
 		p.change(cache.Members, "4", 0)
-		c.ask(wire.Request{Nonce: c.nonces[len(c.nonces)-1], Unsubscribe: []string{"*"}})
+		nonces := c.sent()
+		c.ask(wire.Request{Nonce: nonces[len(nonces)-1], Unsubscribe: []string{"*"}})
 		p.wantEnded("after an answer that unsubscribes", "1 streams: 1 accepted in 100ms")
 		c.ask(wire.Request{Subscribe: []string{"*"}})
 		c.answer("")

@@ -53,11 +53,13 @@ func (s *slowWorld) put(version string, i ...int) {
 
 // accept has the client accept a response, and refuse refuse it, by its place from the end: 0 is the newest.
 func (s *slowWorld) accept(back int) {
-	s.c.ask(wire.Request{Nonce: s.c.nonces[len(s.c.nonces)-1-back]})
+	nonces := s.c.sent()
+	s.c.ask(wire.Request{Nonce: nonces[len(nonces)-1-back]})
 }
 
 func (s *slowWorld) refuse(back int) {
-	s.c.ask(wire.Request{Nonce: s.c.nonces[len(s.c.nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument), ErrorMessage: "no"})
+	nonces := s.c.sent()
+	s.c.ask(wire.Request{Nonce: nonces[len(nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument), ErrorMessage: "no"})
 }
 
 // expect checks the lag, the accepted version, and the states of Clusters 0, 1 and 2.
@@ -140,18 +142,18 @@ func TestH10_TheLagOfASlowClientIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowWorld(t)
 		const slow = 12
-		answered := len(s.c.nonces)
+		answered := len(s.c.sent())
 		sentAt := make(map[int]int) // second in which a response was seen
 		var most time.Duration
 		for second := range 3600 {
 			s.put(fmt.Sprint(second), second%3)
-			for n := answered; n < len(s.c.nonces); n++ {
+			for n := answered; n < len(s.c.sent()); n++ {
 				if _, seen := sentAt[n]; !seen {
 					sentAt[n] = second
 				}
 			}
-			for answered < len(s.c.nonces) && second-sentAt[answered] >= slow {
-				s.accept(len(s.c.nonces) - 1 - answered)
+			for answered < len(s.c.sent()) && second-sentAt[answered] >= slow {
+				s.accept(len(s.c.sent()) - 1 - answered)
 				answered++
 			}
 			time.Sleep(time.Second)

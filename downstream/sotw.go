@@ -80,7 +80,8 @@ func (s *subscription) emptyUntil(t *cache.Type, now time.Time) time.Time {
 	if s.version == "" || s.synced || s.wildcard == nil || t.Members.Last() > 0 || cache.RemovalsAreData(s.typeURL) || len(s.globs)+len(s.names) > 0 {
 		return time.Time{}
 	}
-	if s.hold(now) {
+	if s.heldSince.IsZero() {
+		s.heldSince = now
 		s.log().Warn("an empty set is held back from a returning client: the origin has never spoken of any resource",
 			slog.String("type_url", s.typeURL), slog.Duration("hold", s.cfg.MassDeleteHold))
 	}

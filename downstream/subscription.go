@@ -74,7 +74,7 @@ type subscription struct {
 	sum      cache.Sum              // SotW: what is in that set
 	awaits   time.Time              // SotW: until when dependent types wait for a set whose content is asked for again
 
-	heldSince time.Time // when removals, or an empty set, were held back
+	heldSince time.Time // Delta: when a mass of removals was held back
 }
 
 // A conversation is what was said of one type and answered: what all subscriptions to
@@ -149,8 +149,7 @@ func (s *subscription) repeats(r *wire.Request) bool {
 // newer response's answer (B.14).
 func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool) {
 	answers := s.answers(r)
-	s.refused = s.refused || r.Refused && (answers || r.Nonce != "")
-	s.record(r, answers, now)
+	s.note(r, answers, now)
 	switch {
 	case answers:
 	case r.Nonce == "":
@@ -165,12 +164,14 @@ func (s *subscription) acknowledge(r *wire.Request, now time.Time) (refused bool
 	return r.Refused
 }
 
-// record notes which response the request answers, and how; answers is set if it is the newest one.
-func (s *subscription) record(r *wire.Request, answers bool, now time.Time) {
+// note records the answer, to the newest response or to an earlier one.
+func (s *subscription) note(r *wire.Request, answers bool, now time.Time) {
+	refuses := r.Refused && (answers || r.Nonce != "")
+	s.refused = s.refused || refuses
 	if earlier := s.earlier.find(r); earlier >= 0 {
 		s.tally.answered(r.Refused)
 		s.noteEarlierAnswer(earlier, r, now)
-	} else if answers || r.Refused && r.Nonce != "" {
+	} else if answers || refuses {
 		s.tally.answered(r.Refused)
 		s.noteAnswer(r, now)
 	}

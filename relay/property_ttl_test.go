@@ -434,7 +434,8 @@ func (w *expiryWorld) history() {
 }
 
 // lostInTime checks that what a client lost was removed, or left without a word for its
-// time. A client that was slow, had to wait for a set, or gave it up, may have missed the word.
+// time. A client that was slow, had to wait for a set, or gave it up, may have missed the word. One that
+// came at the very moment may have come too late.
 func (w *expiryWorld) lostInTime(a *expiryActor, k expiryKey, at time.Time) {
 	if a.slow || a.left[k.typeURL+"/"+k.name] || a.left[k.typeURL+"/*"] {
 		return
@@ -443,7 +444,7 @@ func (w *expiryWorld) lostInTime(a *expiryActor, k expiryKey, at time.Time) {
 	if slices.ContainsFunc(w.has[k], func(s expirySaid) bool { return s.removed && !s.at.After(at) && at.Sub(s.at) <= late }) {
 		return
 	}
-	if said := w.last(k, at); !said.unheard && !said.removed && (said.ttl == 0 || at.Before(said.at.Add(said.ttl))) {
+	if said := w.last(k, at.Add(-1)); !said.unheard && !said.removed && (said.ttl == 0 || at.Before(said.at.Add(said.ttl))) {
 		w.Errorf("%v: lost %v at %v, of which the origin had said at %v that it lives for %v (0 is for ever)", a, k, at, said.at, said.ttl)
 	}
 }

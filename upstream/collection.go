@@ -63,6 +63,17 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 	}
 }
 
+// doubts returns the members that may be gone, and until when that is not known at the latest.
+func (c *collection) doubts(time.Time) (names map[string]struct{}, until time.Time) {
+	if len(c.doubt.marked) == 0 {
+		return nil, time.Time{}
+	}
+	if !c.doubt.askedAt.IsZero() {
+		return c.doubt.marked, c.doubt.askedAt.Add(sweepQuiet)
+	}
+	return c.doubt.marked, c.doubt.began.Add(2 * sweepQuiet)
+}
+
 // trust begins to wait for what the origin says on a new stream. Unless it was told
 // what is held, and can be expected to look at it, all of that is in doubt.
 func (m *mirror) trust(s *subscription, told bool, now time.Time) {

@@ -173,7 +173,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	)
 	for {
 		p := f.newest.Load()
-		to := f.toShow(p, w.Frozen())
+		to := f.shown(p, w)
 		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
 			f.replace(w, l, applied, to, p.at)
 			applied, demand = to, l.Demand()
@@ -196,9 +196,9 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	}
 }
 
-// toShow returns what a view is to be brought to. New clients of one that is frozen learn what there was when it was.
-func (f *Files) toShow(p *publication, isFrozen bool) sets {
-	if frozen := f.frozen.Load(); frozen != nil && isFrozen {
+// shown returns what a view is to show. Of one that is frozen, new clients find out what there was then.
+func (f *Files) shown(p *publication, w *cache.Writer) sets {
+	if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
 		return *frozen
 	}
 	return p.sets

@@ -136,20 +136,20 @@ func (s shelf) take(files map[string]*fileContent) (found sets, reports []report
 	found = s.sets()
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		is, was := s[name], before[name]
-		switch bad := was != nil && was.err != nil; {
-		case is.err != nil && bad && is.sameError(was):
+		switch {
+		case is.err != nil && was.bad(is):
 		case is.err != nil:
 			reports = append(reports, report{name, is.err, is.good.count()})
-		case bad:
+		case was != nil && was.err != nil:
 			reports = append(reports, report{file: name})
 		}
 	}
 	return found, reports
 }
 
-// sameError reports whether two files that are bad have the same content and are bad for the same reason.
-func (f *shelved) sameError(as *shelved) bool {
-	return f.err.Error() == as.err.Error() && f.seen.digest == as.seen.digest
+// bad reports whether a file was bad already in the way that it is now.
+func (f *shelved) bad(is *shelved) bool {
+	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.seen.digest == is.seen.digest
 }
 
 // inOrder returns the files in the order in which they come to their names: those that are as they

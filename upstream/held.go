@@ -23,23 +23,22 @@ type guarded struct {
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
 
-	// doubted are members that a new stream has not mentioned yet, and of which the origin does not say of itself that they are
-	// gone.
-	doubted map[string]struct{}
+	// doubts returns the members that a new stream has not mentioned yet, and of which the origin does not say of itself that
+	// they are gone, and until when they are in doubt at the latest if the origin says nothing.
+	doubts func(now time.Time) (names map[string]struct{}, until time.Time)
 }
+
+func nobody(time.Time) (names map[string]struct{}, until time.Time) { return nil, time.Time{} }
 
 // guards returns the sets of a subscription, but for its collections.
 func (s *subscription) guards() [2]guarded {
-	var asked, doubted map[string]struct{}
+	var asked map[string]struct{}
 	if s.sweepsOn(s.named) {
 		asked = s.sweep.suspects
 	}
-	if !s.sweep.trusted {
-		doubted = s.sweep.marked
-	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, doubted},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, s.sweep.doubts},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nobody},
 	}
 }
 
@@ -49,7 +48,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c.doubt.marked}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c.doubts}
 }
 
 // guarded yields the sets that a stream carries.
@@ -112,7 +111,7 @@ func (m *mirror) screening(g guarded, now time.Time) screening {
 		confirmed:    m.confirmed(g, now),
 		holdExplicit: m.cfg.HoldExplicit,
 		has:          func(name string) *wire.Resource { return m.held(g, name) },
-		needed:       needed(g.sub.typeURL, m.staying),
+		needed:       needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return m.staying(typeURL, now) }),
 		asked:        g.asked,
 		wait:         m.cfg.MassDeleteHold,
 		now:          now,
@@ -160,14 +159,15 @@ func (m *mirror) count(g guarded) (n int) {
 }
 
 // staying returns the resources of a type that are there although the origin has removed them, or may have.
-func (m *mirror) staying(typeURL string) (resources []*wire.Resource) {
+func (m *mirror) staying(typeURL string, now time.Time) (resources []*wire.Resource) {
 	s := m.subs[typeURL]
 	if s == nil {
 		return nil
 	}
 	for _, g := range s.all() {
 		staying := g.removals.staying()
-		for name := range g.doubted {
+		doubted, _ := g.doubts(now)
+		for name := range doubted {
 			put(&staying, name, struct{}{})
 		}
 		for name := range staying {
@@ -286,12 +286,12 @@ func (m *mirror) holdsOf(g guarded) []Hold {
 	if g.removals.none() {
 		return nil
 	}
-	return g.removals.holds(g.sub.typeURL, m.undecidedUntil(g))
+	return g.removals.holds(g.sub.typeURL, m.undecidedUntil(g, time.Now()))
 }
 
 // undecidedUntil returns when the suspects of a set are decided: when the set is confirmed, and nothing that is held back
 // needs them.
-func (m *mirror) undecidedUntil(g guarded) (until time.Time) {
+func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 	if g.role == nowhere || !m.lines[g.role].open {
 		return time.Time{}
 	}
@@ -299,15 +299,19 @@ func (m *mirror) undecidedUntil(g guarded) (until time.Time) {
 	for _, needer := range needers[g.sub.typeURL] {
 		if s := m.subs[needer]; s != nil {
 			for _, g := range s.all() {
-				if g.removals.until.After(until) {
-					until = g.removals.until
-				}
-				if looked := g.learn.last.Add(2 * sweepQuiet); len(g.doubted) > 0 && looked.After(until) {
-					until = looked
+				for _, at := range []time.Time{g.removals.until, doubtedUntil(g, now)} {
+					if at.After(until) {
+						until = at
+					}
 				}
 			}
 		}
 	}
+	return until
+}
+
+func doubtedUntil(g guarded, now time.Time) time.Time {
+	_, until := g.doubts(now)
 	return until
 }
 

@@ -587,9 +587,9 @@ func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time)
 func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
 
 // expectAll notes that the sets that a stream carries are about to be said anew.
-func (m *mirror) expectAll(s *subscription, on role) {
-	for g := range s.guarded(on) {
-		g.removals.begin(m.count(g) > 0)
+func (m *mirror) expectAll(s *subscription, l *line) {
+	for g := range s.guarded(l.role) {
+		g.removals.begin(m.count(g) > 0, m.mayResume(l))
 	}
 }
 
@@ -605,7 +605,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
 	}
-	m.expectAll(s, l.role)
+	m.expectAll(s, l)
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {
 		m.trust(s, reqs[0].InitialResourceVersions != nil && !m.ignores, now)

@@ -268,15 +268,25 @@ func (w *world) lookAtHolds(before map[key]sight, was int) {
 	if !w.frozen.IsZero() {
 		return
 	}
-	for of := range old {
-		if len(w.holds[of]) == 0 && w.sees(of) && !w.inTwoSets(of) && !w.released[of] && w.lackedSince(of, was) {
-			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, old[of])
+	for of, were := range old {
+		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.lacksStill(of, was) {
+			continue
+		}
+		undecided := slices.ContainsFunc(were, func(h upstream.Hold) bool { return h.Unconfirmed }) // as long as its stream is open
+		if len(w.holds[of]) == 0 && !undecided {
+			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, were)
+		}
+		if w.watched && !w.stated[of] && slices.ContainsFunc(were, kept) && !slices.ContainsFunc(w.holds[of], kept) {
+			w.Errorf("%v is no longer kept: %+v, and the origin has said nothing new of it", of, w.holds[of])
 		}
 	}
 }
 
-// lackedSince reports whether the address in use has lacked a resource all the time since the last look.
-func (w *world) lackedSince(of id, was int) bool {
+// kept reports whether an operator has resources kept.
+func kept(h upstream.Hold) bool { return h.Discarded }
+
+// lacksStill reports whether the address in use has lacked a resource all the time since the last look.
+func (w *world) lacksStill(of id, was int) bool {
 	a := w.addresses[w.active]
 	it, has := a.items[of]
 	return was == w.active && (!has || it.empty)
@@ -335,7 +345,7 @@ func (w *world) unsaid(k key) bool {
 func (w *world) keptFor(of id) bool {
 	needer := map[string]string{endpoints: clusters, routes: listeners}[of.typeURL]
 	for other, holds := range w.holds {
-		if other.typeURL == needer && slices.ContainsFunc(holds, func(h upstream.Hold) bool { return h.Discarded }) {
+		if other.typeURL == needer && slices.ContainsFunc(holds, kept) {
 			return true
 		}
 	}

@@ -549,17 +549,12 @@ func (w *world) startAs(a *address, s step) {
 // restart ends the relay and begins another with its snapshot and what operators had decided.
 func (w *world) restart() {
 	w.look(true)
-	var kept []upstream.Hold
-	for _, h := range w.control.Holds(w.Context()) {
-		if h.Discarded {
-			kept = append(kept, h)
-		}
-	}
+	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h upstream.Hold) bool { return !kept(h) })
 	before := w.seen
 	w.stop()
 	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
 	s, _ := w.w.Snapshot(true)
-	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), kept))
+	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), discarded))
 	w.subscribe()
 	w.unrest(settling)
 	w.seen, w.active = w.observe(), 0
@@ -575,7 +570,6 @@ func (w *world) restart() {
 	holds := w.holds
 	w.holds = w.takeHolds()
 	for of, were := range holds {
-		kept := func(h upstream.Hold) bool { return h.Discarded }
 		if slices.ContainsFunc(were, kept) && w.sees(of) && !slices.ContainsFunc(w.holds[of], kept) {
 			w.Errorf("%v was kept by an operator, and is not any more after a restart", of)
 		}

@@ -46,8 +46,14 @@ type removals struct {
 	counted int64 // of held, by the loop that counts them
 }
 
-// begin notes that the set begins to be said on a new stream, and whether it holds something from before.
-func (r *removals) begin(earlier bool) { r.earlier, r.mentioned, r.added = earlier, nil, 0 }
+// begin notes that the set begins to be said on a new stream, whether it holds something from before, and whether the origin is
+// told what that is. What was suspect is so only if it is seen to be gone on this stream too: an origin that is told of what it
+// has need not mention it. For the same reason a second look begins anew if it was interrupted.
+func (r *removals) begin(earlier, told bool) {
+	r.earlier, r.mentioned, r.added = earlier, nil, 0
+	r.suspects, r.unproven = nil, false
+	r.looking = r.looking && !told
+}
 
 // none reports whether there is nothing to decide.
 func (r *removals) none() bool {

@@ -160,6 +160,24 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 	}
 }
 
+// TestH02_WhatAnEarlierStreamSaid is not believed on the next one: the server that answers there may have what another one lacked,
+// and need not mention what it is told is held.
+func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(100)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
+		r.pass(time.Second)
+		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
+		r.pass(time.Second)
+		r.put(clusters, "another@1")
+		r.pass(5 * time.Minute)
+		r.wantClusters("loaded", 101)
+		r.holding("loaded", 0, 0)
+	})
+}
+
 // TestH02_WhatCameOnTheStreamIsRemovedAtOnce: the origin has spoken of it since it returned.
 func TestH02_WhatCameOnTheStreamIsRemovedAtOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -309,6 +327,30 @@ func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
 		r.pass(5 * time.Minute)
 		want("in the end", 0)
 		r.holding("in the end", 0, 0)
+	})
+}
+
+// TestH03_SilenceHoldsNothingUp: an origin that repeats itself is not believed to look at what it is told is held. If it then says
+// nothing of the members, it is not known whether they are gone, and what they need is removed all the same.
+func TestH03_SilenceHoldsNothingUp(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		again := func() { r.set(clusters, "a", "1", relaytest.Cluster("a", "eds")) }
+		again()
+		r.set(endpoints, "eds", "1", relaytest.Endpoints("eds", "127.0.0.1:1"))
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(endpoints, []string{"eds"})
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(time.Second)
+		again()
+		r.pass(time.Minute)
+		r.Restart()
+		r.pass(time.Second)
+		r.Apply(removing(endpoints, "eds"))
+		r.pass(30 * time.Second)
+		r.expect("in doubt", r.assignments(), "eds@1")
+		r.pass(time.Minute)
+		r.expect("in the end", r.assignments(), "")
 	})
 }
 

@@ -74,6 +74,21 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 	}
 }
 
+// doubts returns the members that may be gone, and until when that is not known at the latest. Of an origin that says nothing at
+// all of the members, it is not known for ever: then nothing waits for it.
+func (s *sweep) doubts(now time.Time) (names map[string]struct{}, until time.Time) {
+	switch until = s.last.Add(2 * sweepQuiet); {
+	case s.trusted || len(s.marked) == 0:
+		return nil, time.Time{}
+	case !s.last.IsZero():
+		return s.marked, until
+	}
+	if until = s.began.Add(confirmMax); now.Before(until) {
+		return s.marked, until
+	}
+	return nil, time.Time{}
+}
+
 // distrust puts in doubt what a response with the origin's first answers did not mention.
 func (s *sweep) distrust(now time.Time) {
 	if now.Sub(s.began) <= confirmMax {
@@ -110,8 +125,12 @@ func (s *sweep) answered(u wire.Update, now time.Time) {
 // suspect reports whether it is time to ask for what the resync did not mention,
 // and if not, when it may be.
 func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
-	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() || s.last.IsZero() {
+	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() {
 		return false, time.Time{}
+	}
+	if s.last.IsZero() {
+		_, next = s.doubts(now)
+		return false, next
 	}
 	next = s.last.Add(sweepQuiet)
 	return !now.Before(next), next

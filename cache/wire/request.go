@@ -185,25 +185,30 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldVersion:
 		r.Version, err = text(val, "version")
 	case fieldSubscribe, fieldSubscribeLocator:
-		err = r.addName(f, val, len(r.Subscribe))
+		err = r.addEntry(len(r.Subscribe), f, val)
 	case fieldUnsubscribe, fieldUnsubscribeLocator:
-		err = r.addName(f, val, len(r.Unsubscribe))
+		err = r.addEntry(len(r.Unsubscribe), f, val)
 	case fieldInitialVersions:
-		if r.skips(r.versions) {
-			return nil
-		}
-		err = r.addInitialVersion(val)
+		err = r.addEntry(r.versions, f, val)
 	case fieldError:
 		err = r.setError(val)
 	}
 	return err
 }
 
-// addName takes an entry of the names subscribed to, or given up, of which so many were taken before.
-func (r *Request) addName(f requestField, val []byte, listed int) (err error) {
-	if r.skips(listed) {
+// addEntry takes an entry of a list, unless that has as many as allowed.
+func (r *Request) addEntry(listed int, f requestField, val []byte) error {
+	switch {
+	case r.skips(listed):
 		return nil
+	case f == fieldInitialVersions:
+		return r.addInitialVersion(val)
 	}
+	return r.addName(f, val)
+}
+
+// addName takes an entry of the names subscribed to, or given up.
+func (r *Request) addName(f requestField, val []byte) (err error) {
 	switch f {
 	case fieldSubscribe:
 		r.Subscribe, err = appendText(r.Subscribe, val)
