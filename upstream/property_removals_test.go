@@ -550,8 +550,8 @@ func (w *world) startAs(a *address, s step) {
 func (w *world) restart() {
 	w.look(true)
 	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h upstream.Hold) bool { return !kept(h) })
-	before := w.seen
 	w.stop()
+	before := w.observe()
 	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
 	s, _ := w.w.Snapshot(true)
 	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), discarded))
