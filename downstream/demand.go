@@ -35,7 +35,7 @@ func (f *fit) refuse(text string, why error) {
 // holds so many names and globs; replaces is set if it gives up all that is not among the names. What it has already is
 // within, and what other clients want of an origin, too.
 func (s *subscription) fit(names, ceases []string, replaces bool, held, globs int) (f fit) {
-	if held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob) {
+	if s.fitAll(names, held) {
 		f.within = names // as nearly always
 		return f
 	}
@@ -66,6 +66,11 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 	}
 	f.add(s, fresh, ceases, held, globs)
 	return f
+}
+
+// fitAll reports whether all names are within the limits, whatever the subscription has.
+func (s *subscription) fitAll(names []string, held int) bool {
+	return held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob)
 }
 
 // has returns the names and globs of the subscription.
