@@ -99,7 +99,7 @@ func (w *world) look(holds bool) {
 		}
 	}
 	w.lose(lost, was)
-	w.loseNeeded(lost, seen)
+	w.loseNeeded(lost, seen, was)
 	before := w.seen
 	w.seen = seen
 	if holds {
@@ -160,10 +160,10 @@ func (w *world) lose(lost []key, was int) {
 }
 
 // loseNeeded looks whether what is gone is needed by something that is held, and stays.
-func (w *world) loseNeeded(lost []key, seen map[key]sight) {
+func (w *world) loseNeeded(lost []key, seen map[key]sight, was int) {
 	for _, k := range lost {
 		for needer := range seen {
-			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && needs(needer.id, k.id) && w.watched && !w.thawed {
+			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && needs(needer.id, k.id) && w.lacksStill(needer.id, was) && w.watched && !w.thawed {
 				w.Errorf("%v is gone although %v needs it, which is held: %+v", k, needer, w.holds[needer.id])
 			}
 		}

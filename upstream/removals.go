@@ -92,6 +92,7 @@ type screening struct {
 	holdExplicit bool                             // also what an origin removes from a confirmed set is suspect
 	has          func(name string) *wire.Resource // what the set holds; nil if nothing
 	needed       func(name string) bool           // something that is held back or kept needs it
+	mayBeNeeded  func(name string) bool           // likewise, or something of which it is not known yet whether it is gone
 	asked        map[string]struct{}              // the relay asked for them, to see whether they are gone
 	wait         time.Duration                    // for which large removals are held
 	now          time.Time
@@ -277,26 +278,23 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 			delete(r.held, name)
 		}
 	}
-	ready := maps.Clone(r.suspects)
-	maps.DeleteFunc(ready, func(name string, _ removal) bool { return s.needed(name) })
-	if len(ready) == 0 {
-		return
-	}
 	// Those that still wait count too, or a large removal would be made in small parts.
 	hold := len(r.held) > 0 || r.unproven || large(typeURL, len(r.suspects), count-r.added, r.added)
-	for name, as := range ready {
-		delete(r.suspects, name)
-		if hold {
+	for name, as := range r.suspects {
+		switch {
+		case hold:
 			as.again = false
 			put(&r.held, name, as)
-		} else {
+			v.held++
+		case s.mayBeNeeded(name):
+			continue
+		default:
 			v.add(name, as)
 		}
+		delete(r.suspects, name)
 	}
-	r.unproven = false
-	if hold {
+	if r.unproven = false; v.held > 0 {
 		r.renew(s.now, s.wait)
-		v.held = len(ready)
 	}
 }
 
