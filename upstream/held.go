@@ -306,7 +306,9 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 	case n > 0:
 		m.log.Info("removed resources that the origin no longer has", typeURL, slog.Int("removed", n))
 	}
-	m.recount(g.removals)
+	if m.recount(g.removals); m.stays == 0 {
+		m.vouch()
+	}
 	return n > 0
 }
 
@@ -318,17 +320,20 @@ func (m *mirror) systemOf(g guarded) string {
 	return t.Members.System()
 }
 
-// recount counts the removals from a set that are held back.
+// recount counts the removals from a set that are held back, and all that stays.
 func (m *mirror) recount(r *removals) {
 	by := int64(len(r.held)) - r.counted
 	r.counted += by
 	m.holding += by
 	m.session.counters.holding.Add(by)
+	stays := len(r.held) + len(r.suspects) + len(r.kept)
+	m.stays += stays - r.stays
+	r.stays = stays
 }
 
 // drop forgets what is held back of a set that nobody wants any more.
 func (m *mirror) drop(r *removals) {
-	*r = removals{counted: r.counted}
+	*r = removals{counted: r.counted, stays: r.stays}
 	m.recount(r)
 }
 
@@ -411,9 +416,10 @@ func (m *mirror) keep(discarded []Hold) {
 			set := map[cache.Kind]*cache.Set{cache.Members: &t.Members, cache.Named: &t.Named}[g.kind]
 			for i, n := range m.w.View().Find(hold.TypeURL, hold.Names) {
 				if n != nil && set.Get(n).Present() {
-					put(&g.removals.kept, hold.Names[i], struct{}{})
+					put(&g.removals.kept, hold.Names[i], removal{})
 				}
 			}
+			m.recount(g.removals)
 		}
 	}
 }

@@ -69,6 +69,7 @@ type mirror struct {
 	ignores    bool            // the origin was seen to resend what it was told is held
 	identifier string          // of the control plane
 	holding    int64           // removals that are held back
+	stays      int             // resources that are there although the origin seems to have removed them
 	comparison comparison      // of all content, after a resume
 	reused     bool            // reuse of versions was logged
 	silent     bool            // the silence of the origin was logged
@@ -596,6 +597,7 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	for g := range s.guarded(l.role) {
 		g.removals.begin(m.count(g) > 0, m.mayResume(l))
+		m.recount(g.removals)
 	}
 	reqs, asked := s.restate(l.role, head, withVersions)
 	if s.named == l.role && len(reqs) > 0 {

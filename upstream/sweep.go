@@ -37,7 +37,7 @@ type sweep struct {
 
 // begin starts a resync: all members are in doubt, unless the origin was told of
 // them and says what is gone, and but for those that an operator had kept.
-func (s *sweep) begin(t *cache.Type, kept map[string]struct{}, trusted bool, now time.Time) {
+func (s *sweep) begin(t *cache.Type, kept map[string]removal, trusted bool, now time.Time) {
 	s.finish()
 	s.began, s.marked, s.trusted = now, make(map[string]struct{}), trusted
 	for e := range t.Members.Since(0) {
