@@ -198,6 +198,8 @@ func (m *mirror) follow(s *subscription, glob, key string) *collection {
 	c := &collection{sub: s, glob: glob, key: key}
 	s.collections[glob] = c
 	m.place(s, s.wildcard != nowhere)
+	m.keepOf(c.guard(), m.keeping[key])
+	delete(m.keeping, key)
 	return c
 }
 

@@ -411,17 +411,25 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 // keep implements controlled.
 func (m *mirror) keep(discarded []Hold) {
 	for _, hold := range discarded {
-		t := m.w.Head().Type(hold.TypeURL)
 		for _, g := range m.sub(hold.TypeURL).guards() {
-			set := map[cache.Kind]*cache.Set{cache.Members: &t.Members, cache.Named: &t.Named}[g.kind]
-			for i, n := range m.w.View().Find(hold.TypeURL, hold.Names) {
-				if n != nil && set.Get(n).Present() {
-					put(&g.removals.kept, hold.Names[i], removal{})
-				}
+			m.keepOf(g, hold.Names)
+		}
+		for _, name := range hold.Names {
+			if glob, is := wire.GlobOf(name); is {
+				put(&m.keeping, cache.Collection(hold.TypeURL, glob), append(m.keeping[cache.Collection(hold.TypeURL, glob)], name))
 			}
-			m.recount(g.removals)
 		}
 	}
+}
+
+// keepOf keeps those of names that a set holds.
+func (m *mirror) keepOf(g guarded, names []string) {
+	for _, name := range names {
+		if m.held(g, name) != nil {
+			put(&g.removals.kept, name, removal{})
+		}
+	}
+	m.recount(g.removals)
 }
 
 // decided ends the doubt about members.

@@ -535,7 +535,7 @@ func (w *world) startAs(a *address, s step) {
 		})
 	}
 	a.Clear()
-	old := a.items
+	old, back := a.items, maps.Clone(a.back)
 	a.items = make(map[id]item)
 	var has []id
 	for i, of := range universe {
@@ -544,9 +544,9 @@ func (w *world) startAs(a *address, s step) {
 		}
 	}
 	w.sync(a, has)
-	for of := range a.items { // of what it had before it was never without
-		if was, had := old[of]; had && !was.empty && a.back[of].Equal(time.Now()) {
-			delete(a.back, of)
+	for of := range a.items { // of what it had before it was not without now
+		if was, had := old[of]; had && !was.empty {
+			a.back[of] = back[of]
 		}
 	}
 	w.apply(a, slices.Collect(maps.Keys(a.items)))
