@@ -788,6 +788,9 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	default:
 		return // subscribed to no longer (R096)
 	}
+	if m.ignores && c.Same > 0 {
+		m.comparison.at = time.Time{} // it resends all
+	}
 	m.warn(u, c)
 	m.log.Debug("response applied", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
