@@ -797,6 +797,9 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	default:
 		return // subscribed to no longer (R096)
 	}
+	if m.ignores && c.Same > 0 {
+		m.comparison.at = time.Time{} // it resends all
+	}
 	m.warn(u, c)
 	m.log.LogAttrs(context.Background(), slog.LevelDebug, "response applied", // allocates nothing unless it is logged
 		slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),

@@ -49,7 +49,7 @@ func (m *mirror) resumed(l *line, now time.Time) {
 			m.comparison.before = "" // not all of what is held was its own
 		}
 	}
-	if l.versions && !m.ignores && !m.comparison.same && m.comparison.at.IsZero() && !m.hashed() {
+	if l.versions && !m.comparison.same && m.comparison.at.IsZero() && !m.hashed() {
 		m.comparison.at = now.Add(comparisonWait)
 	}
 }

@@ -137,7 +137,7 @@ func TestB15_ADecisionOnNamesIsNoneOnMembers(t *testing.T) {
 		r.watch.Subscribe(clusters, []string{"n000"})
 		r.pass(confirmed)
 		r.away(removing(clusters, "n000"))
-		r.pass(time.Second)
+		r.pass(3 * time.Second)
 		if got := r.control.Release(t.Context(), all); len(got) != 1 {
 			t.Fatalf("released %+v, want the one that was asked for by name", got)
 		}

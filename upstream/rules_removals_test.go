@@ -375,7 +375,7 @@ func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
 // TestH03_SilenceHoldsNothingUp: an origin that repeats itself is not believed to look at what it is told is held. If it then says
 // nothing of the members, it is not known whether they are gone, and what they need is removed all the same.
 func TestH03_SilenceHoldsNothingUp(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		again := func() { r.set(clusters, "a", "1", relaytest.Cluster("a", "eds")) }
 		again()
 		r.set(endpoints, "eds", "1", relaytest.Endpoints("eds", "127.0.0.1:1"))

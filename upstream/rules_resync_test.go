@@ -392,6 +392,28 @@ func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
 	servedByAnother(t, func(_ *testing.T, r *rig) *rig { return r })
 }
 
+// TestH07_AnOriginThatRepeatedItself is compared too: it was taken for one that resends everything, and is not.
+func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(time.Second)
+		r.put(clusters, "a@1")
+		r.pass(time.Minute)
+		r.Stop()
+		want := relaytest.Opaque(clusters, "a", []byte("another"))
+		r.Set(clusters, "a", want, "1")
+		r.Restart()
+		r.pass(time.Minute)
+		e := r.view.Head().Type(clusters).Members.Get(r.view.Find(clusters, []string{"a"})[0])
+		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
+			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
+		}
+	})
+}
+
 // TestH07_ARelayThatRestartsBeforeItHasCompared asks for all content, though the snapshot has the identifier of the new server.
 // One that restarts later need not.
 func TestH07_ARelayThatRestartsBeforeItHasCompared(t *testing.T) {
