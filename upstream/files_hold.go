@@ -59,7 +59,7 @@ func (h *fileHolds) admit(serving sets, look looked, now time.Time) (sets, []dec
 	var decisions []decision
 	for _, typeURL := range inOrder {
 		if set := result[typeURL]; set != nil {
-			s := screening{confirmed: true, holdExplicit: h.explicit, needed: needed(typeURL, staying), wait: h.wait, now: now}
+			s := screening{confirmed: true, holdExplicit: h.explicit, needs: &needs{typeURL: typeURL, staying: staying}, wait: h.wait, now: now}
 			d, staying := h.judge(typeURL, serving[typeURL], set, look, s)
 			if len(staying) > 0 {
 				result[typeURL] = set.with(serving[typeURL], staying)

@@ -23,12 +23,23 @@ type guarded struct {
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
 
-	// doubts returns the members that a new stream has not mentioned yet, and of which the origin does not say of itself that
-	// they are gone, and until when they are in doubt at the latest if the origin says nothing.
-	doubts func(now time.Time) (names map[string]struct{}, until time.Time)
+	doubter doubter // nil if nothing is ever in doubt
 }
 
-func nobody(time.Time) (names map[string]struct{}, until time.Time) { return nil, time.Time{} }
+// A doubter knows which members of a set may be gone. Its method doubts returns those that a new stream has not mentioned yet,
+// and of which the origin does not say of itself that they are gone, and until when they are in doubt at the latest if the
+// origin says nothing.
+type doubter interface {
+	doubts(now time.Time) (names map[string]struct{}, until time.Time)
+}
+
+// doubts returns the members that are in doubt, and until when at the latest.
+func (g *guarded) doubts(now time.Time) (names map[string]struct{}, until time.Time) {
+	if g.doubter == nil {
+		return nil, time.Time{}
+	}
+	return g.doubter.doubts(now)
+}
 
 // guards returns the sets of a subscription, but for its collections.
 func (s *subscription) guards() [2]guarded {
@@ -37,8 +48,8 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, s.sweep.doubts},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nobody},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, &s.sweep},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
 	}
 }
 
@@ -48,7 +59,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c.doubts}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c}
 }
 
 // guarded yields the sets that a stream carries.
@@ -111,7 +122,7 @@ func (m *mirror) screening(g guarded, now time.Time) screening {
 		confirmed:    m.confirmed(g, now),
 		holdExplicit: m.cfg.HoldExplicit,
 		has:          func(name string) *wire.Resource { return m.held(g, name) },
-		needed:       needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return m.staying(typeURL, now) }),
+		needs:        &needs{typeURL: g.sub.typeURL, staying: func(typeURL string) []*wire.Resource { return m.staying(typeURL, now) }},
 		asked:        g.asked,
 		wait:         m.cfg.MassDeleteHold,
 		now:          now,
@@ -187,22 +198,31 @@ var needers = map[string][]string{
 	wire.ExtensionConfigType: {wire.ListenerType, wire.RouteType},
 }
 
-// needed returns whether a name of a type is needed by something that stays although its origin seems to have removed it: such
-// a resource is served, and what it refers to must be. It refers to the names that occur in its bytes.
-func needed(typeURL string, staying func(typeURL string) []*wire.Resource) func(name string) bool {
-	var by [][]byte
-	looked := false
-	return func(name string) bool {
-		if !looked {
-			looked = true
-			for _, needer := range needers[typeURL] {
-				for _, r := range staying(needer) {
-					by = append(by, r.Value())
-				}
+// needs are the names of a type that something needs which stays although its origin seems to have removed it: such a resource
+// is served, and what it refers to must be. It refers to the names that occur in its bytes.
+type needs struct {
+	typeURL string
+	staying func(typeURL string) []*wire.Resource
+	by      [][]byte // what stays and may refer to the type, once looked is set
+	looked  bool
+}
+
+// any reports whether something stays that may refer to the type.
+func (n *needs) any() bool {
+	if !n.looked {
+		n.looked = true
+		for _, needer := range needers[n.typeURL] {
+			for _, r := range n.staying(needer) {
+				n.by = append(n.by, r.Value())
 			}
 		}
-		return slices.ContainsFunc(by, func(value []byte) bool { return bytes.Contains(value, []byte(name)) })
 	}
+	return len(n.by) > 0
+}
+
+// include reports whether a name is needed.
+func (n *needs) include(name string) bool {
+	return n.any() && slices.ContainsFunc(n.by, func(value []byte) bool { return bytes.Contains(value, []byte(name)) })
 }
 
 // decide decides what can be decided about removals from a set. It returns when to look again.

@@ -65,7 +65,7 @@ type screening struct {
 	confirmed    bool                             // all of the set was said on its stream
 	holdExplicit bool                             // also what an origin removes from a confirmed set is suspect
 	has          func(name string) *wire.Resource // what the set holds; nil if nothing
-	needed       func(name string) bool           // something that is held back or kept needs it
+	needs        *needs                           // something that is held back or kept needs them
 	asked        map[string]struct{}              // the relay asked for them, to see whether they are gone
 	wait         time.Duration                    // for which large removals are held
 	now          time.Time
@@ -102,8 +102,9 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 // screenResources is screen for the resources of an update.
 func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
 	var emptied []*wire.Resource
+	mayWait := !s.confirmed && r.earlier || len(s.asked) > 0 || s.needs.any()
 	for _, res := range resources {
-		if r.waits(res.Name, s) && s.empties(res) {
+		if mayWait && isEmptyAssignment(res) && r.waits(res.Name, s) && s.hadEndpoints(res.Name) { // the cheapest first
 			emptied = append(emptied, res)
 			r.suspect(res.Name, removal{emptied: res, stated: true}, s.repeats(res.Name))
 			continue
@@ -137,7 +138,7 @@ func (r *removals) explain(e *wire.ResourceError) (waits bool) {
 func (r *removals) waits(name string, s screening) bool {
 	_, mentioned := r.mentioned[name]
 	_, asked := s.asked[name]
-	return !s.confirmed && r.earlier && !mentioned || asked || s.needed(name)
+	return !s.confirmed && r.earlier && !mentioned || asked || s.needs.include(name)
 }
 
 // repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
@@ -154,12 +155,14 @@ func without[E any](all []E, out func(E) bool) []E {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// empties reports whether a resource is an assignment without endpoints, and takes the place of one that has some.
-func (s *screening) empties(r *wire.Resource) bool {
-	if r.TypeURL != wire.EndpointType || r.TTL > 0 || r.Refusal != nil || !r.HasBody() || r.HasEndpoints() {
-		return false
-	}
-	old := s.has(r.Name)
+// isEmptyAssignment reports whether a resource is an assignment without endpoints.
+func isEmptyAssignment(r *wire.Resource) bool {
+	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
+}
+
+// hadEndpoints reports whether the set holds an assignment with endpoints.
+func (s *screening) hadEndpoints(name string) bool {
+	old := s.has(name)
 	return old != nil && !old.Released() && old.HasEndpoints()
 }
 
@@ -252,13 +255,13 @@ func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
 // decide is judge for a set that is confirmed.
 func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	for name, h := range r.held {
-		if r.looking && (h.stated || h.again) && !s.needed(name) {
+		if r.looking && (h.stated || h.again) && !s.needs.include(name) {
 			v.add(name, h)
 			delete(r.held, name)
 		}
 	}
 	ready := maps.Clone(r.suspects)
-	maps.DeleteFunc(ready, func(name string, _ removal) bool { return s.needed(name) })
+	maps.DeleteFunc(ready, func(name string, _ removal) bool { return s.needs.include(name) })
 	if len(ready) == 0 {
 		return
 	}
