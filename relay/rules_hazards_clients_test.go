@@ -146,6 +146,7 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 			c.Subscribe(streamAcmeType)
 			c.WaitState(t.Context(), newest)
 		}
+		time.Sleep(10 * time.Second) // until the set is confirmed: without that, a SotW client that returns would wait for the origin
 		for i := 1; i <= 3; i++ {
 			breaks.Pause()
 			put(o, i)

@@ -64,14 +64,22 @@ func (c *collection) restate(h *cache.Head, versions map[string]string) {
 }
 
 // doubts returns the members that may be gone, and until when that is not known at the latest.
-func (c *collection) doubts(time.Time) (names map[string]struct{}, until time.Time) {
-	if len(c.doubt.marked) == 0 {
+func (c *collection) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
+	d := &c.doubt
+	if until = d.began.Add(confirmMax); !trust && len(d.told) > 0 && now.Before(until) {
+		names = maps.Clone(d.told)
+		for name := range d.marked {
+			put(&names, name, struct{}{})
+		}
+		return names, until
+	}
+	switch {
+	case len(d.marked) == 0:
 		return nil, time.Time{}
+	case !d.askedAt.IsZero():
+		return d.marked, d.askedAt.Add(sweepQuiet)
 	}
-	if !c.doubt.askedAt.IsZero() {
-		return c.doubt.marked, c.doubt.askedAt.Add(sweepQuiet)
-	}
-	return c.doubt.marked, c.doubt.began.Add(2 * sweepQuiet)
+	return d.marked, d.began.Add(2 * sweepQuiet)
 }
 
 // trust begins to wait for what the origin says on a new stream. Unless it was told
@@ -190,6 +198,8 @@ func (m *mirror) follow(s *subscription, glob, key string) *collection {
 	c := &collection{sub: s, glob: glob, key: key}
 	s.collections[glob] = c
 	m.place(s, s.wildcard != nowhere)
+	m.keepOf(c.guard(), m.keeping[key])
+	delete(m.keeping, key)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -59,7 +60,8 @@ func (h *fileHolds) admit(serving sets, look looked, now time.Time) (sets, []dec
 	var decisions []decision
 	for _, typeURL := range inOrder {
 		if set := result[typeURL]; set != nil {
-			s := screening{confirmed: true, holdExplicit: h.explicit, needs: &needs{typeURL: typeURL, staying: staying}, wait: h.wait, now: now}
+			needed := needed(typeURL, staying, serving[typeURL].names())
+			s := screening{confirmed: true, holdExplicit: h.explicit, needed: needed, mayBeNeeded: needed, wait: h.wait, now: now}
 			d, staying := h.judge(typeURL, serving[typeURL], set, look, s)
 			if len(staying) > 0 {
 				result[typeURL] = set.with(serving[typeURL], staying)
@@ -170,6 +172,14 @@ func (h *fileHolds) next() (next time.Time) {
 		next = earlier(next, r.until)
 	}
 	return next
+}
+
+// names yields those of its resources.
+func (s *typeSet) names() iter.Seq[string] {
+	if s == nil {
+		return func(func(string) bool) {}
+	}
+	return maps.Keys(s.byName)
 }
 
 // with returns the set with names of another one added.

@@ -155,14 +155,15 @@ func (r *reader) restoreKept(hold Hold, stored cache.SetSnapshot) {
 	if len(set.byName) == 0 {
 		return
 	}
-	of := r.holds.of(hold.TypeURL)
+	of, names := r.holds.of(hold.TypeURL), make(map[string]struct{}, len(set.byName))
 	for name := range set.byName {
-		put(&of.kept, name, struct{}{})
+		put(&of.kept, name, removal{})
+		names[name] = struct{}{}
 	}
 	was := r.serving[hold.TypeURL]
 	if was == nil {
 		was = new(typeSet)
 	}
 	r.serving = maps.Clone(r.serving)
-	r.serving[hold.TypeURL] = was.with(set, of.kept)
+	r.serving[hold.TypeURL] = was.with(set, names)
 }

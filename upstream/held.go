@@ -1,7 +1,7 @@
 package upstream
 
 import (
-	"bytes"
+	"iter"
 	"log/slog"
 	"slices"
 	"time"
@@ -23,23 +23,12 @@ type guarded struct {
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
 
-	doubter doubter // nil if nothing is ever in doubt
+	// doubts returns the members that a new stream has not mentioned yet, and of which the origin is not trusted to say of itself
+	// that they are gone, and until when they are in doubt at the latest if the origin says nothing.
+	doubts func(trust bool, now time.Time) (names map[string]struct{}, until time.Time)
 }
 
-// A doubter knows which members of a set may be gone. Its method doubts returns those that a new stream has not mentioned yet,
-// and of which the origin does not say of itself that they are gone, and until when they are in doubt at the latest if the
-// origin says nothing.
-type doubter interface {
-	doubts(now time.Time) (names map[string]struct{}, until time.Time)
-}
-
-// doubts returns the members that are in doubt, and until when at the latest.
-func (g *guarded) doubts(now time.Time) (names map[string]struct{}, until time.Time) {
-	if g.doubter == nil {
-		return nil, time.Time{}
-	}
-	return g.doubter.doubts(now)
-}
+func nobody(bool, time.Time) (names map[string]struct{}, until time.Time) { return nil, time.Time{} }
 
 // guards returns the sets of a subscription, but for its collections.
 func (s *subscription) guards() [2]guarded {
@@ -48,8 +37,8 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, &s.sweep},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, s.sweep.doubts},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nobody},
 	}
 }
 
@@ -59,7 +48,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c.doubts}
 }
 
 // guarded yields the sets that a stream carries.
@@ -122,11 +111,17 @@ func (m *mirror) screening(g guarded, now time.Time) screening {
 		confirmed:    m.confirmed(g, now),
 		holdExplicit: m.cfg.HoldExplicit,
 		has:          func(name string) *wire.Resource { return m.held(g, name) },
-		needs:        &needs{typeURL: g.sub.typeURL, staying: func(typeURL string) []*wire.Resource { return m.staying(typeURL, now) }},
+		needed:       m.needed(g, false, now),
+		mayBeNeeded:  m.needed(g, true, now),
 		asked:        g.asked,
 		wait:         m.cfg.MassDeleteHold,
 		now:          now,
 	}
+}
+
+// needed returns whether a name of a set is needed by what stays, and if doubtful is set, by what may be gone and may be held then.
+func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name string) bool {
+	return needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return m.staying(typeURL, doubtful, now) }, m.names(g))
 }
 
 // confirmed reports whether all of a set was said on the stream that carries it.
@@ -155,6 +150,22 @@ func (m *mirror) held(g guarded, name string) *wire.Resource {
 	return nil
 }
 
+// names yields those of the resources that a set holds.
+func (m *mirror) names(g guarded) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		t := m.w.Head().Type(g.key)
+		set := &t.Members
+		if g.kind == cache.Named {
+			set = &t.Named
+		}
+		for e := range set.Since(0) {
+			if e.Present() && !yield(e.Name.String()) {
+				return
+			}
+		}
+	}
+}
+
 // count returns how many resources a set holds.
 func (m *mirror) count(g guarded) (n int) {
 	t := m.w.Head().Type(g.key)
@@ -169,17 +180,24 @@ func (m *mirror) count(g guarded) (n int) {
 	return n
 }
 
-// staying returns the resources of a type that are there although the origin has removed them, or may have.
-func (m *mirror) staying(typeURL string, now time.Time) (resources []*wire.Resource) {
+// trusts reports whether an origin that is told what is held is trusted to say what is gone: it is not before content was
+// compared.
+func (m *mirror) trusts() bool { return m.comparison.at.IsZero() }
+
+// staying returns the resources of a type that are there although the origin seems to have removed them, and if doubtful is set,
+// those that it may have removed too.
+func (m *mirror) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
 	s := m.subs[typeURL]
 	if s == nil {
 		return nil
 	}
 	for _, g := range s.all() {
 		staying := g.removals.staying()
-		doubted, _ := g.doubts(now)
-		for name := range doubted {
-			put(&staying, name, struct{}{})
+		if doubtful {
+			doubted, _ := g.doubts(m.trusts(), now)
+			for name := range doubted {
+				put(&staying, name, struct{}{})
+			}
 		}
 		for name := range staying {
 			if r := m.held(g, name); r != nil {
@@ -198,31 +216,52 @@ var needers = map[string][]string{
 	wire.ExtensionConfigType: {wire.ListenerType, wire.RouteType},
 }
 
-// needs are the names of a type that something needs which stays although its origin seems to have removed it: such a resource
-// is served, and what it refers to must be. It refers to the names that occur in its bytes.
-type needs struct {
-	typeURL string
-	staying func(typeURL string) []*wire.Resource
-	by      [][]byte // what stays and may refer to the type, once looked is set
-	looked  bool
+// needed returns whether one of names of a type is needed by something that stays although its origin seems to have removed it:
+// such a resource is served, and what it refers to must be. It refers to the names that are a string somewhere in it. What it
+// returns looks at all of that once, when it is called first.
+func needed(typeURL string, staying func(typeURL string) []*wire.Resource, names iter.Seq[string]) func(name string) bool {
+	var found map[string]struct{}
+	return func(name string) bool {
+		if found == nil {
+			found = make(map[string]struct{})
+			var by []*wire.Resource
+			for _, needer := range needers[typeURL] {
+				by = append(by, staying(needer)...)
+			}
+			if len(by) > 0 {
+				findStrings(by, names, found)
+			}
+		}
+		_, is := found[name]
+		return is
+	}
 }
 
-// any reports whether something stays that may refer to the type.
-func (n *needs) any() bool {
-	if !n.looked {
-		n.looked = true
-		for _, needer := range needers[n.typeURL] {
-			for _, r := range n.staying(needer) {
-				n.by = append(n.by, r.Value())
+// findStrings adds those of names to found that are a string in resources. A string is preceded by its length, of which it takes
+// one byte or, from 128 on, two.
+func findStrings(in []*wire.Resource, names iter.Seq[string], found map[string]struct{}) {
+	all := make(map[string]struct{})
+	var lengths [1 << 14]bool
+	for name := range names {
+		if len(name) < len(lengths) {
+			all[name], lengths[len(name)] = struct{}{}, true
+		}
+	}
+	for _, r := range in {
+		value := r.Value()
+		for i := range value {
+			n, at := int(value[i]), i+1
+			if n >= 128 && at < len(value) {
+				n, at = n&127|int(value[at])<<7, at+1
+			}
+			if n >= len(lengths) || !lengths[n] || at+n > len(value) {
+				continue
+			}
+			if _, is := all[string(value[at:at+n])]; is {
+				found[string(value[at:at+n])] = struct{}{}
 			}
 		}
 	}
-	return len(n.by) > 0
-}
-
-// include reports whether a name is needed.
-func (n *needs) include(name string) bool {
-	return n.any() && slices.ContainsFunc(n.by, func(value []byte) bool { return bytes.Contains(value, []byte(name)) })
 }
 
 // decide decides what can be decided about removals from a set. It returns when to look again.
@@ -267,7 +306,9 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 	case n > 0:
 		m.log.Info("removed resources that the origin no longer has", typeURL, slog.Int("removed", n))
 	}
-	m.recount(g.removals)
+	if m.recount(g.removals); m.stays == 0 {
+		m.vouch()
+	}
 	return n > 0
 }
 
@@ -279,17 +320,20 @@ func (m *mirror) systemOf(g guarded) string {
 	return t.Members.System()
 }
 
-// recount counts the removals from a set that are held back.
+// recount counts the removals from a set that are held back, and all that stays.
 func (m *mirror) recount(r *removals) {
 	by := int64(len(r.held)) - r.counted
 	r.counted += by
 	m.holding += by
 	m.session.counters.holding.Add(by)
+	stays := len(r.held) + len(r.suspects) + len(r.kept)
+	m.stays += stays - r.stays
+	r.stays = stays
 }
 
 // drop forgets what is held back of a set that nobody wants any more.
 func (m *mirror) drop(r *removals) {
-	*r = removals{counted: r.counted}
+	*r = removals{counted: r.counted, stays: r.stays}
 	m.recount(r)
 }
 
@@ -319,7 +363,7 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 	for _, needer := range needers[g.sub.typeURL] {
 		if s := m.subs[needer]; s != nil {
 			for _, g := range s.all() {
-				for _, at := range []time.Time{g.removals.until, doubtedUntil(g, now)} {
+				for _, at := range []time.Time{g.removals.until, m.doubtedUntil(g, now)} {
 					if at.After(until) {
 						until = at
 					}
@@ -330,8 +374,8 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 	return until
 }
 
-func doubtedUntil(g guarded, now time.Time) time.Time {
-	_, until := g.doubts(now)
+func (m *mirror) doubtedUntil(g guarded, now time.Time) time.Time {
+	_, until := g.doubts(m.trusts(), now)
 	return until
 }
 
@@ -367,16 +411,25 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 // keep implements controlled.
 func (m *mirror) keep(discarded []Hold) {
 	for _, hold := range discarded {
-		t := m.w.Head().Type(hold.TypeURL)
 		for _, g := range m.sub(hold.TypeURL).guards() {
-			set := map[cache.Kind]*cache.Set{cache.Members: &t.Members, cache.Named: &t.Named}[g.kind]
-			for i, n := range m.w.View().Find(hold.TypeURL, hold.Names) {
-				if n != nil && set.Get(n).Present() {
-					put(&g.removals.kept, hold.Names[i], struct{}{})
-				}
+			m.keepOf(g, hold.Names)
+		}
+		for _, name := range hold.Names {
+			if glob, is := wire.GlobOf(name); is {
+				put(&m.keeping, cache.Collection(hold.TypeURL, glob), append(m.keeping[cache.Collection(hold.TypeURL, glob)], name))
 			}
 		}
 	}
+}
+
+// keepOf keeps those of names that a set holds.
+func (m *mirror) keepOf(g guarded, names []string) {
+	for _, name := range names {
+		if m.held(g, name) != nil {
+			put(&g.removals.kept, name, removal{})
+		}
+	}
+	m.recount(g.removals)
 }
 
 // decided ends the doubt about members.

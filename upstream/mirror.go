@@ -62,16 +62,18 @@ type mirror struct {
 	batched int       // names waiting for that
 	trimAt  time.Time
 
-	target     int             // index of the target in use
-	moved      <-chan struct{} // closed once the session returned to an earlier one
-	source     int             // that of the target that answered last; -1 if none did
-	noDelta    bool            // the target does not implement Delta; until it ends a stream
-	ignores    bool            // the origin was seen to resend what it was told is held
-	identifier string          // of the control plane
-	holding    int64           // removals that are held back
-	comparison comparison      // of all content, after a resume
-	reused     bool            // reuse of versions was logged
-	silent     bool            // the silence of the origin was logged
+	target     int                 // index of the target in use
+	moved      <-chan struct{}     // closed once the session returned to an earlier one
+	source     int                 // that of the target that answered last; -1 if none did
+	noDelta    bool                // the target does not implement Delta; until it ends a stream
+	ignores    bool                // the origin was seen to resend what it was told is held
+	identifier string              // of the control plane
+	holding    int64               // removals that are held back
+	keeping    map[string][]string // names that an operator had kept of collections that are not followed yet, by key
+	stays      int                 // resources that are there although the origin seems to have removed them
+	comparison comparison          // of all content, after a resume
+	reused     bool                // reuse of versions was logged
+	silent     bool                // the silence of the origin was logged
 }
 
 // A line is one of the two streams to the origin: what is there now, and when to
@@ -590,6 +592,7 @@ func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Rest
 func (m *mirror) expectAll(s *subscription, l *line) {
 	for g := range s.guarded(l.role) {
 		g.removals.begin(m.count(g) > 0, m.mayResume(l))
+		m.recount(g.removals)
 	}
 }
 

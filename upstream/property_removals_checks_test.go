@@ -57,6 +57,8 @@ func (w *world) sees(of id) bool {
 
 // takeHolds returns what the control says is held.
 func (w *world) takeHolds() map[id][]upstream.Hold {
+	w.control.Holds(w.Context()) // the mirror may find that it can connect
+	synctest.Wait()
 	holds := make(map[id][]upstream.Hold)
 	for _, h := range w.control.Holds(w.Context()) {
 		for _, name := range h.Names {
@@ -64,7 +66,7 @@ func (w *world) takeHolds() map[id][]upstream.Hold {
 			holds[of] = append(holds[of], h)
 		}
 	}
-	synctest.Wait() // the mirror did what it was time for
+	synctest.Wait()
 	return holds
 }
 
@@ -99,7 +101,7 @@ func (w *world) look(holds bool) {
 		}
 	}
 	w.lose(lost, was)
-	w.loseNeeded(lost, seen)
+	w.loseNeeded(lost, seen, was)
 	before := w.seen
 	w.seen = seen
 	if holds {
@@ -160,10 +162,13 @@ func (w *world) lose(lost []key, was int) {
 }
 
 // loseNeeded looks whether what is gone is needed by something that is held, and stays.
-func (w *world) loseNeeded(lost []key, seen map[key]sight) {
+func (w *world) loseNeeded(lost []key, seen map[key]sight, was int) {
 	for _, k := range lost {
+		if w.released[k.id] {
+			continue
+		}
 		for needer := range seen {
-			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && needs(needer.id, k.id) && w.watched && !w.thawed {
+			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && needs(needer.id, k.id) && w.lacksStill(needer.id, was) && w.watched && !w.thawed {
 				w.Errorf("%v is gone although %v needs it, which is held: %+v", k, needer, w.holds[needer.id])
 			}
 		}
@@ -189,9 +194,7 @@ func (w *world) judgedLate(k key) (late bool, by *upstream.Hold) {
 		switch held := !h.Discarded && !h.Unconfirmed; {
 		case held && !h.Until.After(time.Now()):
 			return true, nil
-		case h.Unconfirmed && w.inTwoSets(k.id):
-			return false, nil
-		case held || h.Discarded:
+		case (held || h.Discarded) && !w.inTwoSets(k.id):
 			by = &h
 		}
 	}

@@ -61,7 +61,9 @@ type history struct {
 func (h history) behaviour() relaytest.Behaviour {
 	b := relaytest.Behaviour{SotW: h.variant == "SotW", NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp:") }}
 	b.IgnoreIRV, b.SilentOnMissing, b.Wrap = h.traits&1 != 0, h.traits&2 != 0, h.traits&1 != 0
-	if h.traits&4 != 0 {
+	// Nobody learns what an origin lacks that does not look at what it is told is held, has nothing to send, and bears the name
+	// of the one that had it.
+	if h.traits&4 != 0 && !b.IgnoreIRV {
 		b.ControlPlane = "a"
 	}
 	return b
@@ -78,7 +80,7 @@ func (s step) String() string { return fmt.Sprintf("%s(%d,%d,%d)", s.what, s.at,
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
-			"put", "put", "remove", "remove", "empty", "rename", "restart", "restart", "restart", "crash", "start", "load", "load all", "repeat",
+			"put", "put", "remove", "remove", "empty", "rename", "restart", "restart", "restart", "crash", "start", "flap", "lose", "load", "load all", "repeat",
 			"release", "discard", "release discarded", "freeze", "thaw", "relay", "second", "seconds", "minute", "minutes", "hold",
 		}).Draw(t, "what"),
 		at:     rapid.IntRange(0, 1).Draw(t, "at"),
@@ -128,7 +130,6 @@ type address struct {
 	items   map[id]item
 	back    map[id]time.Time // when it had again what it had lacked
 	replica int              // replicas give the same versions to other content
-	starts  int
 }
 
 // A world is one run of a history. It stands in for the test, so that a failure can be shrunk.
@@ -352,6 +353,18 @@ func (w *world) fault(s step, a *address) {
 	case "restart":
 		w.crash(a)
 		w.startAs(a, s)
+	case "flap": // a server that is half loaded answers, and another one before anything is decided
+		w.crash(a)
+		w.startAs(a, s)
+		w.let(time.Second)
+		w.crash(a)
+		w.startAs(a, step{n: s.n})
+		w.let(time.Second)
+	case "lose": // what an operator discards
+		w.crash(a)
+		w.startAs(a, step{n: s.n, amount: 2 + s.amount%2})
+		w.let(40 * time.Second)
+		w.operate(step{what: "discard", amount: s.amount, n: s.n})
 	case "crash":
 		w.crash(a)
 	case "start":
@@ -513,21 +526,16 @@ func (w *world) crash(a *address) {
 // startAs starts an address with something of what the database has, and perhaps as another replica.
 func (w *world) startAs(a *address, s step) {
 	w.unrest(settling)
-	a.starts++
-	a.Change(func(b *relaytest.Behaviour) {
-		// What an origin lacks that does not look at what it is told is held stays unknown if it has nothing to send, unless its
-		// identifier is another one than before.
-		if another := s.n%3 == 0; another || b.IgnoreIRV && b.ControlPlane != "" {
-			if another {
-				a.replica++
-			}
+	if s.n%3 == 0 {
+		a.replica++
+		a.Change(func(b *relaytest.Behaviour) {
 			if b.ControlPlane != "" {
-				b.ControlPlane = fmt.Sprintf("%s, start %d", a.Target(), a.starts)
+				b.ControlPlane = fmt.Sprintf("%s, replica %d", a.Target(), a.replica)
 			}
-		}
-	})
+		})
+	}
 	a.Clear()
-	old := a.items
+	old, back := a.items, maps.Clone(a.back)
 	a.items = make(map[id]item)
 	var has []id
 	for i, of := range universe {
@@ -536,9 +544,9 @@ func (w *world) startAs(a *address, s step) {
 		}
 	}
 	w.sync(a, has)
-	for of := range a.items { // of what it had before it was never without
-		if was, had := old[of]; had && !was.empty && a.back[of].Equal(time.Now()) {
-			delete(a.back, of)
+	for of := range a.items { // of what it had before it was not without now
+		if was, had := old[of]; had && !was.empty {
+			a.back[of] = back[of]
 		}
 	}
 	w.apply(a, slices.Collect(maps.Keys(a.items)))

@@ -28,10 +28,10 @@ type removal struct {
 //
 // A name is in at most one of the maps.
 type removals struct {
-	suspects map[string]removal  // undecided: until the set is confirmed, or as long as something held needs it
-	held     map[string]removal  // too many to be believed; until a second look or an operator decides
-	approved map[string]removal  // by an operator
-	kept     map[string]struct{} // by an operator, until the origin mentions it
+	suspects map[string]removal // undecided: until the set is confirmed, or as long as something held needs it
+	held     map[string]removal // too many to be believed; until a second look or an operator decides
+	approved map[string]removal // by an operator
+	kept     map[string]removal // by an operator, until the origin mentions it
 
 	unproven bool // some of the suspects were inferred without a control
 
@@ -44,6 +44,7 @@ type removals struct {
 	looking               bool      // the second look has begun
 
 	counted int64 // of held, by the loop that counts them
+	stays   int   // likewise, of all that is there although it seems to be removed
 }
 
 // begin notes that the set begins to be said on a new stream, whether it holds something from before, and whether the origin is
@@ -65,7 +66,8 @@ type screening struct {
 	confirmed    bool                             // all of the set was said on its stream
 	holdExplicit bool                             // also what an origin removes from a confirmed set is suspect
 	has          func(name string) *wire.Resource // what the set holds; nil if nothing
-	needs        *needs                           // something that is held back or kept needs them
+	needed       func(name string) bool           // something that is held back or kept needs it
+	mayBeNeeded  func(name string) bool           // likewise, or something of which it is not known yet whether it is gone
 	asked        map[string]struct{}              // the relay asked for them, to see whether they are gone
 	wait         time.Duration                    // for which large removals are held
 	now          time.Time
@@ -102,9 +104,8 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 // screenResources is screen for the resources of an update.
 func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
 	var emptied []*wire.Resource
-	mayWait := !s.confirmed && r.earlier || len(s.asked) > 0 || s.needs.any()
 	for _, res := range resources {
-		if mayWait && isEmptyAssignment(res) && r.waits(res.Name, s) && s.hadEndpoints(res.Name) { // the cheapest first
+		if r.waits(res.Name, s) && s.empties(res) {
 			emptied = append(emptied, res)
 			r.suspect(res.Name, removal{emptied: res, stated: true}, s.repeats(res.Name))
 			continue
@@ -138,7 +139,7 @@ func (r *removals) explain(e *wire.ResourceError) (waits bool) {
 func (r *removals) waits(name string, s screening) bool {
 	_, mentioned := r.mentioned[name]
 	_, asked := s.asked[name]
-	return !s.confirmed && r.earlier && !mentioned || asked || s.needs.include(name)
+	return !s.confirmed && r.earlier && !mentioned || asked || s.needed(name)
 }
 
 // repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
@@ -155,14 +156,12 @@ func without[E any](all []E, out func(E) bool) []E {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// isEmptyAssignment reports whether a resource is an assignment without endpoints.
-func isEmptyAssignment(r *wire.Resource) bool {
-	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
-}
-
-// hadEndpoints reports whether the set holds an assignment with endpoints.
-func (s *screening) hadEndpoints(name string) bool {
-	old := s.has(name)
+// empties reports whether a resource is an assignment without endpoints, and takes the place of one that has some.
+func (s *screening) empties(r *wire.Resource) bool {
+	if r.TypeURL != wire.EndpointType || r.TTL > 0 || r.Refusal != nil || !r.HasBody() || r.HasEndpoints() {
+		return false
+	}
+	old := s.has(r.Name)
 	return old != nil && !old.Released() && old.HasEndpoints()
 }
 
@@ -255,31 +254,28 @@ func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
 // decide is judge for a set that is confirmed.
 func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	for name, h := range r.held {
-		if r.looking && (h.stated || h.again) && !s.needs.include(name) {
+		if r.looking && (h.stated || h.again) && !s.needed(name) {
 			v.add(name, h)
 			delete(r.held, name)
 		}
 	}
-	ready := maps.Clone(r.suspects)
-	maps.DeleteFunc(ready, func(name string, _ removal) bool { return s.needs.include(name) })
-	if len(ready) == 0 {
-		return
-	}
 	// Those that still wait count too, or a large removal would be made in small parts.
 	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-r.added, r.added)
-	for name, as := range ready {
-		delete(r.suspects, name)
-		if hold {
+	for name, as := range r.suspects {
+		switch {
+		case hold:
 			as.again = false
 			put(&r.held, name, as)
-		} else {
+			v.held++
+		case s.mayBeNeeded(name):
+			continue
+		default:
 			v.add(name, as)
 		}
+		delete(r.suspects, name)
 	}
-	r.unproven = false
-	if hold {
+	if r.unproven = false; v.held > 0 {
 		r.renew(s.now, s.wait)
-		v.held = len(ready)
 	}
 }
 
@@ -293,10 +289,9 @@ func (r *removals) renew(now time.Time, wait time.Duration) {
 
 // prune drops what the set does not hold any more, or, of what was emptied, what has no endpoints by now.
 func (r *removals) prune(has func(string) *wire.Resource) {
-	for _, of := range []map[string]removal{r.suspects, r.held, r.approved} {
+	for _, of := range []map[string]removal{r.suspects, r.held, r.approved, r.kept} {
 		maps.DeleteFunc(of, func(name string, _ removal) bool { return has(name) == nil })
 	}
-	maps.DeleteFunc(r.kept, func(name string, _ struct{}) bool { return has(name) == nil })
 	if len(r.held) == 0 {
 		r.since, r.until, r.alarmAt, r.looking = time.Time{}, time.Time{}, time.Time{}, false
 	}
@@ -350,8 +345,8 @@ func (r *removals) holds(typeURL string, suspectsUntil time.Time) (holds []Hold)
 // release approves the removals of a choice, which judge then returns.
 func (r *removals) release(discarded bool) {
 	if discarded {
-		for name := range r.kept {
-			put(&r.approved, name, removal{})
+		for name, as := range r.kept {
+			put(&r.approved, name, as)
 		}
 		clear(r.kept)
 		return
@@ -367,8 +362,8 @@ func (r *removals) release(discarded bool) {
 // discard keeps the resources whose removal waits.
 func (r *removals) discard() {
 	for _, of := range []map[string]removal{r.held, r.suspects} {
-		for name := range of {
-			put(&r.kept, name, struct{}{})
+		for name, as := range of {
+			put(&r.kept, name, as)
 		}
 		clear(of)
 	}
@@ -376,10 +371,10 @@ func (r *removals) discard() {
 
 // staying returns the names that are there although the origin seems to have removed them.
 func (r *removals) staying() map[string]struct{} {
-	names := maps.Clone(r.kept)
-	for _, of := range []map[string]removal{r.suspects, r.held} {
+	names := make(map[string]struct{}, len(r.suspects)+len(r.held)+len(r.kept))
+	for _, of := range []map[string]removal{r.suspects, r.held, r.kept} {
 		for name := range of {
-			put(&names, name, struct{}{})
+			names[name] = struct{}{}
 		}
 	}
 	return names

@@ -45,6 +45,9 @@ const (
 func (m *mirror) resumed(l *line, now time.Time) {
 	if l.role == main && !m.comparison.same {
 		m.comparison.before, m.comparison.another = m.identifier, false
+		if m.w.Source().Target != m.cfg.Targets[m.target] {
+			m.comparison.before = "" // not all of what is held was its own
+		}
 	}
 	if l.versions && !m.ignores && !m.comparison.same && m.comparison.at.IsZero() && !m.hashed() {
 		m.comparison.at = now.Add(comparisonWait)
@@ -170,6 +173,9 @@ func (m *mirror) vouch() {
 		return
 	}
 	target := m.cfg.Targets[m.source]
+	if m.stays > 0 {
+		target = "" // it is of another server, or of before
+	}
 	if m.w.Source().Target == target {
 		return
 	}

@@ -236,6 +236,48 @@ func TestH02_AnEmptiedAssignmentIsSuspect(t *testing.T) {
 	})
 }
 
+// TestH02_AnEmptiedAssignmentThatWasDiscarded is empty when that is undone, and not gone.
+func TestH02_AnEmptiedAssignmentThatWasDiscarded(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.set(endpoints, "a", "1", relaytest.Endpoints("a", "127.0.0.1:1"))
+		r.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(confirmed)
+		r.Stop()
+		r.set(endpoints, "a", "2", relaytest.Endpoints("a"))
+		r.Restart()
+		r.pass(time.Second)
+		r.control.Discard(t.Context(), upstream.HoldChoice{})
+		r.pass(time.Hour)
+		r.expect("discarded", r.assignments(), "a@1")
+		r.control.Release(t.Context(), upstream.HoldChoice{Discarded: true})
+		r.expect("released", r.assignments(), "a@2")
+	})
+}
+
+// TestH09_DiscardedMembersOfCollections are kept by a relay that was restarted.
+func TestH09_DiscardedMembersOfCollections(t *testing.T) {
+	const dir = "xdstp://a/envoy.config.cluster.v3.Cluster/"
+	key := cache.Collection(clusters, dir+"*")
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, dir+"a@1", dir+"b@1", dir+"c@1")
+		r.watch.SubscribeAll(key)
+		r.pass(confirmed)
+		r.away(removing(clusters, dir+"a", dir+"b"))
+		r.pass(time.Minute)
+		discarded := r.control.Discard(t.Context(), upstream.HoldChoice{})
+		r.stop()
+		s, _ := r.w.Snapshot(true)
+		r = decided(t, r.Origin, upstream.Config{}, s, upstream.NewControl(false, discarded))
+		r.watch.SubscribeAll(key)
+		for _, when := range []string{"restored", "an hour later"} {
+			r.pass(soon)
+			r.holding(when, 0, 2)
+			r.expect(when, present(r.members(key)), dir+"a@1 "+dir+"b@1 "+dir+"c@1")
+			r.pass(time.Hour)
+		}
+	})
+}
+
 // TestH03_WhatHeldResourcesNeedStays: the assignments and routes that held clusters and listeners name stay with them, also if
 // the origin says later that they are gone, and go with them.
 func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {

@@ -37,7 +37,7 @@ type sweep struct {
 
 // begin starts a resync: all members are in doubt, unless the origin was told of
 // them and says what is gone, and but for those that an operator had kept.
-func (s *sweep) begin(t *cache.Type, kept map[string]struct{}, trusted bool, now time.Time) {
+func (s *sweep) begin(t *cache.Type, kept map[string]removal, trusted bool, now time.Time) {
 	s.finish()
 	s.began, s.marked, s.trusted = now, make(map[string]struct{}), trusted
 	for e := range t.Members.Since(0) {
@@ -75,13 +75,13 @@ func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
 }
 
 // doubts returns the members that may be gone, and until when that is not known at the latest. Of an origin that says nothing at
-// all of the members, it is not known for ever: then nothing waits for it.
-func (s *sweep) doubts(now time.Time) (names map[string]struct{}, until time.Time) {
-	switch until = s.last.Add(2 * sweepQuiet); {
-	case s.trusted || len(s.marked) == 0:
+// all of the members, it may not be known for ever: then nothing waits for it.
+func (s *sweep) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
+	switch trusted := s.trusted && trust; {
+	case trusted || len(s.marked) == 0:
 		return nil, time.Time{}
-	case !s.last.IsZero():
-		return s.marked, until
+	case !s.trusted && !s.last.IsZero():
+		return s.marked, s.last.Add(2 * sweepQuiet)
 	}
 	if until = s.began.Add(confirmMax); now.Before(until) {
 		return s.marked, until
@@ -129,7 +129,7 @@ func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
 		return false, time.Time{}
 	}
 	if s.last.IsZero() {
-		_, next = s.doubts(now)
+		_, next = s.doubts(true, now)
 		return false, next
 	}
 	next = s.last.Add(sweepQuiet)
