@@ -383,7 +383,7 @@ func (m *mirror) doubtedUntil(g guarded, now time.Time) time.Time {
 func (m *mirror) release(of HoldChoice, now time.Time) (released []Hold) {
 	for _, g := range slices.Backward(m.guards()) { // what refers to it goes before a cluster
 		if chosen := of.among(m.holdsOf(g)); len(chosen) > 0 {
-			g.sub.sweep.decided(chosen)
+			g.decided(chosen)
 			g.removals.release(of.Discarded)
 			released = append(released, chosen...)
 			m.decide(g, now)
@@ -400,7 +400,7 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
 				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
 			discarded = append(discarded, hold)
-			g.sub.sweep.decided([]Hold{hold})
+			g.decided([]Hold{hold})
 			g.removals.discard()
 		}
 		m.recount(g.removals)
@@ -432,11 +432,14 @@ func (m *mirror) keepOf(g guarded, names []string) {
 	m.recount(g.removals)
 }
 
-// decided ends the doubt about members.
-func (s *sweep) decided(holds []Hold) {
+// decided ends the doubt about members on whose removal an operator decided.
+func (g guarded) decided(holds []Hold) {
+	if g.kind != cache.Members || g.key != g.sub.typeURL {
+		return
+	}
 	for _, hold := range holds {
 		for _, name := range hold.Names {
-			s.clear(name)
+			g.sub.sweep.clear(name)
 		}
 	}
 }

@@ -578,7 +578,7 @@ func (w *world) restart() {
 	holds := w.holds
 	w.holds = w.takeHolds()
 	for of, were := range holds {
-		if slices.ContainsFunc(were, kept) && w.sees(of) && !slices.ContainsFunc(w.holds[of], kept) {
+		if slices.ContainsFunc(were, kept) && w.sees(of) && w.lacksStill(of, 0) && !slices.ContainsFunc(w.holds[of], kept) {
 			w.Errorf("%v was kept by an operator, and is not any more after a restart", of)
 		}
 	}

@@ -245,7 +245,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	on := &m.lines[s.wildcard.other()]
 	due, next := s.sweep.suspect(now)
 	if due {
-		names := s.sweep.ask(t, s.names, now)
+		names := s.sweep.ask(t, s.names, s.removals[cache.Members].staying(), now)
 		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
 		if on.open {

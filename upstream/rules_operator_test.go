@@ -129,6 +129,38 @@ func TestB15_Discard(t *testing.T) {
 	})
 }
 
+// TestB15_ADecisionOnNamesIsNoneOnMembers: whether members of the same names are gone is found out as ever.
+func TestB15_ADecisionOnNamesIsNoneOnMembers(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(10)...)
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(clusters, []string{"n000"})
+		r.pass(confirmed)
+		r.away(removing(clusters, "n000"))
+		r.pass(time.Second)
+		if got := r.control.Release(t.Context(), all); len(got) != 1 {
+			t.Fatalf("released %+v, want the one that was asked for by name", got)
+		}
+		r.pass(time.Minute)
+		r.wantClusters("a minute later", 9)
+	})
+}
+
+// TestB15_WhatIsKeptIsNoControl: a member that an operator had kept shows nothing about the origin, which does not have it.
+func TestB15_WhatIsKeptIsNoControl(t *testing.T) {
+	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(10)...)
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.away(removing(clusters, nameOnly(numbered(10))[:6]...))
+		r.pass(time.Minute)
+		r.control.Discard(t.Context(), all)
+		r.away(removing(clusters, "n009"))
+		r.pass(time.Hour)
+		r.expect("members", present(r.members(clusters)), "n000@1 n001@1 n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1")
+	})
+}
+
 // While something is held back that is said again, but rarely.
 func TestB15_AlarmIsRepeated(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {

@@ -138,11 +138,12 @@ func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
 
 // ask begins to ask for the suspects, and returns the names to subscribe to. For
 // the control it prefers a member that clients did not name: go-control-plane
-// does not say again what a stream is subscribed to already.
-func (s *sweep) ask(t *cache.Type, named map[*cache.Name]struct{}, now time.Time) []string {
+// does not say again what a stream is subscribed to already. What stays although the origin seems to have removed it is none.
+func (s *sweep) ask(t *cache.Type, named map[*cache.Name]struct{}, staying map[string]struct{}, now time.Time) []string {
 	s.suspects, s.gone = maps.Clone(s.marked), make(map[string]struct{})
 	for e := range t.Members.Since(0) {
-		if _, doubtful := s.marked[nameOf(e)]; !e.Present() || doubtful {
+		_, doubtful := s.marked[nameOf(e)]
+		if _, stays := staying[nameOf(e)]; !e.Present() || doubtful || stays {
 			continue
 		}
 		s.control = e.Resource.Name
