@@ -105,7 +105,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
 	var emptied []*wire.Resource
 	for _, res := range resources {
-		if r.waits(res.Name, s) && s.empties(res) {
+		if isEmptyAssignment(res) && r.waits(res.Name, s) && s.hadEndpoints(res.Name) { // what is needed is found by a search
 			emptied = append(emptied, res)
 			r.suspect(res.Name, removal{emptied: res, stated: true}, s.repeats(res.Name))
 			continue
@@ -156,12 +156,14 @@ func without[E any](all []E, out func(E) bool) []E {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// empties reports whether a resource is an assignment without endpoints, and takes the place of one that has some.
-func (s *screening) empties(r *wire.Resource) bool {
-	if r.TypeURL != wire.EndpointType || r.TTL > 0 || r.Refusal != nil || !r.HasBody() || r.HasEndpoints() {
-		return false
-	}
-	old := s.has(r.Name)
+// isEmptyAssignment reports whether a resource is an assignment without endpoints.
+func isEmptyAssignment(r *wire.Resource) bool {
+	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
+}
+
+// hadEndpoints reports whether the set holds an assignment with endpoints.
+func (s *screening) hadEndpoints(name string) bool {
+	old := s.has(name)
 	return old != nil && !old.Released() && old.HasEndpoints()
 }
 
