@@ -255,11 +255,8 @@ func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
 
 // decide is judge for a set that is confirmed.
 func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
-	for name, h := range r.held {
-		if r.looking && (h.stated || h.again) && !s.needed(name) {
-			v.add(name, h)
-			delete(r.held, name)
-		}
+	if r.looking {
+		r.decideHeld(s, v)
 	}
 	// Those that still wait count too, or a large removal would be made in small parts.
 	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-r.added, r.added)
@@ -278,6 +275,16 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	}
 	if r.unproven = false; v.held > 0 {
 		r.renew(s.now, s.wait)
+	}
+}
+
+// decideHeld removes what was held back, and what the second look has found gone as well.
+func (r *removals) decideHeld(s screening, v *verdict) {
+	for name, h := range r.held {
+		if (h.stated || h.again) && !s.needed(name) {
+			v.add(name, h)
+			delete(r.held, name)
+		}
 	}
 }
 
