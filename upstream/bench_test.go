@@ -150,6 +150,45 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
+// BenchmarkUpdateBesideKept is a response with 1,000 assignments while an operator keeps 500 clusters, any of which may need one.
+func BenchmarkUpdateBesideKept(b *testing.B) {
+	const all, kept = 1000, 500
+	name := func(i int) string { return fmt.Sprintf("service-%03d", i) }
+	view, w := cache.New(cache.Config{})
+	watch := view.Watch()
+	watch.SubscribeAll(wire.ClusterType)
+	for i := range all {
+		watch.Subscribe(wire.EndpointType, []string{name(i)})
+	}
+	w.SetConnected(true)
+	m := benchMirror(b, w)
+	now := m.lines[main].openedAt
+	m.demand(now)
+	clusters := m.subs[wire.ClusterType]
+	u := wire.Update{TypeURL: wire.ClusterType}
+	for i := range kept {
+		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
+		put(&clusters.removals[cache.Members].kept, name(i), removal{})
+	}
+	w.Apply(cache.Members, u)
+	var versions [2][]*wire.Resource
+	for v := range versions {
+		for i := range all {
+			versions[v] = append(versions[v], benchResource(b, wire.EndpointType, name(i), v))
+		}
+	}
+	now = now.Add(2 * time.Minute)
+	m.act(b.Context(), now)
+	rounds := 0
+	for b.Loop() {
+		rounds++
+		m.apply(m.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
+	}
+	if got := view.Head().Seq; got < cache.Seq(rounds) {
+		b.Fatalf("%d changes were applied of %d", got, rounds)
+	}
+}
+
 // benchResource returns a cluster, or an assignment of three endpoints, with the version in its content.
 func benchResource(b *testing.B, typeURL, name string, version int) *wire.Resource {
 	var m proto.Message = &clusterpb.Cluster{Name: name, AltStatName: fmt.Sprint(version)}

@@ -23,12 +23,23 @@ type guarded struct {
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
 
-	// doubts returns the members that a new stream has not mentioned yet, and of which the origin is not trusted to say of itself
-	// that they are gone, and until when they are in doubt at the latest if the origin says nothing.
-	doubts func(trust bool, now time.Time) (names map[string]struct{}, until time.Time)
+	doubter doubter // nil if nothing is ever in doubt
 }
 
-func nobody(bool, time.Time) (names map[string]struct{}, until time.Time) { return nil, time.Time{} }
+// A doubter knows which members of a set may be gone. Its method doubts returns those that a new stream has not mentioned yet,
+// and of which the origin is not trusted to say of itself that they are gone, and until when they are in doubt at the latest if
+// the origin says nothing.
+type doubter interface {
+	doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time)
+}
+
+// doubts returns the members that are in doubt, and until when at the latest.
+func (g *guarded) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
+	if g.doubter == nil {
+		return nil, time.Time{}
+	}
+	return g.doubter.doubts(trust, now)
+}
 
 // guards returns the sets of a subscription, but for its collections.
 func (s *subscription) guards() [2]guarded {
@@ -37,8 +48,8 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, s.sweep.doubts},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nobody},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, &s.sweep},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
 	}
 }
 
@@ -48,7 +59,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c.doubts}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c}
 }
 
 // guarded yields the sets that a stream carries.
@@ -121,7 +132,13 @@ func (m *mirror) screening(g guarded, now time.Time) screening {
 
 // needed returns whether a name of a set is needed by what stays, and if doubtful is set, by what may be gone and may be held then.
 func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name string) bool {
-	return needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return m.staying(typeURL, doubtful, now) }, m.names(g))
+	var is func(name string) bool // made when it is called first: most responses remove nothing
+	return func(name string) bool {
+		if is == nil {
+			is = needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return m.staying(typeURL, doubtful, now) }, m.names(g))
+		}
+		return is(name)
+	}
 }
 
 // confirmed reports whether all of a set was said on the stream that carries it.

@@ -105,7 +105,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 func (r *removals) screenResources(resources []*wire.Resource, s screening) []*wire.Resource {
 	var emptied []*wire.Resource
 	for _, res := range resources {
-		if r.waits(res.Name, s) && s.empties(res) {
+		if isEmptyAssignment(res) && r.waits(res.Name, s) && s.hadEndpoints(res.Name) { // what is needed is found by a search
 			emptied = append(emptied, res)
 			r.suspect(res.Name, removal{emptied: res, stated: true}, s.repeats(res.Name))
 			continue
@@ -156,12 +156,14 @@ func without[E any](all []E, out func(E) bool) []E {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// empties reports whether a resource is an assignment without endpoints, and takes the place of one that has some.
-func (s *screening) empties(r *wire.Resource) bool {
-	if r.TypeURL != wire.EndpointType || r.TTL > 0 || r.Refusal != nil || !r.HasBody() || r.HasEndpoints() {
-		return false
-	}
-	old := s.has(r.Name)
+// isEmptyAssignment reports whether a resource is an assignment without endpoints.
+func isEmptyAssignment(r *wire.Resource) bool {
+	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
+}
+
+// hadEndpoints reports whether the set holds an assignment with endpoints.
+func (s *screening) hadEndpoints(name string) bool {
+	old := s.has(name)
 	return old != nil && !old.Released() && old.HasEndpoints()
 }
 
@@ -253,7 +255,9 @@ func (r *removals) judge(typeURL string, count int, s screening) (v verdict) {
 
 // decide is judge for a set that is confirmed.
 func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
-	r.confirm(s, v)
+	if r.looking {
+		r.decideHeld(s, v)
+	}
 	// Those that still wait count too, or a large removal would be made in small parts.
 	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-r.added, r.added)
 	for name, as := range r.suspects {
@@ -274,10 +278,10 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 	}
 }
 
-// confirm decides, after the second look, what is held.
-func (r *removals) confirm(s screening, v *verdict) {
+// decideHeld removes what was held back, and what the second look has found gone as well.
+func (r *removals) decideHeld(s screening, v *verdict) {
 	for name, h := range r.held {
-		if r.looking && (h.stated || h.again) && !s.needed(name) {
+		if (h.stated || h.again) && !s.needed(name) {
 			v.add(name, h)
 			delete(r.held, name)
 		}

@@ -197,14 +197,23 @@ func contents(b mem.Buffer) []byte {
 	return b.ReadOnlyData()
 }
 
-// Value returns the bytes of the resource itself (Any.value).
-func (r *Resource) Value() []byte {
+// Value returns the bytes of the resource itself (Any.value). It allocates nothing.
+func (r *Resource) Value() (value []byte) {
 	if r.body == nil {
 		return nil
 	}
 	_, _, n := protowire.ConsumeTag(r.Body())
 	any, _ := protowire.ConsumeBytes(r.Body()[n:])
-	_, value, _ := parseAny(any)
+	for len(any) > 0 {
+		num, typ, val, n := consumeField(any)
+		if n < 0 {
+			return nil
+		}
+		if num == anyValue && typ == protowire.BytesType {
+			value = val
+		}
+		any = any[n:]
+	}
 	return value
 }
 
