@@ -85,7 +85,6 @@ func (s *Session) tryEarlier(now time.Time) {
 		if !s.up(i) || !s.links[i].reach.steady(now) || !s.use(active, i) {
 			continue
 		}
-		s.counters.failovers.Add(1)
 		s.cfg.Logger.Info("returning to an earlier address of the origin, which has been reachable long enough",
 			slog.String("origin", s.cfg.Targets[i]), slog.Duration("reachable", returnAfter))
 		return

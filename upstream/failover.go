@@ -101,11 +101,18 @@ func (a *attempts) left(by any) {
 	delete(a.failures, by)
 }
 
+// failed takes that a user's stream to a target ended without a response, or was not opened, and reports whether to leave the target.
+func (s *Session) failed(target int, by any, err error) bool {
+	if s.up(target) {
+		return s.links[target].attempts.ended(by, err)
+	}
+	return s.links[target].attempts.unconnected(by, time.Now())
+}
+
 // leave moves on to the next address, unless that has been done already.
 func (s *Session) leave(target int) {
 	s.links[target].reach.failed(time.Now())
 	if next := (target + 1) % len(s.conns); s.use(target, next) {
-		s.counters.failovers.Add(1)
 		s.cfg.Logger.Warn("changing to the next address of the origin", slog.String("origin", s.cfg.Targets[next]))
 	}
 }
@@ -116,6 +123,7 @@ func (s *Session) use(from, to int) bool {
 	if from == to || !s.active.CompareAndSwap(int64(from), int64(to)) {
 		return false
 	}
+	s.counters.failovers.Add(1)
 	over := make(chan struct{})
 	close(*s.changed.Swap(&over))
 	return true

@@ -143,11 +143,26 @@ func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name strin
 
 // confirmed reports whether all of a set was said on the stream that carries it.
 func (m *mirror) confirmed(g guarded, now time.Time) bool {
-	if g.role == nowhere {
-		return false
+	at, open := m.confirmedAt(g)
+	return open && !now.Before(at)
+}
+
+// confirmedAt returns when all of a set was said on the stream that carries it, if nothing comes until then, and whether that is
+// open.
+func (m *mirror) confirmedAt(g guarded) (at time.Time, open bool) {
+	if g.role == nowhere || !m.lines[g.role].open {
+		return time.Time{}, false
 	}
-	l := &m.lines[g.role]
-	return l.open && !now.Before(g.learn.confirmed(l.openedAt))
+	return g.learn.confirmed(m.lines[g.role].openedAt), true
+}
+
+// setOf returns what the view holds of a set.
+func (m *mirror) setOf(g guarded) *cache.Set {
+	t := m.w.Head().Type(g.key)
+	if g.kind == cache.Named {
+		return &t.Named
+	}
+	return &t.Members
 }
 
 // held returns what a set holds by a name; nil if nothing.
@@ -156,12 +171,7 @@ func (m *mirror) held(g guarded, name string) *wire.Resource {
 	if n == nil {
 		return nil
 	}
-	t := m.w.Head().Type(g.key)
-	set := &t.Members
-	if g.kind == cache.Named {
-		set = &t.Named
-	}
-	if e := set.Get(n); e.Present() {
+	if e := m.setOf(g).Get(n); e.Present() {
 		return e.Resource
 	}
 	return nil
@@ -170,12 +180,7 @@ func (m *mirror) held(g guarded, name string) *wire.Resource {
 // names yields those of the resources that a set holds.
 func (m *mirror) names(g guarded) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		t := m.w.Head().Type(g.key)
-		set := &t.Members
-		if g.kind == cache.Named {
-			set = &t.Named
-		}
-		for e := range set.Since(0) {
+		for e := range m.setOf(g).Since(0) {
 			if e.Present() && !yield(e.Name.String()) {
 				return
 			}
@@ -185,12 +190,12 @@ func (m *mirror) names(g guarded) iter.Seq[string] {
 
 // count returns how many resources a set holds.
 func (m *mirror) count(g guarded) (n int) {
-	t := m.w.Head().Type(g.key)
+	set := m.setOf(g)
 	if g.kind == cache.Members {
-		return t.Members.Count()
+		return set.Count()
 	}
-	for name := range g.sub.names {
-		if t.Named.Get(name).Present() {
+	for name := range g.sub.names { // others may be of another origin
+		if set.Get(name).Present() {
 			n++
 		}
 	}
@@ -290,8 +295,9 @@ func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
 	if m.carryOut(g, g.removals.judge(g.sub.typeURL, m.count(g), s)) {
 		next = now // for what waited for it
 	}
-	if !s.confirmed && g.role != nowhere && m.lines[g.role].open {
-		next = earlier(next, g.learn.confirmed(m.lines[g.role].openedAt))
+	if !s.confirmed {
+		at, _ := m.confirmedAt(g)
+		next = earlier(next, at)
 	}
 	look, at := g.removals.due(now)
 	if look {
@@ -314,7 +320,7 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 			typeURL, slog.Int("held", len(g.removals.held)), slog.Duration("hold", m.cfg.MassDeleteHold))
 	}
 	if n > 0 {
-		m.w.Apply(g.kind, wire.Update{TypeURL: g.key, SystemVersion: m.systemOf(g), Resources: v.emptied, Removed: v.removed, Errors: v.reasons})
+		m.w.Apply(g.kind, wire.Update{TypeURL: g.key, SystemVersion: m.setOf(g).System(), Resources: v.emptied, Removed: v.removed, Errors: v.reasons})
 		m.session.counters.applied.Add(int64(n))
 	}
 	switch {
@@ -327,14 +333,6 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 		m.vouch()
 	}
 	return n > 0
-}
-
-func (m *mirror) systemOf(g guarded) string {
-	t := m.w.Head().Type(g.key)
-	if g.kind == cache.Named {
-		return t.Named.System()
-	}
-	return t.Members.System()
 }
 
 // recount counts the removals from a set that are held back, and all that stays.
@@ -373,10 +371,10 @@ func (m *mirror) holdsOf(g guarded) []Hold {
 // undecidedUntil returns when the suspects of a set are decided: when the set is confirmed, and nothing that is held back
 // needs them.
 func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
-	if g.role == nowhere || !m.lines[g.role].open {
+	until, open := m.confirmedAt(g)
+	if !open {
 		return time.Time{}
 	}
-	until = g.learn.confirmed(m.lines[g.role].openedAt)
 	for _, needer := range needers[g.sub.typeURL] {
 		if s := m.subs[needer]; s != nil {
 			for _, g := range s.all() {

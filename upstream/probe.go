@@ -87,14 +87,6 @@ func refusesNode(code codes.Code) bool {
 	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 
-// failed takes that a user's stream to a target ended without a response, or was not opened, and reports whether to leave the target.
-func (s *Session) failed(target int, by any, err error) bool {
-	if s.up(target) {
-		return s.links[target].attempts.ended(by, err)
-	}
-	return s.links[target].attempts.unconnected(by, time.Now())
-}
-
 // probe makes one attempt, and returns nil if the target has answered.
 func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) error {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, wire.ProbeHeader, "1"))

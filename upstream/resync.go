@@ -115,12 +115,8 @@ const hashedSample = 100
 // hashed reports whether versions are hashes of the bytes, as go-control-plane's are: then equal versions are equal content.
 func (m *mirror) hashed() bool {
 	for _, g := range m.guards() {
-		t, n := m.w.Head().Type(g.key), 0
-		set := &t.Members
-		if g.kind == cache.Named {
-			set = &t.Named
-		}
-		for e := range set.Since(0) {
+		n := 0
+		for e := range m.setOf(g).Since(0) {
 			if !e.Present() || !sayable(e.Resource) || e.Resource.Released() {
 				continue
 			}
