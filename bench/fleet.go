@@ -21,7 +21,7 @@ func (o options) fleet() scenario {
 	s := setup{kinds: []content.Kind{{TypeURL: content.Cluster, Count: 1}}, fleet: true, clients: o.scaled(50)}
 	act := o.envoysFollow
 	return scenario{
-		id: "ENVOYS", title: fmt.Sprintf("%d real Envoys that start, and then 10 changes of a cluster", s.clients), rounds: 1,
+		id: "ENVOYS", title: fmt.Sprintf("%d real Envoys that start, and then 10 changes of a cluster", s.clients), rounds: 5,
 		rows: []row{
 			{label: "tender", kind: "tender", setup: s, act: act},
 			{label: "gcp-snapshot", kind: "fleet", setup: s, act: act},
