@@ -124,7 +124,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 		return nil, err
 	}
 	defer p.close()
-	if req.Refused {
+	if withholdDetail(&req.Request); req.Refused {
 		s.nacks.refused(p.sub.client, &req.Request, nil)
 	}
 	head, err := p.await(ctx, s)

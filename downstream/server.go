@@ -395,6 +395,13 @@ type refusalLog struct {
 	skipped atomic.Int64
 }
 
+// withholdDetail replaces what a client says of Secrets, which may quote them, so that no log, status or trace has it (B.36).
+func withholdDetail(r *wire.Request) {
+	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
+		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
+	}
+}
+
 func (l *refusalLog) refused(to *client, r *wire.Request, as *Refusal) {
 	if !l.allow() {
 		return

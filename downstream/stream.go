@@ -118,6 +118,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err := s.fixType(r); err != nil {
 		return err
 	}
+	withholdDetail(r)
 	if err := s.identify(r); err != nil {
 		return err
 	}

@@ -320,7 +320,7 @@ func parseTypes(raw string) (string, error) {
 func parseTypesButSecrets(raw string) (string, error) {
 	return list(raw, ",", func(item string) (string, error) {
 		url, err := parseType(item)
-		if err == nil && url == wire.SecretType {
+		if err == nil && wire.IsSecret(url) {
 			return "", fmt.Errorf("%s: Secrets are asked for by their names alone", quote(item))
 		}
 		return url, err

@@ -236,7 +236,7 @@ func originConfig(t *cache.Type, typeURL string, r *heldResource, contents downs
 	}
 	if r.fault != nil {
 		details := fmt.Sprintf("%s: %s", r.fault.Code, r.fault.Message)
-		if typeURL == wire.SecretType {
+		if wire.IsSecret(typeURL) {
 			details = r.fault.Code.String()
 		}
 		out.ErrorState = &adminpb.UpdateFailureState{Details: details}
