@@ -131,7 +131,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	if head == nil || err != nil {
 		return nil, err
 	}
-	resp, err := p.render(head, s.identifier(head.MembersFrom(req.TypeURL).Identifier))
+	resp, err := p.render(head, s.cfg.Identifier)
 	if err != nil && s.nacks.allow() {
 		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))

@@ -128,7 +128,10 @@ type Config struct {
 
 	// Probed returns why a relay below, which asks by a probe (wire.ProbeHeader) whether it would be
 	// served, would not; nil if it would. Errors are gRPC statuses. Nil has probes be streams like others.
-	Probed func(n *node) error
+	Probed func() error
+
+	// Chain knows the relays above and below this one. Nil if nobody looks.
+	Chain Chain
 
 	// Authorizer says who may be whom, and have what. Nil lets everybody be anybody, and have
 	// anything.
@@ -378,14 +381,6 @@ func (s *Server) enter() (leave func(), err error) {
 	}
 	s.accepted.Add(1)
 	return leave, nil
-}
-
-// identifier says who serves, and on whose behalf (B.38).
-func (s *Server) identifier(origin string) string {
-	if origin == "" {
-		return s.cfg.Identifier
-	}
-	return fmt.Sprintf("%s via %s", s.cfg.Identifier, origin)
 }
 
 // A refusalLog writes what clients can cause at will, at a bounded rate, and says

@@ -367,8 +367,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"NODE_METADATA", "[1]", "not a JSON object"},
 	{"NODE_METADATA", "null", "not a JSON object"},
 	{"NODE_METADATA", `{"a":`, "not a JSON object"},
-	{"NODE_METADATA", `{"xds_relay":{}}`, `"xds_relay" is where relays list themselves`},
-	{"NODE_GROUP_BY", "metadata.xds_relay.via", "is where relays list themselves"},
 	{"NODE_GROUP_BY", "zone", `"zone" is not a field of the Node`},
 	{"NODE_GROUP_BY", "none,id", "none stands alone"},
 	{"NODE_GROUP_BY", "metadata.", "has an empty part"},

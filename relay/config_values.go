@@ -274,13 +274,7 @@ func parseLocality(raw string) (string, error) {
 // parseMetadata reads TENDER_NODE_METADATA.
 func parseMetadata(raw string) (string, error) {
 	var m Metadata
-	if err := m.UnmarshalText([]byte(raw)); err != nil {
-		return raw, err
-	}
-	if _, has := m[viaObject]; has {
-		return raw, fmt.Errorf("%s is where relays list themselves", quote(viaObject))
-	}
-	return raw, nil
+	return raw, m.UnmarshalText([]byte(raw))
 }
 
 // parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nothing for none.
@@ -295,9 +289,6 @@ func parseGroupBy(raw string) (string, error) {
 		if path, ok := strings.CutPrefix(item, "metadata."); ok {
 			if slices.Contains(strings.Split(path, "."), "") {
 				return "", fmt.Errorf("%s has an empty part in its path", quote(item))
-			}
-			if top, _, _ := strings.Cut(path, "."); top == viaObject {
-				return "", fmt.Errorf("%s is where relays list themselves, and makes no group", quote(item))
 			}
 			return item, nil
 		}

@@ -69,6 +69,7 @@ type Options struct {
 	// the configuration.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
+	chain     *chain                                 // of the relay
 	trace     func(upstream.Received) upstream.Trace // nil: nobody looks
 	requested func(upstream.Request)                 // likewise
 }
@@ -80,6 +81,7 @@ type Relay struct {
 	level         *slog.LevelVar // nil if it cannot be changed
 	levelSet      sync.Mutex     // held while it is changed
 	credentials   *relayCredentials
+	chain         *chain
 	origins       origins
 	groups        *groups
 	snapshots     *snapshots
@@ -140,6 +142,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.tracer != nil {
 		opts.trace, opts.requested = r.tracer.Received, r.tracer.Requested
 	}
+	r.chain = newChain(r.log)
+	opts.chain = r.chain
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
 		return nil, err
 	}
@@ -147,7 +151,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.tracer, r.log)
+	r.groups = newGroups(cfg, own, r.origins, r.snapshots, r.tracer, r.log)
 	if cfg.History > 0 && len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
 		r.groups.changes = history.New(history.Config{Changes: cfg.History, Bytes: int64(cfg.MaxHistoryBytes)})
 	}
@@ -165,6 +169,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
 		Identifier:          r.identifier,
+		Chain:               r.chain,
 		AckWait:             r.cfg.AckWait,
 		SendStall:           r.cfg.SendStall,
 		ColdWait:            r.cfg.ColdWait,
@@ -188,7 +193,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
 		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
-		Loads:               loadsOf(r.cfg, r.origins, r.groups, r.log),
+		Loads:               loadsOf(r.cfg, r.origins, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Probed:              r.probed,
 		Authorizer:          r.credentials.authorizer,
