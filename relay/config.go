@@ -120,6 +120,7 @@ type Config struct {
 	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
+	RequestCompression      string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`

@@ -328,6 +328,12 @@ var variables = []spec{
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams"),
 	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection"),
 	limit("MAX_REQUEST_RATE", "100", 1_000_000, "requests a second that one stream may send beside its answers, ten times as many at once; more are read later"),
+	{
+		name: "REQUEST_COMPRESSION", preset: CompressionOff,
+		allowed: "`off` or `gzip`",
+		meaning: "how clients may compress requests; a compressed one takes up to a thousand times its size in memory, which no other limit counts",
+		parse:   oneOf(CompressionOff, CompressionGzip),
+	},
 	limit("MAX_FRAME_RATE", "5000", 10_000_000, "HTTP/2 frames a second that one connection may send beside answers, ten times as many at once, and four times of both for one peer; 2KiB count as one, a frame of data, the beginning of a stream or a poll as 10, the reset of a stream as 50; a new connection is 100 of those of the peer, but of these there may be 50 seconds' worth at once; more are read later"),
 	limit("MAX_NAMES", "100000", 100_000_000, "names that one stream subscribes to, and of which it says beforehand that it has them"),
 	limit("MAX_GLOBS", "1000", 1_000_000, "globs that one stream subscribes to"),

@@ -70,6 +70,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		WildcardLinger:          15 * time.Minute,
 		MaxLingering:            100_000,
 		MaxRequestRate:          100,
+		RequestCompression:      CompressionOff,
 		MaxFrameRate:            5000,
 		Drain:                   45 * time.Second,
 		ConnectionAge:           30 * time.Minute,
@@ -157,6 +158,7 @@ var goodValues = []struct{ name, value, shown string }{
 	{"MAX_STREAMS", "1", ""},
 	{"MAX_STREAMS_PER_CONNECTION", "007", "7"},
 	{"MAX_REQUEST_RATE", "12", ""},
+	{"REQUEST_COMPRESSION", "gzip", ""},
 	{"MAX_FRAME_RATE", "12", ""},
 	{"MAX_NAMES", "12", ""},
 	{"MAX_NAME_BYTES", "1024", "1KiB"},
@@ -444,6 +446,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"TRACE_SLOW", "0s", "too short"},
 	{"TRACE_SLOW", "2h", "too long"},
 	{"MAX_REQUEST_RATE", "0", "too small"},
+	{"REQUEST_COMPRESSION", "zstd", "not one of the words"},
 }
 
 // TestBadValues holds what an error says: variable, value, cause, what is

@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -231,8 +230,14 @@ func (r *Relay) addServers(opts Options) {
 		kinds = append(kinds, secure)
 	}
 	for _, kind := range kinds {
-		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
+		options := []grpc.ServerOption{
+			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()),
+			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
+		}
+		if r.cfg.RequestCompression != CompressionGzip {
+			options = append(options, uncompressedOnly()...)
+		}
+		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)
 		reflection.Register(server)
