@@ -176,7 +176,7 @@ func (s *loadStream) serve(ctx context.Context, first []byte) error {
 // that if it becomes so before ctx ends.
 func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc, n *node) error {
 	regranted := s.cfg.regranted()
-	grant, err := s.cfg.authorize(peerOf(ctx), n)
+	grant, err := s.cfg.authorize(PeerOf(ctx), n)
 	if err != nil || regranted == nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), peerOf(ctx).Host)
+	group, err := s.cfg.Views.Join(first.GetNode(), PeerOf(ctx).Host)
 	if err != nil {
 		return err
 	}

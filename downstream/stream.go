@@ -172,7 +172,7 @@ func (s *stream) identify(r *wire.Request) error {
 	if err != nil {
 		return err
 	}
-	peer := peerOf(s.rpc.Context())
+	peer := PeerOf(s.rpc.Context())
 	grant, err := s.cfg.authorize(peer, n)
 	if err != nil {
 		return err

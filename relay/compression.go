@@ -25,7 +25,7 @@ var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQ
 // may stand for a thousand in memory. That no decompressor is imported would not do: exporters of telemetry register them.
 func uncompressedOnly() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.StreamInterceptor(refuseCompressed),
+		grpc.ChainStreamInterceptor(refuseCompressed),
 		grpc.RPCDecompressor(refusingDecompressor{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
 	}
 }

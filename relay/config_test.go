@@ -360,6 +360,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"PROBE_LISTEN", "127.0.0.1:18080", `"127.0.0.1:18080" is in TENDER_ADMIN_LISTEN too`},
 	{"NODE_ID", "a\x1b[31mb", "cannot be printed"},
 	{"NODE_ID", "a\xffb", "not UTF-8"},
+	{"NODE_ID", "{user_agent_name}{user_agent_name}", "two groups could have one id"},
+	{"NODE_ID", "{user_agent_name}%", "two groups could have one id"},
 	{"NODE_ID", "tender/{cluster}", `"{cluster}" stands for a field that is not in TENDER_NODE_GROUP_BY`},
 	{"NODE_ID", "{user_agent_name}/{}", `"{}" stands for a field that is not in TENDER_NODE_GROUP_BY`},
 	{"NODE_ID", "{id}", `"{id}" stands for the client's id, which is presented as it is where TENDER_NODE_GROUP_BY has it`},

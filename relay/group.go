@@ -395,7 +395,7 @@ func ownNode(cfg Config, version string) *corepb.Node {
 
 // Group returns what a relay of this configuration and version makes of a client's
 // node: the key of the node's group, and the node that the origin is shown for
-// it (B.4), to which a relay that runs adds the list of relays on the way (B.41). Clients share a view if their keys are equal, and then the origin is
+// it (B.4). Clients share a view if their keys are equal, and then the origin is
 // shown the same.
 func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
 	return sortNode(n, ownNode(c, version), c.NodeGroupBy)

@@ -233,6 +233,7 @@ func (r *Relay) addServers(opts Options) {
 		options := []grpc.ServerOption{
 			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()),
 			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
+			grpc.ChainStreamInterceptor(r.credentials.authorizer.refuseReflection),
 		}
 		if r.cfg.RequestCompression != CompressionGzip {
 			options = append(options, uncompressedOnly()...)
