@@ -41,7 +41,7 @@ type loadService struct{ server *Server }
 
 // StreamLoadStats serves a stream of load reports.
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	leave, err := s.server.enter()
+	leave, err := s.server.enter(rpc.Context())
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), PeerOf(ctx).Host)
+	group, err := s.cfg.Views.Join(first.GetNode(), s.cfg.hostName(PeerOf(ctx).Host))
 	if err != nil {
 		return err
 	}

@@ -68,6 +68,9 @@ type Config struct {
 	// 1 GiB.
 	MaxUnreadBytes int
 
+	// PeerIPv6Prefix is how many bits of an IPv6 address make a peer. Zero means 64.
+	PeerIPv6Prefix int
+
 	// MaxStreams bounds the streams of the server, and the polls that are held beside
 	// them. Zero means 50,000.
 	MaxStreams int
@@ -164,6 +167,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)
 	c.MaxUnreadBytes = cmp.Or(c.MaxUnreadBytes, 1<<30)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
+	c.PeerIPv6Prefix = cmp.Or(c.PeerIPv6Prefix, 64)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxFrameRate = cmp.Or(c.MaxFrameRate, 5000)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
@@ -272,7 +276,8 @@ type Server struct {
 	loads   loadGroups
 	large   refusalLog
 	denials refusalLog
-	streams atomic.Int64 // and held polls
+	shares  shares       // of streams of all services, and of polls
+	streams atomic.Int64 // of those that a drain waits for, and held polls
 
 	connections connections
 	crowds      refusalLog
@@ -321,6 +326,7 @@ func New(cfg Config) (*Server, error) {
 		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
 		peers: make(map[string]*peerOpen),
 	}
+	s.shares = shares{most: cfg.MaxStreams, of: make(map[string]int)}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
@@ -338,7 +344,7 @@ func (s *Server) Turns() (all, idle int64) {
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	leave, err := s.enter()
+	leave, err := s.enter(rpc.Context())
 	if err != nil {
 		return err
 	}
@@ -368,19 +374,19 @@ func (s *Server) requestPace() *rate.Limiter {
 }
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
-func (s *Server) enter() (leave func(), err error) {
-	leave = func() {
-		s.streams.Add(-1)
-		s.checkIdle()
-	}
-	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
-		leave()
-		err := Exceeds(LimitStreams, "%d streams are open, as many as allowed", n-1)
+func (s *Server) enter(ctx context.Context) (leave func(), err error) {
+	end, err := s.shares.enter(s.cfg.peerName(PeerOf(ctx)))
+	if err != nil {
 		s.counters.streamEnded(err)
 		return nil, err
 	}
+	s.streams.Add(1)
 	s.accepted.Add(1)
-	return leave, nil
+	return func() {
+		end()
+		s.streams.Add(-1)
+		s.checkIdle()
+	}, nil
 }
 
 // A refusalLog writes what clients can cause at will, at a bounded rate, and says

@@ -183,7 +183,7 @@ func (s *stream) identify(r *wire.Request) error {
 	if s.watch != nil {
 		s.group.Leave() // so that a client that was alone in its group makes room for its new one
 	}
-	group, err := s.cfg.Views.Join(n, peer.Host)
+	group, err := s.cfg.Views.Join(n, s.cfg.hostName(peer.Host))
 	if err != nil {
 		return err
 	}

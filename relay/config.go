@@ -106,6 +106,7 @@ type Config struct {
 	MaxPeerConnections      int           `env:"MAX_PEER_CONNECTIONS"`
 	MaxUnreadBytes          Size          `env:"MAX_UNREAD_BYTES"`
 	MaxStreams              int           `env:"MAX_STREAMS"`
+	PeerIPv6Prefix          int           `env:"PEER_IPV6_PREFIX"` // bits
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`
 	MaxGlobs                int           `env:"MAX_GLOBS"`

@@ -71,6 +71,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		MaxLingering:            100_000,
 		MaxRequestRate:          100,
 		RequestCompression:      CompressionOff,
+		PeerIPv6Prefix:          64,
 		MaxFrameRate:            5000,
 		Drain:                   45 * time.Second,
 		ConnectionAge:           30 * time.Minute,
@@ -159,6 +160,7 @@ var goodValues = []struct{ name, value, shown string }{
 	{"MAX_STREAMS_PER_CONNECTION", "007", "7"},
 	{"MAX_REQUEST_RATE", "12", ""},
 	{"REQUEST_COMPRESSION", "gzip", ""},
+	{"PEER_IPV6_PREFIX", "48", ""},
 	{"MAX_FRAME_RATE", "12", ""},
 	{"MAX_NAMES", "12", ""},
 	{"MAX_NAME_BYTES", "1024", "1KiB"},
@@ -449,6 +451,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"TRACE_SLOW", "2h", "too long"},
 	{"MAX_REQUEST_RATE", "0", "too small"},
 	{"REQUEST_COMPRESSION", "zstd", "not one of the words"},
+	{"PEER_IPV6_PREFIX", "129", "too large"},
 }
 
 // TestBadValues holds what an error says: variable, value, cause, what is

@@ -179,6 +179,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		MaxPeerConnections:  r.cfg.MaxPeerConnections,
 		MaxUnreadBytes:      int(r.cfg.MaxUnreadBytes),
 		MaxStreams:          r.cfg.MaxStreams,
+		PeerIPv6Prefix:      r.cfg.PeerIPv6Prefix,
 		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxFrameRate:        r.cfg.MaxFrameRate,
 		MaxNames:            r.cfg.MaxNames,
@@ -233,7 +234,7 @@ func (r *Relay) addServers(opts Options) {
 		options := []grpc.ServerOption{
 			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()),
 			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(r.credentials.authorizer.refuseReflection),
+			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.authorizer.refuseReflection),
 		}
 		if r.cfg.RequestCompression != CompressionGzip {
 			options = append(options, uncompressedOnly()...)
