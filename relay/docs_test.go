@@ -98,7 +98,7 @@ func TestREADMEIsShort(t *testing.T) {
 
 var (
 	metric   = regexp.MustCompile("`(tender_[a-z_]+)")
-	setting  = regexp.MustCompile(`TENDER_[A-Z_]+`) // TENDER_MAX_, with an ellipsis, is several
+	setting  = regexp.MustCompile(`TENDER_[A-Z0-9_]+`) // TENDER_MAX_, with an ellipsis, is several
 	test     = regexp.MustCompile("`(Test[A-Z]\\w+)`")
 	logged   = regexp.MustCompile("[Ll]og: `([^`]+)`")
 	declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
