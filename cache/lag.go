@@ -61,7 +61,7 @@ func (a *apply) caughtUp(kind Kind, member *Entry) {
 // see nothing.
 func (a *apply) prevail(e *Entry) {
 	again := *e
-	if a.w.aside != nil && !a.aside() && a.typ.member(e.Name).Present() {
+	if a.gated() && a.typ.member(e.Name).Present() {
 		again.alarm.yields = a.now.Add(lagWait)
 	} else {
 		again.Seq, again.yields = a.next(), false
