@@ -220,30 +220,35 @@ func (w *Writer) pass(a *apply) *apply {
 		return nil
 	}
 	s := a.through()
-	names = append(names, s.edit.noted...)
-	s.pokes |= a.pokes
 	*w.from(s.head) = source
+	s.follow(a, append(names, s.edit.noted...))
+	return s
+}
+
+// follow has readers see of names what passes of an edit of latest.
+func (a *apply) follow(latest *apply, names []*Name) {
+	a.pokes |= latest.pokes
+	w, t := a.w, latest.typ
 	for _, n := range names {
 		for _, kind := range kinds {
-			if w.writes(kind, a.typ, n) {
-				s.pass(kind, a, n)
+			if w.writes(kind, t, n) {
+				a.pass(kind, latest, n)
 			}
 		}
 	}
-	if t := a.typ; t.source == w.source && t.Phase > s.typ.Phase {
-		s.typ.Phase, s.typ.Restored, s.dirty = t.Phase, t.Restored, true
+	if t.source == w.source && t.Phase > a.typ.Phase {
+		a.typ.Phase, a.typ.Restored, a.dirty = t.Phase, t.Restored, true
 		if !t.failsWhole() {
-			s.succeedWhole()
+			a.succeedWhole()
 		}
 	}
-	w.withhold(s, a.typ, names)
+	w.withhold(a, t, names)
 	for _, kind := range kinds {
-		if set, latest := s.set(kind), a.set(kind); set.system == "" || set.sum == latest.sum {
-			set.system = latest.system
+		if set, is := a.set(kind), t.set(kind); set.system == "" || set.sum == is.sum {
+			set.system = is.system
 		}
-		s.compact(kind)
+		a.compact(kind)
 	}
-	return s
 }
 
 // through returns how readers see a source that stands as latest has it: what they hold may come from elsewhere (Target).
@@ -304,8 +309,7 @@ func (a *apply) pass(kind Kind, latest *apply, n *Name) {
 // says that something is wrong. Which types wait is to be decided here, too.
 func (a *apply) admits(kind Kind, n *Name, is *Entry, fails bool) bool {
 	if kind == Members {
-		seen := a.typ.Members.Get(n)
-		return !seen.Present() && a.typ.Phase < Confirmed && !a.typ.Restored || !keeps(seen)
+		return a.admitsMember(a.typ.Members.Get(n))
 	}
 	failing := a.typ.Errors(Named).Get(n) != nil
 	switch seen, _ := a.typ.Lookup(n); {
@@ -316,6 +320,11 @@ func (a *apply) admits(kind Kind, n *Name, is *Entry, fails bool) bool {
 	default:
 		return seen.Expired || !keeps(seen)
 	}
+}
+
+// admitsMember is admits for a member, of which readers see an entry; nil is none.
+func (a *apply) admitsMember(seen *Entry) bool {
+	return !seen.Present() && a.typ.Phase < Confirmed && !a.typ.Restored || !keeps(seen)
 }
 
 // keeps reports whether an entry can go on being shown.
