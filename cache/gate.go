@@ -260,7 +260,7 @@ func (s Source) through(latest Source) Source {
 	return latest
 }
 
-// stand has readers see how the source stands, too. The index must be locked.
+// stand has all heads say how the source stands. The index must be locked.
 func (w *Writer) stand(as Source, turned bool) {
 	for l := range w.ledgers() {
 		head := *w.headOf(l)
@@ -272,16 +272,11 @@ func (w *Writer) stand(as Source, turned bool) {
 		if turned {
 			head.turns++
 		}
-		w.store(l, &head)
-	}
-}
-
-// store makes a head the newest of a ledger.
-func (w *Writer) store(l *ledger, head *Head) {
-	if l == &w.ledger {
-		w.view.head.Store(head)
-	} else {
-		l.head = head
+		if l.head == nil {
+			w.view.head.Store(&head)
+		} else {
+			l.head = &head
+		}
 	}
 }
 

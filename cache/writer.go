@@ -690,23 +690,28 @@ func (w *Writer) SetConnected(up bool) {
 func (w *Writer) Stand(as Source) {
 	x := &w.view.index
 	x.mu.Lock()
-	if old := w.Source(); as.epoch == old.epoch && as.Connected == old.Connected {
-		w.stand(as, false)
-		x.mu.Unlock()
-		return
+	var wakes []*Watch
+	old := w.Source()
+	turned := as.epoch != old.epoch || as.Connected != old.Connected
+	if turned {
+		x.unasked(w.source)
+		wakes = x.all(nil)
 	}
-	for _, t := range x.types {
-		for _, n := range t.names {
-			if n.source == w.source {
-				n.asked.Store(nil)
-			}
-		}
-	}
-	wakes := x.all(nil)
-	w.stand(as, true)
+	w.stand(as, turned)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
+	}
+}
+
+// unasked records that a source has not been asked for anything yet.
+func (x *index) unasked(source int) {
+	for _, t := range x.types {
+		for _, n := range t.names {
+			if n.source == source {
+				n.asked.Store(nil)
+			}
+		}
 	}
 }
 
