@@ -253,7 +253,7 @@ func (a *apply) expire(d deadline) {
 	case e.Expires() && !a.now.Before(e.Deadline()):
 		a.outlived(d.kind, set, e)
 	case e.yields && !a.now.Before(e.alarm.yields):
-		a.prevail(e)
+		a.waited(e)
 	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
 		given.Resource, given.relive().givenUp = r.Release(), a.now

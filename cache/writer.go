@@ -593,8 +593,8 @@ func (a *apply) bury(set *Set, old *Entry) {
 	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
 	a.change.Removed++
 	a.touched(Members, e.Name)
-	if !a.typ.Named.Get(old.Name).Present() { // what may be older than what is gone goes on yielding
-		a.uncover(old)
+	if named := a.yielding(old.Name); named != nil && !named.Present() { // what may be older than what is gone goes on yielding
+		a.prevail(named)
 	}
 }
 
@@ -823,8 +823,8 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 
 func (a *apply) forgetMembers() {
 	for e := range a.typ.Members.Since(0) {
-		if e.Present() {
-			a.uncover(e)
+		if named := a.yielding(e.Name); named != nil && e.Present() {
+			a.prevail(named)
 		}
 		a.edit.note(e.Name)
 		e.Name.entries--
