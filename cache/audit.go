@@ -80,11 +80,8 @@ func (t *Type) parts() []part {
 	}
 }
 
-// holds returns how many of a type's sets have an entry of a name.
-func (t *Type) holds(n *Name) int { return t.holdsOf(Members, n) + t.holdsOf(Named, n) }
-
-// holdsOf is holds for one kind of sets.
-func (t *Type) holdsOf(kind Kind, n *Name) (entries int) {
+// holds returns in how many sets of a kind, that of errors included, a name has an entry.
+func (t *Type) holds(kind Kind, n *Name) (entries int) {
 	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
 		if set.Get(n) != nil {
 			entries++

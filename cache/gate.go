@@ -31,14 +31,8 @@ const Frozen Reason = "frozen"
 // closed reports whether latest and served are two heads.
 func (w *Writer) closed() bool { return w.gate.latest != &w.ledger }
 
-// ledgers yields that of served, and that of latest if it is another one.
-func (w *Writer) ledgers() iter.Seq[*ledger] {
-	return func(yield func(*ledger) bool) {
-		if latest := w.gate.latest; yield(&w.ledger) && latest != &w.ledger {
-			yield(latest)
-		}
-	}
-}
+// ledgers returns that of served and, if it is another one, that of latest.
+func (w *Writer) ledgers() []*ledger { return slices.Compact([]*ledger{&w.ledger, w.gate.latest}) }
 
 // headOf returns the newest head of a ledger.
 func (w *Writer) headOf(l *ledger) *Head { return cmp.Or(l.head, w.view.Head()) }
@@ -163,15 +157,11 @@ func (w *Writer) writes(kind Kind, t *Type, n *Name) bool {
 // holds returns how many entries of a name there are, in what readers see and in what closed gates have beside it. The index
 // must be locked.
 func (v *View) holds(key string, n *Name) (entries int) {
-	entries = v.head.Load().Type(key).holds(n)
-	for _, w := range v.writers {
-		if !w.closed() {
-			continue
-		}
-		t := w.gate.latest.head.Type(key)
-		for _, kind := range kinds {
-			if w.writes(kind, t, n) {
-				entries += t.holdsOf(kind, n)
+	for _, kind := range kinds {
+		entries += v.Head().Type(key).holds(kind, n)
+		for _, w := range v.writers {
+			if t := w.Head().Type(key); w.closed() && w.writes(kind, t, n) {
+				entries += t.holds(kind, n)
 			}
 		}
 	}
@@ -262,7 +252,7 @@ func (s Source) through(latest Source) Source {
 
 // stand has all heads say how the source stands. The index must be locked.
 func (w *Writer) stand(as Source, turned bool) {
-	for l := range w.ledgers() {
+	for _, l := range w.ledgers() {
 		head := *w.headOf(l)
 		if from := w.from(&head); w.closed() && l == &w.ledger {
 			*from = from.through(as)
