@@ -9,7 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -500,7 +503,8 @@ func TestFreeze_Random(t *testing.T) {
 			name := rapid.SampledFrom(names).Draw(t, "name")
 			kind := rapid.SampledFrom([]Kind{Members, Named}).Draw(t, "kind")
 			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim"}).Draw(t, "step")
+			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim",
+				"lives", "uncached", "expire", "mend", "members"}).Draw(t, "step")
 			switch step {
 			case "freeze":
 				if !frozen.Frozen() {
@@ -510,22 +514,35 @@ func TestFreeze_Random(t *testing.T) {
 			case "thaw":
 				frozen.Thaw()
 			default:
-				both(func(o *origin, c *client) { o.random(step, kind, name, version, c.watch, c.wants) })
+				both(func(o *origin, c *client) {
+					if step == "members" { // those who follow them leave, and return
+						c.watch.UnsubscribeAll(c.all)
+						o.TakeDemand()
+						o.ForgetMembers(acme)
+						c.all = c.watch.SubscribeAll(acme)
+						o.TakeDemand()
+					}
+					o.random(step, kind, name, version, c.watch, c.wants)
+				})
 			}
-			if step == "forget" {
+			switch step {
+			case "forget":
 				delete(before, "named "+name)
 				delete(before, "error of named "+name)
+			case "members":
+				maps.DeleteFunc(before, func(key, _ string) bool { return strings.Contains(key, "member ") })
 			}
 			frozen.check()
 			if !frozen.Frozen() {
 				continue
 			}
 			for key, want := range before {
-				if got := sight(frozen.view.Head())[key]; got != want {
+				if got := sight(frozen.view.Head())[key]; got != want && !passing(frozen.view.Head())[key] {
 					t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, want)
 				}
 			}
 			maps.Copy(before, kept(frozen.view.Head())) // also of what has come since
+			maps.DeleteFunc(before, func(key, _ string) bool { return passing(frozen.view.Head())[key] })
 		}
 		frozen.Thaw()
 		frozen.check()
@@ -567,7 +584,44 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 		o.SetConnected(true)
 	case "trim":
 		o.Trim(time.Now().Add(time.Hour))
+	case "lives":
+		o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(o, acme, &discoverypb.Resource{
+			Name: name, Version: version, Ttl: durationpb.New(time.Minute), Resource: &anypb.Any{TypeUrl: acme, Value: []byte(name + version)},
+		})}})
+	case "uncached":
+		o.putUncached(kind, name, version, name+version)
+	case "expire":
+		for _, after := range []time.Duration{2 * uncachedLife, 2 * lagWait, time.Hour, 2 * time.Hour} {
+			o.Expire(time.Now().Add(after))
+		}
+	case "mend":
+		o.view.Mend(acme)
+		o.TakeDemand()
 	}
+}
+
+// passing is what of that a freeze does not keep: what is to expire, or has, and what may not be kept, also if it is a member
+// that readers see by name.
+func passing(h *Head) map[string]bool {
+	out := map[string]bool{}
+	add := func(what string, e *Entry) {
+		out[what+" "+e.Name.String()], out["error of "+what+" "+e.Name.String()] = true, true
+	}
+	t := h.Type(acme)
+	for e := range t.Members.Since(0) {
+		if e.Expires() || !keeps(e) {
+			add("member", e)
+		}
+		if !keeps(e) {
+			add("named", e)
+		}
+	}
+	for e := range t.Named.Since(0) {
+		if e.Expires() || e.Expired || !keeps(e) {
+			add("named", e)
+		}
+	}
+	return out
 }
 
 // sight is what readers see in a head: of members and of the named, content and errors.

@@ -416,12 +416,12 @@ func (w *Writer) showType(t *Type, head *Head, names []*Name, present bool) {
 func (a *apply) showFinally(kind Kind, from *Head, n *Name) {
 	set := a.set(kind)
 	old, e := set.Get(n), from.Type(a.typ.URL).set(kind).Get(n)
-	if kind == Named && e != nil && !e.Present() && !e.Expired && (!old.Present() || from.From(n).Connected) {
+	if kind == Named && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || from.From(n).Connected) {
 		a.absent(set, n, old)
 		a.unalias(old)
 		if !old.Present() { // it is no more certain for that
 			again := *set.Get(n)
-			again.epoch = e.epoch
+			again.epoch, again.Expired = e.epoch, e.Expired
 			set.put(a.edit, &again)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -138,4 +139,53 @@ func TestGate_AsksThrough(t *testing.T) {
 			t.Error("the origin is not asked for what it believes to be here")
 		}
 	})
+}
+
+// TestGate_ExpiredByName: what came by name, was withheld and has expired is gone once the gate is open: a reader who sees a
+// member instead is told when that goes.
+func TestGate_ExpiredByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.put(Members, "a", "1", "a1")
+		o.Freeze()
+		o.want(o.view.Watch(), "a")
+		o.give(Named, "a", "2", "a2", time.Minute)
+		time.Sleep(2 * time.Minute)
+		o.Expire(time.Now())
+		o.Thaw()
+		e, _ := o.typ().Lookup(o.name("a"))
+		if got := contentOf(e); got != "a1" {
+			t.Errorf("readers see %q, want the member a1", got)
+		}
+		o.remove(Members, "a")
+		o.SetConnected(false) // what has expired is gone whatever became of the connection (R107)
+		if e, _ = o.typ().Lookup(o.name("a")); e == nil || e.Present() || !o.view.Head().Absent(e) {
+			t.Errorf("the member is gone: readers see %q, want to be told that there is none", contentOf(e))
+		}
+	})
+}
+
+// TestGate_TheSetAsAWhole: that a set as a whole is well again is told when it is confirmed, or else when the gate is opened.
+func TestGate_TheSetAsAWhole(t *testing.T) {
+	for _, restored := range []bool{true, false} {
+		o := newCold(t)
+		if restored {
+			snapshot, _ := o.Snapshot(true)
+			o.origin = newOrigin(t, Config{})
+			o.Restore(snapshot, time.Now())
+		}
+		o.fail(Members, wire.Wildcard, codes.Internal, "no")
+		o.Thaw()
+		o.Freeze()
+		o.put(Members, "a", "2", "a2")
+		if got := o.failure(Members, wire.Wildcard); got != "Internal no" {
+			t.Errorf("restored %t, frozen: readers see the error %q of the set, want what there was", restored, got)
+		}
+		if o.SetPhase(acme, Confirmed); !restored {
+			o.Thaw()
+		}
+		if n := o.view.Find(acme, []string{wire.Wildcard})[0]; n != nil {
+			t.Errorf("restored %t: the set as a whole is still known: error %q, entry %v", restored, o.failure(Members, wire.Wildcard), o.typ().Members.Get(n))
+		}
+	}
 }
