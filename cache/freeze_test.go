@@ -687,7 +687,7 @@ func (o *origin) check() {
 }
 
 // TestFreeze_HeadsAreImmutable: readers go through heads while the writer is frozen and
-// thawed; what it keeps aside shares memory with what they see. The race detector would
+// thawed; latest shares memory with what they see. The race detector would
 // find what is written to both.
 func TestFreeze_HeadsAreImmutable(t *testing.T) {
 	o := newCold(t)
