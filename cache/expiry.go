@@ -207,10 +207,10 @@ func (a *apply) schedule(d deadline) {
 // that an alias means nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
-	for _, l := range w.ledgers() {
+	for _, l := range w.gate.ledgers {
 		w.expire(l, now)
 	}
-	for _, l := range w.ledgers() {
+	for _, l := range w.gate.ledgers {
 		if len(l.due) > 0 && (next.IsZero() || l.due[0].at.Before(next)) {
 			next = l.due[0].at
 		}

@@ -18,6 +18,7 @@ import (
 // A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
 type gate struct {
 	latest   *ledger            // the writer's own while the gate is open
+	ledgers  []*ledger          // that of served and, if it is another one, latest
 	why      Reason             // it is closed; empty while it is open
 	withheld map[*Name]struct{} // of which served is not what latest has
 }
@@ -30,9 +31,6 @@ const Frozen Reason = "frozen"
 
 // closed reports whether latest and served are two heads.
 func (w *Writer) closed() bool { return w.gate.latest != &w.ledger }
-
-// ledgers returns that of served and, if it is another one, that of latest.
-func (w *Writer) ledgers() []*ledger { return slices.Compact([]*ledger{&w.ledger, w.gate.latest}) }
 
 // headOf returns the newest head of a ledger.
 func (w *Writer) headOf(l *ledger) *Head { return cmp.Or(l.head, w.view.Head()) }
@@ -62,7 +60,8 @@ func (w *Writer) Freeze() {
 	served := *w.view.head.Load()
 	w.from(&served).Frozen = time.Now()
 	w.view.head.Store(&served)
-	w.gate = gate{latest: w.branch(&served), why: Frozen, withheld: make(map[*Name]struct{})}
+	latest := w.branch(&served)
+	w.gate = gate{latest: latest, ledgers: []*ledger{&w.ledger, latest}, why: Frozen, withheld: make(map[*Name]struct{})}
 	for t := range served.types.since(0) {
 		for e := range w.own(t) {
 			e.Name.entries++
@@ -252,7 +251,7 @@ func (s Source) through(latest Source) Source {
 
 // stand has all heads say how the source stands. The index must be locked.
 func (w *Writer) stand(as Source, turned bool) {
-	for _, l := range w.ledgers() {
+	for _, l := range w.gate.ledgers {
 		head := *w.headOf(l)
 		if from := w.from(&head); w.closed() && l == &w.ledger {
 			*from = from.through(as)
@@ -454,7 +453,7 @@ func (w *Writer) open() {
 	x := &w.view.index
 	x.mu.Lock()
 	latest := w.gate.latest.head
-	w.gate = gate{latest: &w.ledger}
+	w.gate = gate{latest: &w.ledger, ledgers: []*ledger{&w.ledger}}
 	for t := range latest.types.since(0) {
 		for e := range w.own(t) {
 			e.Name.entries--

@@ -43,7 +43,7 @@ func newLedger() ledger {
 
 func newWriter(v *View, source int) *Writer {
 	w := &Writer{view: v, source: source, missed: make(map[string]time.Time), ledger: newLedger()}
-	w.gate.latest = &w.ledger
+	w.gate = gate{latest: &w.ledger, ledgers: []*ledger{&w.ledger}}
 	return w
 }
 
