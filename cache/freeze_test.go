@@ -476,10 +476,10 @@ func TestFreeze_Collection(t *testing.T) {
 	}
 }
 
-// TestFreeze_Random: whatever an origin says and clients want, while it is frozen nothing
+// TestH13_FreezeAtAnyTime: whatever an origin says and clients want, while it is frozen nothing
 // that readers saw becomes something else, and once it is thawed they see what those of an origin
 // do that never was frozen. Names are counted right throughout.
-func TestFreeze_Random(t *testing.T) {
+func TestH13_FreezeAtAnyTime(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
 		frozen, plain := newOrigin(t, Config{}), newOrigin(t, Config{})

@@ -13,9 +13,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestGate_ShowsAnyHead: behind a closed gate, readers can be shown any head: a newer one (a promotion), an older one (a
+// TestH13_GateShowsAnyHead: behind a closed gate, readers can be shown any head: a newer one (a promotion), an older one (a
 // rollback, an undo), and they learn just the difference. The writer goes on with what its source says.
-func TestGate_ShowsAnyHead(t *testing.T) {
+func TestH13_GateShowsAnyHead(t *testing.T) {
 	o := newCold(t)
 	before := o.Head()
 	o.Freeze()
@@ -65,9 +65,9 @@ func TestGate_ShowsAnyHead(t *testing.T) {
 	o.shows("thawed", map[string]string{"a": "a4"})
 }
 
-// TestGate_HowTheSourceStands: readers see at once how the source stands, but no address at which all that they see has its
+// TestH13_HowTheSourceStands: readers see at once how the source stands, but no address at which all that they see has its
 // versions once that changes, until the gate is open; nor that it is not frozen.
-func TestGate_HowTheSourceStands(t *testing.T) {
+func TestH13_HowTheSourceStands(t *testing.T) {
 	o := newCold(t)
 	o.Thaw()
 	o.SetTarget("first")
@@ -97,8 +97,8 @@ func TestGate_HowTheSourceStands(t *testing.T) {
 	stands("thawed", "second", "second", true, false)
 }
 
-// TestGate_SystemVersion: people are shown the origin's version of what readers see (R091).
-func TestGate_SystemVersion(t *testing.T) {
+// TestH13_SystemVersion: people are shown the origin's version of what readers see (R091).
+func TestH13_SystemVersion(t *testing.T) {
 	o := newCold(t)
 	say := func(version, content, want string) {
 		t.Helper()
@@ -119,8 +119,8 @@ func TestGate_SystemVersion(t *testing.T) {
 	}
 }
 
-// TestGate_AsksThrough: what the writer finds that it lacks is asked for, also if something passes with it (R106).
-func TestGate_AsksThrough(t *testing.T) {
+// TestH13_AsksThrough: what the writer finds that it lacks is asked for, also if something passes with it (R106).
+func TestH13_AsksThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newCold(t)
 		o.want(o.view.Watch(), "late")
@@ -141,9 +141,9 @@ func TestGate_AsksThrough(t *testing.T) {
 	})
 }
 
-// TestGate_ExpiredByName: what came by name, was withheld and has expired is gone once the gate is open: a reader who sees a
+// TestH13_ExpiredByName: what came by name, was withheld and has expired is gone once the gate is open: a reader who sees a
 // member instead is told when that goes.
-func TestGate_ExpiredByName(t *testing.T) {
+func TestH13_ExpiredByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &timed{origin: newOrigin(t, Config{})}
 		o.put(Members, "a", "1", "a1")
@@ -165,8 +165,8 @@ func TestGate_ExpiredByName(t *testing.T) {
 	})
 }
 
-// TestGate_TheSetAsAWhole: that a set as a whole is well again is told when it is confirmed, or else when the gate is opened.
-func TestGate_TheSetAsAWhole(t *testing.T) {
+// TestH13_TheSetAsAWhole: that a set as a whole is well again is told when it is confirmed, or else when the gate is opened.
+func TestH13_TheSetAsAWhole(t *testing.T) {
 	for _, restored := range []bool{true, false} {
 		o := newCold(t)
 		if restored {
