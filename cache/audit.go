@@ -80,10 +80,10 @@ func (t *Type) parts() []part {
 	}
 }
 
-// holds returns how many of a type's sets have an entry of a name.
-func (t *Type) holds(n *Name) (entries int) {
-	for _, part := range t.parts() {
-		if part.set.Get(n) != nil {
+// holds returns in how many sets of a kind, that of errors included, a name has an entry.
+func (t *Type) holds(kind Kind, n *Name) (entries int) {
+	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
+		if set.Get(n) != nil {
 			entries++
 		}
 	}
@@ -283,7 +283,7 @@ func (x *index) faultsOf(t *indexType) (faults []Fault) {
 // holds does not change meanwhile.
 func (v *View) faultOf(t *indexType, n *Name) string {
 	typ := v.head.Load().Type(t.url)
-	held := typ.holds(n)
+	held := v.holds(t.url, n)
 	switch {
 	case t.names[n.text] != n:
 		return "the index has another in its place"
@@ -294,7 +294,7 @@ func (v *View) faultOf(t *indexType, n *Name) string {
 	case n.tracked || n.queued:
 	case len(n.watchers) > 0:
 		return "streams want it, and the origin was not told"
-	case held+n.aside == 0:
+	case held == 0:
 		return "nobody needs it, and it was not forgotten"
 	}
 	if !v.reached(typ, t, n) {

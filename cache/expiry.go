@@ -207,26 +207,27 @@ func (a *apply) schedule(d deadline) {
 // that an alias means nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
-	next = w.expire(&w.ledger, w.view.Head(), w.beginShown, now)
-	if w.aside == nil {
-		return next
+	for _, l := range w.gate.ledgers {
+		w.expire(l, now)
 	}
-	kept := w.expire(&w.aside.ledger, w.aside.head, w.beginAside, now)
-	if next.IsZero() || !kept.IsZero() && kept.Before(next) {
-		return kept
+	for _, l := range w.gate.ledgers {
+		if len(l.due) > 0 && (next.IsZero() || l.due[0].at.Before(next)) {
+			next = l.due[0].at
+		}
 	}
 	return next
 }
 
-// expire is Expire for the heads of a ledger.
-func (w *Writer) expire(of *ledger, head *Head, begin func(key string) *apply, now time.Time) (next time.Time) {
+// expire is Expire for the newest head of a ledger.
+func (w *Writer) expire(of *ledger, now time.Time) {
+	head := w.headOf(of)
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if head.Type(key) == noType {
 			heap.Pop(&of.due) // of a collection that was given up
 			continue
 		}
-		a := begin(key)
+		a := w.beginOn(of, key)
 		a.now = now
 		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
 			d := heap.Pop(&of.due).(deadline)
@@ -236,10 +237,6 @@ func (w *Writer) expire(of *ledger, head *Head, begin func(key string) *apply, n
 		a.typ.Members.compact()
 		w.publish(a)
 	}
-	if len(of.due) == 0 {
-		return time.Time{}
-	}
-	return of.due[0].at
 }
 
 // expire does what an entry's deadline asks for, if it still does.
@@ -256,7 +253,7 @@ func (a *apply) expire(d deadline) {
 	case e.Expires() && !a.now.Before(e.Deadline()):
 		a.outlived(d.kind, set, e)
 	case e.yields && !a.now.Before(e.alarm.yields):
-		a.prevail(e)
+		a.waited(e)
 	case (r.DoNotCache || r.Unresolved()) && !r.Released():
 		given := *e
 		given.Resource, given.relive().givenUp = r.Release(), a.now

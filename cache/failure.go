@@ -86,7 +86,7 @@ func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
 	e.born = e.Seq
 	switch {
 	case old == nil:
-		a.count(n, 1)
+		n.entries++
 	case old.Err.Denied() == err.Denied():
 		e.born = old.born
 	case old.Err.Denied():
@@ -145,7 +145,7 @@ func (a *apply) settle(kind Kind, set *Set, n *Name) {
 	e := &Entry{Name: n, Seq: a.next(), epoch: a.epoch()}
 	e.since, e.born = e.Seq, e.Seq
 	if set.Get(n) == nil {
-		a.count(n, 1)
+		n.entries++
 	}
 	if kind == Members {
 		a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{n, e.Seq, a.now})

@@ -33,7 +33,7 @@ type source struct {
 	poke   chan struct{} // one slot: there is something to take
 	quota  Quota
 
-	withheld atomic.Int64 // names of which a frozen writer keeps something from readers
+	withheld atomic.Int64 // names of which a gate withholds something
 }
 
 type indexType struct {
@@ -68,8 +68,7 @@ type Name struct {
 
 	// Guarded by index.mu.
 	watchers []uint32 // sorted ids of watches
-	entries  int      // of the two sets
-	aside    int      // likewise, but of what readers do not see: Writer.Freeze
+	entries  int      // of the type's sets, in what readers see and in what closed gates have beside it
 	queued   bool     // in a source's demand
 	tracked  bool     // the session subscribed to it, or lets it linger
 	lapsed   bool     // what the origin said is no longer known: the next to ask has it asked again
@@ -482,7 +481,7 @@ func (x *index) name(t *indexType, text string) *Name {
 // entry of it are not confused when its id is given away: entries carry their
 // name.
 func (t *indexType) release(n *Name) {
-	if len(n.watchers) == 0 && n.entries+n.aside == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
+	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
 		t.freeIDs = append(t.freeIDs, n.id)
 		t.releaseVariant(n)

@@ -42,11 +42,19 @@ func (a *apply) yield(kind Kind, e, old *Entry) {
 	e.alarm.yields = a.now.Add(lagWait)
 }
 
+// yielding returns what the origin says of a name if readers see a member in its place, should there be one; else nil.
+func (a *apply) yielding(n *Name) *Entry {
+	if e := a.typ.Named.Get(n); e != nil && e.yields && n.source == a.typ.source {
+		return e
+	}
+	return nil
+}
+
 // caughtUp has readers of a name follow what the origin says by name, if an entry is the
 // member that they saw instead, and has come to be the same.
 func (a *apply) caughtUp(kind Kind, member *Entry) {
-	named := a.typ.Named.Get(member.Name)
-	if kind == Named || named == nil || !named.yields || member.Name.source != a.typ.source || !named.shows(member.Resource) {
+	named := a.yielding(member.Name)
+	if kind == Named || !named.shows(member.Resource) {
 		return
 	}
 	again := *named
@@ -56,36 +64,29 @@ func (a *apply) caughtUp(kind Kind, member *Entry) {
 	a.typ.Named.put(a.edit, &again)
 }
 
-// prevail has readers of a name follow what the origin says by name, though it has not come
-// to be what they saw until now. While they are to see no change, they do not, unless they
-// see nothing.
-func (a *apply) prevail(e *Entry) {
-	again := *e
-	if a.w.aside != nil && !a.aside() && a.typ.member(e.Name).Present() {
-		again.alarm.yields = a.now.Add(lagWait)
-	} else {
-		again.Seq, again.yields = a.next(), false
-		again.since = again.Seq
-	}
-	a.limit(Named, &again)
-	a.typ.Named.put(a.edit, &again)
-	a.touched(Named, e.Name)
-}
-
-// uncover makes news of what the set of the named says of a name, if until now
-// readers saw a member instead, which goes. It needs a sequence of its own: the
-// member's tombstone may be forgotten before they look.
-func (a *apply) uncover(member *Entry) {
-	named := a.typ.Named.Get(member.Name)
-	if named == nil || !named.yields || member.Name.source != a.typ.source {
+// waited has readers of a name follow what the origin says by name, since that has yielded for long enough. Behind a closed
+// gate it goes on yielding to a member: time is no change that passes.
+func (a *apply) waited(named *Entry) {
+	if a.gated() && a.typ.member(named.Name).Present() {
+		named.alarm.yields = a.now.Add(lagWait)
+		a.limit(Named, named)
 		return
 	}
-	seen := *named
-	seen.Seq, seen.yields = a.next(), !named.Present()
-	seen.since = seen.Seq
-	a.typ.Named.put(a.edit, &seen)
+	a.prevail(named)
+}
+
+// prevail makes news of what the origin says by name, which yielded: from now on readers see no member in its place. It takes
+// a position of its own, since the tombstone of a member may be forgotten before they look.
+func (a *apply) prevail(named *Entry) {
+	again := *named
+	again.Seq, again.yields = a.next(), !named.Present()
+	again.since = again.Seq
+	if named.Present() {
+		a.limit(Named, &again)
+	}
+	a.typ.Named.put(a.edit, &again)
 	a.typ.Named.compact()
-	a.touched(Named, seen.Name)
+	a.touched(Named, again.Name)
 }
 
 // reveal has the member take the place of what readers saw under its name until now,

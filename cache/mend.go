@@ -40,20 +40,17 @@ func (w *Writer) takeFaulty() []string {
 
 // mend makes the sets of a type anew, and has the origin asked again.
 func (w *Writer) mend(key string) {
-	if w.aside != nil {
-		a := w.beginAside(key)
-		a.mend()
-		w.publish(a)
+	a := w.begin(key)
+	for s := range a.heads() {
+		s.mend()
+		s.dirty = true
 	}
-	a := w.beginShown(key)
-	a.mend()
-	a.recount()
-	a.dirty = true
 	w.publish(a)
+	w.recount(key)
 }
 
 func (a *apply) mend() {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range kinds {
 		set := a.set(kind)
 		*set = set.again(a.edit, func(e *Entry) *Entry { return a.mended(kind, set, e) })
 		if a.typ.errors != nil {
@@ -65,21 +62,30 @@ func (a *apply) mend() {
 
 // recount counts the entries of each name anew, and has the origin asked again where that
 // finds another number, and for all members.
-func (a *apply) recount() {
-	x := &a.w.view.index
-	for _, n := range a.index.names {
-		if held := a.typ.holds(n); n.entries != held || len(n.watchers) > 0 && !n.tracked {
+func (w *Writer) recount(key string) {
+	x := &w.view.index
+	var p pokes
+	x.mu.Lock()
+	index, typ := x.types[key], w.view.Head().Type(key)
+	if index == nil {
+		x.mu.Unlock()
+		return // given up since
+	}
+	for _, n := range index.names {
+		if held := w.view.holds(key, n); n.entries != held || len(n.watchers) > 0 && !n.tracked {
 			n.entries, n.again = held, true
-			a.pokes |= x.want(a.index, n)
+			p |= x.want(index, n)
 		}
-		if e := a.typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
-			a.w.view.writers[n.source].alias(a.typ.URL, n, e.Resource.Name)
+		if e := typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
+			w.view.writers[n.source].alias(key, n, e.Resource.Name)
 		}
 	}
-	if len(a.index.wildcards) > 0 {
-		a.index.again = true
-		a.pokes |= x.want(a.index, nil)
+	if len(index.wildcards) > 0 {
+		index.again = true
+		p |= x.want(index, nil)
 	}
+	x.mu.Unlock()
+	x.poke(p)
 }
 
 // mended returns an entry as it ought to be.

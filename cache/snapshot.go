@@ -148,13 +148,9 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	for _, t := range s.Types {
 		restored += w.restoreType(t, now)
 	}
-	x := &w.view.index
-	x.mu.Lock()
-	head := *w.view.head.Load()
-	from := w.from(&head)
+	from := w.Source()
 	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, restated(s.Created, now)
-	w.view.head.Store(&head)
-	x.mu.Unlock()
+	w.Stand(from)
 	w.Expire(now)
 	return restored
 }

@@ -40,8 +40,8 @@ type Span interface {
 	Sampled() bool
 }
 
-// SetCause says what has the writer change its view from now on. What a frozen writer
-// keeps aside is caused by Thaw.
+// SetCause says what has the writer change its view from now on. What a closed gate
+// withholds is caused by what opens it.
 func (w *Writer) SetCause(c Cause) { w.cause = c }
 
 // moments is how many changes of a view have their cause remembered.

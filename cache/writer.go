@@ -19,7 +19,7 @@ type Writer struct {
 	asked  []*Name              // likewise
 	missed map[string]time.Time // when members were last found missing, by type URL or collection
 	ledger                      // of the head that readers see
-	aside  *aside               // nil unless the writer is frozen
+	gate   gate                 // between that and what the source says
 	cause  Cause                // of what it changes
 
 	fanouts []*Fanout // that may not be over
@@ -27,6 +27,7 @@ type Writer struct {
 
 // A ledger is what a writer must remember of the heads that it makes.
 type ledger struct {
+	head  *Head // the newest; nil if that is the view's
 	tombs map[string][]tomb
 	due   deadlines
 	kept  int // of due, when it was last rid of what is out of date
@@ -41,7 +42,9 @@ func newLedger() ledger {
 }
 
 func newWriter(v *View, source int) *Writer {
-	return &Writer{view: v, source: source, missed: make(map[string]time.Time), ledger: newLedger()}
+	w := &Writer{view: v, source: source, missed: make(map[string]time.Time), ledger: newLedger()}
+	w.gate = gate{latest: &w.ledger, ledgers: []*ledger{&w.ledger}}
+	return w
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
@@ -59,6 +62,8 @@ const (
 	Members Kind = iota
 	Named
 )
+
+var kinds = [...]Kind{Members, Named}
 
 // A Change says what an Apply did.
 type Change struct {
@@ -88,19 +93,9 @@ func (w *Writer) Source() Source { return w.Head().sources[w.source] }
 // SetTarget records at which address of the origin all that is held has the versions
 // that it has here; an empty one if there is none.
 func (w *Writer) SetTarget(target string) {
-	x := &w.view.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	head := *w.view.head.Load()
-	from := w.from(&head)
-	if w.aside != nil {
-		w.setTargetAside(target)
-		if from.Target != target {
-			target = "" // readers go on seeing what came from another, too
-		}
-	}
+	from := w.Source()
 	from.Target = target
-	w.view.head.Store(&head)
+	w.Stand(from)
 }
 
 // Apply records what an origin said of a type. Among the named, what nobody
@@ -145,6 +140,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 type apply struct {
 	w      *Writer
 	ledger *ledger
+	served *apply // if this is of latest, and the gate is closed: the one of what readers see; nil if there is none yet
 	now    time.Time
 	head   *Head // the new one
 	typ    *Type // of head, owned
@@ -182,39 +178,36 @@ func (w *Writer) from(h *Head) *Source {
 	return &h.sources[w.source]
 }
 
-// begin locks the index and copies what is about to change: what readers see, or, if
-// the writer is frozen, what is kept aside.
-func (w *Writer) begin(typeURL string) *apply {
-	if w.aside != nil {
-		return w.beginAside(typeURL)
-	}
-	return w.beginShown(typeURL)
-}
+// begin locks the index and copies what is about to change of latest.
+func (w *Writer) begin(typeURL string) *apply { return w.beginOn(w.gate.latest, typeURL) }
 
-// beginShown is begin for what readers see.
-func (w *Writer) beginShown(typeURL string) *apply {
+// beginOn is begin for the newest head of a ledger.
+func (w *Writer) beginOn(of *ledger, typeURL string) *apply {
 	w.view.index.mu.Lock()
-	return w.edit(typeURL, w.view.head.Load(), &w.ledger)
+	return w.edit(typeURL, of)
 }
 
-// edit copies what is about to change of a head. The index must be locked.
-func (w *Writer) edit(typeURL string, old *Head, of *ledger) *apply {
+// edit copies what is about to change of the newest head of a ledger. The index must be locked.
+func (w *Writer) edit(typeURL string, of *ledger) *apply {
 	x := &w.view.index
 	w.wakes, w.spoken = w.wakes[:0], w.spoken[:0]
+	old := w.headOf(of)
 	head := *old
 	head.Edition++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
 	typ.URL, typ.source, typ.edition, typ.shared = typeURL, index.source, head.Edition, new(memo)
 	head.types.put(&typ)
-	return &apply{w: w, ledger: of, now: time.Now(), head: &head, typ: &typ, index: index, edit: new(edit)}
+	return &apply{w: w, ledger: of, now: time.Now(), head: &head, typ: &typ, index: index, edit: &edit{noting: of != &w.ledger}}
 }
 
-// publish makes the new head visible, and only then wakes its readers.
-func (w *Writer) publish(a *apply) {
+// publish makes the new head visible as far as it passes the gate, and only then wakes its readers.
+func (w *Writer) publish(edited *apply) {
 	x := &w.view.index
-	if a.aside() {
-		w.publishAside(a)
+	a := w.pass(edited)
+	if a == nil {
+		x.mu.Unlock()
+		x.poke(edited.pokes)
 		return
 	}
 	if a.change.Changed+a.change.Removed > 0 {
@@ -433,7 +426,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 func (a *apply) replace(n *Name, old, e *Entry) {
 	a.change.Changed++
 	if old == nil {
-		a.count(n, 1)
+		n.entries++
 	}
 	if old.Present() {
 		e.born, e.alarm = old.born, old.alarm
@@ -600,8 +593,8 @@ func (a *apply) bury(set *Set, old *Entry) {
 	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
 	a.change.Removed++
 	a.touched(Members, e.Name)
-	if !a.typ.Named.Get(old.Name).Present() { // what may be older than what is gone goes on yielding
-		a.uncover(old)
+	if named := a.yielding(old.Name); named != nil && !named.Present() { // what may be older than what is gone goes on yielding
+		a.prevail(named)
 	}
 }
 
@@ -612,7 +605,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 	n.lapsed = false
 	switch {
 	case old == nil:
-		a.count(n, 1)
+		n.entries++
 		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.epoch(), yields: true})
 	case old.Present():
 		a.change.Removed++
@@ -676,7 +669,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 // earlier connection counts as unknown until it is said again (B.7). Names
 // that streams wait for are asked anew.
 func (w *Writer) SetConnected(up bool) {
-	from := w.view.Head().sources[w.source] // which nobody else changes
+	from := w.Source()
 	if from.Connected == up {
 		return
 	}
@@ -697,31 +690,28 @@ func (w *Writer) SetConnected(up bool) {
 func (w *Writer) Stand(as Source) {
 	x := &w.view.index
 	x.mu.Lock()
-	head := *w.view.head.Load()
-	from := w.from(&head)
-	old := *from
-	*from = as
-	if w.aside != nil {
-		w.standAside(as)
+	var wakes []*Watch
+	old := w.Source()
+	turned := as.epoch != old.epoch || as.Connected != old.Connected
+	if turned {
+		x.unasked(w.source)
+		wakes = x.all(nil)
 	}
-	if as.epoch == old.epoch && as.Connected == old.Connected {
-		w.view.head.Store(&head)
-		x.mu.Unlock()
-		return
-	}
-	head.turns++
-	for _, t := range x.types {
-		for _, n := range t.names {
-			if n.source == w.source {
-				n.asked.Store(nil)
-			}
-		}
-	}
-	wakes := x.all(nil)
-	w.view.head.Store(&head)
+	w.stand(as, turned)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
+	}
+}
+
+// unasked records that a source has not been asked for anything yet.
+func (x *index) unasked(source int) {
+	for _, t := range x.types {
+		for _, n := range t.names {
+			if n.source == source {
+				n.asked.Store(nil)
+			}
+		}
 	}
 }
 
@@ -782,8 +772,7 @@ func (w *Writer) TakeDemand() []Demand {
 // Forget drops names that linger no longer, with what the set of the named holds
 // of them. It returns those that it kept because a stream wants them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
-	var forgotten []*Name
-	a := w.beginShown(typeURL)
+	a := w.begin(typeURL)
 	for _, n := range names {
 		if len(n.watchers) > 0 {
 			kept = append(kept, n)
@@ -791,19 +780,18 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 		n.tracked, n.lapsed = false, false
 		n.asked.Store(nil) // it may live on as a member
-		a.forget(n)
-		forgotten = append(forgotten, n)
+		for s := range a.heads() {
+			s.forget(n)
+		}
 	}
 	a.typ.Named.compact()
 	w.publish(a)
-	if w.aside != nil {
-		w.forgetAside(typeURL, forgotten)
-	}
 	return kept
 }
 
 // forget drops what is held of a name.
 func (a *apply) forget(n *Name) {
+	a.edit.note(n)
 	a.drop(&a.typ.Named, n)
 	a.succeed(Named, n)
 	a.index.release(n)
@@ -814,32 +802,32 @@ func (a *apply) drop(set *Set, n *Name) {
 	if e := set.Get(n); e != nil {
 		set.drop(a.edit, e)
 		a.unalias(e)
-		a.count(n, -1)
+		n.entries--
 	}
 }
 
 // ForgetMembers drops the members of a type and reports whether it did: not if a
 // stream wants them again.
 func (w *Writer) ForgetMembers(typeURL string) bool {
-	a := w.beginShown(typeURL)
+	a := w.begin(typeURL)
 	forget := len(a.index.wildcards) == 0
 	if forget {
-		a.forgetMembers()
+		for s := range a.heads() {
+			s.forgetMembers()
+		}
 		w.forgetCollection(a)
 	}
 	w.publish(a)
-	if forget && w.aside != nil {
-		w.forgetMembersAside(typeURL)
-	}
 	return forget
 }
 
 func (a *apply) forgetMembers() {
 	for e := range a.typ.Members.Since(0) {
-		if e.Present() {
-			a.uncover(e)
+		if named := a.yielding(e.Name); named != nil && e.Present() {
+			a.prevail(named)
 		}
-		a.count(e.Name, -1)
+		a.edit.note(e.Name)
+		e.Name.entries--
 		a.index.release(e.Name)
 	}
 	a.forgive()
@@ -855,8 +843,10 @@ func (w *Writer) forgetCollection(a *apply) {
 		return
 	}
 	w.view.index.forget(a.typ.URL)
-	a.head.types.drop(a.typ.URL)
-	delete(w.aliases, a.typ.URL)
+	for s := range a.heads() {
+		s.head.types.drop(a.typ.URL)
+		delete(s.ledger.aliases, a.typ.URL)
+	}
 	delete(w.missed, a.typ.URL)
 }
 
@@ -888,14 +878,14 @@ func (x *index) passed(key string) Seq {
 func (t *tomb) passed(passed Seq, old time.Time) bool { return t.seq <= passed || t.at.Before(old) }
 
 func (w *Writer) trim(key string, passed Seq, now time.Time) {
-	a := w.beginShown(key)
+	a := w.beginOn(&w.ledger, key)
 	set, tombs := &a.typ.Members, w.tombs[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
 		t := tombs[0]
 		if e := set.Get(t.name); e != nil && e.Seq == t.seq {
 			set.drop(a.edit, e)
 			set.floor = t.seq
-			a.count(t.name, -1)
+			t.name.entries--
 			a.index.release(t.name)
 		}
 	}

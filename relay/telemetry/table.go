@@ -110,9 +110,9 @@ var table = []row{
 			put(r.Views[i].Stale.Seconds(), r.Views[i].label(), r.Views[i].Origin)
 		}
 	}},
-	{"tender.view.withheld", sum, "{name}", "group origin", "Names of which clients are shown something else than the origin says, since it is frozen.", func(r *Reading, put put) {
+	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen.", func(r *Reading, put put) {
 		for i := range r.Views {
-			put(float64(r.Views[i].Withheld), r.Views[i].label(), r.Views[i].Origin)
+			put(float64(r.Views[i].Withheld), r.Views[i].label(), r.Views[i].Origin, string(cache.Frozen))
 		}
 	}},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",

@@ -155,7 +155,7 @@ func TestValues(t *testing.T) {
 		"origin_files default bad":             64,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
-		"view_withheld " + envoy + " default": 0, "view_withheld " + shared + " default": 41,
+		"view_withheld " + envoy + " default frozen": 0, "view_withheld " + shared + " default frozen": 41,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,

@@ -1,0 +1,191 @@
+package cache
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestH13_GateShowsAnyHead: behind a closed gate, readers can be shown any head: a newer one (a promotion), an older one (a
+// rollback, an undo), and they learn just the difference. The writer goes on with what its source says.
+func TestH13_GateShowsAnyHead(t *testing.T) {
+	o := newCold(t)
+	before := o.Head()
+	o.Freeze()
+	o.put(Members, "a", "2", "a2")
+	o.put(Members, "new", "1", "new1")
+	o.put(Named, "n", "2", "n2")
+	o.remove(Members, "b")
+	edition := o.Head()
+	o.put(Members, "a", "3", "a3")
+	o.put(Members, "c", "2", "c2")
+	for i, step := range []struct {
+		head     *Head
+		told     []string // of members
+		want     string   // a, b, c, new, n
+		withheld int
+	}{
+		{edition, []string{"a", "new", "-b"}, "a2  c1 new1 n2", 2},
+		{edition, nil, "a2  c1 new1 n2", 2},
+		{before, []string{"a", "b", "-new"}, "a1 b1 c1  n1", 5},
+		{edition, []string{"a", "new", "-b"}, "a2  c1 new1 n2", 2},
+		{o.Head(), []string{"a", "c"}, "a3  c2 new1 n2", 0},
+	} {
+		at := o.view.Head().Seq
+		o.show(step.head)
+		wantTold(t, o.typ().Members.Since(at), step.told...)
+		var got []string
+		for _, name := range []string{"a", "b", "c", "new"} {
+			content := ""
+			if o.knows(name) {
+				content = strings.Trim(contentOf(o.typ().Members.Get(o.name(name))), "-")
+			}
+			got = append(got, content)
+		}
+		got = append(got, contentOf(o.typ().Named.Get(o.name("n"))))
+		if got := strings.Join(got, " "); got != step.want || o.view.Withheld(0) != step.withheld {
+			t.Errorf("step %d: readers see %q, and %d names are withheld; want %q and %d", i, got, o.view.Withheld(0), step.want, step.withheld)
+		}
+		if got := contentOf(o.Head().Type(acme).Members.Get(o.name("a"))); got != "a3" {
+			t.Errorf("step %d: the writer sees %q of a, want a3", i, got)
+		}
+		o.check()
+	}
+	at := o.view.Head().Seq
+	o.Thaw()
+	wantTold(t, o.typ().Members.Since(at))
+	o.put(Members, "a", "4", "a4")
+	o.shows("thawed", map[string]string{"a": "a4"})
+}
+
+// TestH13_HowTheSourceStands: readers see at once how the source stands, but no address at which all that they see has its
+// versions once that changes, until the gate is open; nor that it is not frozen.
+func TestH13_HowTheSourceStands(t *testing.T) {
+	o := newCold(t)
+	o.Thaw()
+	o.SetTarget("first")
+	o.Freeze()
+	stands := func(when, target, own string, connected, frozen bool) {
+		t.Helper()
+		s, latest := o.view.Head().First(), o.Head().First()
+		if s.Target != target || latest.Target != own || s.Connected != connected || s.Frozen.IsZero() == frozen {
+			t.Errorf("%s: readers see %+v, the writer %+v; want the targets %q and %q, connected %t, frozen %t", when, *s, *latest, target, own, connected, frozen)
+		}
+	}
+	o.put(Members, "a", "2", "a2")
+	stands("frozen", "first", "first", true, true)
+	turns := o.view.Head().Stand()
+	o.Stand(Source{Target: "first"}) // as another view has it, which is not frozen
+	stands("lost", "first", "first", false, true)
+	if o.view.Head().Stand() == turns {
+		t.Error("readers do not see that the origin was lost")
+	}
+	o.SetConnected(true)
+	o.SetTarget("second")
+	stands("elsewhere", "", "second", true, true)
+	o.SetTarget("first")
+	stands("back", "", "first", true, true)
+	o.SetTarget("second")
+	o.Thaw()
+	stands("thawed", "second", "second", true, false)
+}
+
+// TestH13_SystemVersion: people are shown the origin's version of what readers see (R091).
+func TestH13_SystemVersion(t *testing.T) {
+	o := newCold(t)
+	say := func(version, content, want string) {
+		t.Helper()
+		o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
+		if got := o.typ().Members.System(); got != want {
+			t.Errorf("after the origin's version %s, readers see %q, want %q", version, got, want)
+		}
+	}
+	o.Thaw()
+	say("s1", "a1", "s1")
+	o.Freeze()
+	say("s2", "a2", "s1")
+	say("s3", "a1", "s3")
+	say("s4", "a2", "s3")
+	o.Thaw()
+	if got := o.typ().Members.System(); got != "s4" {
+		t.Errorf("thawed, readers see the version %q, want s4", got)
+	}
+}
+
+// TestH13_AsksThrough: what the writer finds that it lacks is asked for, also if something passes with it (R106).
+func TestH13_AsksThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newCold(t)
+		o.want(o.view.Watch(), "late")
+		o.remove(Named, "n")
+		time.Sleep(2 * missEvery)
+		select {
+		case <-o.Demand():
+		default:
+		}
+		heartbeat := decoded(t, acme, &discoverypb.Resource{Name: "n", Version: "1", Ttl: durationpb.New(time.Minute)})
+		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{heartbeat, o.resource("late", "1", "late1")}})
+		o.shows("frozen", map[string]string{"late": "late1", "n": "n1"})
+		select {
+		case <-o.Demand():
+		default:
+			t.Error("the origin is not asked for what it believes to be here")
+		}
+	})
+}
+
+// TestH13_ExpiredByName: what came by name, was withheld and has expired is gone once the gate is open: a reader who sees a
+// member instead is told when that goes.
+func TestH13_ExpiredByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.put(Members, "a", "1", "a1")
+		o.Freeze()
+		o.want(o.view.Watch(), "a")
+		o.give(Named, "a", "2", "a2", time.Minute)
+		time.Sleep(2 * time.Minute)
+		o.Expire(time.Now())
+		o.Thaw()
+		e, _ := o.typ().Lookup(o.name("a"))
+		if got := contentOf(e); got != "a1" {
+			t.Errorf("readers see %q, want the member a1", got)
+		}
+		o.remove(Members, "a")
+		o.SetConnected(false) // what has expired is gone whatever became of the connection (R107)
+		if e, _ = o.typ().Lookup(o.name("a")); e == nil || e.Present() || !o.view.Head().Absent(e) {
+			t.Errorf("the member is gone: readers see %q, want to be told that there is none", contentOf(e))
+		}
+	})
+}
+
+// TestH13_TheSetAsAWhole: that a set as a whole is well again is told when it is confirmed, or else when the gate is opened.
+func TestH13_TheSetAsAWhole(t *testing.T) {
+	for _, restored := range []bool{true, false} {
+		o := newCold(t)
+		if restored {
+			snapshot, _ := o.Snapshot(true)
+			o.origin = newOrigin(t, Config{})
+			o.Restore(snapshot, time.Now())
+		}
+		o.fail(Members, wire.Wildcard, codes.Internal, "no")
+		o.Thaw()
+		o.Freeze()
+		o.put(Members, "a", "2", "a2")
+		if got := o.failure(Members, wire.Wildcard); got != "Internal no" {
+			t.Errorf("restored %t, frozen: readers see the error %q of the set, want what there was", restored, got)
+		}
+		if o.SetPhase(acme, Confirmed); !restored {
+			o.Thaw()
+		}
+		if n := o.view.Find(acme, []string{wire.Wildcard})[0]; n != nil {
+			t.Errorf("restored %t: the set as a whole is still known: error %q, entry %v", restored, o.failure(Members, wire.Wildcard), o.typ().Members.Get(n))
+		}
+	}
+}
