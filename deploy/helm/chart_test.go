@@ -96,7 +96,7 @@ func TestVersions(t *testing.T) {
 }
 
 // variableLines are those of values.schema.json that are made from the table of variables.
-var variableLines = regexp.MustCompile(`(?m)(^ *"TENDER_[A-Z_]+": .*\n)+`)
+var variableLines = regexp.MustCompile(`(?m)(^ *"TENDER_[A-Z0-9_]+": .*\n)+`)
 
 // TestSchemaHasEveryVariable holds that config takes each variable that Tender knows, and no other.
 func TestSchemaHasEveryVariable(t *testing.T) {
