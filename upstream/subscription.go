@@ -124,13 +124,14 @@ func (s *subscription) wantedNames() map[string]struct{} {
 	return out
 }
 
-// unwanted returns names without those that clients asked for, in their place.
+// unwanted returns names without those that clients asked for, in a slice of its own: a request that is not sent yet may
+// still have names.
 func (s *subscription) unwanted(names []string) []string {
 	if len(names) == 0 {
 		return nil // to look at all that is wanted would be for nothing
 	}
 	wanted := s.wantedNames()
-	return slices.DeleteFunc(names, func(name string) bool { _, is := wanted[name]; return is })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, is := wanted[name]; return is })
 }
 
 // namesPerRequest bounds one request that changes a subscription (B.5).
