@@ -197,10 +197,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		}
 	}
 	if s.named == r {
-		names, asked = s.restateNames(h, versions)
-		if withVersions && fits(versions) {
-			names = append(names, s.accompany(h)...)
-		}
+		names, asked = s.restateNames(h, versions, withVersions)
 	}
 	if s.sweepsOn(r) {
 		names = append(names, s.sweep.names...)
@@ -233,8 +230,8 @@ func sayable(r *wire.Resource) bool {
 }
 
 // restateNames returns all names and globs that are wanted, and adds to versions what is
-// held of them.
-func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
+// held of them. WithVersions says whether the origin is told these, if they fit.
+func (s *subscription) restateNames(h *cache.Head, versions map[string]string, withVersions bool) (names []string, asked []*cache.Name) {
 	named := &h.Type(s.typeURL).Named
 	for n := range s.names {
 		asked = append(asked, n)
@@ -252,6 +249,9 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 		c.restate(h, versions)
 	}
 	s.added, s.again, s.gone, s.companions = nil, nil, nil, nil
+	if withVersions && fits(versions) {
+		names = append(names, s.accompany(h)...)
+	}
 	return names, asked
 }
 

@@ -117,6 +117,9 @@ func (l *Ledger) Behind(may bool) {
 	}
 }
 
+// goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
+func (l *Ledger) goesBack(to *record, generation int) bool { return l.behind && generation >= to.floor }
+
 // Changes returns how many contents and removals were written down.
 func (l *Ledger) Changes() int {
 	l.mu.Lock()
@@ -200,7 +203,7 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
 	repeats := record.expires != nil || typeURL == EndpointType || typeURL == SecretType
-	back := r.ledger.behind && generation >= record.floor
+	back := r.ledger.goesBack(record, generation)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
 	if of == nil {
