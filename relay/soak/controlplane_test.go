@@ -157,10 +157,16 @@ func (w *world) lag() (heal func()) {
 		g.restore() // what the standby will lack
 	}
 	w.churn(10)
+	var busy []string
+	for i, id := range []string{"tender/process", "tender/inside"} {
+		if w.usage(w.relays()[i]).streams > 0 {
+			busy = append(busy, id)
+		}
+	}
 	link := w.links[used]
 	link.Set(relaytest.Link{Refuse: true})
 	link.Reset()
-	w.reaches(w.origins[standby])
+	w.reaches(w.origins[standby], busy)
 	w.churn(10)
 	for _, f := range catchUp {
 		f()
@@ -168,17 +174,17 @@ func (w *world) lag() (heal func()) {
 	return w.mend(link)
 }
 
-// reaches waits until both relays have a stream to an origin.
-func (w *world) reaches(o *relaytest.Origin) {
+// reaches waits until relays of some ids have streams to an origin.
+func (w *world) reaches(o *relaytest.Origin, ids []string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, heldWithin)
 	defer cancel()
-	o.WaitFor(ctx, "streams of both relays", func(s *relaytest.OriginState) bool {
+	o.WaitFor(ctx, "streams of the relays", func(s *relaytest.OriginState) bool {
 		nodes := make(map[string]bool)
 		for _, st := range s.Open() {
 			nodes[st.Node.GetId()] = true
 		}
-		return len(nodes) == len(w.relays())
+		return !slices.ContainsFunc(ids, func(id string) bool { return !nodes[id] })
 	})
 }
 
@@ -235,11 +241,12 @@ func (w *world) replica() (heal func()) {
 // freezeOver has the process frozen, killed and started again: what came after the freeze, it shows nobody.
 func (w *world) freezeOver() (heal func()) {
 	p, g := w.process, w.groups[w.random.IntN(len(w.groups))]
+	_, present := g.names(relaytest.ClusterType) // members that are new may be shown until their set is confirmed
+	w.visit(g, len(present))
 	if err := p.operator().do("freeze", admin.FreezeScope{Reason: "the soak"}); err != nil {
 		w.t.Fatalf("freeze: %v", err)
 	}
 	after := make(map[relaytest.Digest]bool)
-	_, present := g.names(relaytest.ClusterType) // members that are new may be shown until their set is confirmed
 	for _, name := range present {
 		msg := g.content(relaytest.ClusterType, name)
 		after[relaytest.DigestOf(msg)] = true
@@ -264,19 +271,25 @@ func (w *world) freezeOver() (heal func()) {
 
 // showsNone looks whether the process shows a new client some of what it may not show.
 func (w *world) showsNone(g *group, hidden map[relaytest.Digest]bool) {
+	for name, e := range w.visit(g, 1) {
+		if hidden[e.Digest] {
+			w.complain("a visitor", fmt.Sprintf("%s is of after the freeze", name))
+		}
+	}
+	w.seen.add("clients of a frozen relay", 1)
+}
+
+// visit has a new client of a group come to the process, waits until it has so many clusters, and returns them.
+func (w *world) visit(g *group, atLeast int) map[string]relaytest.Entry {
+	w.t.Helper()
 	w.visitors++
 	opts := relaytest.LightOptions{Variant: relaytest.Variant(w.visitors % 2), Node: &corepb.Node{Id: fmt.Sprint("visitor-", w.visitors), Cluster: g.name, UserAgentName: "envoy"}}
 	visitor := relaytest.Roam(w.t, opts, 0, w.dialers(false)[:1], allClusters...)
 	defer visitor.Stop()
 	ctx, cancel := context.WithTimeout(w.ctx, relaytest.Patience)
 	defer cancel()
-	if !visitor.Await(ctx, func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) > 0 }) {
-		w.t.Errorf("a frozen relay that clients were served by shows nothing to another one")
+	if !visitor.Await(ctx, func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= atLeast }) {
+		w.t.Errorf("the relay shows a new client %d clusters, want %d at least", len(visitor.State()[relaytest.ClusterType]), atLeast)
 	}
-	for name, e := range visitor.State()[relaytest.ClusterType] {
-		if hidden[e.Digest] {
-			w.complain(opts.Node.GetId(), fmt.Sprintf("%s is of after the freeze", name))
-		}
-	}
-	w.seen.add("clients of a frozen relay", 1)
+	return visitor.State()[relaytest.ClusterType]
 }
