@@ -45,6 +45,7 @@ func TestServers(t *testing.T) {
 	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
 	t.Run("leave stalled clients alone", func(t *testing.T) { leaveStalledAlone(t, binary) })
 	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
+	t.Run("return to a control plane", func(t *testing.T) { returnToControlPlane(t, binary) })
 	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
@@ -164,6 +165,27 @@ func areAttacked(t *testing.T, binary string) {
 			}
 			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 {
 				t.Errorf("figures %+v, in peace %+v, at first %+v", f, f.peace, f.onset)
+			}
+		})
+	}
+}
+
+// returnToControlPlane restarts a control plane with a handful of groups.
+func returnToControlPlane(t *testing.T, binary string) {
+	t.Parallel() // nearly all of the time is spent waiting
+	for _, r := range (options{scale: 0.02}).returned().rows {
+		t.Run(r.label, func(t *testing.T) {
+			t.Parallel()
+			f, err := r.run(options{tender: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := f.origin
+			if o.cpu <= 0 || o.requests < o.streams || o.responses < o.streams || o.sent <= 0 || o.burst > o.sent || o.over <= 0 {
+				t.Errorf("figures %+v", o)
+			}
+			if content := float64(4*200) / 1024; (o.sent > content) != (r.label != "versions are hashes") {
+				t.Errorf("%.2f MiB were sent, all content is %.2f MiB", o.sent, content)
 			}
 		})
 	}

@@ -27,6 +27,8 @@ type figures struct {
 	reached       float64 // until all have a change, in ms: the median of the changes
 	cores         float64 // CPU seconds a second, while changes are made
 
+	origin *originFigures // what the control plane pays; nil if it is not looked at
+
 	peace, onset *figures // the same before an attack began, and as it did; nil if there is none
 }
 

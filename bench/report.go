@@ -164,6 +164,13 @@ var columns = []struct {
 		return f.onset.p99
 	}},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},
+	{"CPU of the control plane, ms", cost},
+	{"its streams", ofOrigin(func(f originFigures) float64 { return f.streams })},
+	{"requests", ofOrigin(func(f originFigures) float64 { return f.requests })},
+	{"responses", ofOrigin(func(f originFigures) float64 { return f.responses })},
+	{"MiB sent", sent},
+	{"most MiB within a second", burst},
+	{"until the last request, s", ofOrigin(func(f originFigures) float64 { return f.over })},
 }
 
 // inPeace returns a figure of the time before the attack.

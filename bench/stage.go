@@ -29,6 +29,8 @@ type setup struct {
 	buffered  int      // clients that have a small receive buffer: the first ones
 	probed    bool     // Tenders are asked how often they looked at a stream for nothing
 	fleet     bool     // the control plane is go-control-plane with what real Envoys need
+	groups    int      // node groups, of a control plane that restarts; 0 for another one
+	opaque    bool     // its versions are no hashes
 	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
 }
 
@@ -72,6 +74,9 @@ func raise(kind, tender string, s setup) (st *stage, err error) {
 		role = "origin"
 	}
 	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, ByName: s.byName, TenderOptions: tenderOptions}
+	if s.groups > 0 {
+		role, o.Groups, o.Opaque = "returning", s.groups, s.opaque
+	}
 	if s.fleet {
 		if st.arrivals, err = newArrivals(); err != nil {
 			return st, err

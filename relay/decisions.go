@@ -287,6 +287,12 @@ func (r *Relay) thawInTime(ctx context.Context) {
 		case <-over:
 			r.thawOver(ctx, origin, next)
 		case <-r.groups.decisions.changed:
+			continue
+		case <-ctx.Done():
+			return
+		}
+		select { // the thaw is a change, and so is what an operator did instead
+		case <-r.groups.decisions.changed:
 		case <-ctx.Done():
 			return
 		}

@@ -23,7 +23,7 @@ import (
 // has them is told a set without those that the origin always had (D.4, 1, 2, 3 and 5).
 func TestD4_PollsConverge(t *testing.T) {
 	t.Parallel()
-	for _, seed := range []uint64{2, 5, 15, 26, 27} { // each of which has found a fault
+	for _, seed := range []uint64{2, 5, 15, 23, 26, 27} { // each of which has found a fault
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) { pollsConverge(t, o, rand.New(rand.NewPCG(seed, 27))) })
 		})

@@ -760,7 +760,7 @@ func refusal(u wire.Update) error {
 }
 
 func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
-	u = m.withOmissions(s, r, u)
+	u = m.withOmissions(s, r, u, now)
 	if s.sweepsOn(r) {
 		s.sweep.answered(u, now)
 	}

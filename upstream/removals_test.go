@@ -1,9 +1,11 @@
 package upstream
 
 import (
-	"slices"
+	"fmt"
 	"testing"
 	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -24,16 +26,19 @@ func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestB15_RequestsAreNotChanged: the names of a sweep are part of a request that may not be sent yet when the sweep ends.
-func TestB15_RequestsAreNotChanged(t *testing.T) {
+// TestB15_RequestsKeepTheirNames: when names are given up that were asked for, the request that asks for them may not be sent
+// yet. It goes on to have its names.
+func TestB15_RequestsKeepTheirNames(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
-	wanted := view.Watch().Subscribe(wire.ClusterType, []string{"b"})[0]
-	s := subscription{names: map[*cache.Name]struct{}{wanted: {}}}
-	asked := []string{"a", "b", "c"}
-	if got := s.unwanted(asked); !slices.Equal(got, []string{"a", "c"}) {
-		t.Errorf("got %q without what clients want, want a and c", got)
-	}
-	if !slices.Equal(asked, []string{"a", "b", "c"}) {
-		t.Errorf("the names that were asked for became %q", asked)
+	watch := view.Watch()
+	defer watch.Close()
+	watch.Subscribe(wire.ClusterType, []string{"b"})
+	s := &subscription{names: map[*cache.Name]struct{}{view.Find(wire.ClusterType, []string{"b"})[0]: {}}}
+	request := &discoverypb.DeltaDiscoveryRequest{}
+	asked := append(make([]string, 0, 10), "a", "b", "c")
+	request.ResourceNamesSubscribe, _ = cut(asked)
+	given := append(s.unwanted(asked), "glob")
+	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
+		t.Errorf("given up, in the request, and after what was asked: %s, want %s", got, want)
 	}
 }

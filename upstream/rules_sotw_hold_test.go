@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
 )
@@ -226,4 +227,51 @@ func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 		r.pass(time.Hour)
 		r.expect("endpoints", names(r.named(endpoints)), "a b")
 	})
+}
+
+// B.15, R132: the first list of a stream also tells which members of a collection are gone: a few are removed at once, most or
+// all are held.
+func TestB15_R132_SotWMembersThatVanish(t *testing.T) {
+	const dir = "xdstp://authority/envoy.config.listener.v3.Listener/dir/"
+	tests := []struct {
+		there, lost int
+		held        bool
+	}{{3, 1, false}, {4, 3, true}, {3, 3, true}}
+	for _, tt := range tests {
+		t.Run(fmt.Sprintf("%d of %d", tt.lost, tt.there), func(t *testing.T) {
+			inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
+				var members []string
+				for i := range tt.there {
+					members = append(members, fmt.Sprint(dir, i))
+				}
+				for _, name := range append(members, "plain") {
+					r.put(listeners, name+"@1")
+				}
+				key := cache.Collection(listeners, dir+"*")
+				r.watch.SubscribeAll(key)
+				r.watch.Subscribe(listeners, []string{"plain"})
+				r.pass(confirmed)
+				count := func() int { return r.view.Head().Type(key).Members.Count() }
+				if n := count(); n != tt.there {
+					t.Fatalf("%d members, want %d", n, tt.there)
+				}
+				r.away(removing(listeners, members[:tt.lost]...))
+				r.pass(3 * time.Second)
+				want := tt.there
+				if !tt.held {
+					want -= tt.lost
+				}
+				if n := count(); n != want {
+					t.Errorf("%d members 3s after the origin came back, want %d", n, want)
+				}
+				r.pass(time.Hour)
+				if n := count(); n != tt.there-tt.lost {
+					t.Errorf("%d members in the end, want %d", n, tt.there-tt.lost)
+				}
+				if n := r.log.count("ERROR the origin seems to have lost"); (n > 0) != tt.held {
+					t.Errorf("%d alarms, want some only if held=%v", n, tt.held)
+				}
+			})
+		})
+	}
 }

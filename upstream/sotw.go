@@ -3,6 +3,7 @@ package upstream
 import (
 	"maps"
 	"slices"
+	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -40,7 +41,7 @@ type list struct {
 
 	// What the absence of a name from a response may say.
 	answered bool                    // a response listed something
-	first    map[string]struct{}     // names of the first request: every response takes them into account
+	first    map[string]struct{}     // names and globs of the first request: every response takes them into account
 	had      map[string]wire.Variant // what the last response listed, by its key
 	varied   bool                    // some of it were variants
 }
@@ -122,7 +123,7 @@ func (t *list) add(name string) {
 	}
 	t.names[name], t.stated = struct{}{}, nil
 	t.forget(wire.PlainName(name))
-	if !t.opened && !wire.Glob(name) {
+	if !t.opened {
 		t.first[name] = struct{}{}
 	}
 }
@@ -176,7 +177,7 @@ func (m *mirror) flushLists() {
 // its first list leaves out may be gone, or the origin has just started: that is inferred
 // (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
 // nothing. Nor does any list of names that were asked for later than the type, until they were listed.
-func (m *mirror) withOmissions(s *subscription, r role, u wire.Update) wire.Update {
+func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
 	sotw := m.lines[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
 		return u
@@ -197,9 +198,28 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update) wire.Upda
 		missing, removed := m.neverListed(g, t, said)
 		u.Removed = append(u.Removed, removed...)
 		g.removals.infer(missing, len(said) == 0)
+		if g.kind == cache.Named {
+			m.vanished(s, t, said, now)
+		}
 	}
 	slices.Sort(u.Removed)
 	return u
+}
+
+// vanished infers which members of collections are gone that the first list of a stream leaves out.
+func (m *mirror) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
+	for glob, c := range s.collections {
+		if _, known := t.first[glob]; !known {
+			continue
+		}
+		missing := namesIn(&m.w.Head().Type(c.key).Members)
+		maps.DeleteFunc(missing, func(name string, _ struct{}) bool { _, there := said[name]; return there })
+		c.removals.infer(missing, len(said) == 0)
+		if len(said) > 0 {
+			c.learn.complete, c.doubt.told, c.doubt.marked = true, nil, nil // the list leaves no doubt
+		}
+		m.agenda.put(c, now)
+	}
 }
 
 // hasHeartbeat reports whether a response is about lifetimes: such a one does not
@@ -273,7 +293,7 @@ func (m *mirror) neverListed(g guarded, t *list, said map[string]struct{}) (miss
 		_, known := t.first[n.String()]
 		_, there := said[wire.PlainName(n.String())]
 		switch {
-		case there || !known:
+		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
 		case head.Named.Get(n).Present():
 			missing[n.String()] = struct{}{}
 		case len(said) > 0:

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -49,6 +50,10 @@ type subscription struct {
 	added []*cache.Name // not yet sent
 	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
+
+	// companions are names of resources that clients asked for by aliases alone, with these aliases. The origin is asked for
+	// them too when it is told what is held: it can only say of a name that it is asked for that it is gone.
+	companions map[string][]*cache.Name
 
 	learn, learnNames learning // what is known of the members and of the names
 	sweep             sweep    // members that a resync has not seen again
@@ -124,7 +129,8 @@ func (s *subscription) wantedNames() map[string]struct{} {
 	return out
 }
 
-// unwanted returns names without those that clients asked for. The argument, which may be part of a request, stays as it is.
+// unwanted returns names without those that clients asked for, in a slice of its own: a request that is not sent yet may
+// still have names.
 func (s *subscription) unwanted(names []string) []string {
 	if len(names) == 0 {
 		return nil // to look at all that is wanted would be for nothing
@@ -191,7 +197,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		}
 	}
 	if s.named == r {
-		names, asked = s.restateNames(h, versions)
+		names, asked = s.restateNames(h, versions, withVersions)
 	}
 	if s.sweepsOn(r) {
 		names = append(names, s.sweep.names...)
@@ -224,8 +230,8 @@ func sayable(r *wire.Resource) bool {
 }
 
 // restateNames returns all names and globs that are wanted, and adds to versions what is
-// held of them.
-func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (names []string, asked []*cache.Name) {
+// held of them. WithVersions says whether the origin is told these, if they fit.
+func (s *subscription) restateNames(h *cache.Head, versions map[string]string, withVersions bool) (names []string, asked []*cache.Name) {
 	named := &h.Type(s.typeURL).Named
 	for n := range s.names {
 		asked = append(asked, n)
@@ -242,8 +248,48 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string) (
 		names = append(names, glob)
 		c.restate(h, versions)
 	}
-	s.added, s.again, s.gone = nil, nil, nil
+	s.added, s.again, s.gone, s.companions = nil, nil, nil, nil
+	if withVersions && fits(versions) {
+		names = append(names, s.accompany(h)...)
+	}
 	return names, asked
+}
+
+// accompany begins to ask for the names of resources that are held by aliases alone, and returns them. It is for a new stream.
+// A server of VHDS may take the name of a virtual host for a domain, and says itself of an alias that it means nothing.
+func (s *subscription) accompany(h *cache.Head) []string {
+	if s.typeURL == wire.VirtualHostType {
+		return nil
+	}
+	named := &h.Type(s.typeURL).Named
+	for n := range s.names {
+		if e := named.Get(n); e.Present() && sayable(e.Resource) && e.Resource.Name != wire.PlainName(n.String()) {
+			put(&s.companions, e.Resource.Name, append(s.companions[e.Resource.Name], n))
+		}
+	}
+	names := s.unwanted(slices.Sorted(maps.Keys(s.companions)))
+	maps.DeleteFunc(s.companions, func(name string, _ []*cache.Name) bool { return !slices.Contains(names, name) })
+	return names
+}
+
+// part returns the names of companions that are to be unsubscribed: their aliases are wanted no more, or they are about to
+// be asked for themselves.
+func (s *subscription) part(asked []*cache.Name) (names []string) {
+	for _, n := range asked {
+		if _, is := s.companions[n.String()]; is {
+			names = append(names, n.String())
+		}
+	}
+	for name, aliases := range s.companions {
+		if len(s.wantedOf(aliases)) == 0 && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		delete(s.companions, name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // maxVersionsBytes bounds what a request says of held versions: many servers take
@@ -282,7 +328,7 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.again, s.gone = nil, nil, nil
-	for rest := texts(again); len(rest) > 0; {
+	for rest := append(texts(again), s.part(asked)...); len(rest) > 0; {
 		// Not every origin answers twice for a name that is subscribed to (C07).
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesUnsubscribe, rest = cut(rest)

@@ -35,6 +35,10 @@ type Options struct {
 
 	// Probe is the address that Envoys send a health check to once they have a change, for the kind fleet.
 	Probe string
+
+	// Groups is how many node groups there are, and Opaque has versions be no hashes, for the kind returning.
+	Groups int
+	Opaque bool
 }
 
 // A backend is one kind of server.
@@ -53,7 +57,7 @@ type Server struct {
 	backend backend
 }
 
-// New returns a server of a kind: raw, grpc, origin, fleet, gcp-linear or gcp-snapshot.
+// New returns a server of a kind: raw, grpc, origin, fleet, returning, gcp-linear or gcp-snapshot.
 func New(kind string) *Server { return &Server{kind: kind} }
 
 // Start starts the server; the reply is its address.
@@ -68,12 +72,14 @@ func (s *Server) Start(o Options, address *string) (err error) {
 		s.backend = newOrigin(s.set)
 	case "fleet":
 		s.backend = newFleet(o)
+	case "returning":
+		s.backend, err = newReturning(o, s.set)
 	case "gcp-linear":
 		s.backend, err = newLinear(o, s.set)
 	case "gcp-snapshot":
 		s.backend, err = newSnapshot(o, s.set)
 	default:
-		err = fmt.Errorf("server %q: not one of raw, grpc, origin, fleet, gcp-linear, gcp-snapshot", s.kind)
+		err = fmt.Errorf("server %q: not one of raw, grpc, origin, fleet, returning, gcp-linear, gcp-snapshot", s.kind)
 	}
 	if err != nil {
 		return err

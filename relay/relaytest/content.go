@@ -23,6 +23,8 @@ type Content struct {
 	// Guarded by origin.mon. The resources and errors themselves are immutable.
 	types  map[string]map[string]*discoverypb.Resource
 	errors map[string]map[string]*discoverypb.ResourceError
+	lags   bool  // changes are missed
+	missed []*Tx // in their order
 }
 
 func newContent(o *Origin, match func(*corepb.Node) bool) *Content {
@@ -100,6 +102,17 @@ func (c *Content) Apply(f func(*Tx)) {
 	o := c.origin
 	o.mon.Lock()
 	defer o.mon.Unlock()
+	if c.lags {
+		c.missed = append(c.missed, tx)
+		return
+	}
+	c.apply(tx)
+	o.mon.changed()
+}
+
+// apply makes the changes of a transaction. Locked.
+func (c *Content) apply(tx *Tx) {
+	o := c.origin
 	for _, typeURL := range tx.order {
 		if c.types[typeURL] == nil {
 			c.types[typeURL] = make(map[string]*discoverypb.Resource)
@@ -120,7 +133,53 @@ func (c *Content) Apply(f func(*Tx)) {
 			}
 		}
 	}
-	o.mon.changed()
+}
+
+// Lag keeps all changes from now on to itself, as a server that has lost touch with its source, until
+// catchUp makes them one after the other.
+func (c *Content) Lag() (catchUp func()) {
+	c.origin.mon.Lock()
+	defer c.origin.mon.Unlock()
+	c.lags = true
+	return func() {
+		c.origin.mon.Lock()
+		defer c.origin.mon.Unlock()
+		for _, tx := range c.missed {
+			c.apply(tx)
+		}
+		c.lags, c.missed = false, nil
+		c.origin.mon.changed()
+	}
+}
+
+// Unload forgets the resources that keep does not report, as a server does that has not read them yet, and
+// tells nobody. Load has them again, and tells those who want them; what was
+// set meanwhile stays so. No resource may be removed in between.
+func (c *Content) Unload(keep func(typeURL, name string) bool) (load func()) {
+	c.origin.mon.Lock()
+	defer c.origin.mon.Unlock()
+	var unloaded []func(*Tx)
+	for typeURL, resources := range c.types {
+		for name, r := range resources {
+			if !keep(typeURL, name) {
+				delete(resources, name)
+				unloaded = append(unloaded, func(tx *Tx) {
+					if c.types[typeURL][name] == nil {
+						tx.change(typeURL, name, change{resource: r})
+					}
+				})
+			}
+		}
+	}
+	return func() {
+		c.Apply(func(tx *Tx) {
+			c.origin.mon.Lock()
+			defer c.origin.mon.Unlock()
+			for _, back := range unloaded {
+				back(tx)
+			}
+		})
+	}
 }
 
 // tells reports whether the stream is told of changes of a Content. Locked.

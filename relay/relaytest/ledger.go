@@ -19,6 +19,7 @@ type Ledger struct {
 	mu      sync.Mutex
 	records map[string]map[string]*record // by type URL and name
 	n       int                           // changes
+	behind  bool                          // an origin may be
 }
 
 // A record is what was said of one resource. Generations count its contents and removals.
@@ -28,6 +29,8 @@ type record struct {
 	now        Digest
 	present    bool
 	removed    int               // generation of the last removal; 0 if there was none
+	floor      int               // generation when an origin began to lag
+	lacked     bool              // by an origin that lags: it was not there then
 	expires    map[int]time.Time // by generation, of those that live for some time: not before
 }
 
@@ -99,6 +102,23 @@ func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 		})
 	}
 }
+
+// Behind says that from now on one of the origins may lag behind what is written down. Until it is said that
+// none does, a client may go back on a stream, but to nothing older than what there is now, and may
+// lose what there is not now.
+func (l *Ledger) Behind(may bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.behind = may
+	for _, of := range l.records {
+		for _, r := range of {
+			r.floor, r.lacked = r.generation, !r.present
+		}
+	}
+}
+
+// goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
+func (l *Ledger) goesBack(to *record, generation int) bool { return l.behind && generation >= to.floor }
 
 // Changes returns how many contents and removals were written down.
 func (l *Ledger) Changes() int {
@@ -183,6 +203,7 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
 	repeats := record.expires != nil || typeURL == EndpointType || typeURL == SecretType
+	back := r.ledger.goesBack(record, generation)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
 	if of == nil {
@@ -196,7 +217,7 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	switch {
 	case !said:
 		return fmt.Sprintf("%s %q: content %v, which the origin never said", short(typeURL), name, d)
-	case fresh && generation < was:
+	case fresh && generation < was && !back:
 		return fmt.Sprintf("%s %q: generation %d after %d on the same stream", short(typeURL), name, generation, was)
 	case r.variant == Delta && generation == was && !fresh && !repeats:
 		return fmt.Sprintf("%s %q: generation %d, which it has", short(typeURL), name, generation)
@@ -213,9 +234,10 @@ func (r *Reader) Gone(typeURL, name string) string {
 	held, removed := r.held[typeURL][name], record.removed
 	expires, does := record.expires[held]
 	expired := does && time.Now().After(expires)
+	lacked := r.ledger.behind && record.lacked
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
-	if removed < held && !expired {
+	if removed < held && !expired && !lacked {
 		return fmt.Sprintf("%s %q: taken away at generation %d, the origin removed it last at %d", short(typeURL), name, held, removed)
 	}
 	return ""

@@ -166,3 +166,50 @@ func TestRoaming(t *testing.T) {
 	c.Resume()
 	agree()
 }
+
+// TestLedgerJudgesLag: while an origin may lag, clients may go back to what there was when it began to,
+// and no further.
+func TestLedgerJudgesLag(t *testing.T) {
+	l := relaytest.NewLedger()
+	value := func(content string) []byte {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	judge := func(contents ...string) (wrong string) {
+		r := l.Reader(relaytest.SotW)
+		for _, content := range contents {
+			if content == "-" {
+				wrong = r.Gone(relaytest.ClusterType, "a")
+			} else {
+				wrong = r.Told(relaytest.ClusterType, "a", value(content))
+			}
+		}
+		return wrong
+	}
+	l.Put(nil, relaytest.Cluster("a", "1"), relaytest.Cluster("a", "2"))
+	l.Behind(true)
+	l.Put(nil, relaytest.Cluster("a", "3"))
+	if wrong := judge("3", "2"); wrong != "" {
+		t.Errorf("back to when it began to lag: %s", wrong)
+	}
+	if judge("3", "1") == "" || judge("3", "-") == "" {
+		t.Error("further back, or gone though it was there all the time, and nothing is wrong")
+	}
+	l.Behind(false)
+	if judge("3", "2") == "" {
+		t.Error("back once no origin lags, and nothing is wrong")
+	}
+	l.Remove(nil, relaytest.ClusterType, "a")
+	l.Behind(true)
+	l.Put(nil, relaytest.Cluster("a", "5"))
+	if wrong := judge("5", "-"); wrong != "" {
+		t.Errorf("gone, as it was not there when an origin began to lag: %s", wrong)
+	}
+	l.Behind(false)
+	if judge("5", "-") == "" {
+		t.Error("gone once no origin lags, and nothing is wrong")
+	}
+}

@@ -13,6 +13,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 // OriginOptions says how an origin listens and how it behaves. The zero value
@@ -117,6 +118,7 @@ type Origin struct {
 	record    OriginState
 	streams   []*OriginStream // as in record.Streams
 	accepted  int             // streams that Accept returned
+	refusals  []*refusal
 	frozen    bool
 	listener  net.Listener // nil when stopped
 	gate      *gate
@@ -220,6 +222,31 @@ func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 		}
 	}
 	o.mon.changed()
+}
+
+// A refusal is how some nodes are refused.
+type refusal struct {
+	match  func(*corepb.Node) bool
+	status *status.Status
+}
+
+// Refuse ends the streams of the nodes that match reports, and all that they open until allow, with a
+// status. match must not call the origin.
+func (o *Origin) Refuse(match func(*corepb.Node) bool, st *status.Status) (allow func()) {
+	o.mon.Lock()
+	defer o.mon.Unlock()
+	r := &refusal{match: match, status: st}
+	o.refusals = append(o.refusals, r)
+	for _, s := range o.streams {
+		if s.content != nil && match(s.record.Node) {
+			s.queueUp(outgoing{message: st})
+		}
+	}
+	return func() {
+		o.mon.Lock()
+		defer o.mon.Unlock()
+		o.refusals = slices.DeleteFunc(o.refusals, func(other *refusal) bool { return other == r })
+	}
 }
 
 // Stop kills the origin: listener, connections and streams are gone when it

@@ -308,6 +308,11 @@ func (s *OriginStream) identify(node *corepb.Node) {
 	}
 	contents := s.origin.contents
 	s.content = contents[slices.IndexFunc(contents, func(c *Content) bool { return c.match(node) })]
+	for _, r := range s.origin.refusals {
+		if r.match(node) {
+			s.queueUp(outgoing{message: r.status})
+		}
+	}
 }
 
 // typeState returns what has happened to a type, and whether it is new.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -44,6 +45,9 @@ type Dir struct {
 	lock *os.File
 	log  *slog.Logger
 	stats
+
+	mu     sync.Mutex
+	unread map[string]struct{} // files of other formats, which must not be lost; guarded by mu
 
 	decisions []byte // the file of decisions as it was read or written last; nil if there is none
 	foreign   bool   // that file cannot be read, and must not be lost
@@ -133,16 +137,44 @@ func nameOf(h *cache.Header) string {
 }
 
 // Write puts a snapshot in the place of the last one of the same origin and group. When
-// it returns nil, the snapshot is on the disk; with an error, the last one still is.
+// it returns nil, the snapshot is on the disk; with an error, the last one still is. A file in another format is not
+// replaced but renamed, so that a relay that is upgraded again, or an operator, finds it.
 func (d *Dir) Write(s *cache.Snapshot) error {
 	start := time.Now()
-	size, err := d.replace(nameOf(&s.Header), s)
+	name := nameOf(&s.Header)
+	err := d.setAside(name)
+	var size int64
+	if err == nil {
+		size, err = d.replace(name, s)
+	}
 	if err != nil {
 		d.failed.Add(1)
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	d.wrote(size, time.Since(start), s.Created)
 	return nil
+}
+
+// setAside renames a file that Load found in another format.
+func (d *Dir) setAside(name string) error {
+	if !d.isUnread(name) {
+		return nil
+	}
+	aside := fmt.Sprintf("%s.unread-%d%s", strings.TrimSuffix(name, suffix), time.Now().Unix(), suffix)
+	if err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, aside)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.unread, name)
+	return nil
+}
+
+func (d *Dir) isUnread(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, is := d.unread[name]
+	return is
 }
 
 func (d *Dir) replace(name string, s *cache.Snapshot) (size int64, err error) {
@@ -176,8 +208,11 @@ func (d *Dir) sync() error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Remove removes the snapshot of an origin and a group, if there is one.
+// Remove removes the snapshot of an origin and a group, if there is one. A file in another format stays.
 func (d *Dir) Remove(h *cache.Header) error {
+	if d.isUnread(nameOf(h)) {
+		return nil
+	}
 	err := os.Remove(filepath.Join(d.path, nameOf(h)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -202,6 +237,7 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 		s, reason, err := d.read(f.Name(), now.Add(-maxAge))
 		if err != nil {
 			d.reject(reason, f.Name(), err)
+			d.keep(f.Name(), reason)
 			d.clean(f, now.Add(-maxAge))
 			continue
 		}
@@ -234,6 +270,19 @@ func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, erro
 		return nil, Old, fmt.Errorf("%w: of %s", errOld, s.Created.UTC().Format(time.RFC3339))
 	}
 	return s, "", nil
+}
+
+// keep notes that a file is in another format, if that is why it was rejected.
+func (d *Dir) keep(name string, why Reason) {
+	if why != Version && why != Foreign {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.unread == nil {
+		d.unread = make(map[string]struct{})
+	}
+	d.unread[name] = struct{}{}
 }
 
 // clean removes a file that will not be used any more.

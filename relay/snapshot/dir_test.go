@@ -290,3 +290,58 @@ func TestH14_SnapshotsOfALaterTime(t *testing.T) {
 		t.Errorf("loaded %v, want one of now and one of a minute ago", loaded)
 	}
 }
+
+// TestB42_OtherFormatsAreNotDeleted: a relay of another version left a snapshot in a format that this one does not know. The
+// view begins cold, and neither its own snapshot nor the end of its group deletes that file.
+func TestB42_OtherFormatsAreNotDeleted(t *testing.T) {
+	for _, newer := range []bool{false, true} {
+		t.Run(fmt.Sprintf("newer=%v", newer), func(t *testing.T) {
+			d := open(t, t.TempDir())
+			s := taken(t, "a", 1, now)
+			path, other := d.write(s), []byte(`{"format": 9}`)
+			if newer {
+				var err error
+				if other, err = os.ReadFile(path); err != nil {
+					t.Fatal(err)
+				}
+				other[len("tender snapshot\n")+3]++
+			}
+			if err := errors.Join(os.WriteFile(path, other, 0o600), os.Chtimes(path, now, now)); err != nil {
+				t.Fatal(err)
+			}
+			if loaded := d.Load(now, time.Hour); len(loaded) != 0 {
+				t.Fatalf("loaded %v", loaded)
+			}
+			kept := func(n int) {
+				t.Helper()
+				found := 0
+				for path := range d.files() {
+					b, err := os.ReadFile(path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if bytes.Equal(b, other) {
+						found++
+					}
+				}
+				if found != 1 || len(d.files()) != n {
+					t.Errorf("%d of the files %v are what was there, want one of %d", found, d.files(), n)
+				}
+			}
+			if err := d.Remove(&s.Header); err != nil {
+				t.Fatal(err)
+			}
+			kept(1)
+			d.write(s)
+			kept(2)
+			d.expectOne(1)
+			d.write(taken(t, "a", 3, now))
+			kept(2)
+			d.expectOne(3)
+			if err := d.Remove(&s.Header); err != nil {
+				t.Fatal(err)
+			}
+			kept(1)
+		})
+	}
+}

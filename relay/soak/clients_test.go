@@ -22,6 +22,8 @@ type client interface {
 	// agree waits until the client has what its origin has. If ctx ends before, it returns in
 	// what they differ.
 	agree(ctx context.Context) string
+	// follows returns its node group.
+	follows() *group
 	// leave ends its stream, and pause stops its reading until resume.
 	leave()
 	pause()
@@ -50,7 +52,7 @@ func (w *world) stream(i int) client {
 	if round%3 == 1 {
 		opts.Node.ClientFeatures = []string{relaytest.FeatureTTL}
 	}
-	own := []string{resource(i % 10), resource(i % 7), resource(i * 3 % 40)}
+	own := []string{resource(i % 10), resource(i % 7), resource(i * 3 % 30)}
 	switch i / kinds % 5 {
 	case 0: // an Envoy
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType},
@@ -86,6 +88,8 @@ func (s *stream) agree(ctx context.Context) string {
 	}
 	return s.differs(s.State())
 }
+
+func (s *stream) follows() *group { return s.group }
 
 func (s *stream) leave()  { s.Leave() }
 func (s *stream) pause()  { s.Pause() }
@@ -217,6 +221,8 @@ func (p *poller) agree(ctx context.Context) string {
 		}
 	}
 }
+
+func (p *poller) follows() *group { return p.group }
 
 // Polls are short: nothing is gained by leaving one, or by not reading it.
 func (p *poller) leave()  {}

@@ -23,7 +23,12 @@ type group struct {
 }
 
 // sizes says how many resources there are of each type, beside those that follow.
-var sizes = map[string]int{relaytest.ClusterType: 40, relaytest.EndpointType: 40, relaytest.ListenerType: 10, relaytest.RouteType: 10}
+var sizes = map[string]int{relaytest.ClusterType: 40, relaytest.EndpointType: 40, relaytest.ListenerType: 12, relaytest.RouteType: 12}
+
+// unasked are resources that no client asks for by name.
+var unasked = map[string][]string{
+	relaytest.ClusterType: {resource(38), resource(39)}, relaytest.ListenerType: {resource(10), resource(11)}, relaytest.RouteType: {resource(10), resource(11)},
+}
 
 var types = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType}
 

@@ -2,8 +2,8 @@
 // at once, while some hundred clients of every kind are held to a model of what their
 // origin says.
 //
-// There are two origins that say the same, one for when the other fails, each behind a
-// proxy; two relays, one a process that is killed and goes on from its snapshot, the other
+// There are two origins of Delta that say the same, one for when the other fails, and one of SotW for
+// listeners, each behind a proxy; two relays, one a process that is killed and goes on from its snapshot, the other
 // in the test, where the race detector and goleak see it; and clients that go to the other
 // relay when one ends their stream, some through proxies. There are two node groups, names
 // that these share, and resources that live for a while. What fails when, and what changes
@@ -11,7 +11,8 @@
 //
 // At all times no client may be told what the origin never said, or go back to something
 // older on the same stream, or be told again what it has, or lose what the origin has not
-// removed. After each round of faults, every client must come to have what the origin has,
+// removed. So where origins return empty, not loaded or as another replica, or a standby lags, relays have to hold back what
+// these seem to have removed, and say so until some time. Such rounds have no other fault. After each round of faults, every client must come to have what the origin has,
 // and the relays may not have grown. In the end nothing may be left of anybody: relays take
 // what they took when the first clients had come and gone, and nothing is frozen or held back. All
 // of this has to happen in a bounded time.

@@ -19,71 +19,74 @@ import (
 // applied.
 type fault struct {
 	name   string
-	weight int // how often it is in a deck
+	weight int  // how often it is in a deck
+	alone  bool // it is a round of its own
 	apply  func(w *world) (heal func())
 }
 
 func nothing() {}
 
-var faults = []fault{
-	{"an origin is killed", 2, func(w *world) func() {
+var faults = append(mishaps, untruths...)
+
+var mishaps = []fault{
+	{name: "an origin is killed", weight: 2, apply: func(w *world) func() {
 		o := w.origin()
 		o.Stop()
 		return o.Restart
 	}},
-	{"both origins refuse connections", 1, func(w *world) func() {
+	{name: "both origins refuse connections", weight: 1, apply: func(w *world) func() {
 		return w.links.refuse()
 	}},
-	{"an origin's link drops everything", 1, func(w *world) func() {
+	{name: "an origin's link drops everything", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
 		return func() { p.Reset(); w.mend(p)() }
 	}},
-	{"an origin's link is slow", 1, func(w *world) func() {
+	{name: "an origin's link is slow", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		way := relaytest.Way{Delay: 200 * time.Millisecond, Rate: 64 << 10}
 		p.Set(relaytest.Link{Up: way, Down: way})
 		return w.mend(p)
 	}},
-	{"an origin's link is half open", 1, func(w *world) func() {
+	{name: "an origin's link is half open", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Orphan()
 		return p.Reset
 	}},
-	{"an origin's link breaks in the middle of frames", 1, func(w *world) func() {
+	{name: "an origin's link breaks in the middle of frames", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Set(relaytest.Link{Down: relaytest.Way{ResetAfter: 1 + w.random.IntN(4000)}})
 		return w.mend(p)
 	}},
-	{"an origin's link flaps", 1, func(w *world) func() {
+	{name: "an origin's link flaps", weight: 1, apply: func(w *world) func() {
 		return w.repeat(200*time.Millisecond, w.link().Reset)
 	}},
-	{"somebody else answers for an origin", 1, func(w *world) func() {
+	{name: "somebody else answers for an origin", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Set(relaytest.Link{Answer: w.impostor()})
 		p.Reset()
 		return func() { w.mend(p)(); p.Reset() }
 	}},
-	{"an origin's link says rubbish", 1, func(w *world) func() {
+	{name: "an origin's link says rubbish", weight: 1, apply: func(w *world) func() {
 		w.link().Say(bytes.Repeat([]byte{byte(w.random.Uint32())}, 100))
 		return nothing
 	}},
-	{"an origin breaks the protocol", 1, func(w *world) func() {
+	{name: "an origin breaks the protocol", weight: 1, apply: func(w *world) func() {
 		twice := &discoverypb.Resource{Name: "twice", Version: "1"}
 		w.origin().Inject(&discoverypb.DeltaDiscoveryResponse{
 			TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{twice, twice}, RemovedResources: []string{"service-1", "service-2"},
 		})
 		return nothing
 	}},
-	{"an origin drains", 1, func(w *world) func() {
+	{name: "an origin drains", weight: 1, apply: func(w *world) func() {
 		w.origin().GoAway()
 		return nothing
 	}},
-	{"a relay is killed", 2, func(w *world) func() {
+	{name: "a relay is killed", weight: 2, apply: func(w *world) func() {
 		w.process.kill()
 		return w.process.start
 	}},
-	{"a relay is killed, and back cold before origins", 1, func(w *world) func() {
+	{name: "a relay is killed, and back cold before origins", weight: 1, apply: func(w *world) func() {
 		heal := w.links.refuse()
 		w.process.kill()
 		w.process.forget()
@@ -92,12 +95,12 @@ var faults = []fault{
 		w.churn(20)
 		return heal
 	}},
-	{"a relay drains", 2, func(w *world) func() {
+	{name: "a relay drains", weight: 2, apply: func(w *world) func() {
 		r := w.relay()
 		wait := r.drain()
 		return func() { wait(); r.start() }
 	}},
-	{"relays drain and come back one by one", 1, func(w *world) func() {
+	{name: "relays drain and come back one by one", weight: 1, apply: func(w *world) func() {
 		for _, r := range w.relays() {
 			wait := r.drain()
 			w.churn(10)
@@ -106,19 +109,19 @@ var faults = []fault{
 		}
 		return nothing
 	}},
-	{"a relay is frozen", 2, func(w *world) func() {
+	{name: "a relay is frozen", weight: 2, apply: func(w *world) func() {
 		o := w.relay().operator()
 		_ = o.do("freeze", admin.FreezeScope{}) // it may not run
 		return func() { _ = o.do("thaw", admin.FreezeScope{}) }
 	}},
-	{"a mass goes unseen, and is released", 1, func(w *world) func() {
+	{name: "a mass goes unseen, and is released", weight: 1, apply: func(w *world) func() {
 		return w.unseen(func(o operator, h admin.Hold) {
 			if o.do("release", admin.HoldScope{All: true}) == nil {
 				w.seen.add("removals that were released", h.Count)
 			}
 		})
 	}},
-	{"a mass goes unseen, is discarded, and then released", 1, func(w *world) func() {
+	{name: "a mass goes unseen, is discarded, and then released", weight: 1, apply: func(w *world) func() {
 		return w.unseen(func(o operator, h admin.Hold) {
 			if h.Discarded {
 				_ = o.do("release", admin.HoldScope{All: true, Discarded: true})
@@ -127,24 +130,24 @@ var faults = []fault{
 			}
 		})
 	}},
-	{"all clients come at once", 1, func(w *world) func() {
+	{name: "all clients come at once", weight: 1, apply: func(w *world) func() {
 		w.leave()
 		return nothing
 	}},
-	{"clients' links drop everything", 1, func(w *world) func() {
+	{name: "clients' links drop everything", weight: 1, apply: func(w *world) func() {
 		p := w.edge()
 		p.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
 		return func() { p.Reset(); w.mend(p)() }
 	}},
-	{"clients vanish without a word", 1, func(w *world) func() {
+	{name: "clients vanish without a word", weight: 1, apply: func(w *world) func() {
 		p := w.edge()
 		w.seen.add("connections of clients that vanished", p.State().Open)
 		p.Strand()
 		return nothing
 	}},
-	{"clients do not read what is large", 1, (*world).unread},
-	{"a client asks for too much", 1, (*world).intrude},
-	{"clients are stuck", 1, func(w *world) func() {
+	{name: "clients do not read what is large", weight: 1, apply: (*world).unread},
+	{name: "a client asks for too much", weight: 1, apply: (*world).intrude},
+	{name: "clients are stuck", weight: 1, apply: func(w *world) func() {
 		first, nth := w.random.IntN(4), 4+w.random.IntN(8)
 		for i := first; i < len(w.clients); i += nth {
 			w.clients[i].pause()
@@ -155,13 +158,13 @@ var faults = []fault{
 			}
 		}
 	}},
-	{"everything changes at once", 1, func(w *world) func() {
+	{name: "everything changes at once", weight: 1, apply: func(w *world) func() {
 		for _, g := range w.groups {
 			g.changeAll(types...)
 		}
 		return nothing
 	}},
-	{"everything changes again and again", 1, func(w *world) func() {
+	{name: "everything changes again and again", weight: 1, apply: func(w *world) func() {
 		for range 20 {
 			for _, g := range w.groups {
 				g.changeAll(types...)
@@ -169,7 +172,7 @@ var faults = []fault{
 		}
 		return nothing
 	}},
-	{"a third of everything is removed", 1, func(w *world) func() {
+	{name: "a third of everything is removed", weight: 1, apply: func(w *world) func() {
 		w.removeThird()
 		return w.restore
 	}},
@@ -194,13 +197,12 @@ func (w *world) restore() {
 	}
 }
 
-// unseen has a third of everything removed while no relay is told, by origins that then do
-// not say it either: relays have to infer it, and hold back what is a mass of removals. An
+// unseen has a third of everything removed while no relay is told, by origins that then may
+// not say it either, so that relays have to infer it. They hold back what is a mass of removals. An
 // operator decides about that, again and again, until all agree.
 func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
-	for _, o := range w.origins {
-		o.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = true })
-		w.later = append(w.later, func() { o.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = false }) })
+	if w.random.IntN(3) > 0 {
+		w.ignoreVersions()
 	}
 	mend := w.links.refuse()
 	w.removeThird()

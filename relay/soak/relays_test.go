@@ -133,6 +133,7 @@ func (p *process) operator() operator { return p.admin }
 type tail struct {
 	mu    sync.Mutex
 	lines []string // guarded by mu
+	moves int      // guarded by mu; changes to another address of an origin
 	once  sync.Once
 	said  chan struct{}
 }
@@ -144,10 +145,19 @@ func (l *tail) Write(b []byte) (int, error) {
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, strings.TrimRight(string(b), "\n"))
 	l.lines = l.lines[max(0, len(l.lines)-tailLines):]
+	if bytes.Contains(b, []byte("changing to the next address")) {
+		l.moves++
+	}
 	if bytes.Contains(b, []byte("msg=listening")) {
 		l.once.Do(func() { close(l.said) })
 	}
 	return len(b), nil
+}
+
+func (l *tail) moved() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moves
 }
 
 func (l *tail) String() string {

@@ -70,10 +70,19 @@ func TestSoak(t *testing.T) {
 func (w *world) round() (names []string, took time.Duration) {
 	var heal []func()
 	for range 1 + w.random.IntN(maxFaults) {
-		if f := w.draw(); !slices.Contains(names, f.name) {
-			names = append(names, f.name)
-			heal = append(heal, f.apply(w))
-			w.churn(w.random.IntN(10))
+		f := w.draw()
+		if f.alone && len(names) > 0 {
+			w.deck = append(w.deck, f)
+			break
+		}
+		if slices.Contains(names, f.name) {
+			continue
+		}
+		names = append(names, f.name)
+		heal = append(heal, f.apply(w))
+		w.churn(w.random.IntN(10))
+		if f.alone {
+			break
 		}
 	}
 	w.churn(5 + w.random.IntN(15))
@@ -129,10 +138,19 @@ func (w *world) churn(n int) {
 // not come to have it.
 func (w *world) agree(after string) {
 	w.t.Helper()
+	w.agreeOf(func(client) bool { return true }, after)
+}
+
+// agreeOf is agree for some of the clients.
+func (w *world) agreeOf(which func(client) bool, after string) {
+	w.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(w.ctx, agreeWithin, fmt.Errorf("%v have passed", agreeWithin))
 	defer cancel()
 	wrong := 0
 	for _, c := range w.clients {
+		if !which(c) {
+			continue
+		}
 		if what := c.agree(ctx); what != "" {
 			if wrong++; wrong <= 10 {
 				w.t.Errorf("after %s, %v differs from its origin (%v): %s", after, c, context.Cause(ctx), what)

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A world is two origins, two relays, and clients of two node groups.
+// A world is two origins of Delta, one of SotW for listeners, two relays, and clients of two node groups.
 type world struct {
 	t       *testing.T
 	ctx     context.Context // ends when the soak has taken too long
@@ -34,6 +34,8 @@ type world struct {
 	n       int      // of streams
 	clients []client // none between depart and come
 
+	replicas  int        // how often one had other content
+	visitors  int        // of a frozen relay
 	baselines []baseline // of the relays, in their order
 	later     []func()   // to be called when all have agreed again
 	seen      sightings
@@ -46,8 +48,8 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 	hangs := time.AfterFunc(*soakFor+spare+within, func() { panic("the soak hangs") })
 	t.Cleanup(func() { hangs.Stop() })
 	w := &world{t: t, ctx: ctx, random: rand.New(rand.NewPCG(seed, 0)), n: clients}
-	for range 2 {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	for i := range 3 {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SotW: i == 2}})
 		w.origins = append(w.origins, o)
 		w.links = append(w.links, relaytest.NewProxy(t, o.Addr()))
 	}
@@ -57,11 +59,13 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 	w.commons = newCommons(w.groups, w.origins)
 	env := []string{
 		"TENDER_ORIGIN=" + w.links[0].Addr() + "," + w.links[1].Addr(),
+		"TENDER_ORIGINS=lists=" + w.links[2].Addr(),
+		"TENDER_ROUTES=type:lds=lists",
 		"TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_DRAIN=2s",
 		"TENDER_COLD_WAIT=2s",
 		"TENDER_ACK_WAIT=1s",
-		"TENDER_MASS_DELETE_HOLD=1s",
+		"TENDER_MASS_DELETE_HOLD=10s",
 		"TENDER_SEND_STALL=2s",
 		fmt.Sprintf("TENDER_MAX_NAMES=%d", maxNames),
 	}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/xdstender/tender/bench/bound"
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/serve"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// returned is RETURN: what a control plane pays after its restart, when a relay with many groups returns.
+func (o options) returned() scenario {
+	groups := o.scaled(50)
+	s := setup{
+		kinds: []content.Kind{{TypeURL: content.Cluster, Count: 200, Bytes: 1024}}, groups: groups, clients: groups,
+		environ: []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_PEER_GROUPS=1000"},
+	}
+	opaque, full := s, s
+	opaque.opaque = true
+	full.environ = append([]string{"TENDER_RESYNC=full"}, s.environ...)
+	return scenario{
+		id: "RETURN", title: fmt.Sprintf("the control plane restarts below a relay with %d groups, each of 200 clusters of 1 KiB", groups), rounds: 3,
+		rows: []row{
+			{label: "versions are hashes", kind: "tender", setup: s, act: returning(1, uncompared)},
+			{label: "compared", kind: "tender", setup: opaque, act: returning(2, quiet)},
+			{label: "all at once", kind: "tender", setup: full, act: returning(1, quiet)},
+		},
+		checks: []check{
+			{what: "CPU of the control plane", figure: cost, a: "compared", b: "versions are hashes", reported: true},
+			{what: "CPU of the control plane", figure: cost, a: "compared", b: "all at once", reported: true},
+			{what: "bytes", figure: sent, a: "compared", b: "all at once", reported: true},
+			{what: "most bytes within a second", figure: burst, a: "compared", b: "all at once", reported: true},
+		},
+	}
+}
+
+const (
+	// quiet is after how long without a request nothing more is expected, and uncompared the same where content might be
+	// compared: that begins 20 s after a stream was opened.
+	quiet      = 3 * time.Second
+	uncompared = 25 * time.Second
+
+	// confirmed is how long clients are served before the restart, so that the relay is sure of its sets.
+	confirmed = 7 * time.Second
+)
+
+// returning returns an act: restart the control plane, and measure until nothing has been asked for so long. Each group
+// opens so many streams.
+func returning(streams int, silence time.Duration) func(*stage, *figures) error {
+	return func(st *stage, f *figures) (err error) {
+		tb := bound.New()
+		defer func() { err = errors.Join(err, tb.End()) }()
+		var clients []*relaytest.LightClient
+		if err := tb.Do(func() { clients = follow(tb, st) }); err != nil {
+			return err
+		}
+		time.Sleep(confirmed)
+		before, err := st.changer.CPU()
+		if err != nil {
+			return err
+		}
+		told := responses(clients)
+		began := time.Now()
+		if err := st.changer.Call("Restart", struct{}{}, &struct{}{}); err != nil {
+			return err
+		}
+		t, err := st.traffic(streams*st.groups, silence)
+		if err != nil {
+			return err
+		}
+		after, err := st.changer.CPU()
+		if err != nil {
+			return err
+		}
+		if now := responses(clients); now != told {
+			return fmt.Errorf("the control plane restarted with what it had, and clients were sent %d responses", now-told)
+		}
+		f.origin = &originFigures{
+			cpu: milliseconds(after - before), streams: float64(t.Streams), requests: float64(t.Requests), responses: float64(t.Responses),
+			sent: float64(t.Bytes) / (1 << 20), burst: float64(t.Burst) / (1 << 20), over: time.Unix(0, t.Last).Sub(began).Seconds(),
+		}
+		return nil
+	}
+}
+
+// follow opens a client for each group, and waits until each has all clusters.
+func follow(tb *bound.TB, st *stage) (clients []*relaytest.LightClient) {
+	for i := range st.groups {
+		conn, err := grpc.NewClient(st.addresses[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			tb.Fatalf("dial: %v", err)
+		}
+		tb.Cleanup(func() { _ = conn.Close() }) // which nothing depends on
+		c := relaytest.NewLightClient(tb, conn, relaytest.LightOptions{Node: &corepb.Node{Id: fmt.Sprint("client-", i), Cluster: serve.GroupName(i)}})
+		c.Subscribe(relaytest.ClusterType)
+		clients = append(clients, c)
+	}
+	for _, c := range clients {
+		c.WaitState(tb.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) == st.kinds[0].Count })
+	}
+	return clients
+}
+
+func responses(clients []*relaytest.LightClient) (n int) {
+	for _, c := range clients {
+		n += c.Counts().Responses
+	}
+	return n
+}
+
+// traffic waits until so many streams were opened, and nothing was asked for so long.
+func (st *stage) traffic(streams int, silence time.Duration) (t serve.Traffic, err error) {
+	// An answer to the driver costs the control plane CPU, so it is asked seldom.
+	for deadline := time.Now().Add(2 * patience); ; time.Sleep(2 * time.Second) {
+		t = serve.Traffic{} // what is 0 is not sent
+		if err := st.changer.Call("Traffic", struct{}{}, &t); err != nil {
+			return t, err
+		}
+		switch {
+		case t.Streams > streams:
+			return t, fmt.Errorf("%d streams were opened, want %d", t.Streams, streams)
+		case t.Streams == streams && time.Since(time.Unix(0, t.Last)) > silence:
+			return t, nil
+		case time.Now().After(deadline):
+			return t, fmt.Errorf("wait until %d groups have returned: not after %v, but %+v", st.groups, 2*patience, t)
+		}
+	}
+}
+
+// originFigures are what a control plane pays.
+type originFigures struct {
+	cpu                          float64 // in ms
+	streams, requests, responses float64
+	sent, burst                  float64 // MiB, and the most within a second
+	over                         float64 // until the last request, in seconds
+}
+
+// ofOrigin returns a figure of the control plane.
+func ofOrigin(figure func(originFigures) float64) func(figures) float64 {
+	return func(f figures) float64 {
+		if f.origin == nil {
+			return 0
+		}
+		return figure(*f.origin)
+	}
+}
+
+var (
+	cost  = ofOrigin(func(f originFigures) float64 { return f.cpu })
+	sent  = ofOrigin(func(f originFigures) float64 { return f.sent })
+	burst = ofOrigin(func(f originFigures) float64 { return f.burst })
+)
