@@ -10,8 +10,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// StreamsOfPeer is the part of [Config.MaxStreams] that one peer may have open once more than half of all are: one in so many.
-const StreamsOfPeer = 10
+// StreamsOfPeer is the part of [Config.MaxStreams] that one peer may have open once more than half of all are: one in so many, but
+// at least LeastOfPeer.
+const (
+	StreamsOfPeer = 10
+	LeastOfPeer   = 100
+)
 
 // shares counts what is open of all peers, and bounds it in all and, once more than half is open, for each peer: many clients behind
 // one address are served while there is room, and one peer leaves room to others.
@@ -30,7 +34,7 @@ func (s *shares) enter(peer string) (leave func(), err error) {
 	switch {
 	case s.open >= s.most:
 		return nil, Exceeds(LimitStreams, "%d streams and polls are open, as many as allowed", s.open)
-	case peer != "" && s.open >= s.most/2 && s.of[peer] >= max(1, s.most/StreamsOfPeer):
+	case peer != "" && s.open >= s.most/2 && s.of[peer] >= max(LeastOfPeer, s.most/StreamsOfPeer):
 		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, as many as one peer may have while more than half of all are open", s.of[peer], peer)
 	}
 	s.open++

@@ -12,7 +12,7 @@ import (
 
 // B.35: one peer has as many streams as there are places for while half of them are free, and leaves the other half to others.
 func TestB35_OnePeerLeavesRoom(t *testing.T) {
-	s := shares{most: 100, of: make(map[string]int)}
+	s := shares{most: 2000, of: make(map[string]int)}
 	var leave []func()
 	enter := func(peer string) error {
 		end, err := s.enter(peer)
@@ -24,11 +24,11 @@ func TestB35_OnePeerLeavesRoom(t *testing.T) {
 	n := 0
 	for ; enter("greedy") == nil; n++ {
 	}
-	if n != 50 {
-		t.Errorf("one peer has %d of 100 streams, want half of them", n)
+	if n != 1000 {
+		t.Errorf("one peer has %d of 2000 streams, want half of them", n)
 	}
 	for peer := range 5 {
-		for i := range 10 {
+		for i := range 200 {
 			if err := enter(fmt.Sprint(peer)); err != nil {
 				t.Fatalf("peer %d, stream %d: %v", peer, i, err)
 			}

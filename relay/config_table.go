@@ -325,7 +325,7 @@ var variables = []spec{
 	limit("MAX_CONNECTIONS", "50000", 10_000_000, "open connections of clients"),
 	limit("MAX_PEER_CONNECTIONS", "10000", 10_000_000, "those of one peer; all clients behind an address, as of a load balancer, are one peer"),
 	sizeLimit("MAX_UNREAD_BYTES", defaultUnreadBytes.String(), mebibyte, 1024*gibibyte, "requests of all clients that have come and are not whole or not read yet, a fourth of it for one peer; 64KiB of each connection do not count"),
-	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls; while more than half of them are open, one peer may have a tenth: a peer is what its certificate says, or else an address"),
+	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls; while more than half of them are open, one peer may have a tenth, and at least 100: a peer is what its certificate says, or else an address"),
 	{
 		name: "PEER_IPV6_PREFIX", preset: "64",
 		allowed: "a whole number from 1 to 128",
