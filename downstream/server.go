@@ -44,10 +44,6 @@ type Config struct {
 	// FirstRequestTimeout is how long a new stream may stay silent. Zero means 10s.
 	FirstRequestTimeout time.Duration
 
-	// MassDeleteHold is how long an implausible mass of removals for a returning
-	// client is held back. Zero means 10m.
-	MassDeleteHold time.Duration
-
 	// ConnectionAge is how old the connection of a client gets before it is told to take
 	// no more streams, which the gRPC server has to do: streams end themselves then, some
 	// time between a tenth and somewhat more than a quarter of it later (B.33). It needs
@@ -155,7 +151,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.SendStall = cmp.Or(c.SendStall, time.Minute)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
-	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
 	c.MaxConnections = cmp.Or(c.MaxConnections, 50_000)
 	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)

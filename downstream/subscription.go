@@ -48,8 +48,6 @@ type subscription struct {
 	known   map[string]string // Delta: initial_resource_versions not yet accounted for
 	knownN  int               // how many they were
 
-	suspects []string // Delta: what is in known although the client did not report it, see suspect
-
 	// Delta: names in known of which the origin has said nothing yet, see forgottenNames.
 	unheard map[*cache.Name]struct{}
 
@@ -74,7 +72,7 @@ type subscription struct {
 	sum      cache.Sum              // SotW: what is in that set
 	awaits   time.Time              // SotW: until when dependent types wait for a set whose content is asked for again
 
-	heldSince time.Time // Delta: when a mass of removals was held back
+	report *cache.Report // what the view knows of what the client holds; nil if that withholds nothing
 }
 
 // A conversation is what was said of one type and answered: what all subscriptions to
@@ -204,8 +202,9 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		s.drop(s.dropGlobs(r.Unsubscribe))
 	}
 	if first {
-		s.suspect()
 		s.unheard = s.unheardOf()
+		s.reportHeld()
+		s.suspect()
 	}
 }
 
@@ -332,6 +331,9 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	}
 	s.sendWhole()
 	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
+	if first && s.version != "" && s.fullState && s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
+		s.report = s.watch.Report(s.key, cache.Members, []string{cache.AllNames}, 1)
+	}
 }
 
 // sendWhole decides whether SotW responses of a type that the protocol does not define hold
@@ -445,7 +447,13 @@ func (s *subscription) unsubscribeAll() {
 	if s.wildcard != nil {
 		s.watch.UnsubscribeAll(s.wildcard)
 		s.wildcard, s.fresh, s.known, s.let, s.again = nil, false, nil, nil, nil
+		s.closeReport()
 	}
+}
+
+func (s *subscription) closeReport() {
+	s.report.Close()
+	s.report = nil
 }
 
 // close gives up all interest.
@@ -454,6 +462,7 @@ func (s *subscription) close() {
 		g.close()
 	}
 	s.unsubscribeAll()
+	s.closeReport()
 	gone := make([]*cache.Name, len(s.names))
 	for i, n := range s.names {
 		gone[i] = n.name

@@ -87,6 +87,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		Linger:           cfg.Linger,
 		WildcardLinger:   cfg.WildcardLinger,
 		MaxLingering:     cfg.MaxLingering,
+		ColdWait:         cfg.ColdWait,
 		MassDeleteHold:   cfg.MassDeleteHold,
 		HoldExplicit:     cfg.HoldExplicit,
 		Prewarm:          cfg.Prewarm,

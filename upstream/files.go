@@ -159,6 +159,8 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 // concerns all mirrors, Files itself says.
 func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	l := filesView{NewLocal(w)}
+	l.reported = f.reports(w)
+	defer l.reported.end()
 	defer control.end()
 	control.begin(l)
 	defer w.SetConnected(false)
@@ -166,6 +168,8 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	defer following.Wait() // ends with ctx
 	trim := time.NewTicker(trimEvery)
 	defer trim.Stop()
+	look := time.NewTimer(trimEvery) // at what clients report
+	defer look.Stop()
 	var (
 		seen    *publication
 		applied sets
@@ -179,9 +183,13 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			applied, demand = to, l.Demand()
 		}
 		seen = p
+		if next := l.reported.look(time.Now()); !next.IsZero() {
+			look.Reset(until(next))
+		}
 		select {
 		case <-demand:
 			f.answer(ctx, l)
+		case <-look.C:
 		case <-p.superseded:
 		case call := <-control.waiting():
 			call(l)

@@ -64,7 +64,7 @@ const (
 
 // counters are those of Stats. The zero value is ready.
 type counters struct {
-	connected, lost, failovers, streams, held, applied, holding, discarded, audits, drifted atomic.Int64
+	connected, lost, failovers, streams, held, applied, holding, reported, discarded, audits, drifted atomic.Int64
 
 	ended sync.Map // by reason, *atomic.Int64
 	types sync.Map // by type URL, *typeCounters
@@ -144,7 +144,7 @@ func (c *counters) stats() Stats {
 		Streams:   c.streams.Load(),
 		Held:      c.held.Load(),
 		Applied:   c.applied.Load(),
-		Holding:   c.holding.Load(),
+		Holding:   c.holding.Load() + c.reported.Load(),
 		Discarded: c.discarded.Load(),
 		Audits:    c.audits.Load(),
 		Drifted:   c.drifted.Load(),
