@@ -109,7 +109,7 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 	if !from.Connected || !from.Frozen.IsZero() {
 		return time.Time{} // of one that is frozen, what it has made since is not known here
 	}
-	if until = from.Since.Add(s.cfg.ColdWait); now.Before(until) {
+	if until = from.Since.Add(s.cfg.ColdWait); !from.Lost.IsZero() && now.Before(until) {
 		return until
 	}
 	unknown := s.unknown(w.typ)

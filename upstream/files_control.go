@@ -52,7 +52,7 @@ type FilesStatus struct {
 func (f *Files) Status() FilesStatus { return *f.standing.Load() }
 
 // Held returns of how many resources the removal is held back.
-func (f *Files) Held() int { return int(f.counters.holding.Load()) }
+func (f *Files) Held() int { return int(f.counters.heldBack()) }
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (f *Files) Holds(ctx context.Context) (holds []Hold) {
