@@ -22,6 +22,7 @@ type index struct {
 	free        []uint32                // ids of watches
 	observers   []*Watch                // of watches, those that Observe made
 	reported    map[*indexType]struct{} // those of which clients have reported what they hold
+	left        int                     // names in reports whose clients have left
 
 	route   func(typeURL, name string) int // of Config; never nil
 	sources []*source
@@ -457,6 +458,8 @@ func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 
 // forget drops a collection, which nobody follows.
 func (x *index) forget(key string) {
+	x.dropReports(x.types[key], Members)
+	x.dropReports(x.types[key], Named)
 	delete(x.reported, x.types[key])
 	delete(x.types, key)
 	x.collections--

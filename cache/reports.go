@@ -18,7 +18,7 @@ const (
 	// reportLinger is how long a report outlives its last client: clients that are sent away come back.
 	reportLinger = 5 * time.Minute
 
-	// maxLeftNames bounds the names in reports whose clients have left, for each set.
+	// maxLeftNames bounds the names in a view's reports whose clients have left.
 	maxLeftNames = 100_000
 )
 
@@ -64,7 +64,6 @@ func sumOfReport(names []string, size int) (sum reportSum) {
 // reporting is what is reported of one set of a type. It is guarded by index.mu.
 type reporting struct {
 	reports map[reportSum]*Report
-	left    int                 // names in those whose clients have left
 	held    map[string]struct{} // names that clients may not be told are gone
 }
 
@@ -98,7 +97,7 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 		r = &Report{view: w.view, typ: t, kind: kind, sum: sum, names: names, size: size, at: now, judged: late, large: late}
 		of.reports[sum] = r
 	case r.clients == 0:
-		of.left -= len(r.names)
+		x.left -= len(r.names)
 	}
 	r.clients++
 	x.reported[t] = struct{}{}
@@ -153,11 +152,11 @@ func (r *Report) Close() {
 		via = r.via
 		return
 	}
-	if r.left = time.Now(); of.left+len(r.names) > maxLeftNames {
+	if r.left = time.Now(); x.left+len(r.names) > maxLeftNames {
 		delete(of.reports, r.sum)
 		return
 	}
-	of.left += len(r.names)
+	x.left += len(r.names)
 }
 
 // Told returns those of names, which seem to be gone, of which the client may be told so, and whether the others are still to
@@ -271,10 +270,9 @@ func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struc
 			lacking[name] = struct{}{}
 		}
 		if !r.large {
-			delete(reporting.reports, sum)
+			w.view.index.dropReport(reporting, sum)
 		}
 	}
-	reporting.count()
 	if len(lacking) > 0 {
 		held := maps.Clone(lacking)
 		maps.Copy(held, reporting.held)
@@ -304,13 +302,21 @@ func (t *indexType) judge(head *Head, r *Report) (lacking []string) {
 	return missing
 }
 
-// count counts the names in reports whose clients have left.
-func (of *reporting) count() {
-	of.left = 0
-	for _, r := range of.reports {
-		if r.clients == 0 {
-			of.left += len(r.names)
+// dropReport forgets a report.
+func (x *index) dropReport(of *reporting, sum reportSum) {
+	if r := of.reports[sum]; r.clients == 0 {
+		x.left -= len(r.names)
+	}
+	delete(of.reports, sum)
+}
+
+// dropReports forgets all reports of a set. The index must be locked.
+func (x *index) dropReports(t *indexType, kind Kind) {
+	if of := t.reporting[kind]; of != nil {
+		for sum := range of.reports {
+			x.dropReport(of, sum)
 		}
+		t.reporting[kind] = nil
 	}
 }
 
@@ -399,8 +405,11 @@ func (w *Writer) trimReports(now time.Time) {
 	for t := range x.reported {
 		for _, of := range t.reporting {
 			if of != nil {
-				maps.DeleteFunc(of.reports, func(_ reportSum, r *Report) bool { return r.clients == 0 && now.Sub(r.left) >= reportLinger })
-				of.count()
+				for sum, r := range of.reports {
+					if r.clients == 0 && now.Sub(r.left) >= reportLinger {
+						x.dropReport(of, sum)
+					}
+				}
 			}
 		}
 		x.forgetReports(t)
@@ -453,8 +462,7 @@ func (w *Writer) PassReports(of ReportedSet, to *Watch) {
 	for i, r := range fresh {
 		r.judged, r.passed, r.via = true, true, vias[i]
 		if reporting != nil && r.clients == 0 && reporting.reports[r.sum] == r {
-			delete(reporting.reports, r.sum)
-			reporting.count()
+			w.view.index.dropReport(reporting, r.sum)
 		}
 		if r.clients == 0 {
 			defer r.via.Close()

@@ -854,7 +854,8 @@ func (a *apply) forgetMembers() {
 	a.forgive()
 	a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
 	a.typ.Phase, a.typ.Restored, a.typ.Covered = Unknown, false, false
-	a.index.lastKnown, a.index.reporting[Members] = false, nil
+	a.index.lastKnown = false
+	a.w.view.index.dropReports(a.index, Members)
 	delete(a.ledger.tombs, a.typ.URL)
 }
 

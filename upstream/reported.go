@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"cmp"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -38,14 +39,16 @@ type reported struct {
 
 	began time.Time
 	at    time.Time // when to look
-	sets  map[cache.ReportedSet]*removals
+	sets  map[batch]*removals
 	told  map[cache.ReportedSet]map[string]struct{} // what the view withholds
+
+	batches int // that there were of names
 }
 
 // begin makes d ready.
 func (d *reported) begin() *reported {
 	d.began = time.Now()
-	d.sets, d.told = make(map[cache.ReportedSet]*removals), make(map[cache.ReportedSet]map[string]struct{})
+	d.sets, d.told = make(map[batch]*removals), make(map[cache.ReportedSet]map[string]struct{})
 	return d
 }
 
@@ -83,22 +86,56 @@ func (m *mirror) guardOf(of cache.ReportedSet) (g guarded, is bool) {
 	return c.guard(), true
 }
 
+// A batch is what was judged of a set at one time, with a deadline of its own: whoever reports further names later neither
+// prolongs nor shortens it. Of members there is one, since their reports are judged once.
+type batch struct {
+	of cache.ReportedSet
+	n  int
+}
+
 // confirm decides about what was reported of a set up to a time, now that all of the set is known. Of members, it has to be
 // called before the view says that they are confirmed.
 func (d *reported) confirm(of cache.ReportedSet, upTo, now time.Time) {
 	lacking := d.w.Judge(of, upTo)
+	for b, r := range d.sets {
+		if b.of == of {
+			maps.DeleteFunc(lacking, func(name string, _ struct{}) bool { return r.knows(name) })
+		}
+	}
 	if len(lacking) == 0 {
 		return
 	}
-	d.of(of).infer(lacking, true)
-	d.decide(of, true, now)
+	b := batch{of: of}
+	if of.Kind == cache.Named {
+		d.batches++
+		b.n = d.batches
+	}
+	d.in(b).infer(lacking, true)
+	d.decide(b, d.w.StillReported(of), true, now)
 }
 
-func (d *reported) of(of cache.ReportedSet) *removals {
-	if d.sets[of] == nil {
-		d.sets[of] = new(removals)
+func (d *reported) in(b batch) *removals {
+	if d.sets[b] == nil {
+		d.sets[b] = new(removals)
 	}
-	return d.sets[of]
+	return d.sets[b]
+}
+
+// stated takes that the origin has removed names of a set that is confirmed.
+func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
+	if len(d.sets) == 0 {
+		return
+	}
+	gone := slices.Collect(names)
+	for b, r := range d.sets {
+		if b.of == of {
+			for _, name := range gone {
+				r.forget(name)
+			}
+			d.recount(r)
+		}
+	}
+	d.publish(of)
 }
 
 // look does what it is time for, and returns when to look again.
@@ -124,11 +161,20 @@ func (d *reported) look(now time.Time) (next time.Time) {
 		return earlier(next, d.at)
 	}
 	d.at = now.Add(reportedEvery)
-	for _, of := range d.inOrder() {
-		at, _ := d.complete(of)
-		d.decide(of, !at.IsZero() && !now.Before(at), now)
+	still := make(map[cache.ReportedSet]map[string]struct{})
+	for _, b := range d.inOrder() {
+		if still[b.of] == nil {
+			still[b.of] = d.w.StillReported(b.of)
+		}
+		d.decide(b, still[b.of], d.known(b.of, now), now)
 	}
 	return earlier(next, d.at)
+}
+
+// known reports whether the origin has said all of a set.
+func (d *reported) known(of cache.ReportedSet, now time.Time) bool {
+	at, _ := d.complete(of)
+	return !at.IsZero() && !now.Before(at)
 }
 
 func maxTime(a, b time.Time) time.Time {
@@ -138,25 +184,23 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-func (d *reported) inOrder() []cache.ReportedSet {
-	return slices.SortedFunc(maps.Keys(d.sets), func(a, b cache.ReportedSet) int {
-		return cmp.Or(cmp.Compare(a.Key, b.Key), int(a.Kind-b.Kind))
+func (d *reported) inOrder() []batch {
+	return slices.SortedFunc(maps.Keys(d.sets), func(a, b batch) int {
+		return cmp.Or(cmp.Compare(a.of.Key, b.of.Key), int(a.of.Kind-b.of.Kind), a.n-b.n)
 	})
 }
 
 // some stands for a resource of which only the name is known.
 var some = new(wire.Resource)
 
-// screening returns what is to be known to decide about what was reported of a set: it holds the names that clients still
-// report.
-func (d *reported) screening(of cache.ReportedSet, confirmed bool, now time.Time) screening {
-	still, kept := d.w.StillReported(of), d.sets[of].kept
+// screening returns what is to be known to decide about a batch: it holds the names that clients still report.
+func (d *reported) screening(r *removals, still map[string]struct{}, confirmed bool, now time.Time) screening {
 	never := func(string) bool { return false }
 	return screening{
 		confirmed: confirmed,
 		has: func(name string) *wire.Resource {
 			_, reported := still[name]
-			if _, stays := kept[name]; reported || stays && now.Sub(d.began) < keptGrace {
+			if _, stays := r.kept[name]; reported || stays && now.Sub(d.began) < keptGrace {
 				return some
 			}
 			return nil
@@ -165,29 +209,30 @@ func (d *reported) screening(of cache.ReportedSet, confirmed bool, now time.Time
 	}
 }
 
-// decide decides what can be decided about what was reported of a set, of which all is known if it is confirmed.
-func (d *reported) decide(of cache.ReportedSet, confirmed bool, now time.Time) {
-	r, s := d.sets[of], d.screening(of, confirmed, now)
-	typeURL := typeOf(of.Key)
+// decide decides what can be decided about a batch of names, some of which clients still report, of a set that is confirmed or
+// is not.
+func (d *reported) decide(b batch, still map[string]struct{}, confirmed bool, now time.Time) {
+	r := d.sets[b]
+	s := d.screening(r, still, confirmed, now)
 	for name := range r.staying() {
-		if d.answered(of, name) {
+		if d.answered(b.of, name) {
 			r.mention(name, s)
 		}
 	}
-	if look, _ := r.due(now); look {
+	if look, _ := r.due(now); look && b.of.Kind == cache.Members { // names are asked for all the time
 		d.again()
-		at, _ := d.complete(of)
-		s.confirmed = !at.IsZero() && !now.Before(at)
+		s.confirmed = d.known(b.of, now)
 	}
 	if r.looking && s.confirmed {
-		r.infer(maps.Clone(setOfNames(r.held)), false)
+		r.infer(setOfNames(r.held), false)
 	}
+	typeURL := typeOf(b.of.Key)
 	v := r.judge(typeURL, 0, s)
 	d.report(typeURL, r, v, now)
-	d.publish(of, r)
 	if r.none() {
-		delete(d.sets, of)
+		delete(d.sets, b)
 	}
+	d.publish(b.of)
 }
 
 func setOfNames(of map[string]removal) map[string]struct{} {
@@ -246,9 +291,16 @@ func (d *reported) recount(r *removals) {
 	d.counters.reported.Add(by)
 }
 
-// publish has the view withhold what stays.
-func (d *reported) publish(of cache.ReportedSet, r *removals) {
-	staying := r.staying()
+// publish has the view withhold what stays of a set.
+func (d *reported) publish(of cache.ReportedSet) {
+	var staying map[string]struct{}
+	for b, r := range d.sets {
+		for name := range r.staying() {
+			if b.of == of {
+				put(&staying, name, struct{}{})
+			}
+		}
+	}
 	if maps.Equal(staying, d.told[of]) {
 		return
 	}
@@ -267,14 +319,14 @@ func (d *reported) end() {
 
 // holds implements holder.
 func (d *reported) holds() (holds []Hold) {
-	for _, of := range d.inOrder() {
-		holds = append(holds, d.holdsOf(of)...)
+	for _, b := range d.inOrder() {
+		holds = append(holds, d.holdsOf(b)...)
 	}
 	return holds
 }
 
-func (d *reported) holdsOf(of cache.ReportedSet) []Hold {
-	holds := d.sets[of].holds(typeOf(of.Key), time.Time{})
+func (d *reported) holdsOf(b batch) []Hold {
+	holds := d.sets[b].holds(typeOf(b.of.Key), time.Time{})
 	for i := range holds {
 		holds[i].Reported = true
 	}
@@ -283,11 +335,11 @@ func (d *reported) holdsOf(of cache.ReportedSet) []Hold {
 
 // release implements holder.
 func (d *reported) release(choice HoldChoice, now time.Time) (released []Hold) {
-	for _, of := range d.inOrder() {
-		if chosen := choice.among(d.holdsOf(of)); len(chosen) > 0 {
-			d.sets[of].release(choice.Discarded)
+	for _, b := range d.inOrder() {
+		if chosen := choice.among(d.holdsOf(b)); len(chosen) > 0 {
+			d.sets[b].release(choice.Discarded)
 			released = append(released, chosen...)
-			d.decide(of, false, now)
+			d.decide(b, d.w.StillReported(b.of), false, now)
 		}
 	}
 	return released
@@ -295,26 +347,26 @@ func (d *reported) release(choice HoldChoice, now time.Time) (released []Hold) {
 
 // discard implements holder.
 func (d *reported) discard(choice HoldChoice, _ time.Time) (discarded []Hold) {
-	for _, of := range d.inOrder() {
-		for _, hold := range choice.among(d.holdsOf(of)) {
+	for _, b := range d.inOrder() {
+		for _, hold := range choice.among(d.holdsOf(b)) {
 			d.counters.discarded.Add(int64(len(hold.Names)))
 			d.log.Warn("removals that were held back were discarded: clients keep the resources until the origin says something of them",
 				slog.String("type_url", hold.TypeURL), slog.Int("kept", len(hold.Names)))
 			discarded = append(discarded, hold)
-			d.sets[of].discard()
+			d.sets[b].discard()
 		}
-		d.recount(d.sets[of])
+		d.recount(d.sets[b])
 	}
 	return discarded
 }
 
 // keep notes that operators had a name of a type kept before a restart.
 func (d *reported) keep(typeURL, name string) {
-	of := cache.ReportedSet{Key: typeURL, Kind: cache.Named}
+	b := batch{of: cache.ReportedSet{Key: typeURL, Kind: cache.Named}}
 	if glob, is := wire.GlobOf(name); is {
-		of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Members}
+		b.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Members}
 	} else if wire.FullState(typeURL) {
-		of.Kind = cache.Members
+		b.of.Kind = cache.Members
 	}
-	put(&d.of(of).kept, name, removal{})
+	put(&d.in(b).kept, name, removal{})
 }
