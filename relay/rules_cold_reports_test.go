@@ -3,6 +3,7 @@ package relay_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -500,4 +501,51 @@ func TestH04_GoControlPlane(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestH04_WhatTheOriginRemovesIsGone: on a confirmed set the origin is obeyed, also about what is held.
+func TestH04_WhatTheOriginRemovesIsGone(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
+		w.manual()
+		c := w.ready(relaytest.Delta).returns(relaytest.Delta, "cds", "", coldNames(0, 10))
+		s := w.accept()
+		w.say(s, "cds n000@1")
+		w.pass(11 * time.Second)
+		c.expect("cds n000@1")
+		w.wantHeld("the set is complete", 9, 0)
+		w.say(s, "cds -n001", "cds -n002")
+		c.expect("cds -n001 -n002")
+		w.wantHeld("two are removed", 7, 0)
+	})
+}
+
+// TestH04_FurtherNamesProlongNothing: names that clients report later, be they made up, have a deadline of their own.
+func TestH04_FurtherNamesProlongNothing(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
+		o.Put(sendThing(streamRDS, "a", "first"))
+		r := start(t, o, true, operated)
+		c, since := silentReturns(r, streamRDS, append(sendNames(11), "a")...), time.Now()
+		for i := range 20 {
+			silentStep{time.Duration(i) * 30 * time.Second, nil}.check(t, c, since)
+			silentReturns(r, streamRDS, fmt.Sprint("invented", i), fmt.Sprint("invented too", i), "a")
+		}
+		silentStep{11 * time.Minute, sendNames(11)}.check(t, c, since)
+	})
+}
+
+// TestH04_EmptySetByREST: a poll that reports a version is told that the set is not complete, while the empty set is held.
+func TestH04_EmptySetByREST(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, _ *relaytest.Origin, c *restClient) {
+		for range 9 {
+			c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "not complete")
+			c.poll("clusters", "", "").after(0).has()
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(2 * time.Minute) // with a second look at the origin
+		c.poll("clusters", "", "old").has()
+	})
 }
