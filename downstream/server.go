@@ -38,7 +38,8 @@ type Config struct {
 	SendStall time.Duration
 
 	// ColdWait is how long a stream waits for the first word of an origin that is
-	// not there. Zero means 10s.
+	// not there, and how long an origin has to be back before what it does not
+	// mention counts as gone. Zero means 10s.
 	ColdWait time.Duration
 
 	// FirstRequestTimeout is how long a new stream may stay silent. Zero means 10s.
