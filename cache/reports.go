@@ -25,12 +25,11 @@ const (
 // A Report is what returning clients say they hold of a set. Clients that say the same share one. Its methods may be called
 // from any goroutine, and of a nil Report, which withholds nothing.
 type Report struct {
-	view *View
-	typ  *indexType
-	kind Kind
-	sum  reportSum
-
 	// Immutable.
+	view  *View
+	typ   *indexType
+	kind  Kind
+	sum   reportSum
 	names []string // that may be gone
 	size  int      // of all that the client holds
 	at    time.Time
@@ -72,19 +71,46 @@ type reporting struct {
 // It returns nil if nothing of it can be withheld: if too few names could be gone, and for members, if the set was confirmed
 // or restored, unless much of what the client holds is being withheld. The client closes it.
 func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report {
-	x, now := &w.view.index, time.Now()
+	x := &w.view.index
 	x.mu.Lock()
 	t := x.typ(key)
-	typeURL, _, _ := SplitCollection(key)
 	from := t.source
-	if kind == Named && len(names) > 0 {
+	if kind == Named {
 		from = x.name(t, names[0]).source
 	}
 	late := kind == Members && t.lastKnown && !x.sources[from].passes
-	if kind == Named && !largeNamed(typeURL, len(names), size) || RemovalsAreData(typeURL) || late && !t.joins(w.view.Head(), names, size) {
+	if !t.counts(w.view.Head(), kind, names, size, late) {
 		x.mu.Unlock()
 		return nil
 	}
+	r := t.report(kind, names, size)
+	if r.view == nil {
+		r.view, r.typ, r.judged, r.large = w.view, t, late, late
+	} else if r.clients == 0 {
+		x.left -= len(r.names)
+	}
+	r.clients++
+	x.reported[t] = struct{}{}
+	x.mu.Unlock()
+	x.poke(1 << from)
+	return r
+}
+
+// counts reports whether anything of a report can be withheld.
+func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bool) bool {
+	typeURL := resourceType(t.url)
+	switch {
+	case RemovalsAreData(typeURL):
+		return false
+	case kind == Named:
+		return largeNamed(typeURL, len(names), size)
+	default:
+		return !late || t.joins(h, names, size)
+	}
+}
+
+// report returns the report of clients that say the same, a new one of no view if there is none.
+func (t *indexType) report(kind Kind, names []string, size int) *Report {
 	of := t.reporting[kind]
 	if of == nil {
 		of = &reporting{reports: make(map[reportSum]*Report)}
@@ -92,17 +118,10 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	}
 	sum := sumOfReport(names, size)
 	r := of.reports[sum]
-	switch {
-	case r == nil:
-		r = &Report{view: w.view, typ: t, kind: kind, sum: sum, names: names, size: size, at: now, judged: late, large: late}
+	if r == nil {
+		r = &Report{kind: kind, sum: sum, names: names, size: size, at: time.Now()}
 		of.reports[sum] = r
-	case r.clients == 0:
-		x.left -= len(r.names)
 	}
-	r.clients++
-	x.reported[t] = struct{}{}
-	x.mu.Unlock()
-	x.poke(1 << from)
 	return r
 }
 
@@ -175,7 +194,7 @@ func (r *Report) Told(names []string) (told []string, undecided bool) {
 	defer x.mu.Unlock()
 	of := r.typ.reporting[r.kind]
 	switch {
-	case !r.judged && !(r.kind == Members && r.typ.lastKnown && !x.sources[r.typ.source].passes):
+	case !r.judged && (r.kind == Named || !r.typ.lastKnown || x.sources[r.typ.source].passes):
 		return nil, true
 	case !r.large || of == nil:
 		return names, false
@@ -439,33 +458,21 @@ func (w *Writer) LeaveReports() {
 // PassReports has the view of another watch decide about what clients report of a set, and the clients look again what they may
 // be told.
 func (w *Writer) PassReports(of ReportedSet, to *Watch) {
-	x := &w.view.index
-	x.mu.Lock()
-	t := x.types[of.Key]
-	if t == nil || t.reporting[of.Kind] == nil {
-		x.mu.Unlock()
-		return
-	}
-	var fresh []*Report
-	for _, r := range t.reporting[of.Kind].reports {
-		if !r.passed {
-			fresh = append(fresh, r)
-		}
-	}
-	x.mu.Unlock()
+	fresh := w.unpassed(of)
 	vias := make([]*Report, len(fresh))
 	for i, r := range fresh {
 		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
 	}
 	a := w.beginShown(of.Key)
+	defer w.publish(a)
 	reporting := a.index.reporting[of.Kind]
 	for i, r := range fresh {
-		r.judged, r.passed, r.via = true, true, vias[i]
-		if reporting != nil && r.clients == 0 && reporting.reports[r.sum] == r {
-			w.view.index.dropReport(reporting, r.sum)
+		if r.judged, r.passed, r.via = true, true, vias[i]; r.clients > 0 {
+			continue
 		}
-		if r.clients == 0 {
-			defer r.via.Close()
+		defer r.via.Close()
+		if reporting != nil && reporting.reports[r.sum] == r {
+			w.view.index.dropReport(reporting, r.sum)
 		}
 	}
 	if reporting != nil {
@@ -473,7 +480,23 @@ func (w *Writer) PassReports(of ReportedSet, to *Watch) {
 			a.reconsider(of.Kind, r.names)
 		}
 	}
-	w.publish(a)
+}
+
+// unpassed returns the reports of a set that were not passed yet.
+func (w *Writer) unpassed(of ReportedSet) (fresh []*Report) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.types[of.Key]
+	if t == nil || t.reporting[of.Kind] == nil {
+		return nil
+	}
+	for _, r := range t.reporting[of.Kind].reports {
+		if !r.passed {
+			fresh = append(fresh, r)
+		}
+	}
+	return fresh
 }
 
 // withholds reports whether removals from a set, which clients have reported, are being withheld: to another process, the set

@@ -55,6 +55,19 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 	return true
 }
 
+// isBack reports whether what an origin does not mention counts as gone: on its first connection, on which the set was
+// confirmed, and once it has been back for a while on others; if not, it returns when to look again.
+func (s *subscription) isBack(from *cache.Source, now time.Time) (back bool, until time.Time) {
+	switch {
+	case !from.Connected || !from.Frozen.IsZero():
+		return false, time.Time{} // of one that is frozen, what it has made since is not known here
+	case from.Lost.IsZero():
+		return true, time.Time{}
+	}
+	until = from.Since.Add(s.cfg.ColdWait)
+	return !now.Before(until), until
+}
+
 // reportHeld has the view know what a returning client holds: where the view has nothing of before, that is its last known
 // set (B.7). The view then says what of it the client may be told is gone.
 func (s *subscription) reportHeld() {
@@ -105,11 +118,7 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 	if s.wildcard == nil || s.fresh || w.typ.Phase < cache.Confirmed {
 		return time.Time{}
 	}
-	from := w.head.MembersFrom(s.key)
-	if !from.Connected || !from.Frozen.IsZero() {
-		return time.Time{} // of one that is frozen, what it has made since is not known here
-	}
-	if until = from.Since.Add(s.cfg.ColdWait); !from.Lost.IsZero() && now.Before(until) {
+	if back, until := s.isBack(w.head.MembersFrom(s.key), now); !back {
 		return until
 	}
 	unknown := s.unknown(w.typ)

@@ -331,7 +331,14 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 	}
 	s.sendWhole()
 	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
-	if first && s.version != "" && s.fullState && s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
+	if first {
+		s.reportVersion()
+	}
+}
+
+// reportVersion has the view know that a returning SotW client holds a set, of which it reports the version.
+func (s *subscription) reportVersion() {
+	if s.version != "" && s.fullState && s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
 		s.report = s.watch.Report(s.key, cache.Members, []string{cache.AllNames}, 1)
 	}
 }

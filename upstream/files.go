@@ -158,8 +158,7 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 // The control, which may be nil, has it do what an operator wants; what is held back, which
 // concerns all mirrors, Files itself says.
 func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
-	l := filesView{NewLocal(w)}
-	l.reported = f.reports(w)
+	l := filesView{f.local(w)}
 	defer l.reported.end()
 	defer control.end()
 	control.begin(l)
@@ -168,8 +167,6 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 	defer following.Wait() // ends with ctx
 	trim := time.NewTicker(trimEvery)
 	defer trim.Stop()
-	look := time.NewTimer(trimEvery) // at what clients report
-	defer look.Stop()
 	var (
 		seen    *publication
 		applied sets
@@ -183,13 +180,9 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			applied, demand = to, l.Demand()
 		}
 		seen = p
-		if next := l.reported.look(time.Now()); !next.IsZero() {
-			look.Reset(until(next))
-		}
 		select {
 		case <-demand:
 			f.answer(ctx, l)
-		case <-look.C:
 		case <-p.superseded:
 		case call := <-control.waiting():
 			call(l)
@@ -198,6 +191,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			following.Go(func() { f.follow(ctx, r) }) // waited for above
 		case <-trim.C:
 			w.Trim(time.Now())
+			l.reported.look(time.Now())
 		case <-ctx.Done():
 			return
 		}

@@ -33,6 +33,13 @@ func (v filesView) release(of HoldChoice, now time.Time) []Hold { return v.repor
 
 func (v filesView) discard(of HoldChoice, now time.Time) []Hold { return v.reported.discard(of, now) }
 
+// local returns a local origin that withholds what clients report.
+func (f *Files) local(w *cache.Writer) *Local {
+	l := NewLocal(w)
+	l.reported = f.reports(w)
+	return l
+}
+
 // reports returns what decides about what clients of a view report. A directory is known as a whole once it was read.
 func (f *Files) reports(w *cache.Writer) *reported {
 	d := &reported{w: w, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters, again: func() {}}
