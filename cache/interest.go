@@ -36,6 +36,9 @@ type source struct {
 	quota  Quota
 	passes bool // another view decides about what clients report: Writer.PassReports; guarded by index.mu
 
+	// reportsUntil is until when what clients report of members counts although they are confirmed. Guarded by index.mu.
+	reportsUntil time.Time
+
 	withheld atomic.Int64 // names of which a frozen writer keeps something from readers
 }
 

@@ -78,7 +78,7 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	if kind == Named {
 		from = x.name(t, names[0]).source
 	}
-	late := kind == Members && t.lastKnown && !x.sources[from].passes
+	late := kind == Members && x.knows(t)
 	if !t.counts(w.view.Head(), kind, names, size, late) {
 		x.mu.Unlock()
 		return nil
@@ -94,6 +94,20 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	x.mu.Unlock()
 	x.poke(1 << from)
 	return r
+}
+
+// knows reports whether the view itself has the last known set of a type's members.
+func (x *index) knows(t *indexType) bool {
+	from := x.sources[t.source]
+	return t.lastKnown && !from.passes && !time.Now().Before(from.reportsUntil)
+}
+
+// AwaitReports has what clients report count until a time, although the source knows all members at once.
+func (w *Writer) AwaitReports(until time.Time) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sources[w.source].reportsUntil = until
 }
 
 // counts reports whether anything of a report can be withheld.
@@ -194,7 +208,7 @@ func (r *Report) Told(names []string) (told []string, undecided bool) {
 	defer x.mu.Unlock()
 	of := r.typ.reporting[r.kind]
 	switch {
-	case !r.judged && (r.kind == Named || !r.typ.lastKnown || x.sources[r.typ.source].passes):
+	case !r.judged && (r.kind == Named || !x.knows(r.typ)):
 		return nil, true
 	case !r.large || of == nil:
 		return names, false

@@ -68,34 +68,38 @@ func (s *subscription) isBack(from *cache.Source, now time.Time) (back bool, unt
 	return !now.Before(until), until
 }
 
-// reportHeld has the view know what a returning client holds: where the view has nothing of before, that is its last known
-// set (B.7). The view then says what of it the client may be told is gone.
-func (s *subscription) reportHeld() {
-	switch {
-	case len(s.known) == 0:
-	case s.wildcard == nil:
-		var names []string
-		for n := range s.unheard {
-			names = append(names, n.String())
+// reportMembers has the view know what a returning client with a wildcard holds beside what it asks for by name: where the view
+// has nothing of before, that is its last known set (B.7). The view then says what of it the client may be told is gone. It is
+// called before the client subscribes: some origins answer at once.
+func (s *subscription) reportMembers(asked []string) {
+	if len(s.known) == 0 {
+		return
+	}
+	named := make(map[string]struct{}, len(asked))
+	for _, text := range asked {
+		named[text] = struct{}{}
+	}
+	names := make([]string, 0, len(s.known))
+	for text := range s.known {
+		_, own := named[text]
+		glob, _ := wire.GlobOf(text)
+		if _, ofGlob := named[glob]; !own && !ofGlob {
+			names = append(names, text)
 		}
-		if len(names) > 0 {
-			s.report = s.watch.Report(s.key, cache.Named, names, s.knownN)
-		}
-	default:
-		names := slices.Collect(maps.Keys(s.known))
-		if len(s.names) > 0 {
-			found := s.watch.Find(s.key, names)
-			names = slices.Collect(func(yield func(string) bool) {
-				for i, n := range found {
-					if _, named := s.find(n); !named && !yield(names[i]) {
-						return
-					}
-				}
-			})
-		}
-		if len(names) > 0 {
-			s.report = s.watch.Report(s.key, cache.Members, names, len(names))
-		}
+	}
+	if len(names) > 0 {
+		s.report = s.watch.Report(s.key, cache.Members, names, len(names))
+	}
+}
+
+// reportNames is reportMembers for names that the client asks for, and that the view has never heard of.
+func (s *subscription) reportNames() {
+	var names []string
+	for n := range s.unheard {
+		names = append(names, n.String())
+	}
+	if len(names) > 0 {
+		s.report = s.watch.Report(s.key, cache.Named, names, s.knownN)
 	}
 }
 

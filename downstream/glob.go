@@ -91,7 +91,7 @@ func (s *subscription) handOver(globs map[string]*subscription) {
 		}
 	}
 	for _, g := range globs {
-		g.reportHeld()
+		g.reportMembers(nil)
 	}
 }
 

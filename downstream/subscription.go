@@ -189,6 +189,9 @@ func (s *subscription) answers(r *wire.Request) bool {
 func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) {
 	if first {
 		s.known, s.knownN = r.InitialVersions, len(r.InitialVersions)
+		if slices.Contains(r.Subscribe, wire.Wildcard) || len(r.Subscribe)+len(r.Unsubscribe) == 0 && s.legacyWildcard {
+			s.reportMembers(r.Subscribe)
+		}
 		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && !s.explicit && s.legacyWildcard {
 			s.subscribeAll()
 		}
@@ -203,7 +206,7 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 	}
 	if first {
 		s.unheard = s.unheardOf()
-		s.reportHeld()
+		s.reportNames()
 		s.suspect()
 	}
 }
@@ -325,20 +328,19 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 		all = true
 	}
 	if all {
+		s.reportVersion(r, first)
 		s.subscribeAll()
 	} else {
 		s.unsubscribeAll()
 	}
 	s.sendWhole()
 	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
-	if first {
-		s.reportVersion()
-	}
 }
 
-// reportVersion has the view know that a returning SotW client holds a set, of which it reports the version.
-func (s *subscription) reportVersion() {
-	if s.version != "" && s.fullState && s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
+// reportVersion has the view know that a returning SotW client, which asks for all and nothing beside, holds a set, of which it
+// reports the version.
+func (s *subscription) reportVersion(r *wire.Request, first bool) {
+	if first && s.version != "" && s.fullState && len(without(r.Subscribe, wire.Wildcard)) == 0 {
 		s.report = s.watch.Report(s.key, cache.Members, []string{cache.AllNames}, 1)
 	}
 }

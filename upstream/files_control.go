@@ -37,12 +37,13 @@ func (v filesView) discard(of HoldChoice, now time.Time) []Hold { return v.repor
 func (f *Files) local(w *cache.Writer) *Local {
 	l := NewLocal(w)
 	l.reported = f.reports(w)
+	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	return l
 }
 
 // reports returns what decides about what clients of a view report. A directory is known as a whole once it was read.
 func (f *Files) reports(w *cache.Writer) *reported {
-	d := &reported{w: w, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters, again: func() {}}
+	d := &reported{w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters, again: func() {}}
 	d.complete = func(cache.ReportedSet) (at, asked time.Time) { return d.began, d.began }
 	return d.begin()
 }

@@ -34,6 +34,9 @@ type reported struct {
 	// zero if that is open.
 	complete func(cache.ReportedSet) (at, asked time.Time)
 
+	// atOnce reports that members are known at once, so that clients report later what they hold.
+	atOnce bool
+
 	// again has the origin asked for everything.
 	again func()
 
@@ -141,8 +144,11 @@ func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
 // look does what it is time for, and returns when to look again.
 func (d *reported) look(now time.Time) (next time.Time) {
 	for of, first := range d.w.Reported() {
-		if of.Kind == cache.Members || first.IsZero() {
+		switch {
+		case first.IsZero() || of.Kind == cache.Members && !d.atOnce:
 			continue
+		case of.Kind == cache.Members && d.w.Head().Type(of.Key).Phase < cache.Confirmed:
+			continue // nothing was read yet
 		}
 		_, asked := d.complete(of)
 		if asked.IsZero() {
