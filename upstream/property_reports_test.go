@@ -141,7 +141,7 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 // check looks what each client may be told.
 func (m *reportsRun) check() {
 	held := make(map[string]bool)
-	for _, h := range m.control.Holds(m.Context()) {
+	for _, h := range m.reported() {
 		for _, name := range h.Names {
 			held[name] = held[name] || h.Discarded || !h.Until.IsZero() || time.Since(m.confirmed) > 9*time.Minute
 		}
@@ -177,11 +177,16 @@ func (m *reportsRun) check() {
 	}
 }
 
+// reported returns the holds of what clients report.
+func (m *reportsRun) reported() []upstream.Hold {
+	return slices.DeleteFunc(m.control.Holds(m.Context()), func(h upstream.Hold) bool { return !h.Reported })
+}
+
 // end lets time pass without events.
 func (m *reportsRun) end() {
 	m.rig.pass(time.Hour)
 	kept := make(map[string]bool)
-	for _, h := range m.control.Holds(m.Context()) {
+	for _, h := range m.reported() {
 		for _, name := range h.Names {
 			if kept[name] = true; !h.Discarded {
 				m.Errorf("%s is held in the end: %+v", name, h)
@@ -202,7 +207,7 @@ func (m *reportsRun) end() {
 		c.report.Close()
 	}
 	m.rig.pass(10 * time.Minute)
-	if holds := m.control.Holds(m.Context()); len(holds) > 0 {
+	if holds := m.reported(); len(holds) > 0 {
 		m.Errorf("all clients have left, and %+v are held", holds)
 	}
 	if n := m.session.Status().Held; n != 0 {
