@@ -74,7 +74,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
 	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
 	p := photographer{source: w.source, sensitive: sensitive, now: time.Now(), withheld: make(Withheld)}
 	for t := range h.ChangedSince(0) {
-		if resourceType(t.URL) == wire.SecretType {
+		if wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
 		of := TypeSnapshot{Key: t.URL, Named: p.set(t, Named)}

@@ -60,8 +60,8 @@ type Peer struct {
 	Certificate *x509.Certificate
 }
 
-// peerOf returns the peer of a stream.
-func peerOf(ctx context.Context) (p Peer) {
+// PeerOf returns the peer of a stream, by its context.
+func PeerOf(ctx context.Context) (p Peer) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return p

@@ -112,7 +112,7 @@ type Refusal struct {
 	At             time.Time
 	Nonce, Version string // of the response
 	Code           int32  // of gRPC
-	Detail         string // the client's own words, cut off after 2 KiB
+	Detail         string // the client's own words, cut off after 2 KiB; of Secrets, how many they are
 
 	// TraceID and SpanID are those of the span that shows it; empty if nobody looks.
 	TraceID, SpanID string

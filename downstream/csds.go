@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"cmp"
-	"fmt"
 	"strconv"
 
 	adminpb "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
@@ -21,7 +20,7 @@ type Contents map[*wire.Resource]*anypb.Any
 
 // Of returns the body of a resource, nil if it is not shown. What cannot be read is left out.
 func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
-	if c == nil || typeURL == wire.SecretType || r.TypeURL == wire.SecretType || !r.HasBody() || r.Released() {
+	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.Released() {
 		return nil
 	}
 	if shown, have := c[r]; have {
@@ -82,16 +81,8 @@ func (r *ResourceStatus) config(t *TypeStatus, delta bool, contents Contents) *s
 			out.VersionInfo = t.Accepted
 		}
 		out.ErrorState = &adminpb.UpdateFailureState{
-			LastUpdateAttempt: timestamppb.New(r.Refusal.At), Details: r.Refusal.Shown(r.TypeURL), VersionInfo: pick(r.Refusal.Version),
+			LastUpdateAttempt: timestamppb.New(r.Refusal.At), Details: r.Refusal.Detail, VersionInfo: pick(r.Refusal.Version),
 		}
 	}
 	return out
-}
-
-// Shown returns what a client said, for people. What it said of a Secret may quote that (B.36).
-func (r *Refusal) Shown(typeURL string) string {
-	if typeURL == wire.SecretType {
-		return fmt.Sprintf("%d bytes, not shown", len(r.Detail))
-	}
-	return r.Detail
 }

@@ -124,8 +124,9 @@ func leaveAt(ctx context.Context, at time.Time) (context.Context, context.Cancel
 
 // over returns why a stream of load reports ends with its context.
 func over(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), errAged) {
-		return errAged
+	cause := context.Cause(ctx)
+	if _, is := status.FromError(cause); is || errors.Is(cause, errAged) {
+		return cause
 	}
 	return status.FromContextError(ctx.Err()).Err()
 }

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -23,11 +23,6 @@ import (
 
 // LoadOrigin takes load reports to an origin.
 type LoadOrigin interface {
-	// Via returns what is put behind the first message of a client's own stream, so that
-	// the origin sees which relays it came through (B.41). Errors are gRPC statuses:
-	// FAILED_PRECONDITION if it came through this one, or through too many.
-	Via(n *corepb.Node) ([]byte, error)
-
 	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
 	// ctx. Errors are gRPC statuses.
 	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
@@ -46,7 +41,7 @@ type loadService struct{ server *Server }
 
 // StreamLoadStats serves a stream of load reports.
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	leave, err := s.server.enter()
+	leave, err := s.server.enter(rpc.Context())
 	if err != nil {
 		return err
 	}
@@ -92,6 +87,13 @@ var (
 func (s *loadStream) run(ctx context.Context) error {
 	ctx, cancel := leaveAt(ctx, outlives(ctx, s.cfg.ConnectionAge))
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	leave, err := s.server.enterChain(s.rpc, end)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	err, why := s.begin(ctx), EndedDrained
 	if errors.Is(err, errAged) {
 		err, why = errDraining, EndedAged
@@ -163,7 +165,7 @@ func (s *loadStream) serve(ctx context.Context, first []byte) error {
 	s.log = s.log.With(slog.String("node", n.GetId()))
 	s.log.Debug("load reporting began")
 	defer s.log.Debug("load reporting ended")
-	err = s.report(ctx, n, r, first)
+	err = s.report(ctx, r, first)
 	if _, is := DenialOf(context.Cause(ctx)); is {
 		return context.Cause(ctx)
 	}
@@ -174,7 +176,7 @@ func (s *loadStream) serve(ctx context.Context, first []byte) error {
 // that if it becomes so before ctx ends.
 func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc, n *node) error {
 	regranted := s.cfg.regranted()
-	grant, err := s.cfg.authorize(peerOf(ctx), n)
+	grant, err := s.cfg.authorize(PeerOf(ctx), n)
 	if err != nil || regranted == nil {
 		return err
 	}
@@ -194,16 +196,15 @@ func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc,
 	return nil
 }
 
-// report takes the reports of a node, of which the first has come, to the origin.
-func (s *loadStream) report(ctx context.Context, n *node, r *lrspb.LoadStatsRequest, first []byte) error {
+// report takes the reports of a client, of which the first has come, to the origin.
+func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, first []byte) error {
 	if s.cfg.SumLoads {
 		return s.sum(ctx, r)
 	}
-	via, err := s.cfg.Loads.Via(n)
-	if err != nil {
-		return err
+	for _, token := range relaysOf(ctx) {
+		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
 	}
-	return s.pass(ctx, slices.Concat(first, via)) // of one message: what follows is merged into it
+	return s.pass(ctx, first)
 }
 
 func decodeReport(m []byte) (*lrspb.LoadStatsRequest, error) {
@@ -279,7 +280,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), peerOf(ctx).Host)
+	group, err := s.cfg.Views.Join(first.GetNode(), s.cfg.hostName(PeerOf(ctx).Host))
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,7 @@ func (c Config) traitsOf(typeURL string, a agent) traits {
 		typeURL:        typeURL,
 		rank:           wire.Rank(typeURL),
 		legacyWildcard: wire.LegacyWildcard(typeURL),
+		secret:         wire.IsSecret(typeURL),
 	}
 	switch typeURL {
 	case wire.ClusterType:
@@ -62,7 +63,7 @@ func (c Config) traitsOf(typeURL string, a agent) traits {
 	case wire.RouteType, wire.VirtualHostType:
 		t.dependent = true
 	case wire.SecretType:
-		t.grouped, t.alwaysSent, t.secret = a.envoy, !a.relay, true
+		t.grouped, t.alwaysSent = a.envoy, !a.relay
 	case wire.RuntimeType, wire.ExtensionConfigType:
 		t.grouped = a.envoy
 	}

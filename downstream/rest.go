@@ -51,8 +51,10 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	defer s.streams.Add(-1)
 	var req restRequest
 	var resp *restResponse
-	err := s.admit(s.streams.Add(1))
+	s.streams.Add(1)
+	leave, err := s.admit(r)
 	if err == nil {
+		defer leave()
 		s.accepted.Add(1)
 		err = s.pacePoll(r)
 	}
@@ -86,18 +88,18 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		slog.String("node", req.node.GetId()), slog.Int("status", code), slog.Any("err", err))
 }
 
-// admit refuses a poll that is one too many, before its body is read.
-func (s *Server) admit(open int64) error {
-	if open <= int64(s.cfg.MaxStreams) {
-		return nil
+// admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
+func (s *Server) admit(r *http.Request) (leave func(), err error) {
+	if leave, err = s.shares.enter(s.cfg.peerName(peerOfPoll(r))); err == nil {
+		return leave, nil
 	}
 	s.counters.refused[LimitStreams].Add(1)
-	return refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%d streams and polls are open, as many as allowed (%v)", open-1, LimitStreams)
+	return nil, refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 }
 
 // pacePoll has a poll wait whose peer sends more than it may, or refuses it.
 func (s *Server) pacePoll(r *http.Request) error {
-	if !s.pace(r.Context(), peerOfPoll(r).Host) {
+	if !s.pace(r.Context(), s.cfg.hostName(peerOfPoll(r).Host)) {
 		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "more is sent from this address than is allowed (%v)", LimitFrames)
 	}
 	return nil
@@ -114,7 +116,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	if err != nil {
 		return nil, err
 	}
-	group, err := s.cfg.Views.Join(req.node, peer.Host)
+	group, err := s.cfg.Views.Join(req.node, s.cfg.hostName(peer.Host))
 	if err != nil {
 		return nil, err
 	}
@@ -124,14 +126,14 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 		return nil, err
 	}
 	defer p.close()
-	if req.Refused {
+	if withholdDetail(&req.Request); req.Refused {
 		s.nacks.refused(p.sub.client, &req.Request, nil)
 	}
 	head, err := p.await(ctx, s)
 	if head == nil || err != nil {
 		return nil, err
 	}
-	resp, err := p.render(head, s.identifier(head.MembersFrom(req.TypeURL).Identifier))
+	resp, err := p.render(head, s.cfg.Identifier)
 	if err != nil && s.nacks.allow() {
 		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))

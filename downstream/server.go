@@ -65,6 +65,9 @@ type Config struct {
 	// 1 GiB.
 	MaxUnreadBytes int
 
+	// PeerIPv6Prefix is how many bits of an IPv6 address make a peer. Zero means 64.
+	PeerIPv6Prefix int
+
 	// MaxStreams bounds the streams of the server, and the polls that are held beside
 	// them. Zero means 50,000.
 	MaxStreams int
@@ -125,7 +128,10 @@ type Config struct {
 
 	// Probed returns why a relay below, which asks by a probe (wire.ProbeHeader) whether it would be
 	// served, would not; nil if it would. Errors are gRPC statuses. Nil has probes be streams like others.
-	Probed func(n *node) error
+	Probed func() error
+
+	// Chain knows the relays above and below this one. Nil if nobody looks.
+	Chain Chain
 
 	// Authorizer says who may be whom, and have what. Nil lets everybody be anybody, and have
 	// anything.
@@ -157,6 +163,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)
 	c.MaxUnreadBytes = cmp.Or(c.MaxUnreadBytes, 1<<30)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
+	c.PeerIPv6Prefix = cmp.Or(c.PeerIPv6Prefix, 64)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxFrameRate = cmp.Or(c.MaxFrameRate, 5000)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
@@ -265,7 +272,8 @@ type Server struct {
 	loads   loadGroups
 	large   refusalLog
 	denials refusalLog
-	streams atomic.Int64 // and held polls
+	shares  shares       // of streams of all services, and of polls
+	streams atomic.Int64 // of those that a drain waits for, and held polls
 
 	connections connections
 	crowds      refusalLog
@@ -314,6 +322,7 @@ func New(cfg Config) (*Server, error) {
 		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
 		peers: make(map[string]*peerOpen),
 	}
+	s.shares = shares{most: cfg.MaxStreams, of: make(map[string]int)}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
@@ -331,7 +340,7 @@ func (s *Server) Turns() (all, idle int64) {
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	leave, err := s.enter()
+	leave, err := s.enter(rpc.Context())
 	if err != nil {
 		return err
 	}
@@ -361,27 +370,19 @@ func (s *Server) requestPace() *rate.Limiter {
 }
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
-func (s *Server) enter() (leave func(), err error) {
-	leave = func() {
-		s.streams.Add(-1)
-		s.checkIdle()
-	}
-	if n := s.streams.Add(1); n > int64(s.cfg.MaxStreams) {
-		leave()
-		err := Exceeds(LimitStreams, "%d streams are open, as many as allowed", n-1)
+func (s *Server) enter(ctx context.Context) (leave func(), err error) {
+	end, err := s.shares.enter(s.cfg.peerName(PeerOf(ctx)))
+	if err != nil {
 		s.counters.streamEnded(err)
 		return nil, err
 	}
+	s.streams.Add(1)
 	s.accepted.Add(1)
-	return leave, nil
-}
-
-// identifier says who serves, and on whose behalf (B.38).
-func (s *Server) identifier(origin string) string {
-	if origin == "" {
-		return s.cfg.Identifier
-	}
-	return fmt.Sprintf("%s via %s", s.cfg.Identifier, origin)
+	return func() {
+		end()
+		s.streams.Add(-1)
+		s.checkIdle()
+	}, nil
 }
 
 // A refusalLog writes what clients can cause at will, at a bounded rate, and says
@@ -389,6 +390,13 @@ func (s *Server) identifier(origin string) string {
 type refusalLog struct {
 	limit   *rate.Limiter
 	skipped atomic.Int64
+}
+
+// withholdDetail replaces what a client says of Secrets, which may quote them, so that no log, status or trace has it (B.36).
+func withholdDetail(r *wire.Request) {
+	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
+		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
+	}
 }
 
 func (l *refusalLog) refused(to *client, r *wire.Request, as *Refusal) {

@@ -118,6 +118,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	if err := s.fixType(r); err != nil {
 		return err
 	}
+	withholdDetail(r)
 	if err := s.identify(r); err != nil {
 		return err
 	}
@@ -171,18 +172,18 @@ func (s *stream) identify(r *wire.Request) error {
 	if err != nil {
 		return err
 	}
-	peer := peerOf(s.rpc.Context())
+	peer := PeerOf(s.rpc.Context())
 	grant, err := s.cfg.authorize(peer, n)
 	if err != nil {
 		return err
 	}
 	if s.probes() {
-		return s.probed(n)
+		return s.probed()
 	}
 	if s.watch != nil {
 		s.group.Leave() // so that a client that was alone in its group makes room for its new one
 	}
-	group, err := s.cfg.Views.Join(n, peer.Host)
+	group, err := s.cfg.Views.Join(n, s.cfg.hostName(peer.Host))
 	if err != nil {
 		return err
 	}
@@ -208,13 +209,16 @@ func (s *stream) identify(r *wire.Request) error {
 }
 
 // probes reports whether the stream is a probe whose first request is being read.
-func (s *stream) probes() bool {
-	return s.watch == nil && s.cfg.Probed != nil && len(metadata.ValueFromIncomingContext(s.rpc.Context(), wire.ProbeHeader)) > 0
+func (s *stream) probes() bool { return s.watch == nil && s.cfg.Probed != nil && isProbe(s.rpc) }
+
+// isProbe reports whether a stream is a relay's probe.
+func isProbe(rpc grpc.ServerStream) bool {
+	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
 }
 
 // probed answers a relay that only asks whether it would be served. The error ends the stream.
-func (s *stream) probed(n *node) error {
-	if err := s.cfg.Probed(n); err != nil {
+func (s *stream) probed() error {
+	if err := s.cfg.Probed(); err != nil {
 		return err
 	}
 	if err := s.rpc.SendHeader(metadata.Pairs(wire.ProbeHeader, "ready")); err != nil {
@@ -590,7 +594,7 @@ func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
 	if !sub.answered {
-		resp.ControlPlane = s.server.identifier(h.MembersFrom(sub.key).Identifier)
+		resp.ControlPlane = s.cfg.Identifier
 	}
 	s.server.large.oversized(s.client, sub.typeURL, r.body)
 	if err := s.transmit(resp); err != nil {

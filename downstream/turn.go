@@ -215,6 +215,11 @@ var errMayBlock = errors.New("the client may be slow to read")
 // run serves the stream until its client leaves, breaks the protocol, or the
 // server drains. Its error is the stream's status.
 func (s *stream) run() error {
+	leave, err := s.server.enterChain(s.rpc, s.endFor)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	s.begin(time.Now())
 	// The receiver ends when the RPC does, which is as soon as run returns.
 	go s.receive()
@@ -247,6 +252,15 @@ func (s *stream) begin(now time.Time) {
 func (s *stream) end(err error) {
 	s.ended = true
 	s.over <- err
+}
+
+// endFor has run end the stream, with a status, unless it ends already. Any goroutine may call it.
+func (s *stream) endFor(err error) {
+	s.lock.take()
+	defer s.lock.leave()
+	if !s.ended {
+		s.end(err)
+	}
 }
 
 // finish ends the stream and returns its status. One that has just ended by itself is

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/upstream"
 )
 
 // newAdmin returns the server for operators and probes.
@@ -243,7 +243,7 @@ type standingView struct {
 	view    *cache.View
 	streams int
 	counts  *downstream.Counts // nil if shared
-	who     *upstream.Presence // nil if shared
+	node    *corepb.Node       // that the origins take the relay for; nil if shared
 	shared  bool
 	origin  int // of a shared view
 }
@@ -254,7 +254,7 @@ func (g *groups) standing() []standingView {
 	var own, shared []standingView
 	g.mu.Lock()
 	for _, gr := range g.byKey {
-		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts, who: gr.who})
+		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts, node: gr.node})
 	}
 	for key, s := range g.shared {
 		if s.view.Head().Types() > 0 {

@@ -183,12 +183,12 @@ func shortNames(typeURLs []string) []string {
 
 // LimitsNames implements downstream.Grant.
 func (g *grant) LimitsNames(typeURL string) bool {
-	return typeURL == wire.SecretType || g.allowed != nil && g.allowed.LimitsNames(typeURL)
+	return wire.IsSecret(typeURL) || g.allowed != nil && g.allowed.LimitsNames(typeURL)
 }
 
 // Name implements downstream.Grant.
 func (g *grant) Name(typeURL, name string) error {
-	if typeURL != wire.SecretType {
+	if !wire.IsSecret(typeURL) {
 		if g.allowed == nil || g.allowed.Allows(typeURL, name) {
 			return nil
 		}

@@ -226,20 +226,16 @@ func clientType(t *downstream.TypeStatus) admin.ClientType {
 		TypeURL: t.TypeURL, Name: short, Wildcard: t.Wildcard, Names: t.Names, Globs: t.Globs,
 		Version: t.Version, Nonce: t.Nonce, SentAt: t.SentAt, Pending: t.Pending,
 		Accepted: t.Accepted, AcceptedAt: t.AcceptedAt, LagSeconds: t.Lag.Seconds(),
-		Refusing: t.Refused, Refusal: refusalOf(t.TypeURL, t.Refusal),
+		Refusing: t.Refused, Refusal: refusalOf(t.Refusal),
 	}
 }
 
-// refusalOf returns what is told of a NACK. That of a Secret may quote it (B.36).
-func refusalOf(typeURL string, r *downstream.Refusal) *admin.Refusal {
+// refusalOf returns what is told of a NACK.
+func refusalOf(r *downstream.Refusal) *admin.Refusal {
 	if r == nil {
 		return nil
 	}
-	out := &admin.Refusal{At: r.At, Version: r.Version, Nonce: r.Nonce, Code: codepb.Code(r.Code).String(), Detail: r.Detail, DetailBytes: len(r.Detail)}
-	if typeURL == wire.SecretType {
-		out.Detail = ""
-	}
-	return out
+	return &admin.Refusal{At: r.At, Version: r.Version, Nonce: r.Nonce, Code: codepb.Code(r.Code).String(), Detail: r.Detail}
 }
 
 // Client implements admin.Fleet.
@@ -269,7 +265,7 @@ func (f fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.ClientD
 }
 
 func clientResource(r *downstream.ResourceStatus) admin.ClientResource {
-	out := admin.ClientResource{TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Refusal: refusalOf(r.TypeURL, r.Refusal)}
+	out := admin.ClientResource{TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Refusal: refusalOf(r.Refusal)}
 	if r.Entry.Present() {
 		out.Version = r.Entry.Resource.Version
 	}

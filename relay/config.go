@@ -106,6 +106,7 @@ type Config struct {
 	MaxPeerConnections      int           `env:"MAX_PEER_CONNECTIONS"`
 	MaxUnreadBytes          Size          `env:"MAX_UNREAD_BYTES"`
 	MaxStreams              int           `env:"MAX_STREAMS"`
+	PeerIPv6Prefix          int           `env:"PEER_IPV6_PREFIX"` // bits
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`
 	MaxGlobs                int           `env:"MAX_GLOBS"`
@@ -120,6 +121,7 @@ type Config struct {
 	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
+	RequestCompression      string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`

@@ -274,13 +274,7 @@ func parseLocality(raw string) (string, error) {
 // parseMetadata reads TENDER_NODE_METADATA.
 func parseMetadata(raw string) (string, error) {
 	var m Metadata
-	if err := m.UnmarshalText([]byte(raw)); err != nil {
-		return raw, err
-	}
-	if _, has := m[viaObject]; has {
-		return raw, fmt.Errorf("%s is where relays list themselves", quote(viaObject))
-	}
-	return raw, nil
+	return raw, m.UnmarshalText([]byte(raw))
 }
 
 // parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nothing for none.
@@ -295,9 +289,6 @@ func parseGroupBy(raw string) (string, error) {
 		if path, ok := strings.CutPrefix(item, "metadata."); ok {
 			if slices.Contains(strings.Split(path, "."), "") {
 				return "", fmt.Errorf("%s has an empty part in its path", quote(item))
-			}
-			if top, _, _ := strings.Cut(path, "."); top == viaObject {
-				return "", fmt.Errorf("%s is where relays list themselves, and makes no group", quote(item))
 			}
 			return item, nil
 		}
@@ -320,7 +311,7 @@ func parseTypes(raw string) (string, error) {
 func parseTypesButSecrets(raw string) (string, error) {
 	return list(raw, ",", func(item string) (string, error) {
 		url, err := parseType(item)
-		if err == nil && url == wire.SecretType {
+		if err == nil && wire.IsSecret(url) {
 			return "", fmt.Errorf("%s: Secrets are asked for by their names alone", quote(item))
 		}
 		return url, err

@@ -161,7 +161,7 @@ func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) ite
 			contents = make(downstream.Contents)
 		}
 		for _, v := range c.groups.standing() {
-			if v.shared || !match(v.who.Node()) {
+			if v.shared || !match(v.node) {
 				continue
 			}
 			for _, config := range c.groups.configs(&v, contents, time.Now()) {
@@ -183,7 +183,7 @@ func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) ite
 func (g *groups) configs(v *standingView, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
 	configs := make([]*statuspb.ClientConfig, len(g.origins))
 	for i := range configs {
-		configs[i] = &statuspb.ClientConfig{Node: v.who.Node(), ClientScope: "origin/" + g.cfg.originName(i)}
+		configs[i] = &statuspb.ClientConfig{Node: v.node, ClientScope: "origin/" + g.cfg.originName(i)}
 	}
 	head := v.view.Head()
 	for t := range head.ChangedSince(0) {
@@ -236,7 +236,7 @@ func originConfig(t *cache.Type, typeURL string, r *heldResource, contents downs
 	}
 	if r.fault != nil {
 		details := fmt.Sprintf("%s: %s", r.fault.Code, r.fault.Message)
-		if typeURL == wire.SecretType {
+		if wire.IsSecret(typeURL) {
 			details = r.fault.Code.String()
 		}
 		out.ErrorState = &adminpb.UpdateFailureState{Details: details}

@@ -89,6 +89,10 @@ func FuzzGroup(f *testing.F) {
 	f.Add(by, "a", "b", "envoy", "1.2", "r", `{"a":1,"b":{"c":[null]}}`, "a", "b", "envoy", "1.3", "r", `{"a":1.0,"b":{"c":[null],"d":2}}`)
 	f.Add(by, "a,cluster=b", "", "", "", "", `{}`, "a", "b,cluster=", "", "", "", `{"a":null}`)
 	f.Add("id", `"a"`, "", "", "v", "", `{"a":""}`, `\"a\"`, "", "", "\"", "", `{"a":"null"}`)
+	f.Add("cluster,user_agent_name", "", "a-b", "c", "1", "", "{}", "", "a", "b-c", "1", "", "{}")
+	f.Add("cluster,user_agent_name", "", "a-b", "c", "1", "", "{}", "", "a%2Db", "c", "1", "", "{}")
+	f.Add("metadata.a,cluster", "", "", "", "1", "", `{"a":"1"}`, "", "", "", "1", "", `{"a":1}`)
+	f.Add("cluster,metadata.a", "", "", "", "1", "", `{"a":""}`, "", "", "", "1", "", `{}`)
 	f.Add("user_agent_version", "", "", "", "1", "", "{}", "", "", "", "build 1", "", "{}")
 	f.Fuzz(func(t *testing.T, by, id1, cluster1, agent1, version1, region1, metadata1, id2, cluster2, agent2, version2, region2, metadata2 string) {
 		cfg, err := LoadConfig([]string{"TENDER_NODE_GROUP_BY=" + by})
@@ -102,9 +106,17 @@ func FuzzGroup(f *testing.F) {
 		if key == otherKey && !proto.Equal(shown, otherShown) {
 			t.Errorf("by %q %v and %v have one key, %q, and the origin is shown %v and %v", by, one, other, key, shown, otherShown)
 		}
-		list := []string{id1, id2}
-		if got := viaOf(withVia(one, list)); !slices.Equal(got, list) {
-			t.Errorf("the list %q is read as %q", list, got)
+		if len(cfg.NodeGroupBy) == 0 || slices.Contains(cfg.NodeGroupBy, "id") {
+			return
+		}
+		named, err := LoadConfig([]string{"TENDER_NODE_GROUP_BY=" + by, "TENDER_NODE_ID={" + strings.Join(cfg.NodeGroupBy, "}-{") + "}"})
+		if err != nil {
+			t.Skip("no fields of an id")
+		}
+		key, shown = named.Group("v0", one)
+		otherKey, otherShown = named.Group("v0", other)
+		if (key == otherKey) != (shown.GetId() == otherShown.GetId()) {
+			t.Errorf("by %q %v and %v have the keys %q and %q, and the ids %q and %q", by, one, other, key, otherKey, shown.GetId(), otherShown.GetId())
 		}
 	})
 }

@@ -37,7 +37,6 @@ var contentFeatures = []string{"envoy.config.require-any-fields-contain-struct",
 // be called from any goroutine.
 type groups struct {
 	cfg     Config
-	id      string       // of this process, as relays above are told it
 	own     *corepb.Node // what the relay says of itself
 	origins origins
 	saved   *snapshots       // nil if none are kept
@@ -54,7 +53,6 @@ type groups struct {
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	circle   rate.Sometimes // that relays are refused is logged
 	refusing atomic.Bool    // that groups are refused was logged, since one was last removed
 	crowded  rate.Sometimes // that a peer has too many is logged
 
@@ -73,14 +71,12 @@ type sharedView struct {
 	key  sharedKey
 	view *cache.View
 	node *corepb.Node
-	who  *upstream.Presence
 	stop context.CancelFunc
 
 	control *upstream.Control
 
 	// Guarded by groups.mu.
 	groups []*group // that take part
-	via    []string // that the origin was told last
 }
 
 type sharedKey struct {
@@ -96,8 +92,7 @@ type group struct {
 	key    string
 	view   *cache.View
 	counts downstream.Counts
-	node   *corepb.Node       // whom the origin takes it for, without the relays below
-	who    *upstream.Presence // with them
+	node   *corepb.Node // whom the origins take the relay for
 	stop   context.CancelFunc
 	shares []*sharedView
 
@@ -105,8 +100,7 @@ type group struct {
 
 	// Guarded by groups.mu.
 	streams int
-	founder string // the peer whose stream was the first of those that there are; empty if it is not known
-	below   tally
+	founder string      // the peer whose stream was the first of those that there are; empty if it is not known
 	left    time.Time   // when the last stream did
 	idle    *time.Timer // ends the group once its view has given up everything
 	first   *traits     // of the first node; nil if none has come, since the group was restored
@@ -116,11 +110,9 @@ type group struct {
 // traits are what an origin may look at in a node beside the group's key.
 type traits struct{ idPrefix, cluster, locality, metadata string }
 
-func newGroups(cfg Config, id string, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
+func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
-		id:      id,
-		circle:  rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		own:     own,
 		origins: all,
 		saved:   saved,
@@ -167,12 +159,8 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
-	via, err := g.through(n)
-	if err != nil {
-		return downstream.Group{}, err
-	}
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
-	gr, differ, err := g.enter(key, upstream, n, peer, via)
+	gr, differ, err := g.enter(key, upstream, n, peer)
 	if err != nil {
 		g.refused(err, key, n, peer)
 		return downstream.Group{}, err
@@ -182,24 +170,12 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	return downstream.Group{View: gr.view, Key: key, Node: gr.who.Node(), Leave: sync.OnceFunc(func() { g.leave(gr, via) }), Counts: &gr.counts}, nil
+	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil
 }
 
-// presence returns whom origins take the relay for on behalf of a group: that which is there, if it
-// is, since relays may come and go below it (B.41).
-func (g *groups) presence(of downstream.Group) *upstream.Presence {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if gr := g.byKey[of.Key]; gr != nil {
-		return gr.who
-	}
-	return upstream.Present(of.Node)
-}
-
-// enter counts a stream of n, which came from a peer and through the relays via, into its
-// group, which it makes if there is none. The first time that n differs from the group's first
+// enter counts a stream of n, which came from a peer, into its group, which it makes if there is none. The first time that n differs from the group's first
 // node, it says in what.
-func (g *groups) enter(key string, upstream, n *corepb.Node, peer string, via []string) (gr *group, differ []string, err error) {
+func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -222,9 +198,6 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string, via []
 		g.found(gr, peer)
 	}
 	gr.streams++
-	if gr.below.add(via) {
-		g.announce(gr)
-	}
 	if gr.idle != nil {
 		gr.idle.Stop()
 		gr.idle = nil
@@ -235,7 +208,7 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string, via []
 func (g *groups) add(key string, presented *corepb.Node) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
-	gr := &group{key: key, node: presented, who: upstream.Present(g.behind(presented, nil))}
+	gr := &group{key: key, node: presented}
 	cfg.Fanout = g.followed(gr)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
@@ -257,7 +230,7 @@ func (g *groups) add(key string, presented *corepb.Node) *group {
 		// Awaited by wait.
 		control := g.decisions.control(i, g.cfg.originName(i), key)
 		gr.controls = append(gr.controls, control)
-		g.views.Go(func() { o.mirror(ctx, gr.who, own, log, control) })
+		g.views.Go(func() { o.mirror(ctx, gr.node, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
 	}
 	return gr
@@ -285,13 +258,13 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		cfg.Sources, cfg.Route, cfg.Quotas = 2, namesOnly, []cache.Quota{g.quotas[origin], {}}
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
-		s = &sharedView{key: key, view: view, node: node, who: upstream.Present(g.behind(node, nil)), stop: stop}
+		s = &sharedView{key: key, view: view, node: node, stop: stop}
 		s.control = g.decisions.control(origin, g.cfg.originName(origin), key.saved())
 		g.shared[key] = s
 		g.saved.keep(origin, key.saved(), node, writers[0])
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
-		g.views.Go(func() { o.mirror(ctx, s.who, writers[0], log, s.control) })
+		g.views.Go(func() { o.mirror(ctx, s.node, writers[0], log, s.control) })
 	}
 	return s
 }
@@ -324,12 +297,9 @@ func namesOnly(_, name string) int {
 
 // leave counts a stream out. A group without streams is kept for as long as its
 // subscriptions linger.
-func (g *groups) leave(gr *group, via []string) {
+func (g *groups) leave(gr *group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(via) > 0 {
-		time.AfterFunc(viaKept, func() { g.forget(gr, via) })
-	}
 	if gr.streams--; gr.streams == 0 {
 		g.disown(gr)
 		g.abandon(gr)
@@ -400,9 +370,7 @@ func traitsOf(n *corepb.Node) *traits {
 	if !found {
 		prefix = ""
 	}
-	metadata := n.GetMetadata().AsMap()
-	delete(metadata, viaObject)
-	return &traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(metadata)}
+	return &traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(n.GetMetadata().AsMap())}
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are
@@ -427,7 +395,7 @@ func ownNode(cfg Config, version string) *corepb.Node {
 
 // Group returns what a relay of this configuration and version makes of a client's
 // node: the key of the node's group, and the node that the origin is shown for
-// it (B.4), to which a relay that runs adds the list of relays on the way (B.41). Clients share a view if their keys are equal, and then the origin is
+// it (B.4). Clients share a view if their keys are equal, and then the origin is
 // shown the same.
 func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
 	return sortNode(n, ownNode(c, version), c.NodeGroupBy)

@@ -22,7 +22,7 @@ func (f fleet) History(c admin.HistoryChoice) (admin.History, error) {
 	switch {
 	case journal == nil:
 		return out, admin.Refuse(http.StatusNotFound, errors.New("there is no history: TENDER_HISTORY is off"))
-	case c.Type == wire.SecretType:
+	case wire.IsSecret(c.Type):
 		return out, admin.Refuse(http.StatusNotFound, errors.New("there is no history of Secrets"))
 	}
 	changes := journal.Changes(c.Type, out.Name, c.Group, c.Limit)

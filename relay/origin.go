@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/upstream"
@@ -15,9 +17,9 @@ import (
 
 // An origin keeps views like itself.
 type origin interface {
-	// mirror keeps the view of w like the origin, which takes the relay for who, until
-	// ctx ends, and does what an operator wants by the control.
-	mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger, control *upstream.Control)
+	// mirror keeps the view of w like the origin, which takes the relay for a node, until ctx ends, and
+	// does what an operator wants by the control.
+	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control)
 	// probe returns nil once the origin would serve the relay, or what it holds is known; else the error of ctx.
 	probe(ctx context.Context, p upstream.Probe) error
 	// follow does what is to be done about the origin beside mirrors until ctx ends.
@@ -91,6 +93,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		MassDeleteHold:   cfg.MassDeleteHold,
 		HoldExplicit:     cfg.HoldExplicit,
 		Prewarm:          cfg.Prewarm,
+		Chain:            opts.chain,
 		Trace:            opts.trace,
 		Requested:        opts.requested,
 		Logger:           log,
@@ -111,8 +114,8 @@ var protocols = map[string]upstream.Protocol{
 // sessionOrigin is a control plane.
 type sessionOrigin struct{ *upstream.Session }
 
-func (o sessionOrigin) mirror(ctx context.Context, who *upstream.Presence, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
-	o.Mirror(ctx, who, w, log, control)
+func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
+	o.Mirror(ctx, node, w, log, control)
 }
 
 func (o sessionOrigin) probe(ctx context.Context, p upstream.Probe) error { return o.Probe(ctx, p) }
@@ -124,7 +127,7 @@ func (o sessionOrigin) close() error { return o.Close() }
 // filesOrigin is a directory. It tells all nodes the same.
 type filesOrigin struct{ *upstream.Files }
 
-func (o filesOrigin) mirror(ctx context.Context, _ *upstream.Presence, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
+func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
 	o.Mirror(ctx, w, control)
 }
 

@@ -10,10 +10,8 @@ import (
 	"sync"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/admin"
@@ -102,7 +100,7 @@ func (r *Relay) probeOrigin(ctx context.Context, origin int, o origin, events ch
 	}
 	node := sharedNode(r.groups.own, slices.Clone(r.groups.own.GetClientFeatures()))
 	err := o.probe(ctx, upstream.Probe{
-		Node:      r.groups.behind(node, nil),
+		Node:      node,
 		TypeURL:   r.groups.router.asked(origin),
 		ForOthers: idField.MatchString(r.cfg.NodeID) || slices.Contains(r.cfg.NodeGroupBy, "id"),
 		Opened:    func() { tell(standing{open: true}) },
@@ -187,10 +185,7 @@ func (r *Relay) notReady() (reasons []string) {
 }
 
 // probed implements downstream.Config.Probed: a relay below is ready only if this one is.
-func (r *Relay) probed(n *corepb.Node) error {
-	if _, err := r.groups.through(proto.CloneOf(n)); err != nil {
-		return err
-	}
+func (r *Relay) probed() error {
 	if err := r.Ready(); err != nil {
 		return status.Errorf(codes.Unavailable, "the relay %q is not ready: %s", r.identifier, strings.TrimSpace(err.Error()))
 	}

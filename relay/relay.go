@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	_ "google.golang.org/grpc/encoding/gzip" // for clients that compress (B.32)
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -69,6 +68,7 @@ type Options struct {
 	// the configuration.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
+	chain     *chain                                 // of the relay
 	trace     func(upstream.Received) upstream.Trace // nil: nobody looks
 	requested func(upstream.Request)                 // likewise
 }
@@ -80,6 +80,7 @@ type Relay struct {
 	level         *slog.LevelVar // nil if it cannot be changed
 	levelSet      sync.Mutex     // held while it is changed
 	credentials   *relayCredentials
+	chain         *chain
 	origins       origins
 	groups        *groups
 	snapshots     *snapshots
@@ -140,6 +141,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.tracer != nil {
 		opts.trace, opts.requested = r.tracer.Received, r.tracer.Requested
 	}
+	r.chain = newChain(r.log)
+	opts.chain = r.chain
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
 		return nil, err
 	}
@@ -147,7 +150,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(cfg, r.identifier, own, r.origins, r.snapshots, r.tracer, r.log)
+	r.groups = newGroups(cfg, own, r.origins, r.snapshots, r.tracer, r.log)
 	if cfg.History > 0 && len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
 		r.groups.changes = history.New(history.Config{Changes: cfg.History, Bytes: int64(cfg.MaxHistoryBytes)})
 	}
@@ -165,6 +168,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
 		Identifier:          r.identifier,
+		Chain:               r.chain,
 		AckWait:             r.cfg.AckWait,
 		SendStall:           r.cfg.SendStall,
 		ColdWait:            r.cfg.ColdWait,
@@ -174,6 +178,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		MaxPeerConnections:  r.cfg.MaxPeerConnections,
 		MaxUnreadBytes:      int(r.cfg.MaxUnreadBytes),
 		MaxStreams:          r.cfg.MaxStreams,
+		PeerIPv6Prefix:      r.cfg.PeerIPv6Prefix,
 		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxFrameRate:        r.cfg.MaxFrameRate,
 		MaxNames:            r.cfg.MaxNames,
@@ -187,7 +192,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
 		DynamicParameters:   r.cfg.DynamicParameters,
 		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
-		Loads:               loadsOf(r.cfg, r.origins, r.groups, r.log),
+		Loads:               loadsOf(r.cfg, r.origins, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Probed:              r.probed,
 		Authorizer:          r.credentials.authorizer,
@@ -225,8 +230,15 @@ func (r *Relay) addServers(opts Options) {
 		kinds = append(kinds, secure)
 	}
 	for _, kind := range kinds {
-		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection,
-			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()), grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout))
+		options := []grpc.ServerOption{
+			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()),
+			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
+			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.authorizer.refuseReflection),
+		}
+		if r.cfg.RequestCompression != CompressionGzip {
+			options = append(options, uncompressedOnly()...)
+		}
+		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)
 		reflection.Register(server)

@@ -105,7 +105,7 @@ func (g *groups) show(h heldResource) admin.Resource {
 	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: g.cfg.originName(h.origin), AskedAs: h.askedAs, Exists: h.entry.Present()}
 	if h.fault != nil {
 		r.Error = &admin.ResourceError{Code: codepb.Code(h.fault.Code).String(), Message: h.fault.Message}
-		if h.typeURL == wire.SecretType {
+		if wire.IsSecret(h.typeURL) {
 			r.Error.Message = fmt.Sprintf("of %d bytes, not shown", len(h.fault.Message))
 		}
 	}
@@ -165,7 +165,7 @@ func (f fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 // bodyOf returns the content of a resource for people; nil of what has none to show. What
 // cannot be read is an error in the place of it.
 func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
-	if typeURL == wire.SecretType || r.TypeURL == wire.SecretType || !r.HasBody() || r.Released() {
+	if wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.Released() {
 		return nil
 	}
 	body, err := r.RedactedJSON()
@@ -194,7 +194,7 @@ func (f fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 	for _, h := range holders[:min(len(holders), c.Limit)] {
 		if s, open := f.server.Client(h.Stream); open {
 			d.Holders = append(d.Holders, admin.Holder{
-				Number: h.Stream, NodeID: s.NodeID(), Group: s.Group, State: h.State.String(), Refusal: refusalOf(h.TypeURL, h.Refusal),
+				Number: h.Stream, NodeID: s.NodeID(), Group: s.Group, State: h.State.String(), Refusal: refusalOf(h.Refusal),
 			})
 		}
 	}

@@ -20,8 +20,7 @@ import (
 // same order, under the same versions. Only this differs:
 //
 //   - Nonces: each relay counts the responses of its own streams (B.13).
-//   - control_plane.identifier: it tells which relay serves, and the way to the
-//     origin (R126).
+//   - control_plane.identifier: it tells which relay serves (R126).
 //   - Responses: what happens at the same moment is told in one or in more, as it
 //     comes (B.12). Full sets are compared one by one.
 //   - Moments: each relay waits 150 ms until it takes the first set of a type for

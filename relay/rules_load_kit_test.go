@@ -17,6 +17,7 @@ import (
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -39,7 +40,8 @@ type loadOrigin struct {
 
 // A loadStream is one stream, at either end of which a test sits.
 type loadStream struct {
-	end chan error // of an origin's stream: the test ends it
+	end    chan error  // of an origin's stream: the test ends it
+	header metadata.MD // of the request
 
 	mu     sync.Mutex
 	got    []*lrspb.LoadStatsRequest // guarded by mu
@@ -49,7 +51,8 @@ type loadStream struct {
 }
 
 func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	st := &loadStream{end: make(chan error, 1), send: rpc.Send}
+	header, _ := metadata.FromIncomingContext(rpc.Context())
+	st := &loadStream{end: make(chan error, 1), header: header, send: rpc.Send}
 	o.mu.Lock()
 	o.streams = append(o.streams, st)
 	refuses, deaf := o.refuses, o.deaf
@@ -199,10 +202,10 @@ func loadNode(id string) *corepb.Node {
 }
 
 // reports opens a stream of load reports on a connection of its own. A node is sent
-// at once.
-func (r *running) reports(n *corepb.Node) *loadPeer {
+// at once, and the header with the request.
+func (r *running) reports(n *corepb.Node, header ...metadata.MD) *loadPeer {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(r.t.Context())
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.t.Context(), metadata.Join(header...)))
 	rpc, err := lrspb.NewLoadReportingServiceClient(r.conn()).StreamLoadStats(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		r.t.Fatal(err)

@@ -24,10 +24,10 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 			n.Locality = nil
 			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "2.3"}
 		}, []string{"z1|1|envoy", "|v2|envoy", "|vtest|tender"}},
-		{"{metadata.env}~{metadata.deep.tier}{metadata.list}", "metadata.env,metadata.deep.tier,metadata.list", func(n *corepb.Node) {
+		{"{metadata.env}~{metadata.deep.tier}+{metadata.list}", "metadata.env,metadata.deep.tier,metadata.list", func(n *corepb.Node) {
 			n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // a client's braces are no place
 			delete(n.Metadata.Fields, "deep")
-		}, []string{`prod~1["a"]`, `{cluster}~["a"]`, "~"}},
+		}, []string{`prod~1+["a"]`, `{cluster}~+["a"]`, "~+"}},
 		{"tender-{metadata.env}", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, []string{"tender-prod", "tender-null", "tender-"}},
 		{"tender/{cluster}", "cluster,id", func(n *corepb.Node) { n.Id = "id-2" }, []string{"id-1", "id-2", "tender/own"}},
 	} {

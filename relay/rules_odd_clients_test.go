@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -166,11 +171,34 @@ func TestB7_RemovalIsNotLostBehindClusters(t *testing.T) {
 	})
 }
 
-// B.32: who compresses is understood, and answered likewise.
+// B.32: requests that are compressed are refused before anything is decompressed, on streams with what is accepted instead.
+func TestB32_CompressedRequestsAreRefused(t *testing.T) {
+	r := start(t, relaytest.NewOrigin(t, relaytest.OriginOptions{}), false)
+	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+	defer cancel()
+	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.conn()).DeltaAggregatedResources(ctx, grpc.UseCompressor(gzip.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType}); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	_, err = s.Recv()
+	header, _ := s.Header()
+	if accepts := append(header.Get("grpc-accept-encoding"), s.Trailer().Get("grpc-accept-encoding")...); status.Code(err) != codes.Unimplemented || !slices.Equal(accepts, []string{"identity"}) {
+		t.Errorf("a stream was answered %v, with grpc-accept-encoding %q; want UNIMPLEMENTED, and identity", err, accepts)
+	}
+	_, err = healthpb.NewHealthClient(r.conn()).Check(ctx, &healthpb.HealthCheckRequest{Service: "x"}, grpc.UseCompressor(gzip.Name))
+	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "TENDER_REQUEST_COMPRESSION=off") {
+		t.Errorf("a unary call was answered %v, want INTERNAL and the name of the variable", err)
+	}
+}
+
+// B.32: with TENDER_REQUEST_COMPRESSION=gzip, who compresses is understood, and answered likewise.
 func TestB32_Gzip(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
-	r := start(t, o, false)
+	r := start(t, o, false, "TENDER_REQUEST_COMPRESSION=gzip")
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
 	defer cancel()
 	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.conn()).DeltaAggregatedResources(ctx, grpc.UseCompressor(gzip.Name))

@@ -140,8 +140,8 @@ func TestR132_WhatOneOriginDropsAnotherKeeps(t *testing.T) {
 func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 	t.Parallel()
 	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
-		first.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "first-7"; b.ControlPlane = "cp-first" })
-		west.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "west-9"; b.ControlPlane = "cp-west" })
+		first.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "first-7" })
+		west.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "west-9" })
 		first.change("cds a@1", "cds b@1", "eds a@9")
 		west.change("eds a@1", "eds b@1", "cds a@9")
 		c := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
@@ -151,9 +151,9 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 		first.takes(d, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
 		cds, eds := c.last[orderTypes["cds"]], c.last[orderTypes["eds"]]
 		for _, tt := range []struct {
-			response             *relaytest.Response
-			system, controlPlane string
-		}{{cds, "first-7~", " via cp-first"}, {eds, "west-9~", " via cp-west"}} {
+			response *relaytest.Response
+			system   string
+		}{{cds, "first-7~"}, {eds, "west-9~"}} {
 			if r := tt.response; len(r.Version) < len(tt.system) || r.Version[:len(tt.system)] != tt.system {
 				t.Errorf("%v: want a version that begins with %q", r, tt.system)
 			}

@@ -217,16 +217,22 @@ func putAndRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, service 
 	return c.Recv(t.Context())
 }
 
-// B.43: the detail of a refused secret stays in the relay.
-func TestB43_TracesHaveNoDetailOfSecrets(t *testing.T) {
+// B.43, B.36: what a client says of a Secret is in no trace and in no line of the log.
+func TestB43_NoDetailOfSecrets(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(&tlspb.Secret{Name: "s"})
 	r := startTraced(t, o)
 	c := r.client(relaytest.ClientOptions{})
 	c.Subscribe(relaytest.SecretType, "s")
 	c.Nack(c.Recv(t.Context()), "private key xyz is bad")
-	if refused := r.await("deliver", 1)[0]; refused.Status.Description != "refused" || strings.Contains(fmt.Sprint(refused), "xyz") {
+	if refused := r.await("deliver", 1)[0]; !strings.HasSuffix(refused.Status.Description, "are not shown") || strings.Contains(fmt.Sprint(refused), "xyz") {
 		t.Errorf("the span of a refused secret says %+v", refused)
+	}
+	o.Put(relaytest.Cluster("a"))
+	c.Subscribe(relaytest.ClusterType)
+	c.Recv(t.Context()) // requests are handled in order
+	if log := r.log.String(); !strings.Contains(log, "client refused a response") || strings.Contains(log, "xyz") {
+		t.Errorf("the log does not tell of the refusal, or quotes what was said of a Secret:\n%s", log)
 	}
 }
 

@@ -174,7 +174,7 @@ type discrepancy struct {
 
 // plan takes over what the mirror has asked for. It is called by the mirror's loop.
 func (a *audit) plan(m *mirror, typeURL string) error {
-	a.session, a.target, a.node = m.session, m.target, m.as.node
+	a.session, a.target, a.node = m.session, m.target, m.node
 	for _, s := range m.inOrder() {
 		if typeURL == "" || s.typeURL == typeURL {
 			a.asked = append(a.asked, s.audited()...)
@@ -240,7 +240,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // awaited below
 		defer close(ended)
-		a.second.Mirror(mirroring, Present(a.node), w, a.second.cfg.Logger, nil)
+		a.second.Mirror(mirroring, a.node, w, a.second.cfg.Logger, nil)
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()

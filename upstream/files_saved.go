@@ -85,7 +85,7 @@ func (s *typeSet) get(name string) *wire.Resource {
 func (s *SavedFiles) Snapshot(sensitive bool) *cache.Snapshot {
 	snap := new(cache.Snapshot)
 	for _, typeURL := range slices.Sorted(maps.Keys(s.sets)) {
-		if typeURL == wire.SecretType {
+		if wire.IsSecret(typeURL) {
 			continue
 		}
 		of := cache.TypeSnapshot{Key: typeURL, Complete: true, Members: cache.SetSnapshot{System: s.sets[typeURL].version}}
@@ -124,7 +124,7 @@ func (f *Files) Restore(s *cache.Snapshot, frozen bool, kept []Hold) {
 func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	all := make(sets)
 	for typeURL, set := range r.serving {
-		if _, known := stored[typeURL]; !known && typeURL == wire.SecretType {
+		if _, known := stored[typeURL]; !known && wire.IsSecret(typeURL) {
 			all[typeURL] = set
 		}
 	}

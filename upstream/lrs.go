@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc"
@@ -116,7 +117,7 @@ func (at *abode) stays(s *Session) bool {
 func (s *Session) openLoads(ctx context.Context) (rpc grpc.ClientStream, at abode, err error) {
 	at.moved = s.moved() // before target, or a change could be missed
 	at.target = s.target()
-	own, cancel := context.WithCancel(ctx)
+	own, cancel := context.WithCancel(s.cfg.identified(ctx))
 	timeout := time.AfterFunc(openTimeout, cancel)
 	rpc, err = s.conns[at.target].NewStream(own, loadStream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
 	late := !timeout.Stop()
@@ -136,7 +137,7 @@ func (s *Session) openLoads(ctx context.Context) (rpc grpc.ClientStream, at abod
 // A reporter reports the load of one group. It belongs to ReportLoads.
 type reporter struct {
 	session *Session
-	who     *Presence
+	node    *corepb.Node
 	loads   Loads
 	log     *slog.Logger
 
@@ -146,16 +147,16 @@ type reporter struct {
 	hasty   bool      // that it asks too often was logged
 }
 
-// ReportLoads reports load to the origin, which takes the relay for who, each time that
+// ReportLoads reports load to the origin, which takes the relay for a node, each time that
 // the interval has passed that the origin asks for, until ctx ends; then it reports
 // what is left. No failure of the origin ends it: it is logged and tried again, as
 // for a Mirror. Load that could not be sent is in the next report, unless that
 // comes more than 10 minutes later. What was sent when the connection broke may be
 // lost: nothing acknowledges a report.
-func (s *Session) ReportLoads(ctx context.Context, who *Presence, loads Loads, log *slog.Logger) {
+func (s *Session) ReportLoads(ctx context.Context, node *corepb.Node, loads Loads, log *slog.Logger) {
 	r := &reporter{
 		session: s,
-		who:     who,
+		node:    node,
 		loads:   loads,
 		log:     log,
 		retry: &backoff.ExponentialBackOff{
@@ -194,8 +195,8 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 		wait = r.retry.NextBackOff()
 	}
 	level := slog.LevelWarn
-	if errors.Is(err, io.EOF) || errors.Is(err, errMoved) || errors.Is(err, errResync) {
-		level = slog.LevelInfo // servers end streams to spread their clients, and the relay to begin anew
+	if errors.Is(err, io.EOF) || errors.Is(err, errMoved) {
+		level = slog.LevelInfo // servers end streams to spread their clients
 	}
 	r.log.LogAttrs(context.Background(), level, "stream of load reports to the origin ended",
 		slog.Any("err", err), slog.Duration("retry_in", wait.Round(time.Millisecond)))
@@ -205,7 +206,7 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 // report reports on one stream until it or ctx ends, and returns whether the
 // origin asked for anything on it.
 func (r *reporter) report(ctx context.Context) (answered bool, err error) {
-	st, as, err := r.open(ctx)
+	st, err := r.open(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -230,9 +231,6 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 				r.finish(st)
 				return true, errMoved
 			}
-		case <-as.over:
-			r.finish(st)
-			return true, errResync
 		case <-ctx.Done():
 			r.finish(st)
 			return st.answered(), ctx.Err()
@@ -241,19 +239,18 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 }
 
 // open opens a stream, on which it says whom the origin is to take the relay for.
-func (r *reporter) open(ctx context.Context) (*reportStream, *presented, error) {
+func (r *reporter) open(ctx context.Context) (*reportStream, error) {
 	st, err := r.session.openReports(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	as := r.who.now.Load()
-	node := proto.CloneOf(as.node)
+	node := proto.CloneOf(r.node)
 	node.ClientFeatures = append(node.ClientFeatures, supportsAllClusters)
 	if err := st.send(&lrspb.LoadStatsRequest{Node: node}); err != nil {
 		st.close()
-		return nil, nil, err
+		return nil, err
 	}
-	return st, as, nil
+	return st, nil
 }
 
 // asked takes what the origin asks for, and reports whether that changes when it is

@@ -40,13 +40,11 @@ var errResync = errors.New("resync")
 type mirror struct {
 	session *Session
 	cfg     *Config
-	who     *Presence
 	w       *cache.Writer
 	log     *slog.Logger
 	control *Control // nil if there is none
 
-	as   *presented   // which of who the streams began with
-	node *corepb.Node // that of as
+	node *corepb.Node // whom the origin takes the relay for
 
 	events  chan event
 	running int // streams whose end has not been told
@@ -103,7 +101,7 @@ func (l *line) silent(now time.Time) bool {
 	return !l.silentAt.IsZero() && !now.Before(l.silentAt)
 }
 
-// Mirror keeps a view like its origin, which takes the relay for who, until ctx ends
+// Mirror keeps a view like its origin, which takes the relay for a node that must not be altered, until ctx ends
 // and everything that it started has ended. No failure of the origin ends it: it
 // is logged and tried again, at intervals from 1s to 30s while the origin gives
 // no response, and at once after a stream that had one, or that the origin held for
@@ -112,11 +110,11 @@ func (l *line) silent(now time.Time) bool {
 // The control, which may be nil, has it do what an operator wants.
 //
 // Source: gRFC A57.
-func (s *Session) Mirror(ctx context.Context, who *Presence, w *cache.Writer, log *slog.Logger, control *Control) {
+func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) {
 	m := &mirror{
 		session: s,
 		cfg:     &s.cfg,
-		who:     who,
+		node:    node,
 		w:       w,
 		log:     log,
 		control: control,
@@ -140,14 +138,7 @@ func (s *Session) Mirror(ctx context.Context, who *Presence, w *cache.Writer, lo
 		sub.prewarm = true
 		sub.place(true)
 	}
-	m.introduce()
 	m.run(ctx)
-}
-
-// introduce takes over whom the origin is to take the relay for.
-func (m *mirror) introduce() {
-	m.as = m.who.now.Load()
-	m.node = m.as.node
 }
 
 func (m *mirror) run(ctx context.Context) {
@@ -170,9 +161,6 @@ func (m *mirror) run(ctx context.Context) {
 			m.event(e, time.Now())
 		case call := <-m.control.waiting():
 			call(m)
-		case <-m.as.over:
-			m.introduce()
-			m.reopen()
 		case <-m.moved:
 			if m.moved = m.session.moved(); m.target != m.session.target() {
 				m.move(time.Now())
@@ -552,7 +540,6 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 			m.target = target
 		}
 		m.attempts().began(m)
-		m.introduce()
 	}
 	l.stream = m.session.open(ctx, m.target, r, m.speaksSotW(r), m.events)
 	l.open, l.versions, l.silentAt = false, false, time.Time{}
@@ -703,7 +690,7 @@ func (m *mirror) logEnd(r role, err error, wait time.Duration) {
 		m.log.Warn("the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows: auto allows both, delta and sotw one",
 			slog.String("protocol", m.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case status.Code(err) == codes.FailedPrecondition:
-		m.log.Error("the origin refuses this relay, and will until a configuration is mended: what is held is served, and does not change",
+		m.log.Error("the origin cannot be used by this relay until a configuration is changed: what is held is served, and does not change",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case m.cfg.tooLarge(err):
 		m.log.Error("a response of the origin is larger than TENDER_MAX_ORIGIN_RESPONSE_BYTES: what is held is served, and does not change",

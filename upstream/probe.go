@@ -89,7 +89,7 @@ func refusesNode(code codes.Code) bool {
 
 // probe makes one attempt, and returns nil if the target has answered.
 func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) error {
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, wire.ProbeHeader, "1"))
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(s.cfg.identified(ctx), wire.ProbeHeader, "1"))
 	defer cancel()
 	desc, method := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
 	names := []string{wire.Wildcard}

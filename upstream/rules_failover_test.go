@@ -76,7 +76,7 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 			view, writer := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				w.session.Mirror(ctx, upstream.Present(&corepb.Node{Id: name}), writer, slog.New(slog.DiscardHandler), nil)
+				w.session.Mirror(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), nil)
 			})
 		}
 		test(t, w)

@@ -34,7 +34,6 @@ type rig struct {
 	w     *cache.Writer
 	view  *cache.View
 	watch *cache.Watch
-	who   *upstream.Presence
 	log   *logged
 
 	control *upstream.Control
@@ -67,7 +66,7 @@ func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.S
 // decided is restored with what operators had decided before.
 func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot, control *upstream.Control) *rig {
 	t.Helper()
-	r := &rig{Origin: o, t: t, who: upstream.Present(&corepb.Node{Id: "relay"}), log: &logged{}, control: control}
+	r := &rig{Origin: o, t: t, log: &logged{}, control: control}
 	log := slog.New(r.log)
 	cfg.Logger = log
 	if cfg.Targets == nil {
@@ -88,7 +87,7 @@ func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Sn
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		session.Mirror(ctx, r.who, w, log, r.control)
+		session.Mirror(ctx, &corepb.Node{Id: "relay"}, w, log, r.control)
 	}()
 	r.w, r.view, r.watch, r.session = w, view, view.Watch(), session
 	r.stop = sync.OnceFunc(func() {

@@ -88,7 +88,7 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // awaited below
 			defer close(ended)
-			session.ReportLoads(ctx, upstream.Present(&corepb.Node{Id: "relay"}), noLoads{}, slog.New(slog.DiscardHandler))
+			session.ReportLoads(ctx, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
 		}()
 		pass(time.Minute)
 		expect("at first", 1, 0)
@@ -146,7 +146,7 @@ func TestB40_LoadReportsReturn(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // awaited below
 			defer close(ended)
-			session.ReportLoads(ctx, upstream.Present(&corepb.Node{Id: "relay"}), noLoads{}, slog.New(slog.DiscardHandler))
+			session.ReportLoads(ctx, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
 		}()
 		time.Sleep(time.Minute) // virtual
 		client, err := session.OpenLoads(ctx)

@@ -476,7 +476,7 @@ func TestH07_OneViewAfterTheOther(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				r.session.Mirror(ctx, upstream.Present(&corepb.Node{Id: fmt.Sprint("relay-", i)}), w, slog.New(slog.DiscardHandler), nil)
+				r.session.Mirror(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), nil)
 			})
 		}
 		defer mirrors.Wait()

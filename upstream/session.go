@@ -84,6 +84,9 @@ type Config struct {
 	// Prewarm lists types that every view subscribes to without a client.
 	Prewarm []string
 
+	// Chain knows the relays above and below this one. Nil if nobody looks.
+	Chain Chain
+
 	// Trace begins the trace of each response. Nil if nobody looks.
 	Trace func(Received) Trace
 

@@ -63,7 +63,7 @@ type event struct {
 
 // open starts a stream. Its outcome comes as an event: opened, or ended.
 func (s *Session) open(ctx context.Context, target int, r role, sotw bool, events chan<- event) *stream {
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(s.cfg.identified(ctx))
 	st := &stream{
 		role:   r,
 		cancel: cancel,
@@ -75,7 +75,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	}
 	// Ended by cancel; the mirror waits for the event that it ended.
 	go func() {
-		err := st.converse(ctx, s.conns[target], wire.Decoder{ContentVersions: s.cfg.ContentVersions, MaxResourceBytes: s.cfg.MaxResourceBytes}, events)
+		err := st.converse(ctx, s.conns[target], &s.cfg, events)
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -86,7 +86,8 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 }
 
 // converse opens the RPC and receives until it ends.
-func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, dec wire.Decoder, events chan<- event) error {
+func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, cfg *Config, events chan<- event) error {
+	dec := wire.Decoder{ContentVersions: cfg.ContentVersions, MaxResourceBytes: cfg.MaxResourceBytes}
 	timeout := time.AfterFunc(openTimeout, func() { st.cancel(errOpenTimeout) })
 	desc, method, decode := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName, dec.Decode
 	if st.sotw != nil {
@@ -103,13 +104,18 @@ func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, dec wire.
 		defer close(sent)
 		st.send(ctx, rpc)
 	}()
-	err = st.receive(rpc, decode, events)
+	err = st.receive(rpc, cfg, decode, events)
 	st.cancel(err)
 	<-sent
 	return err
 }
 
-func (st *stream) receive(rpc grpc.ClientStream, decode func([]byte) (wire.Update, error), events chan<- event) error {
+func (st *stream) receive(rpc grpc.ClientStream, cfg *Config, decode func([]byte) (wire.Update, error), events chan<- event) error {
+	leave, err := cfg.enterChain(rpc)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	for {
 		var msg wire.Message
 		if err := rpc.RecvMsg(&msg); err != nil {

@@ -1,5 +1,7 @@
 package wire
 
+import "strings"
+
 // Type URLs of the resources that the protocol names (R001). Every other type
 // URL is relayed as well, as an opaque type (R002).
 const (
@@ -67,14 +69,27 @@ func FullState(typeURL string) bool {
 	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
 }
 
+// secrets are the names of the messages that are Secrets, of all versions of the protocol that control planes have served.
+var secrets = map[string]bool{
+	"envoy.extensions.transport_sockets.tls.v3.Secret":      true,
+	"envoy.extensions.transport_sockets.tls.v4alpha.Secret": true,
+	"envoy.api.v2.auth.Secret":                              true,
+}
+
+// IsSecret reports whether a type URL is that of Secrets, in any spelling that a control plane may take for it: the name of
+// the message, which is what follows the last slash, decides (B.36).
+func IsSecret(typeURL string) bool {
+	return typeURL == SecretType || secrets[typeURL[strings.LastIndexByte(typeURL, '/')+1:]]
+}
+
 // LegacyWildcard reports whether a client that never gave a name of the type wants
 // everything. Of the types that are reached by name it does not: an empty request
 // must not fetch the endpoints of a whole mesh (B.17).
 func LegacyWildcard(typeURL string) bool {
 	switch typeURL {
-	case EndpointType, LocalityEndpoint, RouteType, SecretType, ExtensionConfigType, RuntimeType:
+	case EndpointType, LocalityEndpoint, RouteType, ExtensionConfigType, RuntimeType:
 		return false
 	default:
-		return true
+		return !IsSecret(typeURL)
 	}
 }

@@ -186,11 +186,7 @@ func (t *table) refusals(c *admin.Client, now time.Time) {
 		}
 		r := typ.Refusal
 		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), cmp.Or(r.Version, "-"), r.Code)
-		if r.Detail == "" && r.DetailBytes > 0 {
-			t.note("its words of %d bytes are not shown: they may quote a Secret", r.DetailBytes)
-		} else {
-			t.note("%s", cmp.Or(r.Detail, "without a word"))
-		}
+		t.note("%s", cmp.Or(r.Detail, "without a word"))
 	}
 }
 

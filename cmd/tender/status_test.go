@@ -66,7 +66,7 @@ func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	cds := admin.ClientType{Name: "cds", LagSeconds: 4000, Refusing: true, Refusal: &admin.Refusal{
 		At: now.Add(-time.Minute), Version: "8", Code: "INVALID_ARGUMENT", Detail: strings.Repeat("no such filter\x1b[31m: ", 20),
 	}}
-	sds := admin.ClientType{Name: "sds", Refusing: true, Refusal: &admin.Refusal{At: now, Code: "INTERNAL", DetailBytes: 99}}
+	sds := admin.ClientType{Name: "sds", Refusing: true, Refusal: &admin.Refusal{At: now, Code: "INTERNAL"}}
 	c := admin.Clients{
 		Totals:  admin.ClientTotals{Streams: 10_000, Matching: 2, Refusing: 1, Lagging: 2, LagSeconds: 4000},
 		Types:   []admin.TypeTotals{{Group: "g", Name: "cds", Clients: 2, Lagging: 2, Refusing: 1, LagSeconds: 4000}},
@@ -166,7 +166,7 @@ func TestStatusForPeople(t *testing.T) {
 		`    such filter\u001b[31m: no such filter\u001b[31m: no such filter\u001b[31m:`,
 		`    … and 36 words more: -o wide`,
 		`#17         a-node-with-a…an-one-likes  sds   0s    INTERNAL`,
-		`    its words of 99 bytes are not shown: they may quote a Secret`,
+		`    without a word`,
 		``,
 		`LACKED BY  NODE                        TYPE  FOR   STATE`,
 		`#17        a-node-with-a…an-one-likes  cds   1h7m  REFUSED it`,

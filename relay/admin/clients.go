@@ -130,8 +130,7 @@ type Refusal struct {
 
 	// Detail is what the client said, cut off after 2 KiB. Of Secrets, only its length is
 	// told: it may quote them.
-	Detail      string `json:"detail,omitempty"`
-	DetailBytes int    `json:"detail_bytes"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // A ClientResourceQuery says which resources of a client GET /api/v1/clients/NUMBER lists.

@@ -311,7 +311,7 @@ func parseType(text string) (string, error) {
 		}
 		typeURL = text
 	}
-	if typeURL == wire.SecretType {
+	if wire.IsSecret(typeURL) {
 		return "", errors.New("it is the type of Secrets, which are allowed by their names, in secrets")
 	}
 	return typeURL, nil

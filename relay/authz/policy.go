@@ -119,13 +119,13 @@ type Grant struct{ rules []met }
 // AllowsType reports whether the client may ask for a type. Of Secrets it is their names that
 // matter.
 func (g *Grant) AllowsType(typeURL string) bool {
-	return typeURL == wire.SecretType || slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) })
+	return wire.IsSecret(typeURL) || slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) })
 }
 
 // LimitsNames reports whether there may be names of a type that the client must not ask for,
 // although it may ask for the type.
 func (g *Grant) LimitsNames(typeURL string) bool {
-	return typeURL == wire.SecretType ||
+	return wire.IsSecret(typeURL) ||
 		!slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) && m.xdstp == nil })
 }
 
@@ -133,7 +133,7 @@ func (g *Grant) LimitsNames(typeURL string) bool {
 // canonical. Secrets are had by their names alone: not by the wildcard, nor by the glob of
 // a collection (B.36).
 func (g *Grant) Allows(typeURL, name string) bool {
-	secret := typeURL == wire.SecretType
+	secret := wire.IsSecret(typeURL)
 	if secret && (name == wire.Wildcard || wire.Glob(name)) {
 		return false
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -140,7 +142,7 @@ rules:
   node: {id: [guest]}
 `
 
-func policy(t *testing.T) *Policy {
+func policy(t testing.TB) *Policy {
 	t.Helper()
 	p, err := Parse("f", []byte(file))
 	if err != nil {
@@ -227,6 +229,12 @@ func TestB36_WhoMayHaveWhat(t *testing.T) {
 		{tenant, wire.SecretType, "ca", true, true},
 		{tenant, wire.SecretType, "other/key", true, false},
 		{tenant, wire.SecretType, "*", true, false},
+		{tenant, "types.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "ca", true, true},
+		{tenant, "types.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "other/key", true, false},
+		{tenant, "envoy.extensions.transport_sockets.tls.v3.Secret", "other/key", true, false},
+		{tenant, "/a/b/envoy.extensions.transport_sockets.tls.v3.Secret", "*", true, false},
+		{tenant, "type.googleapis.com/envoy.api.v2.auth.Secret", "other/key", true, false},
+		{plain, "type.googleapis.com/envoy.api.v2.auth.Secret", "ca", true, false},
 		{tenant, wire.SecretType, secrets + "x", true, true},
 		{tenant, wire.SecretType, secrets + "*", true, false},
 		{plain, wire.SecretType, "ca", true, false},
@@ -246,4 +254,23 @@ func TestB36_WhoMayHaveWhat(t *testing.T) {
 	if tenant.LimitsNames(wire.ListenerType) || plain.LimitsNames(wire.ClusterType) {
 		t.Error("a type is said to be limited of which all names are allowed")
 	}
+}
+
+// FuzzAllowsSecrets holds that no spelling of a type URL gets a Secret past the rules: what control planes resolve to
+// the message of Secrets is had by the rules about Secrets alone.
+func FuzzAllowsSecrets(f *testing.F) {
+	for _, url := range []string{wire.SecretType, "types.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "a//envoy.extensions.transport_sockets.tls.v3.Secret", "Secret", wire.ClusterType} {
+		f.Add(url, "other/key")
+	}
+	guest, err := policy(f).Authorize([]Identity{Anonymous}, &corepb.Node{Id: "guest"})
+	if err != nil {
+		f.Fatal(err)
+	}
+	secret := new(tlspb.Secret).ProtoReflect().Descriptor().FullName()
+	f.Fuzz(func(t *testing.T, typeURL, name string) {
+		resolved, err := protoregistry.GlobalTypes.FindMessageByURL(typeURL)
+		if err == nil && resolved.Descriptor().FullName() == secret && guest.Allows(typeURL, name) {
+			t.Errorf("%q of the type %q is allowed to a client without a rule about Secrets", name, typeURL)
+		}
+	})
 }

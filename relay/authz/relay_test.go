@@ -152,6 +152,56 @@ func TestB36_SecretsByName(t *testing.T) {
 	}
 }
 
+// TestB36_SecretsUnderOtherTypeURLs holds that a Secret is one by the name of its message, however its type is spelled, and
+// by the wildcard too: control planes resolve types by that name. Under a type that is none, it is not taken from the origin.
+func TestB36_SecretsUnderOtherTypeURLs(t *testing.T) {
+	t.Parallel()
+	const disguise = "type.googleapis.com/acme.Harmless"
+	m := newMesh(t, "- {name: shops, identities: [\"spiffe://example.org/ns/{ns}/sa/*\"], secrets: [\"{ns}/*\"]}\n- {name: anybody, identities: [anonymous]}\n")
+	m.origin.Put(relaytest.Cluster("a"))
+	urls := []string{
+		"types.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "example.org/x/envoy.extensions.transport_sockets.tls.v3.Secret",
+		"type.googleapis.com/envoy.extensions.transport_sockets.tls.v4alpha.Secret", "type.googleapis.com/envoy.api.v2.auth.Secret",
+	}
+	for _, url := range urls {
+		m.origin.Put(relaytest.Opaque(url, "shop/key", []byte("hush")), relaytest.Opaque(url, "other/key", []byte("hush")))
+	}
+	m.origin.Apply(func(tx *relaytest.Tx) {
+		tx.Set(disguise, "shop/key", relaytest.Opaque(relaytest.SecretType, "shop/key", []byte("hush")), "1")
+	})
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := m.client("", "guest", relaytest.ClientOptions{Variant: v})
+		for _, url := range urls {
+			c.Subscribe(url, "shop/key", "*")
+		}
+		c.Subscribe(disguise, "shop/key")
+		c.Subscribe(relaytest.ClusterType)
+		m.has(c, relaytest.ClusterType, "a")
+		everything := m.client("", "guest", relaytest.ClientOptions{Variant: v})
+		for _, url := range urls {
+			everything.Subscribe(url)
+		}
+		everything.Subscribe(relaytest.ClusterType)
+		m.has(everything, relaytest.ClusterType, "a")
+		web := m.client(web, "shop", relaytest.ClientOptions{Variant: v})
+		for _, url := range urls {
+			web.Subscribe(url, "shop/key", "other/key")
+			m.has(web, url, "shop/key")
+			if names := web.State().Names(url); len(names) != 1 {
+				t.Errorf("%v: with a rule about shop/key the client has %q of %s", v, names, url)
+			}
+		}
+		for _, url := range append(urls, disguise) {
+			if names := append(c.State().Names(url), everything.State().Names(url)...); len(names) > 0 {
+				t.Errorf("%v: clients without a rule about Secrets have %q of %s", v, names, url)
+			}
+		}
+	}
+	if log := m.log.all(); strings.Contains(log, "hush") {
+		t.Error("the log has the content of a Secret")
+	}
+}
+
 // TestB36_WhoIsServedSecrets holds TENDER_SECRETS.
 func TestB36_WhoIsServedSecrets(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func (f *Follower) look() {
 	head := f.view.Head()
 	for t := range head.ChangedSince(f.seen.Edition) {
 		typeURL, glob, _ := cache.SplitCollection(t.URL)
-		if typeURL == wire.SecretType {
+		if wire.IsSecret(typeURL) {
 			continue // there is no history of Secrets (B.36)
 		}
 		was := f.seen.Type(t.URL)
@@ -94,7 +94,7 @@ func kept(e *cache.Entry) *wire.Resource {
 	if !e.Present() {
 		return nil
 	}
-	if r := e.Resource; !r.DoNotCache && r.TypeURL != wire.SecretType {
+	if r := e.Resource; !r.DoNotCache && !wire.IsSecret(r.TypeURL) {
 		return r
 	}
 	return e.Resource.Release()

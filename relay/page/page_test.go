@@ -42,7 +42,7 @@ func (f *standIn) client(n int) admin.Client {
 	if n == 1 && f.refusal != "" {
 		c.Refusing, c.LagSeconds = true, 42
 		c.Types[0].Refusing = true
-		c.Types[0].Refusal = &admin.Refusal{At: time.Now(), Nonce: "2", Code: "INVALID_ARGUMENT", Detail: f.refusal, DetailBytes: len(f.refusal)}
+		c.Types[0].Refusal = &admin.Refusal{At: time.Now(), Nonce: "2", Code: "INVALID_ARGUMENT", Detail: f.refusal}
 	}
 	return c
 }

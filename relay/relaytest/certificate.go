@@ -42,7 +42,10 @@ type Leaf struct {
 type Pair struct{ Cert, Key []byte }
 
 // NewCA returns a CA that nobody trusts yet.
-func NewCA(t testing.TB) *CA {
+func NewCA(t testing.TB) *CA { return NewCAOf(t, "") }
+
+// NewCAOf returns a CA of a SPIFFE trust domain, as spiffe://example.org, that nobody trusts yet. Empty is of none.
+func NewCAOf(t testing.TB, domain string) *CA {
 	t.Helper()
 	ca := &CA{t: t, key: newKey(t)}
 	template := &x509.Certificate{
@@ -54,8 +57,22 @@ func NewCA(t testing.TB) *CA {
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
 	}
+	template.URIs = uris(t, domain)
 	ca.cert, ca.PEM = create(t, template, template, &ca.key.PublicKey, ca.key)
 	return ca
+}
+
+// uris returns what a certificate with one URI, or with none, has.
+func uris(t testing.TB, text string) []*url.URL {
+	t.Helper()
+	if text == "" {
+		return nil
+	}
+	uri, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []*url.URL{uri}
 }
 
 // Sign returns a new certificate with a key of its own.
@@ -84,13 +101,7 @@ func (ca *CA) Sign(l Leaf) Pair {
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
-	if l.URI != "" {
-		uri, err := url.Parse(l.URI)
-		if err != nil {
-			ca.t.Fatal(err)
-		}
-		template.URIs = []*url.URL{uri}
-	}
+	template.URIs = uris(ca.t, l.URI)
 	key := newKey(ca.t)
 	_, cert := create(ca.t, template, ca.cert, &key.PublicKey, ca.key)
 	der, err := x509.MarshalPKCS8PrivateKey(key)

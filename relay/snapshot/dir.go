@@ -32,6 +32,9 @@ const (
 // ErrLocked says that another process has the directory: each relay needs one of its own.
 var ErrLocked = errors.New("another process uses the directory, and each relay needs one of its own")
 
+// ErrForeign says that other users may write to the directory: what they write there, clients would be served.
+var ErrForeign = errors.New("other users may write to the directory")
+
 // errOld says that a snapshot is from too long ago.
 var errOld = errors.New("it is too old")
 
@@ -49,7 +52,7 @@ type Dir struct {
 // Open takes a directory, which it makes if only that is missing, and removes what an
 // earlier process left unfinished in it. A nil logger discards.
 //
-// Errors: [ErrLocked]; one of the file system if the parent is missing, or the directory
+// Errors: [ErrLocked]; [ErrForeign]; one of the file system if the parent is missing, or the directory
 // cannot be written to.
 func Open(path string, log *slog.Logger) (*Dir, error) {
 	if log == nil {
@@ -57,6 +60,9 @@ func Open(path string, log *slog.Logger) (*Dir, error) {
 	}
 	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	if err := checkOwner(path); err != nil {
+		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {

@@ -136,6 +136,39 @@ func TestB42_FilesAreForTheirOwnerOnly(t *testing.T) {
 	}
 }
 
+// TestB42_ADirectoryOfOthersIsRefused: a directory is refused that other users may write to, by its mode or since it is theirs: clients would be served what
+// they write. A group may write to it.
+func TestB42_ADirectoryOfOthersIsRefused(t *testing.T) {
+	for _, mode := range []os.FileMode{0o700, 0o770, 0o755, os.ModeSetgid | 0o775, 0o777, 0o702, os.ModeSticky | 0o777} {
+		dir := t.TempDir()
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		d, err := snapshot.Open(dir, nil)
+		if mode&0o002 == 0 {
+			if err != nil {
+				t.Errorf("mode %v: %v", mode, err)
+			} else if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if !errors.Is(err, snapshot.ErrForeign) || !strings.Contains(err.Error(), "o-w") {
+			t.Errorf("mode %v: %v, want ErrForeign and what to do", mode, err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 12345, -1); err != nil {
+		t.Logf("only root gives a directory away: %v", err)
+		return
+	}
+	if os.Geteuid() == 0 {
+		if _, err := snapshot.Open(dir, nil); !errors.Is(err, snapshot.ErrForeign) || !strings.Contains(err.Error(), "user 12345") {
+			t.Errorf("a directory of another user: %v, want ErrForeign and its owner", err)
+		}
+	}
+}
+
 // TestB42_ADirectoryBelongsToOneProcess until it ends.
 func TestB42_ADirectoryBelongsToOneProcess(t *testing.T) {
 	path := t.TempDir()

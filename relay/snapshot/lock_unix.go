@@ -4,9 +4,27 @@ package snapshot
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 )
+
+// checkOwner returns why a directory does not belong to the user of the process alone, or to root. A group may write to it: that is
+// how volumes are handed to pods.
+func checkOwner(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	const byOthers = 0o002
+	if mode := info.Mode().Perm(); mode&byOthers != 0 {
+		return fmt.Errorf("%w: its mode is %#o; take a directory below it, which is made for its owner alone, or chmod o-w", ErrForeign, mode)
+	}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid != 0 && int(s.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: it belongs to user %d, and the process runs as %d", ErrForeign, s.Uid, os.Geteuid())
+	}
+	return nil
+}
 
 // flock locks a file until it is closed, also by the end of the process.
 func flock(f *os.File) error {

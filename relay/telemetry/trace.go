@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/upstream"
 )
@@ -210,12 +209,8 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	}
 	span.AddEvent("sent", trace.WithTimestamp(d.Sent))
 	if d.Outcome == cache.Refused {
-		detail := d.Detail
-		if d.TypeURL == wire.SecretType {
-			detail = "" // which may quote what must not leave the relay
-		}
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(d.Code)))
-		span.SetStatus(codes.Error, cmp.Or(detail, "refused"))
+		span.SetStatus(codes.Error, cmp.Or(d.Detail, "refused"))
 	}
 	span.End(trace.WithTimestamp(d.Ended))
 	return ids(span)

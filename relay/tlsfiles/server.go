@@ -26,7 +26,7 @@ func (w *Watch) Server(cfg ServerConfig) (*Server, error) {
 	s := &Server{min: max(cfg.MinVersion, tls.VersionTLS12)}
 	errs := []error{w.pairOf(cfg.Cert, cfg.Key, s.pair.Store)}
 	if cfg.ClientCA.Path != "" {
-		errs = append(errs, w.casOf(cfg.ClientCA, func(certs []*x509.Certificate) { s.clients.Store(pool(certs)) }))
+		errs = append(errs, w.casOf(cfg.ClientCA, func(certs []*x509.Certificate) { s.clients.Store(newClientCAs(certs)) }))
 	}
 	return s, errors.Join(errs...)
 }
@@ -37,7 +37,7 @@ type Server struct {
 
 	// In force now.
 	pair    atomic.Pointer[tls.Certificate]
-	clients atomic.Pointer[x509.CertPool] // nil if no certificate is asked for
+	clients atomic.Pointer[clientCAs] // nil if no certificate is asked for
 }
 
 // Config returns a configuration for servers of these protocols, as ALPN calls them.
@@ -66,7 +66,8 @@ func (s *Server) now(protocols []string) *tls.Config {
 		SessionTicketsDisabled: true,
 	}
 	if clients := s.clients.Load(); clients != nil {
-		cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, clients
+		cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, clients.pool
+		cfg.VerifyConnection = clients.verifyTrustDomain
 	}
 	return cfg
 }
