@@ -87,7 +87,7 @@ func runReports(w *world, loaded []int, reports [][]int, steps []string, numbers
 	m.watch.SubscribeAll(clusters)
 	for m.view.Head().Type(clusters).Phase < cache.Confirmed {
 		m.check()
-		m.rig.pass(time.Second)
+		m.pass(time.Second)
 	}
 	m.confirmed = time.Now()
 	for _, c := range m.clients {
@@ -100,7 +100,7 @@ func runReports(w *world, loaded []int, reports [][]int, steps []string, numbers
 		m.check()
 	}
 	m.end()
-	m.rig.stop()
+	m.stop()
 }
 
 func (m *reportsRun) step(step string, n int, load func([]int)) {
@@ -129,13 +129,13 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 		}
 		c.left = true
 	case "second":
-		m.rig.pass(time.Second)
+		m.pass(time.Second)
 	case "minute":
-		m.rig.pass(time.Minute)
+		m.pass(time.Minute)
 	case "minutes":
-		m.rig.pass(8 * time.Minute)
+		m.pass(8 * time.Minute)
 	}
-	m.rig.pass(2 * time.Second)
+	m.pass(2 * time.Second)
 }
 
 // check looks what each client may be told.
@@ -173,7 +173,7 @@ func (m *reportsRun) check() {
 		}
 	}
 	if len(m.failures) > 0 {
-		m.world.Fatal("see above")
+		m.Fatal("see above")
 	}
 }
 
@@ -184,7 +184,7 @@ func (m *reportsRun) reported() []upstream.Hold {
 
 // end lets time pass without events.
 func (m *reportsRun) end() {
-	m.rig.pass(time.Hour)
+	m.pass(time.Hour)
 	kept := make(map[string]bool)
 	for _, h := range m.reported() {
 		for _, name := range h.Names {
@@ -206,7 +206,7 @@ func (m *reportsRun) end() {
 		}
 		c.report.Close()
 	}
-	m.rig.pass(10 * time.Minute)
+	m.pass(10 * time.Minute)
 	if holds := m.reported(); len(holds) > 0 {
 		m.Errorf("all clients have left, and %+v are held", holds)
 	}

@@ -141,8 +141,8 @@ func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
 	d.publish(of)
 }
 
-// look does what it is time for, and returns when to look again.
-func (d *reported) look(now time.Time) (next time.Time) {
+// judge decides about reports that are not judged when a set is confirmed. It returns when it is time for the next.
+func (d *reported) judge(now time.Time) (next time.Time) {
 	for of, first := range d.w.Reported() {
 		switch {
 		case first.IsZero() || of.Kind == cache.Members && !d.atOnce:
@@ -160,6 +160,12 @@ func (d *reported) look(now time.Time) (next time.Time) {
 			d.confirm(of, now.Add(-d.quiet), now)
 		}
 	}
+	return next
+}
+
+// look does what it is time for, and returns when to look again.
+func (d *reported) look(now time.Time) (next time.Time) {
+	next = d.judge(now)
 	if len(d.sets) == 0 {
 		return next
 	}
