@@ -120,6 +120,10 @@ type Type struct {
 	// then, which the origin has not confirmed yet (B.42).
 	Restored bool
 
+	// Covered reports that they are Restored, not confirmed yet, and that the origin has said each of them anew: nothing that was
+	// last known is missing.
+	Covered bool
+
 	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
 	source  int     // that has the members
 	edition uint64  // of the first head that held this

@@ -16,11 +16,13 @@ import (
 type index struct {
 	mu          sync.Mutex
 	types       map[string]*indexType
-	collections int      // of types, those that are collections
-	followed    int      // of these, those that somebody follows
-	watches     []*Watch // by id; nil where free
-	free        []uint32 // ids of watches
-	observers   []*Watch // of watches, those that Observe made
+	collections int                     // of types, those that are collections
+	followed    int                     // of these, those that somebody follows
+	watches     []*Watch                // by id; nil where free
+	free        []uint32                // ids of watches
+	observers   []*Watch                // of watches, those that Observe made
+	reported    map[*indexType]struct{} // those of which clients have reported what they hold
+	left        int                     // names in reports whose clients have left
 
 	route   func(typeURL, name string) int // of Config; never nil
 	sources []*source
@@ -32,6 +34,10 @@ type source struct {
 	faulty []string      // types and collections that the writer has to mend; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
 	quota  Quota
+	passes bool // another view decides about what clients report: Writer.PassReports; guarded by index.mu
+
+	// reportsUntil is until when what clients report of members counts although they are confirmed. Guarded by index.mu.
+	reportsUntil time.Time
 
 	withheld atomic.Int64 // names of which a gate withholds something
 }
@@ -51,6 +57,10 @@ type indexType struct {
 	restored  bool // the session has not been told yet that they are those of a snapshot
 
 	asked time.Time // when they last were for content that was given up
+
+	// lastKnown reports that the members were confirmed, or restored: they are the last known set.
+	lastKnown bool
+	reporting [2]*reporting // by Kind; nil if nothing is reported, as nearly always
 }
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams
@@ -450,6 +460,9 @@ func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 
 // forget drops a collection, which nobody follows.
 func (x *index) forget(key string) {
+	x.dropReports(x.types[key], Members)
+	x.dropReports(x.types[key], Named)
+	delete(x.reported, x.types[key])
 	delete(x.types, key)
 	x.collections--
 }

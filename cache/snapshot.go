@@ -79,7 +79,8 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
 		}
 		of := TypeSnapshot{Key: t.URL, Named: p.set(t, Named)}
 		if t.source == w.source && t.Phase >= Settled {
-			of.Complete, of.Members = t.Phase == Confirmed || t.Restored, p.set(t, Members)
+			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
+			of.Complete, of.Members = complete, p.set(t, Members)
 			of.Settled = !of.Complete
 		}
 		if of.Complete || of.Settled || len(of.Named.Entries) > 0 {
@@ -165,7 +166,7 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 		restored += len(t.Members.Entries)
 		a.restored(Members, t.Members)
 		a.typ.Phase, a.typ.Restored = Settled, t.Complete
-		a.index.tracked, a.index.restored = true, true
+		a.index.tracked, a.index.restored, a.index.lastKnown = true, true, t.Complete
 		a.pokes |= w.view.index.want(a.index, nil)
 	}
 	for _, e := range t.Named.Entries {

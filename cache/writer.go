@@ -662,6 +662,15 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	a := w.begin(typeURL)
 	a.typ.Phase, a.dirty = p, true
 	a.typ.Restored = a.typ.Restored && p == Settled
+	a.typ.Covered = a.typ.Covered && a.typ.Restored
+	a.index.lastKnown = a.index.lastKnown || p == Confirmed
+	w.publish(a)
+}
+
+// SetCovered records that the origin has said all that was restored of the members of a type.
+func (w *Writer) SetCovered(typeURL string) {
+	a := w.begin(typeURL)
+	a.typ.Covered, a.dirty = true, true
 	w.publish(a)
 }
 
@@ -832,7 +841,9 @@ func (a *apply) forgetMembers() {
 	}
 	a.forgive()
 	a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
-	a.typ.Phase, a.typ.Restored = Unknown, false
+	a.typ.Phase, a.typ.Restored, a.typ.Covered = Unknown, false, false
+	a.index.lastKnown = false
+	a.w.view.index.dropReports(a.index, Members)
 	delete(a.ledger.tombs, a.typ.URL)
 }
 
@@ -854,6 +865,7 @@ func (w *Writer) forgetCollection(a *apply) {
 // old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
 	w.giveUp(now)
+	w.trimReports(now)
 	for key, tombs := range w.tombs {
 		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
 			w.trim(key, passed, now)

@@ -12,9 +12,10 @@ import (
 // A barrier keeps a stream from sending dependent types, which refer to clusters,
 // before the clusters and the endpoints that these need (B.11). Nothing waits longer
 // than TENDER_ACK_WAIT for a change of clusters and its endpoints, or longer than
-// TENDER_COLD_WAIT for the first set of clusters.
+// TENDER_COLD_WAIT for the first set of clusters, and as long again if the origin answers for it.
 type barrier struct {
-	coldSince   time.Time // when a dependent type first waited for the first set of clusters
+	coldSince   time.Time // when a dependent type first waited for the first set of clusters, or then the origin answered for it
+	answered    bool      // it did
 	unsentSince time.Time // since when dependent types wait for changed clusters to be sent; zero if they do not
 
 	batches []batch // oldest first
@@ -160,6 +161,11 @@ func (s *stream) clustersUnknown(p *pass, cds *subscription) bool {
 	until := s.barrier.coldSince.Add(s.cfg.ColdWait)
 	if !p.now.Before(until) {
 		return false
+	}
+	if !s.barrier.answered && p.of(cds).Type(cds.key).Phase >= cache.Settled {
+		// From now on it takes that long until the set is confirmed.
+		s.barrier.answered, s.barrier.coldSince = true, p.now
+		until = p.now.Add(s.cfg.ColdWait)
 	}
 	p.at(until)
 	return true

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -56,12 +55,56 @@ func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done boo
 	return true
 }
 
-// resyncWait is how long an origin that was lost has to be back before what it does
-// not mention counts as gone: as long as a first set takes to be confirmed (B.7).
-const resyncWait = 5 * time.Second
+// isBack reports whether what an origin does not mention counts as gone: on its first connection, on which the set was
+// confirmed, and once it has been back for a while on others; if not, it returns when to look again.
+func (s *subscription) isBack(from *cache.Source, now time.Time) (back bool, until time.Time) {
+	switch {
+	case !from.Connected || !from.Frozen.IsZero():
+		return false, time.Time{} // of one that is frozen, what it has made since is not known here
+	case from.Lost.IsZero():
+		return true, time.Time{}
+	}
+	until = from.Since.Add(s.cfg.ColdWait)
+	return !now.Before(until), until
+}
 
-// forgotten returns the removal of what a returning client says it holds and the origin no longer has (R086). A mass of
-// removals waits. It returns when to look again.
+// reportMembers has the view know what a returning client with a wildcard holds beside what it asks for by name: where the view
+// has nothing of before, that is its last known set (B.7). The view then says what of it the client may be told is gone. It is
+// called before the client subscribes: some origins answer at once.
+func (s *subscription) reportMembers(asked []string) {
+	if len(s.known) == 0 {
+		return
+	}
+	named := make(map[string]struct{}, len(asked))
+	for _, text := range asked {
+		named[text] = struct{}{}
+	}
+	names := make([]string, 0, len(s.known))
+	for text := range s.known {
+		_, own := named[text]
+		glob, _ := wire.GlobOf(text)
+		if _, ofGlob := named[glob]; !own && !ofGlob {
+			names = append(names, text)
+		}
+	}
+	if len(names) > 0 {
+		s.report = s.watch.Report(s.key, cache.Members, names, len(names))
+	}
+}
+
+// reportNames is reportMembers for names that the client asks for, and that the view has never heard of.
+func (s *subscription) reportNames() {
+	var names []string
+	for n := range s.unheard {
+		names = append(names, n.String())
+	}
+	if len(names) > 0 {
+		s.report = s.watch.Report(s.key, cache.Named, names, s.knownN)
+	}
+}
+
+// forgotten returns the removal of what a returning client says it holds and the origin no longer has (R086), but for what
+// the view withholds. It returns when to look again.
 func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r *reply, until time.Time) {
 	if len(s.known) == 0 {
 		return nil, time.Time{}
@@ -79,17 +122,11 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 	if s.wildcard == nil || s.fresh || w.typ.Phase < cache.Confirmed {
 		return time.Time{}
 	}
-	from := w.head.MembersFrom(s.key)
-	if !from.Connected || !from.Frozen.IsZero() {
-		return time.Time{} // of one that is frozen, what it has made since is not known here
-	}
-	if until = from.Since.Add(resyncWait); now.Before(until) {
+	if back, until := s.isBack(w.head.MembersFrom(s.key), now); !back {
 		return until
 	}
-	gone := s.unknown(w.typ)
-	if until = s.heldUntil(w.typ, gone, now); now.Before(until) {
-		return until
-	}
+	unknown := s.unknown(w.typ)
+	gone, _ := s.report.Told(unknown)
 	for _, text := range gone {
 		if w.full(nil) {
 			return time.Time{} // the rest follows the answer (B.32)
@@ -100,14 +137,17 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 	if len(gone) > 0 {
 		s.matchesNothing(w)
 	}
-	if len(s.names) == 0 {
+	if len(s.names) == 0 && len(gone) == len(unknown) {
 		s.known = nil
 	}
-	return time.Time{}
+	return time.Time{} // what is withheld yet, the view wakes the stream for
 }
 
 // silenceWait is how long an origin that has answered for other names of a request is waited for.
 const silenceWait = 15 * time.Second
+
+// lookAgain is when it is first looked again at names of which nothing shows whether the origin has them.
+const lookAgain = 5 * time.Second
 
 // unheardOf returns the names that a returning client holds and of which the relay knows nothing. Names beside a
 // wildcard, and those of VHDS, may be asked for on demand: the origin may take its time, and a wildcard need not have
@@ -155,15 +195,13 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		return false
 	})
 	slices.SortFunc(gone, (*cache.Name).Compare)
-	if held := s.namesHeldUntil(w.typ, gone, now); now.Before(held) {
-		return earlier(until, held)
-	}
-	for _, n := range gone {
+	told, _ := s.report.Told(names(gone))
+	for _, name := range told {
 		if w.full(nil) {
 			return earlier(until, now.Add(s.cfg.AckWait)) // the rest follows the answer (B.32)
 		}
-		delete(s.known, n.String())
-		w.remove(n.String())
+		delete(s.known, name)
+		w.remove(name)
 	}
 	return until
 }
@@ -181,12 +219,20 @@ func (s *subscription) silentUntil(h *cache.Head, t *cache.Type, n *cache.Name, 
 	}
 	_, xdstp := wire.GlobOf(n.String())
 	if t.Phase == cache.Confirmed && from == h.MembersFrom(s.key) && !xdstp && !asked.IsZero() {
-		at = earlier(at, later(asked, from.Since).Add(resyncWait))
+		at = earlier(at, later(asked, from.Since).Add(s.cfg.ColdWait))
 	}
 	if at.IsZero() {
-		at = now.Add(max(resyncWait, now.Sub(s.since)))
+		at = now.Add(max(lookAgain, now.Sub(s.since)))
 	}
 	return at
+}
+
+func names(of []*cache.Name) []string {
+	texts := make([]string, len(of))
+	for i, n := range of {
+		texts[i] = n.String()
+	}
+	return texts
 }
 
 // unknown returns what the client says it holds and the members have not; names
@@ -199,50 +245,4 @@ func (s *subscription) unknown(t *cache.Type) (gone []string) {
 		}
 	}
 	return gone
-}
-
-// heldUntil returns until when removals of what the client holds are held back, since the origin may have lost its state; a zero
-// time if they are not. It is told at once of what the view has known to be removed.
-func (s *subscription) heldUntil(t *cache.Type, gone []string, now time.Time) time.Time {
-	if !s.large(t, gone) {
-		return time.Time{}
-	}
-	if s.heldSince.IsZero() {
-		s.heldSince = now
-		s.log().Warn("removals for a returning client are held back: the origin has never spoken of much of what it holds",
-			slog.String("type_url", s.typeURL), slog.Int("held", len(gone)), slog.Int("known", s.knownN),
-			slog.Duration("hold", s.cfg.MassDeleteHold))
-	}
-	return s.heldSince.Add(s.cfg.MassDeleteHold)
-}
-
-// namesHeldUntil is heldUntil for names. That one is missing of one does not look like an origin that lost its state.
-func (s *subscription) namesHeldUntil(t *cache.Type, gone []*cache.Name, now time.Time) time.Time {
-	if len(gone) <= 1 {
-		return time.Time{}
-	}
-	texts := make([]string, len(gone))
-	for i, n := range gone {
-		texts[i] = n.String()
-	}
-	return s.heldUntil(t, texts, now)
-}
-
-// large reports whether too much of what a client holds is unknown to the view to be believed gone.
-func (s *subscription) large(t *cache.Type, gone []string) bool {
-	n := s.reported(gone)
-	added := max(t.Members.Count()-(s.knownN-n), 0)
-	if !cache.LargeRemoval(s.typeURL, n, s.knownN, added) {
-		return false
-	}
-	buried := make(map[string]struct{})
-	for _, name := range t.Members.Buried() {
-		buried[name] = struct{}{}
-	}
-	for _, name := range gone {
-		if _, known := buried[name]; known {
-			n--
-		}
-	}
-	return cache.LargeRemoval(s.typeURL, n, s.knownN, added)
 }

@@ -90,6 +90,9 @@ func (s *subscription) handOver(globs map[string]*subscription) {
 			delete(s.known, texts[i])
 		}
 	}
+	for _, g := range globs {
+		g.reportMembers(nil)
+	}
 }
 
 // dropGlobs ends the subscriptions to the globs among texts, and returns the rest.
@@ -244,7 +247,7 @@ func (s *subscription) unsettledUntil(h *cache.Head) (until time.Time) {
 		return time.Time{}
 	}
 	for _, g := range s.globs {
-		if h.Type(g.key).Phase >= s.neededPhase() {
+		if s.enough(h.Type(g.key)) {
 			continue
 		}
 		from, asked := h.MembersFrom(g.key), g.since

@@ -38,15 +38,12 @@ type Config struct {
 	SendStall time.Duration
 
 	// ColdWait is how long a stream waits for the first word of an origin that is
-	// not there. Zero means 10s.
+	// not there, and how long an origin has to be back before what it does not
+	// mention counts as gone. Zero means 10s.
 	ColdWait time.Duration
 
 	// FirstRequestTimeout is how long a new stream may stay silent. Zero means 10s.
 	FirstRequestTimeout time.Duration
-
-	// MassDeleteHold is how long an implausible mass of removals for a returning
-	// client is held back. Zero means 10m.
-	MassDeleteHold time.Duration
 
 	// ConnectionAge is how old the connection of a client gets before it is told to take
 	// no more streams, which the gRPC server has to do: streams end themselves then, some
@@ -161,7 +158,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.SendStall = cmp.Or(c.SendStall, time.Minute)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
-	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
 	c.MaxConnections = cmp.Or(c.MaxConnections, 50_000)
 	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -70,22 +69,8 @@ func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now t
 	if s.synced && t.Last() > limit {
 		return time.Time{}, true // the client's answer for clusters frees it
 	}
-	until = later(s.unresolvedUntil(h, t, now), s.emptyUntil(t, now))
+	until = s.unresolvedUntil(h, t, now)
 	return until, now.Before(until)
-}
-
-// emptyUntil returns until when an empty set is not sent to a client that reports a version: the origin may have just been started,
-// and the view has never held a member that it could have removed. It is a zero time for others.
-func (s *subscription) emptyUntil(t *cache.Type, now time.Time) time.Time {
-	if s.version == "" || s.synced || s.wildcard == nil || t.Members.Last() > 0 || cache.RemovalsAreData(s.typeURL) || len(s.globs)+len(s.names) > 0 {
-		return time.Time{}
-	}
-	if s.heldSince.IsZero() {
-		s.heldSince = now
-		s.log().Warn("an empty set is held back from a returning client: the origin has never spoken of any resource",
-			slog.String("type_url", s.typeURL), slog.Duration("hold", s.cfg.MassDeleteHold))
-	}
-	return s.heldSince.Add(s.cfg.MassDeleteHold)
 }
 
 // complete reports whether enough is known of all members that the client asked for;
@@ -94,7 +79,10 @@ func (s *subscription) complete(t *cache.Type) bool {
 	if len(s.over) > 0 && s.version != "" && !s.synced {
 		return false // the client may hold what is over a limit, and would drop it
 	}
-	return s.wildcard == nil || t.Phase >= s.neededPhase() || s.saidSo(t)
+	if s.wildcard == nil || s.saidSo(t) {
+		return true
+	}
+	return s.enough(t) && (s.synced || t.Members.Count() > 0 || !s.report.WithholdsAll())
 }
 
 // bare reports whether the set holds something whose content was given up, and that
@@ -144,13 +132,13 @@ func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*r
 	return s.set(h, t, false), time.Time{}
 }
 
-// neededPhase returns how much must be known of the members before this client
-// can be answered (B.7).
-func (s *subscription) neededPhase() cache.Phase {
+// enough reports whether so much is known of the members that this client can be answered (B.7): if it may hold some, all, or
+// all that was last known.
+func (s *subscription) enough(t *cache.Type) bool {
 	if s.version != "" && !s.synced {
-		return cache.Confirmed
+		return t.Phase == cache.Confirmed || t.Covered
 	}
-	return cache.Settled
+	return t.Phase >= cache.Settled
 }
 
 // due reports whether the client is owed resources, and whether it holds some

@@ -48,8 +48,6 @@ type subscription struct {
 	known   map[string]string // Delta: initial_resource_versions not yet accounted for
 	knownN  int               // how many they were
 
-	suspects []string // Delta: what is in known although the client did not report it, see suspect
-
 	// Delta: names in known of which the origin has said nothing yet, see forgottenNames.
 	unheard map[*cache.Name]struct{}
 
@@ -74,7 +72,7 @@ type subscription struct {
 	sum      cache.Sum              // SotW: what is in that set
 	awaits   time.Time              // SotW: until when dependent types wait for a set whose content is asked for again
 
-	heldSince time.Time // Delta: when a mass of removals was held back
+	report *cache.Report // what the view knows of what the client holds; nil if that withholds nothing
 }
 
 // A conversation is what was said of one type and answered: what all subscriptions to
@@ -191,6 +189,9 @@ func (s *subscription) answers(r *wire.Request) bool {
 func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) {
 	if first {
 		s.known, s.knownN = r.InitialVersions, len(r.InitialVersions)
+		if slices.Contains(r.Subscribe, wire.Wildcard) || len(r.Subscribe)+len(r.Unsubscribe) == 0 && s.legacyWildcard {
+			s.reportMembers(r.Subscribe)
+		}
 		if len(r.Subscribe) == 0 && len(r.Unsubscribe) == 0 && !s.explicit && s.legacyWildcard {
 			s.subscribeAll()
 		}
@@ -204,8 +205,9 @@ func (s *subscription) requestDelta(r *wire.Request, first bool, now time.Time) 
 		s.drop(s.dropGlobs(r.Unsubscribe))
 	}
 	if first {
-		s.suspect()
 		s.unheard = s.unheardOf()
+		s.reportNames()
+		s.suspect()
 	}
 }
 
@@ -326,12 +328,21 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 		all = true
 	}
 	if all {
+		s.reportVersion(r, first)
 		s.subscribeAll()
 	} else {
 		s.unsubscribeAll()
 	}
 	s.sendWhole()
 	s.replace(s.replaceGlobs(s.real(without(r.Subscribe, wire.Wildcard)), now), now)
+}
+
+// reportVersion has the view know that a returning SotW client, which asks for all and nothing beside, holds a set, of which it
+// reports the version.
+func (s *subscription) reportVersion(r *wire.Request, first bool) {
+	if first && s.version != "" && s.fullState && len(without(r.Subscribe, wire.Wildcard)) == 0 {
+		s.report = s.watch.Report(s.key, cache.Members, []string{cache.AllNames}, 1)
+	}
 }
 
 // sendWhole decides whether SotW responses of a type that the protocol does not define hold
@@ -445,7 +456,13 @@ func (s *subscription) unsubscribeAll() {
 	if s.wildcard != nil {
 		s.watch.UnsubscribeAll(s.wildcard)
 		s.wildcard, s.fresh, s.known, s.let, s.again = nil, false, nil, nil, nil
+		s.closeReport()
 	}
+}
+
+func (s *subscription) closeReport() {
+	s.report.Close()
+	s.report = nil
 }
 
 // close gives up all interest.
@@ -454,6 +471,7 @@ func (s *subscription) close() {
 		g.close()
 	}
 	s.unsubscribeAll()
+	s.closeReport()
 	gone := make([]*cache.Name, len(s.names))
 	for i, n := range s.names {
 		gone[i] = n.name

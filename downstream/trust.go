@@ -55,19 +55,8 @@ func (s *subscription) suspect() {
 	for i, n := range s.watch.Find(s.key, buried) {
 		if _, reported := s.known[buried[i]]; !reported && (n == nil || !members.Get(n).Present()) {
 			s.known[buried[i]] = ""
-			s.suspects = append(s.suspects, buried[i])
 		}
 	}
-}
-
-// reported returns how many of the names the client itself reported.
-func (s *subscription) reported(names []string) (n int) {
-	for _, name := range names {
-		if !slices.Contains(s.suspects, name) {
-			n++
-		}
-	}
-	return n
 }
 
 // maxPolls bounds a pollMemory. One that is full forgets all, which costs each client whose set has reverted one more

@@ -259,7 +259,7 @@ var variables = []spec{
 	{
 		name: "COLD_WAIT", preset: "10s",
 		allowed: between(100*time.Millisecond, 10*time.Minute),
-		meaning: "how long a client waits for an origin that has never answered, before its stream is closed",
+		meaning: "how long a client waits for an origin that has never answered, before its stream is closed; and how long no new name must come until a set counts as complete",
 		parse:   durationBetween(100*time.Millisecond, 10*time.Minute),
 	},
 	{

@@ -209,12 +209,15 @@ func planeNames(p *planeClients) {
 }
 
 // planeConfirmed waits until the relay is sure of the members: what a client
-// claims to hold is then removed.
+// claims to hold beside them is then removed.
 func planeConfirmed(p *planeClients) {
 	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
 		c := p.r.client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("probe")})
-		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL,
-			InitialResourceVersions: map[string]string{"never was": "1"}})
+		holds := map[string]string{"never was": "1"}
+		for name := range p.o.world[typeURL] {
+			holds[name] = "of another relay"
+		}
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL, InitialResourceVersions: holds})
 		for removed := false; !removed; {
 			resp := c.Recv(p.o.t.Context())
 			removed = slices.Contains(resp.Removed, "never was") // beside what was removed within the hour (B.3)

@@ -248,7 +248,7 @@ func (r *Relay) shownHolds(o operated, holds []upstream.Hold) (shown []admin.Hol
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.originName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
-			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Discarded: h.Discarded,
+			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
 		})
 	}
 	return shown

@@ -68,7 +68,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := upstream.OpenFiles(upstream.FilesConfig{Dir: dir, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
+		files, err := upstream.OpenFiles(upstream.FilesConfig{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
@@ -89,6 +89,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		Linger:           cfg.Linger,
 		WildcardLinger:   cfg.WildcardLinger,
 		MaxLingering:     cfg.MaxLingering,
+		ColdWait:         cfg.ColdWait,
 		MassDeleteHold:   cfg.MassDeleteHold,
 		HoldExplicit:     cfg.HoldExplicit,
 		Prewarm:          cfg.Prewarm,

@@ -173,7 +173,6 @@ func (r *Relay) serve(opts Options) (err error) {
 		SendStall:           r.cfg.SendStall,
 		ColdWait:            r.cfg.ColdWait,
 		FirstRequestTimeout: r.cfg.FirstRequestTimeout,
-		MassDeleteHold:      r.cfg.MassDeleteHold,
 		ConnectionAge:       r.cfg.ConnectionAge,
 		MaxConnections:      r.cfg.MaxConnections,
 		MaxPeerConnections:  r.cfg.MaxPeerConnections,

@@ -51,7 +51,9 @@ func TestR066_EmptySetOnlyIfTheOriginIsEmpty(t *testing.T) {
 					c.hears(short + " {}")
 					if names == "" { // the origin may have just been started (H04)
 						returning.expect()
-						w.pass(10 * time.Minute)
+						w.pass(9 * time.Minute)
+						returning.expect()
+						w.pass(2 * time.Minute) // with a second look at the origin
 					}
 					returning.hears(short + " {}")
 				})

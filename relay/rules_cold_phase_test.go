@@ -45,7 +45,7 @@ func TestB7_SettledForClientsWithoutState(t *testing.T) {
 }
 
 // TestB7_ConfirmedForClientsWithState: a client that holds something learns from an
-// absence only once no new name has come for 5s, in a set or as a removal.
+// absence only once no new name has come for TENDER_COLD_WAIT, in a set or as a removal.
 func TestB7_ConfirmedForClientsWithState(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "lds", "srds"} {
@@ -56,9 +56,9 @@ func TestB7_ConfirmedForClientsWithState(t *testing.T) {
 				s := w.accept()
 				w.pass(time.Second)
 				w.say(s, short+" a@1")
-				w.pass(4 * time.Second)
+				w.pass(9 * time.Second)
 				w.say(s, short+" b@1") // a new name
-				w.pass(3 * time.Second)
+				w.pass(8 * time.Second)
 				w.say(s, short+" b@2") // not one
 				w.pass(1900 * time.Millisecond)
 				c.expect()
@@ -75,7 +75,7 @@ func TestB7_ConfirmedForClientsWithState(t *testing.T) {
 				w.say(s, short+" a@1")
 				w.pass(time.Second)
 				c.hears(short + " a@1")
-				w.pass(3900 * time.Millisecond)
+				w.pass(8900 * time.Millisecond)
 				c.expect()
 				w.pass(200 * time.Millisecond)
 				c.hears(short + " -gone")
@@ -137,8 +137,6 @@ func TestH04_LargeRemovalsForAReturningClientAreHeld(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			orderBubble(t, nil, func(w *orderWorld) {
 				w.change(present(0, tt.exists)...)
-				w.ready(relaytest.Delta).subscribe("cds", "")
-				w.settle()
 				c := w.ready(relaytest.Delta).returns(relaytest.Delta, "cds", "", held(tt.holds))
 				removed := func() (n int) {
 					for _, r := range c.heard() {
@@ -146,12 +144,17 @@ func TestH04_LargeRemovalsForAReturningClientAreHeld(t *testing.T) {
 					}
 					return n
 				}
+				w.pass(9 * time.Second)
+				if n := removed(); n > 0 {
+					t.Fatalf("%d removals before the set was confirmed", n)
+				}
+				w.pass(2 * time.Second)
 				if tt.want > 0 {
-					w.pass(tt.want - time.Second)
+					w.pass(tt.want - 2*time.Second)
 					if n := removed(); n > 0 {
 						t.Fatalf("%d removals before the hold was over", n)
 					}
-					w.pass(time.Second)
+					w.pass(20 * time.Second) // with a second look at the origin
 				}
 				if n := removed(); n != tt.holds-tt.exists {
 					t.Errorf("%d removals, want %d", n, tt.holds-tt.exists)
@@ -161,9 +164,8 @@ func TestH04_LargeRemovalsForAReturningClientAreHeld(t *testing.T) {
 	}
 	t.Run("they come back", func(t *testing.T) {
 		orderBubble(t, []string{"TENDER_MASS_DELETE_HOLD=1m"}, func(w *orderWorld) {
-			w.ready(relaytest.Delta).subscribe("cds", "")
-			w.settle()
 			c := w.ready(relaytest.Delta).returns(relaytest.Delta, "cds", "", held(20))
+			w.pass(30 * time.Second)
 			w.change(present(0, 18)...)
 			w.pass(2 * time.Minute)
 			all := strings.Join(c.heard(), "; ")

@@ -96,8 +96,8 @@ func TestH18_TheConfirmedWildcardLacksTheName(t *testing.T) {
 				silentStep{3 * time.Minute, []string{"gone"}}.check(t, c, since)
 
 				late, since := silentReturns(r, typeURL, "never"), time.Now()
-				silentStep{4 * time.Second, nil}.check(t, late, since)
-				silentStep{6 * time.Second, []string{"never"}}.check(t, late, since)
+				silentStep{9 * time.Second, nil}.check(t, late, since)
+				silentStep{11 * time.Second, []string{"never"}}.check(t, late, since)
 			})
 		})
 	}

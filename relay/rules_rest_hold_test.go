@@ -198,8 +198,8 @@ func TestB7_RESTConfirmed(t *testing.T) {
 		c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "not complete")
 		c.poll("clusters", "", "").after(0).has("a")
 		held := c.begin(t.Context(), "clusters", "30000", "old")
-		reply := restAnswer(t, restWithin(held, 10*time.Second))
-		if reply.has("a"); reply.took > 5*time.Second || reply.took < 3*time.Second {
+		reply := restAnswer(t, restWithin(held, 15*time.Second))
+		if reply.has("a"); reply.took > 10*time.Second || reply.took < 8*time.Second {
 			t.Errorf("answered after %v, want when the set is confirmed", reply.took)
 		}
 	})

@@ -29,7 +29,7 @@ const (
 	// auditQuiet is how long a difference must have stood, with both sides saying the same
 	// all the while, and for how long no further name must have come: what has changed
 	// reaches one stream before the other.
-	auditQuiet = confirmQuiet
+	auditQuiet = 5 * time.Second
 
 	// auditPatience is how long no further name must have come before the audit ends although
 	// resources still change.

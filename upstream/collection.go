@@ -121,7 +121,7 @@ func (m *mirror) look(c *collection, now time.Time) (next time.Time) {
 	if m.expired(c, now) {
 		return time.Time{}
 	}
-	next = earlier(m.learnedOf(c.key, &c.learn, now), m.decide(c.guard(), now))
+	next = earlier(m.learnedOf(c.key, &c.learn, len(c.doubt.told)+len(c.doubt.marked) == 0, now), m.decide(c.guard(), now))
 	return earlier(earlier(next, m.resolve(c.sub, c, now)), c.until)
 }
 
@@ -334,5 +334,5 @@ func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
 		}
 	}
 	m.heard(c, u, m.take(c.guard(), u, now), now)
-	m.w.SetPhase(c.key, cache.Confirmed)
+	m.setPhase(c.key, cache.Confirmed, now)
 }

@@ -19,6 +19,10 @@ type Hold struct {
 	// needs the resources: nobody has judged the removals.
 	Unconfirmed bool
 
+	// Reported reports that the view has never held the resources: returning clients report them, and wait for the decision. The
+	// name [cache.AllNames] stands for what clients report without names, by the version of a set.
+	Reported bool
+
 	// Discarded reports that an operator had the resources kept: they stay until the
 	// origin says something of them itself.
 	Discarded bool

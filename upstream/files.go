@@ -22,6 +22,9 @@ type FilesConfig struct {
 	// Dir is the directory that holds the files. Required.
 	Dir string
 
+	// ColdWait is for how long what clients of a view say they hold counts, from when the view began (B.7). Zero means 10s.
+	ColdWait time.Duration
+
 	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
 
@@ -48,6 +51,7 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 	if c.MassDeleteHold < 0 || c.Poll < 0 {
 		return FilesConfig{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
 	}
+	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.Poll = cmp.Or(c.Poll, 10*time.Second)
 	if c.Logger == nil {
@@ -158,7 +162,8 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 // The control, which may be nil, has it do what an operator wants; what is held back, which
 // concerns all mirrors, Files itself says.
 func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
-	l := filesView{NewLocal(w)}
+	l := filesView{f.local(w)}
+	defer l.reported.end()
 	defer control.end()
 	control.begin(l)
 	defer w.SetConnected(false)
@@ -190,6 +195,7 @@ func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
 			following.Go(func() { f.follow(ctx, r) }) // waited for above
 		case <-trim.C:
 			w.Trim(time.Now())
+			l.reported.look(time.Now())
 		case <-ctx.Done():
 			return
 		}
@@ -219,6 +225,7 @@ func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Tim
 // answer says to those who want something of a view what there is, and has read anew what is not
 // what it was.
 func (f *Files) answer(ctx context.Context, l filesView) {
+	defer func() { l.reported.look(time.Now()) }()
 	if l.Answer() {
 		f.do(ctx, (*reader).forgetDamaged)
 	}

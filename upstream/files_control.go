@@ -3,6 +3,8 @@ package upstream
 import (
 	"context"
 	"time"
+
+	"github.com/xdstender/tender/cache"
 )
 
 // filesView is one view of a directory, as its control sees it.
@@ -16,11 +18,35 @@ func (v filesView) freeze(frozen bool) {
 	v.w.Thaw()
 }
 
-// What is held back, Files knows for all of its views.
-func (filesView) keep([]Hold)                          {}
-func (filesView) holds() []Hold                        { return nil }
-func (filesView) release(HoldChoice, time.Time) []Hold { return nil }
-func (filesView) discard(HoldChoice, time.Time) []Hold { return nil }
+// What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
+func (v filesView) keep(discarded []Hold) {
+	for _, hold := range discarded {
+		for _, name := range hold.Names {
+			v.reported.keep(hold.TypeURL, name)
+		}
+	}
+}
+
+func (v filesView) holds() []Hold { return v.reported.holds() }
+
+func (v filesView) release(of HoldChoice, now time.Time) []Hold { return v.reported.release(of, now) }
+
+func (v filesView) discard(of HoldChoice, now time.Time) []Hold { return v.reported.discard(of, now) }
+
+// local returns a local origin that withholds what clients report.
+func (f *Files) local(w *cache.Writer) *Local {
+	l := NewLocal(w)
+	l.reported = f.reports(w)
+	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
+	return l
+}
+
+// reports returns what decides about what clients of a view report. A directory is known as a whole once it was read.
+func (f *Files) reports(w *cache.Writer) *reported {
+	d := &reported{w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters, again: func() {}}
+	d.complete = func(cache.ReportedSet) (at, asked time.Time) { return d.began, d.began }
+	return d.begin()
+}
 
 // A FilesStatus says how the files of a directory stand.
 type FilesStatus struct {
@@ -34,7 +60,7 @@ type FilesStatus struct {
 func (f *Files) Status() FilesStatus { return *f.standing.Load() }
 
 // Held returns of how many resources the removal is held back.
-func (f *Files) Held() int { return int(f.counters.holding.Load()) }
+func (f *Files) Held() int { return int(f.counters.heldBack()) }
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (f *Files) Holds(ctx context.Context) (holds []Hold) {

@@ -102,6 +102,7 @@ func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	u = g.removals.screen(u, s)
 	c := m.w.Apply(g.kind, u)
 	if s.confirmed {
+		m.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.Gone())
 		g.removals.added = c.New
 	} else {
 		g.removals.added += c.New
@@ -153,7 +154,7 @@ func (m *mirror) confirmedAt(g guarded) (at time.Time, open bool) {
 	if g.role == nowhere || !m.lines[g.role].open {
 		return time.Time{}, false
 	}
-	return g.learn.confirmed(m.lines[g.role].openedAt), true
+	return g.learn.confirmed(m.lines[g.role].openedAt, m.cfg.ColdWait), true
 }
 
 // setOf returns what the view holds of a set.
@@ -357,7 +358,7 @@ func (m *mirror) holds() (holds []Hold) {
 	for _, g := range m.guards() {
 		holds = append(holds, m.holdsOf(g)...)
 	}
-	return holds
+	return append(holds, m.reported.holds()...)
 }
 
 // holdsOf returns what is held back, and what was kept, of a set.
@@ -404,11 +405,11 @@ func (m *mirror) release(of HoldChoice, now time.Time) (released []Hold) {
 			m.decide(g, now)
 		}
 	}
-	return released
+	return append(released, m.reported.release(of, now)...)
 }
 
 // discard implements holder.
-func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
+func (m *mirror) discard(of HoldChoice, now time.Time) (discarded []Hold) {
 	for _, g := range m.guards() {
 		for _, hold := range of.among(m.holdsOf(g)) {
 			m.session.counters.discarded.Add(int64(len(hold.Names)))
@@ -420,7 +421,7 @@ func (m *mirror) discard(of HoldChoice, _ time.Time) (discarded []Hold) {
 		}
 		m.recount(g.removals)
 	}
-	return discarded
+	return append(discarded, m.reported.discard(of, now)...)
 }
 
 // keep implements controlled.
@@ -430,11 +431,22 @@ func (m *mirror) keep(discarded []Hold) {
 			m.keepOf(g, hold.Names)
 		}
 		for _, name := range hold.Names {
+			m.keepReported(hold.TypeURL, name)
 			if glob, is := wire.GlobOf(name); is {
 				put(&m.keeping, cache.Collection(hold.TypeURL, glob), append(m.keeping[cache.Collection(hold.TypeURL, glob)], name))
 			}
 		}
 	}
+}
+
+// keepReported keeps a name that the view does not hold: clients may report it.
+func (m *mirror) keepReported(typeURL, name string) {
+	for _, g := range m.sub(typeURL).guards() {
+		if m.held(g, name) != nil {
+			return
+		}
+	}
+	m.reported.keep(typeURL, name)
 }
 
 // keepOf keeps those of names that a set holds.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -22,6 +23,8 @@ type Local struct {
 	// suspect reports that some resource was found to be damaged: what comes is looked at
 	// from then on. The content of those that are damaged is given up.
 	suspect bool
+
+	reported *reported // nil: nothing of what clients report is held back
 }
 
 // NewLocal returns a local origin of an empty view.
@@ -83,9 +86,17 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	}
 	if l.w.Owns(u.TypeURL) {
 		c = l.w.Apply(cache.Members, u)
-		l.w.SetPhase(u.TypeURL, cache.Confirmed)
+		l.confirm(u.TypeURL)
 	}
 	return c
+}
+
+// confirm publishes that all of a set is known.
+func (l *Local) confirm(key string) {
+	if now := time.Now(); l.reported != nil && l.w.Head().Type(key).Phase != cache.Confirmed {
+		l.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Members}, now, now)
+	}
+	l.w.SetPhase(key, cache.Confirmed)
 }
 
 // parts returns what an update says of collections, which are given by glob, but for
@@ -152,7 +163,7 @@ func (l *Local) tell(typeURL string, globs map[string]string) {
 			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
 		}
 		l.w.Apply(cache.Members, *p)
-		l.w.SetPhase(key, cache.Confirmed)
+		l.confirm(key)
 	}
 }
 
@@ -229,7 +240,7 @@ func (l *Local) answerMembers(d cache.Demand) {
 	if d.Again {
 		l.w.Apply(cache.Members, l.all(d.TypeURL))
 	}
-	l.w.SetPhase(d.TypeURL, cache.Confirmed)
+	l.confirm(d.TypeURL)
 }
 
 // answerName adds to an update what there is to say of a name.

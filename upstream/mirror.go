@@ -70,6 +70,7 @@ type mirror struct {
 	keeping    map[string][]string // names that an operator had kept of collections that are not followed yet, by key
 	stays      int                 // resources that are there although the origin seems to have removed them
 	comparison comparison          // of all content, after a resume
+	reported   *reported           // what returning clients hold and the view has never known
 	reused     bool                // reuse of versions was logged
 	silent     bool                // the silence of the origin was logged
 }
@@ -121,6 +122,7 @@ func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer
 		subs:    make(map[string]*subscription),
 		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
 	}
+	m.reported = m.reports()
 	m.resume(w.Source())
 	for r := range m.lines {
 		m.lines[r].retry = &backoff.ExponentialBackOff{
@@ -202,6 +204,7 @@ func (m *mirror) stop() {
 	m.attempts().left(m)
 	m.w.SetConnected(false)
 	m.session.counters.holding.Add(-m.holding)
+	m.reported.end()
 }
 
 func (m *mirror) sub(typeURL string) *subscription {
@@ -376,6 +379,7 @@ func (m *mirror) act(ctx context.Context, now time.Time) (next time.Time) {
 			at(m.decide(g, now))
 		}
 	}
+	at(m.reported.look(now))
 	at(m.agenda.next())
 	for r := main; r <= auxiliary; r++ {
 		at(m.tend(ctx, r, now))
@@ -462,19 +466,31 @@ func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	if s.wildcard == nowhere {
 		return time.Time{}
 	}
-	return m.learnedOf(s.typeURL, &s.learn, now)
+	return m.learnedOf(s.typeURL, &s.learn, len(s.sweep.marked) == 0, now)
 }
 
-func (m *mirror) learnedOf(key string, l *learning, now time.Time) (next time.Time) {
-	known := m.w.Head().Type(key).Phase
-	p, next := l.phase(now, known)
-	if p != known {
-		m.w.SetPhase(key, p)
+// learnedOf is learned for a set, of which the origin has mentioned all that is held if covered is set.
+func (m *mirror) learnedOf(key string, l *learning, covered bool, now time.Time) (next time.Time) {
+	t := m.w.Head().Type(key)
+	p, next := l.phase(now, t.Phase, m.cfg.ColdWait)
+	if p != t.Phase {
+		m.setPhase(key, p, now)
 		typeURL, glob, _ := cache.SplitCollection(key)
 		m.log.Debug("members known", slog.String("type_url", typeURL), slog.String("name", cmp.Or(glob, wire.Wildcard)),
 			slog.String("phase", p.String()))
 	}
+	if covered && t.Restored && !t.Covered && p == cache.Settled && t.Members.Count() > 0 && l.isSettled(now) {
+		m.w.SetCovered(key)
+	}
 	return next
+}
+
+// setPhase publishes how much is known of a set.
+func (m *mirror) setPhase(key string, p cache.Phase, now time.Time) {
+	if p == cache.Confirmed {
+		m.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Members}, now, now)
+	}
+	m.w.SetPhase(key, p)
 }
 
 // wanted reports whether a stream has anything to carry.

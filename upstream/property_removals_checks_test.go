@@ -228,7 +228,7 @@ func (w *world) judged(keys []key) {
 	if k.typeURL != endpoints && removed > 0 && (removed == had || 2*removed > had || removed > 10 && 10*removed > had) {
 		w.Errorf("%d of %d, such as %v, are gone at once, and nobody stated or held that", removed, had, k)
 	}
-	if age := time.Since(opened); !w.sotw && k.set != modelGlob && (k.set == members || k.typeURL != clusters) && age < 5*time.Second {
+	if age := time.Since(opened); !w.sotw && k.set != modelGlob && (k.set == members || k.typeURL != clusters) && age < 10*time.Second {
 		w.Errorf("%v and %d more are gone %v after the stream opened, when not all was said", k, len(keys)-1, age)
 	}
 }

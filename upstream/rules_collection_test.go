@@ -109,7 +109,9 @@ func TestB7_PhasesOfACollection(t *testing.T) {
 		phases("unknown unknown")
 		r.pass(2 * time.Millisecond)
 		phases("settled unknown") // what was said is none of the other's
-		r.pass(5 * time.Second)
+		r.pass(9 * time.Second)
+		phases("settled unknown")
+		r.pass(time.Second)
 		phases("confirmed unknown")
 		say([]string{"xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/mall/*"})
 		phases("confirmed confirmed")

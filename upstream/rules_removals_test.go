@@ -24,9 +24,9 @@ func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *tes
 		r.watch.SubscribeAll(clusters)
 		r.pass(confirmed)
 		r.away(removing(clusters, lost...))
-		r.pass(3 * time.Second)
+		r.pass(9 * time.Second)
 		if n := r.count(); n != 100 {
-			t.Fatalf("%d members 3s after the origin returned, want all 100: nothing that it says first is believed at once", n)
+			t.Fatalf("%d members 9s after the origin returned, want all 100: nothing that it says first is believed at once", n)
 		}
 		test(t, r)
 	})
@@ -50,14 +50,14 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			if len(holds) != 1 || len(holds[0].Names) != 10 || !holds[0].Unconfirmed || !holds[0].Until.After(time.Now()) {
 				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
 			}
-			r.pass(5 * time.Second)
+			r.pass(confirmed)
 			r.wantClusters("once the set is confirmed", 90)
 			r.holding("then", 0, 0)
 		})
 	})
 	t.Run("all, and back", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.pass(5 * time.Second)
+			r.pass(confirmed)
 			r.holding("once the set is confirmed", 100, 0)
 			r.put(clusters, numbered(100)...)
 			r.pass(soon)
@@ -87,7 +87,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	})
 	t.Run("released", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.pass(5 * time.Second)
+			r.pass(confirmed)
 			if got := r.control.Release(t.Context(), upstream.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 100 {
 				t.Errorf("released %+v, want the 100", got)
 			}
@@ -114,7 +114,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	})
 	t.Run("discarded, then said again", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
-			r.pass(5 * time.Second)
+			r.pass(confirmed)
 			r.control.Discard(t.Context(), upstream.HoldChoice{})
 			r.holding("discarded", 0, 50)
 			r.pass(24 * time.Hour)

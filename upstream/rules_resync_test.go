@@ -55,7 +55,7 @@ func nameOnly(resources []string) []string {
 }
 
 // confirmed is long enough for a set to be taken for complete.
-const confirmed = 10 * time.Second
+const confirmed = 12 * time.Second
 
 // With the same origin, a resync that finds nothing new moves nothing.
 func TestB15_SameBytesAreNoChange(t *testing.T) {

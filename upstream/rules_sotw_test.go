@@ -118,8 +118,8 @@ func TestB7_SotWListIsComplete(t *testing.T) {
 		{clusters, []string{"a@1"}, 0},
 		{listeners, []string{"a@1"}, 0},
 		{scopes, []string{"a@1"}, 0},
-		{clusters, nil, 5 * time.Second},
-		{endpoints, []string{"a@1"}, 5 * time.Second},
+		{clusters, nil, 10 * time.Second},
+		{endpoints, []string{"a@1"}, 10 * time.Second},
 	}
 	for _, tt := range tests {
 		inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {

@@ -248,7 +248,7 @@ func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
 			r.pass(confirmed)
 			r.put(clusters, fmt.Sprint("b@", round+2))
 			r.watch.Subscribe(endpoints, []string{"c"})
-			r.pass(confirmed)
+			r.pass(time.Second)
 		}
 		for i, st := range r.State().Streams {
 			begun := map[string]bool{}

@@ -72,6 +72,9 @@ type Config struct {
 	// Zero means 100,000 and 512 MiB.
 	MaxLingering, MaxLingeringBytes int
 
+	// ColdWait is how long a set has to be without a new name to be complete, at most a minute in all (B.7). Zero means 10s.
+	ColdWait time.Duration
+
 	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
 
@@ -104,6 +107,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Keepalive = cmp.Or(c.Keepalive, 330*time.Second)
 	c.Linger = cmp.Or(c.Linger, 5*time.Minute)
 	c.WildcardLinger = cmp.Or(c.WildcardLinger, 15*time.Minute)
+	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 256<<20)
 	c.MaxLingering = cmp.Or(c.MaxLingering, 100_000)

@@ -14,6 +14,7 @@ import (
 // only once (R130). It asks the other view for what is demanded of w, and for nothing
 // else.
 func Share(ctx context.Context, from *cache.View, w *cache.Writer) {
+	w.LeaveReports()
 	s := newShare(from, w)
 	defer s.close()
 	s.follow(time.Now())
@@ -149,6 +150,11 @@ func (s *share) follow(now time.Time) {
 			s.due[t] = struct{}{}
 		}
 	}
+	for of, first := range s.w.Reported() {
+		if t := s.types[of.Key]; t != nil && !first.IsZero() {
+			s.due[t] = struct{}{}
+		}
+	}
 	s.edition = h.Edition
 	for t := range s.due {
 		if t.wildcard != nil {
@@ -187,6 +193,7 @@ func (s *share) followMembers(h *cache.Head, t *sharedType) {
 	t.seen = h.Seq
 	t.wildcard.Passed(h.Seq)
 	s.w.SetPhase(t.key, typ.Phase)
+	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.Members}, s.watch)
 }
 
 // restored returns members whose content was given up and that have it in the other
@@ -235,6 +242,7 @@ func (s *share) followNames(h *cache.Head, t *sharedType) {
 			t.pending[n] = struct{}{}
 		}
 	}
+	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.Named}, s.watch)
 }
 
 // copy takes over names of a type, for the reason for which the other view did.

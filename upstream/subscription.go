@@ -371,10 +371,9 @@ func texts(names []*cache.Name) []string {
 // How long a set has to be quiet to be taken for complete: Delta has no end mark
 // (B.7).
 const (
-	settleQuiet  = 150 * time.Millisecond
-	settleMax    = 2 * time.Second
-	confirmQuiet = 5 * time.Second
-	confirmMax   = 60 * time.Second
+	settleQuiet = 150 * time.Millisecond
+	settleMax   = 2 * time.Second
+	confirmMax  = 60 * time.Second // or Config.ColdWait without a new name
 
 	// confirmSilence is how long an origin has to be silent that was told what a
 	// snapshot holds: it says nothing if that is what there is. It is longer than a relay
@@ -397,14 +396,15 @@ type learning struct {
 
 // confirmed returns when all of a set was said, if nothing comes until then: at the latest a minute after some time, such as
 // when its stream opened.
-func (l *learning) confirmed(began time.Time) time.Time {
+// Quiet is for how long no new name must come.
+func (l *learning) confirmed(began time.Time, quiet time.Duration) time.Time {
 	switch {
 	case l.complete:
 		return l.first
 	case l.first.IsZero():
 		return began.Add(confirmMax)
 	}
-	return earlier(l.newName.Add(confirmQuiet), began.Add(confirmMax))
+	return earlier(l.newName.Add(quiet), began.Add(confirmMax))
 }
 
 // heard records a response.
@@ -418,9 +418,19 @@ func (l *learning) heard(now time.Time, news bool) {
 	}
 }
 
+// settled returns when the first answers seem to be all, if nothing comes until then.
+func (l *learning) settled() time.Time {
+	return earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
+}
+
+// isSettled reports whether the first answers, of which there are some, seem to be all.
+func (l *learning) isSettled(now time.Time) bool {
+	return !l.first.IsZero() && !now.Before(l.settled())
+}
+
 // phase returns what is known now, given what was known before, and when that
 // will change if nothing comes.
-func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next time.Time) {
+func (l *learning) phase(now time.Time, known cache.Phase, quiet time.Duration) (p cache.Phase, next time.Time) {
 	if known == cache.Confirmed || l.first.IsZero() && l.told.IsZero() {
 		return known, time.Time{}
 	}
@@ -433,8 +443,8 @@ func (l *learning) phase(now time.Time, known cache.Phase) (p cache.Phase, next 
 	if l.complete {
 		return cache.Confirmed, time.Time{}
 	}
-	settled := earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
-	confirmed := l.confirmed(l.first)
+	settled := l.settled()
+	confirmed := l.confirmed(l.first, quiet)
 	switch {
 	case !now.Before(confirmed):
 		return cache.Confirmed, time.Time{}

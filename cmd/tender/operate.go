@@ -101,6 +101,9 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		default:
 			state = "held back for another " + people.Seconds(h.Until.Sub(now).Seconds())
 		}
+		if h.Reported {
+			state += "; names alone: clients hold them, the relay never had them"
+		}
 		names := strings.Join(h.Names[:min(len(h.Names), 3)], ", ")
 		if h.Count > 3 {
 			names += ", …"

@@ -27,7 +27,7 @@ type Holds struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// A Hold is a mass of removals that were inferred, and that clients are not told of before
+// A Hold is a mass of removals that the origin may not have meant, and that clients are not told of before
 // a second look, or an operator, confirms them.
 type Hold struct {
 	Origin  string `json:"origin"`
@@ -42,6 +42,10 @@ type Hold struct {
 	// left out if that has begun.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
+
+	// Reported reports that the relay has never had the resources, and knows their names alone: returning clients report them.
+	// The name "*" stands for what clients hold of which they report only a version.
+	Reported bool `json:"reported,omitempty"`
 
 	// Discarded reports that an operator had the resources kept, until the origin says
 	// something of them itself.

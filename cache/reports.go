@@ -1,0 +1,524 @@
+package cache
+
+import (
+	"hash/maphash"
+	"maps"
+	"slices"
+	"time"
+)
+
+// What returning clients say they hold is the only last known set of a view that begins with nothing (B.7). The index keeps
+// it until the set is confirmed. The writer's side judges it then, and says which names no client may be told are gone.
+
+// AllNames stands, among the names of a report, for a set of which the client says only that it has one: a SotW client
+// reports a version and no names.
+const AllNames = "*"
+
+const (
+	// reportLinger is how long a report outlives its last client: clients that are sent away come back.
+	reportLinger = 5 * time.Minute
+
+	// maxLeftNames bounds the names in a view's reports whose clients have left.
+	maxLeftNames = 100_000
+)
+
+// A Report is what returning clients say they hold of a set. Clients that say the same share one. Its methods may be called
+// from any goroutine, and of a nil Report, which withholds nothing.
+type Report struct {
+	// Immutable.
+	view  *View
+	typ   *indexType
+	kind  Kind
+	sum   reportSum
+	names []string // that may be gone
+	size  int      // of all that the client holds
+	at    time.Time
+
+	// Guarded by index.mu.
+	clients int
+	left    time.Time // when the last of them did
+	judged  bool
+	large   bool    // the set lacks so much of it that the origin may not have meant that
+	passed  bool    // another view decides
+	via     *Report // there; nil if that withholds nothing of it
+}
+
+// reportSum identifies a report by its content.
+type reportSum struct {
+	lo, hi uint64
+	size   int
+}
+
+var reportSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func sumOfReport(names []string, size int) (sum reportSum) {
+	for _, name := range names {
+		sum.lo += maphash.String(reportSeeds[0], name)
+		sum.hi += maphash.String(reportSeeds[1], name)
+	}
+	sum.size = size
+	return sum
+}
+
+// reporting is what is reported of one set of a type. It is guarded by index.mu.
+type reporting struct {
+	reports map[reportSum]*Report
+	held    map[string]struct{} // names that clients may not be told are gone
+}
+
+// Report takes what a returning client says it holds: names that may be gone, of so many resources in all. For members
+// that is all that it did not ask for by name, or [AllNames]; for the named, those that the view has never heard of.
+// It returns nil if nothing of it can be withheld: if too few names could be gone, and for members, if the set was confirmed
+// or restored, unless much of what the client holds is being withheld. The client closes it.
+func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report {
+	x := &w.view.index
+	x.mu.Lock()
+	t := x.typ(key)
+	from := t.source
+	if kind == Named {
+		from = x.name(t, names[0]).source
+	}
+	late := kind == Members && x.knows(t)
+	if !t.counts(w.view.Head(), kind, names, size, late) {
+		x.mu.Unlock()
+		return nil
+	}
+	r := t.report(kind, names, size)
+	if r.view == nil {
+		r.view, r.typ, r.judged, r.large = w.view, t, late, late
+	} else if r.clients == 0 {
+		x.left -= len(r.names)
+	}
+	r.clients++
+	x.reported[t] = struct{}{}
+	x.mu.Unlock()
+	x.poke(1 << from)
+	return r
+}
+
+// knows reports whether the view itself has the last known set of a type's members.
+func (x *index) knows(t *indexType) bool {
+	from := x.sources[t.source]
+	return t.lastKnown && !from.passes && !time.Now().Before(from.reportsUntil)
+}
+
+// AwaitReports has what clients report count until a time, although the source knows all members at once.
+func (w *Writer) AwaitReports(until time.Time) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sources[w.source].reportsUntil = until
+}
+
+// counts reports whether anything of a report can be withheld.
+func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bool) bool {
+	typeURL := resourceType(t.url)
+	switch {
+	case RemovalsAreData(typeURL):
+		return false
+	case kind == Named:
+		return largeNamed(typeURL, len(names), size)
+	default:
+		return !late || t.joins(h, names, size)
+	}
+}
+
+// report returns the report of clients that say the same, a new one of no view if there is none.
+func (t *indexType) report(kind Kind, names []string, size int) *Report {
+	of := t.reporting[kind]
+	if of == nil {
+		of = &reporting{reports: make(map[reportSum]*Report)}
+		t.reporting[kind] = of
+	}
+	sum := sumOfReport(names, size)
+	r := of.reports[sum]
+	if r == nil {
+		r = &Report{kind: kind, sum: sum, names: names, size: size, at: time.Now()}
+		of.reports[sum] = r
+	}
+	return r
+}
+
+// largeNamed reports whether it looks like an origin that lost its state that so many names are gone, of which the view has
+// never heard. That one is, of one, does not.
+func largeNamed(typeURL string, gone, size int) bool {
+	return gone > 1 && LargeRemoval(typeURL, gone, size, 0)
+}
+
+// joins reports whether much of what a client holds is being withheld already.
+func (t *indexType) joins(h *Head, names []string, size int) bool {
+	of := t.reporting[Members]
+	if of == nil || len(of.held) == 0 {
+		return false
+	}
+	if slices.Contains(names, AllNames) {
+		return true
+	}
+	set, present, held := &h.Type(t.url).Members, 0, 0
+	for _, name := range names {
+		if t.has(set, name) {
+			present++
+		} else if _, is := of.held[name]; is {
+			held++
+		}
+	}
+	typeURL, _, _ := SplitCollection(t.url)
+	return LargeRemoval(typeURL, held, size, max(set.Count()-present, 0))
+}
+
+// Close ends the report of one client.
+func (r *Report) Close() {
+	if r == nil {
+		return
+	}
+	x := &r.view.index
+	var via *Report
+	defer func() { via.Close() }() // when the index is unlocked
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	of := r.typ.reporting[r.kind]
+	if r.clients--; r.clients > 0 || of == nil || of.reports[r.sum] != r {
+		return
+	}
+	if r.passed {
+		delete(of.reports, r.sum)
+		via = r.via
+		return
+	}
+	if r.left = time.Now(); x.left+len(r.names) > maxLeftNames {
+		delete(of.reports, r.sum)
+		return
+	}
+	x.left += len(r.names)
+}
+
+// Told returns those of names, which seem to be gone, of which the client may be told so, and whether the others are still to
+// be judged.
+func (r *Report) Told(names []string) (told []string, undecided bool) {
+	if r == nil || len(names) == 0 {
+		return names, false
+	}
+	x := &r.view.index
+	x.mu.Lock()
+	if r.passed {
+		via := r.via
+		x.mu.Unlock()
+		return via.Told(names)
+	}
+	defer x.mu.Unlock()
+	of := r.typ.reporting[r.kind]
+	switch {
+	case !r.judged && (r.kind == Named || !x.knows(r.typ)):
+		return nil, true
+	case !r.large || of == nil:
+		return names, false
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held }), false
+}
+
+// WithholdsAll reports whether the client, which reported [AllNames], may not be told that there is nothing.
+func (r *Report) WithholdsAll() bool {
+	if r == nil {
+		return false
+	}
+	x := &r.view.index
+	x.mu.Lock()
+	if r.passed {
+		via := r.via
+		x.mu.Unlock()
+		return via.WithholdsAll()
+	}
+	defer x.mu.Unlock()
+	of := r.typ.reporting[r.kind]
+	return r.large && of != nil && len(of.held) > 0
+}
+
+// A ReportedSet is a set of which something was reported.
+type ReportedSet struct {
+	Key  string
+	Kind Kind
+}
+
+// Reported returns the sets of the writer's source of which something was reported, and when the first report was made that
+// was not judged yet; zero if there is none.
+func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for t := range x.reported {
+		for kind, of := range t.reporting {
+			if of == nil || !w.judges(t, Kind(kind)) {
+				continue
+			}
+			var first time.Time
+			for _, r := range of.reports {
+				if !r.judged && (first.IsZero() || r.at.Before(first)) {
+					first = r.at
+				}
+			}
+			if sets == nil {
+				sets = make(map[ReportedSet]time.Time)
+			}
+			sets[ReportedSet{t.url, Kind(kind)}] = first
+		}
+	}
+	return sets
+}
+
+// judges reports whether the writer's source answers for what is reported of a set. The index must be locked.
+func (w *Writer) judges(t *indexType, kind Kind) bool {
+	if kind == Members {
+		return t.source == w.source
+	}
+	for _, r := range t.reporting[kind].reports {
+		if n := t.names[r.names[0]]; n != nil {
+			return n.source == w.source
+		}
+	}
+	return t.source == w.source
+}
+
+// Judge decides of the reports of a set that were made up to a time, and not judged yet, whether the set lacks so much of
+// one that the origin may not have meant that. It returns the names that are lacking of those, none of which a client that
+// reported so is told is gone, until Withhold says otherwise. Each report is judged by itself: a client that makes up what it
+// holds delays nothing for others. From now on the members are known: what is reported of them later counts no more.
+func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
+	head := w.Head()
+	a := w.beginOn(&w.ledger, of.Key)
+	defer w.publish(a)
+	t := a.index
+	t.lastKnown = t.lastKnown || of.Kind == Members
+	reporting := t.reporting[of.Kind]
+	if reporting == nil {
+		return nil
+	}
+	lacking = make(map[string]struct{})
+	for sum, r := range reporting.reports {
+		if r.judged || r.at.After(upTo) {
+			continue
+		}
+		missing := t.judge(head, r)
+		a.reconsider(of.Kind, r.names)
+		for _, name := range missing {
+			lacking[name] = struct{}{}
+		}
+		if !r.large {
+			w.view.index.dropReport(reporting, sum)
+		}
+	}
+	if len(lacking) > 0 {
+		held := maps.Clone(lacking)
+		maps.Copy(held, reporting.held)
+		reporting.held = held
+	}
+	w.view.index.forgetReports(t)
+	return lacking
+}
+
+// has reports whether a set has a resource of a name. The index must be locked.
+func (t *indexType) has(set *Set, name string) bool {
+	n := t.names[name]
+	return n != nil && set.Get(n).Present()
+}
+
+// judge decides of a report, and returns what is lacking of it if that is large. The index must be locked.
+func (t *indexType) judge(head *Head, r *Report) (lacking []string) {
+	missing, added := t.lacks(head, r)
+	typeURL := resourceType(t.url)
+	r.judged, r.large = true, LargeRemoval(typeURL, len(missing), r.size, added)
+	if r.kind == Named {
+		r.large = largeNamed(typeURL, len(missing), r.size)
+	}
+	if !r.large {
+		return nil
+	}
+	return missing
+}
+
+// dropReport forgets a report.
+func (x *index) dropReport(of *reporting, sum reportSum) {
+	if r := of.reports[sum]; r.clients == 0 {
+		x.left -= len(r.names)
+	}
+	delete(of.reports, sum)
+}
+
+// dropReports forgets all reports of a set. The index must be locked.
+func (x *index) dropReports(t *indexType, kind Kind) {
+	if of := t.reporting[kind]; of != nil {
+		for sum := range of.reports {
+			x.dropReport(of, sum)
+		}
+		t.reporting[kind] = nil
+	}
+}
+
+// lacks returns what the set lacks of a report, and how many resources it has beside. The index must be locked.
+func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
+	typ := h.Type(t.url)
+	if r.kind == Named {
+		for _, name := range r.names {
+			if n := t.names[name]; n == nil {
+				missing = append(missing, name)
+			} else if e, _ := typ.Lookup(n); e == nil {
+				missing = append(missing, name)
+			}
+		}
+		return missing, 0
+	}
+	set, present := &typ.Members, 0
+	if slices.Contains(r.names, AllNames) {
+		if set.Count() == 0 && set.LastRemoval() == 0 {
+			missing = r.names
+		}
+		return missing, 0
+	}
+	removed := make(map[string]struct{})
+	for _, name := range set.Buried() {
+		removed[name] = struct{}{}
+	}
+	for _, name := range r.names {
+		_, gone := removed[name]
+		switch {
+		case t.has(set, name):
+			present++
+		case !gone: // else the origin has said so
+			missing = append(missing, name)
+		}
+	}
+	return missing, max(set.Count()-present, 0)
+}
+
+// Withhold says which names of a set, of those that clients have reported, none that reported much of them is told are gone.
+func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
+	a := w.beginOn(&w.ledger, of.Key)
+	if reporting := a.index.reporting[of.Kind]; reporting != nil {
+		a.reconsider(of.Kind, slices.Collect(maps.Keys(reporting.held)))
+		reporting.held = names
+	}
+	w.publish(a)
+}
+
+// reconsider wakes the clients that are to look again at what may be gone.
+func (a *apply) reconsider(kind Kind, names []string) {
+	a.dirty = a.dirty || kind == Members
+	for _, name := range names {
+		if n := a.index.names[name]; n != nil && kind == Named && len(n.watchers) > 0 {
+			a.w.spoken = append(a.w.spoken, n)
+		}
+	}
+}
+
+// StillReported returns the names of a set that are in reports of which much is lacking, with those whose clients have just
+// left.
+func (w *Writer) StillReported(of ReportedSet) map[string]struct{} {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	names := make(map[string]struct{})
+	t := x.types[of.Key]
+	if t == nil || t.reporting[of.Kind] == nil {
+		return names
+	}
+	for _, r := range t.reporting[of.Kind].reports {
+		for _, name := range r.names {
+			if r.large {
+				names[name] = struct{}{}
+			}
+		}
+	}
+	return names
+}
+
+// trimReports forgets the reports of clients that have left for good.
+func (w *Writer) trimReports(now time.Time) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for t := range x.reported {
+		for _, of := range t.reporting {
+			if of != nil {
+				for sum, r := range of.reports {
+					if r.clients == 0 && now.Sub(r.left) >= reportLinger {
+						x.dropReport(of, sum)
+					}
+				}
+			}
+		}
+		x.forgetReports(t)
+	}
+}
+
+// forgetReports forgets the sets of a type of which nothing is reported nor withheld.
+func (x *index) forgetReports(t *indexType) {
+	for kind, of := range t.reporting {
+		if of != nil && len(of.reports)+len(of.held) == 0 {
+			t.reporting[kind] = nil
+		}
+	}
+	if t.reporting == [2]*reporting{} {
+		delete(x.reported, t)
+	}
+}
+
+// LeaveReports has PassReports decide about what clients report of what the writer's source answers for.
+func (w *Writer) LeaveReports() {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sources[w.source].passes = true
+}
+
+// PassReports has the view of another watch decide about what clients report of a set, and the clients look again what they may
+// be told.
+func (w *Writer) PassReports(of ReportedSet, to *Watch) {
+	fresh := w.unpassed(of)
+	vias := make([]*Report, len(fresh))
+	for i, r := range fresh {
+		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
+	}
+	a := w.beginOn(&w.ledger, of.Key)
+	defer w.publish(a)
+	reporting := a.index.reporting[of.Kind]
+	for i, r := range fresh {
+		if r.judged, r.passed, r.via = true, true, vias[i]; r.clients > 0 {
+			continue
+		}
+		defer r.via.Close()
+		if reporting != nil && reporting.reports[r.sum] == r {
+			w.view.index.dropReport(reporting, r.sum)
+		}
+	}
+	if reporting != nil {
+		for _, r := range reporting.reports {
+			a.reconsider(of.Kind, r.names)
+		}
+	}
+}
+
+// unpassed returns the reports of a set that were not passed yet.
+func (w *Writer) unpassed(of ReportedSet) (fresh []*Report) {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.types[of.Key]
+	if t == nil || t.reporting[of.Kind] == nil {
+		return nil
+	}
+	for _, r := range t.reporting[of.Kind].reports {
+		if !r.passed {
+			fresh = append(fresh, r)
+		}
+	}
+	return fresh
+}
+
+// withholds reports whether removals from a set, which clients have reported, are being withheld: to another process, the set
+// is not complete then.
+func (v *View) withholds(key string) bool {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.types[key]
+	return t != nil && t.reporting[Members] != nil && len(t.reporting[Members].held) > 0
+}

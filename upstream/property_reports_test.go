@@ -1,0 +1,216 @@
+package upstream_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream"
+)
+
+// TestH04_RandomReports has a view begin with nothing, while its origin has loaded a random part and random clients say what
+// they hold. Of each client that came before the set was confirmed, and at each time:
+//
+//  1. Nothing that the origin has is told to be gone, and nothing at all before the set is confirmed.
+//  2. If the confirmed set lacked little of what the client itself said, it is told at once, whatever others said.
+//  3. If it lacked much, none of that is told before the hold is over, unless an operator released it or the origin removed it.
+//  4. What is withheld from a client is in the holds, with a deadline, or was discarded.
+//  5. After an hour without events nothing is withheld but what was discarded, and it is forgotten when its clients have left.
+func TestH04_RandomReports(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		loaded := rapid.SliceOfNDistinct(rapid.IntRange(0, 19), 0, 20, rapid.ID).Draw(rt, "loaded")
+		reports := rapid.SliceOfN(rapid.SliceOfNDistinct(rapid.IntRange(0, 29), 1, 30, rapid.ID), 1, 4).Draw(rt, "reports")
+		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"load", "remove", "restart", "release", "discard", "leave", "second", "minute", "minutes"}), 0, 12).Draw(rt, "steps")
+		numbers := rapid.SliceOfN(rapid.IntRange(0, 29), 12, 12).Draw(rt, "numbers")
+		var failures []string
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{TB: t}
+			defer func() { failures = w.failures }()
+			runReports(w, loaded, reports, steps, numbers)
+		})
+		if len(failures) > 0 {
+			rt.Fatalf("%s", strings.Join(failures, "\n"))
+		}
+	})
+}
+
+// A reporter is a client that has said what it holds.
+type reporter struct {
+	names  []string
+	report *cache.Report
+	large  bool // the confirmed set lacked much of it
+	left   bool
+}
+
+// A reportsRun is one run of TestH04_RandomReports.
+type reportsRun struct {
+	*world
+	*rig
+	has, gone map[string]bool // at the origin; gone is what it has removed, or an operator released
+	clients   []*reporter
+	confirmed time.Time
+}
+
+func runReports(w *world, loaded []int, reports [][]int, steps []string, numbers []int) {
+	defer func() {
+		if r := recover(); r != nil && r != any(errStop) {
+			panic(r)
+		}
+	}()
+	o := relaytest.NewOrigin(w, relaytest.OriginOptions{Memory: true})
+	m := &reportsRun{world: w, has: make(map[string]bool), gone: make(map[string]bool)}
+	putAll := func(numbers []int) {
+		o.Apply(func(tx *relaytest.Tx) {
+			for _, n := range numbers {
+				putIn(tx, clusters, fmt.Sprintf("n%02d@1", n))
+				m.has[fmt.Sprintf("n%02d", n)] = true
+			}
+		})
+	}
+	putAll(loaded)
+	m.rig = mirror(w, o, upstream.Config{})
+	for _, held := range reports {
+		c := &reporter{}
+		for _, n := range held {
+			c.names = append(c.names, fmt.Sprintf("n%02d", n))
+		}
+		c.report = m.watch.Report(clusters, cache.Members, c.names, len(c.names))
+		m.clients = append(m.clients, c)
+	}
+	m.watch.SubscribeAll(clusters)
+	for m.view.Head().Type(clusters).Phase < cache.Confirmed {
+		m.check()
+		m.pass(time.Second)
+	}
+	m.confirmed = time.Now()
+	for _, c := range m.clients {
+		lacking := slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return m.has[name] })
+		c.large = cache.LargeRemoval(clusters, len(lacking), len(c.names), 0)
+	}
+	m.check()
+	for i, step := range steps {
+		m.step(step, numbers[i], putAll)
+		m.check()
+	}
+	m.end()
+	m.stop()
+}
+
+func (m *reportsRun) step(step string, n int, load func([]int)) {
+	name := fmt.Sprintf("n%02d", n)
+	switch step {
+	case "load":
+		load([]int{n})
+	case "remove": // on the established stream
+		m.Apply(removing(clusters, name))
+		m.gone[name] = true
+		delete(m.has, name)
+	case "restart":
+		m.Restart()
+	case "release":
+		for _, h := range m.control.Release(m.Context(), upstream.HoldChoice{}) {
+			for _, name := range h.Names {
+				m.gone[name] = true
+			}
+		}
+	case "discard":
+		m.control.Discard(m.Context(), upstream.HoldChoice{})
+	case "leave":
+		c := m.clients[n%len(m.clients)]
+		if !c.left {
+			c.report.Close()
+		}
+		c.left = true
+	case "second":
+		m.pass(time.Second)
+	case "minute":
+		m.pass(time.Minute)
+	case "minutes":
+		m.pass(8 * time.Minute)
+	}
+	m.pass(2 * time.Second)
+}
+
+// check looks what each client may be told.
+func (m *reportsRun) check() {
+	held := make(map[string]bool)
+	for _, h := range m.reported() {
+		for _, name := range h.Names {
+			held[name] = held[name] || h.Discarded || !h.Until.IsZero() || time.Since(m.confirmed) > 9*time.Minute
+		}
+	}
+	for _, c := range m.clients {
+		if c.left {
+			continue
+		}
+		lacking := slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return m.has[name] })
+		if len(lacking) == 0 {
+			continue
+		}
+		told, undecided := c.report.Told(lacking)
+		if undecided != m.confirmed.IsZero() || undecided && len(told) > 0 {
+			m.Errorf("told %q, undecided %v, %v after the set was confirmed", told, undecided, time.Since(m.confirmed))
+		}
+		if m.confirmed.IsZero() {
+			continue
+		}
+		for _, name := range lacking {
+			switch is := slices.Contains(told, name); {
+			case !c.large && !is:
+				m.Errorf("%s is withheld from a client whose report %q lacks little", name, c.names)
+			case c.large && is && !m.gone[name] && time.Since(m.confirmed) < 10*time.Minute:
+				m.Errorf("%s is told to be gone after %v to a client of which much is lacking", name, time.Since(m.confirmed))
+			case !is && !held[name]:
+				m.Errorf("%s is withheld, but in no hold with a deadline", name)
+			}
+		}
+	}
+	if len(m.failures) > 0 {
+		m.Fatal("see above")
+	}
+}
+
+// reported returns the holds of what clients report.
+func (m *reportsRun) reported() []upstream.Hold {
+	return slices.DeleteFunc(m.control.Holds(m.Context()), func(h upstream.Hold) bool { return !h.Reported })
+}
+
+// end lets time pass without events.
+func (m *reportsRun) end() {
+	m.pass(time.Hour)
+	kept := make(map[string]bool)
+	for _, h := range m.reported() {
+		for _, name := range h.Names {
+			if kept[name] = true; !h.Discarded {
+				m.Errorf("%s is held in the end: %+v", name, h)
+			}
+		}
+	}
+	for _, c := range m.clients {
+		if c.left {
+			continue
+		}
+		lacking := slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return m.has[name] })
+		told, _ := c.report.Told(lacking)
+		for _, name := range lacking {
+			if !slices.Contains(told, name) && !kept[name] {
+				m.Errorf("%s is withheld in the end", name)
+			}
+		}
+		c.report.Close()
+	}
+	m.pass(10 * time.Minute)
+	if holds := m.reported(); len(holds) > 0 {
+		m.Errorf("all clients have left, and %+v are held", holds)
+	}
+	if n := m.session.Status().Held; n != 0 {
+		m.Errorf("the status says that %d are held in the end", n)
+	}
+}
