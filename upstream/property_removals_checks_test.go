@@ -81,6 +81,7 @@ func (w *world) look(holds bool) {
 	}
 	if was != w.active {
 		w.unrest(settling)
+		w.moved = true
 	}
 	var lost []key
 	for k, old := range w.seen {
@@ -268,7 +269,9 @@ func (w *world) lookAtHolds(before map[key]sight, was int) {
 	if n := w.session.Status().Held; n != held {
 		w.Errorf("the status says that %d are held, want %d", n, held)
 	}
-	if !w.frozen.IsZero() {
+	moved := w.moved
+	w.moved = false
+	if !w.frozen.IsZero() || moved { // the other address may have mentioned it
 		return
 	}
 	for of, were := range old {

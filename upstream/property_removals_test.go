@@ -152,6 +152,7 @@ type world struct {
 	seen     map[key]sight
 	began    map[key]time.Time // when readers began to see it
 	holds    map[id][]upstream.Hold
+	moved    bool        // the address in use has changed since holds were taken
 	stated   map[id]bool // removed in this step at the address in use
 	released map[id]bool // by an operator in this step
 	frozen   time.Time   // zero if the view is not
