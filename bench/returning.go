@@ -20,7 +20,7 @@ func (o options) returned() scenario {
 	groups := o.scaled(50)
 	s := setup{
 		kinds: []content.Kind{{TypeURL: content.Cluster, Count: 200, Bytes: 1024}}, groups: groups, clients: groups,
-		environ: []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_PEER_GROUPS=1000"},
+		environ: []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_PEER_GROUPS=1000", "TENDER_COLD_WAIT=1s"},
 	}
 	opaque, full := s, s
 	opaque.opaque = true
@@ -47,7 +47,8 @@ const (
 	quiet      = 3 * time.Second
 	uncompared = 25 * time.Second
 
-	// confirmed is how long clients are served before the restart, so that the relay is sure of its sets.
+	// confirmed is how long clients are served before the restart, so that the relay is sure of its sets: it is TENDER_COLD_WAIT
+	// after the last name.
 	confirmed = 7 * time.Second
 )
 
