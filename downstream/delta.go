@@ -64,9 +64,13 @@ func (s *subscription) isBack(from *cache.Source, now time.Time) (back bool, unt
 	case from.Lost.IsZero():
 		return true, time.Time{}
 	}
-	until = from.Since.Add(s.cfg.ColdWait)
+	until = from.Since.Add(s.cfg.confirmWait())
 	return !now.Before(until), until
 }
+
+// confirmWait is how long an origin that is back takes at most to say all that it has, if it goes on as it should: as long as
+// a set takes to be confirmed (B.7).
+func (c *Config) confirmWait() time.Duration { return min(c.ColdWait, time.Minute) }
 
 // reportMembers has the view know what a returning client with a wildcard holds beside what it asks for by name: where the view
 // has nothing of before, that is its last known set (B.7). The view then says what of it the client may be told is gone. It is
@@ -219,7 +223,7 @@ func (s *subscription) silentUntil(h *cache.Head, t *cache.Type, n *cache.Name, 
 	}
 	_, xdstp := wire.GlobOf(n.String())
 	if t.Phase == cache.Confirmed && from == h.MembersFrom(s.key) && !xdstp && !asked.IsZero() {
-		at = earlier(at, later(asked, from.Since).Add(s.cfg.ColdWait))
+		at = earlier(at, later(asked, from.Since).Add(s.cfg.confirmWait()))
 	}
 	if at.IsZero() {
 		at = now.Add(max(lookAgain, now.Sub(s.since)))

@@ -57,7 +57,7 @@ func (d *reported) begin() *reported {
 
 // reports returns what decides about reports for the view of a mirror.
 func (m *mirror) reports() *reported {
-	d := &reported{w: m.w, wait: m.cfg.MassDeleteHold, quiet: m.cfg.ColdWait, log: m.log, counters: &m.session.counters, again: m.resync}
+	d := &reported{w: m.w, wait: m.cfg.MassDeleteHold, quiet: min(m.cfg.ColdWait, confirmMax), log: m.log, counters: &m.session.counters, again: m.resync}
 	d.complete = func(of cache.ReportedSet) (at, asked time.Time) {
 		g, is := m.guardOf(of)
 		if !is {
