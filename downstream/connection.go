@@ -124,7 +124,7 @@ func (l arriving) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		peer := l.server.cfg.hostName(hostOf(conn.RemoteAddr().String()))
+		peer := l.server.cfg.peerAt(conn)
 		news, may := l.server.connections.arrive(peer, time.Now())
 		if news {
 			l.server.slowed(peer)
@@ -138,7 +138,7 @@ func (l arriving) Accept() (net.Conn, error) {
 
 // connected counts a connection, which must call leave when it ends, or refuses it.
 func (s *Server) connected(conn net.Conn) (leave func(), err error) {
-	peer := s.cfg.hostName(hostOf(conn.RemoteAddr().String()))
+	peer := s.cfg.peerAt(conn)
 	if leave, err = s.connections.enter(peer); err != nil {
 		s.counters.turnedAway(err)
 		s.crowds.refusedConnection(s.cfg.Logger, peer, err)
@@ -166,7 +166,7 @@ func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	if err != nil {
 		return nil, nil, err
 	}
-	peer := c.server.cfg.hostName(hostOf(raw.RemoteAddr().String()))
+	peer := c.server.cfg.peerAt(raw)
 	c.server.await(context.Background(), c.server.connections.due(peer, time.Now()))
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {

@@ -35,7 +35,7 @@ func (l polls) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := newBacklog(&l.server.connections, l.server.cfg.hostName(hostOf(conn.RemoteAddr().String())))
+	b := newBacklog(&l.server.connections, l.server.cfg.peerAt(conn))
 	b.elsewhere = true
 	return &polled{Conn: conn, backlog: b, server: l.server}, nil
 }

@@ -4,17 +4,18 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"net"
 	"net/netip"
 	"sync"
 
 	"google.golang.org/grpc"
 )
 
-// StreamsOfPeer is the part of [Config.MaxStreams] that one peer may have open once more than half of all are: one in so many, but
-// at least LeastOfPeer.
+// streamsOfPeer is the part of [Config.MaxStreams] that one peer may have open once more than half of all are: one in so many, but
+// at least leastOfPeer.
 const (
-	StreamsOfPeer = 10
-	LeastOfPeer   = 100
+	streamsOfPeer = 10
+	leastOfPeer   = 100
 )
 
 // shares counts what is open of all peers, and bounds it in all and, once more than half is open, for each peer: many clients behind
@@ -34,7 +35,7 @@ func (s *shares) enter(peer string) (leave func(), err error) {
 	switch {
 	case s.open >= s.most:
 		return nil, Exceeds(LimitStreams, "%d streams and polls are open, as many as allowed", s.open)
-	case peer != "" && s.open >= s.most/2 && s.of[peer] >= max(LeastOfPeer, s.most/StreamsOfPeer):
+	case peer != "" && s.open >= s.most/2 && s.of[peer] >= max(leastOfPeer, s.most/streamsOfPeer):
 		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, as many as one peer may have while more than half of all are open", s.of[peer], peer)
 	}
 	s.open++
@@ -90,6 +91,9 @@ func identityOf(cert *x509.Certificate) string {
 		return "key " + hex.EncodeToString(sum[:8])
 	}
 }
+
+// peerAt returns whose a connection is before anything was said on it: what its host counts as.
+func (c *Config) peerAt(conn net.Conn) string { return c.hostName(hostOf(conn.RemoteAddr().String())) }
 
 // hostName returns what a host counts as: of IPv6, which gives each host many addresses, the prefix.
 func (c *Config) hostName(host string) string {

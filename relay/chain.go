@@ -1,8 +1,6 @@
 package relay
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"log/slog"
 	"maps"
 	"slices"
@@ -51,10 +49,8 @@ type lowerStream struct {
 }
 
 func newChain(log *slog.Logger) *chain {
-	var token [8]byte
-	_, _ = rand.Read(token[:]) // never fails
 	return &chain{
-		token: hex.EncodeToString(token[:]), log: log, refusing: rate.Sometimes{First: 1, Interval: 10 * time.Second},
+		token: randomText(8), log: log, refusing: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		above: make(map[string]int), below: make(map[*lowerStream]struct{}),
 	}
 }

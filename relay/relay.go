@@ -321,9 +321,14 @@ func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 
 // identifier returns a name for this process that no other has (R126).
 func identifier(nodeID string) string {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return nodeID + "#" + hex.EncodeToString(b[:])
+	return nodeID + "#" + randomText(4)
+}
+
+// randomText returns so many random bytes as text.
+func randomText(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
 }
 
 // listenAll opens all addresses, or none.
