@@ -223,7 +223,12 @@ func TestH08_Restored(t *testing.T) {
 func TestH08_Directory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	isReady(t, startFiles(t, dir, operated), "empty", true)
+	awaitReady := func(r *running, what string) {
+		t.Helper()
+		awaitStatus(t, r, "ready: "+what, func(s admin.Status) bool { return s.Relay.Ready })
+		isReady(t, r, what, true)
+	}
+	awaitReady(startFiles(t, dir, operated), "empty")
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -236,8 +241,8 @@ func TestH08_Directory(t *testing.T) {
 		return !s.Relay.Ready && strings.Contains(strings.Join(s.Relay.NotReady, " "), "none of its files is good")
 	})
 	write("good.yaml", "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}]")
-	awaitStatus(t, r, "ready", func(s admin.Status) bool { return s.Relay.Ready })
-	isReady(t, startFiles(t, dir, operated), "one of two is good", true)
+	awaitReady(r, "a good one has come")
+	awaitReady(startFiles(t, dir, operated), "one of two is good")
 	if err := os.Remove(filepath.Join(dir, "good.yaml")); err != nil {
 		t.Fatal(err)
 	}
