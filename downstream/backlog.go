@@ -1,12 +1,18 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 const (
@@ -30,9 +36,10 @@ const (
 // many.
 const UnreadOfPeer = 4
 
-// A backlog is how much a connection holds of requests that have come and that nobody has
-// read: those that are not whole yet, which gRPC keeps until they are, and those that are read
-// later. It is counted frame by frame, and taken back message by message.
+// A backlog is how much memory the requests of a connection hold that are not handled yet: what has come of those that are not
+// whole, which gRPC keeps until they are, whole ones that wait, and what they became, decompressed or decoded. Bytes are
+// counted frame by frame as they come, what is made of them before it is made, and both are given back request by request, once
+// it was handled.
 type backlog struct {
 	all  *connections
 	peer string
@@ -92,8 +99,28 @@ func (b *backlog) came(bytes []byte) error {
 	return b.all.claim(b, time.Now())
 }
 
-// read takes back a message that was read.
-func (b *backlog) read(bytes int) {
+// Hold implements wire.Memory.
+func (b *backlog) Hold(bytes int) error {
+	if b == nil || b.held.Add(int64(bytes)) <= b.claimed.Load()+unreadFree {
+		return nil
+	}
+	err := b.all.claim(b, time.Now())
+	select {
+	case <-b.gone: // who is not there any more is not decoded for
+		err = cmp.Or(err, status.Error(codes.Unavailable, "the connection has ended"))
+	default:
+	}
+	if err != nil {
+		b.handled(bytes)
+	}
+	return err
+}
+
+// handled gives back what a request was charged with.
+func (b *backlog) handled(bytes int) {
+	if b == nil {
+		return
+	}
 	held := b.held.Add(-int64(bytes))
 	if held < 0 { // some of it was forgiven
 		b.held.CompareAndSwap(held, 0)
@@ -156,34 +183,44 @@ func (c *connections) grant(b *backlog, claimed int64) {
 	}
 }
 
-// MessageCounter returns what a gRPC server has to tell of messages that were read and written. Without
-// it, connections with [Server.Credentials] seem to hold all that has come on them, and to answer
-// nothing.
-func MessageCounter() stats.Handler { return messageCounter{} }
+// CountUnary is an interceptor that gives back what calls with one request were charged with: those of services that are not the
+// server's own.
+func (s *Server) CountUnary(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	b := backlogOf(ctx)
+	answer, err := handle(ctx, r)
+	b.handled(framed(r))
+	b.wrote(framed(answer))
+	return answer, err
+}
 
-type messageCounter struct{}
+// framed returns how many bytes of a stream a message takes.
+func framed(message any) int {
+	m, _ := message.(proto.Message)
+	return wire.Framed(proto.Size(m))
+}
 
-// TagConn implements stats.Handler.
-func (messageCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+// A countedStream is one of a service that is not the server's own, and gives back what its messages were charged with.
+type countedStream struct {
+	grpc.ServerStream
+	backlog *backlog
+}
 
-// HandleConn implements stats.Handler.
-func (messageCounter) HandleConn(context.Context, stats.ConnStats) {}
-
-// TagRPC implements stats.Handler.
-func (messageCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-// HandleRPC implements stats.Handler.
-func (messageCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	switch s := s.(type) {
-	case *stats.InPayload:
-		if b := backlogOf(ctx); b != nil {
-			b.read(s.WireLength)
-		}
-	case *stats.OutPayload:
-		if b := backlogOf(ctx); b != nil {
-			b.wrote(s.WireLength)
-		}
+// RecvMsg implements grpc.ServerStream.
+func (s countedStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil {
+		s.backlog.handled(framed(m))
 	}
+	return err
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s countedStream) SendMsg(m any) error {
+	err := s.ServerStream.SendMsg(m)
+	if err == nil {
+		s.backlog.wrote(framed(m))
+	}
+	return err
 }
 
 // backlogOf returns the backlog of the connection of a stream, nil if that has none.

@@ -149,7 +149,7 @@ func (s *Server) connected(conn net.Conn) (leave func(), err error) {
 // Credentials returns credentials that count the connections of a gRPC server and bound
 // them, and what of their requests is not read, and note when each began, beside what c finds
 // out about the peer. Without them, connections are not bounded, and streams do not know how
-// old theirs is. The server needs [MessageCounter] too.
+// old theirs is. The server needs [Server.CountOthers] and [Server.CountUnary] too.
 func (s *Server) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return counting{c, s}
 }

@@ -103,7 +103,11 @@ func (b *backlog) frame(kind byte, length int) {
 }
 
 // wrote counts a response that left: the frames that answer it are free.
-func (b *backlog) wrote(bytes int) { b.answering.Add(framesAnswering + int64(bytes/frameSize)) }
+func (b *backlog) wrote(bytes int) {
+	if b != nil {
+		b.answering.Add(framesAnswering + int64(bytes/frameSize))
+	}
+}
 
 // pay has the connection pause before its next read, if too much came, and reports whether
 // that is news.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +53,8 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 		rpc:      rpc,
 		log:      s.server.cfg.Logger,
 		pace:     s.server.requestPace(),
-		messages: make(chan []byte),
+		messages: make(chan loadMessage),
+		backlog:  backlogOf(rpc.Context()),
 		ended:    make(chan error, 1),
 	}
 	err = st.run(rpc.Context())
@@ -69,11 +71,18 @@ type loadStream struct {
 	rpc      grpc.ServerStream
 	log      *slog.Logger // with the client's node, once it is known
 	pace     *rate.Limiter
-	messages chan []byte // from receive
-	ended    chan error  // from receive: how the client's side ended
+	messages chan loadMessage // from receive
+	ended    chan error       // from receive: how the client's side ended
+	backlog  *backlog         // of the connection; nil if nobody counts
 
 	answered atomic.Bool // the client was sent something
 	noNumber bool        // that a metric is no number was logged; belongs to sum
+}
+
+// A loadMessage is a request of a client.
+type loadMessage struct {
+	bytes []byte
+	size  int // what it is charged with
 }
 
 // Why streams of load reports end by themselves: the server drains, the connection is old.
@@ -137,9 +146,15 @@ func (s *loadStream) receive(ctx context.Context) {
 			s.ended <- recvStatus(err)
 			return
 		}
+		in, err := s.inflated(m.Bytes)
+		if err != nil {
+			s.ended <- err
+			return
+		}
 		select {
-		case s.messages <- m.Bytes:
+		case s.messages <- in:
 		case <-ctx.Done():
+			s.backlog.handled(in.size)
 			return
 		}
 		if s.pace.Wait(ctx) != nil {
@@ -148,8 +163,25 @@ func (s *loadStream) receive(ctx context.Context) {
 	}
 }
 
-func (s *loadStream) serve(ctx context.Context, first []byte) error {
-	r, err := decodeReport(first)
+// inflated returns a message as it was before it was compressed.
+func (s *loadStream) inflated(m []byte) (in loadMessage, err error) {
+	in = loadMessage{m, wire.Framed(len(m))}
+	if s.cfg.GzipRequests {
+		var charged int
+		in.bytes, charged, err = wire.Inflate(m, s.cfg.MaxRequestBytes, s.backlog)
+		in.size += charged
+	}
+	if err != nil {
+		s.backlog.handled(in.size)
+		return in, s.cfg.unreadable(err)
+	}
+	return in, nil
+}
+
+func (s *loadStream) serve(ctx context.Context, first loadMessage) error {
+	r, charged, err := s.decode(first)
+	handled := sync.OnceFunc(func() { s.backlog.handled(first.size + charged) })
+	defer handled()
 	if err != nil {
 		return err
 	}
@@ -165,7 +197,7 @@ func (s *loadStream) serve(ctx context.Context, first []byte) error {
 	s.log = s.log.With(slog.String("node", n.GetId()))
 	s.log.Debug("load reporting began")
 	defer s.log.Debug("load reporting ended")
-	err = s.report(ctx, r, first)
+	err = s.report(ctx, r, first.bytes, handled)
 	if _, is := DenialOf(context.Cause(ctx)); is {
 		return context.Cause(ctx)
 	}
@@ -196,28 +228,48 @@ func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc,
 	return nil
 }
 
-// report takes the reports of a client, of which the first has come, to the origin.
-func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, first []byte) error {
+// report takes the reports of a client to the origin, of which the first has come, and tells when that was handled.
+func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, first []byte, handled func()) error {
 	if s.cfg.SumLoads {
-		return s.sum(ctx, r)
+		return s.sum(ctx, r, handled)
 	}
 	for _, token := range relaysOf(ctx) {
 		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
 	}
-	return s.pass(ctx, first)
+	return s.pass(ctx, first, handled)
 }
 
-func decodeReport(m []byte) (*lrspb.LoadStatsRequest, error) {
-	r := new(lrspb.LoadStatsRequest)
-	if err := proto.Unmarshal(m, r); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+// What a report may have, and takes for each, once it is decoded: messages, one for each cluster, locality, endpoint, metric and
+// so on, and bytes.
+const (
+	maxLoadMessages  = 100_000
+	loadMessageBytes = 256
+)
+
+// decode decodes a report, and returns what that is charged with.
+func (s *loadStream) decode(m loadMessage) (r *lrspb.LoadStatsRequest, charged int, err error) {
+	r = new(lrspb.LoadStatsRequest)
+	n, err := wire.Messages(r.ProtoReflect().Descriptor(), m.bytes)
+	switch {
+	case err != nil:
+		return nil, 0, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+	case n > maxLoadMessages:
+		return nil, 0, Exceeds(LimitRequest, "load report of %d clusters, localities, endpoints and metrics, at most %d are allowed", n, maxLoadMessages)
 	}
-	return r, nil
+	charged = len(m.bytes) + n*loadMessageBytes
+	if err := s.backlog.Hold(charged); err != nil {
+		return nil, 0, err
+	}
+	if err := proto.Unmarshal(m.bytes, r); err != nil {
+		s.backlog.handled(charged)
+		return nil, 0, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+	}
+	return r, charged, nil
 }
 
 // pass passes messages on between the client and a stream of its own to the
 // origin, until either ends.
-func (s *loadStream) pass(ctx context.Context, first []byte) error {
+func (s *loadStream) pass(ctx context.Context, first []byte, handled func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	origin, err := s.cfg.Loads.OpenLoads(ctx)
@@ -230,10 +282,13 @@ func (s *loadStream) pass(ctx context.Context, first []byte) error {
 	if err := s.forward(ctx, origin, first); err != nil {
 		return err
 	}
+	handled()
 	for {
 		select {
 		case m := <-s.messages:
-			if err := s.forward(ctx, origin, m); err != nil {
+			err := s.forward(ctx, origin, m.bytes)
+			s.backlog.handled(m.size)
+			if err != nil {
 				return err
 			}
 		case err := <-s.ended:
@@ -276,7 +331,7 @@ func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []
 }
 
 // sum adds what the client reports to what others of its group do.
-func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) error {
+func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest, handled func()) error {
 	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
@@ -292,6 +347,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	}
 	defer leave()
 	loads.add(client, first.GetClusterStats())
+	handled()
 	return s.converse(ctx, loads, client)
 }
 
@@ -309,14 +365,9 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 		}
 		select {
 		case m := <-s.messages:
-			r, err := decodeReport(m)
-			if err != nil {
+			if err := s.add(loads, client, m); err != nil {
 				return err
 			}
-			if err := s.check(r); err != nil {
-				return err
-			}
-			loads.add(client, r.GetClusterStats())
 		case <-changed:
 		case err := <-s.ended:
 			return err
@@ -326,6 +377,21 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 			return over(ctx)
 		}
 	}
+}
+
+// add adds a report of the client.
+func (s *loadStream) add(loads *Loads, client *loadClient, m loadMessage) error {
+	defer s.backlog.handled(m.size)
+	r, charged, err := s.decode(m)
+	if err != nil {
+		return err
+	}
+	defer s.backlog.handled(charged)
+	if err := s.check(r); err != nil {
+		return err
+	}
+	loads.add(client, r.GetClusterStats())
+	return nil
 }
 
 // check refuses a report that the origin would refuse with those of all others in the

@@ -54,6 +54,14 @@ func polledOf(r *http.Request) *polled {
 	return c
 }
 
+// chargeOf returns who is charged for the memory of a poll.
+func chargeOf(r *http.Request) *charge {
+	if c := polledOf(r); c != nil {
+		return &charge{backlog: c.backlog}
+	}
+	return new(charge)
+}
+
 // A polled connection is one that a server of polls reads and writes.
 type polled struct {
 	net.Conn

@@ -19,8 +19,9 @@ const (
 // receive takes requests until the client closes its side or the stream ends.
 func (s *stream) receive() {
 	r := new(wire.Request)
+	limits := s.cfg.limits(s.backlog)
 	for more := true; more; {
-		*r = wire.Request{Delta: s.delta, MaxNames: s.cfg.MaxNames + maxOver, MaxNameBytes: s.cfg.MaxNameBytes}
+		*r = wire.Request{Delta: s.delta, Limits: limits}
 		err := s.rpc.RecvMsg(r)
 		var wait time.Duration
 		if more, wait = s.received(r, err); wait > 0 {
@@ -55,6 +56,7 @@ func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Dura
 	}
 	switch {
 	case s.ended:
+		s.backlog.handled(r.Size)
 	case err != nil:
 		s.handleWaiting(now)
 		s.noMore(recvStatus(err), now)
@@ -87,7 +89,9 @@ func (s *stream) answers(r *wire.Request) bool {
 
 // answered handles a request that asks for nothing.
 func (s *stream) answered(r *wire.Request, now time.Time) {
-	if err := s.handle(r, now); err != nil {
+	err := s.handle(r, now)
+	s.backlog.handled(r.Size)
+	if err != nil {
 		s.end(err)
 		return
 	}
@@ -96,15 +100,15 @@ func (s *stream) answered(r *wire.Request, now time.Time) {
 	}
 }
 
-// handleWaiting handles the requests that wait.
+// handleWaiting handles the requests that wait, unless the stream ends.
 func (s *stream) handleWaiting(now time.Time) {
 	for _, r := range s.waiting {
-		if s.ended {
-			break
+		if !s.ended {
+			if err := s.handle(r, now); err != nil {
+				s.end(err)
+			}
 		}
-		if err := s.handle(r, now); err != nil {
-			s.end(err)
-		}
+		s.backlog.handled(r.Size)
 	}
 	s.waiting = nil
 }

@@ -58,8 +58,10 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		s.accepted.Add(1)
 		err = s.pacePoll(r)
 	}
+	memory := chargeOf(r)
+	defer memory.handled()
 	if err == nil {
-		req, err = readREST(w, r, began)
+		req, err = s.cfg.readREST(w, r, began, memory)
 	}
 	if err == nil {
 		resp, err = s.answer(r.Context(), req, peerOfPoll(r))

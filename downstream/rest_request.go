@@ -3,7 +3,6 @@ package downstream
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -44,12 +43,37 @@ type restRequest struct {
 	until time.Time // when it is answered at the latest
 }
 
+// What a body may have, and takes for each, once it is decoded: values in JSON beside names, and bytes.
+const (
+	maxRESTValues  = 10_000
+	maxRESTNesting = 100
+	restValueBytes = 128
+)
+
+// A charge is what a poll was charged with.
+type charge struct {
+	backlog *backlog // of the connection; nil if nobody counts
+	bytes   int
+}
+
+// Hold implements wire.Memory.
+func (c *charge) Hold(bytes int) error {
+	err := c.backlog.Hold(bytes)
+	if err == nil {
+		c.bytes += bytes
+	}
+	return err
+}
+
+// handled gives it back.
+func (c *charge) handled() { c.backlog.handled(c.bytes) }
+
 func refuse(status int, code codes.Code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
 
-// readREST reads a poll. Errors are refusals.
-func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req restRequest, err error) {
+// readREST reads a poll, which is charged with the memory that it takes. Errors are refusals.
+func (c *Config) readREST(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
@@ -62,9 +86,12 @@ func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req rest
 		return req, refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "content-encoding %.20q: bodies of polls are not compressed", coding)
 	}
 	req.until = began.Add(hold)
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody))
+	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory.Hold)
 	if err != nil {
 		return req, refuseBody(err)
+	}
+	if err := c.checkBody(body, memory); err != nil {
+		return req, err
 	}
 	msg := new(discoverypb.DiscoveryRequest)
 	if err := tolerant.Unmarshal(body, msg); err != nil {
@@ -77,7 +104,20 @@ func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req rest
 		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, r.URL.Path, typeURL)
 	}
 	req.node, msg.Node, msg.TypeUrl = msg.Node, nil, typeURL
+	req.Limits = wire.Limits{Parameters: c.DynamicParameters}
 	return req, req.decode(msg)
+}
+
+// checkBody refuses a body of which too much would have to be built, and charges for what is built of it.
+func (c *Config) checkBody(body []byte, memory wire.Memory) error {
+	values, nesting := wire.JSONValues(body)
+	switch most := c.MaxNames + maxRESTValues; {
+	case values > most:
+		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", values, most)
+	case nesting > maxRESTNesting:
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", nesting, maxRESTNesting)
+	}
+	return memory.Hold(2*len(body) + values*restValueBytes)
 }
 
 // decode takes the rest of a request in the form in which streams have it.
@@ -111,6 +151,9 @@ func holdOf(h http.Header) (time.Duration, error) {
 func refuseBody(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
+	}
+	if _, limit := LimitOf(err); limit {
+		return err
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return refuse(http.StatusRequestTimeout, codes.DeadlineExceeded, "the body did not come in time")

@@ -59,10 +59,9 @@ type Config struct {
 	// by [Server.Credentials] and [Server.ConnState]. Zero means 50,000 and 10,000.
 	MaxConnections, MaxPeerConnections int
 
-	// MaxUnreadBytes bounds what all connections together hold of requests that are not
-	// whole, or not read yet, beyond 64 KiB for each, and a fourth of it for those of one host.
-	// What exceeds it is closed. It needs [Server.Credentials] and [MessageCounter]. Zero means
-	// 1 GiB.
+	// MaxUnreadBytes bounds the memory that the requests of all connections together take until they are handled, beyond 64 KiB
+	// for each, and a fourth of it for those of one host: what is not whole or not read yet, decompressed, or waits.
+	// What exceeds it is closed. It needs [Server.Credentials]. Zero means 1 GiB.
 	MaxUnreadBytes int
 
 	// PeerIPv6Prefix is how many bits of an IPv6 address make a peer. Zero means 64.
@@ -82,7 +81,7 @@ type Config struct {
 	// 50 a second of each connection. 2 KiB more count as a frame, a frame of data, the beginning of a stream
 	// or a poll as 10, and the reset of a stream as 50. A new connection is 100 of those of its host, of which
 	// 50 seconds' worth may be spent so at once. Those that are too many are read later. It needs
-	// [Server.Credentials] and [MessageCounter]. Zero means 5,000.
+	// [Server.Credentials]. Zero means 5,000.
 	MaxFrameRate int
 
 	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
@@ -98,6 +97,11 @@ type Config struct {
 
 	// MaxNodeBytes bounds the encoded Node of a client. Zero means 1 MiB.
 	MaxNodeBytes int
+
+	// MaxRequestBytes bounds a request, decompressed, where GzipRequests has those that are compressed accepted; of others, the
+	// gRPC server sees to it. Zero means 4 MiB.
+	MaxRequestBytes int
+	GzipRequests    bool
 
 	// MaxTypes bounds the types that are known to a view. Zero means 64.
 	MaxTypes int
@@ -171,6 +175,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
 	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
 	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
+	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 4<<20)
 	c.MaxTypes = cmp.Or(c.MaxTypes, 64)
 	c.Identifier = cmp.Or(c.Identifier, "tender")
 	if c.Logger == nil {
@@ -210,9 +215,21 @@ func (c *Config) tooLong(name string) error {
 	return exceeds(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
+// limits returns with what a request of a connection is read.
+func (c *Config) limits(b *backlog) wire.Limits {
+	return wire.Limits{
+		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes,
+		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
+	}
+}
+
 // unreadable returns what a client is told whose request could not be decoded.
 func (c *Config) unreadable(err error) error {
-	switch {
+	switch _, limit := LimitOf(err); {
+	case limit:
+		return err
+	case errors.Is(err, wire.ErrTooLarge):
+		return Exceeds(LimitRequest, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
 		return exceeds(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
 	default:
@@ -350,6 +367,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		server:  s,
 		cfg:     &s.cfg,
 		rpc:     rpc,
+		backlog: backlogOf(rpc.Context()),
 		typeURL: typeURL,
 		delta:   delta,
 		pace:    s.requestPace(),

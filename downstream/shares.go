@@ -68,7 +68,7 @@ func (s *Server) CountOthers(of any, rpc grpc.ServerStream, _ *grpc.StreamServer
 		return err
 	}
 	defer leave()
-	return handle(of, rpc)
+	return handle(of, countedStream{rpc, backlogOf(rpc.Context())})
 }
 
 // peerName returns whose a stream is: what its certificate says, since many share an address, else the address.

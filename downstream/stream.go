@@ -42,7 +42,8 @@ type stream struct {
 	server  *Server
 	cfg     *Config
 	rpc     grpc.ServerStream
-	typeURL string // the only one served; empty on an aggregated stream
+	backlog *backlog // of its connection; nil if nobody counts
+	typeURL string   // the only one served; empty on an aggregated stream
 	delta   bool
 	number  uint64 // of the server's streams
 
@@ -606,6 +607,7 @@ func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after
 		s.served.Store(true)
 	}
 	sub.tally.sent(r.body.Size())
+	s.backlog.wrote(r.body.Size())
 	s.server.audit(s.client, s.grant, r.secrets)
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now

@@ -274,6 +274,7 @@ func (s *stream) finish(err error) error {
 		}
 	}
 	s.ended = true
+	s.handleWaiting(time.Now()) // gives back what they were charged with
 	s.timer.Stop()
 	s.close()
 	return err

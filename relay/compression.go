@@ -21,12 +21,16 @@ const (
 
 var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
 
-// uncompressedOnly returns the options of a server that reads no compressed request. Bytes on the wire are bounded, and one of them
-// may stand for a thousand in memory. That no decompressor is imported would not do: exporters of telemetry register them.
-func uncompressedOnly() []grpc.ServerOption {
+// compression returns the options of a server whose streams take compressed requests, or not. Bytes on the wire are bounded, and one
+// of them may stand for a thousand in memory: so gRPC decompresses none, whatever is registered (exporters of telemetry register
+// what they use). Where they are taken, wire decompresses them, and charges for the memory before it is taken.
+func compression(taken bool) []grpc.ServerOption {
+	if taken {
+		return []grpc.ServerOption{grpc.RPCDecompressor(passing{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
+	}
 	return []grpc.ServerOption{
 		grpc.ChainStreamInterceptor(refuseCompressed),
-		grpc.RPCDecompressor(refusingDecompressor{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
+		grpc.RPCDecompressor(refusing{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
 	}
 }
 
@@ -47,11 +51,20 @@ func compressionOf(ctx context.Context) string {
 	return ""
 }
 
-// A refusingDecompressor refuses what gzip would decompress.
-type refusingDecompressor struct{}
+// refusing refuses what gzip would decompress.
+type refusing struct{}
 
 // Do implements grpc.Decompressor.
-func (refusingDecompressor) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
+func (refusing) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 
 // Type implements grpc.Decompressor.
-func (refusingDecompressor) Type() string { return gzip.Name }
+func (refusing) Type() string { return gzip.Name }
+
+// passing leaves what gzip would decompress as it is.
+type passing struct{}
+
+// Do implements grpc.Decompressor.
+func (passing) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
+
+// Type implements grpc.Decompressor.
+func (passing) Type() string { return gzip.Name }

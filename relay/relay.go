@@ -182,6 +182,8 @@ func (r *Relay) serve(opts Options) (err error) {
 		MaxRequestRate:      r.cfg.MaxRequestRate,
 		MaxFrameRate:        r.cfg.MaxFrameRate,
 		MaxNames:            r.cfg.MaxNames,
+		MaxRequestBytes:     int(r.cfg.MaxRequestBytes),
+		GzipRequests:        r.cfg.RequestCompression == CompressionGzip,
 		MaxNodeBytes:        int(r.cfg.MaxNodeBytes),
 		MaxGlobs:            r.cfg.MaxGlobs,
 		MaxGroupGlobs:       r.cfg.MaxGroupGlobs,
@@ -231,13 +233,11 @@ func (r *Relay) addServers(opts Options) {
 	}
 	for _, kind := range kinds {
 		options := []grpc.ServerOption{
-			grpc.Creds(r.server.Credentials(kind)), grpc.StatsHandler(downstream.MessageCounter()),
+			grpc.Creds(r.server.Credentials(kind)), grpc.ChainUnaryInterceptor(r.server.CountUnary),
 			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
 			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.authorizer.refuseReflection),
 		}
-		if r.cfg.RequestCompression != CompressionGzip {
-			options = append(options, uncompressedOnly()...)
-		}
+		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
 		r.server.Register(server)
 		healthpb.RegisterHealthServer(server, r.health)

@@ -15,6 +15,9 @@ import (
 // wait between two.
 const restIdle = 5 * time.Minute
 
+// restWindow is how much of bodies the server holds for a connection of HTTP/2 before it is read, in bytes: what a connection has free.
+const restWindow = 64 << 10
+
 // newRESTServer returns a server of polls, over HTTP/1.1 and HTTP/2, both without
 // TLS too.
 func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
@@ -22,11 +25,13 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // see serveREST
 	return &http.Server{
-		Handler:        server.REST(),
-		ConnState:      server.ConnState,
-		ConnContext:    server.PollContext,
-		Protocols:      &protocols,
-		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: cfg.MaxStreamsPerConnection},
+		Handler:     server.REST(),
+		ConnState:   server.ConnState,
+		ConnContext: server.PollContext,
+		Protocols:   &protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: cfg.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow, MaxReceiveBufferPerStream: restWindow,
+		},
 		ReadTimeout:    cfg.FirstRequestTimeout, // until the body was read, then there is none
 		WriteTimeout:   downstream.MaxHold + cfg.SendStall,
 		IdleTimeout:    restIdle,

@@ -36,7 +36,8 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *Request:
 		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer buf.Free()
-		m.Err = m.Decode(buf.ReadOnlyData())
+		m.Size = Framed(data.Len())
+		m.Err = m.receive(buf.ReadOnlyData())
 		return nil
 	case *Message:
 		m.Bytes = data.Materialize()
@@ -48,5 +49,8 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // Name implements encoding.CodecV2: on the wire this is protobuf.
 func (Codec) Name() string { return "proto" }
+
+// Framed returns how many bytes of a stream a message takes.
+func Framed(message int) int { return message + 5 }
 
 func generated() encoding.CodecV2 { return encoding.GetCodecV2("proto") }

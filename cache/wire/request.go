@@ -21,15 +21,43 @@ var (
 // process, and unpredictable outside it.
 var namesSeed = maphash.MakeSeed()
 
+// Limits are what a [Request] is read with. The zero value bounds nothing.
+type Limits struct {
+	// MaxBytes bounds a message, in bytes, once it is decompressed; see Gzip. Of one that is not compressed, gRPC sees to it.
+	MaxBytes int
+
+	// MaxNames bounds each of the lists of names, before memory is taken for them: a few bytes of
+	// a message become a string. What a list has beyond is skipped. MaxNameBytes bounds the parameters that come with a name in a
+	// locator, all together. Zero means no bound.
+	MaxNames, MaxNameBytes int
+
+	// Parameters has the dynamic parameters of locators joined with their names (R120), as [WithParameters] does. Without it
+	// they are not looked at.
+	Parameters bool
+
+	// Gzip says that the message may be compressed.
+	Gzip bool
+
+	// Memory is charged for what a message takes beyond its own bytes, before that is taken. Nil charges nobody.
+	Memory Memory
+}
+
+// Memory is what somebody may use of it.
+type Memory interface {
+	// Hold charges for some bytes, or says why they may not be taken.
+	Hold(bytes int) error
+}
+
 // A Request is a DiscoveryRequest or a DeltaDiscoveryRequest: the few fields
 // that a relay acts on. Set Delta, and the limits if any, before it is received.
 type Request struct {
+	Limits
+
 	Delta bool
 
-	// MaxNames bounds each of the lists of names, before memory is taken for them: a few bytes of
-	// a message become a string, or a map. What a list has beyond is skipped. MaxNameBytes bounds the parameters that come with a name in a
-	// locator, all together. Zero means no bound.
-	MaxNames, MaxNameBytes int
+	// Size is what the request is charged with, in bytes: its message as it came, with what frames it, and what Memory was
+	// asked for. Set by [Codec].
+	Size int
 
 	TypeURL string
 	Nonce   string
@@ -43,10 +71,6 @@ type Request struct {
 	// names of a SotW one. A name may be listed twice.
 	Subscribe   []string
 	Unsubscribe []string // Delta
-
-	// SubscribeWith and UnsubscribeWith hold the dynamic parameters that some of the
-	// names came with (R120), by their place in Subscribe and Unsubscribe.
-	SubscribeWith, UnsubscribeWith map[int]map[string]string
 
 	// InitialVersions is what a returning Delta client says it holds: name to
 	// version (R085).
@@ -101,15 +125,41 @@ var (
 	}
 )
 
-// Decode reads msg into r, all but r.Delta and the limits. The request shares no memory with
-// msg. Errors: [ErrRequest], [ErrTooLong].
+// receive reads a message as it came.
+func (r *Request) receive(msg []byte) error {
+	if r.Gzip && Compressed(msg) {
+		before, err := inflate(msg, r.MaxBytes, r.hold)
+		if err != nil {
+			return err
+		}
+		msg = before
+	}
+	return r.Decode(msg)
+}
+
+// hold charges for memory.
+func (r *Request) hold(bytes int) error {
+	if r.Memory == nil || bytes <= 0 {
+		return nil
+	}
+	if err := r.Memory.Hold(bytes); err != nil {
+		return err
+	}
+	r.Size += bytes
+	return nil
+}
+
+// Decode reads msg into r, all but r.Delta, r.Size and the limits. The request shares no memory with
+// msg. Errors: [ErrRequest], [ErrTooLong], those of r.Memory.
 func (r *Request) Decode(msg []byte) error {
 	fields := sotwFields[:]
 	if r.Delta {
 		fields = deltaFields[:]
 	}
-	*r = Request{Delta: r.Delta, MaxNames: r.MaxNames, MaxNameBytes: r.MaxNameBytes}
-	r.reserve(fields, msg)
+	*r = Request{Limits: r.Limits, Delta: r.Delta, Size: r.Size}
+	if err := r.reserve(fields, msg); err != nil {
+		return err
+	}
 	var sum maphash.Hash
 	sum.SetSeed(namesSeed)
 	for at := 0; at < len(msg); {
@@ -132,34 +182,46 @@ func (r *Request) Decode(msg []byte) error {
 	return nil
 }
 
-// reserve makes room for what a large request lists.
-func (r *Request) reserve(fields []requestField, msg []byte) {
-	const large = 256
-	if len(msg) < large {
-		return
-	}
+// What an entry of a list takes beside its text, in bytes: a string, or an entry of a map.
+const (
+	entryBytes   = 16
+	versionBytes = 80
+)
+
+// reserve makes room for what a request lists, for which it charges.
+func (r *Request) reserve(fields []requestField, msg []byte) error {
 	var count [fieldError + 1]int
-	for len(msg) > 0 {
-		num, _, _, n := consumeField(msg)
+	for rest := msg; len(rest) > 0; {
+		num, _, _, n := consumeField(rest)
 		if n < 0 {
-			return // Decode says so
+			return nil // Decode says so
 		}
 		if int(num) < len(fields) {
 			count[fields[num]]++
 		}
-		msg = msg[n:]
+		rest = rest[n:]
 	}
 	subscribed, held := count[fieldSubscribe]+count[fieldSubscribeLocator], count[fieldInitialVersions]
 	unsubscribed := count[fieldUnsubscribe] + count[fieldUnsubscribeLocator]
 	if r.MaxNames > 0 {
 		subscribed, unsubscribed, held = min(subscribed, r.MaxNames), min(unsubscribed, r.MaxNames), min(held, r.MaxNames)
 	}
-	r.Subscribe = slices.Grow(r.Subscribe, subscribed)
-	r.Unsubscribe = slices.Grow(r.Unsubscribe, unsubscribed)
+	// The bytes that came are charged already, and most names are so long that what they take beside their text is less than half of it.
+	if err := r.hold(entryBytes*(subscribed+unsubscribed) + versionBytes*held - len(msg)/2); err != nil {
+		return err
+	}
+	const few = 16 // grow by themselves
+	if subscribed > few {
+		r.Subscribe = slices.Grow(r.Subscribe, subscribed)
+	}
+	if unsubscribed > few {
+		r.Unsubscribe = slices.Grow(r.Unsubscribe, unsubscribed)
+	}
 	if held > 0 {
 		const most = 10_000 // the entries may all be the same
 		r.InitialVersions = make(map[string]string, min(held, most))
 	}
+	return nil
 }
 
 // skips reports whether an entry of a list is left out, and counts it.
@@ -239,22 +301,24 @@ func (r *Request) addLocator(f requestField, val []byte) (err error) {
 	if n := len(val) - len(name); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
 		return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
 	}
+	text, err := r.locator(val)
 	if f == fieldSubscribeLocator {
-		r.Subscribe, err = appendLocator(r.Subscribe, &r.SubscribeWith, val)
+		r.Subscribe = append(r.Subscribe, text)
 	} else {
-		r.Unsubscribe, err = appendLocator(r.Unsubscribe, &r.UnsubscribeWith, val)
+		r.Unsubscribe = append(r.Unsubscribe, text)
 	}
 	return err
 }
 
-// appendLocator appends the name of a ResourceLocator, and notes its parameters
-// (R120): name=1, dynamic_parameters=2, a map.
-func appendLocator(names []string, with *map[int]map[string]string, val []byte) ([]string, error) {
+// locator returns the name of a ResourceLocator, with its parameters if they are looked at (R120): name=1,
+// dynamic_parameters=2, a map.
+func (r *Request) locator(val []byte) (string, error) {
 	if !wellFormed(val) {
-		return names, fmt.Errorf("%w: resource locator", ErrMalformed)
+		return "", fmt.Errorf("%w: resource locator", ErrMalformed)
 	}
-	name, _ := stringField(val, 1)
-	names, err := appendText(names, []byte(name))
+	raw, _ := stringField(val, 1)
+	name, err := text([]byte(raw), "resource name")
+	var parameters map[string]string
 	for err == nil && len(val) > 0 {
 		num, typ, entry, n := consumeField(val)
 		val = val[n:]
@@ -265,16 +329,23 @@ func appendLocator(names []string, with *map[int]map[string]string, val []byte) 
 		if key, value, err = mapEntry(entry, "dynamic parameter"); err != nil {
 			break
 		}
-		if *with == nil {
-			*with = make(map[int]map[string]string)
+		if parameters == nil {
+			parameters = make(map[string]string)
 		}
-		at := len(names) - 1
-		if (*with)[at] == nil {
-			(*with)[at] = make(map[string]string)
-		}
-		(*with)[at][key] = value
+		parameters[key] = value
 	}
-	return names, err
+	if !r.Parameters {
+		parameters = nil
+	}
+	return withOwn(name, parameters), err
+}
+
+// withOwn is WithParameters for names that can have any.
+func withOwn(name string, parameters map[string]string) string {
+	if name == Wildcard || Glob(name) {
+		return name
+	}
+	return WithParameters(name, parameters)
 }
 
 // mapEntry reads an entry of a map of strings: key is 1, value is 2.
@@ -398,24 +469,16 @@ func canonicalText(text string) (string, error) {
 	return canonical + Separator + parameters, nil
 }
 
-// Parameterise joins names with the dynamic parameters that they came with, or else
-// with those given. Call it before Canonicalise.
-func (r *Request) Parameterise(others map[string]string) {
-	parameterise(r.Subscribe, r.SubscribeWith, others)
-	parameterise(r.Unsubscribe, r.UnsubscribeWith, others)
-}
-
-func parameterise(names []string, with map[int]map[string]string, others map[string]string) {
-	if len(with)+len(others) == 0 {
+// Parameterise joins names with dynamic parameters, but for those that came with their own. Call it before Canonicalise.
+func (r *Request) Parameterise(parameters map[string]string) {
+	if len(parameters) == 0 {
 		return
 	}
-	for i, name := range names {
-		p, own := with[i]
-		if !own {
-			p = others
-		}
-		if name != Wildcard && !Glob(name) {
-			names[i] = WithParameters(name, p)
+	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
+		for i, name := range names {
+			if !strings.Contains(name, Separator) {
+				names[i] = withOwn(name, parameters)
+			}
 		}
 	}
 }

@@ -199,7 +199,7 @@ func TestB35_ManyNamesTakeNoMemory(t *testing.T) {
 			one = protowire.AppendBytes(protowire.AppendTag(one, tt.field, protowire.BytesType), []byte(tt.entry))
 			msg := bytes.Repeat(one, listed)
 			var err error
-			r := wire.Request{Delta: true, MaxNames: most}
+			r := wire.Request{Delta: true, Limits: wire.Limits{MaxNames: most}}
 			used := testing.AllocsPerRun(1, func() { err = r.Decode(msg) })
 			const want = listed - most
 			if kept := max(len(r.Subscribe), len(r.Unsubscribe)); err != nil || kept > most || r.Skipped != want {

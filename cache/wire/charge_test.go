@@ -1,0 +1,149 @@
+package wire_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+var errFull = errors.New("full")
+
+// A purse is memory of so many bytes.
+type purse int
+
+func (p *purse) Hold(bytes int) error {
+	if bytes > int(*p) {
+		return errFull
+	}
+	*p -= purse(bytes)
+	return nil
+}
+
+func compressed(t testing.TB, text []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := w.Write(text)
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// B.32: a compressed request is read as if it were none, if that is allowed; it is charged for what it becomes, and bounded.
+func TestB32_CompressedRequestsAreCharged(t *testing.T) {
+	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType, ResponseNonce: strings.Repeat("n", 100_000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		limits wire.Limits
+		room   purse
+		err    error
+	}{
+		{"not allowed", wire.Limits{MaxBytes: 1 << 20}, 1 << 20, wire.ErrRequest},
+		{"allowed", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 1 << 20, nil},
+		{"as large as may be", wire.Limits{MaxBytes: len(msg), Gzip: true}, 1 << 20, nil},
+		{"too large", wire.Limits{MaxBytes: len(msg) - 1, Gzip: true}, 1 << 20, wire.ErrTooLarge},
+		{"no room", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 90_000, errFull},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sent := compressed(t, msg)
+			room := tt.room
+			tt.limits.Memory = &room
+			r := wire.Request{Delta: true, Limits: tt.limits}
+			if err := (wire.Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(sent)}, &r); err != nil || !errors.Is(r.Err, tt.err) {
+				t.Fatalf("read: %v, %v, want %v", err, r.Err, tt.err)
+			}
+			if charged := int(tt.room - room); r.Size != wire.Framed(len(sent))+charged {
+				t.Errorf("charged with %d bytes, want the %d that came and the %d held", r.Size, wire.Framed(len(sent)), charged)
+			}
+			if tt.err == nil && (len(r.Nonce) != 100_000 || r.Size < len(msg)) {
+				t.Errorf("a nonce of %d bytes, charged with %d", len(r.Nonce), r.Size)
+			}
+		})
+	}
+	broken := compressed(t, msg)
+	if _, _, err := wire.Inflate(broken[:len(broken)/2], 1<<20, new(purse)); err == nil {
+		t.Error("half a message was decompressed")
+	}
+}
+
+// B.35: what names take beside their text is charged before memory is taken for it.
+func TestB35_EntriesAreCharged(t *testing.T) {
+	var msg []byte
+	for range 10_000 {
+		msg = protowire.AppendString(protowire.AppendTag(msg, 3, protowire.BytesType), "")
+	}
+	for _, tt := range []struct {
+		room purse
+		err  error
+	}{{10_000*16 - 10_000, nil}, {10_000*16 - 10_000 - 1, errFull}} {
+		r := wire.Request{Delta: true, Limits: wire.Limits{Memory: &tt.room}}
+		if err := r.Decode(msg); !errors.Is(err, tt.err) || err != nil && cap(r.Subscribe) > 0 {
+			t.Errorf("decoded: %v, room for %d names; want %v", err, cap(r.Subscribe), tt.err)
+		}
+	}
+}
+
+// TestMessages counts what is built of a message.
+func TestMessages(t *testing.T) {
+	md := new(endpointpb.ClusterStats).ProtoReflect().Descriptor()
+	stats := &endpointpb.ClusterStats{ClusterName: "a", UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{}, {LoadMetricStats: []*endpointpb.EndpointLoadMetricStats{{}, {}}}}}
+	msg, err := proto.Marshal(stats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := wire.Messages(md, msg); n != 5 || err != nil {
+		t.Errorf("%d messages, %v; want 5", n, err)
+	}
+	if _, err := wire.Messages(md, msg[:len(msg)-1]); !errors.Is(err, wire.ErrMalformed) {
+		t.Errorf("half a message: %v, want %v", err, wire.ErrMalformed)
+	}
+}
+
+// FuzzJSONValues: a text of JSON has no more values, nested no deeper, than were counted.
+func FuzzJSONValues(f *testing.F) {
+	for _, text := range []string{`{"node":{"id":"n"},"resource_names":["a","b\"]"]}`, `[1,-2.5e3,true,null,[],{}]`, `"\\"`, `[[[`, `{"a" : {"b":[1 , 2]}}x`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		values, nesting := wire.JSONValues(text)
+		if !json.Valid(text) {
+			return
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		n, depth, deepest := 0, 0, 0
+		for {
+			token, err := d.Token()
+			if err != nil {
+				break
+			}
+			switch token {
+			case json.Delim('{'), json.Delim('['):
+				depth++
+				deepest = max(deepest, depth)
+				n++
+			case json.Delim('}'), json.Delim(']'):
+				depth--
+			default:
+				n++
+			}
+		}
+		if n > values || deepest > nesting {
+			t.Errorf("%q: %d values, %d deep; counted %d and %d", text, n, deepest, values, nesting)
+		}
+	})
+}
