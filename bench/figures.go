@@ -18,6 +18,7 @@ type figures struct {
 	syncCPU       float64 // CPU until then, in ms
 	resident      float64 // RSS a connection, in KiB
 	peak          float64 // peak RSS above that before the changes, in MiB
+	grown         float64 // RSS after the changes above that before, in MiB
 	again         float64 // resources a client that it had already
 	heap          float64 // live heap, in bytes a unit that the scenario names
 	stalled       float64 // clients that heap is of, if they read nothing
@@ -111,11 +112,11 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err != nil {
 		return err
 	}
-	_, peak, err := st.servers.RSS()
+	now, peak, err := st.servers.RSS()
 	if err != nil {
 		return err
 	}
-	f.peak = float64(peak-before) / (1 << 20)
+	f.peak, f.grown = float64(peak-before)/(1<<20), float64(now-before)/(1<<20)
 	looked, err := st.looks()
 	if err != nil {
 		return err

@@ -12,6 +12,19 @@ import (
 // attackers is how many connections an attack has.
 const attackers = 10
 
+// peerMiB is what one peer may have a relay with the default limits use of memory, in MiB: what its requests take is a fourth of
+// TENDER_MAX_UNREAD_BYTES, and as much again as long as it was not collected; what is remembered of it, connections, streams and
+// names, is less than the rest.
+const peerMiB = 600
+
+// highest is how much more memory the relay had at its highest than before the attack, in MiB.
+func highest(f figures) float64 {
+	if f.onset == nil {
+		return 0
+	}
+	return max(f.onset.peak, f.onset.grown+f.peak)
+}
+
 // hostile is HOSTILE: what an attack costs clients that are neighbours of it. Each row is a relay of its own, measured
 // in peace and under an attack, one right after the other.
 func (o options) hostile() scenario {
@@ -20,10 +33,14 @@ func (o options) hostile() scenario {
 		title: "100 clients told of 50 changes a second, in peace and under an attack over 10 connections of another host", rounds: 3,
 	}
 	for _, kind := range attack.Kinds() {
-		s.rows = append(s.rows, row{label: kind, kind: "tender", setup: clusters(100, 100), act: o.underAttack(kind)})
+		attacked := clusters(100, 100)
+		attacked.polled = true
+		attacked.environ = []string{"TENDER_LRS=aggregate", "TENDER_NODE_GROUP_BY=cluster"}
+		s.rows = append(s.rows, row{label: kind, kind: "tender", setup: attacked, act: o.underAttack(kind)})
 		s.checks = append(s.checks,
 			check{what: "p50 delay, times that in peace", figure: ratio(p50, inPeace(p50)), a: kind, reported: true},
-			check{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: kind, reported: true})
+			check{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: kind, reported: true},
+			check{what: "highest RSS above that in peace, MiB", figure: highest, a: kind, most: peerMiB})
 	}
 	return s
 }
@@ -53,7 +70,11 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 			return err
 		}
 		defer attacker.Kill()
-		order := attack.Order{Kind: kind, Address: st.addresses[0], Connections: attackers}
+		var before, after serve.Traffic
+		if err := st.changer.Call("Traffic", struct{}{}, &before); err != nil {
+			return err
+		}
+		order := attack.Order{Kind: kind, Address: st.addresses[0], Polls: st.polls, Connections: attackers}
 		if err := attacker.Call("Start", order, &struct{}{}); err != nil {
 			return err
 		}
@@ -64,6 +85,10 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 		if err := st.followBusy(f, c); err != nil {
 			return err
 		}
+		if err := st.changer.Call("Traffic", struct{}{}, &after); err != nil {
+			return err
+		}
+		f.origin = &originFigures{streams: float64(after.Streams - before.Streams), requests: float64(after.Requests - before.Requests)}
 		return attacker.Call("Stop", struct{}{}, &struct{}{})
 	}
 }

@@ -149,6 +149,7 @@ var columns = []struct {
 	{"CPU until then, ms", syncCPU},
 	{"RSS a connection, KiB", resident},
 	{"peak RSS above, MiB", peak},
+	{"highest RSS above that in peace, MiB", highest},
 	{"resent a client", again},
 	{"live heap, bytes", heap},
 	{"stalled to the end", func(f figures) float64 { return f.stalled }},

@@ -31,6 +31,7 @@ type setup struct {
 	fleet     bool     // the control plane is go-control-plane with what real Envoys need
 	groups    int      // node groups, of a control plane that restarts; 0 for another one
 	opaque    bool     // its versions are no hashes
+	polled    bool     // Tenders take polls
 	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
 }
 
@@ -42,6 +43,7 @@ type stage struct {
 	changer   *process.Process // which makes the changes; often the server
 	load      *process.Process
 	addresses []string  // which clients use in turn
+	polls     string    // where the last Tender takes polls, if the setup has it take some
 	probes    []string  // where Tenders have their metrics, if the setup has them probed
 	sink      *sink     // of traces, if the setup has some
 	arrivals  *arrivals // of Envoys that have a change, if the setup is a fleet
@@ -128,6 +130,12 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 			return "", err
 		}
 		st.probes, environ = append(st.probes, probe), append(environ, "TENDER_PROBE_LISTEN="+probe)
+	}
+	if st.polled {
+		if st.polls, err = freeAddress(); err != nil {
+			return "", err
+		}
+		environ = append(environ, "TENDER_REST_LISTEN="+st.polls)
 	}
 	if st.sampled > 0 {
 		if st.sink == nil {

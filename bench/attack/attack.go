@@ -27,6 +27,14 @@ var kinds = map[string]func(*attacker) error{
 	"requests in pieces": (*attacker).pieces,
 	"nothing is read":    (*attacker).nothingIsRead,
 	"connections":        (*attacker).connections,
+	"large Nodes":        (*attacker).largeNodes,
+	"compressed Nodes":   (*attacker).bombs,
+	"streams":            (*attacker).streams,
+	"health watches":     (*attacker).watches,
+	"node groups":        (*attacker).groups,
+	"invented names":     (*attacker).inventedNames,
+	"polls":              (*attacker).polls,
+	"load reports":       (*attacker).loadReports,
 }
 
 // Returns reports whether an attack is one of connections that end at once: by themselves, or by the server.
@@ -35,10 +43,10 @@ func Returns(kind string) bool { return kind == "connections" || kind == "pings"
 // Kinds returns the names of all attacks, in order.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
-// An Order is what [Attack.Start] is to do.
+// An Order is what [Attack.Start] is to do, at the address of streams and at that of polls.
 type Order struct {
-	Kind, Address string
-	Connections   int
+	Kind, Address, Polls string
+	Connections          int
 }
 
 // An Attack goes on between Start and Stop. Its methods are called by [net/rpc], one at a time.
@@ -61,7 +69,7 @@ func (a *Attack) Start(o Order, _ *struct{}) error {
 	for range o.Connections {
 		a.done.Go(func() {
 			for ctx.Err() == nil {
-				t := &attacker{ctx: ctx, address: o.Address}
+				t := &attacker{ctx: ctx, address: o.Address, polled: o.Polls}
 				_ = attack(t) // it comes back
 				t.close()
 				away(ctx)
@@ -82,6 +90,7 @@ func (a *Attack) Stop(struct{}, *struct{}) error {
 type attacker struct {
 	ctx     context.Context
 	address string
+	polled  string // where polls go
 	conn    net.Conn
 	over    func() bool // stops what closes the connection at the end of the attack
 }

@@ -25,14 +25,19 @@ func everything(typeURL string) []byte {
 	return b
 }
 
-// A caller is an attacker that keeps to gRPC.
-func (a *attacker) caller() (discoverypb.AggregatedDiscoveryServiceClient, func(), error) {
-	conn, err := grpc.NewClient(a.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, address) }))
+// caller is an attacker that keeps to gRPC.
+func (a *attacker) caller(opts ...grpc.DialOption) (discoverypb.AggregatedDiscoveryServiceClient, func(), error) {
+	conn, err := a.connect(opts...)
 	if err != nil {
 		return nil, nil, err
 	}
 	return discoverypb.NewAggregatedDiscoveryServiceClient(conn), func() { _ = conn.Close() }, nil
+}
+
+// connect returns a connection of gRPC.
+func (a *attacker) connect(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient(a.address, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, address) }))...)
 }
 
 // smallRequests takes up a name and gives it up again, on many streams, without waiting for an

@@ -20,6 +20,7 @@ type origin struct {
 	mu      sync.Mutex
 	streams []*originStream
 	serial  int
+	traffic Traffic
 }
 
 // An originStream is one stream. Guarded by the origin's mutex, but for the
@@ -72,6 +73,7 @@ func (o *origin) serve(_ any, rpc grpc.ServerStream) error {
 	}()
 	o.mu.Lock()
 	o.streams = append(o.streams, s)
+	o.traffic.Streams++
 	o.mu.Unlock()
 	defer func() {
 		o.mu.Lock()
@@ -89,10 +91,18 @@ func (o *origin) serve(_ any, rpc grpc.ServerStream) error {
 	}
 }
 
+// seen implements counter.
+func (o *origin) seen() Traffic {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.traffic
+}
+
 // request sends a stream what it asks for.
 func (o *origin) request(s *originStream, r request) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.traffic.Requests++
 	k, ok := o.set.Kind(r.typeURL)
 	if !r.answer && len(r.subscribe) == 0 {
 		r.subscribe = []string{"*"} // as before there was a name for it

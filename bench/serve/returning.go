@@ -19,7 +19,8 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// Traffic is what a server of the kind returning was asked for and has sent since it restarted.
+// Traffic is what a server of the kind returning was asked for and has sent since it restarted; one of the kind origin counts its
+// streams and requests alone.
 type Traffic struct {
 	Streams   int
 	Requests  int
@@ -201,14 +202,9 @@ func (s *Server) Restart(struct{}, *struct{}) error {
 	return r.restart()
 }
 
-// Traffic returns what was asked and sent since a server of the kind returning restarted.
-func (s *Server) Traffic(_ struct{}, t *Traffic) error {
-	r, is := s.backend.(*returning)
-	if !is {
-		return fmt.Errorf("traffic of server %s: only one of the kind returning counts it", s.kind)
-	}
+// seen implements counter.
+func (r *returning) seen() Traffic {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	*t = r.traffic
-	return nil
+	return r.traffic
 }

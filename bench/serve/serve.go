@@ -130,6 +130,19 @@ func (s *Server) Latest(_ struct{}, latest *map[string][]content.Stamp) error {
 	return nil
 }
 
+// A counter is a backend that counts what it is asked for.
+type counter interface{ seen() Traffic }
+
+// Traffic returns what a server of the kind origin or returning was asked for and has sent.
+func (s *Server) Traffic(_ struct{}, t *Traffic) error {
+	c, is := s.backend.(counter)
+	if !is {
+		return fmt.Errorf("traffic of server %s: only those of the kinds origin and returning count it", s.kind)
+	}
+	*t = c.seen()
+	return nil
+}
+
 // version is a type's version, or a nonce, of the usual length.
 func version(n int) string { return strconv.Itoa(n) }
 
