@@ -324,7 +324,7 @@ var variables = []spec{
 	},
 	limit("MAX_CONNECTIONS", "50000", 10_000_000, "open connections of clients"),
 	limit("MAX_PEER_CONNECTIONS", "10000", 10_000_000, "those of one peer; all clients behind an address, as of a load balancer, are one peer"),
-	sizeLimit("MAX_UNREAD_BYTES", defaultUnreadBytes.String(), mebibyte, 1024*gibibyte, "requests of all clients that have come and are not whole or not read yet, a fourth of it for one peer; 64KiB of each connection do not count"),
+	sizeLimit("MAX_UNREAD_BYTES", defaultUnreadBytes.String(), mebibyte, 1024*gibibyte, "memory that requests of all clients take until they are handled, a fourth of it for one peer: what is not whole or not read yet, and what it is decompressed and decoded; 64KiB of each connection do not count"),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls; while more than half of them are open, one peer may have a tenth, and at least 100: a peer is what its certificate says, or else an address"),
 	{
 		name: "PEER_IPV6_PREFIX", preset: "64",
@@ -337,7 +337,7 @@ var variables = []spec{
 	{
 		name: "REQUEST_COMPRESSION", preset: CompressionOff,
 		allowed: "`off` or `gzip`",
-		meaning: "how clients may compress requests; a compressed one takes up to a thousand times its size in memory, which no other limit counts",
+		meaning: "how clients may compress requests of xDS and load reports; what one is decompressed counts for TENDER_MAX_UNREAD_BYTES, and TENDER_MAX_REQUEST_BYTES bounds it",
 		parse:   oneOf(CompressionOff, CompressionGzip),
 	},
 	limit("MAX_FRAME_RATE", "5000", 10_000_000, "HTTP/2 frames a second that one connection may send beside answers, ten times as many at once, and four times of both for one peer; 2KiB count as one, a frame of data, the beginning of a stream or a poll as 10, the reset of a stream as 50; a new connection is 100 of those of the peer, but of these there may be 50 seconds' worth at once; more are read later"),

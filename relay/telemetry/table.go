@@ -161,7 +161,7 @@ var table = []row{
 	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.", func(r *Reading, put put) {
 		put(float64(r.Server.Connections))
 	}},
-	{"tender.client.unread", sum, "By", "", "Bytes of requests of clients that are not whole or not read, as far as they count for TENDER_MAX_UNREAD_BYTES.", func(r *Reading, put put) {
+	{"tender.client.unread", sum, "By", "", "Bytes of memory that requests of clients take until they are handled, as far as they count for TENDER_MAX_UNREAD_BYTES.", func(r *Reading, put put) {
 		put(float64(r.Server.Unread))
 	}},
 	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.", func(r *Reading, put put) {
