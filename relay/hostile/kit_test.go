@@ -55,11 +55,18 @@ func serve(t *testing.T, env ...string) *victim {
 // dial returns a new connection of a gRPC client, which ends with the test.
 func (v *victim) dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	v.t.Helper()
+	conn := v.connect(opts...)
+	v.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// connect returns a new connection of a gRPC client.
+func (v *victim) connect(opts ...grpc.DialOption) *grpc.ClientConn {
+	v.t.Helper()
 	conn, err := grpc.NewClient(v.Addrs()[0].String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	v.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 

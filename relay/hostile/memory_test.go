@@ -150,6 +150,18 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 
 var empty = new(endpointpb.UpstreamLocalityStats)
 
+// compressed returns bytes compressed by gzip.
+func compressed(t testing.TB, b []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write(b)
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
 // B.32: what compressed requests become is charged to their peer before memory is taken for it.
 func TestB32_ManyCompressedBombs(t *testing.T) {
 	const limit, streams = 16 * mebibyte, 60
@@ -161,14 +173,9 @@ func TestB32_ManyCompressedBombs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var compressed bytes.Buffer
-	w := gzip.NewWriter(&compressed)
-	_, err = w.Write(message)
-	if err = errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	bomb := compressed(t, message)
 	message, node = nil, nil
-	conn := v.dial(grpc.WithCompressor(precompressed(compressed.Bytes()))) //nolint:staticcheck // SA1019: a compressor of this connection alone
+	conn := v.dial(grpc.WithCompressor(precompressed(bomb))) //nolint:staticcheck // SA1019: a compressor of this connection alone
 	v.during(func() {
 		var all sync.WaitGroup
 		grown := peak(func() {

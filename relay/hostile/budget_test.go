@@ -1,0 +1,279 @@
+package hostile_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// The limits of TestB35_TheBudget.
+const (
+	budgetConnections = 40
+	budgetStreams     = 100
+	budgetUnread      = 8 * mebibyte
+	budgetNames       = 500 // of a stream
+	budgetNameBytes   = 256
+	budgetOrigin      = 5000 // names
+	budgetGroups      = 8
+)
+
+// budget is the sum of deploy/docs/security.md, in bytes, for these limits.
+const budget = budgetUnread +
+	budgetConnections*(400<<10) +
+	budgetStreams*(64<<10) + budgetStreams*budgetNames*200 +
+	budgetOrigin*(budgetNameBytes+500) +
+	budgetGroups*(8<<20)
+
+// clientBytes is what the clients of the test take in the same process.
+const clientBytes = budgetConnections * (256 << 10)
+
+// TestB35_TheBudget: whatever clients send, in whatever encoding and to whatever service, the heap that is in use never exceeds the sum
+// of what the limits allow, and the neighbour is served.
+func TestB35_TheBudget(t *testing.T) {
+	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
+		"TENDER_MAX_UNREAD_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES=2MiB",
+		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_NAME_BYTES="+fmt.Sprint(budgetNameBytes, "B"), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
+		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster",
+		"TENDER_REQUEST_COMPRESSION=gzip", "TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")
+	const workers, acts = 8, 25
+	said := newSayings(t)
+	v.during(func() {
+		grown := peak(func() {
+			var all sync.WaitGroup
+			for i := range workers {
+				all.Go(func() { // awaited below
+					b := &budgeted{victim: v, said: said, random: rand.New(rand.NewPCG(1, uint64(i))), peer: fmt.Sprintf("127.0.0.%d", 10+i%3)}
+					defer b.leave()
+					for range acts {
+						if b.act(); len(b.opened) > budgetConnections/workers {
+							b.leave()
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+		t.Logf("the heap has grown by %d bytes at most, of %d", grown, budget)
+		if grown > budget+clientBytes {
+			t.Errorf("the heap has grown by %d bytes, want at most the %d that the limits allow and the %d of the clients", grown, budget, clientBytes)
+		}
+	})
+	v.await("nothing is charged any more", func() bool { return v.Stats().Unread == 0 })
+}
+
+// sayings are what clients of TestB35_TheBudget say, made beforehand: what it takes to make them is not the relay's.
+type sayings struct {
+	requests, reports saying
+	bodies            []string // of polls
+}
+
+// A saying is messages, and the same compressed.
+type saying struct{ plain, compressed [][]byte }
+
+// newSayings makes some of each.
+func newSayings(t *testing.T) *sayings {
+	t.Helper()
+	random := rand.New(rand.NewPCG(1, 2))
+	s := new(sayings)
+	add := func(to *saying, m proto.Message) {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to.plain, to.compressed = append(to.plain, b), append(to.compressed, compressed(t, b))
+	}
+	for range 20 {
+		add(&s.requests, anyRequest(random))
+		add(&s.reports, anyReport(random))
+		s.bodies = append(s.bodies, `{"node":{"id":"n","cluster":"`+anyCluster(random)+`","metadata":{"k":[`+strings.Repeat("1,", random.IntN(mebibyte))+`1]}}}`)
+	}
+	return s
+}
+
+// one returns a message, as a connection sends it that compresses, or not.
+func (s saying) one(random *rand.Rand, gzip bool) *wire.Message {
+	if i := random.IntN(len(s.plain)); !gzip {
+		return &wire.Message{Bytes: s.plain[i]}
+	} else {
+		return &wire.Message{Bytes: s.compressed[i]}
+	}
+}
+
+// A budgeted client does what it likes. What it has opened stays open until it leaves.
+type budgeted struct {
+	*victim
+	said   *sayings
+	random *rand.Rand
+	peer   string
+	opened []func()
+}
+
+func (b *budgeted) leave() {
+	for _, end := range b.opened {
+		end()
+	}
+	b.opened = nil
+}
+
+// dialed returns a connection from the peer.
+func (b *budgeted) dialed(ctx context.Context, address string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(b.peer)}}
+	return d.DialContext(ctx, "tcp", address)
+}
+
+// act does one thing. What comes of it is the relay's affair.
+func (b *budgeted) act() {
+	switch b.random.IntN(6) {
+	case 0:
+		b.halfABody()
+	case 1:
+		b.poll()
+	default:
+		b.stream()
+	}
+}
+
+func (b *budgeted) halfABody() {
+	conn, err := b.dialed(b.t.Context(), b.RESTAddrs()[0].String())
+	if err != nil {
+		return
+	}
+	b.opened = append(b.opened, func() { _ = conn.Close() })
+	go func() { // ends with the connection
+		_, _ = fmt.Fprintf(conn, "POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\nContent-Length: %d\r\n\r\n", 4*mebibyte)
+		_, _ = conn.Write(bytes.Repeat([]byte(" "), mebibyte))
+	}()
+}
+
+func (b *budgeted) poll() {
+	body := b.said.bodies[b.random.IntN(len(b.said.bodies))]
+	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, "http://"+b.RESTAddrs()[0].String()+"/v3/discovery:clusters", strings.NewReader(body))
+	if err != nil {
+		return
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, address string) (net.Conn, error) { return b.dialed(ctx, address) },
+	}}
+	if answer, err := client.Do(r); err == nil {
+		_ = answer.Body.Close()
+	}
+}
+
+// stream opens a stream of some service, and sends something on it.
+func (b *budgeted) stream() {
+	gzip := b.random.IntN(2) == 0
+	options := []grpc.DialOption{
+		grpc.WithContextDialer(b.dialed), grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(0),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{})),
+	}
+	if gzip {
+		options = append(options, grpc.WithCompressor(asIs{})) //nolint:staticcheck // SA1019: a compressor of this connection alone
+	}
+	conn := b.connect(options...)
+	ctx, cancel := context.WithCancel(b.t.Context())
+	b.opened = append(b.opened, func() { cancel(); _ = conn.Close() })
+	open := func(method string) grpc.ClientStream {
+		rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+		if err != nil {
+			return nil // the relay has closed the connection
+		}
+		return rpc
+	}
+	switch b.random.IntN(4) {
+	case 0:
+		if rpc := open(lrspb.LoadReportingService_StreamLoadStats_FullMethodName); rpc != nil {
+			_ = rpc.SendMsg(b.said.reports.one(b.random, gzip))
+		}
+	case 1:
+		if rpc := open(healthpb.Health_Watch_FullMethodName); rpc != nil {
+			_ = rpc.SendMsg(&wire.Message{Bytes: b.said.requests.plain[b.random.IntN(len(b.said.requests.plain))]})
+		}
+	default:
+		if rpc := open(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName); rpc != nil {
+			_ = rpc.SendMsg(b.said.requests.one(b.random, gzip))
+			_ = rpc.SendMsg(b.said.requests.one(b.random, gzip))
+		}
+	}
+}
+
+// asIs is a compressor of what is compressed already.
+type asIs struct{}
+
+// Do implements grpc.Compressor.
+func (asIs) Do(w io.Writer, p []byte) error {
+	_, err := w.Write(p)
+	return err
+}
+
+// Type implements grpc.Compressor.
+func (asIs) Type() string { return "gzip" }
+
+// anyCluster returns a node group of which there are more than are allowed.
+func anyCluster(random *rand.Rand) string { return fmt.Sprint("group-", random.IntN(2*budgetGroups)) }
+
+// anyNode returns a Node of up to 2 MiB.
+func anyNode(random *rand.Rand) *corepb.Node {
+	n := &corepb.Node{Id: "n", Cluster: anyCluster(random)}
+	switch random.IntN(3) {
+	case 0:
+		n.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"k": structpb.NewStringValue(strings.Repeat("\x00", random.IntN(2*mebibyte)))}}
+	case 1:
+		n.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+		for i := range random.IntN(12_000) {
+			n.Metadata.Fields[fmt.Sprint(i)] = structpb.NewNumberValue(1)
+		}
+	}
+	return n
+}
+
+// anyRequest returns a request of up to twice the names that are allowed, some in locators.
+func anyRequest(random *rand.Rand) *discoverypb.DeltaDiscoveryRequest {
+	types := []string{relaytest.ClusterType, relaytest.EndpointType, "type.example/" + anyCluster(random)}
+	r := &discoverypb.DeltaDiscoveryRequest{Node: anyNode(random), TypeUrl: types[random.IntN(len(types))]}
+	for range random.IntN(2 * budgetNames) {
+		name := fmt.Sprint(random.IntN(3*budgetOrigin), strings.Repeat("x", random.IntN(budgetNameBytes)))
+		switch random.IntN(3) {
+		case 0:
+			r.ResourceNamesSubscribe = append(r.ResourceNamesSubscribe, name)
+		case 1:
+			r.ResourceLocatorsSubscribe = append(r.ResourceLocatorsSubscribe, &discoverypb.ResourceLocator{
+				Name: name, DynamicParameters: map[string]string{"a": "1", "b": name[:1]},
+			})
+		default:
+			if r.InitialResourceVersions == nil {
+				r.InitialResourceVersions = make(map[string]string)
+			}
+			r.InitialResourceVersions[name] = "1"
+		}
+	}
+	return r
+}
+
+// anyReport returns a load report of up to 300,000 parts.
+func anyReport(random *rand.Rand) *lrspb.LoadStatsRequest {
+	stats := &endpointpb.ClusterStats{ClusterName: "a", UpstreamLocalityStats: make([]*endpointpb.UpstreamLocalityStats, random.IntN(300_000))}
+	for i := range stats.UpstreamLocalityStats {
+		stats.UpstreamLocalityStats[i] = empty
+	}
+	return &lrspb.LoadStatsRequest{Node: proto.CloneOf(&corepb.Node{Id: "n", Cluster: anyCluster(random)}), ClusterStats: []*endpointpb.ClusterStats{stats}}
+}
