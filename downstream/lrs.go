@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -149,57 +148,72 @@ func (s *loadStream) receive(ctx context.Context) {
 }
 
 func (s *loadStream) serve(ctx context.Context, first []byte) error {
-	r, err := decodeReport(first)
+	r, raw, err := decodeReport(first)
 	if err != nil {
 		return err
 	}
-	n := r.GetNode()
-	if n == nil {
+	if raw.encoded == nil {
 		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if err := s.authorize(ctx, cancel, n); err != nil {
+	who, err := s.identify(ctx, raw)
+	if err != nil {
 		return err
 	}
-	s.log = s.log.With(slog.String("node", n.GetId()))
+	defer who.drop()
+	s.renew(ctx, cancel, who)
+	s.log = s.log.With(slog.String("node", who.label))
 	s.log.Debug("load reporting began")
 	defer s.log.Debug("load reporting ended")
-	err = s.report(ctx, r, first)
+	err = s.report(ctx, r, who, first)
 	if _, is := DenialOf(context.Cause(ctx)); is {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// authorize returns why the client may not be the node that it says it is. It has end called with
-// that if it becomes so before ctx ends.
-func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc, n *node) error {
-	regranted := s.cfg.regranted()
-	grant, err := s.cfg.authorize(PeerOf(ctx), n)
-	if err != nil || regranted == nil {
+// identify returns who the client is, which must be dropped. It has a group if that is needed.
+func (s *loadStream) identify(ctx context.Context, raw rawNode) (*identity, error) {
+	from := PeerOf(ctx)
+	who := &identity{rules: s.cfg.regranted()}
+	var err error
+	who.kept, err = s.server.meet(ctx, from, raw, func(n *node) (err error) {
+		who.label, who.allClusters = nodeLabel(n), slices.Contains(n.GetClientFeatures(), supportsAllClusters)
+		if who.grant, err = s.cfg.authorize(from, n); err != nil || !s.cfg.SumLoads {
+			return err
+		}
+		who.group, err = s.cfg.Views.Join(n, s.cfg.hostName(from.Host))
 		return err
+	})
+	return who, err
+}
+
+// renew has end called once the client may no longer be the node that it says it is, if that is before ctx ends.
+func (s *loadStream) renew(ctx context.Context, end context.CancelCauseFunc, who *identity) {
+	if who.rules == nil {
+		return
 	}
 	// Ends when the stream does.
 	go func() {
-		for err == nil {
+		var err error
+		for rules := who.rules; err == nil; {
 			select {
-			case <-regranted:
-				regranted = s.cfg.regranted()
-				grant, err = grant.Renew()
+			case <-rules:
+				rules = s.cfg.regranted()
+				_, err = s.server.reauthorize(ctx, PeerOf(ctx), who.kept)
 			case <-ctx.Done():
 				return
 			}
 		}
 		end(err)
 	}()
-	return nil
 }
 
 // report takes the reports of a client, of which the first has come, to the origin.
-func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, first []byte) error {
+func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, who *identity, first []byte) error {
 	if s.cfg.SumLoads {
-		return s.sum(ctx, r)
+		return s.sum(ctx, r, who)
 	}
 	for _, token := range relaysOf(ctx) {
 		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
@@ -207,12 +221,18 @@ func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, firs
 	return s.pass(ctx, first)
 }
 
-func decodeReport(m []byte) (*lrspb.LoadStatsRequest, error) {
-	r := new(lrspb.LoadStatsRequest)
-	if err := proto.Unmarshal(m, r); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+// decodeReport decodes a report without its Node, which is bounded by itself.
+func decodeReport(m []byte) (r *lrspb.LoadStatsRequest, raw rawNode, err error) {
+	const nodeField = 1
+	var rest []byte
+	r = new(lrspb.LoadStatsRequest)
+	if raw.encoded, raw.size, rest, err = wire.TakeNode(m, nodeField); err == nil {
+		err = proto.Unmarshal(rest, r)
 	}
-	return r, nil
+	if err != nil {
+		return nil, raw, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+	}
+	return r, raw, nil
 }
 
 // pass passes messages on between the client and a stream of its own to the
@@ -276,17 +296,12 @@ func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []
 }
 
 // sum adds what the client reports to what others of its group do.
-func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) error {
-	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
+func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest, who *identity) error {
+	if err := s.check(first); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), s.cfg.hostName(PeerOf(ctx).Host))
-	if err != nil {
-		return err
-	}
-	defer group.Leave()
-	client := &loadClient{all: slices.Contains(first.GetNode().GetClientFeatures(), supportsAllClusters)}
-	loads, leave, err := s.server.loads.join(group, client, s.cfg.Logger)
+	client := &loadClient{all: who.allClusters}
+	loads, leave, err := s.server.loads.join(who.group, client, s.cfg.Logger)
 	if err != nil {
 		return err
 	}
@@ -309,7 +324,7 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 		}
 		select {
 		case m := <-s.messages:
-			r, err := decodeReport(m)
+			r, _, err := decodeReport(m)
 			if err != nil {
 				return err
 			}

@@ -16,14 +16,24 @@ const (
 	manyNames  = 1000
 )
 
+// A waiting request is to be handled when it is the stream's turn.
+type waiting struct {
+	wire.Request
+	from *identity // whom it introduces; nil if nobody
+}
+
 // receive takes requests until the client closes its side or the stream ends.
 func (s *stream) receive() {
 	r := new(wire.Request)
 	for more := true; more; {
-		*r = wire.Request{Delta: s.delta, MaxNames: s.cfg.MaxNames + maxOver, MaxNameBytes: s.cfg.MaxNameBytes}
+		*r = wire.Request{Delta: s.delta, MaxNames: s.cfg.MaxNames + maxOver, MaxNameBytes: s.cfg.MaxNameBytes, MaxNodeBytes: s.cfg.MaxNodeBytes}
 		err := s.rpc.RecvMsg(r)
+		var who *identity
+		if err == nil {
+			who = s.introduce(r)
+		}
 		var wait time.Duration
-		if more, wait = s.received(r, err); wait > 0 {
+		if more, wait = s.received(r, who, err); wait > 0 {
 			s.server.counters.throttled.Add(1)
 			sleep(s.rpc.Context(), wait)
 		}
@@ -40,13 +50,13 @@ func sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// received takes a request, or the end of the client's side, and reports whether there
+// received takes a request and whom it introduces, or the end of the client's side, and reports whether there
 // may be more, and when: of a client that sends more than it may, the rest stays with it
 // until then. One that only answers a response is handled at once. Any other waits for
 // the stream's turn, since what it takes to handle one makes a goroutine's stack grow to
 // 8 KiB for good, and each stream has a receiver; those that wait are answered together,
 // by the newest one of each type (R034).
-func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Duration) {
+func (s *stream) received(r *wire.Request, who *identity, err error) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
 	now := time.Now()
@@ -55,14 +65,14 @@ func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Dura
 	}
 	switch {
 	case s.ended:
+		who.drop()
 	case err != nil:
 		s.handleWaiting(now)
 		s.noMore(recvStatus(err), now)
 	case len(s.waiting) == 0 && s.answers(r):
-		s.answered(r, now)
+		s.answered(r, who, now)
 	default:
-		kept := *r
-		s.waiting = append(s.waiting, &kept)
+		s.waiting = append(s.waiting, &waiting{*r, who})
 		if len(s.waiting) > maxWaiting || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > manyNames {
 			s.handleWaiting(now)
 		}
@@ -86,8 +96,8 @@ func (s *stream) answers(r *wire.Request) bool {
 }
 
 // answered handles a request that asks for nothing.
-func (s *stream) answered(r *wire.Request, now time.Time) {
-	if err := s.handle(r, now); err != nil {
+func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
+	if err := s.handle(r, who, now); err != nil {
 		s.end(err)
 		return
 	}
@@ -100,9 +110,10 @@ func (s *stream) answered(r *wire.Request, now time.Time) {
 func (s *stream) handleWaiting(now time.Time) {
 	for _, r := range s.waiting {
 		if s.ended {
-			break
+			r.from.drop()
+			continue
 		}
-		if err := s.handle(r, now); err != nil {
+		if err := s.handle(&r.Request, r.from, now); err != nil {
 			s.end(err)
 		}
 	}

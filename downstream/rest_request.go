@@ -40,7 +40,7 @@ const timeoutHeader = "X-Envoy-Expected-Rq-Timeout-Ms"
 // A restRequest is one poll as its client sent it.
 type restRequest struct {
 	wire.Request
-	node  *node
+	id    string    // of the node, for people
 	until time.Time // when it is answered at the latest
 }
 
@@ -48,8 +48,8 @@ func refuse(status int, code codes.Code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
 
-// readREST reads a poll. Errors are refusals.
-func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req restRequest, err error) {
+// readREST reads a poll. Errors are refusals, or gRPC statuses.
+func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
@@ -66,21 +66,38 @@ func readREST(w http.ResponseWriter, r *http.Request, began time.Time) (req rest
 	if err != nil {
 		return req, refuseBody(err)
 	}
+	done, err := s.nodes.decode(r.Context(), s.cfg.peerName(peerOfPoll(r)), len(body))
+	if err != nil {
+		return req, err
+	}
+	defer done()
+	size, err := skimNode(body)
+	if err == nil {
+		err = s.cfg.checkNode(rawNode{size: size})
+	}
+	if err != nil {
+		return req, err
+	}
+	return req, req.parse(body, typeURL, r.URL.Path)
+}
+
+// parse decodes the body of a poll for a type, which is a path's.
+func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	msg := new(discoverypb.DiscoveryRequest)
 	if err := tolerant.Unmarshal(body, msg); err != nil {
-		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", tidy(err))
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", tidy(err))
 	}
 	switch {
 	case msg.Node == nil:
-		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
-		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, r.URL.Path, typeURL)
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
-	req.node, msg.Node, msg.TypeUrl = msg.Node, nil, typeURL
-	return req, req.decode(msg)
+	r.id, msg.TypeUrl = nodeLabel(msg.Node), typeURL
+	return r.decode(msg)
 }
 
-// decode takes the rest of a request in the form in which streams have it.
+// decode takes a request in the form in which streams have it.
 func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
 	encoded, err := proto.Marshal(msg)
 	if err == nil {

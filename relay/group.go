@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -107,8 +108,13 @@ type group struct {
 	warned  bool        // that the nodes differ
 }
 
-// traits are what an origin may look at in a node beside the group's key.
-type traits struct{ idPrefix, cluster, locality, metadata string }
+// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common: a group keeps
+// those of its first node.
+type traits struct{ idPrefix, cluster, locality, metadata uint64 }
+
+var traitSeed = maphash.MakeSeed()
+
+func trait(text string) uint64 { return maphash.String(traitSeed, text) }
 
 func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
 	g := &groups{
@@ -159,8 +165,9 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
+	// All that takes longer the larger the Node is comes before the lock, which all clients need.
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
-	gr, differ, err := g.enter(key, upstream, n, peer)
+	gr, differ, err := g.enter(key, upstream, traitsOf(n), peer)
 	if err != nil {
 		g.refused(err, key, n, peer)
 		return downstream.Group{}, err
@@ -173,9 +180,9 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil
 }
 
-// enter counts a stream of n, which came from a peer, into its group, which it makes if there is none. The first time that n differs from the group's first
-// node, it says in what.
-func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *group, differ []string, err error) {
+// enter counts a stream of a node with these traits, which came from a peer, into its group, which it makes if there is none. The first time that the node
+// differs from the group's first one, it says in what.
+func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -192,7 +199,7 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *g
 		gr = g.add(key, upstream)
 	}
 	if gr.first == nil {
-		gr.first = traitsOf(n)
+		gr.first = t
 	}
 	if founds {
 		g.found(gr, peer)
@@ -202,7 +209,7 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *g
 		gr.idle.Stop()
 		gr.idle = nil
 	}
-	return gr, gr.compare(n), nil
+	return gr, gr.compare(t), nil
 }
 
 func (g *groups) add(key string, presented *corepb.Node) *group {
@@ -346,12 +353,14 @@ func (g *groups) remove(gr *group) {
 // compare returns, once for a group, in which fields that an origin may look at a
 // node differs from the group's first: the origin sees only the node that the
 // relay presents.
-func (gr *group) compare(n *corepb.Node) (differ []string) {
+func (gr *group) compare(t *traits) (differ []string) {
 	if gr.warned {
 		return nil
 	}
-	t := traitsOf(n)
-	for _, f := range []struct{ name, a, b string }{
+	for _, f := range []struct {
+		name string
+		a, b uint64
+	}{
 		{"id", gr.first.idPrefix, t.idPrefix},
 		{"cluster", gr.first.cluster, t.cluster},
 		{"locality", gr.first.locality, t.locality},
@@ -370,7 +379,9 @@ func traitsOf(n *corepb.Node) *traits {
 	if !found {
 		prefix = ""
 	}
-	return &traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(n.GetMetadata().AsMap())}
+	return &traits{
+		idPrefix: trait(prefix), cluster: trait(n.GetCluster()), locality: trait(n.GetLocality().String()), metadata: trait(jsonOf(n.GetMetadata().AsMap())),
+	}
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are
