@@ -1,12 +1,12 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"runtime"
 	"slices"
 	"sync"
-	"weak"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	"google.golang.org/grpc/peer"
@@ -103,20 +103,17 @@ type keptNodes struct {
 	kept []*keptNode
 }
 
-// A keptNode is what the streams of a connection keep of equal Nodes. It does not change but for decoded.
+// A keptNode is what the streams of a connection keep of equal Nodes. It does not change.
 type keptNode struct {
 	of  *keptNodes // nil: of a single stream
 	sum [sha256.Size]byte
 
 	shown   string                          // encoded, for who asks how a stream stands
-	encoded []byte                          // what rules may be about; nil if they do not change
+	encoded string                          // all that was decoded, for rules; empty if nobody needs it again
 	dynamic map[string]*xdspb.ContextParams // dynamic parameters, by type URL; nil if nobody looks at them
 
 	release func()
-
-	// Guarded by of.mu.
-	streams int
-	decoded weak.Pointer[node] // of a large one, since streams come together
+	streams int // guarded by of.mu
 }
 
 // nodesOf returns the Nodes of the connection of a stream, nil if it is not known.
@@ -129,24 +126,26 @@ func nodesOf(ctx context.Context) *keptNodes {
 	return nil
 }
 
-// find returns what is kept of a Node, which counts as one stream's more, and the Node itself if that is still there; nil if nothing is.
-func (k *keptNodes) find(sum [sha256.Size]byte) (*keptNode, *node) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	at := slices.IndexFunc(k.kept, func(kept *keptNode) bool { return kept.sum == sum })
-	if at < 0 {
-		return nil, nil
+// share returns what is kept of a Node that is equal to another one, which counts as one stream's more; else that, once charge has charged
+// for it.
+func (k *keptNodes) share(other *keptNode, charge func() error) (*keptNode, error) {
+	if k == nil {
+		return other, charge()
 	}
-	k.kept[at].streams++
-	return k.kept[at], k.kept[at].decoded.Value()
-}
-
-// keep has further streams find a Node.
-func (k *keptNodes) keep(kept *keptNode) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	kept.of, kept.streams = k, 1
-	k.kept = append(k.kept, kept)
+	for _, kept := range k.kept {
+		if kept.sum == other.sum {
+			kept.streams++
+			return kept, nil
+		}
+	}
+	if err := charge(); err != nil {
+		return nil, err
+	}
+	other.of, other.streams = k, 1
+	k.kept = append(k.kept, other)
+	return other, nil
 }
 
 // leave is called by each stream that keeps a Node no longer.
@@ -177,14 +176,18 @@ func (s *Server) meet(ctx context.Context, from Peer, raw rawNode, use func(*nod
 	if err != nil {
 		return nil, err
 	}
+	defer release() // what is kept of it is charged by itself
 	done, err := s.nodes.decode(ctx, whose, len(raw.encoded))
 	if err != nil {
-		release()
 		return nil, err
 	}
 	defer done()
-	kept, n, err := s.keptNode(nodesOf(ctx), whose, raw)
+	n, err := s.cfg.node(raw)
+	if err != nil {
+		return nil, err
+	}
 	release()
+	kept, err := s.keep(nodesOf(ctx), whose, n)
 	if err != nil {
 		return nil, err
 	}
@@ -195,78 +198,56 @@ func (s *Server) meet(ctx context.Context, from Peer, raw rawNode, use func(*nod
 	return kept, nil
 }
 
-// keptNode returns what is kept of a Node, and the Node.
-func (s *Server) keptNode(of *keptNodes, whose string, raw rawNode) (kept *keptNode, n *node, err error) {
-	var sum [sha256.Size]byte
-	if of != nil {
-		sum = sha256.Sum256(raw.encoded)
-		if kept, n = of.find(sum); n != nil {
-			return kept, n, nil
-		}
+// keep returns what streams keep of a Node: what of it is shown, and what they need again. Equal Nodes share it, which need not have the
+// same bytes: maps have no order.
+func (s *Server) keep(of *keptNodes, whose string, n *node) (*keptNode, error) {
+	const parameter = 128 // bytes that a dynamic parameter takes beside its own
+	all := &node{
+		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(), DynamicParameters: n.GetDynamicParameters(),
+		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
 	}
-	if n, err = s.cfg.node(raw); err != nil {
-		return nil, nil, err
-	}
-	if kept == nil {
-		if kept, err = s.keep(whose, n); err != nil {
-			return nil, nil, err
-		}
-		if kept.sum = sum; of != nil {
-			of.keep(kept)
-		}
-	}
-	if len(raw.encoded) > largeNode && of != nil {
-		of.mu.Lock()
-		kept.decoded = weak.Make(n)
-		of.mu.Unlock()
-	}
-	return kept, n, nil
-}
-
-// keep returns what streams keep of a Node: what of it is shown, and what they need again.
-func (s *Server) keep(whose string, n *node) (kept *keptNode, err error) {
-	const parameter = 128 // bytes that one takes beside its own
-	kept = &keptNode{shown: shownOf(n), dynamic: n.GetDynamicParameters()}
+	kept := &keptNode{dynamic: n.GetDynamicParameters(), release: func() {}}
 	size := 0
-	if s.cfg.regranted() != nil {
-		kept.encoded = ruledOf(n)
-		size += len(kept.encoded)
+	if s.cfg.regranted() != nil || len(kept.dynamic) > 0 {
+		kept.encoded = encodeNode(all)
+		size = len(kept.encoded)
+		kept.shown = kept.encoded
+	}
+	if size == 0 || size > maxShown {
+		kept.shown = shownOf(all)
 	}
 	for _, of := range kept.dynamic {
-		size += parameter
-		for key, value := range of.GetParams() {
-			size += parameter + len(key) + len(value)
-		}
+		size += parameter * (1 + len(of.GetParams()))
 	}
-	kept.release, err = s.nodes.hold(whose, size)
-	return kept, err
+	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.shown)))
+	return of.share(kept, func() (err error) {
+		kept.release, err = s.nodes.hold(whose, size)
+		return err
+	})
 }
 
-// ruledOf returns what rules may be about of a Node, encoded.
-func ruledOf(n *node) []byte {
-	encoded, _ := proto.Marshal(&node{ // which was decoded, so it can be encoded
-		Id: n.GetId(), Cluster: n.GetCluster(), UserAgentName: n.GetUserAgentName(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
-	})
-	return encoded
+// encodeNode returns a Node that was decoded in bytes that equal ones have in common.
+func encodeNode(n *node) string {
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(n) // which was decoded, so it can be encoded
+	return string(encoded)
 }
 
 // maxShown is how many bytes of a Node are kept for who asks how its stream stands.
 const maxShown = 8 << 10
 
 // shownOf returns what is worth showing of a Node, encoded.
-func shownOf(n *node) string {
-	shown := &node{
-		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
-		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
+func shownOf(all *node) string {
+	some := &node{
+		Id: all.GetId(), Cluster: all.GetCluster(), Locality: all.GetLocality(), UserAgentName: all.GetUserAgentName(), UserAgentVersionType: all.GetUserAgentVersionType(),
 	}
-	if proto.Size(shown) > maxShown {
-		shown.Metadata, shown.ClientFeatures = nil, nil
+	switch {
+	case len(all.GetMetadata().GetFields()) < maxShown/4 && proto.Size(all) <= maxShown: // each field takes four bytes at least
+		return encodeNode(all)
+	case proto.Size(some) <= maxShown:
+		return encodeNode(some)
+	default:
+		return encodeNode(&node{Id: nodeLabel(all)})
 	}
-	if proto.Size(shown) > maxShown {
-		shown = &node{Id: nodeLabel(n)}
-	}
-	encoded, _ := proto.Marshal(shown) // which was decoded, so it can be encoded
-	return string(encoded)
 }
 
 // reauthorize returns what a peer may ask for by now of whom a Node is kept.
@@ -277,6 +258,6 @@ func (s *Server) reauthorize(ctx context.Context, from Peer, kept *keptNode) (gr
 	}
 	defer done()
 	n := new(node)
-	_ = proto.Unmarshal(kept.encoded, n) // which ruledOf has encoded
+	_ = proto.Unmarshal([]byte(kept.encoded), n) // which keep has encoded
 	return s.cfg.authorize(from, n)
 }

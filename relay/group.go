@@ -114,8 +114,6 @@ type traits struct{ idPrefix, cluster, locality, metadata uint64 }
 
 var traitSeed = maphash.MakeSeed()
 
-func trait(text string) uint64 { return maphash.String(traitSeed, text) }
-
 func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
 	g := &groups{
 		cfg:     cfg,
@@ -167,7 +165,11 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
 	// All that takes longer the larger the Node is comes before the lock, which all clients need.
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
-	gr, differ, err := g.enter(key, upstream, traitsOf(n), peer)
+	var t *traits
+	if g.compares(key) {
+		t = traitsOf(n)
+	}
+	gr, differ, err := g.enter(key, upstream, t, peer)
 	if err != nil {
 		g.refused(err, key, n, peer)
 		return downstream.Group{}, err
@@ -180,7 +182,15 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil
 }
 
-// enter counts a stream of a node with these traits, which came from a peer, into its group, which it makes if there is none. The first time that the node
+// compares reports whether it is to be found out in what the nodes of a group differ.
+func (g *groups) compares(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gr := g.byKey[key]
+	return gr == nil || !gr.warned
+}
+
+// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group, which it makes if there is none. The first time that the node
 // differs from the group's first one, it says in what.
 func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
@@ -354,7 +364,7 @@ func (g *groups) remove(gr *group) {
 // node differs from the group's first: the origin sees only the node that the
 // relay presents.
 func (gr *group) compare(t *traits) (differ []string) {
-	if gr.warned {
+	if gr.warned || t == nil {
 		return nil
 	}
 	for _, f := range []struct {
@@ -380,8 +390,15 @@ func traitsOf(n *corepb.Node) *traits {
 		prefix = ""
 	}
 	return &traits{
-		idPrefix: trait(prefix), cluster: trait(n.GetCluster()), locality: trait(n.GetLocality().String()), metadata: trait(jsonOf(n.GetMetadata().AsMap())),
+		idPrefix: maphash.String(traitSeed, prefix), cluster: maphash.String(traitSeed, n.GetCluster()),
+		locality: traitOf(n.GetLocality()), metadata: traitOf(n.GetMetadata()),
 	}
+}
+
+// traitOf returns the sum of a message that equal ones have in common within one process.
+func traitOf(m proto.Message) uint64 {
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // which was decoded, so it can be encoded
+	return maphash.Bytes(traitSeed, encoded)
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are
