@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// What a Node may have beside its extensions, which are skipped (B.35). A stock Envoy 1.40.0 sends 61,090 bytes, of which 174 are left
-// and 4 are values; Istio's largest are a few KiB and some hundred values.
+// What a Node may have beside its extensions, which are skipped (B.35). Of the 61,090 bytes that a stock Envoy 1.40.0 sends, 174 are left,
+// with 4 values; the largest Node in Istio's tests of its bootstrap has 1,154 bytes and less than 50 values.
 const (
 	maxNodeContent = 256 << 10 // bytes
 	maxNodeValues  = 10_000    // list elements and entries of maps, which fields of a Struct are, at any depth
