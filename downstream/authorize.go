@@ -22,12 +22,12 @@ import (
 // An Authorizer says which nodes a client may be, and what it may ask for then (B.36, B.37). Its
 // methods may be called from any goroutine.
 type Authorizer interface {
-	// Authorize returns what a peer may ask for that says it is n. The error, of [Denies],
+	// Authorize returns what a peer may ask for that says it is n, which is nobody's once it has returned. The error, of [Denies],
 	// is what the client is told if it may not be.
 	Authorize(p Peer, n *node) (Grant, error)
 
-	// Changed returns a channel that is closed once a grant may be renewed to another one, or
-	// to none. Nil if that never happens.
+	// Changed returns a channel that is closed once Authorize may return another grant than before, or
+	// none. Nil if that never happens.
 	Changed() <-chan struct{}
 }
 
@@ -45,9 +45,6 @@ type Grant interface {
 	// Name returns an error, of [Denies], if the client may not ask for a name of a type,
 	// which may be the wildcard. Names are canonical and without parameters.
 	Name(typeURL, name string) error
-
-	// Renew returns what the client may ask for by now. Errors as of Authorize.
-	Renew() (Grant, error)
 }
 
 // A Peer is who a client is, but for what it says in its requests.
@@ -150,24 +147,6 @@ func (s *stream) checkType(typeURL string) error {
 		return nil
 	}
 	return s.grant.Type(typeURL)
-}
-
-// regrant has the stream obey what the client may ask for by now.
-func (s *stream) regrant() {
-	s.lock.take()
-	defer s.lock.leave()
-	if s.ended || s.grant == nil {
-		return // over, or who it is is not said yet
-	}
-	grant, err := s.grant.Renew()
-	if err == nil {
-		err = s.grantAnew(grant)
-	}
-	if err != nil {
-		s.end(err)
-		return
-	}
-	s.wake()
 }
 
 // grantAnew gives the client another grant. The error ends the stream.

@@ -42,7 +42,7 @@ type StreamStatus struct {
 
 	Types []TypeStatus // in the order of sending
 
-	node  string // as keepNode has encoded it
+	node  string // as shownOf has encoded it
 	grant Grant
 }
 
@@ -55,14 +55,14 @@ func (s *StreamStatus) Identity() string {
 	return s.grant.Identity()
 }
 
-// Node returns the client's, as its first request said, without what takes much room and
+// Node returns the client's, as it said last, without what takes much room and
 // tells little (its extensions); nil before that.
 func (s *StreamStatus) Node() *corepb.Node {
 	if s.node == "" {
 		return nil
 	}
 	n := new(node)
-	_ = proto.Unmarshal([]byte(s.node), n) // which keepNode has encoded
+	_ = proto.Unmarshal([]byte(s.node), n) // which shownOf has encoded
 	return n
 }
 
@@ -281,7 +281,10 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 	status = StreamStatus{
 		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.begun,
 		Sent: s.written, Unread: s.written - s.read,
-		node: s.node, grant: s.grant, Group: s.group.Key,
+		grant: s.grant, Group: s.group.Key,
+	}
+	if s.kept != nil {
+		status.node = s.kept.shown
 	}
 	if p, ok := peer.FromContext(s.rpc.Context()); ok && p.Addr != nil {
 		status.Address = p.Addr.String()
@@ -549,25 +552,6 @@ func cut(text string, bytes int) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:bytes], "") + "…"
-}
-
-// maxNode is how many bytes of a Node are kept for who asks how its stream stands.
-const maxNode = 8 << 10
-
-// keepNode keeps what is worth showing of a Node.
-func (s *stream) keepNode(n *node) {
-	kept := &node{
-		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
-		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
-	}
-	if proto.Size(kept) > maxNode {
-		kept.Metadata, kept.ClientFeatures = nil, nil
-	}
-	if proto.Size(kept) > maxNode {
-		kept = &node{Id: nodeLabel(n)}
-	}
-	encoded, _ := proto.Marshal(kept) // which was decoded, so it can be encoded
-	s.node = string(encoded)
 }
 
 // noteAnswer records an answer to a response.

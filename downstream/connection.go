@@ -175,7 +175,7 @@ func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	}
 	b := newBacklog(&c.server.connections, peer)
 	end := func() { b.end(); leave() }
-	return &counted{conn, newWaitingReader(conn), b, c.server, end}, connection{info, time.Now(), b}, nil
+	return &counted{conn, newWaitingReader(conn), b, c.server, end}, connection{info, time.Now(), b, new(keptNodes)}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -280,6 +280,7 @@ type connection struct {
 	credentials.AuthInfo
 	begun   time.Time
 	backlog *backlog
+	nodes   *keptNodes // of its streams
 }
 
 // hostOf returns the IP address in an address, empty if there is none.

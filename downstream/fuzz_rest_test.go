@@ -77,8 +77,9 @@ func FuzzREST(f *testing.F) {
 		if err := protojson.Unmarshal(reply.Body.Bytes(), resp); err != nil {
 			t.Fatalf("%q is answered %s: %v", body, reply.Body, err)
 		}
-		asked := new(discoverypb.DiscoveryRequest)
-		if err := tolerant.Unmarshal([]byte(body), asked); err != nil {
+		asked, read := new(discoverypb.DiscoveryRequest), []byte(body)
+		_, _ = skimNode(read) // which does not read extensions either
+		if err := tolerant.Unmarshal(read, asked); err != nil {
 			t.Fatalf("%q is answered, but it is no request: %v", body, err)
 		}
 		checkAsked(t, asked, resp)

@@ -31,7 +31,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
 		group: Group{View: view, Leave: func() {}}, watch: c.watch, client: c,
-		over: make(chan error, 1), pace: server.requestPace(),
+		over: make(chan error, 1), pace: server.requestPace(), met: introduction{made: true},
 	}
 }
 
@@ -47,7 +47,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			for i := range n {
 				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))
 			}
-			if err := s.handle(r, time.Now()); err != nil {
+			if err := s.say(r, time.Now()); err != nil {
 				b.Fatal(err)
 			}
 			for _, glob := range r.Subscribe {

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -179,59 +178,74 @@ func (s *loadStream) inflated(m []byte) (in loadMessage, err error) {
 }
 
 func (s *loadStream) serve(ctx context.Context, first loadMessage) error {
-	r, charged, err := s.decode(first)
+	r, raw, charged, err := s.decode(first)
 	handled := sync.OnceFunc(func() { s.backlog.handled(first.size + charged) })
 	defer handled()
 	if err != nil {
 		return err
 	}
-	n := r.GetNode()
-	if n == nil {
+	if raw.encoded == nil {
 		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if err := s.authorize(ctx, cancel, n); err != nil {
+	who, err := s.identify(ctx, raw)
+	if err != nil {
 		return err
 	}
-	s.log = s.log.With(slog.String("node", n.GetId()))
+	defer who.drop()
+	s.renew(ctx, cancel, who)
+	s.log = s.log.With(slog.String("node", who.label))
 	s.log.Debug("load reporting began")
 	defer s.log.Debug("load reporting ended")
-	err = s.report(ctx, r, first.bytes, handled)
+	err = s.report(ctx, r, who, first.bytes, handled)
 	if _, is := DenialOf(context.Cause(ctx)); is {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// authorize returns why the client may not be the node that it says it is. It has end called with
-// that if it becomes so before ctx ends.
-func (s *loadStream) authorize(ctx context.Context, end context.CancelCauseFunc, n *node) error {
-	regranted := s.cfg.regranted()
-	grant, err := s.cfg.authorize(PeerOf(ctx), n)
-	if err != nil || regranted == nil {
+// identify returns who the client is, which must be dropped. It has a group if that is needed.
+func (s *loadStream) identify(ctx context.Context, raw rawNode) (*identity, error) {
+	from := PeerOf(ctx)
+	who := &identity{rules: s.cfg.regranted()}
+	var err error
+	who.kept, err = s.server.meet(ctx, from, raw, func(n *node) (err error) {
+		who.label, who.allClusters = nodeLabel(n), slices.Contains(n.GetClientFeatures(), supportsAllClusters)
+		if who.grant, err = s.cfg.authorize(from, n); err != nil || !s.cfg.SumLoads {
+			return err
+		}
+		who.group, err = s.cfg.Views.Join(n, s.cfg.hostName(from.Host))
 		return err
+	})
+	return who, err
+}
+
+// renew has end called once the client may no longer be the node that it says it is, if that is before ctx ends.
+func (s *loadStream) renew(ctx context.Context, end context.CancelCauseFunc, who *identity) {
+	if who.rules == nil {
+		return
 	}
 	// Ends when the stream does.
 	go func() {
-		for err == nil {
+		var err error
+		for rules := who.rules; err == nil; {
 			select {
-			case <-regranted:
-				regranted = s.cfg.regranted()
-				grant, err = grant.Renew()
+			case <-rules:
+				rules = s.cfg.regranted()
+				_, err = s.server.reauthorize(ctx, PeerOf(ctx), who.kept)
 			case <-ctx.Done():
 				return
 			}
 		}
 		end(err)
 	}()
-	return nil
 }
 
 // report takes the reports of a client to the origin, of which the first has come, and tells when that was handled.
-func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, first []byte, handled func()) error {
+func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, who *identity, first []byte, handled func()) error {
 	if s.cfg.SumLoads {
-		return s.sum(ctx, r, handled)
+		return s.sum(ctx, r, who, handled)
 	}
 	for _, token := range relaysOf(ctx) {
 		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
@@ -246,25 +260,33 @@ const (
 	loadMessageBytes = 256
 )
 
-// decode decodes a report, and returns what that is charged with.
-func (s *loadStream) decode(m loadMessage) (r *lrspb.LoadStatsRequest, charged int, err error) {
+// decode decodes a report without its Node, which is bounded by itself, and returns what that is charged with.
+func (s *loadStream) decode(m loadMessage) (r *lrspb.LoadStatsRequest, raw rawNode, charged int, err error) {
+	const nodeField = 1
+	var rest []byte
 	r = new(lrspb.LoadStatsRequest)
-	n, err := wire.Messages(r.ProtoReflect().Descriptor(), m.bytes)
+	n := 0
+	if raw.encoded, raw.size, rest, err = wire.TakeNode(m.bytes, nodeField); err == nil {
+		n, err = wire.Messages(r.ProtoReflect().Descriptor(), rest)
+	}
 	switch {
 	case err != nil:
-		return nil, 0, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+		return nil, raw, 0, badReport(err)
 	case n > maxLoadMessages:
-		return nil, 0, Exceeds(LimitRequest, "load report of %d clusters, localities, endpoints and metrics, at most %d are allowed", n, maxLoadMessages)
+		return nil, raw, 0, Exceeds(LimitRequest, "load report of %d clusters, localities, endpoints and metrics, at most %d are allowed", n, maxLoadMessages)
 	}
-	charged = len(m.bytes) + n*loadMessageBytes
+	charged = len(rest) + n*loadMessageBytes
 	if err := s.backlog.Hold(charged); err != nil {
-		return nil, 0, err
+		return nil, raw, 0, err
 	}
-	if err := proto.Unmarshal(m.bytes, r); err != nil {
-		s.backlog.handled(charged)
-		return nil, 0, status.Errorf(codes.InvalidArgument, "load report: %v", err)
+	if err := proto.Unmarshal(rest, r); err != nil {
+		return nil, raw, charged, badReport(err)
 	}
-	return r, charged, nil
+	return r, raw, charged, nil
+}
+
+func badReport(err error) error {
+	return status.Errorf(codes.InvalidArgument, "load report: %v", err)
 }
 
 // pass passes messages on between the client and a stream of its own to the
@@ -331,17 +353,12 @@ func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []
 }
 
 // sum adds what the client reports to what others of its group do.
-func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest, handled func()) error {
-	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
+func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest, who *identity, handled func()) error {
+	if err := s.check(first); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), s.cfg.hostName(PeerOf(ctx).Host))
-	if err != nil {
-		return err
-	}
-	defer group.Leave()
-	client := &loadClient{all: slices.Contains(first.GetNode().GetClientFeatures(), supportsAllClusters)}
-	loads, leave, err := s.server.loads.join(group, client, s.cfg.Logger)
+	client := &loadClient{all: who.allClusters}
+	loads, leave, err := s.server.loads.join(who.group, client, s.cfg.Logger)
 	if err != nil {
 		return err
 	}
@@ -382,11 +399,11 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 // add adds a report of the client.
 func (s *loadStream) add(loads *Loads, client *loadClient, m loadMessage) error {
 	defer s.backlog.handled(m.size)
-	r, charged, err := s.decode(m)
+	r, _, charged, err := s.decode(m)
+	defer s.backlog.handled(charged)
 	if err != nil {
 		return err
 	}
-	defer s.backlog.handled(charged)
 	if err := s.check(r); err != nil {
 		return err
 	}

@@ -16,6 +16,12 @@ const (
 	manyNames  = 1000
 )
 
+// A waiting request is to be handled when it is the stream's turn.
+type waiting struct {
+	wire.Request
+	from *identity // whom it introduces; nil if nobody
+}
+
 // receive takes requests until the client closes its side or the stream ends.
 func (s *stream) receive() {
 	r := new(wire.Request)
@@ -23,8 +29,12 @@ func (s *stream) receive() {
 	for more := true; more; {
 		*r = wire.Request{Delta: s.delta, Limits: limits}
 		err := s.rpc.RecvMsg(r)
+		var who *identity
+		if err == nil {
+			who = s.introduce(r)
+		}
 		var wait time.Duration
-		if more, wait = s.received(r, err); wait > 0 {
+		if more, wait = s.received(r, who, err); wait > 0 {
 			s.server.counters.throttled.Add(1)
 			sleep(s.rpc.Context(), wait)
 		}
@@ -41,13 +51,13 @@ func sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// received takes a request, or the end of the client's side, and reports whether there
+// received takes a request and whom it introduces, or the end of the client's side, and reports whether there
 // may be more, and when: of a client that sends more than it may, the rest stays with it
 // until then. One that only answers a response is handled at once. Any other waits for
 // the stream's turn, since what it takes to handle one makes a goroutine's stack grow to
 // 8 KiB for good, and each stream has a receiver; those that wait are answered together,
 // by the newest one of each type (R034).
-func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Duration) {
+func (s *stream) received(r *wire.Request, who *identity, err error) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
 	now := time.Now()
@@ -57,14 +67,14 @@ func (s *stream) received(r *wire.Request, err error) (more bool, wait time.Dura
 	switch {
 	case s.ended:
 		s.backlog.handled(r.Size)
+		who.drop()
 	case err != nil:
 		s.handleWaiting(now)
 		s.noMore(recvStatus(err), now)
 	case len(s.waiting) == 0 && s.answers(r):
-		s.answered(r, now)
+		s.answered(r, who, now)
 	default:
-		kept := *r
-		s.waiting = append(s.waiting, &kept)
+		s.waiting = append(s.waiting, &waiting{*r, who})
 		if len(s.waiting) > maxWaiting || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > manyNames {
 			s.handleWaiting(now)
 		}
@@ -88,8 +98,8 @@ func (s *stream) answers(r *wire.Request) bool {
 }
 
 // answered handles a request that asks for nothing.
-func (s *stream) answered(r *wire.Request, now time.Time) {
-	err := s.handle(r, now)
+func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
+	err := s.handle(r, who, now)
 	s.backlog.handled(r.Size)
 	if err != nil {
 		s.end(err)
@@ -103,10 +113,10 @@ func (s *stream) answered(r *wire.Request, now time.Time) {
 // handleWaiting handles the requests that wait, unless the stream ends.
 func (s *stream) handleWaiting(now time.Time) {
 	for _, r := range s.waiting {
-		if !s.ended {
-			if err := s.handle(r, now); err != nil {
-				s.end(err)
-			}
+		if s.ended {
+			r.from.drop()
+		} else if err := s.handle(&r.Request, r.from, now); err != nil {
+			s.end(err)
 		}
 		s.backlog.handled(r.Size)
 	}

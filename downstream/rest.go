@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -61,7 +59,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	memory := chargeOf(r)
 	defer memory.handled()
 	if err == nil {
-		req, err = s.cfg.readREST(w, r, began, memory)
+		req, err = s.readREST(w, r, began, memory)
 	}
 	if err == nil {
 		resp, err = s.answer(r.Context(), req, peerOfPoll(r))
@@ -87,7 +85,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
-		slog.String("node", req.node.GetId()), slog.Int("status", code), slog.Any("err", err))
+		slog.String("node", req.id), slog.Int("status", code), slog.Any("err", err))
 }
 
 // admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
@@ -110,20 +108,15 @@ func (s *Server) pacePoll(r *http.Request) error {
 // answer returns the response to a poll of a peer, nil if what the client has is current, or
 // why there is none.
 func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restResponse, error) {
-	if err := cmp.Or(s.cfg.checkNames(&req.Request), s.cfg.checkNode(proto.Size(req.node))); err != nil {
+	if err := s.cfg.checkNames(&req.Request); err != nil {
 		return nil, err
 	}
-	regranted := s.cfg.regranted()
-	grant, err := s.cfg.authorize(peer, req.node)
+	who, err := s.identifyPoll(ctx, req.Request, peer)
 	if err != nil {
 		return nil, err
 	}
-	group, err := s.cfg.Views.Join(req.node, s.cfg.hostName(peer.Host))
-	if err != nil {
-		return nil, err
-	}
-	defer group.Leave()
-	p, err := s.newPoll(group, grant, regranted, req, peer)
+	defer who.drop()
+	p, err := s.newPoll(who, req, peer)
 	if err != nil {
 		return nil, err
 	}
@@ -143,9 +136,24 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	if resp != nil {
 		p.noteAnswer(head, resp.sum)
 		s.audit(p.sub.client, p.grant, resp.secrets)
-		group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
+		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}
 	return resp, err
+}
+
+// identifyPoll returns who polls, which must be dropped.
+func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from Peer) (*identity, error) {
+	who := &identity{rules: s.cfg.regranted()}
+	var err error
+	who.kept, err = s.meet(ctx, from, rawNode{r.Node, r.NodeBytes}, func(n *node) (err error) {
+		who.label, who.agent = nodeLabel(n), agentOf(n)
+		if who.grant, err = s.cfg.authorize(from, n); err != nil {
+			return err
+		}
+		who.group, err = s.cfg.Views.Join(n, s.cfg.hostName(from.Host))
+		return err
+	})
+	return who, err
 }
 
 // A refusal is why a poll has no response: the HTTP status, and what a

@@ -24,6 +24,8 @@ import (
 type poll struct {
 	sub   *subscription
 	view  *cache.View
+	peer  Peer      // who polls
+	kept  *keptNode // what of the Node rules need
 	grant Grant     // nil if the client may have anything
 	names []string  // that it asks for
 	until time.Time // when it is answered at the latest
@@ -35,23 +37,25 @@ type poll struct {
 	draining, regranted <-chan struct{} // that are waited for
 }
 
-// newPoll returns the poll of a client to whom a grant was given, which may have to be renewed
-// once regranted is closed.
-func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req restRequest, peer Peer) (*poll, error) {
+// newPoll returns the poll of a client.
+func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, error) {
 	sub := &subscription{
-		traits:       s.cfg.traitsOf(req.TypeURL, agentOf(req.node)),
+		traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
 		conversation: new(conversation),
-		client:       &client{cfg: &s.cfg, watch: g.View.Watch(), node: nodeLabel(req.node), group: g.Key},
+		client:       &client{cfg: &s.cfg, watch: who.group.View.Watch(), node: who.label, group: who.group.Key},
 		key:          req.TypeURL,
 	}
 	if s.cfg.DynamicParameters {
-		req.Parameterise(req.node.GetDynamicParameters()[req.TypeURL].GetParams())
+		req.Parameterise(who.kept.dynamic[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
 		s.names.misnamed(sub.client, sub.typeURL, b)
 	}
-	p := &poll{sub: sub, view: g.View, grant: grant, names: req.Subscribe, until: req.until, regranted: regranted, memory: &s.polls}
+	p := &poll{
+		sub: sub, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
+		regranted: who.rules, memory: &s.polls,
+	}
 	p.key = p.keyOf(peer)
 	err := p.check()
 	if err == nil {
@@ -90,8 +94,8 @@ func (p *poll) check() error {
 }
 
 // regrant has the poll obey what the client may ask for by now.
-func (p *poll) regrant() (err error) {
-	if p.grant, err = p.grant.Renew(); err != nil {
+func (p *poll) regrant(ctx context.Context, server *Server) (err error) {
+	if p.grant, err = server.reauthorize(ctx, p.peer, p.kept); err != nil {
 		return err
 	}
 	return p.check()
@@ -148,7 +152,7 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 	case <-timer:
 	case <-p.regranted:
 		p.regranted = server.cfg.regranted()
-		return false, p.regrant()
+		return false, p.regrant(ctx, server)
 	case <-p.draining:
 		p.until, p.draining = earlier(p.until, server.departure()), nil
 	case <-server.hurried:

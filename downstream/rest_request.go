@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -39,7 +40,7 @@ const timeoutHeader = "X-Envoy-Expected-Rq-Timeout-Ms"
 // A restRequest is one poll as its client sent it.
 type restRequest struct {
 	wire.Request
-	node  *node
+	id    string    // of the node, for people
 	until time.Time // when it is answered at the latest
 }
 
@@ -72,8 +73,8 @@ func refuse(status int, code codes.Code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
 
-// readREST reads a poll, which is charged with the memory that it takes. Errors are refusals.
-func (c *Config) readREST(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
+// readREST reads a poll, which is charged with the memory that it takes. Errors are refusals, or gRPC statuses.
+func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
@@ -90,22 +91,20 @@ func (c *Config) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 	if err != nil {
 		return req, refuseBody(err)
 	}
-	if err := c.checkBody(body, memory); err != nil {
+	done, err := s.nodes.decode(r.Context(), s.cfg.peerName(peerOfPoll(r)), len(body))
+	if err != nil {
 		return req, err
 	}
-	msg := new(discoverypb.DiscoveryRequest)
-	if err := tolerant.Unmarshal(body, msg); err != nil {
-		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", tidy(err))
+	defer done()
+	size, err := skimNode(body)
+	if err == nil {
+		err = cmp.Or(s.cfg.checkNode(rawNode{size: size}), s.cfg.checkBody(body, memory))
 	}
-	switch {
-	case msg.Node == nil:
-		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
-	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
-		return req, refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, r.URL.Path, typeURL)
+	if err != nil {
+		return req, err
 	}
-	req.node, msg.Node, msg.TypeUrl = msg.Node, nil, typeURL
-	req.Limits = wire.Limits{Parameters: c.DynamicParameters}
-	return req, req.decode(msg)
+	req.Limits = wire.Limits{Parameters: s.cfg.DynamicParameters}
+	return req, req.parse(body, typeURL, r.URL.Path)
 }
 
 // checkBody refuses a body of which too much would have to be built, and charges for what is built of it.
@@ -120,7 +119,23 @@ func (c *Config) checkBody(body []byte, memory wire.Memory) error {
 	return memory.Hold(2*len(body) + values*restValueBytes)
 }
 
-// decode takes the rest of a request in the form in which streams have it.
+// parse decodes the body of a poll for a type, which is a path's.
+func (r *restRequest) parse(body []byte, typeURL, path string) error {
+	msg := new(discoverypb.DiscoveryRequest)
+	if err := tolerant.Unmarshal(body, msg); err != nil {
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", tidy(err))
+	}
+	switch {
+	case msg.Node == nil:
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
+	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
+	}
+	r.id, msg.TypeUrl = nodeLabel(msg.Node), typeURL
+	return r.decode(msg)
+}
+
+// decode takes a request in the form in which streams have it.
 func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
 	encoded, err := proto.Marshal(msg)
 	if err == nil {

@@ -217,7 +217,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 		s := newTestStream(t, view, Config{ResponseBytes: 1})
 		s.delta = delta
 		globs := []string{dirs + "a/*", dirs + "b/*"}
-		if err := s.handle(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
+		if err := s.say(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		sub := s.of(wire.EndpointType)

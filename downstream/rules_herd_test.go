@@ -120,7 +120,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		s.client.watch = s.watch
 		s.timer = time.AfterFunc(time.Hour, s.wake)
 		defer s.timer.Stop()
-		s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}}, nil)
+		s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}})
 		synctest.Wait()
 		w.TakeDemand()
 		for i := range 1 + changes {
@@ -132,7 +132,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		if got := s.server.Stats().Coalesced; s.nonces != 1 || got != changes {
 			t.Errorf("%d responses were sent and %d changes counted, want 1 and %d", s.nonces, got, changes)
 		}
-		s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: "1"}, nil)
+		s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: "1"})
 		synctest.Wait()
 		if got := s.server.Stats().Coalesced; s.nonces != 2 || got != changes {
 			t.Errorf("after the answer %d responses were sent and %d changes counted, want 2 and %d", s.nonces, got, changes)

@@ -69,6 +69,7 @@ func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *follo
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
 		c.st.client = &client{cfg: &s.cfg, watch: c.st.watch, delta: true}
+		c.st.met.made = true
 	}
 	return c
 }
@@ -78,7 +79,7 @@ func (c *followingClient) request(r wire.Request) {
 	if c.st.watch == nil {
 		r.Node = []byte{}
 	}
-	if err := c.st.handle(&r, time.Now()); err != nil {
+	if err := c.st.say(&r, time.Now()); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -9,6 +9,11 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
+// receives takes a request as the stream's receiver does.
+func (s *stream) receives(r *wire.Request) (more bool, wait time.Duration) {
+	return s.received(r, s.introduce(r), nil)
+}
+
 // TestReceiversHandleAnswersOnly: what asks for something is handled when it is the
 // stream's turn, or the stack of each receiver would grow and stay large; but one who asks
 // for very much holds up no worker, and neither does one who asks very often.
@@ -33,7 +38,7 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 				names[i] = benchName(i)
 			}
 			for range tt.requests {
-				if more, _ := s.received(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}, nil); !more {
+				if more, _ := s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}); !more {
 					t.Fatalf("the stream ended: %v", <-s.over)
 				}
 			}
@@ -82,11 +87,11 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.requestPace()}
 		s.turn.Store(queued) // no worker comes
 		for typeURL, names := range named {
-			s.received(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names}, nil)
+			s.receives(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})
 		}
 		for all, sent := false, true; sent || !all; all, sent = s.flushed(true) {
 			for _, sub := range s.subs {
-				s.received(&wire.Request{Delta: true, TypeURL: sub.typeURL, Nonce: sub.nonce}, nil)
+				s.receives(&wire.Request{Delta: true, TypeURL: sub.typeURL, Nonce: sub.nonce})
 			}
 		}
 		if s.ended || len(s.subs) != len(named) || s.unanswered() {

@@ -72,9 +72,9 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					r.Node = raw
+					r.Node, r.NodeBytes = raw, len(raw)
 				}
-				return s.handle(r, time.Now())
+				return s.say(r, time.Now())
 			}
 			if err := say(first); err != nil {
 				t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -95,7 +94,8 @@ type Config struct {
 	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
 
-	// MaxNodeBytes bounds the encoded Node of a client. Zero means 1 MiB.
+	// MaxNodeBytes bounds the encoded Node of a client, of which all but its extensions may be 256 KiB and 10,000 values at most, and
+	// 64 times as many bytes what is kept of the Nodes of one peer, beside the first 16 KiB of each. Zero means 1 MiB.
 	MaxNodeBytes int
 
 	// MaxRequestBytes bounds a request, decompressed, where GzipRequests has those that are compressed accepted; of others, the
@@ -218,7 +218,7 @@ func (c *Config) tooLong(name string) error {
 // limits returns with what a request of a connection is read.
 func (c *Config) limits(b *backlog) wire.Limits {
 	return wire.Limits{
-		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes,
+		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
 	}
 }
@@ -235,29 +235,6 @@ func (c *Config) unreadable(err error) error {
 	default:
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-}
-
-// checkNode refuses a Node of so many bytes.
-func (c *Config) checkNode(size int) error {
-	if size <= c.MaxNodeBytes {
-		return nil
-	}
-	return exceeds(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed", size, c.MaxNodeBytes)
-}
-
-// node decodes a Node.
-func (c *Config) node(encoded []byte) (*node, error) {
-	if err := c.checkNode(len(encoded)); err != nil {
-		return nil, err
-	}
-	n := new(node)
-	if err := proto.Unmarshal(encoded, n); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
-	}
-	if !c.DynamicParameters {
-		n.DynamicParameters = nil // which nobody looks at
-	}
-	return n, nil
 }
 
 // Views finds views.
@@ -289,7 +266,8 @@ type Server struct {
 	loads   loadGroups
 	large   refusalLog
 	denials refusalLog
-	shares  shares       // of streams of all services, and of polls
+	shares  shares // of streams of all services, and of polls
+	nodes   nodeShares
 	streams atomic.Int64 // of those that a drain waits for, and held polls
 
 	connections connections
@@ -339,6 +317,7 @@ func New(cfg Config) (*Server, error) {
 		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
 		peers: make(map[string]*peerOpen),
 	}
+	s.nodes = nodeShares{most: nodesOfPeer * int64(cfg.MaxNodeBytes), of: make(map[string]*nodeShare)}
 	s.shares = shares{most: cfg.MaxStreams, of: make(map[string]int)}
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
@@ -373,6 +352,9 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		pace:    s.requestPace(),
 		number:  s.numbers.Add(1),
 		over:    make(chan error, 1),
+	}
+	if s.cfg.regranted() != nil {
+		st.stale = make(chan struct{}, 1)
 	}
 	s.registry.add(st)
 	defer s.registry.remove(st)

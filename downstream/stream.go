@@ -3,21 +3,16 @@ package downstream
 import (
 	"cmp"
 	"errors"
-	"hash/maphash"
 	"io"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	xdspb "github.com/cncf/xds/go/xds/core/v3"
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
@@ -28,12 +23,6 @@ import (
 // removals: the client returns, says what it holds, and is told the difference
 // (B.11).
 var errOutrun = ended(EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
-
-type node = corepb.Node
-
-// nodeSeed makes a sum of a node's bytes enough to see that it was repeated
-// (R017).
-var nodeSeed = maphash.MakeSeed()
 
 // A stream serves one client. Its receiver handles answers; all other requests a worker
 // handles when it is the stream's turn, and sends what these and changes give cause to.
@@ -51,22 +40,23 @@ type stream struct {
 	served atomic.Bool // something was sent, as sent says to who holds the lock
 	over   chan error  // one slot: how the stream ended, for run
 
+	stale chan struct{} // one slot: the grant may have to be renewed, for run; nil if grants do not change
+
 	pace *rate.Limiter // of requests; used by the receiver alone
+	met  introduction  // likewise
 	lock lock          // guards what follows
 
 	// Set by the first request.
-	group   Group
-	grant   Grant // nil if the client may have anything
-	watch   *cache.Watch
-	client  *client // for its subscriptions
-	agent   agent
-	wrap    bool                            // the client understands wrapped resources
-	ttl     bool                            // and that resources expire
-	nodeSum uint64                          // of the Node of the first request
-	node    string                          // what is kept of it for who asks how the stream stands
-	dynamic map[string]*xdspb.ContextParams // dynamic parameters of the Node, by type URL
+	group  Group
+	grant  Grant // nil if the client may have anything
+	watch  *cache.Watch
+	client *client // for its subscriptions
+	agent  agent
+	wrap   bool // the client understands wrapped resources
+	ttl    bool // and that resources expire
+	kept   *keptNode
 
-	waiting []*wire.Request // to be handled when it is the stream's turn
+	waiting []*waiting      // to be handled when it is the stream's turn
 	subs    []*subscription // in the order of sending
 	edition uint64          // of the last head that was looked at
 	nonces  uint64
@@ -111,8 +101,8 @@ func (s *stream) unanswered() bool {
 	})
 }
 
-// handle takes a request. Its error ends the stream.
-func (s *stream) handle(r *wire.Request, now time.Time) error {
+// handle takes a request, and whom it introduces. Its error ends the stream.
+func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if r.Err != nil {
 		return s.cfg.unreadable(r.Err)
 	}
@@ -120,7 +110,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 		return err
 	}
 	withholdDetail(r)
-	if err := s.identify(r); err != nil {
+	if err := s.identify(who); err != nil {
 		return err
 	}
 	if err := s.checkRequest(r); err != nil {
@@ -132,7 +122,7 @@ func (s *stream) handle(r *wire.Request, now time.Time) error {
 	}
 	if !sub.repeats(r) {
 		if s.cfg.DynamicParameters {
-			r.Parameterise(s.dynamic[r.TypeURL].GetParams())
+			r.Parameterise(s.dynamic()[r.TypeURL].GetParams())
 		}
 		s.misnamed(sub, r.Canonicalise())
 		if err := s.restrict(sub, r); err != nil {
@@ -159,91 +149,6 @@ func (s *stream) checkRequest(r *wire.Request) error {
 		return err
 	}
 	return s.cfg.checkNames(r)
-}
-
-// identify joins the group of the client's node, which its first request says
-// (R016). A node that says something else later belongs to another group, and
-// must not go on being served from this one (R018).
-func (s *stream) identify(r *wire.Request) error {
-	sum := maphash.Bytes(nodeSeed, r.Node)
-	if s.watch != nil && (r.Node == nil || sum == s.nodeSum) {
-		return nil
-	}
-	n, err := s.cfg.node(r.Node)
-	if err != nil {
-		return err
-	}
-	peer := PeerOf(s.rpc.Context())
-	grant, err := s.cfg.authorize(peer, n)
-	if err != nil {
-		return err
-	}
-	if s.probes() {
-		return s.probed()
-	}
-	if s.watch != nil {
-		s.group.Leave() // so that a client that was alone in its group makes room for its new one
-	}
-	group, err := s.cfg.Views.Join(n, s.cfg.hostName(peer.Host))
-	if err != nil {
-		return err
-	}
-	if s.watch != nil {
-		s.nodeSum = sum
-		return s.reidentify(n, group, grant)
-	}
-	s.grant = grant
-	s.group, s.watch = group, group.View.WatchFunc(s.changed)
-	s.nodeSum, s.agent = sum, agentOf(n)
-	s.wrap, s.ttl = features(n)
-	s.dynamic = n.GetDynamicParameters()
-	s.keepNode(n)
-	s.client = &client{
-		cfg: s.cfg, watch: s.watch, stream: s.number, node: nodeLabel(n), group: group.Key,
-		delta: s.delta, errors: s.agent.grpc || s.agent.relay,
-	}
-	if s.cfg.Traces != nil {
-		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: group.Key, Stream: s.number})
-	}
-	s.client.began(s.typeURL)
-	return nil
-}
-
-// probes reports whether the stream is a probe whose first request is being read.
-func (s *stream) probes() bool { return s.watch == nil && s.cfg.Probed != nil && isProbe(s.rpc) }
-
-// isProbe reports whether a stream is a relay's probe.
-func isProbe(rpc grpc.ServerStream) bool {
-	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
-}
-
-// probed answers a relay that only asks whether it would be served. The error ends the stream.
-func (s *stream) probed() error {
-	if err := s.cfg.Probed(); err != nil {
-		return err
-	}
-	if err := s.rpc.SendHeader(metadata.Pairs(wire.ProbeHeader, "ready")); err != nil {
-		return err
-	}
-	return ended(EndedByClient, codes.OK, "")
-}
-
-// reidentify goes on with a client that says something else of itself than before. The error
-// ends the stream.
-func (s *stream) reidentify(n *node, group Group, grant Grant) error {
-	before := s.group.View
-	s.group = group
-	if group.View != before {
-		return ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", n.GetId(), group.Key)
-	}
-	if s.cfg.DynamicParameters && !sameParameters(s.dynamic, n.GetDynamicParameters()) {
-		return ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", n.GetId())
-	}
-	return s.grantAnew(grant)
-}
-
-func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
-	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
 // of returns the stream's subscription of a type, nil if it has none. There are so few
@@ -732,6 +637,10 @@ func (s *stream) checkCold(p *pass) error {
 }
 
 func (s *stream) close() {
+	for _, r := range s.waiting {
+		r.from.drop()
+	}
+	s.waiting = nil
 	if s.watch == nil {
 		return
 	}
@@ -741,6 +650,8 @@ func (s *stream) close() {
 	s.watch.Close()
 	s.leaveFanouts(time.Now())
 	s.group.Leave()
+	s.kept.leave()
+	s.kept = nil
 	if s.client.debugs() {
 		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
 	}

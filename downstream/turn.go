@@ -229,6 +229,8 @@ func (s *stream) run() error {
 		case <-regranted:
 			regranted = s.cfg.regranted()
 			s.regrant()
+		case <-s.stale:
+			s.regrant()
 		case err := <-s.over:
 			return s.finish(err)
 		case <-draining:

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -84,11 +83,11 @@ func (a *authorizer) Authorize(p downstream.Peer, n *corepb.Node) (downstream.Gr
 	default:
 		return a.remote, nil
 	}
-	// What rules may be about. An Envoy's whole Node is ten times as large.
-	g.node, _ = proto.Marshal(&corepb.Node{ // which was unmarshalled, and so can be marshalled
-		Id: n.GetId(), Cluster: n.GetCluster(), UserAgentName: n.GetUserAgentName(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
-	})
-	return g.decide(n)
+	var err error
+	if g.allowed, err = a.rules.Load().Authorize(g.identities(), n); err != nil {
+		return nil, denies(err)
+	}
+	return g, nil
 }
 
 // warnings says, a line for each, where the rules leave more open, or less, than they
@@ -128,17 +127,7 @@ type grant struct {
 	by          *authorizer
 	certificate *x509.Certificate // nil if it has shown none
 	local       bool              // it is on this host
-	node        []byte            // what it says that it is; nil without rules
 	allowed     *authz.Grant      // nil without rules
-}
-
-// decide returns the grant by the rules that are in force.
-func (g grant) decide(n *corepb.Node) (downstream.Grant, error) {
-	var err error
-	if g.allowed, err = g.by.rules.Load().Authorize(g.identities(), n); err != nil {
-		return nil, denies(err)
-	}
-	return &g, nil
 }
 
 // denies returns a refusal as clients are told it.
@@ -148,13 +137,6 @@ func denies(err error) error {
 		what = downstream.DeniedIdentity
 	}
 	return downstream.Denies(what, "%v", err)
-}
-
-// Renew implements downstream.Grant.
-func (g *grant) Renew() (downstream.Grant, error) {
-	n := new(corepb.Node)
-	_ = proto.Unmarshal(g.node, n) // Authorize has marshalled it
-	return g.decide(n)
 }
 
 func (g *grant) identities() []authz.Identity { return authz.Identities(g.certificate) }

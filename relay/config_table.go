@@ -345,7 +345,7 @@ var variables = []spec{
 	limit("MAX_GLOBS", "1000", 1_000_000, "globs that one stream subscribes to"),
 	limit("MAX_GROUP_GLOBS", "10000", 1_000_000, "globs that the clients of one node group subscribe to"),
 	sizeLimit("MAX_NAME_BYTES", "4KiB", 16, mebibyte, "length of a resource name"),
-	sizeLimit("MAX_NODE_BYTES", "1MiB", kibibyte, gibibyte, "size of a client's Node"),
+	sizeLimit("MAX_NODE_BYTES", "1MiB", kibibyte, gibibyte, "size of a client's Node; beside its extensions it has 256KiB and 10000 values at most, and what is kept of the Nodes of one peer takes 64 times this, beside 16KiB of each"),
 	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client's request"),
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of an origin's response"),
 	{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -107,8 +108,11 @@ type group struct {
 	warned  bool        // that the nodes differ
 }
 
-// traits are what an origin may look at in a node beside the group's key.
-type traits struct{ idPrefix, cluster, locality, metadata string }
+// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common: a group keeps
+// those of its first node.
+type traits struct{ idPrefix, cluster, locality, metadata uint64 }
+
+var traitSeed = maphash.MakeSeed()
 
 func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
 	g := &groups{
@@ -159,8 +163,13 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
+	// All that takes longer the larger the Node is comes before the lock, which all clients need.
 	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
-	gr, differ, err := g.enter(key, upstream, n, peer)
+	var t *traits
+	if g.compares(key) {
+		t = traitsOf(n)
+	}
+	gr, differ, err := g.enter(key, upstream, t, peer)
 	if err != nil {
 		g.refused(err, key, n, peer)
 		return downstream.Group{}, err
@@ -173,9 +182,17 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil
 }
 
-// enter counts a stream of n, which came from a peer, into its group, which it makes if there is none. The first time that n differs from the group's first
-// node, it says in what.
-func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *group, differ []string, err error) {
+// compares reports whether it is to be found out in what the nodes of a group differ.
+func (g *groups) compares(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	gr := g.byKey[key]
+	return gr == nil || !gr.warned
+}
+
+// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group, which it makes if there is none. The first time that the node
+// differs from the group's first one, it says in what.
+func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -192,7 +209,7 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *g
 		gr = g.add(key, upstream)
 	}
 	if gr.first == nil {
-		gr.first = traitsOf(n)
+		gr.first = t
 	}
 	if founds {
 		g.found(gr, peer)
@@ -202,7 +219,7 @@ func (g *groups) enter(key string, upstream, n *corepb.Node, peer string) (gr *g
 		gr.idle.Stop()
 		gr.idle = nil
 	}
-	return gr, gr.compare(n), nil
+	return gr, gr.compare(t), nil
 }
 
 func (g *groups) add(key string, presented *corepb.Node) *group {
@@ -346,12 +363,14 @@ func (g *groups) remove(gr *group) {
 // compare returns, once for a group, in which fields that an origin may look at a
 // node differs from the group's first: the origin sees only the node that the
 // relay presents.
-func (gr *group) compare(n *corepb.Node) (differ []string) {
-	if gr.warned {
+func (gr *group) compare(t *traits) (differ []string) {
+	if gr.warned || t == nil {
 		return nil
 	}
-	t := traitsOf(n)
-	for _, f := range []struct{ name, a, b string }{
+	for _, f := range []struct {
+		name string
+		a, b uint64
+	}{
 		{"id", gr.first.idPrefix, t.idPrefix},
 		{"cluster", gr.first.cluster, t.cluster},
 		{"locality", gr.first.locality, t.locality},
@@ -370,7 +389,16 @@ func traitsOf(n *corepb.Node) *traits {
 	if !found {
 		prefix = ""
 	}
-	return &traits{idPrefix: prefix, cluster: n.GetCluster(), locality: n.GetLocality().String(), metadata: jsonOf(n.GetMetadata().AsMap())}
+	return &traits{
+		idPrefix: maphash.String(traitSeed, prefix), cluster: maphash.String(traitSeed, n.GetCluster()),
+		locality: traitOf(n.GetLocality()), metadata: traitOf(n.GetMetadata()),
+	}
+}
+
+// traitOf returns the sum of a message that equal ones have in common within one process.
+func traitOf(m proto.Message) uint64 {
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // which was decoded, so it can be encoded
+	return maphash.Bytes(traitSeed, encoded)
 }
 
 // ownNode returns the node that the relay presents, before a group's fields are

@@ -31,6 +31,9 @@ type Limits struct {
 	// locator, all together. Zero means no bound.
 	MaxNames, MaxNameBytes int
 
+	// MaxNodeBytes bounds the Node as it comes: of a larger one only NodeBytes is told. Zero means no bound.
+	MaxNodeBytes int
+
 	// Parameters has the dynamic parameters of locators joined with their names (R120), as [WithParameters] does. Without it
 	// they are not looked at.
 	Parameters bool
@@ -63,9 +66,10 @@ type Request struct {
 	Nonce   string
 	Version string // SotW: version_info
 
-	// Node is the encoded Node, nil if the request had none. Only the first of a
-	// stream is looked at (R017).
-	Node []byte
+	// Node is the encoded Node without its extensions, nil if the request had none, and NodeBytes is how large it was with them. Only the
+	// first of a stream is looked at (R017).
+	Node      []byte
+	NodeBytes int
 
 	// Subscribe holds what a Delta request subscribes to, or the complete list of
 	// names of a SotW one. A name may be listed twice.
@@ -236,10 +240,7 @@ func (r *Request) skips(listed int) bool {
 func (r *Request) set(f requestField, val []byte) (err error) {
 	switch f {
 	case fieldNode:
-		r.Node = append(r.Node, val...) // occurrences of a message merge
-		if r.Node == nil {
-			r.Node = []byte{}
-		}
+		err = r.addNode(val)
 	case fieldTypeURL:
 		r.TypeURL, err = typeURLOf(val)
 	case fieldNonce:
@@ -255,6 +256,19 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldError:
 		err = r.setError(val)
 	}
+	return err
+}
+
+// addNode takes a Node, or more of it: occurrences of a message merge.
+func (r *Request) addNode(val []byte) (err error) {
+	if r.Node == nil {
+		r.Node = []byte{}
+	}
+	if r.NodeBytes += len(val); r.MaxNodeBytes > 0 && r.NodeBytes > r.MaxNodeBytes {
+		r.Node = r.Node[:0]
+		return nil
+	}
+	r.Node, err = appendNode(r.Node, val)
 	return err
 }
 

@@ -1,0 +1,219 @@
+package hostile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// rulesForAll are variables for rules that let everybody be anybody, which has streams keep what rules may be about.
+func rulesForAll(t *testing.T) []string {
+	t.Helper()
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.2"}}).Write(t, dir)
+	return []string{
+		"TENDER_FIRST_REQUEST_TIMEOUT=5m", // a busy machine takes its time for hundreds of large requests
+		"TENDER_TLS_LISTEN=127.0.0.2:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM),
+		"TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules: [{name: all, identities: [anonymous]}]\n")),
+	}
+}
+
+// largestNode returns a Node with nearly as much as one may have, in 9,000 values, and 80 KB of extensions.
+func largestNode(id string) *corepb.Node {
+	n := &corepb.Node{Id: id, Metadata: &structpb.Struct{Fields: make(map[string]*structpb.Value)}}
+	for i := range 9000 {
+		n.Metadata.Fields[fmt.Sprint(i)] = structpb.NewStringValue("0123456789")
+	}
+	for range 1000 {
+		n.Extensions = append(n.Extensions, &corepb.Extension{Name: strings.Repeat("x", 76)})
+	}
+	return n
+}
+
+// from dials from an address of this host.
+func from(host string) grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).DialContext(ctx, "tcp", addr)
+	})
+}
+
+// encodedAs returns a Node that a client sends in these bytes, without the work of encoding it each time.
+func encodedAs(t *testing.T, n *corepb.Node) *corepb.Node {
+	t.Helper()
+	encoded, err := proto.Marshal(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := new(corepb.Node)
+	raw.ProtoReflect().SetUnknown(encoded)
+	return raw
+}
+
+// join opens a stream on a connection, as a client with a Node, and returns how it was first answered. The stream ends with the test.
+func (v *victim) join(conn *grpc.ClientConn, n *corepb.Node) error {
+	stream, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(v.t.Context())
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, Node: n, ResourceNamesSubscribe: []string{"a"}}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+// joinAll opens streams with these Nodes at once, and returns how many were served and how many refused for the limit.
+func (v *victim) joinAll(conn *grpc.ClientConn, nodes iter.Seq[*corepb.Node]) (served, refused int) {
+	v.t.Helper()
+	answers := make(chan error)
+	streams := 0
+	for n := range nodes {
+		streams++
+		go func() { answers <- v.join(conn, n) }() // awaited below
+	}
+	for range streams {
+		switch err := <-answers; {
+		case err == nil:
+			served++
+		case status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(status.Convert(err).Message(), "(TENDER_MAX_NODE_BYTES)"):
+			refused++
+		default:
+			v.t.Errorf("a stream was answered %v", err)
+		}
+	}
+	return served, refused
+}
+
+// heap returns the bytes that are reachable.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what a pool held
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// B.35: with rules, streams of few connections keep a large Node once for each connection, whatever the order of its fields, and a
+// neighbour is served while many of them are decoded.
+func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
+	const connections, streams = 4, 25
+	v := serve(t, rulesForAll(t)...)
+	var conns []*grpc.ClientConn
+	for range connections {
+		conns = append(conns, v.dial(from("127.0.0.3")))
+	}
+	one, other := encodedAs(t, largestNode("n")), encodedAs(t, largestNode("n")) // of which maps have another order
+	before := heap()
+	v.during(func() {
+		for _, conn := range conns {
+			served, refused := v.joinAll(conn, func(yield func(*corepb.Node) bool) {
+				for i := range streams {
+					if n := []*corepb.Node{one, other}[i%2]; !yield(n) {
+						return
+					}
+				}
+			})
+			if refused > 0 {
+				t.Errorf("%d streams were served, %d refused, want all served", served, refused)
+			}
+		}
+	})
+	kept, most := heap()-before, int64(connections*(256<<10)+connections*streams*(64<<10))
+	t.Logf("%d streams with a Node of %d bytes take %d bytes, clients included", connections*streams, proto.Size(one), kept)
+	if kept > most {
+		t.Errorf("%d streams take %d bytes, want at most %d", connections*streams, kept, most)
+	}
+}
+
+// B.35: with rules, what is kept of different Nodes of one peer is bounded, and those that are too many are told so.
+func TestB35_ManyLargeNodes(t *testing.T) {
+	const connections, streams, bound, each = 4, 100, 64 << 20, 240 << 10
+	v := serve(t, rulesForAll(t)...)
+	var conns []*grpc.ClientConn
+	for range connections {
+		conns = append(conns, v.dial(from("127.0.0.3")))
+	}
+	before := heap()
+	v.during(func() {
+		served, refused := 0, 0
+		for i, conn := range conns {
+			s, r := v.joinAll(conn, func(yield func(*corepb.Node) bool) {
+				padding := strings.Repeat("x", each)
+				for j := range streams {
+					if !yield(&corepb.Node{Id: fmt.Sprint(i, j), Cluster: padding}) {
+						return
+					}
+				}
+			})
+			served, refused = served+s, refused+r
+		}
+		if most := bound / (each - 16<<10); served > most || refused == 0 {
+			t.Errorf("%d streams were served, %d refused, want at most %d served", served, refused, most)
+		}
+		if n := v.Stats().Refused[downstream.LimitNodeBytes]; n != int64(refused) {
+			t.Errorf("%d were counted as refused, want %d", n, refused)
+		}
+	})
+	kept, most := heap()-before, int64(bound+connections*streams*(80<<10))
+	t.Logf("the streams take %d bytes, clients included", kept)
+	if kept > most {
+		t.Errorf("the streams take %d bytes, want at most %d", kept, most)
+	}
+}
+
+// B.35: a stock Envoy's extensions are not kept, and 80 KB of them are no reason to be refused, nor are 256 KiB and 10,000 values. More
+// is refused by streams and polls.
+func TestB35_WhatANodeMayHave(t *testing.T) {
+	v := serve(t)
+	list := func(values int) *corepb.Node {
+		l := &structpb.ListValue{}
+		for range values - 1 { // and the field of the struct
+			l.Values = append(l.Values, structpb.NewNullValue())
+		}
+		return &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"k": structpb.NewListValue(l)}}}
+	}
+	large := &corepb.Node{Cluster: strings.Repeat("x", 256<<10)}
+	large.Cluster = large.Cluster[proto.Size(large)-256<<10:]
+	larger := &corepb.Node{Cluster: large.Cluster + "x"}
+	for _, tt := range []struct {
+		name string
+		node *corepb.Node
+		code codes.Code
+	}{
+		{"much of everything", largestNode("n"), codes.OK},
+		{"256 KiB", large, codes.OK},
+		{"a byte more", larger, codes.InvalidArgument},
+		{"10,000 values", list(10_000), codes.OK},
+		{"a value more", list(10_001), codes.InvalidArgument},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := v.Stats().Refused[downstream.LimitNodeBytes]
+			v.during(func() {
+				if err := v.join(v.dial(), tt.node); status.Code(err) != tt.code {
+					t.Errorf("the Node was answered %v, want %v", err, tt.code)
+				}
+			})
+			refused := v.Stats().Refused[downstream.LimitNodeBytes] - before
+			if want := tt.code != codes.OK; (refused == 1) != want {
+				t.Errorf("%d Nodes were counted as refused, want one: %v", refused, want)
+			}
+		})
+	}
+}
