@@ -280,7 +280,7 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest) err
 	if err := cmp.Or(s.check(first), s.server.cfg.checkNode(proto.Size(first.GetNode()))); err != nil {
 		return err
 	}
-	group, err := s.cfg.Views.Join(first.GetNode(), s.cfg.hostName(PeerOf(ctx).Host))
+	group, err := s.cfg.Views.Join(first.GetNode(), s.cfg.peerName(PeerOf(ctx)))
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 
 // admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
 func (s *Server) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.shares.enter(s.cfg.peerName(peerOfPoll(r))); err == nil {
+	if leave, err = s.enterShare(s.cfg.peerName(peerOfPoll(r))); err == nil {
 		return leave, nil
 	}
 	s.counters.refused[LimitStreams].Add(1)
@@ -116,7 +116,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	if err != nil {
 		return nil, err
 	}
-	group, err := s.cfg.Views.Join(req.node, s.cfg.hostName(peer.Host))
+	group, err := s.cfg.Views.Join(req.node, s.cfg.peerName(peer))
 	if err != nil {
 		return nil, err
 	}

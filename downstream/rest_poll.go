@@ -44,6 +44,7 @@ func (s *Server) newPoll(g Group, grant Grant, regranted <-chan struct{}, req re
 		client:       &client{cfg: &s.cfg, watch: g.View.Watch(), node: nodeLabel(req.node), group: g.Key},
 		key:          req.TypeURL,
 	}
+	sub.watch.SetPeer(s.cfg.peerName(peer))
 	if s.cfg.DynamicParameters {
 		req.Parameterise(req.node.GetDynamicParameters()[req.TypeURL].GetParams())
 	}

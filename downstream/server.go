@@ -246,8 +246,8 @@ func (c *Config) node(encoded []byte) (*node, error) {
 // Views finds views.
 type Views interface {
 	// Join returns the group of a node, and counts the stream as one of its
-	// members until the group's Leave is called. The peer is the host that the node's
-	// connection comes from, empty if that is none, as on a Unix socket. Errors are gRPC
+	// members until the group's Leave is called. The peer is what the node's certificate says, or
+	// else the host that its connection comes from; empty if that is none, as on a Unix socket. Errors are gRPC
 	// statuses.
 	Join(n *node, peer string) (Group, error)
 }
@@ -272,8 +272,8 @@ type Server struct {
 	loads   loadGroups
 	large   refusalLog
 	denials refusalLog
-	shares  shares       // of streams of all services, and of polls
-	streams atomic.Int64 // of those that a drain waits for, and held polls
+	shares  *cache.Shares // of streams of all services, and of polls
+	streams atomic.Int64  // of those that a drain waits for, and held polls
 
 	connections connections
 	crowds      refusalLog
@@ -322,7 +322,7 @@ func New(cfg Config) (*Server, error) {
 		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
 		peers: make(map[string]*peerOpen),
 	}
-	s.shares = shares{most: cfg.MaxStreams, of: make(map[string]int)}
+	s.shares = cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams))
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
@@ -371,7 +371,7 @@ func (s *Server) requestPace() *rate.Limiter {
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
 func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	end, err := s.shares.enter(s.cfg.peerName(PeerOf(ctx)))
+	end, err := s.enterShare(s.cfg.peerName(PeerOf(ctx)))
 	if err != nil {
 		s.counters.streamEnded(err)
 		return nil, err

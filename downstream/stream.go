@@ -183,7 +183,7 @@ func (s *stream) identify(r *wire.Request) error {
 	if s.watch != nil {
 		s.group.Leave() // so that a client that was alone in its group makes room for its new one
 	}
-	group, err := s.cfg.Views.Join(n, s.cfg.hostName(peer.Host))
+	group, err := s.cfg.Views.Join(n, s.cfg.peerName(peer))
 	if err != nil {
 		return err
 	}
@@ -193,6 +193,7 @@ func (s *stream) identify(r *wire.Request) error {
 	}
 	s.grant = grant
 	s.group, s.watch = group, group.View.WatchFunc(s.changed)
+	s.watch.SetPeer(s.cfg.peerName(peer))
 	s.nodeSum, s.agent = sum, agentOf(n)
 	s.wrap, s.ttl = features(n)
 	s.dynamic = n.GetDynamicParameters()
