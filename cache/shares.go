@@ -98,6 +98,9 @@ func (s *Share) Give() {
 	s.Close()
 }
 
+// Peer returns whose share it is, empty if that is not known.
+func (s *Share) Peer() string { return s.peer }
+
 // Used returns how much the peer has taken.
 func (s *Share) Used() int { return int(s.used.Load()) }
 

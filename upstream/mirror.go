@@ -151,6 +151,7 @@ func (m *mirror) run(ctx context.Context) {
 		timer.Stop()
 		next := m.act(ctx, time.Now())
 		m.flushLists()
+		m.control.setHolding(m.stays > 0 || len(m.reported.sets) > 0)
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}
