@@ -3,6 +3,7 @@ package cache
 import (
 	"cmp"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -78,6 +79,19 @@ func (s *Source) Stale(now time.Time) time.Duration {
 		return 0
 	}
 	return max(now.Sub(since), 1)
+}
+
+// Stale reports whether the view holds resources and an origin is not there to correct what it said, or has not confirmed yet what
+// was restored: a view that began anew would not have them.
+func (v *View) Stale(now time.Time) bool {
+	h := v.Head()
+	lost := slices.ContainsFunc(h.sources, func(s Source) bool { return s.Stale(now) > 0 })
+	for t := range h.ChangedSince(0) {
+		if t.Members.Count()+t.Named.Count() > 0 && (lost || t.Restored) {
+			return true
+		}
+	}
+	return false
 }
 
 // Source returns how one of the view's origins stands, by its number.

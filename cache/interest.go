@@ -26,6 +26,7 @@ type index struct {
 
 	route   func(typeURL, name string) int // of Config; never nil
 	sources []*source
+	nobody  []*Share // by source, in their quotas, of watches of which nobody knows whose they are
 }
 
 // A source is where the demand waits that one origin has to satisfy.
@@ -78,6 +79,7 @@ type Name struct {
 
 	// Guarded by index.mu.
 	watchers []uint32 // sorted ids of watches
+	payer    *Share   // of the peer that is charged for it: that of a watcher; nil if nobody is
 	entries  int      // of the type's sets, in what readers see and in what closed gates have beside it
 	queued   bool     // in a source's demand
 	tracked  bool     // the session subscribed to it, or lets it linger
@@ -114,6 +116,9 @@ type Watch struct {
 	by       *Subscriber             // see SetSubscriber
 	fanouts  atomic.Pointer[Fanouts] // likewise
 	followed Seq                     // of the newest of them; guarded by index.mu
+
+	peer   string   // whose names it subscribes to, and
+	shares []*Share // by source, what that has of their quotas: see SetPeer
 }
 
 // A Wildcard is a watch's subscription to all members of a type.
@@ -150,6 +155,7 @@ func (v *View) register(w *Watch) *Watch {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	w.shares = x.nobody
 	if n := len(x.free); n > 0 {
 		w.id, x.free = x.free[n-1], x.free[:n-1]
 		x.watches[w.id] = w
@@ -166,6 +172,7 @@ func (w *Watch) Close() {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	closeShares(w.shares)
 	x.watches[w.id] = nil
 	x.free = append(x.free, w.id)
 	x.observers = slices.DeleteFunc(x.observers, func(o *Watch) bool { return o == w })
@@ -245,7 +252,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 			n.watchers = slices.Insert(n.watchers, at, w.id)
 			t.watched++
 			if len(n.watchers) == 1 {
-				x.sources[n.source].quota.add(1)
+				x.charge(n, w)
 			}
 		}
 		if n.lapsed {
@@ -341,8 +348,11 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 		if at, ok := slices.BinarySearch(n.watchers, w.id); ok {
 			n.watchers = slices.Delete(n.watchers, at, at+1)
 			t.watched--
-			if len(n.watchers) == 0 {
-				x.sources[n.source].quota.add(-1)
+			switch {
+			case len(n.watchers) == 0:
+				x.charge(n, nil)
+			case n.payer == w.shares[n.source]:
+				x.charge(n, x.watches[n.watchers[0]])
 			}
 		}
 		if len(n.watchers) > 0 {

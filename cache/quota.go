@@ -3,23 +3,22 @@ package cache
 import (
 	"math"
 	"slices"
-	"sync/atomic"
 )
 
 // A Quota counts the names that streams want of one origin, over all views that have it
-// (Config.Quotas), and says how many there may be (B.35). It counts a name once for each view:
-// that is how often the origin is asked for it. The zero value counts nothing and allows all.
+// (Config.Quotas), and says how many there may be, of all peers and of each (B.35). It counts a name once for each view:
+// that is how often the origin is asked for it. In each view, one of the peers that want a name is charged for it. The zero value
+// counts nothing and allows all.
 type Quota struct {
-	max       int
-	wanted    *atomic.Int64 // nil: nothing is counted
+	names     *Shares // nil: nothing is counted
 	elsewhere bool
 }
 
 // NewQuota returns a quota of so many names.
-func NewQuota(max int) Quota { return Quota{max: max, wanted: new(atomic.Int64)} }
+func NewQuota(max int) Quota { return Quota{names: NewShares(max, Tenth(max))} }
 
 // Elsewhere returns the same quota for a source that stands for another view, which asks the
-// origin and counts.
+// origin and counts. Peers are charged here, since the other view does not know them.
 func (q Quota) Elsewhere() Quota {
 	q.elsewhere = true
 	return q
@@ -27,66 +26,125 @@ func (q Quota) Elsewhere() Quota {
 
 // Wanted returns how many names there are.
 func (q Quota) Wanted() int {
-	if q.wanted == nil {
+	if q.names == nil {
 		return 0
 	}
-	return int(q.wanted.Load())
+	return q.names.Used()
 }
 
-// room returns how many names more there may be.
-func (q Quota) room() int {
-	if q.wanted == nil {
-		return math.MaxInt
+// SetPeer says whose names the watch subscribes to, before it subscribes to any. Without it they are nobody's, and only the
+// quotas' totals bound them.
+func (w *Watch) SetPeer(peer string) {
+	w.peer = peer
+	w.shares = w.view.index.sharesOf(peer)
+}
+
+// Peer returns whose names the watch subscribes to.
+func (w *Watch) Peer() string { return w.peer }
+
+// sharesOf opens the shares of a peer in the quotas of all sources, nil where nothing is counted.
+func (x *index) sharesOf(peer string) []*Share {
+	shares := make([]*Share, len(x.sources))
+	for i, s := range x.sources {
+		switch same := slices.IndexFunc(x.sources, func(o *source) bool { return o.quota.names == s.quota.names }); {
+		case s.quota.names == nil:
+		case same < i:
+			shares[i] = shares[same]
+		default:
+			shares[i] = s.quota.names.Open(peer)
+		}
 	}
-	return q.max - q.Wanted()
+	return shares
 }
 
-func (q Quota) add(names int64) {
-	if q.wanted != nil && !q.elsewhere {
-		q.wanted.Add(names)
+// closeShares undoes sharesOf.
+func closeShares(shares []*Share) {
+	for i, s := range shares {
+		if s != nil && slices.Index(shares, s) == i {
+			s.Close()
+		}
 	}
 }
 
-// Room returns how many names more streams may want, whichever of the view's origins they
+// charge has the peer of a watch charged for a name, in place of whoever is; nobody if w is nil. mu must be held.
+func (x *index) charge(n *Name, w *Watch) {
+	was, inAll := n.payer, !x.sources[n.source].quota.elsewhere
+	if n.payer = nil; w != nil {
+		n.payer = w.shares[n.source]
+	}
+	if n.payer != nil {
+		n.payer.add(1, inAll)
+	}
+	if was != nil {
+		was.add(-1, inAll)
+	}
+}
+
+// Room returns how many names more the watch's peer may want, whichever of the view's origins they
 // are of.
 func (w *Watch) Room() int {
 	room := math.MaxInt
-	for _, s := range w.view.index.sources {
-		room = min(room, s.quota.room())
+	for _, s := range w.shares {
+		if s != nil {
+			room = min(room, s.Room())
+		}
 	}
 	return room
 }
 
-// Over returns which of the names that the watch would begin to watch, of a type, are more than streams may want of an
-// origin, in order; and of one of the origins how many there would be, and how many there may be. The watch would cease
-// to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference. As
-// nothing is reserved, requests at the same time may exceed it together.
-func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, wanted, most int) {
+// Over returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
+// origin, in order; and which bound of one of the origins there is. The watch would cease
+// to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
+// the view holds is over a bound: that others want what does not exist must not take it from anybody. As
+// nothing is reserved, requests at the same time may exceed a bound together.
+func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, why Excess) {
 	if len(begins) <= w.Room() {
-		return nil, 0, 0 // as nearly always
+		return nil, Excess{} // as nearly always
 	}
 	begins, ceases = set(begins), set(ceases)
 	x := &w.view.index
-	more := make(map[*atomic.Int64]int) // by origin
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	t := x.types[typeURL]
+	more := make(map[*Share]*struct{ all, own int })
+	for _, share := range w.shares {
+		more[share] = new(struct{ all, own int })
+	}
+	t, held := x.types[typeURL], w.view.Head().Type(typeURL)
 	for _, text := range ceases {
-		_, stays := slices.BinarySearch(begins, text)
-		if n := t.find(text); n != nil && !stays && slices.Equal(n.watchers, []uint32{w.id}) {
-			more[x.sources[n.source].quota.wanted]--
+		n := t.find(text)
+		if _, stays := slices.BinarySearch(begins, text); n == nil || stays || !slices.Contains(n.watchers, w.id) {
+			continue
+		}
+		share := w.shares[n.source]
+		if n.payer == share {
+			more[share].own--
+		}
+		if len(n.watchers) == 1 {
+			more[share].all--
 		}
 	}
 	for _, text := range begins {
-		if n := t.find(text); n != nil && len(n.watchers) > 0 {
+		n := t.find(text)
+		if n != nil && len(n.watchers) > 0 {
 			continue
 		}
-		quota := x.sources[x.route(typeURL, text)].quota
-		if more[quota.wanted]++; more[quota.wanted] > max(quota.room(), 0) {
-			over, wanted, most = append(over, text), quota.Wanted()+more[quota.wanted], quota.max
+		share := w.shares[x.route(typeURL, text)]
+		if share == nil {
+			continue
 		}
+		exists := false
+		if n != nil {
+			e, _ := held.Lookup(n)
+			exists = e.Present()
+		}
+		by := more[share]
+		if !exists && by.all >= 0 && share.room(by.all, by.own) == 0 {
+			over, why = append(over, text), share.excess(by.all, by.own)
+		}
+		by.all, by.own = by.all+1, by.own+1
 	}
-	return over, wanted, most
+	why.Used++ // as it would be
+	return over, why
 }
 
 // set returns texts in order, each once.

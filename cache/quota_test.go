@@ -7,11 +7,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // TestB35_QuotasCountWhatIsWanted has streams of two views begin and cease to want names at random.
 // An origin's quota counts each name once for each view in which anybody wants it, but not
-// what one view has from the other, and says just when names would be too many.
+// what one view has from the other, and says just when names would be too many. In each view, one of the peers that want a name
+// is charged for it.
 func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 	const most = 6
 	sources := func(_, name string) int { return max(0, strings.Index("xyz", name[:min(1, len(name))])) }
@@ -20,6 +23,9 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 		group, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []Quota{first, second, first.Elsewhere()}})
 		shared, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []Quota{first, second, first}})
 		watches := []*Watch{group.Watch(), group.Watch(), shared.Watch()}
+		for i, peer := range []string{"one", rapid.SampledFrom([]string{"one", "two"}).Draw(t, "peer")} {
+			watches[i].SetPeer(peer)
+		}
 		wants := []map[string]bool{{}, {}, {}}
 		// wanted returns how many names watches want of each source.
 		wanted := func(by ...map[string]bool) (n [3]int) {
@@ -51,12 +57,12 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			before, after := wanted(append(others, had)...), wanted(append(others, has)...)
 			more := func(source int) int { return after[source] - before[source] }
 			tooMany := more(0)+more(2) > max(0, most-first.Wanted()) || more(1) > max(0, most-second.Wanted())
-			over, n, limit := watches[i].Over(acme, begins, ceases)
-			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (n <= most || limit != most) {
-				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: over %q (%d of %d), want some: %t", wants, i, begins, ceases, over, n, limit, tooMany)
+			over, why := watches[i].Over(acme, begins, ceases)
+			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (why.OfPeer || why.Used <= most || why.Most != most) {
+				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: over %q (%+v), want some: %t", wants, i, begins, ceases, over, why, tooMany)
 			}
 			begins = slices.DeleteFunc(begins, func(name string) bool { return slices.Contains(over, name) })
-			if more, _, _ := watches[i].Over(acme, begins, ceases); len(more) > 0 {
+			if more, _ := watches[i].Over(acme, begins, ceases); len(more) > 0 {
 				t.Fatalf("watches want %v; if %d began with %q and ceased with %q, without %q: over is %q", wants, i, begins, ceases, over, more)
 			}
 			for _, name := range over {
@@ -75,9 +81,64 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			if got, want := second.Wanted(), inGroup[1]+inShared[1]; got != want {
 				t.Fatalf("watches want %v: %d are counted of the second origin, want %d", wants, got, want)
 			}
-			if got, want := watches[0].Room(), most-max(first.Wanted(), second.Wanted()); got != want {
+			charged := 0
+			for _, of := range []Quota{first, second} {
+				for peer, share := range of.names.peers {
+					charged += share.Used()
+					if share.Used() < 0 || share.Used() > inGroup[0]+inGroup[1]+inGroup[2] {
+						t.Fatalf("watches want %v: %q is charged for %d", wants, peer, share.Used())
+					}
+				}
+			}
+			if want := inGroup[0] + inGroup[1] + inGroup[2]; charged != want {
+				t.Fatalf("watches want %v: peers are charged for %d names, want %d", wants, charged, want)
+			}
+			if got, want := watches[0].Room(), max(0, most-max(first.Wanted(), second.Wanted())); got != want {
 				t.Fatalf("watches want %v: room for %d more, want %d", wants, got, want)
 			}
 		}
 	})
+}
+
+// B.35: once half of the names are wanted, a peer may want no more than its share: another peer may want others, and who wants what
+// the view holds is not refused. What a peer wants no more is given back, unless another wants it, who is charged for it then.
+func TestB35_NamesOfAPeer(t *testing.T) {
+	quota := Quota{names: NewShares(20, 4)}
+	view, w := NewRouted(Config{Quotas: []Quota{quota}})
+	watch := func(peer string) *Watch {
+		watch := view.Watch()
+		watch.SetPeer(peer)
+		return watch
+	}
+	names := func(prefix string, n int) (out []string) {
+		for i := range n {
+			out = append(out, prefix+string(rune('a'+i)))
+		}
+		return out
+	}
+	greedy, also, other := watch("greedy"), watch("greedy"), watch("other")
+	held := other.Subscribe(acme, []string{"held"})
+	w[0].TakeDemand()
+	w[0].Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, "held", "1", "content")}})
+	other.Unsubscribe(acme, held)
+
+	over, why := greedy.Over(acme, names("g", 15), nil)
+	if len(over) != 5 || !why.OfPeer || why.Most != 4 || why.Total != 20 || why.Used != 15 {
+		t.Errorf("of 15 names of one peer %q are too many (%+v), want 5 of them, by its share of 4", over, why)
+	}
+	all := greedy.Subscribe(acme, names("g", 10))
+	if over, _ := also.Over(acme, []string{"gz", "ga", "held"}, nil); !slices.Equal(over, []string{"gz"}) {
+		t.Errorf("the same peer may not want %q, want only what nobody wants and nobody holds", over)
+	}
+	if over, _ := other.Over(acme, names("o", 5), nil); len(over) != 1 {
+		t.Errorf("of 5 names of another peer %q are too many, want 1", over)
+	}
+	other.Subscribe(acme, names("g", 3))
+	greedy.Unsubscribe(acme, all)
+	if g, o := quota.names.peers["greedy"].Used(), quota.names.peers["other"].Used(); g != 0 || o != 3 || quota.Wanted() != 3 {
+		t.Errorf("the peers are charged for %d and %d of %d names, want none and 3", g, o, quota.Wanted())
+	}
+	if room := also.Room(); room != 7 {
+		t.Errorf("there is room for %d names, want what is left of half", room)
+	}
 }

@@ -83,7 +83,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		v.index.sources = append(v.index.sources, from)
 		writers[i] = newWriter(v, i)
 	}
-	v.writers = writers
+	v.writers, v.index.nobody = writers, v.index.sharesOf("")
 	v.head.Store(&Head{sources: make([]Source, n), route: cfg.Route})
 	return v, writers
 }

@@ -114,14 +114,23 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 			plain = append(plain, text)
 		}
 	}
-	over, wantedOfOrigin, most := s.watch.Over(s.key, plain, ceases)
+	over, bound := s.watch.Over(s.key, plain, ceases)
 	for _, text := range plain {
 		if _, is := slices.BinarySearch(over, text); !is {
 			f.within = append(f.within, text)
 			continue
 		}
-		f.refuse(text, Exceeds(LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", wantedOfOrigin, most))
+		f.refuse(text, originOver(s.watch.Peer(), bound))
 	}
+}
+
+// originOver returns why a name of a peer is over a bound of its origin.
+func originOver(peer string, bound cache.Excess) error {
+	if bound.OfPeer {
+		return Exceeds(LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
+			peer, bound.Used, bound.Most, bound.Total)
+	}
+	return Exceeds(LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Most)
 }
 
 // globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.

@@ -89,7 +89,7 @@ func (s *stream) identityOf(raw rawNode, first bool) *identity {
 		if s.met.leave != nil {
 			s.met.leave() // so that a client that was alone in its group makes room for its new one
 		}
-		if who.group, err = s.cfg.Views.Join(n, s.cfg.hostName(from.Host)); err != nil {
+		if who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from)); err != nil {
 			return err
 		}
 		s.met.leave = who.group.Leave
@@ -116,6 +116,7 @@ func (s *stream) identify(who *identity) error {
 	}
 	s.take(who)
 	s.watch = who.group.View.WatchFunc(s.changed)
+	s.watch.SetPeer(s.cfg.peerName(PeerOf(s.rpc.Context())))
 	s.agent, s.wrap, s.ttl = who.agent, who.wrap, who.ttl
 	s.client = &client{
 		cfg: s.cfg, watch: s.watch, stream: s.number, node: who.label, group: who.group.Key,

@@ -215,7 +215,7 @@ func (s *loadStream) identify(ctx context.Context, raw rawNode) (*identity, erro
 		if who.grant, err = s.cfg.authorize(from, n); err != nil || !s.cfg.SumLoads {
 			return err
 		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.hostName(from.Host))
+		who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from))
 		return err
 	})
 	return who, err

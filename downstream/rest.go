@@ -90,7 +90,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 
 // admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
 func (s *Server) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.shares.enter(s.cfg.peerName(peerOfPoll(r))); err == nil {
+	if leave, err = s.enterShare(s.cfg.peerName(peerOfPoll(r))); err == nil {
 		return leave, nil
 	}
 	s.counters.refused[LimitStreams].Add(1)
@@ -150,7 +150,7 @@ func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from Peer) (*
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
 		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.hostName(from.Host))
+		who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from))
 		return err
 	})
 	return who, err

@@ -45,6 +45,7 @@ func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, erro
 		client:       &client{cfg: &s.cfg, watch: who.group.View.Watch(), node: who.label, group: who.group.Key},
 		key:          req.TypeURL,
 	}
+	sub.watch.SetPeer(s.cfg.peerName(peer))
 	if s.cfg.DynamicParameters {
 		req.Parameterise(who.kept.dynamic[req.TypeURL].GetParams())
 	}

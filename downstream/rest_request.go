@@ -47,7 +47,7 @@ type restRequest struct {
 // What a body may have, and takes for each, once it is decoded: values in JSON beside names, and bytes.
 const (
 	maxRESTValues  = 10_000
-	maxRESTNesting = 100
+	maxRESTNesting = maxNodeDepth
 	restValueBytes = 128
 )
 

@@ -240,8 +240,8 @@ func (c *Config) unreadable(err error) error {
 // Views finds views.
 type Views interface {
 	// Join returns the group of a node, and counts the stream as one of its
-	// members until the group's Leave is called. The peer is the host that the node's
-	// connection comes from, empty if that is none, as on a Unix socket. Errors are gRPC
+	// members until the group's Leave is called. The peer is what the node's certificate says, or
+	// else the host that its connection comes from; empty if that is none, as on a Unix socket. Errors are gRPC
 	// statuses.
 	Join(n *node, peer string) (Group, error)
 }
@@ -266,7 +266,7 @@ type Server struct {
 	loads   loadGroups
 	large   refusalLog
 	denials refusalLog
-	shares  shares // of streams of all services, and of polls
+	shares  *cache.Shares // of streams of all services, and of polls
 	nodes   nodeShares
 	streams atomic.Int64 // of those that a drain waits for, and held polls
 
@@ -318,7 +318,7 @@ func New(cfg Config) (*Server, error) {
 		peers: make(map[string]*peerOpen),
 	}
 	s.nodes = nodeShares{most: nodesOfPeer * int64(cfg.MaxNodeBytes), of: make(map[string]*nodeShare)}
-	s.shares = shares{most: cfg.MaxStreams, of: make(map[string]int)}
+	s.shares = cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams))
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
@@ -371,7 +371,7 @@ func (s *Server) requestPace() *rate.Limiter {
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
 func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	end, err := s.shares.enter(s.cfg.peerName(PeerOf(ctx)))
+	end, err := s.enterShare(s.cfg.peerName(PeerOf(ctx)))
 	if err != nil {
 		s.counters.streamEnded(err)
 		return nil, err

@@ -168,7 +168,7 @@ func (c *Config) originName(origin int) string {
 // status returns how the origin stands, but for its name.
 func (o sessionOrigin) status() admin.Origin {
 	s := o.Status()
-	out := admin.Origin{Connected: s.Connected, Since: s.Since, Held: s.Held, LastErrorAt: s.Failure.At}
+	out := admin.Origin{Connected: s.Connected, Since: s.Since, Held: s.Held, StreamsWaiting: s.Waiting, LastErrorAt: s.Failure.At}
 	if s.Failure.Err != nil {
 		out.LastError = s.Failure.Err.Error()
 	}

@@ -120,6 +120,7 @@ type Config struct {
 	MaxGroups               int           `env:"MAX_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
+	OriginStreamRate        int           `env:"ORIGIN_STREAM_RATE"` // a minute
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
 	RequestCompression      string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`

@@ -57,11 +57,11 @@ type groups struct {
 	refusing atomic.Bool    // that groups are refused was logged, since one was last removed
 	crowded  rate.Sometimes // that a peer has too many is logged
 
-	mu     sync.Mutex
-	byKey  map[string]*group
-	peers  map[string]int // groups with streams, by their founders
-	shared map[sharedKey]*sharedView
-	closed bool // wait was called
+	mu       sync.Mutex
+	byKey    map[string]*group
+	founders founders
+	shared   map[sharedKey]*sharedView
+	closed   bool // wait was called
 
 	decisions *decisions // of operators
 }
@@ -101,11 +101,11 @@ type group struct {
 
 	// Guarded by groups.mu.
 	streams int
-	founder string      // the peer whose stream was the first of those that there are; empty if it is not known
-	left    time.Time   // when the last stream did
-	idle    *time.Timer // ends the group once its view has given up everything
-	first   *traits     // of the first node; nil if none has come, since the group was restored
-	warned  bool        // that the nodes differ
+	founder *cache.Share // of the groups of the peer that founded it; of nobody's if it was restored
+	left    time.Time    // when the last stream did
+	idle    *time.Timer  // ends the group once its view has given up everything
+	first   *traits      // of the first node; nil if none has come, since the group was restored
+	warned  bool         // that the nodes differ
 }
 
 // traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common: a group keeps
@@ -116,19 +116,19 @@ var traitSeed = maphash.MakeSeed()
 
 func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
 	g := &groups{
-		cfg:     cfg,
-		own:     own,
-		origins: all,
-		saved:   saved,
-		tracer:  tracer,
-		router:  newRouter(cfg),
-		log:     log,
-		cached:  cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: saved.soon},
-		started: make(chan struct{}),
-		crowded: rate.Sometimes{First: 1, Interval: time.Minute},
-		byKey:   make(map[string]*group),
-		peers:   make(map[string]int),
-		shared:  make(map[sharedKey]*sharedView),
+		cfg:      cfg,
+		own:      own,
+		origins:  all,
+		saved:    saved,
+		tracer:   tracer,
+		router:   newRouter(cfg),
+		log:      log,
+		cached:   cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: saved.soon},
+		started:  make(chan struct{}),
+		crowded:  rate.Sometimes{First: 1, Interval: time.Minute},
+		byKey:    make(map[string]*group),
+		founders: newFounders(&cfg),
+		shared:   make(map[sharedKey]*sharedView),
 
 		operating: make(chan struct{}, 1),
 		decisions: &decisions{saved: saved, log: log},
@@ -199,20 +199,15 @@ func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string
 		return nil, nil, status.Error(codes.Unavailable, "the relay has stopped")
 	}
 	gr = g.byKey[key]
-	founds := gr == nil || gr.streams == 0
-	if founds {
-		if err := g.room(gr, key, peer); err != nil {
+	if gr == nil {
+		founder, err := g.found(key, peer)
+		if err != nil {
 			return nil, nil, err
 		}
-	}
-	if gr == nil {
-		gr = g.add(key, upstream)
+		gr = g.add(key, upstream, founder)
 	}
 	if gr.first == nil {
 		gr.first = t
-	}
-	if founds {
-		g.found(gr, peer)
 	}
 	gr.streams++
 	if gr.idle != nil {
@@ -222,10 +217,10 @@ func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string
 	return gr, gr.compare(t), nil
 }
 
-func (g *groups) add(key string, presented *corepb.Node) *group {
+func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
-	gr := &group{key: key, node: presented}
+	gr := &group{key: key, node: presented, founder: founder}
 	cfg.Fanout = g.followed(gr)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
@@ -318,7 +313,6 @@ func (g *groups) leave(gr *group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if gr.streams--; gr.streams == 0 {
-		g.disown(gr)
 		g.abandon(gr)
 	}
 }
@@ -336,25 +330,27 @@ func (g *groups) abandon(gr *group) {
 		case g.anyFrozen(): // those who come back are to find what there was
 			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
-			g.remove(gr)
+			g.remove(gr, false)
 		}
 	})
 	gr.idle = idle
 }
 
-func (g *groups) remove(gr *group) {
+// remove ends a group, of which the snapshots stay if it is evicted.
+func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
 		g.refusing.Store(false)
 	}
+	gr.founder.Give()
 	gr.stop()
 	for i, s := range gr.shares {
-		g.saved.drop(i, gr.key)
+		g.saved.drop(i, gr.key, gr.founder.Peer(), evicted)
 		s.groups = slices.DeleteFunc(s.groups, func(other *group) bool { return other == gr })
 		if len(s.groups) == 0 {
 			delete(g.shared, s.key)
 			s.stop()
-			g.saved.drop(s.key.origin, s.key.saved())
+			g.saved.drop(s.key.origin, s.key.saved(), gr.founder.Peer(), evicted)
 		}
 	}
 	gr.shares = nil

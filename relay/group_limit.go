@@ -1,11 +1,17 @@
 package relay
 
 import (
+	"cmp"
 	"log/slog"
+	"slices"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/time/rate"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/upstream"
 )
 
 // refused logs that a client was not let into its group.
@@ -17,62 +23,130 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == downstream.LimitPeerGroups:
 		g.crowded.Do(func() {
-			g.log.Warn("a peer has founded as many node groups as TENDER_MAX_PEER_GROUPS allows: its clients of further ones are refused; "+
+			g.log.Warn("a peer founds more node groups than TENDER_MAX_PEER_GROUPS allows: its clients of further ones are refused; "+
 				"if it stands for many, such as a load balancer, allow more",
-				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()))
+				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
 	}
 }
 
-// room makes room for a group that a peer founds, which is there without streams or not at
-// all, or returns why it may not.
-func (g *groups) room(gr *group, key, peer string) error {
-	if peer != "" && g.peers[peer] >= g.cfg.MaxPeerGroups {
-		return downstream.Exceeds(downstream.LimitPeerGroups,
-			"node group %q is one too many for %s: clients from one address may found at most %d, and TENDER_NODE_GROUP_BY decides what makes one",
-			key, peer, g.cfg.MaxPeerGroups)
+// founders bound how many node groups each peer founds, and how fast (B.35). A group counts for the peer that founded it until it
+// is gone: without clients it still has streams to the origins. What was restored from a snapshot counts for nobody.
+// They are guarded by groups.mu.
+type founders struct {
+	shares *cache.Shares
+	burst  int // groups that a peer may found at once
+	minute int // and, after these, in a minute
+	pace   map[string]*rate.Limiter
+}
+
+func newFounders(cfg *Config) founders {
+	return founders{
+		shares: cache.NewShares(cfg.MaxGroups, cfg.MaxPeerGroups),
+		burst:  cfg.MaxGroups, minute: cfg.MaxPeerGroups,
+		pace: make(map[string]*rate.Limiter),
 	}
-	if gr == nil && len(g.byKey) >= g.cfg.MaxGroups && !g.evict() {
-		return downstream.Exceeds(downstream.LimitGroups,
-			"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, g.cfg.MaxGroups)
+}
+
+// tooFast reports whether a peer may not found another group yet.
+func (f *founders) tooFast(peer string) bool {
+	pace := f.pace[peer]
+	return pace != nil && pace.Tokens() < 1
+}
+
+// founded notes that a peer has founded a group.
+func (f *founders) founded(peer string) {
+	if peer == "" {
+		return
+	}
+	pace := f.pace[peer]
+	if pace == nil {
+		for other, of := range f.pace { // whose groups were long ago
+			if of.Tokens() >= float64(f.burst) {
+				delete(f.pace, other)
+			}
+		}
+		pace = rate.NewLimiter(rate.Limit(float64(f.minute)/time.Minute.Seconds()), f.burst)
+		f.pace[peer] = pace
+	}
+	pace.Allow()
+}
+
+// found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why there is no
+// room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer with most.
+func (g *groups) found(key, peer string) (*cache.Share, error) {
+	f := &g.founders
+	if f.tooFast(peer) {
+		return nil, downstream.Exceeds(downstream.LimitPeerGroups,
+			"node group %q is one too many for %s: clients of one peer may found %d at once and %d a minute, and TENDER_NODE_GROUP_BY decides what makes one",
+			key, peer, f.burst, f.minute)
+	}
+	share, over := f.shares.Take(peer)
+	for over != nil {
+		of := ""
+		if over.OfPeer {
+			of = peer
+		}
+		oldest := g.expendable(of)
+		switch {
+		case oldest != nil:
+			g.log.Info("node group without clients evicted for another one", slog.String("evicted", oldest.key), slog.String("group", key),
+				slog.String("evicted_peer", oldest.founder.Peer()), slog.String("peer", peer))
+			g.evict(oldest)
+		case over.OfPeer:
+			return nil, downstream.Exceeds(downstream.LimitPeerGroups,
+				"node group %q is one too many for %s: clients of one peer may found at most %d while more than half of %d are there, and TENDER_NODE_GROUP_BY decides what makes one",
+				key, peer, over.Most, over.Total)
+		default:
+			return nil, downstream.Exceeds(downstream.LimitGroups,
+				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, over.Most)
+		}
+		share, over = f.shares.Take(peer)
+	}
+	f.founded(peer)
+	return share, nil
+}
+
+// expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that has been
+// without streams for longest of the peer with most groups; nil if there is none.
+func (g *groups) expendable(peer string) *group {
+	if g.anyFrozen() {
+		return nil // those who come back are to find what there was
+	}
+	var without []*group
+	for _, gr := range g.byKey {
+		if gr.streams == 0 && (peer == "" || gr.founder.Peer() == peer) {
+			without = append(without, gr)
+		}
+	}
+	slices.SortFunc(without, func(a, b *group) int {
+		return cmp.Or(b.founder.Used()-a.founder.Used(), a.left.Compare(b.left))
+	})
+	now := time.Now()
+	for _, gr := range without {
+		if !gr.irreplaceable(now) {
+			return gr
+		}
 	}
 	return nil
 }
 
-// found notes whose stream is the only one of a group.
-func (g *groups) found(gr *group, peer string) {
-	if gr.founder = peer; peer != "" {
-		g.peers[peer]++
+// irreplaceable reports whether the origins would not tell a group that is made anew what it holds: one of them is away, or has not
+// confirmed what was restored, or removals are held back.
+func (gr *group) irreplaceable(now time.Time) bool {
+	if gr.view.Stale(now) || slices.ContainsFunc(gr.controls, (*upstream.Control).Holding) {
+		return true
 	}
+	return slices.ContainsFunc(gr.shares, func(s *sharedView) bool {
+		return len(s.groups) == 1 && (s.view.Stale(now) || s.control.Holding())
+	})
 }
 
-// disown undoes found: nobody has a stream of the group any more.
-func (g *groups) disown(gr *group) {
-	if gr.founder == "" {
-		return
+// evict removes a group, but not its snapshots: whoever comes back to it finds what it held.
+func (g *groups) evict(gr *group) {
+	if gr.idle != nil {
+		gr.idle.Stop()
+		gr.idle = nil
 	}
-	if g.peers[gr.founder]--; g.peers[gr.founder] == 0 {
-		delete(g.peers, gr.founder)
-	}
-	gr.founder = ""
-}
-
-// evict removes the group that has been without streams for longest, and reports
-// whether there was one.
-func (g *groups) evict() bool {
-	var oldest *group
-	for _, gr := range g.byKey {
-		if gr.streams == 0 && (oldest == nil || gr.left.Before(oldest.left)) {
-			oldest = gr
-		}
-	}
-	if oldest == nil {
-		return false
-	}
-	if oldest.idle != nil {
-		oldest.idle.Stop()
-		oldest.idle = nil
-	}
-	g.remove(oldest)
-	return true
+	g.remove(gr, true)
 }

@@ -84,6 +84,8 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
 		MaxResourceBytes: int(cfg.MaxResourceBytes),
+		StreamRate:       cfg.OriginStreamRate,
+		StreamBurst:      streamsOfView * (cfg.MaxGroups + 1<<len(contentFeatures)),
 		FullResync:       cfg.Resync == ResyncFull,
 		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
 		Linger:           cfg.Linger,
@@ -103,6 +105,10 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 	}
 	return sessionOrigin{session}, nil
 }
+
+// streamsOfView is how many streams a view has to an origin at most. All views, those that groups share included, may open theirs at
+// once: when a relay starts, and when its origin is back.
+const streamsOfView = 2
 
 // protocols are the values of [Config.OriginProtocol].
 var protocols = map[string]upstream.Protocol{

@@ -264,9 +264,9 @@ func nested(value []byte, fields ...byte) []byte {
 // files returns what all snapshots hold.
 func (r *restarting) files() (all []byte) {
 	r.t.Helper()
-	paths, err := filepath.Glob(filepath.Join(r.dir, "*.snapshot"))
-	if err != nil || len(paths) == 0 {
-		r.t.Fatalf("snapshots %v, %v, want some", paths, err)
+	paths := r.paths()
+	if len(paths) == 0 {
+		r.t.Fatal("no snapshots, want some")
 	}
 	for _, path := range paths {
 		b, err := os.ReadFile(path)
@@ -276,6 +276,16 @@ func (r *restarting) files() (all []byte) {
 		all = append(all, b...)
 	}
 	return all
+}
+
+// paths returns where all snapshots are.
+func (r *restarting) paths() []string {
+	r.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(r.dir, "*.snapshot"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return paths
 }
 
 // TestB42_AMismatchIsAColdStart, said in one line: of another origin, Node or group.
@@ -341,8 +351,8 @@ func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
 		r.files()
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if left, err := filepath.Glob(filepath.Join(r.dir, "*.snapshot")); err != nil || len(left) != 0 {
-			t.Errorf("files %v, %v, want none", left, err)
+		if left := r.paths(); len(left) != 0 {
+			t.Errorf("files %v, want none", left)
 		}
 	}, "TENDER_WILDCARD_LINGER=1m", "TENDER_LINGER=1m")
 }

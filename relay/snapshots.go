@@ -55,7 +55,15 @@ type snapshots struct {
 	// Guarded by mu.
 	mu    sync.Mutex
 	saved map[savedKey]*saved
-	gone  map[savedKey]*saved // to be removed
+	gone  map[savedKey]*departed
+}
+
+// A departed is what is written of a view that is no more. Its snapshot is to be removed, or, if the view was evicted, to stay, with
+// what the view held last.
+type departed struct {
+	*saved
+	evicted bool
+	peer    string // that founded the group
 }
 
 // A saved is what is written of one origin's part of a view. But for its first two
@@ -79,7 +87,7 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	if err != nil {
 		return nil, cfg.refuseSnapshotDir(err)
 	}
-	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*saved)}, nil
+	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*departed)}, nil
 }
 
 // CheckSnapshotDir reports why a relay could not use the directory for snapshots, if one
@@ -113,8 +121,12 @@ func (g *groups) restore() {
 	defer g.mu.Unlock()
 	keys, nodes := g.saved.load(time.Now())
 	g.restoreDirectories()
-	for _, key := range keys[:min(len(keys), g.cfg.MaxGroups)] {
-		g.abandon(g.add(key, nodes[key]))
+	for _, key := range keys {
+		founder, over := g.founders.shares.Take("")
+		if over != nil {
+			break
+		}
+		g.abandon(g.add(key, nodes[key], founder))
 	}
 	g.saved.forgetLoaded()
 	g.decisions.restored()
@@ -166,16 +178,21 @@ func (s *snapshots) directoryHeader(origin int) cache.Header {
 	return s.header(origin, directoryGroup, nil)
 }
 
-// forgetLoaded gives up what no view has begun with.
+// forgetLoaded has what no view has begun with stay for who comes back.
 func (s *snapshots) forgetLoaded() {
-	if s == nil {
+	if s == nil || len(s.loaded) == 0 {
 		return
 	}
 	for _, snap := range s.loaded {
-		s.dir.Reject(snap, fmt.Errorf("its group %q is not kept: there are as many as TENDER_MAX_GROUPS allows, or nobody shares its names", snap.Group))
+		s.failed(&snap.Header, s.dir.Evict(&snap.Header, "", s.mostEvicted()))
 	}
+	s.log.Warn("some snapshots are only restored once their clients come back: there are as many node groups as TENDER_MAX_GROUPS allows, "+
+		"or nobody shares their names", slog.Int("snapshots", len(s.loaded)))
 	s.loaded = nil
 }
+
+// mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
+func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.originNames()) }
 
 // fit returns whom this relay presents to the origin for what a snapshot is of, or why it
 // does not fit.
@@ -241,7 +258,11 @@ func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.W
 		return
 	}
 	key := savedKey{h.Origin, group}
-	if snap := s.loaded[key]; snap != nil {
+	snap := s.loaded[key]
+	if snap == nil {
+		snap = s.recall(key, &h)
+	}
+	if snap != nil {
 		delete(s.loaded, key)
 		resources := w.Restore(snap, time.Now())
 		s.dir.CountRestored()
@@ -254,8 +275,30 @@ func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.W
 	s.saved[key] = &saved{header: h, w: w}
 }
 
-// drop has the snapshot of a group that is no more removed.
-func (s *snapshots) drop(origin int, group string) {
+// recall returns what is kept of a view that was evicted; nil if nothing is.
+func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
+	s.mu.Lock()
+	was := s.gone[key]
+	s.mu.Unlock()
+	if was != nil && was.evicted { // and may not be on the disk yet
+		snap, _ := was.w.Snapshot(s.cfg.SnapshotSensitive)
+		snap.Header, snap.Created = was.header, time.Now()
+		return snap
+	}
+	snap := s.dir.Recall(h, time.Now(), s.cfg.MaxSnapshotAge)
+	if snap == nil {
+		return nil
+	}
+	if _, err := s.fit(&snap.Header); err != nil {
+		s.dir.Reject(snap, err)
+		return nil
+	}
+	return snap
+}
+
+// drop has the snapshot of a group that is no more removed, or kept for those who come back if the group, which a peer founded, was
+// evicted.
+func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	if s == nil {
 		return
 	}
@@ -264,7 +307,7 @@ func (s *snapshots) drop(origin int, group string) {
 	defer s.mu.Unlock()
 	if was := s.saved[key]; was != nil {
 		delete(s.saved, key)
-		s.gone[key] = was
+		s.gone[key] = &departed{was, evicted, peer}
 	}
 }
 
@@ -325,16 +368,32 @@ func (s *snapshots) close() error {
 // time.
 func (s *snapshots) write() {
 	s.mu.Lock()
-	saving, gone := maps.Clone(s.saved), s.gone
-	s.gone = make(map[savedKey]*saved)
+	saving, gone := maps.Clone(s.saved), maps.Clone(s.gone)
 	s.mu.Unlock()
-	for _, was := range gone {
-		s.failed(&was.header, s.dir.Remove(&was.header))
-	}
 	now := time.Now()
+	for key, was := range gone {
+		s.failed(&was.header, s.depart(was, now))
+		s.mu.Lock()
+		if s.gone[key] == was {
+			delete(s.gone, key)
+		}
+		s.mu.Unlock()
+	}
+	s.dir.RemoveEvicted(now.Add(-s.cfg.MaxSnapshotAge))
 	for _, unit := range saving {
 		s.failed(&unit.header, s.save(unit, now))
 	}
+}
+
+// depart removes the snapshot of a view that is no more, or puts it with those of evicted ones.
+func (s *snapshots) depart(was *departed, now time.Time) error {
+	if !was.evicted {
+		return s.dir.Remove(&was.header)
+	}
+	if err := s.save(was.saved, now); err != nil {
+		return err
+	}
+	return s.dir.Evict(&was.header, was.peer, s.mostEvicted())
 }
 
 // save writes one snapshot, if there is something new to write.

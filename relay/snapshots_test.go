@@ -55,7 +55,7 @@ func TestB42_WhatIsWritten(t *testing.T) {
 	if got := s.dir.Load(time.Now(), time.Hour); len(got) != 1 || got[0].Target != "b:1" {
 		t.Errorf("loaded %+v, want one from b:1", got)
 	}
-	s.drop(0, "g")
+	s.drop(0, "g", "", false)
 	s.write()
 	if left, err := filepath.Glob(filepath.Join(cfg.SnapshotDir, "*.snapshot")); err != nil || len(left) != 0 {
 		t.Errorf("the group is no more: %v, %v are left", left, err)

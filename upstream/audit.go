@@ -214,7 +214,7 @@ func (s *Session) second(target int, sotw bool) *Session {
 	if sotw {
 		cfg.Protocol = ProtocolSotW
 	}
-	second := &Session{cfg: cfg, conns: s.conns[target : target+1], toldNoDelta: make([]atomic.Bool, 1), links: make([]link, 1)}
+	second := &Session{cfg: cfg, conns: s.conns[target : target+1], toldNoDelta: make([]atomic.Bool, 1), links: make([]link, 1), pace: newStreamPace(&Config{})}
 	never := make(chan struct{})
 	second.changed.Store(&never)
 	return second

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -56,6 +57,8 @@ type Control struct {
 	kept   []Hold
 	calls  chan func(controlled)
 	ended  chan struct{}
+
+	holding atomic.Bool // removals are held back, or were discarded
 }
 
 // controlled is a loop as a Control sees it.
@@ -82,6 +85,17 @@ func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.f
 func (c *Control) Holds(ctx context.Context) (holds []Hold) {
 	c.do(ctx, func(l controlled) { holds = l.holds() })
 	return holds
+}
+
+// Holding reports whether removals are held back, or an operator has discarded some: a view that began anew would not know. It
+// does not wait for the loop.
+func (c *Control) Holding() bool { return c.holding.Load() }
+
+// setHolding notes what Holding reports. It is for the loop.
+func (c *Control) setHolding(holding bool) {
+	if c != nil {
+		c.holding.Store(holding)
+	}
 }
 
 // Release has removals made that are held back, and returns which.

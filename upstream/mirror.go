@@ -87,6 +87,7 @@ type line struct {
 	retryAt  time.Time
 
 	unconnected bool      // the stream ended, or never began, for want of a connection
+	waits       bool      // for the session's pace
 	silentAt    time.Time // when to warn that nothing came; zero if something did
 }
 
@@ -151,6 +152,7 @@ func (m *mirror) run(ctx context.Context) {
 		timer.Stop()
 		next := m.act(ctx, time.Now())
 		m.flushLists()
+		m.control.setHolding(m.stays > 0 || len(m.reported.sets) > 0)
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}
@@ -190,7 +192,9 @@ func until(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecon
 
 // stop ends the streams and waits for their goroutines.
 func (m *mirror) stop() {
-	for _, l := range m.lines {
+	for r := range m.lines {
+		l := &m.lines[r]
+		m.session.pace.leave(l)
 		if l.stream != nil {
 			l.cancel(context.Canceled)
 		}
@@ -510,6 +514,8 @@ func (m *mirror) tend(ctx context.Context, r role, now time.Time) (next time.Tim
 	switch {
 	case l.stream == nil && wanted && (r == main || m.lines[main].open):
 		return m.open(ctx, l, r, now)
+	case l.stream == nil:
+		m.session.pace.leave(l)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
 		l.replace()
 	case l.silent(now):
@@ -532,6 +538,9 @@ func (m *mirror) open(ctx context.Context, l *line, r role, now time.Time) (next
 		if !m.session.up(m.session.target()) {
 			return earlier(l.retryAt, now.Add(connectedEvery))
 		}
+	}
+	if next, ok := m.session.pace.take(l, now); !ok {
+		return next
 	}
 	if r == main {
 		m.moved = m.session.moved() // before target, or a change could be missed

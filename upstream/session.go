@@ -57,6 +57,10 @@ type Config struct {
 	// stays, and the rest of the response is applied (B.9). Zero means no bound.
 	MaxResourceBytes int
 
+	// StreamRate bounds the ADS streams that views open, in a minute; StreamBurst is how many may be opened at once before. Those that
+	// are too many wait. Zero means no bound.
+	StreamRate, StreamBurst int
+
 	// FullResync asks for everything after a reconnect, and does not tell the origin
 	// what is known.
 	FullResync bool
@@ -140,6 +144,7 @@ type Session struct {
 	comparing chan struct{} // one slot, taken by the view whose content is compared
 
 	counters counters
+	pace     *streamPace
 
 	links    []link                        // what is known of each target's connection
 	failure  atomic.Pointer[Failure]       // the last one; nil if there was none
@@ -163,6 +168,7 @@ func New(cfg Config) (*Session, error) {
 		auditing:    make(chan struct{}, 1),
 		comparing:   make(chan struct{}, 1),
 		links:       make([]link, len(cfg.Targets)),
+		pace:        newStreamPace(&cfg),
 	}
 	for _, target := range cfg.Targets {
 		conn, err := grpc.NewClient(target, cfg.dialOptions()...)

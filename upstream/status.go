@@ -23,6 +23,9 @@ type Status struct {
 	// Held is of how many resources the removal is held back (B.15).
 	Held int
 
+	// Waiting is how many streams views would open, and may not yet (Config.StreamRate).
+	Waiting int
+
 	// Failure is why a stream to the origin, or the attempt to open one, ended last. It
 	// is zero if none did for a reason worth telling.
 	Failure Failure
@@ -44,7 +47,7 @@ type Failure struct {
 // Status returns how the origin stands now.
 func (s *Session) Status() Status {
 	active := s.target()
-	status := Status{Held: int(s.counters.heldBack())}
+	status := Status{Held: int(s.counters.heldBack()), Waiting: s.pace.wait()}
 	for i, conn := range s.conns {
 		status.Targets = append(status.Targets, TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()})
 	}

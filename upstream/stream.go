@@ -48,6 +48,7 @@ type stream struct {
 	nodeSent  bool
 	responded bool
 	replaced  bool // what the origin still says on it is not looked at
+	reached   bool // the origin was asked for it; belongs to converse
 }
 
 // An event is what a stream's goroutines tell the mirror: that it is open, what it
@@ -76,6 +77,9 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	// Ended by cancel; the mirror waits for the event that it ended.
 	go func() {
 		err := st.converse(ctx, s.conns[target], &s.cfg, events)
+		if !st.reached {
+			s.pace.unopened()
+		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -94,6 +98,7 @@ func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, cfg *Conf
 		desc, method, decode = sotwStream, discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName, dec.DecodeSotW
 	}
 	rpc, err := conn.NewStream(ctx, desc, method)
+	st.reached = err == nil
 	if !timeout.Stop() || err != nil {
 		return err
 	}

@@ -55,6 +55,9 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if o.Held > 0 {
 			t.note("%d removals are HELD BACK: tender release", o.Held)
 		}
+		if o.StreamsWaiting > 0 {
+			t.note("%d streams to it WAIT: TENDER_ORIGIN_STREAM_RATE", o.StreamsWaiting)
+		}
 	}
 }
 

@@ -48,6 +48,9 @@ type Origin struct {
 	Freeze *Freezing `json:"freeze,omitempty"`
 	Held   int       `json:"held"`
 
+	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE allows.
+	StreamsWaiting int `json:"streams_waiting"`
+
 	// Directory says how the files of a directory stand. Nil for a control plane.
 	Directory *Directory `json:"directory,omitempty"`
 

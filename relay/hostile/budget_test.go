@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -134,12 +133,6 @@ func (b *budgeted) leave() {
 	b.opened = nil
 }
 
-// dialed returns a connection from the peer.
-func (b *budgeted) dialed(ctx context.Context, address string) (net.Conn, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(b.peer)}}
-	return d.DialContext(ctx, "tcp", address)
-}
-
 // act does one thing. What comes of it is the relay's affair.
 func (b *budgeted) act() {
 	switch b.random.IntN(6) {
@@ -153,7 +146,7 @@ func (b *budgeted) act() {
 }
 
 func (b *budgeted) halfABody() {
-	conn, err := b.dialed(b.t.Context(), b.RESTAddrs()[0].String())
+	conn, err := dialer(b.peer).DialContext(b.t.Context(), "tcp", b.RESTAddrs()[0].String())
 	if err != nil {
 		return
 	}
@@ -171,8 +164,7 @@ func (b *budgeted) poll() {
 		return
 	}
 	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, address string) (net.Conn, error) { return b.dialed(ctx, address) },
+		DisableKeepAlives: true, DialContext: dialer(b.peer).DialContext,
 	}}
 	if answer, err := client.Do(r); err == nil {
 		_ = answer.Body.Close()
@@ -183,7 +175,7 @@ func (b *budgeted) poll() {
 func (b *budgeted) stream() {
 	gzip := b.random.IntN(2) == 0
 	options := []grpc.DialOption{
-		grpc.WithContextDialer(b.dialed), grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(0),
+		from(b.peer), grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(0),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{})),
 	}
 	if gzip {

@@ -2,6 +2,7 @@ package hostile_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -68,6 +69,18 @@ func (v *victim) connect(opts ...grpc.DialOption) *grpc.ClientConn {
 		v.t.Fatal(err)
 	}
 	return conn
+}
+
+// dialer returns a dialer from an address of this host.
+func dialer(host string) *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
+}
+
+// from has a client of gRPC connect from an address of this host.
+func from(host string) grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		return dialer(host).DialContext(ctx, "tcp", address)
+	})
 }
 
 // change changes the cluster, and waits until the neighbour was told.

@@ -103,9 +103,9 @@ func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 }
 
 // B.35: of a body, as many values are built as names may be asked for, and some more for the Node.
-func TestB35_ABodyOfNumbers(t *testing.T) {
+func TestB35_ABodyOfNames(t *testing.T) {
 	v := serve(t)
-	body := `{"node":{"id":"n","metadata":{"k":[` + strings.Repeat("1,", 2*mebibyte-100) + `1]}}}`
+	body := `{"node":{"id":"n"},"resource_names":[` + strings.Repeat(`"",`, mebibyte) + `""]}`
 	v.during(func() {
 		grown := peak(func() {
 			for range 3 {

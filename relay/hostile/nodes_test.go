@@ -1,12 +1,10 @@
 package hostile_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
-	"net"
 	"runtime"
 	"strings"
 	"testing"
@@ -45,13 +43,6 @@ func largestNode(id string) *corepb.Node {
 		n.Extensions = append(n.Extensions, &corepb.Extension{Name: strings.Repeat("x", 76)})
 	}
 	return n
-}
-
-// from dials from an address of this host.
-func from(host string) grpc.DialOption {
-	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).DialContext(ctx, "tcp", addr)
-	})
 }
 
 // encodedAs returns a Node that a client sends in these bytes, without the work of encoding it each time.

@@ -49,6 +49,8 @@ type Dir struct {
 	mu     sync.Mutex
 	unread map[string]struct{} // files of other formats, which must not be lost; guarded by mu
 
+	evicted map[string]evicted // snapshots that are there for who comes back, by the names that they had; guarded by mu
+
 	decisions []byte // the file of decisions as it was read or written last; nil if there is none
 	foreign   bool   // that file cannot be read, and must not be lost
 }
@@ -152,7 +154,7 @@ func (d *Dir) Write(s *cache.Snapshot) error {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	d.wrote(size, time.Since(start), s.Created)
-	return nil
+	return d.removeEvicted(name)
 }
 
 // setAside renames a file that Load found in another format.
@@ -214,10 +216,11 @@ func (d *Dir) Remove(h *cache.Header) error {
 		return nil
 	}
 	err := os.Remove(filepath.Join(d.path, nameOf(h)))
+	gone := d.removeEvicted(nameOf(h))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return gone
 	}
-	return errors.Join(err, d.sync())
+	return errors.Join(err, gone, d.sync())
 }
 
 // Load returns the snapshots that can be read and are not too old, the newest first. For
@@ -232,6 +235,10 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 	}
 	for _, f := range files {
 		if !strings.HasSuffix(f.Name(), suffix) {
+			continue
+		}
+		if strings.HasSuffix(f.Name(), evictedSuffix) {
+			d.findEvicted(f, now.Add(-maxAge))
 			continue
 		}
 		s, reason, err := d.read(f.Name(), now.Add(-maxAge))
@@ -264,7 +271,7 @@ func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, erro
 		return nil, Version, err
 	case err != nil:
 		return nil, Damaged, err
-	case name != nameOf(&s.Header):
+	case name != nameOf(&s.Header) && name != evictedName(nameOf(&s.Header)):
 		return nil, Foreign, fmt.Errorf("it is a copy of %s", nameOf(&s.Header))
 	case s.Created.Before(oldest):
 		return nil, Old, fmt.Errorf("%w: of %s", errOld, s.Created.UTC().Format(time.RFC3339))

@@ -3,53 +3,13 @@ package downstream
 import (
 	"context"
 	"crypto/x509"
-	"fmt"
 	"net/url"
 	"testing"
 
 	"google.golang.org/grpc"
-)
 
-// B.35: one peer has as many streams as there are places for while half of them are free, and leaves the other half to others.
-func TestB35_OnePeerLeavesRoom(t *testing.T) {
-	s := shares{most: 2000, of: make(map[string]int)}
-	var leave []func()
-	enter := func(peer string) error {
-		end, err := s.enter(peer)
-		if err == nil {
-			leave = append(leave, end)
-		}
-		return err
-	}
-	n := 0
-	for ; enter("greedy") == nil; n++ {
-	}
-	if n != 1000 {
-		t.Errorf("one peer has %d of 2000 streams, want half of them", n)
-	}
-	for peer := range 5 {
-		for i := range 200 {
-			if err := enter(fmt.Sprint(peer)); err != nil {
-				t.Fatalf("peer %d, stream %d: %v", peer, i, err)
-			}
-		}
-		if peer < 4 {
-			if limit, is := LimitOf(enter(fmt.Sprint(peer))); !is || limit != LimitStreams {
-				t.Errorf("peer %d has more than a tenth of all", peer)
-			}
-		}
-	}
-	if enter("") == nil {
-		t.Error("there are more streams than allowed")
-	}
-	for _, end := range leave {
-		end()
-		end() // again
-	}
-	if s.open != 0 || len(s.of) != 0 {
-		t.Errorf("%d are open, of %v, want none", s.open, s.of)
-	}
-}
+	"github.com/xdstender/tender/cache"
+)
 
 // B.35: a peer is what its certificate says; without one it is its address, of IPv6 a prefix of that.
 func TestB35_WhoAPeerIs(t *testing.T) {
@@ -84,7 +44,7 @@ func (s streamOf) Context() context.Context { return s.ctx }
 
 // B.35: streams of services that are not the server's own count with those that are, and only once.
 func TestB35_StreamsOfAllServicesCount(t *testing.T) {
-	s := &Server{shares: shares{most: 1, of: make(map[string]int)}}
+	s := &Server{shares: cache.NewShares(1, 1)}
 	rpc := streamOf{ctx: t.Context()}
 	inner := func(any, grpc.ServerStream) error { return nil }
 	outer := func(any, grpc.ServerStream) error {
@@ -96,7 +56,7 @@ func TestB35_StreamsOfAllServicesCount(t *testing.T) {
 	if err := s.CountOthers("health", rpc, nil, outer); err != nil {
 		t.Errorf("the first stream: %v", err)
 	}
-	if s.shares.open != 0 {
-		t.Errorf("%d are open, want none", s.shares.open)
+	if open := s.shares.Used(); open != 0 {
+		t.Errorf("%d are open, want none", open)
 	}
 }

@@ -11,48 +11,18 @@ import (
 	"google.golang.org/grpc"
 )
 
-// streamsOfPeer is the part of [Config.MaxStreams] that one peer may have open once more than half of all are: one in so many, but
-// at least leastOfPeer.
-const (
-	streamsOfPeer = 10
-	leastOfPeer   = 100
-)
-
-// shares counts what is open of all peers, and bounds it in all and, once more than half is open, for each peer: many clients behind
-// one address are served while there is room, and one peer leaves room to others.
-type shares struct {
-	most int
-
-	mu   sync.Mutex
-	open int
-	of   map[string]int // by peer; not those of which nobody knows whose they are
-}
-
-// enter counts what a peer opens, empty if that is not known, which must call leave when it ends, or refuses it.
-func (s *shares) enter(peer string) (leave func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// enterShare counts a stream or a poll of a peer, which must call leave when it ends, or refuses it.
+func (s *Server) enterShare(peer string) (leave func(), err error) {
+	share, over := s.shares.Take(peer)
 	switch {
-	case s.open >= s.most:
-		return nil, Exceeds(LimitStreams, "%d streams and polls are open, as many as allowed", s.open)
-	case peer != "" && s.open >= s.most/2 && s.of[peer] >= max(leastOfPeer, s.most/streamsOfPeer):
-		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, as many as one peer may have while more than half of all are open", s.of[peer], peer)
+	case over == nil:
+		return sync.OnceFunc(share.Give), nil
+	case over.OfPeer:
+		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, at most %d of one peer are allowed while more than half of %d are open",
+			over.Used, peer, over.Most, over.Total)
+	default:
+		return nil, Exceeds(LimitStreams, "%d streams and polls are open, as many as allowed", over.Used)
 	}
-	s.open++
-	if peer != "" {
-		s.of[peer]++
-	}
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.open--
-		if peer == "" {
-			return
-		}
-		if s.of[peer]--; s.of[peer] == 0 {
-			delete(s.of, peer)
-		}
-	}), nil
 }
 
 // CountOthers is an interceptor that counts the streams of services which are not the server's own, such as health and reflection:
@@ -62,7 +32,7 @@ func (s *Server) CountOthers(of any, rpc grpc.ServerStream, _ *grpc.StreamServer
 	case *Server, loadService:
 		return handle(of, rpc)
 	}
-	leave, err := s.shares.enter(s.cfg.peerName(PeerOf(rpc.Context())))
+	leave, err := s.enterShare(s.cfg.peerName(PeerOf(rpc.Context())))
 	if err != nil {
 		s.counters.turnedAway(err)
 		return err

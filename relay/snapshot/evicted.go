@@ -1,0 +1,139 @@
+package snapshot
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+)
+
+// evictedSuffix ends the name of the snapshot of a view that made room for another one. A relay that starts does not begin with
+// it, and an earlier version takes it for a copy, which it leaves.
+const evictedSuffix = ".evicted" + suffix
+
+// An evicted snapshot is one that is there for who comes back.
+type evicted struct {
+	peer string // that is charged for it; empty if that is not known
+	at   time.Time
+}
+
+// evictedName returns the name of the file to which Evict renames one.
+func evictedName(name string) string { return strings.TrimSuffix(name, suffix) + evictedSuffix }
+
+// Evict has the snapshot of a view, if there is one, stay for who comes back to it (Recall), and no more be loaded. At most so many
+// stay: then the oldest go, first those of the peer that is charged for most.
+func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
+	name := nameOf(h)
+	if d.isUnread(name) {
+		return nil
+	}
+	err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, evictedName(name)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing was held
+	}
+	if err != nil {
+		return err
+	}
+	d.noteEvicted(name, evicted{peer, time.Now()})
+	for len(d.evictedNames()) > most {
+		if err := d.removeEvicted(d.firstEvicted()); err != nil {
+			return err
+		}
+	}
+	return d.sync()
+}
+
+// Recall returns the snapshot of a view that was evicted; nil if there is none that can be read and is not too old. It stays until
+// another one of the same view is written.
+func (d *Dir) Recall(h *cache.Header, now time.Time, maxAge time.Duration) *cache.Snapshot {
+	name := nameOf(h)
+	d.mu.Lock()
+	_, is := d.evicted[name]
+	d.mu.Unlock()
+	if !is {
+		return nil
+	}
+	s, reason, err := d.read(evictedName(name), now.Add(-maxAge))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		d.reject(reason, evictedName(name), err)
+		return nil
+	}
+	return s
+}
+
+// RemoveEvicted removes the snapshots of views that were evicted before a time.
+func (d *Dir) RemoveEvicted(before time.Time) {
+	for name, of := range d.evictedNames() {
+		if !of.at.Before(before) {
+			continue
+		}
+		if err := d.removeEvicted(name); err != nil {
+			d.log.Warn("cannot remove a snapshot that is not used", slog.String("file", evictedName(name)), slog.Any("err", err))
+		}
+	}
+}
+
+// findEvicted notes a file that an earlier process left, and removes one that is too old.
+func (d *Dir) findEvicted(f fs.DirEntry, oldest time.Time) {
+	d.clean(f, oldest)
+	if info, err := os.Lstat(filepath.Join(d.path, f.Name())); err == nil && info.Mode().IsRegular() {
+		d.noteEvicted(strings.TrimSuffix(f.Name(), evictedSuffix)+suffix, evicted{at: info.ModTime()})
+	}
+}
+
+func (d *Dir) noteEvicted(name string, of evicted) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.evicted == nil {
+		d.evicted = make(map[string]evicted)
+	}
+	d.evicted[name] = of
+}
+
+// evictedNames returns which snapshots were evicted, by the names that they had.
+func (d *Dir) evictedNames() map[string]evicted {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.evicted)
+}
+
+// firstEvicted returns which one goes first.
+func (d *Dir) firstEvicted() (first string) {
+	all, of := d.evictedNames(), make(map[string]int)
+	for _, e := range all {
+		if e.peer != "" {
+			of[e.peer]++
+		}
+	}
+	for name, e := range all {
+		than, more := all[first], of[e.peer]-of[all[first].peer]
+		if first == "" || more > 0 || more == 0 && e.at.Before(than.at) {
+			first = name
+		}
+	}
+	return first
+}
+
+// removeEvicted removes the file of an evicted view, if there is one, by the name that it had.
+func (d *Dir) removeEvicted(name string) error {
+	d.mu.Lock()
+	_, is := d.evicted[name]
+	delete(d.evicted, name)
+	d.mu.Unlock()
+	if !is {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(d.path, evictedName(name))); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

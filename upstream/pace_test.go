@@ -1,0 +1,91 @@
+package upstream
+
+import (
+	"log/slog"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// B.35: views open so many streams at once and so many a minute, in the order in which they come. Who waits no more holds up nobody,
+// and what was never opened does not count.
+func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newStreamPace(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
+		lines := make([]line, 10)
+		take := func(i int, want bool) {
+			t.Helper()
+			if next, ok := p.take(&lines[i], time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > paceLook) {
+				t.Errorf("line %d opens a stream: %t (else looks again in %v), want %t", i, ok, time.Until(next), want)
+			}
+		}
+		for i := range 3 {
+			take(i, true)
+		}
+		for range 2 {
+			take(3, false)
+			take(4, false)
+		}
+		if n := p.wait(); n != 2 {
+			t.Errorf("%d lines wait, want 2", n)
+		}
+		time.Sleep(time.Second)
+		take(4, false) // it is the turn of the other
+		take(3, true)
+		take(5, false)
+		p.leave(&lines[4])
+		time.Sleep(time.Second)
+		take(5, true)
+		take(6, false)
+		p.unopened()
+		take(6, true)
+		time.Sleep(time.Hour)
+		for i := range 3 {
+			take(i, true)
+		}
+		take(3, false)
+		p.leave(&lines[3])
+		p.leave(&lines[3])
+		if n := p.wait(); n != 0 {
+			t.Errorf("%d lines wait, want none", n)
+		}
+		unbounded := newStreamPace(&Config{})
+		for range 1000 {
+			if _, ok := unbounded.take(&lines[0], time.Now()); !ok {
+				t.Fatal("without a bound, a stream has to wait")
+			}
+		}
+	})
+}
+
+// B.35: however many lines come and go, in an hour no more streams are opened than the rate and the burst allow, and no fewer.
+func TestB35_StreamsUnderChurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newStreamPace(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
+		opened, waiting := 0, []*line{}
+		for range int(time.Hour / (10 * time.Millisecond)) {
+			l := new(line)
+			if waiting = append(waiting, l); len(waiting) > 50 {
+				p.leave(waiting[0])
+				waiting = waiting[1:]
+			}
+			for i, l := range waiting {
+				if l == nil {
+					continue
+				}
+				if _, ok := p.take(l, time.Now()); ok {
+					opened++
+					waiting[i] = nil
+				}
+			}
+			for len(waiting) > 0 && waiting[0] == nil {
+				waiting = waiting[1:]
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if want := 600*60 + 20; math.Abs(float64(opened-want)) > 2 {
+			t.Errorf("%d streams were opened in an hour, want %d", opened, want)
+		}
+	})
+}
