@@ -41,11 +41,40 @@ func (c HoldChoice) among(holds []Hold) []Hold {
 	})
 }
 
-// A holder is what keeps removals back. Its methods belong to one loop.
-type holder interface {
-	holds() []Hold
-	release(HoldChoice, time.Time) []Hold
-	discard(HoldChoice, time.Time) []Hold
+// A docket is the removals from one set, as operators see them and decide on them.
+type docket struct {
+	removals *removals
+	holds    func() []Hold
+	decided  func(chosen []Hold, keep bool, now time.Time) // carries out what was decided, which removals know
+}
+
+// holdsOf returns what dockets hold.
+func holdsOf(all []docket) (holds []Hold) {
+	for _, d := range all {
+		holds = append(holds, d.holds()...)
+	}
+	return holds
+}
+
+// decide has the removals of a choice made, or the resources kept, and returns which.
+func decide(all []docket, of HoldChoice, keep bool, now time.Time) (decided []Hold) {
+	if !keep {
+		slices.Reverse(all) // what refers to it goes before a cluster
+	}
+	for _, d := range all {
+		chosen := of.among(d.holds())
+		switch {
+		case len(chosen) == 0:
+			continue
+		case keep:
+			d.removals.discard()
+		default:
+			d.removals.release(of.Discarded)
+		}
+		d.decided(chosen, keep, now)
+		decided = append(decided, chosen...)
+	}
+	return decided
 }
 
 // A Control has the loop that keeps a view do what an operator wants of it. Its methods
@@ -60,7 +89,7 @@ type Control struct {
 
 // controlled is a loop as a Control sees it.
 type controlled interface {
-	holder
+	dockets() []docket
 	freeze(frozen bool)
 	keep(discarded []Hold) // as far as the resources are there
 }
@@ -80,13 +109,13 @@ func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.f
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (c *Control) Holds(ctx context.Context) (holds []Hold) {
-	c.do(ctx, func(l controlled) { holds = l.holds() })
+	c.do(ctx, func(l controlled) { holds = holdsOf(l.dockets()) })
 	return holds
 }
 
 // Release has removals made that are held back, and returns which.
 func (c *Control) Release(ctx context.Context, of HoldChoice) (released []Hold) {
-	c.do(ctx, func(l controlled) { released = l.release(of, time.Now()) })
+	c.do(ctx, func(l controlled) { released = decide(l.dockets(), of, false, time.Now()) })
 	return released
 }
 
@@ -94,7 +123,7 @@ func (c *Control) Release(ctx context.Context, of HoldChoice) (released []Hold) 
 // origin goes on being silent about them proves nothing any more; what it says does.
 func (c *Control) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
 	of.Discarded = false
-	c.do(ctx, func(l controlled) { discarded = l.discard(of, time.Now()) })
+	c.do(ctx, func(l controlled) { discarded = decide(l.dockets(), of, true, time.Now()) })
 	return discarded
 }
 

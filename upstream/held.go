@@ -3,7 +3,6 @@ package upstream
 import (
 	"iter"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -304,12 +303,7 @@ func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
 	if look {
 		m.resync()
 	}
-	on, alarm := g.removals.alarm(now)
-	if on {
-		m.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
-			slog.String("type_url", g.sub.typeURL), slog.Int("held", len(g.removals.held)), slog.Time("since", g.removals.since))
-	}
-	return earlier(earlier(next, at), alarm)
+	return earlier(earlier(next, at), g.removals.alarm(g.sub.typeURL, m.log, now))
 }
 
 // carryOut removes what was decided to be removed, and logs what was decided. It reports whether that was anything.
@@ -338,10 +332,7 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 
 // recount counts the removals from a set that are held back, and all that stays.
 func (m *mirror) recount(r *removals) {
-	by := int64(len(r.held)) - r.counted
-	r.counted += by
-	m.holding += by
-	m.session.counters.holding.Add(by)
+	r.count(&m.session.counters.holding)
 	stays := len(r.held) + len(r.suspects) + len(r.kept)
 	m.stays += stays - r.stays
 	r.stays = stays
@@ -353,20 +344,39 @@ func (m *mirror) drop(r *removals) {
 	m.recount(r)
 }
 
-// holds implements holder.
-func (m *mirror) holds() (holds []Hold) {
+// dockets implements controlled.
+func (m *mirror) dockets() (all []docket) {
 	for _, g := range m.guards() {
-		holds = append(holds, m.holdsOf(g)...)
+		all = append(all, docket{g.removals, func() []Hold { return m.holds(g) }, func(chosen []Hold, keep bool, now time.Time) {
+			m.decided(g, chosen, keep, now)
+		}})
 	}
-	return append(holds, m.reported.holds()...)
+	return append(all, m.reported.dockets()...)
 }
 
-// holdsOf returns what is held back, and what was kept, of a set.
-func (m *mirror) holdsOf(g guarded) []Hold {
+// holds returns what is held back, and what was kept, of a set.
+func (m *mirror) holds(g guarded) []Hold {
 	if g.removals.none() {
 		return nil
 	}
 	return g.removals.holds(g.sub.typeURL, m.undecidedUntil(g, time.Now()))
+}
+
+// decided carries out what an operator decided on removals from a set, of which there is no more doubt then.
+func (m *mirror) decided(g guarded, chosen []Hold, keep bool, now time.Time) {
+	for _, hold := range chosen {
+		if keep {
+			m.session.counters.discarded.Add(int64(len(hold.Names)))
+			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
+				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
+		}
+		for _, name := range hold.Names {
+			if g.kind == cache.Members && g.key == g.sub.typeURL {
+				g.sub.sweep.clear(name)
+			}
+		}
+	}
+	m.decide(g, now)
 }
 
 // undecidedUntil returns when the suspects of a set are decided: when the set is confirmed, and nothing that is held back
@@ -393,35 +403,6 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 func (m *mirror) doubtedUntil(g guarded, now time.Time) time.Time {
 	_, until := g.doubts(m.trusts(), now)
 	return until
-}
-
-// release implements holder.
-func (m *mirror) release(of HoldChoice, now time.Time) (released []Hold) {
-	for _, g := range slices.Backward(m.guards()) { // what refers to it goes before a cluster
-		if chosen := of.among(m.holdsOf(g)); len(chosen) > 0 {
-			g.decided(chosen)
-			g.removals.release(of.Discarded)
-			released = append(released, chosen...)
-			m.decide(g, now)
-		}
-	}
-	return append(released, m.reported.release(of, now)...)
-}
-
-// discard implements holder.
-func (m *mirror) discard(of HoldChoice, now time.Time) (discarded []Hold) {
-	for _, g := range m.guards() {
-		for _, hold := range of.among(m.holdsOf(g)) {
-			m.session.counters.discarded.Add(int64(len(hold.Names)))
-			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
-				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
-			discarded = append(discarded, hold)
-			g.decided([]Hold{hold})
-			g.removals.discard()
-		}
-		m.recount(g.removals)
-	}
-	return append(discarded, m.reported.discard(of, now)...)
 }
 
 // keep implements controlled.
@@ -457,18 +438,6 @@ func (m *mirror) keepOf(g guarded, names []string) {
 		}
 	}
 	m.recount(g.removals)
-}
-
-// decided ends the doubt about members on whose removal an operator decided.
-func (g guarded) decided(holds []Hold) {
-	if g.kind != cache.Members || g.key != g.sub.typeURL {
-		return
-	}
-	for _, hold := range holds {
-		for _, name := range hold.Names {
-			g.sub.sweep.clear(name)
-		}
-	}
 }
 
 // freeze implements controlled.

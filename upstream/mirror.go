@@ -66,7 +66,6 @@ type mirror struct {
 	noDelta    bool                // the target does not implement Delta; until it ends a stream
 	ignores    bool                // the origin was seen to resend what it was told is held
 	identifier string              // of the control plane
-	holding    int64               // removals that are held back
 	keeping    map[string][]string // names that an operator had kept of collections that are not followed yet, by key
 	stays      int                 // resources that are there although the origin seems to have removed them
 	comparison comparison          // of all content, after a resume
@@ -203,7 +202,9 @@ func (m *mirror) stop() {
 	m.endComparison()
 	m.attempts().left(m)
 	m.w.SetConnected(false)
-	m.session.counters.holding.Add(-m.holding)
+	for _, g := range m.guards() {
+		m.drop(g.removals)
+	}
 	m.reported.end()
 }
 

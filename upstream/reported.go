@@ -135,7 +135,7 @@ func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
 			for _, name := range gone {
 				r.forget(name)
 			}
-			d.recount(r)
+			r.count(&d.counters.holding)
 		}
 	}
 	d.publish(of)
@@ -290,17 +290,8 @@ func (d *reported) report(typeURL string, r *removals, v verdict, now time.Time)
 		d.log.Warn("returning clients are told that resources are gone of which the origin has never spoken",
 			url, slog.Int("removed", n), slog.Int("released", v.released))
 	}
-	if on, _ := r.alarm(now); on {
-		d.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
-			url, slog.Int("held", len(r.held)), slog.Time("since", r.since))
-	}
-	d.recount(r)
-}
-
-func (d *reported) recount(r *removals) {
-	by := int64(len(r.held)) - r.counted
-	r.counted += by
-	d.counters.reported.Add(by)
+	r.alarm(typeURL, d.log, now)
+	r.count(&d.counters.holding)
 }
 
 // publish has the view withhold what stays of a set.
@@ -325,19 +316,22 @@ func (d *reported) publish(of cache.ReportedSet) {
 // end forgets all that is held back.
 func (d *reported) end() {
 	for _, r := range d.sets {
-		d.counters.reported.Add(-r.counted)
+		clear(r.held)
+		r.count(&d.counters.holding)
 	}
 }
 
-// holds implements holder.
-func (d *reported) holds() (holds []Hold) {
+// dockets returns what operators may decide on.
+func (d *reported) dockets() (all []docket) {
 	for _, b := range d.inOrder() {
-		holds = append(holds, d.holdsOf(b)...)
+		all = append(all, docket{d.sets[b], func() []Hold { return d.holds(b) }, func(chosen []Hold, keep bool, now time.Time) {
+			d.decided(b, chosen, keep, now)
+		}})
 	}
-	return holds
+	return all
 }
 
-func (d *reported) holdsOf(b batch) []Hold {
+func (d *reported) holds(b batch) []Hold {
 	holds := d.sets[b].holds(typeOf(b.of.Key), time.Time{})
 	for i := range holds {
 		holds[i].Reported = true
@@ -345,31 +339,16 @@ func (d *reported) holdsOf(b batch) []Hold {
 	return holds
 }
 
-// release implements holder.
-func (d *reported) release(choice HoldChoice, now time.Time) (released []Hold) {
-	for _, b := range d.inOrder() {
-		if chosen := choice.among(d.holdsOf(b)); len(chosen) > 0 {
-			d.sets[b].release(choice.Discarded)
-			released = append(released, chosen...)
-			d.decide(b, d.w.StillReported(b.of), false, now)
-		}
-	}
-	return released
-}
-
-// discard implements holder.
-func (d *reported) discard(choice HoldChoice, _ time.Time) (discarded []Hold) {
-	for _, b := range d.inOrder() {
-		for _, hold := range choice.among(d.holdsOf(b)) {
+// decided carries out what an operator decided on a batch.
+func (d *reported) decided(b batch, chosen []Hold, keep bool, now time.Time) {
+	for _, hold := range chosen {
+		if keep {
 			d.counters.discarded.Add(int64(len(hold.Names)))
 			d.log.Warn("removals that were held back were discarded: clients keep the resources until the origin says something of them",
 				slog.String("type_url", hold.TypeURL), slog.Int("kept", len(hold.Names)))
-			discarded = append(discarded, hold)
-			d.sets[b].discard()
 		}
-		d.recount(d.sets[b])
 	}
-	return discarded
+	d.decide(b, d.w.StillReported(b.of), false, now)
 }
 
 // keep notes that operators had a name of a type kept before a restart.
