@@ -85,7 +85,7 @@ func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s sc
 		return d, nil
 	}
 	r := h.of(typeURL)
-	s.has = func(name string) *wire.Resource { return was.byName[name] }
+	s.has = was.get
 	held := len(r.held)
 	for name := range found.byName {
 		r.mention(name, s)

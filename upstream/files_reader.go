@@ -104,10 +104,10 @@ func (r *reader) settle(known bool) {
 
 // take returns what counts of the files that were read.
 func (r *reader) take(files map[string]*fileContent) sets {
-	if !r.shelf.has(files) {
-		var reports []report
-		r.found, reports = r.shelf.take(files)
-		r.note(reports)
+	if !maps.Equal(r.shelf.seen(), files) {
+		var changed []BadFile
+		r.found, changed = r.shelf.take(files)
+		r.note(changed)
 		r.known = r.known || r.shelf.anyGood()
 	}
 	return r.found
@@ -141,14 +141,14 @@ func (r *reader) report(err error) {
 	r.log.Warn("directory cannot be read", slog.String("dir", r.dir), slog.Any("err", err))
 }
 
-func (r *reader) note(reports []report) {
-	for _, p := range reports {
-		if p.err == nil {
-			r.log.Info("file is good again", slog.String("file", p.file))
+func (r *reader) note(changed []BadFile) {
+	for _, f := range changed {
+		if f.Err == nil {
+			r.log.Info("file is good again", slog.String("file", f.File))
 			continue
 		}
 		r.log.Warn("file is bad: what it last held while it could be read is served, as far as no other file has the names",
-			slog.String("file", p.file), slog.Any("err", p.err), slog.Int("last_good", p.kept))
+			slog.String("file", f.File), slog.Any("err", f.Err), slog.Int("last_good", f.LastGood))
 	}
 }
 

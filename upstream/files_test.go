@@ -699,11 +699,11 @@ func TestH11_Shelf(t *testing.T) {
 				var news []string
 				found, reports := s.take(contents(t, step.files))
 				for _, r := range reports {
-					if r.err == nil {
-						news = append(news, r.file+" good")
+					if r.Err == nil {
+						news = append(news, r.File+" good")
 						continue
 					}
-					news = append(news, r.err.Error())
+					news = append(news, r.Err.Error())
 				}
 				if got := strings.Join(news, ", "); got != step.news {
 					t.Errorf("step %d, %q: news %q, want %q", i, step.files, got, step.news)
