@@ -60,7 +60,7 @@ type indexType struct {
 
 	// lastKnown reports that the members were confirmed, or restored: they are the last known set.
 	lastKnown bool
-	reporting [2]*reporting // by Kind; nil if nothing is reported, as nearly always
+	reporting [2]reporting // by Kind
 }
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams

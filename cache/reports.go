@@ -60,10 +60,20 @@ func sumOfReport(names []string, size int) (sum reportSum) {
 	return sum
 }
 
-// reporting is what is reported of one set of a type. It is guarded by index.mu.
+// reporting is what is reported of one set of a type: nothing, nearly always. It is guarded by index.mu.
 type reporting struct {
 	reports map[reportSum]*Report
 	held    map[string]struct{} // names that clients may not be told are gone
+}
+
+func (of *reporting) none() bool { return len(of.reports)+len(of.held) == 0 }
+
+// reporting returns what is reported of a set.
+func (x *index) reporting(of ReportedSet) *reporting {
+	if t := x.types[of.Key]; t != nil {
+		return &t.reporting[of.Kind]
+	}
+	return new(reporting)
 }
 
 // Report takes what a returning client says it holds: names that may be gone, of so many resources in all. For members
@@ -125,15 +135,13 @@ func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bo
 
 // report returns the report of clients that say the same, a new one of no view if there is none.
 func (t *indexType) report(kind Kind, names []string, size int) *Report {
-	of := t.reporting[kind]
-	if of == nil {
-		of = &reporting{reports: make(map[reportSum]*Report)}
-		t.reporting[kind] = of
-	}
-	sum := sumOfReport(names, size)
+	of, sum := &t.reporting[kind], sumOfReport(names, size)
 	r := of.reports[sum]
 	if r == nil {
 		r = &Report{kind: kind, sum: sum, names: names, size: size, at: time.Now()}
+		if of.reports == nil {
+			of.reports = make(map[reportSum]*Report)
+		}
 		of.reports[sum] = r
 	}
 	return r
@@ -147,8 +155,8 @@ func largeNamed(typeURL string, gone, size int) bool {
 
 // joins reports whether much of what a client holds is being withheld already.
 func (t *indexType) joins(h *Head, names []string, size int) bool {
-	of := t.reporting[Members]
-	if of == nil || len(of.held) == 0 {
+	of := &t.reporting[Members]
+	if len(of.held) == 0 {
 		return false
 	}
 	if slices.Contains(names, AllNames) {
@@ -162,8 +170,7 @@ func (t *indexType) joins(h *Head, names []string, size int) bool {
 			held++
 		}
 	}
-	typeURL, _, _ := SplitCollection(t.url)
-	return LargeRemoval(typeURL, held, size, max(set.Count()-present, 0))
+	return LargeRemoval(resourceType(t.url), held, size, max(set.Count()-present, 0))
 }
 
 // Close ends the report of one client.
@@ -176,8 +183,8 @@ func (r *Report) Close() {
 	defer func() { via.Close() }() // when the index is unlocked
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	of := r.typ.reporting[r.kind]
-	if r.clients--; r.clients > 0 || of == nil || of.reports[r.sum] != r {
+	of := &r.typ.reporting[r.kind]
+	if r.clients--; r.clients > 0 || of.reports[r.sum] != r {
 		return
 	}
 	if r.passed {
@@ -206,11 +213,11 @@ func (r *Report) Told(names []string) (told []string, undecided bool) {
 		return via.Told(names)
 	}
 	defer x.mu.Unlock()
-	of := r.typ.reporting[r.kind]
+	of := &r.typ.reporting[r.kind]
 	switch {
 	case !r.judged && (r.kind == Named || !x.knows(r.typ)):
 		return nil, true
-	case !r.large || of == nil:
+	case !r.large:
 		return names, false
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held }), false
@@ -229,8 +236,7 @@ func (r *Report) WithholdsAll() bool {
 		return via.WithholdsAll()
 	}
 	defer x.mu.Unlock()
-	of := r.typ.reporting[r.kind]
-	return r.large && of != nil && len(of.held) > 0
+	return r.large && len(r.typ.reporting[r.kind].held) > 0
 }
 
 // A ReportedSet is a set of which something was reported.
@@ -247,7 +253,7 @@ func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind, of := range t.reporting {
-			if of == nil || !w.judges(t, Kind(kind)) {
+			if of.none() || !w.judges(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
@@ -288,10 +294,7 @@ func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struc
 	defer w.publish(a)
 	t := a.index
 	t.lastKnown = t.lastKnown || of.Kind == Members
-	reporting := t.reporting[of.Kind]
-	if reporting == nil {
-		return nil
-	}
+	reporting := &t.reporting[of.Kind]
 	lacking = make(map[string]struct{})
 	for sum, r := range reporting.reports {
 		if r.judged || r.at.After(upTo) {
@@ -345,12 +348,10 @@ func (x *index) dropReport(of *reporting, sum reportSum) {
 
 // dropReports forgets all reports of a set. The index must be locked.
 func (x *index) dropReports(t *indexType, kind Kind) {
-	if of := t.reporting[kind]; of != nil {
-		for sum := range of.reports {
-			x.dropReport(of, sum)
-		}
-		t.reporting[kind] = nil
+	for sum := range t.reporting[kind].reports {
+		x.dropReport(&t.reporting[kind], sum)
 	}
+	t.reporting[kind] = reporting{}
 }
 
 // lacks returns what the set lacks of a report, and how many resources it has beside. The index must be locked.
@@ -391,11 +392,17 @@ func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
 
 // Withhold says which names of a set, of those that clients have reported, none that reported much of them is told are gone.
 func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
-	a := w.beginOn(&w.ledger, of.Key)
-	if reporting := a.index.reporting[of.Kind]; reporting != nil {
-		a.reconsider(of.Kind, slices.Collect(maps.Keys(reporting.held)))
-		reporting.held = names
+	x := &w.view.index
+	x.mu.Lock()
+	now := x.reporting(of)
+	same := now.none() || maps.Equal(now.held, names)
+	x.mu.Unlock()
+	if same {
+		return
 	}
+	a := w.beginOn(&w.ledger, of.Key)
+	a.reconsider(of.Kind, slices.Collect(maps.Keys(now.held)))
+	now.held = names
 	w.publish(a)
 }
 
@@ -416,11 +423,7 @@ func (w *Writer) StillReported(of ReportedSet) map[string]struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := make(map[string]struct{})
-	t := x.types[of.Key]
-	if t == nil || t.reporting[of.Kind] == nil {
-		return names
-	}
-	for _, r := range t.reporting[of.Kind].reports {
+	for _, r := range x.reporting(of).reports {
 		for _, name := range r.names {
 			if r.large {
 				names[name] = struct{}{}
@@ -436,12 +439,11 @@ func (w *Writer) trimReports(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
-		for _, of := range t.reporting {
-			if of != nil {
-				for sum, r := range of.reports {
-					if r.clients == 0 && now.Sub(r.left) >= reportLinger {
-						x.dropReport(of, sum)
-					}
+		for kind := range t.reporting {
+			of := &t.reporting[kind]
+			for sum, r := range of.reports {
+				if r.clients == 0 && now.Sub(r.left) >= reportLinger {
+					x.dropReport(of, sum)
 				}
 			}
 		}
@@ -449,14 +451,9 @@ func (w *Writer) trimReports(now time.Time) {
 	}
 }
 
-// forgetReports forgets the sets of a type of which nothing is reported nor withheld.
+// forgetReports forgets a type of which nothing is reported nor withheld.
 func (x *index) forgetReports(t *indexType) {
-	for kind, of := range t.reporting {
-		if of != nil && len(of.reports)+len(of.held) == 0 {
-			t.reporting[kind] = nil
-		}
-	}
-	if t.reporting == [2]*reporting{} {
+	if t.reporting[Members].none() && t.reporting[Named].none() {
 		delete(x.reported, t)
 	}
 }
@@ -479,20 +476,18 @@ func (w *Writer) PassReports(of ReportedSet, to *Watch) {
 	}
 	a := w.beginOn(&w.ledger, of.Key)
 	defer w.publish(a)
-	reporting := a.index.reporting[of.Kind]
+	reporting := &a.index.reporting[of.Kind]
 	for i, r := range fresh {
 		if r.judged, r.passed, r.via = true, true, vias[i]; r.clients > 0 {
 			continue
 		}
 		defer r.via.Close()
-		if reporting != nil && reporting.reports[r.sum] == r {
+		if reporting.reports[r.sum] == r {
 			w.view.index.dropReport(reporting, r.sum)
 		}
 	}
-	if reporting != nil {
-		for _, r := range reporting.reports {
-			a.reconsider(of.Kind, r.names)
-		}
+	for _, r := range reporting.reports {
+		a.reconsider(of.Kind, r.names)
 	}
 }
 
@@ -501,11 +496,7 @@ func (w *Writer) unpassed(of ReportedSet) (fresh []*Report) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	t := x.types[of.Key]
-	if t == nil || t.reporting[of.Kind] == nil {
-		return nil
-	}
-	for _, r := range t.reporting[of.Kind].reports {
+	for _, r := range x.reporting(of).reports {
 		if !r.passed {
 			fresh = append(fresh, r)
 		}
@@ -519,6 +510,5 @@ func (v *View) withholds(key string) bool {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	t := x.types[key]
-	return t != nil && t.reporting[Members] != nil && len(t.reporting[Members].held) > 0
+	return len(x.reporting(ReportedSet{key, Members}).held) > 0
 }

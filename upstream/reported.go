@@ -43,7 +43,6 @@ type reported struct {
 	began time.Time
 	at    time.Time // when to look
 	sets  map[batch]*removals
-	told  map[cache.ReportedSet]map[string]struct{} // what the view withholds
 
 	batches int // that there were of names
 }
@@ -51,7 +50,7 @@ type reported struct {
 // begin makes d ready.
 func (d *reported) begin() *reported {
 	d.began = time.Now()
-	d.sets, d.told = make(map[batch]*removals), make(map[cache.ReportedSet]map[string]struct{})
+	d.sets = make(map[batch]*removals)
 	return d
 }
 
@@ -129,10 +128,9 @@ func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
 	if len(d.sets) == 0 {
 		return
 	}
-	gone := slices.Collect(names)
 	for b, r := range d.sets {
 		if b.of == of {
-			for _, name := range gone {
+			for name := range names {
 				r.forget(name)
 			}
 			r.count(&d.counters.holding)
@@ -154,7 +152,7 @@ func (d *reported) judge(now time.Time) (next time.Time) {
 		if asked.IsZero() {
 			continue
 		}
-		if due := maxTime(first, asked).Add(d.quiet); now.Before(due) {
+		if due := later(first, asked).Add(d.quiet); now.Before(due) {
 			next = earlier(next, due)
 		} else {
 			d.confirm(of, now.Add(-d.quiet), now)
@@ -189,7 +187,7 @@ func (d *reported) known(of cache.ReportedSet, now time.Time) bool {
 	return !at.IsZero() && !now.Before(at)
 }
 
-func maxTime(a, b time.Time) time.Time {
+func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
@@ -236,7 +234,9 @@ func (d *reported) decide(b batch, still map[string]struct{}, confirmed bool, no
 		s.confirmed = d.known(b.of, now)
 	}
 	if r.looking && s.confirmed {
-		r.infer(setOfNames(r.held), false)
+		for name := range r.held {
+			r.suspect(name, removal{}, true)
+		}
 	}
 	typeURL := typeOf(b.of.Key)
 	v := r.judge(typeURL, 0, s)
@@ -245,14 +245,6 @@ func (d *reported) decide(b batch, still map[string]struct{}, confirmed bool, no
 		delete(d.sets, b)
 	}
 	d.publish(b.of)
-}
-
-func setOfNames(of map[string]removal) map[string]struct{} {
-	names := make(map[string]struct{}, len(of))
-	for name := range of {
-		names[name] = struct{}{}
-	}
-	return names
 }
 
 func typeOf(key string) string {
@@ -296,21 +288,13 @@ func (d *reported) report(typeURL string, r *removals, v verdict, now time.Time)
 
 // publish has the view withhold what stays of a set.
 func (d *reported) publish(of cache.ReportedSet) {
-	var staying map[string]struct{}
+	staying := make(map[string]struct{})
 	for b, r := range d.sets {
-		for name := range r.staying() {
-			if b.of == of {
-				put(&staying, name, struct{}{})
-			}
+		if b.of == of {
+			maps.Copy(staying, r.staying())
 		}
 	}
-	if maps.Equal(staying, d.told[of]) {
-		return
-	}
 	d.w.Withhold(of, staying)
-	if d.told[of] = staying; len(staying) == 0 {
-		delete(d.told, of)
-	}
 }
 
 // end forgets all that is held back.
