@@ -259,8 +259,23 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	if len(s.collections) == 0 {
 		return u
 	}
-	parts := s.split(u)
-	for glob, p := range parts {
+	named := u
+	named.Removed = nil
+	var empty []*collection
+	for _, name := range u.Removed {
+		if c := s.collections[name]; c != nil {
+			empty = append(empty, c)
+		} else {
+			named.Removed = append(named.Removed, name)
+		}
+	}
+	for _, e := range u.Errors {
+		if c := s.collections[e.Name]; c != nil && e.NotFound() {
+			empty = append(empty, c)
+		}
+	}
+	for key, p := range parts(named, s.collectionOf) {
+		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
 		change := m.take(of.guard(), *p, now)
 		of.foreign.drop(*p)
@@ -269,59 +284,56 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 		}
 		m.heard(of, *p, change, now)
 	}
-	named := u
-	named.Removed = nil
-	for _, name := range u.Removed {
-		if c := s.collections[name]; c != nil {
-			m.emptied(c, u, now)
-		} else {
-			named.Removed = append(named.Removed, name)
-		}
-	}
-	for _, e := range u.Errors {
-		if c := s.collections[e.Name]; c != nil && e.NotFound() {
-			m.emptied(c, u, now)
-		}
+	for _, c := range empty {
+		m.emptied(c, u, now)
 	}
 	return named
 }
 
-// split returns what an update says of each collection, by glob.
-func (s *subscription) split(u wire.Update) map[string]*wire.Update {
-	parts := make(map[string]*wire.Update)
+// collectionOf returns the key of the collection that a name belongs to, or is the glob of; nothing if it is not followed.
+func (s *subscription) collectionOf(name string) (key string) {
+	glob, ok := wire.GlobOf(name)
+	if !ok {
+		glob = name // what is said of the glob itself
+	}
+	if c := s.collections[glob]; c != nil {
+		key = c.key
+	}
+	return key
+}
+
+// parts returns what an update says of collections, by key, but for those of which it says nothing. KeyOf returns that of the
+// collection that a name belongs to; nothing if it is not followed.
+func parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
+	out := make(map[string]*wire.Update)
 	part := func(name string) *wire.Update {
-		glob, ok := wire.GlobOf(name)
-		if !ok {
-			glob = name // what is said of the glob itself
+		key := keyOf(name)
+		if out[key] == nil && key != "" {
+			out[key] = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
 		}
-		c := s.collections[glob]
-		if c == nil {
-			return new(wire.Update) // of which nothing is made
-		}
-		if parts[glob] == nil {
-			parts[glob] = &wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
-		}
-		return parts[glob]
+		return out[key]
 	}
 	for _, r := range u.Resources {
-		p := part(r.Name)
-		p.Resources = append(p.Resources, r)
+		if p := part(r.Name); p != nil {
+			p.Resources = append(p.Resources, r)
+		}
 	}
 	for _, name := range u.Removed {
-		if s.collections[name] == nil {
-			p := part(name)
+		if p := part(name); p != nil {
 			p.Removed = append(p.Removed, name)
 		}
 	}
 	for _, v := range u.RemovedVariants {
-		p := part(v.Name)
-		p.RemovedVariants = append(p.RemovedVariants, v)
+		if p := part(v.Name); p != nil {
+			p.RemovedVariants = append(p.RemovedVariants, v)
+		}
 	}
 	for _, e := range u.Errors {
-		p := part(e.Name)
-		p.Errors = append(p.Errors, e)
+		if p := part(e.Name); p != nil {
+			p.Errors = append(p.Errors, e)
+		}
 	}
-	return parts
+	return out
 }
 
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to

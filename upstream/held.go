@@ -22,22 +22,20 @@ type guarded struct {
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
 
-	doubter doubter // nil if nothing is ever in doubt
+	collection *collection // nil if it is none
 }
 
-// A doubter knows which members of a set may be gone. Its method doubts returns those that a new stream has not mentioned yet,
-// and of which the origin is not trusted to say of itself that they are gone, and until when they are in doubt at the latest if
-// the origin says nothing.
-type doubter interface {
-	doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time)
-}
-
-// doubts returns the members that are in doubt, and until when at the latest.
-func (g *guarded) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
-	if g.doubter == nil {
-		return nil, time.Time{}
+// doubts returns the members that may be gone: a new stream has not mentioned them yet, and the origin is not trusted to say of
+// itself that they are gone. It returns until when they are in doubt at the latest, if the origin says nothing.
+func (m *mirror) doubts(g guarded, now time.Time) (names map[string]struct{}, until time.Time) {
+	trust := m.comparison.at.IsZero() // of an origin that is told what is held, not before content was compared
+	switch {
+	case g.collection != nil:
+		return g.collection.doubts(trust, now)
+	case g.kind == cache.Members:
+		return g.sub.sweep.doubts(trust, now)
 	}
-	return g.doubter.doubts(trust, now)
+	return nil, time.Time{}
 }
 
 // guards returns the sets of a subscription, but for its collections.
@@ -47,7 +45,7 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, &s.sweep},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, nil},
 		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
 	}
 }
@@ -59,22 +57,6 @@ func (c *collection) guard() guarded {
 		asked = c.doubt.marked
 	}
 	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c}
-}
-
-// guarded yields the sets that a stream carries.
-func (s *subscription) guarded(on role) func(func(guarded) bool) {
-	return func(yield func(guarded) bool) {
-		for _, g := range s.guards() {
-			if g.role == on && !yield(g) {
-				return
-			}
-		}
-		for _, c := range s.collections {
-			if s.named == on && !yield(c.guard()) {
-				return
-			}
-		}
-	}
 }
 
 // all returns the sets of a subscription.
@@ -202,10 +184,6 @@ func (m *mirror) count(g guarded) (n int) {
 	return n
 }
 
-// trusts reports whether an origin that is told what is held is trusted to say what is gone: it is not before content was
-// compared.
-func (m *mirror) trusts() bool { return m.comparison.at.IsZero() }
-
 // staying returns the resources of a type that are there although the origin seems to have removed them, and if doubtful is set,
 // those that it may have removed too.
 func (m *mirror) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
@@ -216,7 +194,7 @@ func (m *mirror) staying(typeURL string, doubtful bool, now time.Time) (resource
 	for _, g := range s.all() {
 		staying := g.removals.staying()
 		if doubtful {
-			doubted, _ := g.doubts(m.trusts(), now)
+			doubted, _ := m.doubts(g, now)
 			for name := range doubted {
 				put(&staying, name, struct{}{})
 			}
@@ -389,19 +367,11 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 	for _, needer := range needers[g.sub.typeURL] {
 		if s := m.subs[needer]; s != nil {
 			for _, g := range s.all() {
-				for _, at := range []time.Time{g.removals.until, m.doubtedUntil(g, now)} {
-					if at.After(until) {
-						until = at
-					}
-				}
+				_, doubted := m.doubts(g, now)
+				until = later(until, later(g.removals.until, doubted))
 			}
 		}
 	}
-	return until
-}
-
-func (m *mirror) doubtedUntil(g guarded, now time.Time) time.Time {
-	_, until := g.doubts(m.trusts(), now)
 	return until
 }
 

@@ -594,9 +594,11 @@ func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Rest
 
 // expectAll notes that the sets that a stream carries are about to be said anew.
 func (m *mirror) expectAll(s *subscription, l *line) {
-	for g := range s.guarded(l.role) {
-		g.removals.begin(m.count(g) > 0, m.mayResume(l))
-		m.recount(g.removals)
+	for _, g := range s.all() {
+		if g.role == l.role {
+			g.removals.begin(m.count(g) > 0, m.mayResume(l))
+			m.recount(g.removals)
+		}
 	}
 }
 
