@@ -30,17 +30,6 @@ type collection struct {
 	place int
 }
 
-// A doubt is which members may have gone while the relay was not connected. An origin
-// that was told what is held says so; another leaves them out, and is asked for them
-// by name (B.15). Only what it then says is removed is gone.
-type doubt struct {
-	began   time.Time
-	told    heldNames // the origin was told that they are held, and has not mentioned them since
-	marked  heldNames // it was not told, and has not mentioned them either
-	asked   []string  // by name
-	askedAt time.Time // zero if they were not
-}
-
 // restate prepares for a new stream: it adds what is held to the versions that the
 // origin is told, but for what it had not mentioned itself.
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
@@ -87,7 +76,7 @@ func (c *collection) doubts(trust bool, now time.Time) (names map[string]struct{
 func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
-			c.doubt.distrust()
+			c.doubt.distrust(now)
 		} else if m.w.Head().Type(c.key).Restored {
 			c.learn.told = now
 		}
@@ -95,23 +84,12 @@ func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	}
 }
 
-func (d *doubt) distrust() {
-	maps.Copy(d.marked, d.told)
-	d.told = nil
-}
-
-// heard takes what an origin said of the members, and looks whether that showed that
-// it does not look at what it is told is held.
+// heard takes what an origin said of the members.
 func (m *mirror) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
 	c.learn.heard(now, change.New > 0)
-	d := &c.doubt
-	// Much later, a resend has another reason.
-	if change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax {
-		d.distrust()
+	if c.doubt.heard(u, change.Same > 0, now) {
 		m.ignoresVersions(now)
 	}
-	d.told.drop(u)
-	d.marked.drop(u)
 	m.agenda.put(c, now)
 }
 
@@ -121,7 +99,7 @@ func (m *mirror) look(c *collection, now time.Time) (next time.Time) {
 	if m.expired(c, now) {
 		return time.Time{}
 	}
-	next = earlier(m.learnedOf(c.key, &c.learn, len(c.doubt.told)+len(c.doubt.marked) == 0, now), m.decide(c.guard(), now))
+	next = earlier(m.learnedOf(c.key, &c.learn, c.doubt.none(), now), m.decide(c.guard(), now))
 	return earlier(earlier(next, m.resolve(c.sub, c, now)), c.until)
 }
 

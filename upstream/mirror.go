@@ -430,7 +430,7 @@ func (m *mirror) expireMembers(now time.Time) (next time.Time) {
 		}
 		m.letGo(s, now)
 		l := &m.lines[s.wildcard]
-		s.learn, s.sweep, s.foreign[cache.Members] = learning{}, sweep{}, nil
+		s.learn, s.foreign[cache.Members] = learning{}, nil
 		m.drop(&s.removals[cache.Members])
 		m.place(s, false)
 		if l.open {
@@ -467,7 +467,7 @@ func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	if s.wildcard == nowhere {
 		return time.Time{}
 	}
-	return m.learnedOf(s.typeURL, &s.learn, len(s.sweep.marked) == 0, now)
+	return m.learnedOf(s.typeURL, &s.learn, s.sweep.none(), now)
 }
 
 // learnedOf is learned for a set, of which the origin has mentioned all that is held if covered is set.
@@ -632,7 +632,9 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 
 // toldHeld notes whether a request for the members says what is held.
 func (s *subscription) toldHeld(said, restored bool, now time.Time) {
-	s.sweep.trusted = s.sweep.trusted && said
+	if !said {
+		s.sweep.distrust(now)
+	}
 	if said && restored {
 		s.learn.told = now
 	}
@@ -791,8 +793,7 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
 			s.learn.heard(now, c.New > 0)
 		}
-		trusted := s.sweep.trusted
-		if s.sweep.heard(u, c, now); trusted && !s.sweep.trusted {
+		if s.sweep.heard(u, c, now) {
 			m.ignoresVersions(now)
 		}
 	case s.named:

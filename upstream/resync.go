@@ -153,10 +153,8 @@ func (m *mirror) ignoresVersions(now time.Time) {
 	for _, s := range m.subs {
 		s.sweep.distrust(now)
 		for _, c := range s.collections {
-			if now.Sub(c.doubt.began) <= confirmMax {
-				c.doubt.distrust()
-				m.agenda.put(c, now)
-			}
+			c.doubt.distrust(now)
+			m.agenda.put(c, now)
 		}
 	}
 }
@@ -219,7 +217,7 @@ func (m *mirror) place(s *subscription, members bool) {
 	if !s.place(members) {
 		return
 	}
-	s.sweep.finish()
+	s.sweep = sweep{}
 	s.unlearn(main)
 	s.unlearn(auxiliary)
 	if m.lines[main].open {
@@ -272,8 +270,8 @@ func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Ti
 // clients named.
 func (m *mirror) letGo(s *subscription, now time.Time) {
 	l := &m.lines[s.wildcard.other()]
-	names := s.unwanted(s.sweep.names)
-	s.sweep.finish()
+	names := s.unwanted(s.sweep.asked)
+	s.sweep = sweep{}
 	if l.open {
 		m.unsubscribe(l, s, names, now)
 	}

@@ -200,7 +200,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		names, asked = s.restateNames(h, versions, withVersions)
 	}
 	if s.sweepsOn(r) {
-		names = append(names, s.sweep.names...)
+		names = append(names, s.sweep.asked...)
 	}
 	if withVersions && fits(versions) {
 		req.InitialResourceVersions = versions
