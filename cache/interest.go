@@ -34,7 +34,6 @@ type source struct {
 	faulty []string      // types and collections that the writer has to mend; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
 	quota  Quota
-	passes bool // another view decides about what clients report: Writer.PassReports; guarded by index.mu
 
 	// reportsUntil is until when what clients report of members counts although they are confirmed. Guarded by index.mu.
 	reportsUntil time.Time

@@ -109,10 +109,11 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 // knows reports whether the view itself has the last known set of a type's members.
 func (x *index) knows(t *indexType) bool {
 	from := x.sources[t.source]
-	return t.lastKnown && !from.passes && !time.Now().Before(from.reportsUntil)
+	return t.lastKnown && !time.Now().Before(from.reportsUntil)
 }
 
-// AwaitReports has what clients report count until a time, although the source knows all members at once.
+// AwaitReports has what clients report count until a time, although the source knows all members at once, or another view decides
+// (PassReports).
 func (w *Writer) AwaitReports(until time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -122,12 +123,11 @@ func (w *Writer) AwaitReports(until time.Time) {
 
 // counts reports whether anything of a report can be withheld.
 func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bool) bool {
-	typeURL := resourceType(t.url)
 	switch {
-	case RemovalsAreData(typeURL):
+	case RemovalsAreData(resourceType(t.url)):
 		return false
 	case kind == Named:
-		return largeNamed(typeURL, len(names), size)
+		return t.large(kind, len(names), size, 0)
 	default:
 		return !late || t.joins(h, names, size)
 	}
@@ -147,10 +147,10 @@ func (t *indexType) report(kind Kind, names []string, size int) *Report {
 	return r
 }
 
-// largeNamed reports whether it looks like an origin that lost its state that so many names are gone, of which the view has
-// never heard. That one is, of one, does not.
-func largeNamed(typeURL string, gone, size int) bool {
-	return gone > 1 && LargeRemoval(typeURL, gone, size, 0)
+// large reports whether it looks like an origin that lost its state that a set lacks so much of a report, and has so much beside.
+// That one name is gone, of one that a client asked for, does not.
+func (t *indexType) large(kind Kind, missing, size, added int) bool {
+	return (kind == Members || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
 // joins reports whether much of what a client holds is being withheld already.
@@ -162,15 +162,14 @@ func (t *indexType) joins(h *Head, names []string, size int) bool {
 	if slices.Contains(names, AllNames) {
 		return true
 	}
-	set, present, held := &h.Type(t.url).Members, 0, 0
-	for _, name := range names {
-		if t.has(set, name) {
-			present++
-		} else if _, is := of.held[name]; is {
+	missing, added := t.lacks(h, Members, names)
+	held := 0
+	for _, name := range missing {
+		if _, is := of.held[name]; is {
 			held++
 		}
 	}
-	return LargeRemoval(resourceType(t.url), held, size, max(set.Count()-present, 0))
+	return t.large(Members, held, size, added)
 }
 
 // Close ends the report of one client.
@@ -326,13 +325,9 @@ func (t *indexType) has(set *Set, name string) bool {
 
 // judge decides of a report, and returns what is lacking of it if that is large. The index must be locked.
 func (t *indexType) judge(head *Head, r *Report) (lacking []string) {
-	missing, added := t.lacks(head, r)
-	typeURL := resourceType(t.url)
-	r.judged, r.large = true, LargeRemoval(typeURL, len(missing), r.size, added)
-	if r.kind == Named {
-		r.large = largeNamed(typeURL, len(missing), r.size)
-	}
-	if !r.large {
+	missing, added := t.lacks(head, r.kind, r.names)
+	r.judged = true
+	if r.large = t.large(r.kind, len(missing), r.size, added); !r.large {
 		return nil
 	}
 	return missing
@@ -354,11 +349,11 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 	t.reporting[kind] = reporting{}
 }
 
-// lacks returns what the set lacks of a report, and how many resources it has beside. The index must be locked.
-func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
+// lacks returns what a set lacks of names that were reported, and how many resources it has beside. The index must be locked.
+func (t *indexType) lacks(h *Head, kind Kind, names []string) (missing []string, added int) {
 	typ := h.Type(t.url)
-	if r.kind == Named {
-		for _, name := range r.names {
+	if kind == Named {
+		for _, name := range names {
 			if n := t.names[name]; n == nil {
 				missing = append(missing, name)
 			} else if e, _ := typ.Lookup(n); e == nil {
@@ -368,9 +363,9 @@ func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
 		return missing, 0
 	}
 	set, present := &typ.Members, 0
-	if slices.Contains(r.names, AllNames) {
+	if slices.Contains(names, AllNames) {
 		if set.Count() == 0 && set.LastRemoval() == 0 {
-			missing = r.names
+			missing = names
 		}
 		return missing, 0
 	}
@@ -378,7 +373,7 @@ func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
 	for _, name := range set.Buried() {
 		removed[name] = struct{}{}
 	}
-	for _, name := range r.names {
+	for _, name := range names {
 		_, gone := removed[name]
 		switch {
 		case t.has(set, name):
@@ -456,14 +451,6 @@ func (x *index) forgetReports(t *indexType) {
 	if t.reporting[Members].none() && t.reporting[Named].none() {
 		delete(x.reported, t)
 	}
-}
-
-// LeaveReports has PassReports decide about what clients report of what the writer's source answers for.
-func (w *Writer) LeaveReports() {
-	x := &w.view.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.sources[w.source].passes = true
 }
 
 // PassReports has the view of another watch decide about what clients report of a set, and the clients look again what they may

@@ -120,12 +120,12 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
 		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
-		m.subscribe(l, s, d.asked, now)
+		m.change(l, s, d.asked, nil, now)
 	}
 	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
 		return next
 	}
-	m.unsubscribe(l, s, s.unwanted(d.asked), now)
+	m.change(l, s, nil, s.unwanted(d.asked), now)
 	d.asked, d.askedAt = nil, time.Time{}
 	clear(d.marked)
 	return time.Time{}
@@ -225,7 +225,7 @@ func (m *mirror) expired(c *collection, now time.Time) bool {
 	m.agenda.drop(c)
 	m.drop(&c.removals)
 	if l := &m.lines[s.named]; l.open {
-		m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), c.glob), now)
+		m.change(l, s, nil, append(s.unwanted(c.doubt.asked), c.glob), now)
 	}
 	m.place(s, s.wildcard != nowhere)
 	return true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/xdstender/tender/cache"
 )
 
 // A Hold is removals that the origin may not have meant and that no client has been told of (B.15).
@@ -90,7 +92,7 @@ type Control struct {
 // controlled is a loop as a Control sees it.
 type controlled interface {
 	dockets() []docket
-	freeze(frozen bool)
+	writer() *cache.Writer
 	keep(discarded []Hold) // as far as the resources are there
 }
 
@@ -102,10 +104,10 @@ func NewControl(frozen bool, kept []Hold) *Control {
 
 // Freeze has the view show clients what it holds now, whatever the origin changes
 // (cache.Writer.Freeze). What the origin says is acknowledged and kept.
-func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l controlled) { l.freeze(true) }) }
+func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l controlled) { l.writer().Freeze() }) }
 
 // Thaw ends that, and clients are told the difference.
-func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.freeze(false) }) }
+func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.writer().Thaw() }) }
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (c *Control) Holds(ctx context.Context) (holds []Hold) {
@@ -143,7 +145,7 @@ func (c *Control) begin(l controlled) {
 		return
 	}
 	if l.keep(c.kept); c.frozen {
-		l.freeze(true)
+		l.writer().Freeze()
 	}
 }
 

@@ -10,13 +10,7 @@ import (
 // filesView is one view of a directory, as its control sees it.
 type filesView struct{ *Local }
 
-func (v filesView) freeze(frozen bool) {
-	if frozen {
-		v.w.Freeze()
-		return
-	}
-	v.w.Thaw()
-}
+func (v filesView) writer() *cache.Writer { return v.w }
 
 // What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
 func (v filesView) keep(discarded []Hold) {
@@ -39,9 +33,12 @@ func (f *Files) local(w *cache.Writer) *Local {
 
 // reports returns what decides about what clients of a view report. A directory is known as a whole once it was read.
 func (f *Files) reports(w *cache.Writer) *reported {
-	d := &reported{w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters, again: func() {}}
-	d.complete = func(cache.ReportedSet) (at, asked time.Time) { return d.began, d.began }
-	return d.begin()
+	now := time.Now()
+	return &reported{
+		w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters,
+		complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
+		again:    func() {}, began: now, sets: make(map[batch]*removals),
+	}
 }
 
 // A FilesStatus says how the files of a directory stand.

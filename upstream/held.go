@@ -92,16 +92,11 @@ func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	return c
 }
 
-// infer takes that resources of a set seem to be gone, which the origin did not say.
-func (m *mirror) infer(g guarded, names map[string]struct{}, unproven bool, now time.Time) {
-	g.removals.infer(names, unproven)
-	m.decide(g, now)
-}
-
 // screening returns what is to be known of a set to decide about removals from it.
 func (m *mirror) screening(g guarded, now time.Time) screening {
+	at, open := m.confirmedAt(g)
 	return screening{
-		confirmed:    m.confirmed(g, now),
+		confirmed:    open && !now.Before(at),
 		holdExplicit: m.cfg.HoldExplicit,
 		has:          func(name string) *wire.Resource { return m.held(g, name) },
 		needed:       m.needed(g, false, now),
@@ -121,12 +116,6 @@ func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name strin
 		}
 		return is(name)
 	}
-}
-
-// confirmed reports whether all of a set was said on the stream that carries it.
-func (m *mirror) confirmed(g guarded, now time.Time) bool {
-	at, open := m.confirmedAt(g)
-	return open && !now.Before(at)
 }
 
 // confirmedAt returns when all of a set was said on the stream that carries it, if nothing comes until then, and whether that is
@@ -322,6 +311,9 @@ func (m *mirror) drop(r *removals) {
 	m.recount(r)
 }
 
+// writer implements controlled.
+func (m *mirror) writer() *cache.Writer { return m.w }
+
 // dockets implements controlled.
 func (m *mirror) dockets() (all []docket) {
 	for _, g := range m.guards() {
@@ -408,13 +400,4 @@ func (m *mirror) keepOf(g guarded, names []string) {
 		}
 	}
 	m.recount(g.removals)
-}
-
-// freeze implements controlled.
-func (m *mirror) freeze(frozen bool) {
-	if frozen {
-		m.w.Freeze()
-		return
-	}
-	m.w.Thaw()
 }

@@ -122,7 +122,8 @@ func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer
 		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
 	}
 	m.reported = m.reports()
-	m.resume(w.Source())
+	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
+	m.source, m.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
 	for r := range m.lines {
 		m.lines[r].retry = &backoff.ExponentialBackOff{
 			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
@@ -245,7 +246,7 @@ func (m *mirror) demand(now time.Time) {
 	}
 	for s, names := range globs {
 		if l := &m.lines[s.named]; l.open {
-			m.subscribe(l, s, names, now)
+			m.change(l, s, names, nil, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {

@@ -47,16 +47,12 @@ type reported struct {
 	batches int // that there were of names
 }
 
-// begin makes d ready.
-func (d *reported) begin() *reported {
-	d.began = time.Now()
-	d.sets = make(map[batch]*removals)
-	return d
-}
-
 // reports returns what decides about reports for the view of a mirror.
 func (m *mirror) reports() *reported {
-	d := &reported{w: m.w, wait: m.cfg.MassDeleteHold, quiet: min(m.cfg.ColdWait, confirmMax), log: m.log, counters: &m.session.counters, again: m.resync}
+	d := &reported{
+		w: m.w, wait: m.cfg.MassDeleteHold, quiet: min(m.cfg.ColdWait, confirmMax), log: m.log, counters: &m.session.counters,
+		again: m.resync, began: time.Now(), sets: make(map[batch]*removals),
+	}
 	d.complete = func(of cache.ReportedSet) (at, asked time.Time) {
 		g, is := m.guardOf(of)
 		if !is {
@@ -68,7 +64,7 @@ func (m *mirror) reports() *reported {
 		}
 		return at, m.lines[g.role].openedAt
 	}
-	return d.begin()
+	return d
 }
 
 // guardOf returns the set of which something was reported, if the mirror follows it.

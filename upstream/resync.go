@@ -5,10 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
-
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache"
 )
@@ -131,12 +128,6 @@ func (m *mirror) hashed() bool {
 	return true
 }
 
-// resume goes on from what a snapshot says of the origin, if the view was restored
-// from one (B.42).
-func (m *mirror) resume(from cache.Source) {
-	m.source, m.identifier = slices.Index(m.cfg.Targets, from.Target), from.Identifier
-}
-
 // estrange notes that another target has answered than the one that what is held came
 // from.
 func (m *mirror) estrange() {
@@ -243,7 +234,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
 		if on.open {
-			m.subscribe(on, s, names, now)
+			m.change(on, s, names, nil, now)
 		}
 	}
 	if !s.sweep.asking() || !on.open {
@@ -253,15 +244,16 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if over {
 		m.letGo(s, now)
 		s.foreign[cache.Members] = nil
-		m.infer(s.guards()[cache.Members], gone, unproven, now)
+		g := s.guards()[cache.Members]
+		g.removals.infer(gone, unproven)
+		m.decide(g, now)
 	}
 	return at
 }
 
-func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Time) {
-	for len(names) > 0 {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesSubscribe, names = cut(names)
+// change subscribes to names on a line, and unsubscribes from others.
+func (m *mirror) change(l *line, s *subscription, subscribe, unsubscribe []string, now time.Time) {
+	for _, r := range s.requests(subscribe, unsubscribe) {
 		m.request(l, r, now)
 	}
 }
@@ -273,14 +265,6 @@ func (m *mirror) letGo(s *subscription, now time.Time) {
 	names := s.unwanted(s.sweep.asked)
 	s.sweep = sweep{}
 	if l.open {
-		m.unsubscribe(l, s, names, now)
-	}
-}
-
-func (m *mirror) unsubscribe(l *line, s *subscription, names []string, now time.Time) {
-	for len(names) > 0 {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesUnsubscribe, names = cut(names)
-		m.request(l, r, now)
+		m.change(l, s, nil, names, now)
 	}
 }

@@ -328,12 +328,12 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.again, s.gone = nil, nil, nil
-	for rest := append(texts(again), s.part(asked)...); len(rest) > 0; {
-		// Not every origin answers twice for a name that is subscribed to (C07).
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesUnsubscribe, rest = cut(rest)
-		reqs = append(reqs, r)
-	}
+	reqs = s.requests(nil, append(texts(again), s.part(asked)...)) // not every origin answers twice for a name that is subscribed to (C07)
+	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
+}
+
+// requests returns those that subscribe to names, and then unsubscribe from others.
+func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discoverypb.DeltaDiscoveryRequest) {
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
@@ -342,7 +342,7 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 		}
 		reqs = append(reqs, r)
 	}
-	return reqs, asked
+	return reqs
 }
 
 // wantedOf returns those of names that are wanted still.
@@ -438,9 +438,6 @@ func (l *learning) phase(now time.Time, known cache.Phase, quiet time.Duration) 
 		if silent := l.told.Add(confirmSilence); now.Before(silent) {
 			return known, silent
 		}
-		return cache.Confirmed, time.Time{}
-	}
-	if l.complete {
 		return cache.Confirmed, time.Time{}
 	}
 	settled := l.settled()
