@@ -198,11 +198,10 @@ func (r *Report) Close() {
 	x.left += len(r.names)
 }
 
-// Told returns those of names, which seem to be gone, of which the client may be told so, and whether the others are still to
-// be judged.
-func (r *Report) Told(names []string) (told []string, undecided bool) {
+// Told returns those of names, which seem to be gone, of which the client may be told so.
+func (r *Report) Told(names []string) []string {
 	if r == nil || len(names) == 0 {
-		return names, false
+		return names
 	}
 	x := &r.view.index
 	x.mu.Lock()
@@ -215,11 +214,11 @@ func (r *Report) Told(names []string) (told []string, undecided bool) {
 	of := &r.typ.reporting[r.kind]
 	switch {
 	case !r.judged && (r.kind == Named || !x.knows(r.typ)):
-		return nil, true
+		return nil
 	case !r.large:
-		return names, false
+		return names
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held }), false
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held })
 }
 
 // WithholdsAll reports whether the client, which reported [AllNames], may not be told that there is nothing.

@@ -134,15 +134,10 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 // unlearn forgets the timing of the responses of a stream that has ended: the silence
 // of a lost origin completes nothing.
 func (s *subscription) unlearn(r role) {
-	if s.wildcard == r {
-		s.learn = learning{}
-	}
-	if s.named != r {
-		return
-	}
-	s.learnNames = learning{}
-	for _, c := range s.collections {
-		c.learn = learning{}
+	for _, g := range s.all() {
+		if g.role == r {
+			*g.learn = learning{}
+		}
 	}
 }
 
@@ -176,7 +171,9 @@ func (m *mirror) follow(s *subscription, glob, key string) *collection {
 	c := &collection{sub: s, glob: glob, key: key}
 	s.collections[glob] = c
 	m.place(s, s.wildcard != nowhere)
-	m.keepOf(c.guard(), m.keeping[key])
+	for _, name := range m.keeping[key] {
+		m.keepOf(c.guard(), name)
+	}
 	delete(m.keeping, key)
 	return c
 }

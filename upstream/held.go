@@ -370,11 +370,14 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 // keep implements controlled.
 func (m *mirror) keep(discarded []Hold) {
 	for _, hold := range discarded {
-		for _, g := range m.sub(hold.TypeURL).guards() {
-			m.keepOf(g, hold.Names)
-		}
 		for _, name := range hold.Names {
-			m.keepReported(hold.TypeURL, name)
+			kept := false
+			for _, g := range m.sub(hold.TypeURL).guards() {
+				kept = m.keepOf(g, name) || kept
+			}
+			if !kept { // clients may report it
+				m.reported.keep(hold.TypeURL, name)
+			}
 			if glob, is := wire.GlobOf(name); is {
 				put(&m.keeping, cache.Collection(hold.TypeURL, glob), append(m.keeping[cache.Collection(hold.TypeURL, glob)], name))
 			}
@@ -382,22 +385,11 @@ func (m *mirror) keep(discarded []Hold) {
 	}
 }
 
-// keepReported keeps a name that the view does not hold: clients may report it.
-func (m *mirror) keepReported(typeURL, name string) {
-	for _, g := range m.sub(typeURL).guards() {
-		if m.held(g, name) != nil {
-			return
-		}
+// keepOf keeps a name if a set holds it, and reports whether it does.
+func (m *mirror) keepOf(g guarded, name string) (is bool) {
+	if is = m.held(g, name) != nil; is {
+		put(&g.removals.kept, name, removal{})
+		m.recount(g.removals)
 	}
-	m.reported.keep(typeURL, name)
-}
-
-// keepOf keeps those of names that a set holds.
-func (m *mirror) keepOf(g guarded, names []string) {
-	for _, name := range names {
-		if m.held(g, name) != nil {
-			put(&g.removals.kept, name, removal{})
-		}
-	}
-	m.recount(g.removals)
+	return is
 }

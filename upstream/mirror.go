@@ -582,13 +582,6 @@ func (m *mirror) opened(l *line, now time.Time) {
 	m.resumed(l, now)
 }
 
-// doubt begins to learn of the members anew, on a new stream.
-func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
-	m.letGo(s, now)
-	s.learn = learning{}
-	s.sweep.begin(t, s.removals[cache.Members].kept, told && !m.ignores, now)
-}
-
 // resumable reports whether an origin may be told which members are held: a set that was not complete could not
 // be told from one that shrank.
 func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
@@ -609,8 +602,10 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
 	withVersions := m.mayResume(l) && (!carries || resumable(t))
-	if carries {
-		m.doubt(s, t, withVersions, now)
+	if carries { // the members are learnt anew
+		m.letGo(s, now)
+		s.learn = learning{}
+		s.sweep.begin(t, s.removals[cache.Members].kept, withVersions && !m.ignores, now)
 	}
 	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
@@ -622,23 +617,16 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
-		if carries {
-			s.toldHeld(said, t.Restored, now)
+		switch {
+		case carries && !said:
+			s.sweep.distrust(now)
+		case carries && t.Restored:
+			s.learn.told = now
 		}
 		l.versions = l.versions || i == 0 && said
 		m.request(l, r, now)
 	}
 	m.w.Asked(asked, now)
-}
-
-// toldHeld notes whether a request for the members says what is held.
-func (s *subscription) toldHeld(said, restored bool, now time.Time) {
-	if !said {
-		s.sweep.distrust(now)
-	}
-	if said && restored {
-		s.learn.told = now
-	}
 }
 
 // ended decides when to open the stream again.

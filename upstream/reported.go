@@ -54,15 +54,12 @@ func (m *mirror) reports() *reported {
 		again: m.resync, began: time.Now(), sets: make(map[batch]*removals),
 	}
 	d.complete = func(of cache.ReportedSet) (at, asked time.Time) {
-		g, is := m.guardOf(of)
-		if !is {
-			return time.Time{}, time.Time{}
+		if g, is := m.guardOf(of); is {
+			if at, open := m.confirmedAt(g); open {
+				return at, m.lines[g.role].openedAt
+			}
 		}
-		at, open := m.confirmedAt(g)
-		if !open {
-			return time.Time{}, time.Time{}
-		}
-		return at, m.lines[g.role].openedAt
+		return time.Time{}, time.Time{}
 	}
 	return d
 }
