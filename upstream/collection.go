@@ -253,7 +253,6 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
 		change := m.take(of.guard(), *p, now)
-		of.foreign.drop(*p)
 		if p.Fails(glob) {
 			continue // which says nothing about what there is
 		}

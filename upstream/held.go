@@ -17,6 +17,7 @@ type guarded struct {
 	role     role // of the stream that carries it
 	learn    *learning
 	removals *removals
+	foreign  *heldNames // held from another target than the one that is connected
 
 	// asked are names that the relay asks for on the stream that carries the set, to see whether they are gone. That they are is
 	// then an answer, and not a removal that the origin makes.
@@ -45,8 +46,8 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, nil},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], &s.foreign[cache.Members], nil, nil},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], &s.foreign[cache.Named], asked, nil},
 	}
 }
 
@@ -56,7 +57,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, &c.foreign, asked, c}
 }
 
 // all returns the sets of a subscription.
@@ -79,6 +80,7 @@ func (m *mirror) guards() (all []guarded) {
 
 // take applies what an origin said of a set, but for the removals that must wait.
 func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
+	g.foreign.drop(u)
 	s := m.screening(g, now)
 	u = g.removals.screen(u, s)
 	c := m.w.Apply(g.kind, u)

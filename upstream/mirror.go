@@ -777,7 +777,6 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	var c cache.Change
 	switch r {
 	case s.wildcard:
-		s.foreign[cache.Members].drop(u)
 		c = m.take(s.guards()[cache.Members], u, now)
 		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
 			s.learn.heard(now, c.New > 0)
@@ -786,7 +785,6 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 			m.ignoresVersions(now)
 		}
 	case s.named:
-		s.foreign[cache.Named].drop(u)
 		u = m.applyCollections(s, u, now)
 		c = m.take(s.guards()[cache.Named], u, now)
 		s.learnNames.heard(now, c.New > 0)

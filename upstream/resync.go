@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -132,8 +133,8 @@ func (m *mirror) hashed() bool {
 // from.
 func (m *mirror) estrange() {
 	m.source, m.ignores = m.target, false
-	for _, s := range m.subs {
-		s.estrange(m.w.Head())
+	for _, g := range m.guards() {
+		*g.foreign = namesIn(m.setOf(g))
 	}
 	m.w.SetTarget("")
 }
@@ -165,7 +166,7 @@ func (m *mirror) vouch() {
 		return
 	}
 	for _, s := range m.subs {
-		if s.estranged() {
+		if slices.ContainsFunc(s.all(), func(g guarded) bool { return len(*g.foreign) > 0 }) {
 			return
 		}
 	}

@@ -94,32 +94,6 @@ func (h heldNames) drop(u wire.Update) {
 	}
 }
 
-// estrange notes that another target is connected than the one that what is held
-// came from.
-func (s *subscription) estrange(h *cache.Head) {
-	t := h.Type(s.typeURL)
-	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
-	for _, c := range s.collections {
-		c.foreign = namesIn(&h.Type(c.key).Members)
-	}
-}
-
-// estranged reports whether anything is held from another target than the one that is
-// connected.
-func (s *subscription) estranged() bool {
-	for _, names := range s.foreign {
-		if len(names) > 0 {
-			return true
-		}
-	}
-	for _, c := range s.collections {
-		if len(c.foreign) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // wantedNames returns the names that clients asked for, with those that linger.
 func (s *subscription) wantedNames() map[string]struct{} {
 	out := make(map[string]struct{}, len(s.names))
