@@ -108,12 +108,13 @@ func (k keys) parts(u wire.Update) map[string]*wire.Update {
 		return nil
 	}
 	return parts(u, func(name string) string {
-		glob, _ := wire.GlobOf(name)
-		key := cache.Collection(u.TypeURL, glob)
-		if _, followed := k[key]; !followed {
-			return ""
+		if glob, is := wire.GlobOf(name); is {
+			key := cache.Collection(u.TypeURL, glob)
+			if _, followed := k[key]; followed {
+				return key
+			}
 		}
-		return key
+		return ""
 	})
 }
 

@@ -302,7 +302,8 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.again, s.gone = nil, nil, nil
-	reqs = s.requests(nil, append(texts(again), s.part(asked)...)) // not every origin answers twice for a name that is subscribed to (C07)
+	// Not every origin answers twice for a name that is subscribed to (C07).
+	reqs = s.requests(nil, append(texts(again), s.part(asked)...))
 	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
 }
 
