@@ -35,7 +35,6 @@ type source struct {
 	faulty []string      // types and collections that the writer has to mend; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
 	quota  Quota
-	passes bool // another view decides about what clients report: Writer.PassReports; guarded by index.mu
 
 	// reportsUntil is until when what clients report of members counts although they are confirmed. Guarded by index.mu.
 	reportsUntil time.Time
@@ -61,7 +60,7 @@ type indexType struct {
 
 	// lastKnown reports that the members were confirmed, or restored: they are the last known set.
 	lastKnown bool
-	reporting [2]*reporting // by Kind; nil if nothing is reported, as nearly always
+	reporting [2]reporting // by Kind
 }
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams

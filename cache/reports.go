@@ -60,10 +60,20 @@ func sumOfReport(names []string, size int) (sum reportSum) {
 	return sum
 }
 
-// reporting is what is reported of one set of a type. It is guarded by index.mu.
+// reporting is what is reported of one set of a type: nothing, nearly always. It is guarded by index.mu.
 type reporting struct {
 	reports map[reportSum]*Report
 	held    map[string]struct{} // names that clients may not be told are gone
+}
+
+func (of *reporting) none() bool { return len(of.reports)+len(of.held) == 0 }
+
+// reporting returns what is reported of a set.
+func (x *index) reporting(of ReportedSet) *reporting {
+	if t := x.types[of.Key]; t != nil {
+		return &t.reporting[of.Kind]
+	}
+	return new(reporting)
 }
 
 // Report takes what a returning client says it holds: names that may be gone, of so many resources in all. For members
@@ -99,10 +109,11 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 // knows reports whether the view itself has the last known set of a type's members.
 func (x *index) knows(t *indexType) bool {
 	from := x.sources[t.source]
-	return t.lastKnown && !from.passes && !time.Now().Before(from.reportsUntil)
+	return t.lastKnown && !time.Now().Before(from.reportsUntil)
 }
 
-// AwaitReports has what clients report count until a time, although the source knows all members at once.
+// AwaitReports has what clients report count until a time, although the source knows all members at once, or another view decides
+// (PassReports).
 func (w *Writer) AwaitReports(until time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -112,12 +123,11 @@ func (w *Writer) AwaitReports(until time.Time) {
 
 // counts reports whether anything of a report can be withheld.
 func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bool) bool {
-	typeURL := resourceType(t.url)
 	switch {
-	case RemovalsAreData(typeURL):
+	case RemovalsAreData(resourceType(t.url)):
 		return false
 	case kind == Named:
-		return largeNamed(typeURL, len(names), size)
+		return t.large(kind, len(names), size, 0)
 	default:
 		return !late || t.joins(h, names, size)
 	}
@@ -125,45 +135,41 @@ func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bo
 
 // report returns the report of clients that say the same, a new one of no view if there is none.
 func (t *indexType) report(kind Kind, names []string, size int) *Report {
-	of := t.reporting[kind]
-	if of == nil {
-		of = &reporting{reports: make(map[reportSum]*Report)}
-		t.reporting[kind] = of
-	}
-	sum := sumOfReport(names, size)
+	of, sum := &t.reporting[kind], sumOfReport(names, size)
 	r := of.reports[sum]
 	if r == nil {
 		r = &Report{kind: kind, sum: sum, names: names, size: size, at: time.Now()}
+		if of.reports == nil {
+			of.reports = make(map[reportSum]*Report)
+		}
 		of.reports[sum] = r
 	}
 	return r
 }
 
-// largeNamed reports whether it looks like an origin that lost its state that so many names are gone, of which the view has
-// never heard. That one is, of one, does not.
-func largeNamed(typeURL string, gone, size int) bool {
-	return gone > 1 && LargeRemoval(typeURL, gone, size, 0)
+// large reports whether it looks like an origin that lost its state that a set lacks so much of a report, and has so much beside.
+// That one name is gone, of one that a client asked for, does not.
+func (t *indexType) large(kind Kind, missing, size, added int) bool {
+	return (kind == Members || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
 // joins reports whether much of what a client holds is being withheld already.
 func (t *indexType) joins(h *Head, names []string, size int) bool {
-	of := t.reporting[Members]
-	if of == nil || len(of.held) == 0 {
+	of := &t.reporting[Members]
+	if len(of.held) == 0 {
 		return false
 	}
 	if slices.Contains(names, AllNames) {
 		return true
 	}
-	set, present, held := &h.Type(t.url).Members, 0, 0
-	for _, name := range names {
-		if t.has(set, name) {
-			present++
-		} else if _, is := of.held[name]; is {
+	missing, added := t.lacks(h, Members, names)
+	held := 0
+	for _, name := range missing {
+		if _, is := of.held[name]; is {
 			held++
 		}
 	}
-	typeURL, _, _ := SplitCollection(t.url)
-	return LargeRemoval(typeURL, held, size, max(set.Count()-present, 0))
+	return t.large(Members, held, size, added)
 }
 
 // Close ends the report of one client.
@@ -176,8 +182,8 @@ func (r *Report) Close() {
 	defer func() { via.Close() }() // when the index is unlocked
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	of := r.typ.reporting[r.kind]
-	if r.clients--; r.clients > 0 || of == nil || of.reports[r.sum] != r {
+	of := &r.typ.reporting[r.kind]
+	if r.clients--; r.clients > 0 || of.reports[r.sum] != r {
 		return
 	}
 	if r.passed {
@@ -192,11 +198,10 @@ func (r *Report) Close() {
 	x.left += len(r.names)
 }
 
-// Told returns those of names, which seem to be gone, of which the client may be told so, and whether the others are still to
-// be judged.
-func (r *Report) Told(names []string) (told []string, undecided bool) {
+// Told returns those of names, which seem to be gone, of which the client may be told so.
+func (r *Report) Told(names []string) []string {
 	if r == nil || len(names) == 0 {
-		return names, false
+		return names
 	}
 	x := &r.view.index
 	x.mu.Lock()
@@ -206,14 +211,14 @@ func (r *Report) Told(names []string) (told []string, undecided bool) {
 		return via.Told(names)
 	}
 	defer x.mu.Unlock()
-	of := r.typ.reporting[r.kind]
+	of := &r.typ.reporting[r.kind]
 	switch {
 	case !r.judged && (r.kind == Named || !x.knows(r.typ)):
-		return nil, true
-	case !r.large || of == nil:
-		return names, false
+		return nil
+	case !r.large:
+		return names
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held }), false
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held })
 }
 
 // WithholdsAll reports whether the client, which reported [AllNames], may not be told that there is nothing.
@@ -229,8 +234,7 @@ func (r *Report) WithholdsAll() bool {
 		return via.WithholdsAll()
 	}
 	defer x.mu.Unlock()
-	of := r.typ.reporting[r.kind]
-	return r.large && of != nil && len(of.held) > 0
+	return r.large && len(r.typ.reporting[r.kind].held) > 0
 }
 
 // A ReportedSet is a set of which something was reported.
@@ -247,7 +251,7 @@ func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind, of := range t.reporting {
-			if of == nil || !w.judges(t, Kind(kind)) {
+			if of.none() || !w.judges(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
@@ -288,10 +292,7 @@ func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struc
 	defer w.publish(a)
 	t := a.index
 	t.lastKnown = t.lastKnown || of.Kind == Members
-	reporting := t.reporting[of.Kind]
-	if reporting == nil {
-		return nil
-	}
+	reporting := &t.reporting[of.Kind]
 	lacking = make(map[string]struct{})
 	for sum, r := range reporting.reports {
 		if r.judged || r.at.After(upTo) {
@@ -323,13 +324,9 @@ func (t *indexType) has(set *Set, name string) bool {
 
 // judge decides of a report, and returns what is lacking of it if that is large. The index must be locked.
 func (t *indexType) judge(head *Head, r *Report) (lacking []string) {
-	missing, added := t.lacks(head, r)
-	typeURL := resourceType(t.url)
-	r.judged, r.large = true, LargeRemoval(typeURL, len(missing), r.size, added)
-	if r.kind == Named {
-		r.large = largeNamed(typeURL, len(missing), r.size)
-	}
-	if !r.large {
+	missing, added := t.lacks(head, r.kind, r.names)
+	r.judged = true
+	if r.large = t.large(r.kind, len(missing), r.size, added); !r.large {
 		return nil
 	}
 	return missing
@@ -345,19 +342,17 @@ func (x *index) dropReport(of *reporting, sum reportSum) {
 
 // dropReports forgets all reports of a set. The index must be locked.
 func (x *index) dropReports(t *indexType, kind Kind) {
-	if of := t.reporting[kind]; of != nil {
-		for sum := range of.reports {
-			x.dropReport(of, sum)
-		}
-		t.reporting[kind] = nil
+	for sum := range t.reporting[kind].reports {
+		x.dropReport(&t.reporting[kind], sum)
 	}
+	t.reporting[kind] = reporting{}
 }
 
-// lacks returns what the set lacks of a report, and how many resources it has beside. The index must be locked.
-func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
+// lacks returns what a set lacks of names that were reported, and how many resources it has beside. The index must be locked.
+func (t *indexType) lacks(h *Head, kind Kind, names []string) (missing []string, added int) {
 	typ := h.Type(t.url)
-	if r.kind == Named {
-		for _, name := range r.names {
+	if kind == Named {
+		for _, name := range names {
 			if n := t.names[name]; n == nil {
 				missing = append(missing, name)
 			} else if e, _ := typ.Lookup(n); e == nil {
@@ -367,9 +362,9 @@ func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
 		return missing, 0
 	}
 	set, present := &typ.Members, 0
-	if slices.Contains(r.names, AllNames) {
+	if slices.Contains(names, AllNames) {
 		if set.Count() == 0 && set.LastRemoval() == 0 {
-			missing = r.names
+			missing = names
 		}
 		return missing, 0
 	}
@@ -377,7 +372,7 @@ func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
 	for _, name := range set.Buried() {
 		removed[name] = struct{}{}
 	}
-	for _, name := range r.names {
+	for _, name := range names {
 		_, gone := removed[name]
 		switch {
 		case t.has(set, name):
@@ -391,11 +386,17 @@ func (t *indexType) lacks(h *Head, r *Report) (missing []string, added int) {
 
 // Withhold says which names of a set, of those that clients have reported, none that reported much of them is told are gone.
 func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
-	a := w.beginOn(&w.ledger, of.Key)
-	if reporting := a.index.reporting[of.Kind]; reporting != nil {
-		a.reconsider(of.Kind, slices.Collect(maps.Keys(reporting.held)))
-		reporting.held = names
+	x := &w.view.index
+	x.mu.Lock()
+	now := x.reporting(of)
+	same := now.none() || maps.Equal(now.held, names)
+	x.mu.Unlock()
+	if same {
+		return
 	}
+	a := w.beginOn(&w.ledger, of.Key)
+	a.reconsider(of.Kind, slices.Collect(maps.Keys(now.held)))
+	now.held = names
 	w.publish(a)
 }
 
@@ -416,11 +417,7 @@ func (w *Writer) StillReported(of ReportedSet) map[string]struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := make(map[string]struct{})
-	t := x.types[of.Key]
-	if t == nil || t.reporting[of.Kind] == nil {
-		return names
-	}
-	for _, r := range t.reporting[of.Kind].reports {
+	for _, r := range x.reporting(of).reports {
 		for _, name := range r.names {
 			if r.large {
 				names[name] = struct{}{}
@@ -436,12 +433,11 @@ func (w *Writer) trimReports(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
-		for _, of := range t.reporting {
-			if of != nil {
-				for sum, r := range of.reports {
-					if r.clients == 0 && now.Sub(r.left) >= reportLinger {
-						x.dropReport(of, sum)
-					}
+		for kind := range t.reporting {
+			of := &t.reporting[kind]
+			for sum, r := range of.reports {
+				if r.clients == 0 && now.Sub(r.left) >= reportLinger {
+					x.dropReport(of, sum)
 				}
 			}
 		}
@@ -449,24 +445,11 @@ func (w *Writer) trimReports(now time.Time) {
 	}
 }
 
-// forgetReports forgets the sets of a type of which nothing is reported nor withheld.
+// forgetReports forgets a type of which nothing is reported nor withheld.
 func (x *index) forgetReports(t *indexType) {
-	for kind, of := range t.reporting {
-		if of != nil && len(of.reports)+len(of.held) == 0 {
-			t.reporting[kind] = nil
-		}
-	}
-	if t.reporting == [2]*reporting{} {
+	if t.reporting[Members].none() && t.reporting[Named].none() {
 		delete(x.reported, t)
 	}
-}
-
-// LeaveReports has PassReports decide about what clients report of what the writer's source answers for.
-func (w *Writer) LeaveReports() {
-	x := &w.view.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.sources[w.source].passes = true
 }
 
 // PassReports has the view of another watch decide about what clients report of a set, and the clients look again what they may
@@ -479,20 +462,18 @@ func (w *Writer) PassReports(of ReportedSet, to *Watch) {
 	}
 	a := w.beginOn(&w.ledger, of.Key)
 	defer w.publish(a)
-	reporting := a.index.reporting[of.Kind]
+	reporting := &a.index.reporting[of.Kind]
 	for i, r := range fresh {
 		if r.judged, r.passed, r.via = true, true, vias[i]; r.clients > 0 {
 			continue
 		}
 		defer r.via.Close()
-		if reporting != nil && reporting.reports[r.sum] == r {
+		if reporting.reports[r.sum] == r {
 			w.view.index.dropReport(reporting, r.sum)
 		}
 	}
-	if reporting != nil {
-		for _, r := range reporting.reports {
-			a.reconsider(of.Kind, r.names)
-		}
+	for _, r := range reporting.reports {
+		a.reconsider(of.Kind, r.names)
 	}
 }
 
@@ -501,11 +482,7 @@ func (w *Writer) unpassed(of ReportedSet) (fresh []*Report) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	t := x.types[of.Key]
-	if t == nil || t.reporting[of.Kind] == nil {
-		return nil
-	}
-	for _, r := range t.reporting[of.Kind].reports {
+	for _, r := range x.reporting(of).reports {
 		if !r.passed {
 			fresh = append(fresh, r)
 		}
@@ -519,6 +496,5 @@ func (v *View) withholds(key string) bool {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	t := x.types[key]
-	return t != nil && t.reporting[Members] != nil && len(t.reporting[Members].held) > 0
+	return len(x.reporting(ReportedSet{key, Members}).held) > 0
 }

@@ -454,7 +454,7 @@ func (a *audit) review(ctx context.Context, there *cache.Head, now time.Time) er
 // ask is the part of review for which the mirror's loop is asked.
 func (a *audit) ask(m *mirror) {
 	held := make(map[string]map[string]bool) // names, by type URL
-	for _, h := range m.holds() {
+	for _, h := range holdsOf(m.dockets()) {
 		if held[h.TypeURL] == nil {
 			held[h.TypeURL] = make(map[string]bool)
 		}

@@ -30,17 +30,6 @@ type collection struct {
 	place int
 }
 
-// A doubt is which members may have gone while the relay was not connected. An origin
-// that was told what is held says so; another leaves them out, and is asked for them
-// by name (B.15). Only what it then says is removed is gone.
-type doubt struct {
-	began   time.Time
-	told    heldNames // the origin was told that they are held, and has not mentioned them since
-	marked  heldNames // it was not told, and has not mentioned them either
-	asked   []string  // by name
-	askedAt time.Time // zero if they were not
-}
-
 // restate prepares for a new stream: it adds what is held to the versions that the
 // origin is told, but for what it had not mentioned itself.
 func (c *collection) restate(h *cache.Head, versions map[string]string) {
@@ -87,7 +76,7 @@ func (c *collection) doubts(trust bool, now time.Time) (names map[string]struct{
 func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
-			c.doubt.distrust()
+			c.doubt.distrust(now)
 		} else if m.w.Head().Type(c.key).Restored {
 			c.learn.told = now
 		}
@@ -95,23 +84,12 @@ func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 	}
 }
 
-func (d *doubt) distrust() {
-	maps.Copy(d.marked, d.told)
-	d.told = nil
-}
-
-// heard takes what an origin said of the members, and looks whether that showed that
-// it does not look at what it is told is held.
+// heard takes what an origin said of the members.
 func (m *mirror) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
 	c.learn.heard(now, change.New > 0)
-	d := &c.doubt
-	// Much later, a resend has another reason.
-	if change.Same > 0 && len(d.told) > 0 && now.Sub(d.began) <= confirmMax {
-		d.distrust()
+	if c.doubt.heard(u, change.Same > 0, now) {
 		m.ignoresVersions(now)
 	}
-	d.told.drop(u)
-	d.marked.drop(u)
 	m.agenda.put(c, now)
 }
 
@@ -121,7 +99,7 @@ func (m *mirror) look(c *collection, now time.Time) (next time.Time) {
 	if m.expired(c, now) {
 		return time.Time{}
 	}
-	next = earlier(m.learnedOf(c.key, &c.learn, len(c.doubt.told)+len(c.doubt.marked) == 0, now), m.decide(c.guard(), now))
+	next = earlier(m.learnedOf(c.key, &c.learn, c.doubt.none(), now), m.decide(c.guard(), now))
 	return earlier(earlier(next, m.resolve(c.sub, c, now)), c.until)
 }
 
@@ -142,12 +120,12 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
 		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
-		m.subscribe(l, s, d.asked, now)
+		m.change(l, s, d.asked, nil, now)
 	}
 	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
 		return next
 	}
-	m.unsubscribe(l, s, s.unwanted(d.asked), now)
+	m.change(l, s, nil, s.unwanted(d.asked), now)
 	d.asked, d.askedAt = nil, time.Time{}
 	clear(d.marked)
 	return time.Time{}
@@ -156,15 +134,10 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 // unlearn forgets the timing of the responses of a stream that has ended: the silence
 // of a lost origin completes nothing.
 func (s *subscription) unlearn(r role) {
-	if s.wildcard == r {
-		s.learn = learning{}
-	}
-	if s.named != r {
-		return
-	}
-	s.learnNames = learning{}
-	for _, c := range s.collections {
-		c.learn = learning{}
+	for _, g := range s.all() {
+		if g.role == r {
+			*g.learn = learning{}
+		}
 	}
 }
 
@@ -198,7 +171,9 @@ func (m *mirror) follow(s *subscription, glob, key string) *collection {
 	c := &collection{sub: s, glob: glob, key: key}
 	s.collections[glob] = c
 	m.place(s, s.wildcard != nowhere)
-	m.keepOf(c.guard(), m.keeping[key])
+	for _, name := range m.keeping[key] {
+		m.keepOf(c.guard(), name)
+	}
 	delete(m.keeping, key)
 	return c
 }
@@ -247,7 +222,7 @@ func (m *mirror) expired(c *collection, now time.Time) bool {
 	m.agenda.drop(c)
 	m.drop(&c.removals)
 	if l := &m.lines[s.named]; l.open {
-		m.unsubscribe(l, s, append(s.unwanted(c.doubt.asked), c.glob), now)
+		m.change(l, s, nil, append(s.unwanted(c.doubt.asked), c.glob), now)
 	}
 	m.place(s, s.wildcard != nowhere)
 	return true
@@ -259,69 +234,80 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	if len(s.collections) == 0 {
 		return u
 	}
-	parts := s.split(u)
-	for glob, p := range parts {
-		of := s.collections[glob]
-		change := m.take(of.guard(), *p, now)
-		of.foreign.drop(*p)
-		if p.Fails(glob) {
-			continue // which says nothing about what there is
-		}
-		m.heard(of, *p, change, now)
-	}
 	named := u
 	named.Removed = nil
+	var empty []*collection
 	for _, name := range u.Removed {
 		if c := s.collections[name]; c != nil {
-			m.emptied(c, u, now)
+			empty = append(empty, c)
 		} else {
 			named.Removed = append(named.Removed, name)
 		}
 	}
 	for _, e := range u.Errors {
 		if c := s.collections[e.Name]; c != nil && e.NotFound() {
-			m.emptied(c, u, now)
+			empty = append(empty, c)
 		}
+	}
+	for key, p := range parts(named, s.collectionOf) {
+		_, glob, _ := cache.SplitCollection(key)
+		of := s.collections[glob]
+		change := m.take(of.guard(), *p, now)
+		if p.Fails(glob) {
+			continue // which says nothing about what there is
+		}
+		m.heard(of, *p, change, now)
+	}
+	for _, c := range empty {
+		m.emptied(c, u, now)
 	}
 	return named
 }
 
-// split returns what an update says of each collection, by glob.
-func (s *subscription) split(u wire.Update) map[string]*wire.Update {
-	parts := make(map[string]*wire.Update)
+// collectionOf returns the key of the collection that a name belongs to, or is the glob of; nothing if it is not followed.
+func (s *subscription) collectionOf(name string) (key string) {
+	glob, ok := wire.GlobOf(name)
+	if !ok {
+		glob = name // what is said of the glob itself
+	}
+	if c := s.collections[glob]; c != nil {
+		key = c.key
+	}
+	return key
+}
+
+// parts returns what an update says of collections, by key, but for those of which it says nothing. KeyOf returns that of the
+// collection that a name belongs to; nothing if it is not followed.
+func parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
+	out := make(map[string]*wire.Update)
 	part := func(name string) *wire.Update {
-		glob, ok := wire.GlobOf(name)
-		if !ok {
-			glob = name // what is said of the glob itself
+		key := keyOf(name)
+		if out[key] == nil && key != "" {
+			out[key] = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
 		}
-		c := s.collections[glob]
-		if c == nil {
-			return new(wire.Update) // of which nothing is made
-		}
-		if parts[glob] == nil {
-			parts[glob] = &wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
-		}
-		return parts[glob]
+		return out[key]
 	}
 	for _, r := range u.Resources {
-		p := part(r.Name)
-		p.Resources = append(p.Resources, r)
+		if p := part(r.Name); p != nil {
+			p.Resources = append(p.Resources, r)
+		}
 	}
 	for _, name := range u.Removed {
-		if s.collections[name] == nil {
-			p := part(name)
+		if p := part(name); p != nil {
 			p.Removed = append(p.Removed, name)
 		}
 	}
 	for _, v := range u.RemovedVariants {
-		p := part(v.Name)
-		p.RemovedVariants = append(p.RemovedVariants, v)
+		if p := part(v.Name); p != nil {
+			p.RemovedVariants = append(p.RemovedVariants, v)
+		}
 	}
 	for _, e := range u.Errors {
-		p := part(e.Name)
-		p.Errors = append(p.Errors, e)
+		if p := part(e.Name); p != nil {
+			p.Errors = append(p.Errors, e)
+		}
 	}
-	return parts
+	return out
 }
 
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to

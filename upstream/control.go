@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/cache"
 )
 
 // A Hold is removals that the origin may not have meant and that no client has been told of (B.15).
@@ -42,11 +44,40 @@ func (c HoldChoice) among(holds []Hold) []Hold {
 	})
 }
 
-// A holder is what keeps removals back. Its methods belong to one loop.
-type holder interface {
-	holds() []Hold
-	release(HoldChoice, time.Time) []Hold
-	discard(HoldChoice, time.Time) []Hold
+// A docket is the removals from one set, as operators see them and decide on them.
+type docket struct {
+	removals *removals
+	holds    func() []Hold
+	decided  func(chosen []Hold, keep bool, now time.Time) // carries out what was decided, which removals know
+}
+
+// holdsOf returns what dockets hold.
+func holdsOf(all []docket) (holds []Hold) {
+	for _, d := range all {
+		holds = append(holds, d.holds()...)
+	}
+	return holds
+}
+
+// decide has the removals of a choice made, or the resources kept, and returns which.
+func decide(all []docket, of HoldChoice, keep bool, now time.Time) (decided []Hold) {
+	if !keep {
+		slices.Reverse(all) // what refers to it goes before a cluster
+	}
+	for _, d := range all {
+		chosen := of.among(d.holds())
+		switch {
+		case len(chosen) == 0:
+			continue
+		case keep:
+			d.removals.discard()
+		default:
+			d.removals.release(of.Discarded)
+		}
+		d.decided(chosen, keep, now)
+		decided = append(decided, chosen...)
+	}
+	return decided
 }
 
 // A Control has the loop that keeps a view do what an operator wants of it. Its methods
@@ -63,8 +94,8 @@ type Control struct {
 
 // controlled is a loop as a Control sees it.
 type controlled interface {
-	holder
-	freeze(frozen bool)
+	dockets() []docket
+	writer() *cache.Writer
 	keep(discarded []Hold) // as far as the resources are there
 }
 
@@ -76,14 +107,14 @@ func NewControl(frozen bool, kept []Hold) *Control {
 
 // Freeze has the view show clients what it holds now, whatever the origin changes
 // (cache.Writer.Freeze). What the origin says is acknowledged and kept.
-func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l controlled) { l.freeze(true) }) }
+func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l controlled) { l.writer().Freeze() }) }
 
 // Thaw ends that, and clients are told the difference.
-func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.freeze(false) }) }
+func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l controlled) { l.writer().Thaw() }) }
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (c *Control) Holds(ctx context.Context) (holds []Hold) {
-	c.do(ctx, func(l controlled) { holds = l.holds() })
+	c.do(ctx, func(l controlled) { holds = holdsOf(l.dockets()) })
 	return holds
 }
 
@@ -100,7 +131,7 @@ func (c *Control) setHolding(holding bool) {
 
 // Release has removals made that are held back, and returns which.
 func (c *Control) Release(ctx context.Context, of HoldChoice) (released []Hold) {
-	c.do(ctx, func(l controlled) { released = l.release(of, time.Now()) })
+	c.do(ctx, func(l controlled) { released = decide(l.dockets(), of, false, time.Now()) })
 	return released
 }
 
@@ -108,7 +139,7 @@ func (c *Control) Release(ctx context.Context, of HoldChoice) (released []Hold) 
 // origin goes on being silent about them proves nothing any more; what it says does.
 func (c *Control) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
 	of.Discarded = false
-	c.do(ctx, func(l controlled) { discarded = l.discard(of, time.Now()) })
+	c.do(ctx, func(l controlled) { discarded = decide(l.dockets(), of, true, time.Now()) })
 	return discarded
 }
 
@@ -128,7 +159,7 @@ func (c *Control) begin(l controlled) {
 		return
 	}
 	if l.keep(c.kept); c.frozen {
-		l.freeze(true)
+		l.writer().Freeze()
 	}
 }
 

@@ -90,7 +90,7 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // While none of them runs, nothing is read.
 type Files struct {
 	cfg      FilesConfig
-	counters *counters // which the reader counts by
+	counters *counters // of the reader, too
 	known    chan struct{}
 	standing *atomic.Pointer[FilesStatus] // which the reader keeps
 
@@ -134,7 +134,7 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, counters: r.counters, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Files{cfg: cfg, counters: r.holds.counters, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil

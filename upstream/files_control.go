@@ -10,13 +10,7 @@ import (
 // filesView is one view of a directory, as its control sees it.
 type filesView struct{ *Local }
 
-func (v filesView) freeze(frozen bool) {
-	if frozen {
-		v.w.Freeze()
-		return
-	}
-	v.w.Thaw()
-}
+func (v filesView) writer() *cache.Writer { return v.w }
 
 // What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
 func (v filesView) keep(discarded []Hold) {
@@ -27,11 +21,7 @@ func (v filesView) keep(discarded []Hold) {
 	}
 }
 
-func (v filesView) holds() []Hold { return v.reported.holds() }
-
-func (v filesView) release(of HoldChoice, now time.Time) []Hold { return v.reported.release(of, now) }
-
-func (v filesView) discard(of HoldChoice, now time.Time) []Hold { return v.reported.discard(of, now) }
+func (v filesView) dockets() []docket { return v.reported.dockets() }
 
 // local returns a local origin that withholds what clients report.
 func (f *Files) local(w *cache.Writer) *Local {
@@ -43,9 +33,12 @@ func (f *Files) local(w *cache.Writer) *Local {
 
 // reports returns what decides about what clients of a view report. A directory is known as a whole once it was read.
 func (f *Files) reports(w *cache.Writer) *reported {
-	d := &reported{w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters, again: func() {}}
-	d.complete = func(cache.ReportedSet) (at, asked time.Time) { return d.began, d.began }
-	return d.begin()
+	now := time.Now()
+	return &reported{
+		w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters,
+		complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
+		again:    func() {}, began: now, sets: make(map[batch]*removals),
+	}
 }
 
 // A FilesStatus says how the files of a directory stand.
@@ -60,18 +53,18 @@ type FilesStatus struct {
 func (f *Files) Status() FilesStatus { return *f.standing.Load() }
 
 // Held returns of how many resources the removal is held back.
-func (f *Files) Held() int { return int(f.counters.heldBack()) }
+func (f *Files) Held() int { return int(f.counters.holding.Load()) }
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (f *Files) Holds(ctx context.Context) (holds []Hold) {
-	f.do(ctx, func(r *reader) { holds = r.holds.holds() })
+	f.do(ctx, func(r *reader) { holds = holdsOf(r.holds.dockets()) })
 	return holds
 }
 
 // Release has removals made that are held back, unless the files have changed since, and
 // returns which.
 func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
-	f.do(ctx, func(r *reader) { released = r.holds.release(of, time.Now()) })
+	f.do(ctx, func(r *reader) { released = decide(r.holds.dockets(), of, false, time.Now()) })
 	return released
 }
 
@@ -79,7 +72,7 @@ func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
 // served until a file has them again.
 func (f *Files) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
 	of.Discarded = false
-	f.do(ctx, func(r *reader) { discarded = r.holds.discard(of, time.Now()) })
+	f.do(ctx, func(r *reader) { discarded = decide(r.holds.dockets(), of, true, time.Now()) })
 	for _, hold := range discarded {
 		f.counters.discarded.Add(int64(len(hold.Names)))
 	}

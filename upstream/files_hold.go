@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -15,10 +16,11 @@ type fileHolds struct {
 	wait     time.Duration
 	explicit bool                 // keep back also what is stated
 	types    map[string]*removals // by type URL
+	counters *counters
 }
 
-func newFileHolds(wait time.Duration, explicit bool) fileHolds {
-	return fileHolds{wait: wait, explicit: explicit, types: make(map[string]*removals)}
+func newFileHolds(wait time.Duration, explicit bool, c *counters) fileHolds {
+	return fileHolds{wait: wait, explicit: explicit, types: make(map[string]*removals), counters: c}
 }
 
 // What one look at a directory found.
@@ -83,7 +85,7 @@ func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s sc
 		return d, nil
 	}
 	r := h.of(typeURL)
-	s.has = func(name string) *wire.Resource { return was.byName[name] }
+	s.has = was.get
 	held := len(r.held)
 	for name := range found.byName {
 		r.mention(name, s)
@@ -107,6 +109,9 @@ func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s sc
 	}
 	d.held, d.removed, d.released = v.held, len(v.removed)+len(stated.Removed), v.released
 	d.over = held > 0 && len(r.held) == 0
+	h.counters.held.Add(int64(d.held))
+	h.counters.applied.Add(int64(d.removed))
+	r.count(&h.counters.holding)
 	return d, staying
 }
 
@@ -120,50 +125,21 @@ func (h *fileHolds) of(typeURL string) *removals {
 	return r
 }
 
-// holds implements holder.
-func (h *fileHolds) holds() (holds []Hold) {
-	for _, typeURL := range slices.Sorted(maps.Keys(h.types)) {
-		holds = append(holds, h.types[typeURL].holds(typeURL, h.next())...)
-	}
-	return holds
-}
-
-// release implements holder: the removals are made by the next look at the files, of what
-// is still missing.
-func (h *fileHolds) release(of HoldChoice, _ time.Time) []Hold {
-	released := of.among(h.holds())
-	for _, hold := range released {
-		h.types[hold.TypeURL].release(of.Discarded)
-	}
-	return released
-}
-
-// discard implements holder.
-func (h *fileHolds) discard(of HoldChoice, _ time.Time) []Hold {
-	discarded := of.among(h.holds())
-	for _, hold := range discarded {
-		h.types[hold.TypeURL].discard()
-	}
-	return discarded
-}
-
-// alarms returns the holds of which it is time to say once more that they go on.
-func (h *fileHolds) alarms(now time.Time) (on []Hold) {
+// dockets returns what operators may decide on. What they decide is carried out by the next look at the files, as far as resources
+// are still missing.
+func (h *fileHolds) dockets() (all []docket) {
 	for _, typeURL := range slices.Sorted(maps.Keys(h.types)) {
 		r := h.types[typeURL]
-		if alarm, _ := r.alarm(now); alarm {
-			on = append(on, r.holds(typeURL, time.Time{})[0])
-		}
+		all = append(all, docket{r, func() []Hold { return r.holds(typeURL, h.next()) }, func([]Hold, bool, time.Time) {}})
 	}
-	return on
+	return all
 }
 
-// names returns how many removals are held back.
-func (h *fileHolds) names() (n int) {
-	for _, r := range h.types {
-		n += len(r.held)
+// alarm logs now and then what is still held back.
+func (h *fileHolds) alarm(log *slog.Logger, now time.Time) {
+	for _, typeURL := range slices.Sorted(maps.Keys(h.types)) {
+		h.types[typeURL].alarm(typeURL, log, now)
 	}
-	return n
 }
 
 // next returns when the first hold is over, zero if there is none.

@@ -18,8 +18,6 @@ type reader struct {
 	holds   fileHolds
 	trouble string // with the directory itself, as logged last
 
-	counters *counters
-
 	standing atomic.Pointer[FilesStatus] // for everybody
 
 	settled chan struct{} // closed once known is set, or there was no file
@@ -30,8 +28,8 @@ type reader struct {
 
 func newReader(cfg FilesConfig) *reader {
 	r := &reader{
-		dir: cfg.Dir, log: cfg.Logger, counters: new(counters),
-		settled: make(chan struct{}), shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit), serving: make(sets),
+		dir: cfg.Dir, log: cfg.Logger,
+		settled: make(chan struct{}), shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit, new(counters)), serving: make(sets),
 	}
 	r.standing.Store(new(FilesStatus))
 	return r
@@ -75,11 +73,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 func (r *reader) admit(look looked, now time.Time) sets {
 	serving, decisions := r.holds.admit(r.serving, look, now)
 	r.explain(decisions)
-	r.counters.decided(decisions, r.holds.names())
-	for _, on := range r.holds.alarms(now) {
-		r.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
-			slog.String("dir", r.dir), slog.String("type_url", on.TypeURL), slog.Int("held", len(on.Names)), slog.Time("since", on.Since))
-	}
+	r.holds.alarm(r.log.With(slog.String("dir", r.dir)), now)
 	for typeURL, set := range serving {
 		if was := r.serving[typeURL]; was.equal(set) {
 			serving[typeURL] = was
@@ -110,10 +104,10 @@ func (r *reader) settle(known bool) {
 
 // take returns what counts of the files that were read.
 func (r *reader) take(files map[string]*fileContent) sets {
-	if !r.shelf.has(files) {
-		var reports []report
-		r.found, reports = r.shelf.take(files)
-		r.note(reports)
+	if !maps.Equal(r.shelf.seen(), files) {
+		var changed []BadFile
+		r.found, changed = r.shelf.take(files)
+		r.note(changed)
 		r.known = r.known || r.shelf.anyGood()
 	}
 	return r.found
@@ -147,14 +141,14 @@ func (r *reader) report(err error) {
 	r.log.Warn("directory cannot be read", slog.String("dir", r.dir), slog.Any("err", err))
 }
 
-func (r *reader) note(reports []report) {
-	for _, p := range reports {
-		if p.err == nil {
-			r.log.Info("file is good again", slog.String("file", p.file))
+func (r *reader) note(changed []BadFile) {
+	for _, f := range changed {
+		if f.Err == nil {
+			r.log.Info("file is good again", slog.String("file", f.File))
 			continue
 		}
 		r.log.Warn("file is bad: what it last held while it could be read is served, as far as no other file has the names",
-			slog.String("file", p.file), slog.Any("err", p.err), slog.Int("last_good", p.kept))
+			slog.String("file", f.File), slog.Any("err", f.Err), slog.Int("last_good", f.LastGood))
 	}
 }
 

@@ -31,7 +31,7 @@ type typeSet struct {
 // changedSince returns the resources that are not the same in an older set.
 func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
 	for name, r := range s.byName {
-		if old == nil || old.byName[name] != r {
+		if old.get(name) != r {
 			changed = append(changed, r)
 		}
 	}
@@ -41,11 +41,8 @@ func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
 // without returns the names that another set does not have.
 func (s *typeSet) without(o *typeSet) map[string]struct{} {
 	names := make(map[string]struct{})
-	if s == nil {
-		return names
-	}
-	for name := range s.byName {
-		if o == nil || o.byName[name] == nil {
+	for name := range s.names() {
+		if o.get(name) == nil {
 			names[name] = struct{}{}
 		}
 	}
@@ -69,14 +66,6 @@ type shelved struct {
 	err  error        // why not all of seen counts
 }
 
-// A report says that a file turned bad, or is bad in another way; without an error,
-// that it is good again.
-type report struct {
-	file string
-	err  error
-	kept int // resources of its last good content
-}
-
 // seen returns the files as they were read last.
 func (s shelf) seen() map[string]*fileContent {
 	files := make(map[string]*fileContent, len(s))
@@ -85,9 +74,6 @@ func (s shelf) seen() map[string]*fileContent {
 	}
 	return files
 }
-
-// has reports whether the files are just those that were taken last.
-func (s shelf) has(files map[string]*fileContent) bool { return maps.Equal(s.seen(), files) }
 
 // anyGood reports whether anything counts.
 func (s shelf) anyGood() bool {
@@ -117,9 +103,9 @@ func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]str
 	return names
 }
 
-// take replaces what is known by what was read. It returns what counts by now, and what was not
-// reported before, in the order of the files' names.
-func (s shelf) take(files map[string]*fileContent) (found sets, reports []report) {
+// take replaces what is known by what was read. It returns what counts by now, and the files, in the order of their names, that
+// turned bad, or are bad in another way, or, without an error, are good again.
+func (s shelf) take(files map[string]*fileContent) (found sets, changed []BadFile) {
 	maps.DeleteFunc(s, func(name string, _ *shelved) bool { return files[name] == nil })
 	before := make(map[string]*shelved, len(files))
 	for name, seen := range files {
@@ -139,12 +125,12 @@ func (s shelf) take(files map[string]*fileContent) (found sets, reports []report
 		switch {
 		case is.err != nil && was.bad(is):
 		case is.err != nil:
-			reports = append(reports, report{name, is.err, is.good.count()})
+			changed = append(changed, BadFile{name, is.err, is.good.count()})
 		case was != nil && was.err != nil:
-			reports = append(reports, report{file: name})
+			changed = append(changed, BadFile{File: name})
 		}
 	}
-	return found, reports
+	return found, changed
 }
 
 // bad reports whether a file was bad already in the way that it is now.

@@ -572,7 +572,7 @@ func TestH03_FileHolds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newFileHolds(10*time.Minute, false)
+			h := newFileHolds(10*time.Minute, false, new(counters))
 			var serving sets
 			for i, s := range tt.steps {
 				now := time.Unix(0, 0).Add(s.at * time.Minute)
@@ -617,13 +617,13 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 		return h.admit(serving, vanishing(serving, found), now)
 	}
 	for _, discarded := range []bool{false, true} {
-		h := newFileHolds(10*time.Minute, false)
+		h := newFileHolds(10*time.Minute, false, new(counters))
 		all := many(60)
 		serving, _ := look(&h, nil, all...)
 		serving, _ = look(&h, serving, all[:40]...)
-		h.discard(HoldChoice{}, now) // 20 of the end
+		decide(h.dockets(), HoldChoice{}, true, now) // 20 of the end
 		serving, _ = look(&h, serving, all[20:40]...)
-		before := h.holds()
+		before := holdsOf(h.dockets())
 		if len(before) != 2 || serving.count() != 60 {
 			t.Fatalf("holds %+v, %d resources; want two holds, and all", before, serving.count())
 		}
@@ -632,7 +632,7 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 			released, left = left, released
 		}
 		released, left = slices.Clone(released), slices.Clone(left)
-		if got := h.release(HoldChoice{Discarded: discarded}, now); !cmp.Equal(got, released) {
+		if got := decide(h.dockets(), HoldChoice{Discarded: discarded}, false, now); !cmp.Equal(got, released) {
 			t.Errorf("released %+v, want %+v", got, released)
 		}
 		back := released[0].Names[:5]
@@ -640,7 +640,7 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 		if len(decisions) != 1 || decisions[0].released != 15 || decisions[0].removed != 15 || serving.count() != 45 {
 			t.Errorf("discarded %t: %+v, %d resources; want 15 of 60 released", discarded, decisions, serving.count())
 		}
-		if got := h.holds(); !cmp.Equal(got, left) {
+		if got := holdsOf(h.dockets()); !cmp.Equal(got, left) {
 			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
 		}
 	}
@@ -649,19 +649,24 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 // TestHoldAlarms: that something is held back is said once more every five minutes, and not
 // of what was discarded.
 func TestHoldAlarms(t *testing.T) {
-	h, began := newFileHolds(time.Hour, false), time.Unix(0, 0)
+	h, began := newFileHolds(time.Hour, false, new(counters)), time.Unix(0, 0)
 	lost := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
 	for _, name := range many(20) {
 		lost[wire.ClusterType].byName[name] = new(wire.Resource)
 	}
 	h.admit(lost, vanishing(lost, nil), began)
+	alarms := func(now time.Time) []string {
+		log := newFileLog()
+		h.alarm(slog.New(log), now)
+		return log.logged(slog.LevelWarn)
+	}
 	for minute, want := range []int{4: 0, 5: 1, 6: 0, 9: 0, 10: 1} {
-		if got := h.alarms(began.Add(time.Duration(minute) * time.Minute)); len(got) != want {
+		if got := alarms(began.Add(time.Duration(minute) * time.Minute)); len(got) != want {
 			t.Errorf("after %d minutes: %d alarms, want %d", minute, len(got), want)
 		}
 	}
-	h.discard(HoldChoice{}, began)
-	if got := h.alarms(began.Add(time.Hour)); len(got) != 0 {
+	decide(h.dockets(), HoldChoice{}, true, began)
+	if got := alarms(began.Add(time.Hour)); len(got) != 0 {
 		t.Errorf("discarded: %d alarms, want none", len(got))
 	}
 }
@@ -694,11 +699,11 @@ func TestH11_Shelf(t *testing.T) {
 				var news []string
 				found, reports := s.take(contents(t, step.files))
 				for _, r := range reports {
-					if r.err == nil {
-						news = append(news, r.file+" good")
+					if r.Err == nil {
+						news = append(news, r.File+" good")
 						continue
 					}
-					news = append(news, r.err.Error())
+					news = append(news, r.Err.Error())
 				}
 				if got := strings.Join(news, ", "); got != step.news {
 					t.Errorf("step %d, %q: news %q, want %q", i, step.files, got, step.news)

@@ -3,7 +3,6 @@ package upstream
 import (
 	"iter"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -18,27 +17,26 @@ type guarded struct {
 	role     role // of the stream that carries it
 	learn    *learning
 	removals *removals
+	foreign  *heldNames // held from another target than the one that is connected
 
 	// asked are names that the relay asks for on the stream that carries the set, to see whether they are gone. That they are is
 	// then an answer, and not a removal that the origin makes.
 	asked map[string]struct{}
 
-	doubter doubter // nil if nothing is ever in doubt
+	collection *collection // nil if it is none
 }
 
-// A doubter knows which members of a set may be gone. Its method doubts returns those that a new stream has not mentioned yet,
-// and of which the origin is not trusted to say of itself that they are gone, and until when they are in doubt at the latest if
-// the origin says nothing.
-type doubter interface {
-	doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time)
-}
-
-// doubts returns the members that are in doubt, and until when at the latest.
-func (g *guarded) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
-	if g.doubter == nil {
-		return nil, time.Time{}
+// doubts returns the members that may be gone: a new stream has not mentioned them yet, and the origin is not trusted to say of
+// itself that they are gone. It returns until when they are in doubt at the latest, if the origin says nothing.
+func (m *mirror) doubts(g guarded, now time.Time) (names map[string]struct{}, until time.Time) {
+	trust := m.comparison.at.IsZero() // of an origin that is told what is held, not before content was compared
+	switch {
+	case g.collection != nil:
+		return g.collection.doubts(trust, now)
+	case g.kind == cache.Members:
+		return g.sub.sweep.doubts(trust, now)
 	}
-	return g.doubter.doubts(trust, now)
+	return nil, time.Time{}
 }
 
 // guards returns the sets of a subscription, but for its collections.
@@ -48,8 +46,8 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], nil, &s.sweep},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], asked, nil},
+		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], &s.foreign[cache.Members], nil, nil},
+		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], &s.foreign[cache.Named], asked, nil},
 	}
 }
 
@@ -59,23 +57,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, asked, c}
-}
-
-// guarded yields the sets that a stream carries.
-func (s *subscription) guarded(on role) func(func(guarded) bool) {
-	return func(yield func(guarded) bool) {
-		for _, g := range s.guards() {
-			if g.role == on && !yield(g) {
-				return
-			}
-		}
-		for _, c := range s.collections {
-			if s.named == on && !yield(c.guard()) {
-				return
-			}
-		}
-	}
+	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, &c.foreign, asked, c}
 }
 
 // all returns the sets of a subscription.
@@ -98,6 +80,7 @@ func (m *mirror) guards() (all []guarded) {
 
 // take applies what an origin said of a set, but for the removals that must wait.
 func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
+	g.foreign.drop(u)
 	s := m.screening(g, now)
 	u = g.removals.screen(u, s)
 	c := m.w.Apply(g.kind, u)
@@ -111,16 +94,11 @@ func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	return c
 }
 
-// infer takes that resources of a set seem to be gone, which the origin did not say.
-func (m *mirror) infer(g guarded, names map[string]struct{}, unproven bool, now time.Time) {
-	g.removals.infer(names, unproven)
-	m.decide(g, now)
-}
-
 // screening returns what is to be known of a set to decide about removals from it.
 func (m *mirror) screening(g guarded, now time.Time) screening {
+	at, open := m.confirmedAt(g)
 	return screening{
-		confirmed:    m.confirmed(g, now),
+		confirmed:    open && !now.Before(at),
 		holdExplicit: m.cfg.HoldExplicit,
 		has:          func(name string) *wire.Resource { return m.held(g, name) },
 		needed:       m.needed(g, false, now),
@@ -140,12 +118,6 @@ func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name strin
 		}
 		return is(name)
 	}
-}
-
-// confirmed reports whether all of a set was said on the stream that carries it.
-func (m *mirror) confirmed(g guarded, now time.Time) bool {
-	at, open := m.confirmedAt(g)
-	return open && !now.Before(at)
 }
 
 // confirmedAt returns when all of a set was said on the stream that carries it, if nothing comes until then, and whether that is
@@ -203,10 +175,6 @@ func (m *mirror) count(g guarded) (n int) {
 	return n
 }
 
-// trusts reports whether an origin that is told what is held is trusted to say what is gone: it is not before content was
-// compared.
-func (m *mirror) trusts() bool { return m.comparison.at.IsZero() }
-
 // staying returns the resources of a type that are there although the origin seems to have removed them, and if doubtful is set,
 // those that it may have removed too.
 func (m *mirror) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
@@ -217,7 +185,7 @@ func (m *mirror) staying(typeURL string, doubtful bool, now time.Time) (resource
 	for _, g := range s.all() {
 		staying := g.removals.staying()
 		if doubtful {
-			doubted, _ := g.doubts(m.trusts(), now)
+			doubted, _ := m.doubts(g, now)
 			for name := range doubted {
 				put(&staying, name, struct{}{})
 			}
@@ -304,12 +272,7 @@ func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
 	if look {
 		m.resync()
 	}
-	on, alarm := g.removals.alarm(now)
-	if on {
-		m.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
-			slog.String("type_url", g.sub.typeURL), slog.Int("held", len(g.removals.held)), slog.Time("since", g.removals.since))
-	}
-	return earlier(earlier(next, at), alarm)
+	return earlier(earlier(next, at), g.removals.alarm(g.sub.typeURL, m.log, now))
 }
 
 // carryOut removes what was decided to be removed, and logs what was decided. It reports whether that was anything.
@@ -338,10 +301,7 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 
 // recount counts the removals from a set that are held back, and all that stays.
 func (m *mirror) recount(r *removals) {
-	by := int64(len(r.held)) - r.counted
-	r.counted += by
-	m.holding += by
-	m.session.counters.holding.Add(by)
+	r.count(&m.session.counters.holding)
 	stays := len(r.held) + len(r.suspects) + len(r.kept)
 	m.stays += stays - r.stays
 	r.stays = stays
@@ -353,20 +313,42 @@ func (m *mirror) drop(r *removals) {
 	m.recount(r)
 }
 
-// holds implements holder.
-func (m *mirror) holds() (holds []Hold) {
+// writer implements controlled.
+func (m *mirror) writer() *cache.Writer { return m.w }
+
+// dockets implements controlled.
+func (m *mirror) dockets() (all []docket) {
 	for _, g := range m.guards() {
-		holds = append(holds, m.holdsOf(g)...)
+		all = append(all, docket{g.removals, func() []Hold { return m.holds(g) }, func(chosen []Hold, keep bool, now time.Time) {
+			m.decided(g, chosen, keep, now)
+		}})
 	}
-	return append(holds, m.reported.holds()...)
+	return append(all, m.reported.dockets()...)
 }
 
-// holdsOf returns what is held back, and what was kept, of a set.
-func (m *mirror) holdsOf(g guarded) []Hold {
+// holds returns what is held back, and what was kept, of a set.
+func (m *mirror) holds(g guarded) []Hold {
 	if g.removals.none() {
 		return nil
 	}
 	return g.removals.holds(g.sub.typeURL, m.undecidedUntil(g, time.Now()))
+}
+
+// decided carries out what an operator decided on removals from a set, of which there is no more doubt then.
+func (m *mirror) decided(g guarded, chosen []Hold, keep bool, now time.Time) {
+	for _, hold := range chosen {
+		if keep {
+			m.session.counters.discarded.Add(int64(len(hold.Names)))
+			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
+				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
+		}
+		for _, name := range hold.Names {
+			if g.kind == cache.Members && g.key == g.sub.typeURL {
+				g.sub.sweep.clear(name)
+			}
+		}
+	}
+	m.decide(g, now)
 }
 
 // undecidedUntil returns when the suspects of a set are decided: when the set is confirmed, and nothing that is held back
@@ -379,59 +361,25 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 	for _, needer := range needers[g.sub.typeURL] {
 		if s := m.subs[needer]; s != nil {
 			for _, g := range s.all() {
-				for _, at := range []time.Time{g.removals.until, m.doubtedUntil(g, now)} {
-					if at.After(until) {
-						until = at
-					}
-				}
+				_, doubted := m.doubts(g, now)
+				until = later(until, later(g.removals.until, doubted))
 			}
 		}
 	}
 	return until
 }
 
-func (m *mirror) doubtedUntil(g guarded, now time.Time) time.Time {
-	_, until := g.doubts(m.trusts(), now)
-	return until
-}
-
-// release implements holder.
-func (m *mirror) release(of HoldChoice, now time.Time) (released []Hold) {
-	for _, g := range slices.Backward(m.guards()) { // what refers to it goes before a cluster
-		if chosen := of.among(m.holdsOf(g)); len(chosen) > 0 {
-			g.decided(chosen)
-			g.removals.release(of.Discarded)
-			released = append(released, chosen...)
-			m.decide(g, now)
-		}
-	}
-	return append(released, m.reported.release(of, now)...)
-}
-
-// discard implements holder.
-func (m *mirror) discard(of HoldChoice, now time.Time) (discarded []Hold) {
-	for _, g := range m.guards() {
-		for _, hold := range of.among(m.holdsOf(g)) {
-			m.session.counters.discarded.Add(int64(len(hold.Names)))
-			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
-				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
-			discarded = append(discarded, hold)
-			g.decided([]Hold{hold})
-			g.removals.discard()
-		}
-		m.recount(g.removals)
-	}
-	return append(discarded, m.reported.discard(of, now)...)
-}
-
 // keep implements controlled.
 func (m *mirror) keep(discarded []Hold) {
 	for _, hold := range discarded {
-		for _, g := range m.sub(hold.TypeURL).guards() {
-			m.keepOf(g, hold.Names)
-		}
 		for _, name := range hold.Names {
-			m.keepReported(hold.TypeURL, name)
+			kept := false
+			for _, g := range m.sub(hold.TypeURL).guards() {
+				kept = m.keepOf(g, name) || kept
+			}
+			if !kept { // clients may report it
+				m.reported.keep(hold.TypeURL, name)
+			}
 			if glob, is := wire.GlobOf(name); is {
 				put(&m.keeping, cache.Collection(hold.TypeURL, glob), append(m.keeping[cache.Collection(hold.TypeURL, glob)], name))
 			}
@@ -439,43 +387,11 @@ func (m *mirror) keep(discarded []Hold) {
 	}
 }
 
-// keepReported keeps a name that the view does not hold: clients may report it.
-func (m *mirror) keepReported(typeURL, name string) {
-	for _, g := range m.sub(typeURL).guards() {
-		if m.held(g, name) != nil {
-			return
-		}
+// keepOf keeps a name if a set holds it, and reports whether it does.
+func (m *mirror) keepOf(g guarded, name string) (is bool) {
+	if is = m.held(g, name) != nil; is {
+		put(&g.removals.kept, name, removal{})
+		m.recount(g.removals)
 	}
-	m.reported.keep(typeURL, name)
-}
-
-// keepOf keeps those of names that a set holds.
-func (m *mirror) keepOf(g guarded, names []string) {
-	for _, name := range names {
-		if m.held(g, name) != nil {
-			put(&g.removals.kept, name, removal{})
-		}
-	}
-	m.recount(g.removals)
-}
-
-// decided ends the doubt about members on whose removal an operator decided.
-func (g guarded) decided(holds []Hold) {
-	if g.kind != cache.Members || g.key != g.sub.typeURL {
-		return
-	}
-	for _, hold := range holds {
-		for _, name := range hold.Names {
-			g.sub.sweep.clear(name)
-		}
-	}
-}
-
-// freeze implements controlled.
-func (m *mirror) freeze(frozen bool) {
-	if frozen {
-		m.w.Freeze()
-		return
-	}
-	m.w.Thaw()
+	return is
 }

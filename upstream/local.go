@@ -81,7 +81,7 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
 	c := l.w.Apply(cache.Named, u) // of which the view takes what somebody named
-	for _, part := range parts(u, l.globs[u.TypeURL]) {
+	for _, part := range l.globs.parts(u) {
 		l.w.Apply(cache.Members, *part)
 	}
 	if l.w.Owns(u.TypeURL) {
@@ -99,66 +99,44 @@ func (l *Local) confirm(key string) {
 	l.w.SetPhase(key, cache.Confirmed)
 }
 
-// parts returns what an update says of collections, which are given by glob, but for
-// those of which it says nothing.
-func parts(u wire.Update, globs map[string]string) map[string]*wire.Update {
-	out := make(map[string]*wire.Update)
-	part := func(name string) *wire.Update {
-		glob, _ := wire.GlobOf(name)
-		key, followed := globs[glob]
-		if followed && out[glob] == nil {
-			out[glob] = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion}
-		}
-		return out[glob]
-	}
-	if len(globs) == 0 {
-		return out
-	}
-	for _, r := range u.Resources {
-		if p := part(r.Name); p != nil {
-			p.Resources = append(p.Resources, r)
-		}
-	}
-	for _, name := range u.Removed {
-		if p := part(name); p != nil {
-			p.Removed = append(p.Removed, name)
-		}
-	}
-	return out
-}
+// keys are those of collections.
+type keys map[string]struct{}
 
-// keys are those of collections, by type URL and glob.
-type keys map[string]map[string]string
-
-func (k keys) add(key string) {
-	typeURL, glob, _ := cache.SplitCollection(key)
-	if k[typeURL] == nil {
-		k[typeURL] = make(map[string]string)
+// parts returns what an update says of the collections.
+func (k keys) parts(u wire.Update) map[string]*wire.Update {
+	if len(k) == 0 {
+		return nil
 	}
-	k[typeURL][glob] = key
-}
-
-func (k keys) drop(key string) {
-	typeURL, glob, _ := cache.SplitCollection(key)
-	delete(k[typeURL], glob)
+	return parts(u, func(name string) string {
+		if glob, is := wire.GlobOf(name); is {
+			key := cache.Collection(u.TypeURL, glob)
+			if _, followed := k[key]; followed {
+				return key
+			}
+		}
+		return ""
+	})
 }
 
 // follow notes that somebody begins to follow a collection, or ceases to.
 func (l *Local) follow(d cache.Demand, began keys) {
 	switch {
 	case d.Wanted:
-		l.globs.add(d.TypeURL)
-		began.add(d.TypeURL)
+		l.globs[d.TypeURL], began[d.TypeURL] = struct{}{}, struct{}{}
 	case l.w.ForgetMembers(d.TypeURL):
-		l.globs.drop(d.TypeURL)
+		delete(l.globs, d.TypeURL)
 	}
 }
 
-// tell says what collections, which are given by glob, hold.
-func (l *Local) tell(typeURL string, globs map[string]string) {
-	said := parts(l.all(typeURL), globs)
-	for glob, key := range globs {
-		p := said[glob]
+// tell says what collections hold.
+func (l *Local) tell(began keys) {
+	said := make(map[string]map[string]*wire.Update) // by type URL and key
+	for key := range began {
+		typeURL := typeOf(key)
+		if said[typeURL] == nil {
+			said[typeURL] = began.parts(l.all(typeURL))
+		}
+		p := said[typeURL][key]
 		if p == nil {
 			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
 		}
@@ -224,9 +202,7 @@ func (l *Local) Answer() (damaged bool) {
 		}
 		l.answerName(named[d.TypeURL], d.Name.String())
 	}
-	for typeURL, globs := range followed {
-		l.tell(typeURL, globs)
-	}
+	l.tell(followed)
 	for typeURL, names := range forget {
 		l.w.Forget(typeURL, names)
 	}

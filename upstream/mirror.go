@@ -66,7 +66,6 @@ type mirror struct {
 	noDelta    bool                // the target does not implement Delta; until it ends a stream
 	ignores    bool                // the origin was seen to resend what it was told is held
 	identifier string              // of the control plane
-	holding    int64               // removals that are held back
 	keeping    map[string][]string // names that an operator had kept of collections that are not followed yet, by key
 	stays      int                 // resources that are there although the origin seems to have removed them
 	comparison comparison          // of all content, after a resume
@@ -124,7 +123,8 @@ func (s *Session) Mirror(ctx context.Context, node *corepb.Node, w *cache.Writer
 		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
 	}
 	m.reported = m.reports()
-	m.resume(w.Source())
+	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
+	m.source, m.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
 	for r := range m.lines {
 		m.lines[r].retry = &backoff.ExponentialBackOff{
 			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
@@ -207,7 +207,9 @@ func (m *mirror) stop() {
 	m.endComparison()
 	m.attempts().left(m)
 	m.w.SetConnected(false)
-	m.session.counters.holding.Add(-m.holding)
+	for _, g := range m.guards() {
+		m.drop(g.removals)
+	}
 	m.reported.end()
 }
 
@@ -248,7 +250,7 @@ func (m *mirror) demand(now time.Time) {
 	}
 	for s, names := range globs {
 		if l := &m.lines[s.named]; l.open {
-			m.subscribe(l, s, names, now)
+			m.change(l, s, names, nil, now)
 		}
 	}
 	if m.batched > 0 && m.batchAt.IsZero() {
@@ -433,7 +435,7 @@ func (m *mirror) expireMembers(now time.Time) (next time.Time) {
 		}
 		m.letGo(s, now)
 		l := &m.lines[s.wildcard]
-		s.learn, s.sweep, s.foreign[cache.Members] = learning{}, sweep{}, nil
+		s.learn, s.foreign[cache.Members] = learning{}, nil
 		m.drop(&s.removals[cache.Members])
 		m.place(s, false)
 		if l.open {
@@ -470,7 +472,7 @@ func (m *mirror) learned(s *subscription, now time.Time) (next time.Time) {
 	if s.wildcard == nowhere {
 		return time.Time{}
 	}
-	return m.learnedOf(s.typeURL, &s.learn, len(s.sweep.marked) == 0, now)
+	return m.learnedOf(s.typeURL, &s.learn, s.sweep.none(), now)
 }
 
 // learnedOf is learned for a set, of which the origin has mentioned all that is held if covered is set.
@@ -589,22 +591,17 @@ func (m *mirror) opened(l *line, now time.Time) {
 	m.resumed(l, now)
 }
 
-// doubt begins to learn of the members anew, on a new stream.
-func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
-	m.letGo(s, now)
-	s.learn = learning{}
-	s.sweep.begin(t, s.removals[cache.Members].kept, told && !m.ignores, now)
-}
-
 // resumable reports whether an origin may be told which members are held: a set that was not complete could not
 // be told from one that shrank.
 func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
 
 // expectAll notes that the sets that a stream carries are about to be said anew.
 func (m *mirror) expectAll(s *subscription, l *line) {
-	for g := range s.guarded(l.role) {
-		g.removals.begin(m.count(g) > 0, m.mayResume(l))
-		m.recount(g.removals)
+	for _, g := range s.all() {
+		if g.role == l.role {
+			g.removals.begin(m.count(g) > 0, m.mayResume(l))
+			m.recount(g.removals)
+		}
 	}
 }
 
@@ -614,8 +611,10 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
 	withVersions := m.mayResume(l) && (!carries || resumable(t))
-	if carries {
-		m.doubt(s, t, withVersions, now)
+	if carries { // the members are learnt anew
+		m.letGo(s, now)
+		s.learn = learning{}
+		s.sweep.begin(t, s.removals[cache.Members].kept, withVersions && !m.ignores, now)
 	}
 	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
@@ -627,21 +626,16 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	}
 	for i, r := range reqs {
 		said := r.InitialResourceVersions != nil
-		if carries {
-			s.toldHeld(said, t.Restored, now)
+		switch {
+		case carries && !said:
+			s.sweep.distrust(now)
+		case carries && t.Restored:
+			s.learn.told = now
 		}
 		l.versions = l.versions || i == 0 && said
 		m.request(l, r, now)
 	}
 	m.w.Asked(asked, now)
-}
-
-// toldHeld notes whether a request for the members says what is held.
-func (s *subscription) toldHeld(said, restored bool, now time.Time) {
-	s.sweep.trusted = s.sweep.trusted && said
-	if said && restored {
-		s.learn.told = now
-	}
 }
 
 // ended decides when to open the stream again.
@@ -792,17 +786,14 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	var c cache.Change
 	switch r {
 	case s.wildcard:
-		s.foreign[cache.Members].drop(u)
 		c = m.take(s.guards()[cache.Members], u, now)
 		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
 			s.learn.heard(now, c.New > 0)
 		}
-		trusted := s.sweep.trusted
-		if s.sweep.heard(u, c, now); trusted && !s.sweep.trusted {
+		if s.sweep.heard(u, c, now) {
 			m.ignoresVersions(now)
 		}
 	case s.named:
-		s.foreign[cache.Named].drop(u)
 		u = m.applyCollections(s, u, now)
 		c = m.take(s.guards()[cache.Named], u, now)
 		s.learnNames.heard(now, c.New > 0)

@@ -2,8 +2,10 @@ package upstream
 
 import (
 	"cmp"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -23,7 +25,7 @@ type removal struct {
 	again  bool                // the second look inferred it again
 }
 
-// removals decides which removals from one set reach clients (B.15). It does no I/O and knows no clock. Its zero value holds
+// removals decides which removals from one set reach clients (B.15). It does no I/O but for the log, and knows no clock. Its zero value holds
 // nothing.
 //
 // A name is in at most one of the maps.
@@ -43,8 +45,8 @@ type removals struct {
 	since, until, alarmAt time.Time // of held
 	looking               bool      // the second look has begun
 
-	counted int64 // of held, by the loop that counts them
-	stays   int   // likewise, of all that is there although it seems to be removed
+	counted int64 // of held, by count
+	stays   int   // likewise, by the mirror, of all that is there although it seems to be removed
 }
 
 // begin notes that the set begins to be said on a new stream, whether it holds something from before, and whether the origin is
@@ -322,15 +324,24 @@ func (r *removals) due(now time.Time) (look bool, next time.Time) {
 	return true, time.Time{}
 }
 
-// alarm reports whether it is time to log once more that removals are held back, and when it is.
-func (r *removals) alarm(now time.Time) (on bool, next time.Time) {
+// alarm logs now and then that removals are still held back, and returns when it will again.
+func (r *removals) alarm(typeURL string, log *slog.Logger, now time.Time) (next time.Time) {
 	if len(r.held) == 0 {
-		return false, time.Time{}
+		return time.Time{}
 	}
-	if on = !now.Before(r.alarmAt); on {
+	if !now.Before(r.alarmAt) {
 		r.alarmAt = now.Add(alarmEvery)
+		log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
+			slog.String("type_url", typeURL), slog.Int("held", len(r.held)), slog.Time("since", r.since))
 	}
-	return on, r.alarmAt
+	return r.alarmAt
+}
+
+// count adds to a sum how many more removals are held back than when it was called last.
+func (r *removals) count(sum *atomic.Int64) {
+	by := int64(len(r.held)) - r.counted
+	r.counted += by
+	sum.Add(by)
 }
 
 // holds returns what waits, and what an operator had kept. Suspects are decided at a time that the caller knows.
@@ -354,27 +365,21 @@ func (r *removals) holds(typeURL string, suspectsUntil time.Time) (holds []Hold)
 // release approves the removals of a choice, which judge then returns.
 func (r *removals) release(discarded bool) {
 	if discarded {
-		for name, as := range r.kept {
-			put(&r.approved, name, as)
-		}
-		clear(r.kept)
-		return
-	}
-	for _, of := range []map[string]removal{r.held, r.suspects} {
-		for name, as := range of {
-			put(&r.approved, name, as)
-		}
-		clear(of)
+		move(&r.approved, r.kept)
+	} else {
+		move(&r.approved, r.held, r.suspects)
 	}
 }
 
 // discard keeps the resources whose removal waits.
-func (r *removals) discard() {
-	for _, of := range []map[string]removal{r.held, r.suspects} {
-		for name, as := range of {
-			put(&r.kept, name, as)
+func (r *removals) discard() { move(&r.kept, r.held, r.suspects) }
+
+func move(to *map[string]removal, all ...map[string]removal) {
+	for _, from := range all {
+		for name, as := range from {
+			put(to, name, as)
 		}
-		clear(of)
+		clear(from)
 	}
 }
 

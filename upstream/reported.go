@@ -43,33 +43,25 @@ type reported struct {
 	began time.Time
 	at    time.Time // when to look
 	sets  map[batch]*removals
-	told  map[cache.ReportedSet]map[string]struct{} // what the view withholds
 
 	batches int // that there were of names
 }
 
-// begin makes d ready.
-func (d *reported) begin() *reported {
-	d.began = time.Now()
-	d.sets, d.told = make(map[batch]*removals), make(map[cache.ReportedSet]map[string]struct{})
-	return d
-}
-
 // reports returns what decides about reports for the view of a mirror.
 func (m *mirror) reports() *reported {
-	d := &reported{w: m.w, wait: m.cfg.MassDeleteHold, quiet: min(m.cfg.ColdWait, confirmMax), log: m.log, counters: &m.session.counters, again: m.resync}
-	d.complete = func(of cache.ReportedSet) (at, asked time.Time) {
-		g, is := m.guardOf(of)
-		if !is {
-			return time.Time{}, time.Time{}
-		}
-		at, open := m.confirmedAt(g)
-		if !open {
-			return time.Time{}, time.Time{}
-		}
-		return at, m.lines[g.role].openedAt
+	d := &reported{
+		w: m.w, wait: m.cfg.MassDeleteHold, quiet: min(m.cfg.ColdWait, confirmMax), log: m.log, counters: &m.session.counters,
+		again: m.resync, began: time.Now(), sets: make(map[batch]*removals),
 	}
-	return d.begin()
+	d.complete = func(of cache.ReportedSet) (at, asked time.Time) {
+		if g, is := m.guardOf(of); is {
+			if at, open := m.confirmedAt(g); open {
+				return at, m.lines[g.role].openedAt
+			}
+		}
+		return time.Time{}, time.Time{}
+	}
+	return d
 }
 
 // guardOf returns the set of which something was reported, if the mirror follows it.
@@ -129,13 +121,12 @@ func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
 	if len(d.sets) == 0 {
 		return
 	}
-	gone := slices.Collect(names)
 	for b, r := range d.sets {
 		if b.of == of {
-			for _, name := range gone {
+			for name := range names {
 				r.forget(name)
 			}
-			d.recount(r)
+			r.count(&d.counters.holding)
 		}
 	}
 	d.publish(of)
@@ -154,7 +145,7 @@ func (d *reported) judge(now time.Time) (next time.Time) {
 		if asked.IsZero() {
 			continue
 		}
-		if due := maxTime(first, asked).Add(d.quiet); now.Before(due) {
+		if due := later(first, asked).Add(d.quiet); now.Before(due) {
 			next = earlier(next, due)
 		} else {
 			d.confirm(of, now.Add(-d.quiet), now)
@@ -189,7 +180,7 @@ func (d *reported) known(of cache.ReportedSet, now time.Time) bool {
 	return !at.IsZero() && !now.Before(at)
 }
 
-func maxTime(a, b time.Time) time.Time {
+func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
@@ -236,7 +227,9 @@ func (d *reported) decide(b batch, still map[string]struct{}, confirmed bool, no
 		s.confirmed = d.known(b.of, now)
 	}
 	if r.looking && s.confirmed {
-		r.infer(setOfNames(r.held), false)
+		for name := range r.held {
+			r.suspect(name, removal{}, true)
+		}
 	}
 	typeURL := typeOf(b.of.Key)
 	v := r.judge(typeURL, 0, s)
@@ -245,14 +238,6 @@ func (d *reported) decide(b batch, still map[string]struct{}, confirmed bool, no
 		delete(d.sets, b)
 	}
 	d.publish(b.of)
-}
-
-func setOfNames(of map[string]removal) map[string]struct{} {
-	names := make(map[string]struct{}, len(of))
-	for name := range of {
-		names[name] = struct{}{}
-	}
-	return names
 }
 
 func typeOf(key string) string {
@@ -290,54 +275,40 @@ func (d *reported) report(typeURL string, r *removals, v verdict, now time.Time)
 		d.log.Warn("returning clients are told that resources are gone of which the origin has never spoken",
 			url, slog.Int("removed", n), slog.Int("released", v.released))
 	}
-	if on, _ := r.alarm(now); on {
-		d.log.Warn("removals are still held back: tender release makes them, tender discard keeps the resources",
-			url, slog.Int("held", len(r.held)), slog.Time("since", r.since))
-	}
-	d.recount(r)
-}
-
-func (d *reported) recount(r *removals) {
-	by := int64(len(r.held)) - r.counted
-	r.counted += by
-	d.counters.reported.Add(by)
+	r.alarm(typeURL, d.log, now)
+	r.count(&d.counters.holding)
 }
 
 // publish has the view withhold what stays of a set.
 func (d *reported) publish(of cache.ReportedSet) {
-	var staying map[string]struct{}
+	staying := make(map[string]struct{})
 	for b, r := range d.sets {
-		for name := range r.staying() {
-			if b.of == of {
-				put(&staying, name, struct{}{})
-			}
+		if b.of == of {
+			maps.Copy(staying, r.staying())
 		}
 	}
-	if maps.Equal(staying, d.told[of]) {
-		return
-	}
 	d.w.Withhold(of, staying)
-	if d.told[of] = staying; len(staying) == 0 {
-		delete(d.told, of)
-	}
 }
 
 // end forgets all that is held back.
 func (d *reported) end() {
 	for _, r := range d.sets {
-		d.counters.reported.Add(-r.counted)
+		clear(r.held)
+		r.count(&d.counters.holding)
 	}
 }
 
-// holds implements holder.
-func (d *reported) holds() (holds []Hold) {
+// dockets returns what operators may decide on.
+func (d *reported) dockets() (all []docket) {
 	for _, b := range d.inOrder() {
-		holds = append(holds, d.holdsOf(b)...)
+		all = append(all, docket{d.sets[b], func() []Hold { return d.holds(b) }, func(chosen []Hold, keep bool, now time.Time) {
+			d.decided(b, chosen, keep, now)
+		}})
 	}
-	return holds
+	return all
 }
 
-func (d *reported) holdsOf(b batch) []Hold {
+func (d *reported) holds(b batch) []Hold {
 	holds := d.sets[b].holds(typeOf(b.of.Key), time.Time{})
 	for i := range holds {
 		holds[i].Reported = true
@@ -345,31 +316,16 @@ func (d *reported) holdsOf(b batch) []Hold {
 	return holds
 }
 
-// release implements holder.
-func (d *reported) release(choice HoldChoice, now time.Time) (released []Hold) {
-	for _, b := range d.inOrder() {
-		if chosen := choice.among(d.holdsOf(b)); len(chosen) > 0 {
-			d.sets[b].release(choice.Discarded)
-			released = append(released, chosen...)
-			d.decide(b, d.w.StillReported(b.of), false, now)
-		}
-	}
-	return released
-}
-
-// discard implements holder.
-func (d *reported) discard(choice HoldChoice, _ time.Time) (discarded []Hold) {
-	for _, b := range d.inOrder() {
-		for _, hold := range choice.among(d.holdsOf(b)) {
+// decided carries out what an operator decided on a batch.
+func (d *reported) decided(b batch, chosen []Hold, keep bool, now time.Time) {
+	for _, hold := range chosen {
+		if keep {
 			d.counters.discarded.Add(int64(len(hold.Names)))
 			d.log.Warn("removals that were held back were discarded: clients keep the resources until the origin says something of them",
 				slog.String("type_url", hold.TypeURL), slog.Int("kept", len(hold.Names)))
-			discarded = append(discarded, hold)
-			d.sets[b].discard()
 		}
-		d.recount(d.sets[b])
 	}
-	return discarded
+	d.decide(b, d.w.StillReported(b.of), false, now)
 }
 
 // keep notes that operators had a name of a type kept before a restart.

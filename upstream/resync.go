@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-
 	"github.com/xdstender/tender/cache"
 )
 
@@ -131,18 +129,12 @@ func (m *mirror) hashed() bool {
 	return true
 }
 
-// resume goes on from what a snapshot says of the origin, if the view was restored
-// from one (B.42).
-func (m *mirror) resume(from cache.Source) {
-	m.source, m.identifier = slices.Index(m.cfg.Targets, from.Target), from.Identifier
-}
-
 // estrange notes that another target has answered than the one that what is held came
 // from.
 func (m *mirror) estrange() {
 	m.source, m.ignores = m.target, false
-	for _, s := range m.subs {
-		s.estrange(m.w.Head())
+	for _, g := range m.guards() {
+		*g.foreign = namesIn(m.setOf(g))
 	}
 	m.w.SetTarget("")
 }
@@ -153,10 +145,8 @@ func (m *mirror) ignoresVersions(now time.Time) {
 	for _, s := range m.subs {
 		s.sweep.distrust(now)
 		for _, c := range s.collections {
-			if now.Sub(c.doubt.began) <= confirmMax {
-				c.doubt.distrust()
-				m.agenda.put(c, now)
-			}
+			c.doubt.distrust(now)
+			m.agenda.put(c, now)
 		}
 	}
 }
@@ -176,7 +166,7 @@ func (m *mirror) vouch() {
 		return
 	}
 	for _, s := range m.subs {
-		if s.estranged() {
+		if slices.ContainsFunc(s.all(), func(g guarded) bool { return len(*g.foreign) > 0 }) {
 			return
 		}
 	}
@@ -219,7 +209,7 @@ func (m *mirror) place(s *subscription, members bool) {
 	if !s.place(members) {
 		return
 	}
-	s.sweep.finish()
+	s.sweep = sweep{}
 	s.unlearn(main)
 	s.unlearn(auxiliary)
 	if m.lines[main].open {
@@ -245,7 +235,7 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
 		if on.open {
-			m.subscribe(on, s, names, now)
+			m.change(on, s, names, nil, now)
 		}
 	}
 	if !s.sweep.asking() || !on.open {
@@ -255,15 +245,16 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	if over {
 		m.letGo(s, now)
 		s.foreign[cache.Members] = nil
-		m.infer(s.guards()[cache.Members], gone, unproven, now)
+		g := s.guards()[cache.Members]
+		g.removals.infer(gone, unproven)
+		m.decide(g, now)
 	}
 	return at
 }
 
-func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Time) {
-	for len(names) > 0 {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesSubscribe, names = cut(names)
+// change subscribes to names on a line, and unsubscribes from others.
+func (m *mirror) change(l *line, s *subscription, subscribe, unsubscribe []string, now time.Time) {
+	for _, r := range s.requests(subscribe, unsubscribe) {
 		m.request(l, r, now)
 	}
 }
@@ -272,17 +263,9 @@ func (m *mirror) subscribe(l *line, s *subscription, names []string, now time.Ti
 // clients named.
 func (m *mirror) letGo(s *subscription, now time.Time) {
 	l := &m.lines[s.wildcard.other()]
-	names := s.unwanted(s.sweep.names)
-	s.sweep.finish()
+	names := s.unwanted(s.sweep.asked)
+	s.sweep = sweep{}
 	if l.open {
-		m.unsubscribe(l, s, names, now)
-	}
-}
-
-func (m *mirror) unsubscribe(l *line, s *subscription, names []string, now time.Time) {
-	for len(names) > 0 {
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesUnsubscribe, names = cut(names)
-		m.request(l, r, now)
+		m.change(l, s, nil, names, now)
 	}
 }

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 // only once (R130). It asks the other view for what is demanded of w, and for nothing
 // else.
 func Share(ctx context.Context, from *cache.View, w *cache.Writer) {
-	w.LeaveReports()
+	w.AwaitReports(time.Now().Add(math.MaxInt64)) // the other view decides
 	s := newShare(from, w)
 	defer s.close()
 	s.follow(time.Now())

@@ -189,7 +189,7 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.
 	u.Complete = true
 	u.Removed, u.RemovedVariants = t.omitted(u, said)
 	if r == s.wildcard {
-		s.sweep.marked = nil // the list leaves no doubt
+		s.sweep.told, s.sweep.marked = nil, nil // the list leaves no doubt
 	}
 	g := s.guards()[kindOf(s, r)]
 	g.learn.complete = g.learn.complete || len(said) > 0

@@ -64,7 +64,7 @@ const (
 
 // counters are those of Stats. The zero value is ready.
 type counters struct {
-	connected, lost, failovers, streams, held, applied, holding, reported, discarded, audits, drifted atomic.Int64
+	connected, lost, failovers, streams, held, applied, holding, discarded, audits, drifted atomic.Int64
 
 	ended sync.Map // by reason, *atomic.Int64
 	types sync.Map // by type URL, *typeCounters
@@ -118,18 +118,6 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// decided counts what was decided on the removals from a directory, of which so many are held back now.
-func (c *counters) decided(decisions []decision, holding int) {
-	for _, d := range decisions {
-		c.held.Add(int64(d.held))
-		c.applied.Add(int64(d.removed))
-	}
-	c.holding.Store(int64(holding))
-}
-
-// heldBack returns how many removals are held back now.
-func (c *counters) heldBack() int64 { return c.holding.Load() + c.reported.Load() }
-
 // audited counts an audit.
 func (c *counters) audited(a Audit) {
 	c.audits.Add(1)
@@ -147,7 +135,7 @@ func (c *counters) stats() Stats {
 		Streams:   c.streams.Load(),
 		Held:      c.held.Load(),
 		Applied:   c.applied.Load(),
-		Holding:   c.heldBack(),
+		Holding:   c.holding.Load(),
 		Discarded: c.discarded.Load(),
 		Audits:    c.audits.Load(),
 		Drifted:   c.drifted.Load(),

@@ -94,32 +94,6 @@ func (h heldNames) drop(u wire.Update) {
 	}
 }
 
-// estrange notes that another target is connected than the one that what is held
-// came from.
-func (s *subscription) estrange(h *cache.Head) {
-	t := h.Type(s.typeURL)
-	s.foreign[cache.Members], s.foreign[cache.Named] = namesIn(&t.Members), namesIn(&t.Named)
-	for _, c := range s.collections {
-		c.foreign = namesIn(&h.Type(c.key).Members)
-	}
-}
-
-// estranged reports whether anything is held from another target than the one that is
-// connected.
-func (s *subscription) estranged() bool {
-	for _, names := range s.foreign {
-		if len(names) > 0 {
-			return true
-		}
-	}
-	for _, c := range s.collections {
-		if len(c.foreign) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // wantedNames returns the names that clients asked for, with those that linger.
 func (s *subscription) wantedNames() map[string]struct{} {
 	out := make(map[string]struct{}, len(s.names))
@@ -200,7 +174,7 @@ func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs [
 		names, asked = s.restateNames(h, versions, withVersions)
 	}
 	if s.sweepsOn(r) {
-		names = append(names, s.sweep.names...)
+		names = append(names, s.sweep.asked...)
 	}
 	if withVersions && fits(versions) {
 		req.InitialResourceVersions = versions
@@ -328,12 +302,13 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 	subscribe := texts(asked)
 	unsubscribe := s.unwanted(texts(s.gone))
 	s.added, s.again, s.gone = nil, nil, nil
-	for rest := append(texts(again), s.part(asked)...); len(rest) > 0; {
-		// Not every origin answers twice for a name that is subscribed to (C07).
-		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesUnsubscribe, rest = cut(rest)
-		reqs = append(reqs, r)
-	}
+	// Not every origin answers twice for a name that is subscribed to (C07).
+	reqs = s.requests(nil, append(texts(again), s.part(asked)...))
+	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
+}
+
+// requests returns those that subscribe to names, and then unsubscribe from others.
+func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discoverypb.DeltaDiscoveryRequest) {
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
@@ -342,7 +317,7 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 		}
 		reqs = append(reqs, r)
 	}
-	return reqs, asked
+	return reqs
 }
 
 // wantedOf returns those of names that are wanted still.
@@ -438,9 +413,6 @@ func (l *learning) phase(now time.Time, known cache.Phase, quiet time.Duration) 
 		if silent := l.told.Add(confirmSilence); now.Before(silent) {
 			return known, silent
 		}
-		return cache.Confirmed, time.Time{}
-	}
-	if l.complete {
 		return cache.Confirmed, time.Time{}
 	}
 	settled := l.settled()

@@ -14,90 +14,113 @@ import (
 // on a suspect (B.15).
 const sweepQuiet = 15 * time.Second
 
+// A doubt is which members of a set may have gone while the relay was not connected. An origin that was told what is held says so;
+// another leaves them out, and is asked for them by name (B.15).
+type doubt struct {
+	began   time.Time
+	told    heldNames // the origin was told that they are held, and has not mentioned them since
+	marked  heldNames // it was not told, and has not mentioned them either
+	asked   []string  // by name
+	askedAt time.Time // zero if they were not
+}
+
+// heard takes what an origin said of the members, some of it to no end, and reports whether that showed that it does not look
+// at what it is told is held.
+func (d *doubt) heard(u wire.Update, same bool, now time.Time) (ignores bool) {
+	if ignores = same && len(d.told) > 0; ignores {
+		ignores = d.distrust(now)
+	}
+	d.told.drop(u)
+	d.marked.drop(u)
+	return ignores
+}
+
+// distrust has it that the origin does not look at what it was told, if these are its first answers: much later, a resend has
+// another reason. It reports whether they are.
+func (d *doubt) distrust(now time.Time) (first bool) {
+	if now.Sub(d.began) > confirmMax {
+		return false
+	}
+	maps.Copy(d.marked, d.told)
+	d.told = nil
+	return true
+}
+
+// none reports whether the origin has mentioned all.
+func (d *doubt) none() bool { return len(d.told)+len(d.marked) == 0 }
+
 // A sweep finds out which members an origin dropped while the relay did not follow
 // them, where the origin does not say so itself. Members that a resync did
 // not mention are suspects; each is asked for by name, on the stream that does
 // not carry the wildcard, beside a control: a member that is known to be there.
 // What the origin says is removed, or is silent on while it answers for the
-// control, is gone (B.15).
+// control, is gone (B.15). Either all members in doubt were told to the origin, or none.
 type sweep struct {
-	began   time.Time
-	marked  map[string]struct{} // members not mentioned since it began
-	last    time.Time           // response that said something for the first time since it began; zero if none came
-	trusted bool                // the origin was told what is held, and so says itself what is gone
+	doubt
+	last time.Time // response that said something for the first time since it began; zero if none came
 
-	asked    time.Time // when suspects were asked for; zero if they were not
-	names    []string  // asked for
-	suspects map[string]struct{}
-	gone     map[string]struct{} // suspects that the origin says are removed
-	control  string              // "" if no member is known to be there
-	repeated bool                // the control was asked for before, for a client
-	alive    time.Time           // when the origin last answered for anything since asked
+	suspects heldNames // that were asked for
+	gone     heldNames // suspects that the origin says are removed
+	control  string    // "" if no member is known to be there
+	repeated bool      // the control was asked for before, for a client
+	alive    time.Time // when the origin last answered for anything since asked
 }
 
-// begin starts a resync: all members are in doubt, unless the origin was told of
-// them and says what is gone, and but for those that an operator had kept.
+// begin starts a resync: all members are in doubt, but for those that an operator had kept. An origin that is trusted was told
+// of them and says what is gone.
 func (s *sweep) begin(t *cache.Type, kept map[string]removal, trusted bool, now time.Time) {
-	s.finish()
-	s.began, s.marked, s.trusted = now, make(map[string]struct{}), trusted
-	for e := range t.Members.Since(0) {
-		if _, stays := kept[nameOf(e)]; e.Present() && !stays {
-			s.marked[e.Resource.Name] = struct{}{}
-		}
+	*s = sweep{doubt: doubt{began: now, marked: namesIn(&t.Members)}}
+	for name := range kept {
+		delete(s.marked, name)
+	}
+	if trusted {
+		s.told, s.marked = s.marked, make(heldNames)
 	}
 }
 
-// heard takes a response for the members.
-func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) {
-	if len(s.marked) == 0 {
-		return
+// heard takes a response for the members, and reports whether that showed that the origin does not look at what it is told.
+func (s *sweep) heard(u wire.Update, c cache.Change, now time.Time) (ignores bool) {
+	doubtful := len(s.told) + len(s.marked)
+	switch {
+	case doubtful == 0:
+		return false
+	case len(s.told) > 0 && now.Sub(s.began) > confirmMax:
+		s.told = nil // a resend now has another reason
+		return false
 	}
-	if s.trusted && now.Sub(s.began) > confirmMax {
-		s.marked = nil // a resend now has another reason
-		return
-	}
-	if c.Same > 0 {
-		s.trusted = false // it resends what it was told is held, so it ignores that
-	}
-	doubtful := len(s.marked)
-	for _, r := range u.Resources {
-		s.clear(r.Name)
-	}
-	for name := range u.Gone() {
-		s.clear(name)
-	}
+	ignores = s.doubt.heard(u, c.Same > 0, now)
+	s.suspects.drop(u)
+	s.gone.drop(u)
 	// An origin may say for ever of what it has mentioned that it lives on. That the wildcard
 	// failed says nothing about what there is.
 	first := s.last.IsZero() && !u.Fails(wire.Wildcard)
-	if len(s.marked) < doubtful || c.Changed > 0 || first {
+	if len(s.told)+len(s.marked) < doubtful || c.Changed > 0 || first {
 		s.last = now
 	}
+	return ignores
 }
 
 // doubts returns the members that may be gone, and until when that is not known at the latest. Of an origin that says nothing at
 // all of the members, it may not be known for ever: then nothing waits for it.
 func (s *sweep) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
-	switch trusted := s.trusted && trust; {
-	case trusted || len(s.marked) == 0:
+	names = s.marked
+	switch told := len(s.told) > 0; {
+	case told && trust || s.none():
 		return nil, time.Time{}
-	case !s.trusted && !s.last.IsZero():
-		return s.marked, s.last.Add(2 * sweepQuiet)
+	case told:
+		names = s.told
+	case !s.last.IsZero():
+		return names, s.last.Add(2 * sweepQuiet)
 	}
 	if until = s.began.Add(confirmMax); now.Before(until) {
-		return s.marked, until
+		return names, until
 	}
 	return nil, time.Time{}
 }
 
-// distrust puts in doubt what a response with the origin's first answers did not mention.
-func (s *sweep) distrust(now time.Time) {
-	if now.Sub(s.began) <= confirmMax {
-		s.trusted = false
-	}
-}
-
 // clear ends the doubt about a member.
 func (s *sweep) clear(name string) {
+	delete(s.told, name)
 	delete(s.marked, name)
 	delete(s.suspects, name)
 	delete(s.gone, name)
@@ -105,9 +128,6 @@ func (s *sweep) clear(name string) {
 
 // answered takes a response to suspects asked for by name.
 func (s *sweep) answered(u wire.Update, now time.Time) {
-	if s.asked.IsZero() {
-		return
-	}
 	for _, r := range u.Resources {
 		if r.Name == s.control {
 			s.alive = now
@@ -125,7 +145,7 @@ func (s *sweep) answered(u wire.Update, now time.Time) {
 // suspect reports whether it is time to ask for what the resync did not mention,
 // and if not, when it may be.
 func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
-	if s.trusted || len(s.marked) == 0 || !s.asked.IsZero() {
+	if len(s.marked) == 0 || s.asking() {
 		return false, time.Time{}
 	}
 	if s.last.IsZero() {
@@ -140,7 +160,7 @@ func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
 // the control it prefers a member that clients did not name: go-control-plane
 // does not say again what a stream is subscribed to already. What stays although the origin seems to have removed it is none.
 func (s *sweep) ask(t *cache.Type, named map[*cache.Name]struct{}, staying map[string]struct{}, now time.Time) []string {
-	s.suspects, s.gone = maps.Clone(s.marked), make(map[string]struct{})
+	s.suspects, s.gone = maps.Clone(s.marked), make(heldNames)
 	for e := range t.Members.Since(0) {
 		_, doubtful := s.marked[nameOf(e)]
 		if _, stays := staying[nameOf(e)]; !e.Present() || doubtful || stays {
@@ -152,30 +172,27 @@ func (s *sweep) ask(t *cache.Type, named map[*cache.Name]struct{}, staying map[s
 		}
 	}
 	s.renew(now)
-	return s.names
+	return s.asked
 }
 
 func nameOf(e *cache.Entry) string { return e.Name.String() }
 
 // asking reports whether suspects are being asked for.
-func (s *sweep) asking() bool { return !s.asked.IsZero() }
+func (s *sweep) asking() bool { return !s.askedAt.IsZero() }
 
 // renew begins to wait for an answer, also on a stream that was opened anew.
 func (s *sweep) renew(now time.Time) {
-	s.asked, s.alive = now, time.Time{}
-	s.names = slices.Sorted(maps.Keys(s.suspects))
+	s.askedAt, s.alive = now, time.Time{}
+	s.asked = slices.Sorted(maps.Keys(s.suspects))
 	if s.control != "" {
-		s.names = append(s.names, s.control)
+		s.asked = append(s.asked, s.control)
 	}
 }
 
 // verdict reports whether the sweep is over, and which members seem to be gone. Unproven is
 // set if only silence says so, and there was no control.
 func (s *sweep) verdict(wanted func() map[string]struct{}, now time.Time) (over bool, gone map[string]struct{}, unproven bool, next time.Time) {
-	if s.asked.IsZero() {
-		return false, nil, false, time.Time{}
-	}
-	next = s.asked.Add(sweepQuiet)
+	next = s.askedAt.Add(sweepQuiet)
 	if len(s.gone) < len(s.suspects) && now.Before(next) {
 		return false, nil, false, next
 	}
@@ -197,11 +214,4 @@ func (s *sweep) believed(named map[string]struct{}) map[string]struct{} {
 		return asked && !told
 	})
 	return s.suspects
-}
-
-// finish forgets the sweep.
-func (s *sweep) finish() {
-	s.last = time.Time{}
-	s.marked, s.suspects, s.gone, s.names = nil, nil, nil, nil
-	s.asked, s.alive, s.control, s.repeated = time.Time{}, time.Time{}, "", false
 }

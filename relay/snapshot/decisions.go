@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -97,23 +98,16 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 	return nil
 }
 
-func (d *Dir) replaceDecisions(text []byte) (err error) {
+func (d *Dir) replaceDecisions(text []byte) error {
 	if path := filepath.Join(d.path, decisionsName); d.foreign {
 		if err := os.Rename(path, fmt.Sprintf("%s.unread-%d", path, time.Now().Unix())); err != nil {
 			return err
 		}
 		d.foreign = false
 	}
-	f, err := d.pending(decisionsName)
-	if err != nil {
+	_, err := d.replace(decisionsName, func(w io.Writer) error {
+		_, err := w.Write(text)
 		return err
-	}
-	defer func() { err = errors.Join(err, f.Cleanup()) }() // of what was not finished
-	if _, err := f.Write(text); err != nil {
-		return err
-	}
-	if err := f.CloseAtomicallyReplace(); err != nil {
-		return err
-	}
-	return d.sync()
+	})
+	return err
 }

@@ -147,7 +147,7 @@ func (d *Dir) Write(s *cache.Snapshot) error {
 	err := d.setAside(name)
 	var size int64
 	if err == nil {
-		size, err = d.replace(name, s)
+		size, err = d.replace(name, s.Encode)
 	}
 	if err != nil {
 		d.failed.Add(1)
@@ -179,14 +179,15 @@ func (d *Dir) isUnread(name string) bool {
 	return is
 }
 
-func (d *Dir) replace(name string, s *cache.Snapshot) (size int64, err error) {
+// replace puts a file with what write writes in the place of another one.
+func (d *Dir) replace(name string, write func(io.Writer) error) (size int64, err error) {
 	f, err := d.pending(name)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.Cleanup()) }() // of what was not finished
 	w := bufio.NewWriterSize(f, 64<<10)
-	if err := s.Encode(w); err != nil {
+	if err := write(w); err != nil {
 		return 0, err
 	}
 	if err := w.Flush(); err != nil {
