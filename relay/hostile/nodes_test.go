@@ -163,7 +163,7 @@ func TestB35_NodesThatTakeLongToDecode(t *testing.T) {
 	v := serve(t, rulesForAll(t)...)
 	conn, node := v.dial(from("127.0.0.3")), encodedAs(t, largestNode("n"))
 	v.during(func() {
-		if served, refused := v.joinAll(conn, repeated(40, node)); refused > 0 {
+		if served, refused := v.joinAll(conn, repeated(12, node)); refused > 0 {
 			t.Errorf("%d streams were served, %d refused, want all served", served, refused)
 		}
 	})
