@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	"google.golang.org/grpc/peer"
@@ -16,8 +17,14 @@ import (
 // nodesOfPeer is how many Nodes of [Config.MaxNodeBytes] the streams of one peer may keep in sum, beside the first 16 KiB of each.
 const nodesOfPeer = 64
 
-// nodeShares bounds what large Nodes take: of the time of all cores, each peer half at most to decode them, and memory for those that
-// wait for that or are kept (B.35). Small ones are bounded by how many streams there may be.
+// Who has had a large Node decoded leaves its place for nodeRests times as long as that took, but no longer than maxNodeRest.
+const (
+	nodeRests   = 3
+	maxNodeRest = 100 * time.Millisecond
+)
+
+// nodeShares bounds what the large Nodes of each peer take: to decode them, of half of the cores a fourth of the time, and memory for
+// those that wait for that or are kept (B.35). Small ones are bounded by how many streams there may be.
 type nodeShares struct {
 	most int64 // bytes of a peer
 
@@ -87,9 +94,12 @@ func (s *nodeShares) decode(ctx context.Context, peer string, bytes int) (done f
 	share := s.use(peer)
 	select {
 	case share.decoding <- struct{}{}:
+		began := time.Now()
 		return func() {
-			<-share.decoding
-			s.leave(peer, share)
+			time.AfterFunc(min(nodeRests*time.Since(began), maxNodeRest), func() {
+				<-share.decoding
+				s.leave(peer, share)
+			})
 		}, nil
 	case <-ctx.Done():
 		s.leave(peer, share)

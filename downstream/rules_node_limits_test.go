@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -149,6 +150,44 @@ func TestB35_ARecordedNodeIsFarBelowTheLimits(t *testing.T) {
 	}
 }
 
+// B.35: who has had a large Node decoded leaves the place to others for three times as long, but not for long.
+func TestB35_LargeNodesTakeAFourthOfTheTime(t *testing.T) {
+	for _, tt := range []struct{ took, rest time.Duration }{
+		{10 * time.Millisecond, 30 * time.Millisecond},
+		{time.Minute, maxNodeRest},
+	} {
+		t.Run(tt.took.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := nodeShares{of: make(map[string]*nodeShare)}
+				decode := func() (done func()) {
+					done, err := s.decode(t.Context(), "peer", largeNode+1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return done
+				}
+				var all []func()
+				for range max(1, runtime.GOMAXPROCS(0)/2) {
+					all = append(all, decode())
+				}
+				time.Sleep(tt.took)
+				for _, done := range all {
+					done()
+				}
+				began := time.Now()
+				decode()()
+				if waited := time.Since(began); waited != tt.rest {
+					t.Errorf("after Nodes that took %v the next waited %v, want %v", tt.took, waited, tt.rest)
+				}
+				synctest.Wait()
+				if n := len(s.of); n != 0 {
+					t.Errorf("%d peers are remembered, want none", n)
+				}
+			})
+		})
+	}
+}
+
 // introduceEncoded returns what a stream is told of a Node.
 func introduceEncoded(t *testing.T, encoded []byte) error {
 	t.Helper()
@@ -191,12 +230,10 @@ func pollOf(t *testing.T, inJSON []byte) error {
 	t.Helper()
 	s, _, _ := restServer(t)
 	reply := restPoll(t.Context(), s, "1", `{"node":`+string(inJSON)+`,"resource_names":["a"]}`)
-	switch {
-	case reply.Code == 400:
-		return status.Error(codes.InvalidArgument, strings.ReplaceAll(reply.Body.String(), `\u0026`, "&"))
-	default:
-		return nil // it was read
+	if reply.Code == http.StatusBadRequest {
+		return status.Error(codes.InvalidArgument, reply.Body.String())
 	}
+	return nil // it was read
 }
 
 // A peerClient is an eager one that comes from an address, of a connection.

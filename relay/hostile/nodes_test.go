@@ -45,16 +45,26 @@ func largestNode(id string) *corepb.Node {
 	return n
 }
 
-// encodedAs returns a Node that a client sends in these bytes, without the work of encoding it each time.
-func encodedAs(t *testing.T, n *corepb.Node) *corepb.Node {
+// encodedAs returns a Node that a client sends as these one after the other, which is to say merged, without the work of encoding it
+// each time.
+func encodedAs(t *testing.T, parts ...*corepb.Node) *corepb.Node {
 	t.Helper()
-	encoded, err := proto.Marshal(n)
-	if err != nil {
-		t.Fatal(err)
+	var all []byte
+	for _, n := range parts {
+		encoded, err := proto.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, encoded...)
 	}
 	raw := new(corepb.Node)
-	raw.ProtoReflect().SetUnknown(encoded)
+	raw.ProtoReflect().SetUnknown(all)
 	return raw
+}
+
+// metadata returns a Node with a field of its metadata in so many bytes.
+func metadata(key string, size int) *corepb.Node {
+	return &corepb.Node{Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(strings.Repeat("x", size))}}}
 }
 
 // join opens a stream on a connection, as a client with a Node, and returns how it was first answered. The stream ends with the test.
@@ -101,36 +111,53 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// B.35: with rules, streams of few connections keep a large Node once for each connection, whatever the order of its fields, and a
-// neighbour is served while many of them are decoded.
+// repeated yields Nodes in turn, so many in all.
+func repeated(times int, nodes ...*corepb.Node) iter.Seq[*corepb.Node] {
+	return func(yield func(*corepb.Node) bool) {
+		for i := range times {
+			if !yield(nodes[i%len(nodes)]) {
+				return
+			}
+		}
+	}
+}
+
+// B.35: with rules, streams of few connections keep a large Node once for each connection, whatever the order of its fields, and nothing
+// of its extensions.
 func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
-	const connections, streams = 4, 25
+	const connections, streams = 4, 100
 	v := serve(t, rulesForAll(t)...)
 	var conns []*grpc.ClientConn
 	for range connections {
 		conns = append(conns, v.dial(from("127.0.0.3")))
 	}
-	one, other := encodedAs(t, largestNode("n")), encodedAs(t, largestNode("n")) // of which maps have another order
+	id, a, b, extensions := &corepb.Node{Id: "n"}, metadata("a", 120<<10), metadata("b", 120<<10), &corepb.Node{Extensions: largestNode("").GetExtensions()}
+	nodes := []*corepb.Node{encodedAs(t, id, extensions, a, b), encodedAs(t, id, b, a, extensions)}
 	before := heap()
 	v.during(func() {
 		for _, conn := range conns {
-			served, refused := v.joinAll(conn, func(yield func(*corepb.Node) bool) {
-				for i := range streams {
-					if n := []*corepb.Node{one, other}[i%2]; !yield(n) {
-						return
-					}
-				}
-			})
+			served, refused := v.joinAll(conn, repeated(streams, nodes...))
 			if refused > 0 {
 				t.Errorf("%d streams were served, %d refused, want all served", served, refused)
 			}
 		}
 	})
-	kept, most := heap()-before, int64(connections*(256<<10)+connections*streams*(64<<10))
-	t.Logf("%d streams with a Node of %d bytes take %d bytes, clients included", connections*streams, proto.Size(one), kept)
+	kept, most := heap()-before, int64(connections*(256<<10)+connections*streams*(100<<10))
+	t.Logf("%d streams with a Node of %d bytes take %d bytes, clients included", connections*streams, proto.Size(nodes[0]), kept)
 	if kept > most {
 		t.Errorf("%d streams take %d bytes, want at most %d", connections*streams, kept, most)
 	}
+}
+
+// B.35: a neighbour is served while Nodes that take as long to decode as any may are decoded.
+func TestB35_NodesThatTakeLongToDecode(t *testing.T) {
+	v := serve(t, rulesForAll(t)...)
+	conn, node := v.dial(from("127.0.0.3")), encodedAs(t, largestNode("n"))
+	v.during(func() {
+		if served, refused := v.joinAll(conn, repeated(12, node)); refused > 0 {
+			t.Errorf("%d streams were served, %d refused, want all served", served, refused)
+		}
+	})
 }
 
 // B.35: with rules, what is kept of different Nodes of one peer is bounded, and those that are too many are told so.
