@@ -749,10 +749,22 @@ func (w *Writer) TakeDemand() []Demand {
 	for _, key := range w.takeFaulty() {
 		w.mend(key)
 	}
+	taken, unused := w.takeDemand()
+	for _, key := range unused {
+		a := w.begin(key)
+		w.forgetType(a)
+		w.publish(a)
+	}
+	return taken
+}
+
+// takeDemand is TakeDemand but for that, and returns types and collections that came and went, so that nobody will give them up, and
+// that a head has.
+func (w *Writer) takeDemand() (taken []Demand, unused []string) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	taken := x.sources[w.source].demand
+	taken = x.sources[w.source].demand
 	x.sources[w.source].demand = nil
 	for i := range taken {
 		d := &taken[i]
@@ -766,16 +778,24 @@ func (w *Writer) TakeDemand() []Demand {
 			d.Name.tracked, d.Name.lapsed = true, false
 		}
 	}
-	return slices.DeleteFunc(taken, func(d Demand) bool {
+	taken = slices.DeleteFunc(taken, func(d Demand) bool {
+		t := x.types[d.TypeURL]
 		switch {
 		case d.Wanted || d.Restored || d.Name != nil && d.Name.tracked:
 			return false
-		case d.Name == nil: // nobody has to give up a collection that was given up
-			return x.types[d.TypeURL] == nil
+		case d.Name != nil:
+			t.release(d.Name) // came and went between two calls
 		}
-		x.types[d.TypeURL].release(d.Name) // came and went between two calls
-		return true
+		for t != nil && x.idle(t, w.view.Head()) {
+			if w.view.Head().types.get(t.url) != nil || w.Head().types.get(t.url) != nil {
+				unused = append(unused, t.url)
+				break
+			}
+			t = x.forget(t)
+		}
+		return d.Name != nil || x.types[d.TypeURL] == nil // nobody has to give up what was given up
 	})
+	return taken, unused
 }
 
 // Forget drops names that linger no longer, with what the set of the named holds
@@ -794,6 +814,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 	}
 	a.typ.Named.compact()
+	w.forgetType(a)
 	w.publish(a)
 	return kept
 }
@@ -824,7 +845,8 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 		for s := range a.heads() {
 			s.forgetMembers()
 		}
-		w.forgetCollection(a)
+		a.index.tracked = false
+		w.forgetType(a)
 	}
 	w.publish(a)
 	return forget
@@ -847,18 +869,20 @@ func (a *apply) forgetMembers() {
 	delete(a.ledger.tombs, a.typ.URL)
 }
 
-// forgetCollection drops a collection that nobody follows: there may be as many as
-// clients make up.
-func (w *Writer) forgetCollection(a *apply) {
-	if _, _, is := SplitCollection(a.typ.URL); !is || len(a.index.names) > 0 {
-		return
+// forgetType drops a type or collection that is idle, and the type of a collection with it: there may be as many as clients make up.
+func (w *Writer) forgetType(a *apply) {
+	x := &w.view.index
+	for t := a.index; t != nil && x.idle(t, a.head); {
+		key := t.url
+		t = x.forget(t)
+		for s := range a.heads() {
+			if s.head.types.get(key) != nil {
+				s.head.types.drop(key)
+			}
+			delete(s.ledger.aliases, key)
+		}
+		delete(w.missed, key)
 	}
-	w.view.index.forget(a.typ.URL)
-	for s := range a.heads() {
-		s.head.types.drop(a.typ.URL)
-		delete(s.ledger.aliases, a.typ.URL)
-	}
-	delete(w.missed, a.typ.URL)
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too
