@@ -767,16 +767,7 @@ func (w *Writer) takeDemand() (taken []Demand, unused []string) {
 	taken = x.sources[w.source].demand
 	x.sources[w.source].demand = nil
 	for i := range taken {
-		d := &taken[i]
-		if d.Name == nil {
-			d.Wanted, d.Again, d.Restored = x.takeMembers(d.TypeURL)
-			continue
-		}
-		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
-		d.Name.queued, d.Name.again = false, false
-		if d.Wanted {
-			d.Name.tracked, d.Name.lapsed = true, false
-		}
+		x.take(&taken[i])
 	}
 	taken = slices.DeleteFunc(taken, func(d Demand) bool {
 		t := x.types[d.TypeURL]
@@ -786,16 +777,35 @@ func (w *Writer) takeDemand() (taken []Demand, unused []string) {
 		case d.Name != nil:
 			t.release(d.Name) // came and went between two calls
 		}
-		for t != nil && x.idle(t, w.view.Head()) {
-			if w.view.Head().types.get(t.url) != nil || w.Head().types.get(t.url) != nil {
-				unused = append(unused, t.url)
-				break
-			}
-			t = x.forget(t)
-		}
+		unused = append(unused, w.forgetUnused(t)...)
 		return d.Name != nil || x.types[d.TypeURL] == nil // nobody has to give up what was given up
 	})
 	return taken, unused
+}
+
+// take fills in what is demanded now.
+func (x *index) take(d *Demand) {
+	if d.Name == nil {
+		d.Wanted, d.Again, d.Restored = x.takeMembers(d.TypeURL)
+		return
+	}
+	d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
+	d.Name.queued, d.Name.again = false, false
+	if d.Wanted {
+		d.Name.tracked, d.Name.lapsed = true, false
+	}
+}
+
+// forgetUnused forgets a type or collection, which may be nil, if it is idle, unless a head has it: then it returns it.
+func (w *Writer) forgetUnused(t *indexType) (unused []string) {
+	x := &w.view.index
+	for t != nil && x.idle(t, w.view.Head()) {
+		if w.view.Head().types.get(t.url) != nil || w.Head().types.get(t.url) != nil {
+			return []string{t.url}
+		}
+		t = x.forget(t)
+	}
+	return nil
 }
 
 // Forget drops names that linger no longer, with what the set of the named holds
