@@ -466,8 +466,8 @@ func TestFreeze_Collection(t *testing.T) {
 		if !o.ForgetMembers(shopKey) {
 			t.Error("not forgotten, though nobody follows it")
 		}
-		if kept, inHead := known(o.view); kept != 1 || inHead != 0 || o.Head().Types() != 0 {
-			t.Errorf("%d types are known, %d and %d in the heads, want the resources' type and none", kept, inHead, o.Head().Types())
+		if kept, inHead := known(o.view); kept != 0 || inHead != 0 || o.Head().Types() != 0 {
+			t.Errorf("%d types are known, %d and %d in the heads, want none", kept, inHead, o.Head().Types())
 		}
 		if n := o.view.Withheld(0); n != 0 {
 			t.Errorf("%d names are withheld of what nobody follows, want 0", n)

@@ -23,6 +23,7 @@ type index struct {
 	observers   []*Watch                // of watches, those that Observe made
 	reported    map[*indexType]struct{} // those of which clients have reported what they hold
 	left        int                     // names in reports whose clients have left
+	payers      map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
 
 	route   func(typeURL, name string) int // of Config; never nil
 	sources []*source
@@ -55,6 +56,9 @@ type indexType struct {
 	tracked   bool // the session subscribed to the members, or lets them linger
 	again     bool // all members are to be asked for once more
 	restored  bool // the session has not been told yet that they are those of a snapshot
+
+	collections int    // of a type, those that there are of it
+	payer       string // the peer that was the first to ask for it; empty if that is not known, or need not be
 
 	asked time.Time // when they last were for content that was given up
 
@@ -181,7 +185,7 @@ func (w *Watch) Close() {
 func (w *Watch) SubscribeAll(typeURL string) *Wildcard {
 	x := &w.view.index
 	x.mu.Lock()
-	t := x.typ(typeURL)
+	t := x.typFor(w, typeURL)
 	wc := &Wildcard{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
 	var p pokes
@@ -238,11 +242,14 @@ func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 // Subscribe watches names of a type, those that it watches already included. It
 // returns them in the order given.
 func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
+	if len(names) == 0 {
+		return nil
+	}
 	out := make([]*Name, len(names))
 	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
-	t := x.typ(typeURL)
+	t := x.typFor(w, typeURL)
 	for i, text := range names {
 		n := x.name(t, text)
 		out[i] = n
@@ -293,6 +300,9 @@ func before(asked, givenUp time.Time) bool { return asked.IsZero() || asked.Befo
 // Renew has the origin asked once more for those of the names, which the stream
 // watches, of which what it said is no longer known.
 func (w *Watch) Renew(typeURL string, names []*Name) {
+	if len(names) == 0 {
+		return
+	}
 	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
@@ -328,8 +338,8 @@ func (w *Watch) Head() *Head { return w.view.Head() }
 // Find returns the index's names for texts, as View.Find does.
 func (w *Watch) Find(typeURL string, texts []string) []*Name { return w.view.Find(typeURL, texts) }
 
-// HasType reports whether anybody has ever watched the type, or the origin has
-// spoken of it; and how many such types there are, without collections.
+// HasType reports whether anybody watches the type, or the view holds something of it, or that is about to be given up; and how
+// many such types there are, without collections.
 func (v *View) HasType(typeURL string) (known bool, types int) {
 	x := &v.index
 	x.mu.Lock()
@@ -337,8 +347,19 @@ func (v *View) HasType(typeURL string) (known bool, types int) {
 	return x.types[typeURL] != nil, len(x.types) - x.collections
 }
 
+// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for something.
+func (v *View) TypesOf(peer string) int {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.payers[peer]
+}
+
 // Unsubscribe ends the watch of names.
 func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
+	if len(names) == 0 {
+		return
+	}
 	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
@@ -444,7 +465,7 @@ func (x *index) typ(key string) *indexType {
 		typeURL, glob, is := SplitCollection(key)
 		if is {
 			x.collections++
-			x.typ(typeURL) // which is bounded, however many globs of it there are
+			x.typ(typeURL).collections++ // which is bounded, however many globs of it there are
 		}
 		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name)}
 		x.types[key] = t
@@ -452,8 +473,17 @@ func (x *index) typ(key string) *indexType {
 	return t
 }
 
-// takeMembers returns what is demanded of the members of a type or collection. A
-// collection that came and went, so that nobody will give it up, is forgotten.
+// typFor is typ for what a watch subscribes to.
+func (x *index) typFor(w *Watch, key string) *indexType {
+	base := resourceType(key)
+	if x.types[base] == nil && !wire.Known(base) && w.peer != "" {
+		x.typ(base).payer = w.peer
+		x.payers[w.peer]++
+	}
+	return x.typ(key)
+}
+
+// takeMembers returns what is demanded of the members of a type or collection.
 func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 	t := x.types[key]
 	if t == nil {
@@ -461,19 +491,36 @@ func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 	}
 	wanted, again, restored = len(t.wildcards) > 0, t.again, t.restored
 	t.queued, t.again, t.restored, t.tracked = false, false, false, t.tracked || wanted
-	if _, _, is := SplitCollection(key); is && !t.tracked {
-		x.forget(key)
-	}
 	return wanted, again, restored
 }
 
-// forget drops a collection, which nobody follows.
-func (x *index) forget(key string) {
-	x.dropReports(x.types[key], Members)
-	x.dropReports(x.types[key], Named)
-	delete(x.reported, x.types[key])
-	delete(x.types, key)
-	x.collections--
+// idle reports whether a type or collection can be forgotten, of which readers see what a head holds: nobody asks for it, no session
+// follows it, and there is nothing of it. Types of the protocol stay.
+func (x *index) idle(t *indexType, h *Head) bool {
+	if len(t.wildcards)+len(t.names)+t.collections > 0 || t.tracked {
+		return false
+	}
+	_, _, is := SplitCollection(t.url)
+	return is || !wire.Known(t.url) && h.Type(t.url).Phase == Unknown
+}
+
+// forget drops a type or collection that is idle, and returns the type of a collection if that is idle now, too.
+func (x *index) forget(t *indexType) (of *indexType) {
+	x.dropReports(t, Members)
+	x.dropReports(t, Named)
+	delete(x.reported, t)
+	delete(x.types, t.url)
+	if typeURL, _, is := SplitCollection(t.url); is {
+		x.collections--
+		of = x.types[typeURL]
+		of.collections--
+	}
+	if t.payer != "" {
+		if x.payers[t.payer]--; x.payers[t.payer] == 0 {
+			delete(x.payers, t.payer)
+		}
+	}
+	return of
 }
 
 // name returns the Name for a text of a type, making one if need be.

@@ -105,46 +105,56 @@ func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, wh
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	more := make(map[*Share]*struct{ all, own int })
+	more := make(map[*Share]*demanded)
 	for _, share := range w.shares {
-		more[share] = new(struct{ all, own int })
+		more[share] = new(demanded)
 	}
 	t, held := x.types[typeURL], w.view.Head().Type(typeURL)
 	for _, text := range ceases {
-		n := t.find(text)
-		if _, stays := slices.BinarySearch(begins, text); n == nil || stays || !slices.Contains(n.watchers, w.id) {
-			continue
-		}
-		share := w.shares[n.source]
-		if n.payer == share {
-			more[share].own--
-		}
-		if len(n.watchers) == 1 {
-			more[share].all--
+		if _, stays := slices.BinarySearch(begins, text); !stays {
+			w.cease(more, t.find(text))
 		}
 	}
 	for _, text := range begins {
 		n := t.find(text)
-		if n != nil && len(n.watchers) > 0 {
-			continue
-		}
 		share := w.shares[x.route(typeURL, text)]
-		if share == nil {
+		if share == nil || n != nil && len(n.watchers) > 0 {
 			continue
-		}
-		exists := false
-		if n != nil {
-			e, _ := held.Lookup(n)
-			exists = e.Present()
 		}
 		by := more[share]
-		if !exists && by.all >= 0 && share.room(by.all, by.own) == 0 {
+		if by.all >= 0 && share.room(by.all, by.own) == 0 && !held.has(n) {
 			over, why = append(over, text), share.excess(by.all, by.own)
 		}
 		by.all, by.own = by.all+1, by.own+1
 	}
 	why.Used++ // as it would be
 	return over, why
+}
+
+// demanded is how many names more there would be, of all and of those that a peer is charged for.
+type demanded struct{ all, own int }
+
+// cease counts a name, which may be nil, as given up by the watch.
+func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
+	if n == nil || !slices.Contains(n.watchers, w.id) {
+		return
+	}
+	by := more[w.shares[n.source]]
+	if n.payer == w.shares[n.source] {
+		by.own--
+	}
+	if len(n.watchers) == 1 {
+		by.all--
+	}
+}
+
+// has reports whether there is a resource of a name, which may be nil.
+func (t *Type) has(n *Name) bool {
+	if n == nil {
+		return false
+	}
+	e, _ := t.Lookup(n)
+	return e.Present()
 }
 
 // set returns texts in order, each once.

@@ -73,7 +73,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	if n > MaxSources {
 		panic("cache: too many sources")
 	}
-	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), route: cfg.Route}}
+	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), payers: make(map[string]int), route: cfg.Route}}
 	writers := make([]*Writer, n)
 	for i := range writers {
 		from := &source{poke: make(chan struct{}, 1)}

@@ -749,33 +749,63 @@ func (w *Writer) TakeDemand() []Demand {
 	for _, key := range w.takeFaulty() {
 		w.mend(key)
 	}
+	taken, unused := w.takeDemand()
+	for _, key := range unused {
+		a := w.begin(key)
+		w.forgetType(a)
+		w.publish(a)
+	}
+	return taken
+}
+
+// takeDemand is TakeDemand but for that, and returns types and collections that came and went, so that nobody will give them up, and
+// that a head has.
+func (w *Writer) takeDemand() (taken []Demand, unused []string) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	taken := x.sources[w.source].demand
+	taken = x.sources[w.source].demand
 	x.sources[w.source].demand = nil
 	for i := range taken {
-		d := &taken[i]
-		if d.Name == nil {
-			d.Wanted, d.Again, d.Restored = x.takeMembers(d.TypeURL)
-			continue
-		}
-		d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
-		d.Name.queued, d.Name.again = false, false
-		if d.Wanted {
-			d.Name.tracked, d.Name.lapsed = true, false
-		}
+		x.take(&taken[i])
 	}
-	return slices.DeleteFunc(taken, func(d Demand) bool {
+	taken = slices.DeleteFunc(taken, func(d Demand) bool {
+		t := x.types[d.TypeURL]
 		switch {
 		case d.Wanted || d.Restored || d.Name != nil && d.Name.tracked:
 			return false
-		case d.Name == nil: // nobody has to give up a collection that was given up
-			return x.types[d.TypeURL] == nil
+		case d.Name != nil:
+			t.release(d.Name) // came and went between two calls
 		}
-		x.types[d.TypeURL].release(d.Name) // came and went between two calls
-		return true
+		unused = append(unused, w.forgetUnused(t)...)
+		return d.Name != nil || x.types[d.TypeURL] == nil // nobody has to give up what was given up
 	})
+	return taken, unused
+}
+
+// take fills in what is demanded now.
+func (x *index) take(d *Demand) {
+	if d.Name == nil {
+		d.Wanted, d.Again, d.Restored = x.takeMembers(d.TypeURL)
+		return
+	}
+	d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
+	d.Name.queued, d.Name.again = false, false
+	if d.Wanted {
+		d.Name.tracked, d.Name.lapsed = true, false
+	}
+}
+
+// forgetUnused forgets a type or collection, which may be nil, if it is idle, unless a head has it: then it returns it.
+func (w *Writer) forgetUnused(t *indexType) (unused []string) {
+	x := &w.view.index
+	for t != nil && x.idle(t, w.view.Head()) {
+		if w.view.Head().types.get(t.url) != nil || w.Head().types.get(t.url) != nil {
+			return []string{t.url}
+		}
+		t = x.forget(t)
+	}
+	return nil
 }
 
 // Forget drops names that linger no longer, with what the set of the named holds
@@ -794,6 +824,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 		}
 	}
 	a.typ.Named.compact()
+	w.forgetType(a)
 	w.publish(a)
 	return kept
 }
@@ -824,7 +855,8 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 		for s := range a.heads() {
 			s.forgetMembers()
 		}
-		w.forgetCollection(a)
+		a.index.tracked = false
+		w.forgetType(a)
 	}
 	w.publish(a)
 	return forget
@@ -847,18 +879,20 @@ func (a *apply) forgetMembers() {
 	delete(a.ledger.tombs, a.typ.URL)
 }
 
-// forgetCollection drops a collection that nobody follows: there may be as many as
-// clients make up.
-func (w *Writer) forgetCollection(a *apply) {
-	if _, _, is := SplitCollection(a.typ.URL); !is || len(a.index.names) > 0 {
-		return
+// forgetType drops a type or collection that is idle, and the type of a collection with it: there may be as many as clients make up.
+func (w *Writer) forgetType(a *apply) {
+	x := &w.view.index
+	for t := a.index; t != nil && x.idle(t, a.head); {
+		key := t.url
+		t = x.forget(t)
+		for s := range a.heads() {
+			if s.head.types.get(key) != nil {
+				s.head.types.drop(key)
+			}
+			delete(s.ledger.aliases, key)
+		}
+		delete(w.missed, key)
 	}
-	w.view.index.forget(a.typ.URL)
-	for s := range a.heads() {
-		s.head.types.drop(a.typ.URL)
-		delete(s.ledger.aliases, a.typ.URL)
-	}
-	delete(w.missed, a.typ.URL)
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too

@@ -167,11 +167,8 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	if sub := s.of(typeURL); sub != nil {
 		return sub, nil
 	}
-	// The protocol's own types are always served: a client that makes types up must
-	// not shut all others out.
-	known, types := s.group.View.HasType(typeURL)
-	if types = max(types, len(s.subs)); !known && types >= s.cfg.MaxTypes && !wire.Known(typeURL) {
-		return nil, Exceeds(LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+	if err := s.typeOver(typeURL); err != nil {
+		return nil, err
 	}
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(typeURL, s.agent),
@@ -189,6 +186,37 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 	})
 	s.subs = slices.Insert(s.subs, at, sub)
 	return sub, nil
+}
+
+// leastTypes is the smallest part of [Config.MaxTypes] that one peer may ask for once half of it is known.
+const leastTypes = 8
+
+// typeOver returns why a type that is new to the stream is over a limit, nil if it is not. The protocol's own types
+// are always served: a client that makes types up must not shut all others out.
+func (s *stream) typeOver(typeURL string) error {
+	known, types := s.group.View.HasType(typeURL)
+	if known || wire.Known(typeURL) {
+		return nil
+	}
+	peer, share, own := s.watch.Peer(), max(s.cfg.MaxTypes/10, leastTypes), 0
+	for _, sub := range s.subs {
+		if !wire.Known(sub.typeURL) {
+			own++
+		}
+	}
+	own = max(own, s.group.View.TypesOf(peer))
+	if peer == "" {
+		share = s.cfg.MaxTypes
+	}
+	switch types = max(types, len(s.subs)); {
+	case types >= s.cfg.MaxTypes:
+		return Exceeds(LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+	case cache.Room(s.cfg.MaxTypes, share, types, own) == 0:
+		return Exceeds(LimitTypes, "type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
+			typeURL, peer, share, s.cfg.MaxTypes)
+	default:
+		return nil
+	}
 }
 
 // wrapOf returns which resources of a type a SotW client gets in their message.

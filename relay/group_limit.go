@@ -76,11 +76,6 @@ func (f *founders) founded(peer string) {
 // room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer with most.
 func (g *groups) found(key, peer string) (*cache.Share, error) {
 	f := &g.founders
-	if f.tooFast(peer) {
-		return nil, downstream.Exceeds(downstream.LimitPeerGroups,
-			"node group %q is one too many for %s: clients of one peer may found %d at once and %d a minute, and TENDER_NODE_GROUP_BY decides what makes one",
-			key, peer, f.burst, f.minute)
-	}
 	share, over := f.shares.Take(peer)
 	for over != nil {
 		of := ""
@@ -89,6 +84,8 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 		}
 		oldest := g.expendable(of)
 		switch {
+		case oldest != nil && f.tooFast(peer):
+			return nil, f.paced(key, peer)
 		case oldest != nil:
 			g.log.Info("node group without clients evicted for another one", slog.String("evicted", oldest.key), slog.String("group", key),
 				slog.String("evicted_peer", oldest.founder.Peer()), slog.String("peer", peer))
@@ -103,8 +100,19 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 		}
 		share, over = f.shares.Take(peer)
 	}
+	if f.tooFast(peer) {
+		share.Give()
+		return nil, f.paced(key, peer)
+	}
 	f.founded(peer)
 	return share, nil
+}
+
+// paced returns why a peer may not found another group yet.
+func (f *founders) paced(key, peer string) error {
+	return downstream.Exceeds(downstream.LimitPeerGroups,
+		"node group %q is one too many for %s: clients of one peer may found %d at once and %d a minute, and TENDER_NODE_GROUP_BY decides what makes one",
+		key, peer, f.burst, f.minute)
 }
 
 // expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that has been

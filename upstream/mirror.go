@@ -441,8 +441,17 @@ func (m *mirror) expireMembers(now time.Time) (next time.Time) {
 		if l.open {
 			m.request(l, s.unsubscribeWildcard(), now)
 		}
+		m.forget(s)
 	}
 	return next
+}
+
+// forget drops the subscription of a type that the protocol does not know and of which nothing is wanted: there may be as many as
+// clients make up.
+func (m *mirror) forget(s *subscription) {
+	if s.wildcard == nowhere && s.named == nowhere && len(s.added)+len(s.again)+len(s.gone) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
+		delete(m.subs, s.typeURL)
+	}
 }
 
 // flush sends changes of the names that are wanted.
@@ -464,6 +473,7 @@ func (m *mirror) flush(now time.Time) {
 		}
 		s.added, s.again, s.gone = nil, nil, nil // a stream that opens later states all names
 		m.place(s, s.wildcard != nowhere)
+		m.forget(s)
 	}
 }
 

@@ -107,6 +107,10 @@ func (s *share) demand(now time.Time) {
 			delete(t.mine, have)
 			delete(t.pending, have)
 			delete(s.asks, d.Name)
+			if len(t.names) == 0 && t.wildcard == nil {
+				delete(s.types, t.key)
+				delete(s.due, t)
+			}
 		}
 	}
 }

@@ -1,0 +1,110 @@
+package cache
+
+import (
+	"testing"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// B.35: a type that the protocol does not know is forgotten once nobody asks for it and nothing of it is held, however it was asked
+// for, and is no more charged to the peer that was the first to ask. Types of the protocol stay, and so does what is held.
+func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
+	subscribe := func(o *origin, w *Watch, typeURL string) (leave func()) {
+		names := w.Subscribe(typeURL, []string{"a"})
+		o.TakeDemand()
+		return func() {
+			w.Unsubscribe(typeURL, names)
+			o.TakeDemand()
+			o.Forget(typeURL, names)
+		}
+	}
+	follow := func(o *origin, w *Watch, typeURL string) (leave func()) {
+		wc := w.SubscribeAll(typeURL)
+		o.TakeDemand()
+		return func() {
+			w.UnsubscribeAll(wc)
+			o.TakeDemand()
+			o.ForgetMembers(typeURL)
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		typeURL string
+		kept    int
+		do      func(o *origin, w *Watch)
+	}{
+		{"names", acme, 0, func(o *origin, w *Watch) { subscribe(o, w, acme)() }},
+		{"members", acme, 0, func(o *origin, w *Watch) { follow(o, w, acme)() }},
+		{"members that there are none of", acme, 0, func(o *origin, w *Watch) {
+			leave := follow(o, w, acme)
+			o.SetPhase(acme, Confirmed)
+			leave()
+		}},
+		{"both, names first", acme, 0, func(o *origin, w *Watch) {
+			names, members := subscribe(o, w, acme), follow(o, w, acme)
+			names()
+			if own := o.view.TypesOf("peer"); own != 1 {
+				o.Errorf("the peer is charged for %d types, want 1", own)
+			}
+			members()
+		}},
+		{"both, members first", acme, 0, func(o *origin, w *Watch) {
+			names, members := subscribe(o, w, acme), follow(o, w, acme)
+			members()
+			names()
+		}},
+		{"what there was", acme, 0, func(o *origin, w *Watch) {
+			names, members := subscribe(o, w, acme), follow(o, w, acme)
+			for _, kind := range kinds {
+				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
+			}
+			names()
+			members()
+		}},
+		{"while frozen", acme, 0, func(o *origin, w *Watch) {
+			names, members := subscribe(o, w, acme), follow(o, w, acme)
+			o.Freeze()
+			o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
+			names()
+			members()
+			o.Thaw()
+		}},
+		{"unnoticed", acme, 0, func(o *origin, w *Watch) {
+			w.UnsubscribeAll(w.SubscribeAll(acme))
+			w.Unsubscribe(acme, w.Subscribe(acme, []string{"a"}))
+			o.TakeDemand()
+		}},
+		{"unnoticed, of what was there", acme, 0, func(o *origin, w *Watch) {
+			members := w.SubscribeAll(acme)
+			o.TakeDemand()
+			o.SetPhase(acme, Confirmed)
+			w.UnsubscribeAll(members)
+			o.TakeDemand()
+			again := w.Subscribe(acme, []string{"a"})
+			o.ForgetMembers(acme)
+			w.Unsubscribe(acme, again)
+			o.TakeDemand()
+		}},
+		{"nothing of it was asked for", acme, 0, func(_ *origin, w *Watch) { w.Unsubscribe(acme, w.Subscribe(acme, nil)) }},
+		{"still asked for", acme, 1, func(o *origin, w *Watch) {
+			leave := follow(o, w, acme)
+			subscribe(o, o.view.Watch(), acme)
+			leave()
+		}},
+		{"of the protocol", wire.ClusterType, 1, func(o *origin, w *Watch) { follow(o, w, wire.ClusterType)() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := newOrigin(t, Config{})
+			w := o.view.Watch()
+			w.SetPeer("peer")
+			tt.do(o, w)
+			known, types := o.view.HasType(tt.typeURL)
+			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept || tt.kept == 0 && (own != 0 || len(o.view.index.payers) != 0) {
+				t.Errorf("known: %t, %d types, of which the peer is charged for %d; want %d", known, types, own, tt.kept)
+			}
+			if inHead := o.view.Head().Types() + o.Head().Types(); tt.kept == 0 && inHead != 0 {
+				t.Errorf("the heads have %d types, want none", inHead)
+			}
+		})
+	}
+}

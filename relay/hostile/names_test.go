@@ -1,0 +1,91 @@
+package hostile_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// B.35: 100 clients of one address who want names that do not exist get no more of TENDER_MAX_ORIGIN_NAMES than half. A client of another
+// address is served names that are new, and one of the same address what the relay holds already.
+func TestB35_InventedNames(t *testing.T) {
+	const clients, each, most = 100, 100, 2000
+	const refused = clients - (most/2-1)/each // the neighbour wants a name, too
+	v := serve(t, fmt.Sprint("TENDER_MAX_ORIGIN_NAMES=", most))
+	v.origin.Put(relaytest.Route("held", []string{"*"}, "a"), relaytest.Route("new", []string{"*"}, "a"))
+	has := func(c *relaytest.Client, name string) {
+		t.Helper()
+		c.Subscribe(relaytest.RouteType, name)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Contains(s.Names(relaytest.RouteType), name) })
+	}
+	first := v.of("neighbour", "127.0.0.4")
+	has(first, "held")
+	first.Close()
+	var all []*relaytest.Client
+	v.during(func() {
+		for i := range clients {
+			var names []string
+			for n := range each {
+				names = append(names, fmt.Sprintf("none-%d-%d", i, n))
+			}
+			c := v.of("neighbour", "127.0.0.3")
+			c.Subscribe(relaytest.RouteType, names...)
+			all = append(all, c)
+		}
+		v.await("the names of each client were refused as far as they are too many", func() bool {
+			return v.Stats().Refused[downstream.LimitOriginNames] >= refused
+		})
+	})
+	has(all[len(all)-1], "held")
+	has(v.of("neighbour", "127.0.0.4"), "new")
+	if n := v.Stats().Refused[downstream.LimitOriginNames]; n != refused {
+		t.Errorf("%d refusals were counted, want one of each of the %d clients that came too late", n, refused)
+	}
+}
+
+// B.35: one address that makes types up gets no more of TENDER_MAX_TYPES than half, and a client of another is served a type of its own.
+// Types that nobody asks for any more are given back.
+func TestB35_InventedTypes(t *testing.T) {
+	const most = 40
+	v := serve(t, fmt.Sprint("TENDER_MAX_TYPES=", most), "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
+	typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/made.up.T", i) }
+	own := "type.googleapis.com/acme.Thing"
+	v.origin.Set(own, "a", relaytest.Opaque(own, "a", nil), "1")
+	// invent returns how many streams of an address that each ask for a type are not refused, and has them end.
+	invent := func(host string, types int) (served int) {
+		var all []*relaytest.Client
+		for i := range types {
+			c := v.of("neighbour", host)
+			c.Subscribe(typeURL(i), []string{"*", "none"}[i%2])
+			c.Subscribe(relaytest.ClusterType, "a")
+			v.await("the stream is served or refused", func() bool { return c.Ended() || len(c.State()[relaytest.ClusterType]) > 0 })
+			if !c.Ended() {
+				served++
+			}
+			all = append(all, c)
+		}
+		c := v.of("neighbour", "127.0.0.4")
+		c.Subscribe(own, "a")
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[own]) > 0 })
+		for _, c := range append(all, c) {
+			c.Close()
+		}
+		return served
+	}
+	v.during(func() {
+		if served := invent("127.0.0.3", 60); served < most/2-5 || served > most/2 {
+			t.Errorf("%d types of one address are served, want half of %d, less those of the protocol", served, most)
+		}
+		v.await("they are given back", func() bool {
+			c := v.of("neighbour", "127.0.0.3")
+			defer c.Close()
+			c.Subscribe(typeURL(1000), "none")
+			c.Subscribe(relaytest.ClusterType, "a")
+			v.await("the stream is served or refused", func() bool { return c.Ended() || len(c.State()[relaytest.ClusterType]) > 0 })
+			return !c.Ended()
+		})
+	})
+}
