@@ -224,7 +224,7 @@ func (g *groups) status(now time.Time) []admin.View {
 			}
 			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
 			stand(&v, head.Source(source), now)
-			if f := g.freezeOf(i); f != nil && f.Since.Before(v.FrozenAt) {
+			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view began later, or the relay
 			}
 			v.Withheld = s.view.Withheld(source)

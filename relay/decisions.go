@@ -225,15 +225,20 @@ func (d *decisions) notSaved() string {
 	return ""
 }
 
-// freezeOf returns the freeze of an origin; nil if there is none.
-func (g *groups) freezeOf(origin int) *freezing {
+// freezeOf returns the freeze of an origin, and whether there is one.
+func (g *groups) freezeOf(origin int) (f freezing, frozen bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f := g.decisions.frozen[origin]
-	if f != nil {
-		f = new(*f) // the other one is guarded
+	if is := g.decisions.frozen[origin]; is != nil {
+		return *is, true
 	}
-	return f
+	return freezing{}, false
+}
+
+// isFrozen reports whether an operator has stopped the distribution of an origin's changes.
+func (g *groups) isFrozen(origin int) bool {
+	_, frozen := g.freezeOf(origin)
+	return frozen
 }
 
 // anyFrozen reports whether any origin is frozen. mu must be held.
@@ -258,8 +263,8 @@ func (g *groups) setFrozen(origin int, f *freezing) {
 
 // shownFreeze returns the freeze of an origin as people are shown it; nil if there is none.
 func (g *groups) shownFreeze(origin int) *admin.Freezing {
-	f := g.freezeOf(origin)
-	if f == nil {
+	f, frozen := g.freezeOf(origin)
+	if !frozen {
 		return nil
 	}
 	return &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.saved != nil && g.decisions.notSaved() == ""}
@@ -270,7 +275,7 @@ func (r *Relay) thawInTime(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
 		for i := range r.origins {
-			if f := r.groups.freezeOf(i); f != nil && !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
+			if f, _ := r.groups.freezeOf(i); !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
 				next, origin = f.until, i
 			}
 		}
@@ -301,7 +306,7 @@ func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
 		return
 	}
 	defer done()
-	if f := r.groups.freezeOf(origin); f != nil && f.until.Equal(until) {
+	if f, frozen := r.groups.freezeOf(origin); frozen && f.until.Equal(until) {
 		r.thawOrigin(ctx, origin, "", "its time is over")
 		r.groups.decided(ctx, false)
 	}

@@ -55,7 +55,7 @@ func (r *Relay) reading() telemetry.Reading {
 	}
 	for i, o := range r.origins {
 		s := o.status()
-		of := telemetry.Origin{Name: r.cfg.originName(i), Connected: s.Connected, Frozen: r.groups.freezeOf(i) != nil, Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
+		of := telemetry.Origin{Name: r.cfg.originName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
 		if s.Directory != nil {
 			of.Files = &telemetry.DirectoryFiles{Good: s.Directory.FileCount - s.Directory.BadCount, Bad: s.Directory.BadCount}
 		}

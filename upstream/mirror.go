@@ -601,6 +601,15 @@ func (m *mirror) opened(l *line, now time.Time) {
 	m.resumed(l, now)
 }
 
+// doubt begins to learn of the members anew, on a new stream on which the origin is told what is held, or is not.
+func (m *mirror) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
+	m.letGo(s, now)
+	if s.learn = (learning{}); told && t.Restored {
+		s.learn.told = now
+	}
+	s.sweep.begin(t, s.removals[cache.Members].kept, told && !m.ignores, now)
+}
+
 // resumable reports whether an origin may be told which members are held: a set that was not complete could not
 // be told from one that shrank.
 func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
@@ -621,28 +630,19 @@ func (m *mirror) restate(l *line, s *subscription, now time.Time) {
 	t := head.Type(s.typeURL)
 	carries := s.wildcard == l.role
 	withVersions := m.mayResume(l) && (!carries || resumable(t))
-	if carries { // the members are learnt anew
-		m.letGo(s, now)
-		s.learn = learning{}
-		s.sweep.begin(t, s.removals[cache.Members].kept, withVersions && !m.ignores, now)
-	}
 	if s.sweepsOn(l.role) {
 		s.sweep.renew(now)
 	}
 	m.expectAll(s, l)
 	reqs, asked := s.restate(l.role, head, withVersions)
+	if carries {
+		m.doubt(s, t, reqs[0].InitialResourceVersions != nil, now)
+	}
 	if s.named == l.role && len(reqs) > 0 {
 		m.trust(s, reqs[0].InitialResourceVersions != nil && !m.ignores, now)
 	}
 	for i, r := range reqs {
-		said := r.InitialResourceVersions != nil
-		switch {
-		case carries && !said:
-			s.sweep.distrust(now)
-		case carries && t.Restored:
-			s.learn.told = now
-		}
-		l.versions = l.versions || i == 0 && said
+		l.versions = l.versions || i == 0 && r.InitialResourceVersions != nil
 		m.request(l, r, now)
 	}
 	m.w.Asked(asked, now)
