@@ -33,13 +33,16 @@ const (
 	budgetNameBytes   = 256
 	budgetOrigin      = 5000 // names
 	budgetGroups      = 8
+	budgetNodeBytes   = 64 << 10
+	budgetPeers       = 3
 )
 
 // budget is the sum of deploy/docs/security.md, in bytes, for these limits.
 const budget = budgetUnread +
 	budgetConnections*(400<<10) +
-	budgetStreams*(64<<10) + budgetStreams*budgetNames*200 +
+	budgetStreams*(64<<10+16<<10) + budgetStreams*budgetNames*200 +
 	budgetOrigin*(budgetNameBytes+500) +
+	budgetPeers*64*budgetNodeBytes +
 	budgetGroups*(8<<20)
 
 // clientBytes is what the clients of the test take in the same process.
@@ -51,7 +54,7 @@ func TestB35_TheBudget(t *testing.T) {
 	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
 		"TENDER_MAX_UNREAD_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES=2MiB",
 		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_NAME_BYTES="+fmt.Sprint(budgetNameBytes, "B"), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
-		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster",
+		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_NODE_BYTES="+fmt.Sprint(budgetNodeBytes),
 		"TENDER_REQUEST_COMPRESSION=gzip", "TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")
 	const workers, acts = 8, 25
 	said := newSayings(t)
@@ -60,7 +63,7 @@ func TestB35_TheBudget(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range workers {
 				all.Go(func() { // awaited below
-					b := &budgeted{victim: v, said: said, random: rand.New(rand.NewPCG(1, uint64(i))), peer: fmt.Sprintf("127.0.0.%d", 10+i%3)}
+					b := &budgeted{victim: v, said: said, random: rand.New(rand.NewPCG(1, uint64(i))), peer: fmt.Sprintf("127.0.0.%d", 10+i%budgetPeers)}
 					defer b.leave()
 					for range acts {
 						if b.act(); len(b.opened) > budgetConnections/workers {
