@@ -86,9 +86,6 @@ func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	c := m.w.Apply(g.kind, u)
 	if s.confirmed {
 		m.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.Gone())
-		g.removals.added = c.New
-	} else {
-		g.removals.added += c.New
 	}
 	m.recount(g.removals)
 	return c

@@ -40,7 +40,7 @@ type removals struct {
 	// Of the stream that carries the set, until all of it was said there.
 	earlier   bool                // something is from before
 	mentioned map[string]struct{} // on the stream, if so
-	added     int                 // new resources
+	added     map[string]struct{} // new resources that are there still, if so
 
 	since, until, alarmAt time.Time // of held
 	looking               bool      // the second look has begun
@@ -53,7 +53,7 @@ type removals struct {
 // told what that is. What was suspect is so only if it is seen to be gone on this stream too: an origin that is told of what it
 // has need not mention it. For the same reason a second look begins anew if it was interrupted.
 func (r *removals) begin(earlier, told bool) {
-	r.earlier, r.mentioned, r.added = earlier, nil, 0
+	r.earlier, r.mentioned, r.added = earlier, nil, nil
 	r.suspects, r.unproven = nil, false
 	r.looking = r.looking && !told
 }
@@ -79,11 +79,12 @@ type screening struct {
 // suspect no more.
 func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	if s.confirmed {
-		r.mentioned = nil
+		r.mentioned, r.added = nil, nil
 	}
 	u.Resources = r.screenResources(u.Resources, s)
 	waiting := make(map[string]struct{})
 	for name := range u.Gone() {
+		delete(r.added, name)
 		switch {
 		case s.has(name) == nil:
 		case r.waits(name, s) || s.holdExplicit && !cache.RemovalsAreData(u.TypeURL):
@@ -117,6 +118,9 @@ func (r *removals) screenResources(resources []*wire.Resource, s screening) []*w
 		}
 		if r.earlier && !s.confirmed {
 			put(&r.mentioned, res.Name, struct{}{})
+		}
+		if (r.earlier && !s.confirmed || s.holdExplicit) && s.has(res.Name) == nil {
+			put(&r.added, res.Name, struct{}{})
 		}
 	}
 	if len(emptied) == 0 {
@@ -214,6 +218,7 @@ func (r *removals) suspect(name string, as removal, repeats bool) {
 // infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
 func (r *removals) infer(names map[string]struct{}, unproven bool) {
 	for name := range names {
+		delete(r.added, name)
 		r.suspect(name, removal{}, true)
 	}
 	r.unproven = r.unproven || unproven && len(r.suspects) > 0
@@ -261,7 +266,7 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 		r.decideHeld(s, v)
 	}
 	// Those that still wait count too, or a large removal would be made in small parts.
-	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-r.added, r.added)
+	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-len(r.added), len(r.added))
 	for name, as := range r.suspects {
 		switch {
 		case hold:

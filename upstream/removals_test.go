@@ -26,6 +26,42 @@ func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestH03_AdditionsThatAreGoneAgain: new listeners count against removals, since they may be the old ones under other names, but not if
+// they were removed too.
+func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		gone []string // of the new ones
+		held int
+	}{
+		{"renamed", nil, 0},
+		{"renamed, and removed", []string{"d", "e", "f"}, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old := map[string]*wire.Resource{"a": {}, "b": {}, "c": {}}
+			s := screening{
+				has:    func(name string) *wire.Resource { return old[name] },
+				needed: func(string) bool { return false }, mayBeNeeded: func(string) bool { return false },
+			}
+			r := new(removals)
+			r.begin(true, false)
+			r.screen(wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{{Name: "d"}, {Name: "e"}, {Name: "f"}}}, s)
+			for _, name := range []string{"d", "e", "f"} {
+				old[name] = &wire.Resource{}
+			}
+			r.screen(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, s)
+			for _, name := range tt.gone {
+				delete(old, name)
+			}
+			r.infer(map[string]struct{}{"a": {}, "b": {}, "c": {}}, false)
+			s.confirmed = true
+			if v := r.judge(wire.ListenerType, len(old), s); v.held != tt.held {
+				t.Errorf("%d removals are held, want %d", v.held, tt.held)
+			}
+		})
+	}
+}
+
 // TestB15_RequestsKeepTheirNames: when names are given up that were asked for, the request that asks for them may not be sent
 // yet. It goes on to have its names.
 func TestB15_RequestsKeepTheirNames(t *testing.T) {
