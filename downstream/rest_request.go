@@ -111,10 +111,10 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 func (c *Config) checkBody(body []byte, memory wire.Memory) error {
 	values, nesting := wire.JSONValues(body)
 	switch most := c.MaxNames + maxRESTValues; {
-	case values > most:
-		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", values, most)
 	case nesting > maxRESTNesting:
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", nesting, maxRESTNesting)
+	case values > most:
+		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", values, most)
 	}
 	return memory.Hold(2*len(body) + values*restValueBytes)
 }

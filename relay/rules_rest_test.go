@@ -200,7 +200,7 @@ func TestR113_BadInput(t *testing.T) {
 		{"a number for a name", `{` + node + `,"resource_names":[7]}`, 400, "line 1:38", nil},
 		{"a text for names", `{` + node + `,"resource_names":"a"}`, 400, `unexpected token \"a\"`, nil},
 		{"a name that is not UTF-8", `{` + node + ",\"resource_names\":[\"\xff\"]}", 400, "invalid UTF-8", nil},
-		{"too deep", `{"node":{"metadata":` + strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20001) + "}", 400, "exceeded max recursion depth", nil},
+		{"too deep", `{"node":{"metadata":` + strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20001) + "}", 400, "is nested 20002 times, at most 2000 are allowed", nil},
 		{"protobuf", "\x12\x03\x0a\x01n", 400, "not a DiscoveryRequest in JSON", nil},
 		{"no node", `{}`, 400, "node is missing", nil},
 		{"a null node", `{"node":null}`, 400, "node is missing", nil},

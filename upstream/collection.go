@@ -86,7 +86,7 @@ func (m *mirror) trust(s *subscription, told bool, now time.Time) {
 
 // heard takes what an origin said of the members.
 func (m *mirror) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
-	c.learn.heard(now, change.New > 0)
+	c.learn.heard(now, change.New > 0, m.cfg.ColdWait)
 	if c.doubt.heard(u, change.Same > 0, now) {
 		m.ignoresVersions(now)
 	}

@@ -102,8 +102,8 @@ func (h *fileHolds) judge(typeURL string, was, found *typeSet, look looked, s sc
 	}
 	r.infer(inferred, look.empty)
 	stated = r.screen(stated, s)
-	r.added = found.without(was)
-	v := r.judge(typeURL, len(was.byName)+len(r.added), s)
+	r.added = len(found.without(was))
+	v := r.judge(typeURL, len(was.byName)+r.added, s)
 	if staying = r.staying(); len(staying) == 0 {
 		delete(h.types, typeURL)
 	}

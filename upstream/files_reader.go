@@ -14,7 +14,8 @@ type reader struct {
 	dir     string
 	log     *slog.Logger
 	shelf   shelf
-	found   sets // what the shelf holds
+	found   sets      // what the shelf holds
+	changed []BadFile // files that turned bad or good, and were not logged yet
 	holds   fileHolds
 	trouble string // with the directory itself, as logged last
 
@@ -89,6 +90,7 @@ func (r *reader) stand(files int, trouble error, at time.Time) {
 		now.Bad = r.shelf.bad()
 	}
 	r.standing.Store(now)
+	r.note()
 }
 
 // settle notes that it is known what the directory holds.
@@ -105,9 +107,7 @@ func (r *reader) settle(known bool) {
 // take returns what counts of the files that were read.
 func (r *reader) take(files map[string]*fileContent) sets {
 	if !maps.Equal(r.shelf.seen(), files) {
-		var changed []BadFile
-		r.found, changed = r.shelf.take(files)
-		r.note(changed)
+		r.found, r.changed = r.shelf.take(files)
 		r.known = r.known || r.shelf.anyGood()
 	}
 	return r.found
@@ -141,8 +141,9 @@ func (r *reader) report(err error) {
 	r.log.Warn("directory cannot be read", slog.String("dir", r.dir), slog.Any("err", err))
 }
 
-func (r *reader) note(changed []BadFile) {
-	for _, f := range changed {
+// note logs which files turned bad or good, once the status says so.
+func (r *reader) note() {
+	for _, f := range r.changed {
 		if f.Err == nil {
 			r.log.Info("file is good again", slog.String("file", f.File))
 			continue
@@ -150,6 +151,7 @@ func (r *reader) note(changed []BadFile) {
 		r.log.Warn("file is bad: what it last held while it could be read is served, as far as no other file has the names",
 			slog.String("file", f.File), slog.Any("err", f.Err), slog.Int("last_good", f.LastGood))
 	}
+	r.changed = nil
 }
 
 func (r *reader) explain(decisions []decision) {

@@ -83,7 +83,7 @@ func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	g.foreign.drop(u)
 	s := m.screening(g, now)
 	u = g.removals.screen(u, s)
-	c := m.w.Apply(g.kind, u)
+	c := g.removals.grow(u, s, func() cache.Change { return m.w.Apply(g.kind, u) })
 	if s.confirmed {
 		m.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.Gone())
 	}

@@ -798,7 +798,7 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	case s.wildcard:
 		c = m.take(s.guards()[cache.Members], u, now)
 		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
-			s.learn.heard(now, c.New > 0)
+			s.learn.heard(now, c.New > 0, m.cfg.ColdWait)
 		}
 		if s.sweep.heard(u, c, now) {
 			m.ignoresVersions(now)
@@ -806,7 +806,7 @@ func (m *mirror) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	case s.named:
 		u = m.applyCollections(s, u, now)
 		c = m.take(s.guards()[cache.Named], u, now)
-		s.learnNames.heard(now, c.New > 0)
+		s.learnNames.heard(now, c.New > 0, m.cfg.ColdWait)
 	default:
 		return // subscribed to no longer (R096)
 	}

@@ -40,7 +40,9 @@ type removals struct {
 	// Of the stream that carries the set, until all of it was said there.
 	earlier   bool                // something is from before
 	mentioned map[string]struct{} // on the stream, if so
-	added     map[string]struct{} // new resources that are there still, if so
+	fresh     map[string]struct{} // new resources that are there still, if so
+
+	added int // new resources, if nothing is from before; once all was said, of the last update
 
 	since, until, alarmAt time.Time // of held
 	looking               bool      // the second look has begun
@@ -53,7 +55,7 @@ type removals struct {
 // told what that is. What was suspect is so only if it is seen to be gone on this stream too: an origin that is told of what it
 // has need not mention it. For the same reason a second look begins anew if it was interrupted.
 func (r *removals) begin(earlier, told bool) {
-	r.earlier, r.mentioned, r.added = earlier, nil, nil
+	r.earlier, r.mentioned, r.added, r.fresh = earlier, nil, 0, nil
 	r.suspects, r.unproven = nil, false
 	r.looking = r.looking && !told
 }
@@ -79,12 +81,12 @@ type screening struct {
 // suspect no more.
 func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	if s.confirmed {
-		r.mentioned, r.added = nil, nil
+		r.mentioned, r.fresh = nil, nil
 	}
 	u.Resources = r.screenResources(u.Resources, s)
 	waiting := make(map[string]struct{})
 	for name := range u.Gone() {
-		delete(r.added, name)
+		delete(r.fresh, name)
 		switch {
 		case s.has(name) == nil:
 		case r.waits(name, s) || s.holdExplicit && !cache.RemovalsAreData(u.TypeURL):
@@ -118,9 +120,6 @@ func (r *removals) screenResources(resources []*wire.Resource, s screening) []*w
 		}
 		if r.earlier && !s.confirmed {
 			put(&r.mentioned, res.Name, struct{}{})
-		}
-		if (r.earlier && !s.confirmed || s.holdExplicit) && s.has(res.Name) == nil {
-			put(&r.added, res.Name, struct{}{})
 		}
 	}
 	if len(emptied) == 0 {
@@ -202,8 +201,9 @@ func (r *removals) forget(name string) {
 // what he had kept is undecided again if the origin removes it, unless that repeats what he decided on.
 func (r *removals) suspect(name string, as removal, repeats bool) {
 	_, approved := r.approved[name]
-	_, kept := r.kept[name]
+	was, kept := r.kept[name]
 	old, held := r.held[name]
+	repeats = repeats || as.emptied != nil && was.emptied != nil && as.emptied.SameContent(was.emptied)
 	switch {
 	case held:
 		as.stated, as.again, as.reason = as.stated || old.stated, old.again || r.looking, old.reason
@@ -218,11 +218,39 @@ func (r *removals) suspect(name string, as removal, repeats bool) {
 // infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
 func (r *removals) infer(names map[string]struct{}, unproven bool) {
 	for name := range names {
-		delete(r.added, name)
+		delete(r.fresh, name)
 		r.suspect(name, removal{}, true)
 	}
 	r.unproven = r.unproven || unproven && len(r.suspects) > 0
 }
+
+// grow counts the resources that an update adds to a set: apply applies it, and returns how many are new.
+func (r *removals) grow(u wire.Update, s screening, apply func() cache.Change) cache.Change {
+	var absent []string
+	if !s.confirmed && r.earlier {
+		for _, res := range u.Resources {
+			if s.has(res.Name) == nil {
+				absent = append(absent, res.Name)
+			}
+		}
+	}
+	c := apply()
+	for _, name := range absent {
+		if s.has(name) != nil { // it may be wanted by nobody
+			put(&r.fresh, name, struct{}{})
+		}
+	}
+	switch {
+	case s.confirmed:
+		r.added = c.New
+	case !r.earlier:
+		r.added += c.New
+	}
+	return c
+}
+
+// additions returns how many resources are new and there still.
+func (r *removals) additions() int { return r.added + len(r.fresh) }
 
 // A verdict is what was decided anew on the removals from a set.
 type verdict struct {
@@ -266,7 +294,7 @@ func (r *removals) decide(typeURL string, count int, s screening, v *verdict) {
 		r.decideHeld(s, v)
 	}
 	// Those that still wait count too, or a large removal would be made in small parts.
-	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-len(r.added), len(r.added))
+	hold := len(r.held) > 0 || r.unproven || cache.LargeRemoval(typeURL, len(r.suspects), count-r.additions(), r.additions())
 	for name, as := range r.suspects {
 		switch {
 		case hold:

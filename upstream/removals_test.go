@@ -45,10 +45,13 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 			}
 			r := new(removals)
 			r.begin(true, false)
-			r.screen(wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{{Name: "d"}, {Name: "e"}, {Name: "f"}}}, s)
-			for _, name := range []string{"d", "e", "f"} {
-				old[name] = &wire.Resource{}
-			}
+			u := wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{{Name: "d"}, {Name: "e"}, {Name: "f"}}}
+			r.grow(r.screen(u, s), s, func() cache.Change {
+				for _, res := range u.Resources {
+					old[res.Name] = res
+				}
+				return cache.Change{New: 3}
+			})
 			r.screen(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, s)
 			for _, name := range tt.gone {
 				delete(old, name)
@@ -76,5 +79,21 @@ func TestB15_RequestsKeepTheirNames(t *testing.T) {
 	given := append(s.unwanted(asked), "glob")
 	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
 		t.Errorf("given up, in the request, and after what was asked: %s, want %s", got, want)
+	}
+}
+
+// TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes later is a
+// change, and makes no removal on the same stream wait.
+func TestH02_WhatIsConfirmedStaysConfirmed(t *testing.T) {
+	const quiet = 10 * time.Second
+	began := time.Unix(1000, 0)
+	var l learning
+	for _, tt := range []struct {
+		at, confirmed time.Duration
+	}{{0, quiet}, {5 * time.Second, 15 * time.Second}, {20 * time.Second, 15 * time.Second}} {
+		l.heard(began.Add(tt.at), true, quiet)
+		if got := l.confirmed(began, quiet).Sub(began); got != tt.confirmed {
+			t.Errorf("a new name after %v: the set is confirmed after %v, want %v", tt.at, got, tt.confirmed)
+		}
 	}
 }

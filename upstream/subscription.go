@@ -382,13 +382,14 @@ func (l *learning) confirmed(began time.Time, quiet time.Duration) time.Time {
 	return earlier(l.newName.Add(quiet), began.Add(confirmMax))
 }
 
-// heard records a response.
-func (l *learning) heard(now time.Time, news bool) {
+// heard records a response. Once no new name has come for as long as quiet, all of the set was said: a name that is new later changes
+// nothing about that.
+func (l *learning) heard(now time.Time, news bool, quiet time.Duration) {
 	if l.first.IsZero() {
 		l.first, l.newName = now, now
 	}
 	l.last = now
-	if news {
+	if news && now.Before(l.newName.Add(quiet)) {
 		l.newName = now
 	}
 }
