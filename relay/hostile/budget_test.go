@@ -37,7 +37,7 @@ const (
 	budgetPeers       = 3
 )
 
-// budget is the sum of deploy/docs/security.md, in bytes, for these limits.
+// budget is the sum of deploy/docs/configuration.md, in bytes, for these limits.
 const budget = budgetUnread +
 	budgetConnections*(400<<10) +
 	budgetStreams*(64<<10+16<<10) + budgetStreams*budgetNames*200 +
