@@ -26,6 +26,7 @@ type waiting struct {
 func (s *stream) receive() {
 	r := new(wire.Request)
 	limits := s.cfg.limits(s.backlog)
+	limits.Latest = new(wire.LatestNames)
 	for more := true; more; {
 		*r = wire.Request{Delta: s.delta, Limits: limits}
 		err := s.rpc.RecvMsg(r)

@@ -120,15 +120,8 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if !sub.repeats(r) {
-		if s.cfg.DynamicParameters {
-			r.Parameterise(s.dynamic()[r.TypeURL].GetParams())
-		}
-		s.misnamed(sub, r.Canonicalise())
-		if err := s.restrict(sub, r); err != nil {
-			return err
-		}
-		s.limitNames(sub, r)
+	if err := s.lookAtNames(sub, r); err != nil {
+		return err
 	}
 	if earlier := sub.earlier.find(r); earlier >= 0 {
 		s.read = max(s.read, sub.earlier.list[earlier].through)
@@ -140,6 +133,25 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 		s.read = max(s.read, sub.through)
 	}
 	s.admitRefused()
+	return nil
+}
+
+// lookAtNames leaves in a request the names that the client may have, unless it repeats those that it has.
+func (s *stream) lookAtNames(sub *subscription, r *wire.Request) error {
+	switch {
+	case sub.repeats(r):
+		return nil
+	case r.Repeated: // the request before, which has them, was handled before
+		return status.Errorf(codes.Internal, "the names of %s are not known that this request repeats", r.TypeURL)
+	}
+	if s.cfg.DynamicParameters {
+		r.Parameterise(s.dynamic()[r.TypeURL].GetParams())
+	}
+	s.misnamed(sub, r.Canonicalise())
+	if err := s.restrict(sub, r); err != nil {
+		return err
+	}
+	s.limitNames(sub, r)
 	return nil
 }
 

@@ -68,3 +68,25 @@ func BenchmarkDecodeRequest(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkDecodeRepeatedNames is what the ACK of a client costs that repeats all its names, decoded and left out.
+func BenchmarkDecodeRepeatedNames(b *testing.B) {
+	for _, names := range []int{1000, 10_000} {
+		m := &discoverypb.DiscoveryRequest{TypeUrl: wire.EndpointType, VersionInfo: "7", ResponseNonce: "0123456789abcdef"}
+		for i := range names {
+			m.ResourceNames = append(m.ResourceNames, fmt.Sprintf("outbound|80||service-%05d.shop.svc.cluster.local", i))
+		}
+		msg := marshal(b, m)
+		for _, latest := range []*wire.LatestNames{nil, new(wire.LatestNames)} {
+			b.Run(fmt.Sprintf("names=%d/left_out=%t", names, latest != nil), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					r := wire.Request{Limits: wire.Limits{Latest: latest}}
+					if err := r.Decode(msg); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

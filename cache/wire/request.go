@@ -41,6 +41,10 @@ type Limits struct {
 	// Gzip says that the message may be compressed.
 	Gzip bool
 
+	// Latest has the names of a SotW request left out that repeats those of the one before of its type; see Repeated. Nil has them all
+	// decoded.
+	Latest *LatestNames
+
 	// Memory is charged for what a message takes beyond its own bytes, before that is taken. Nil charges nobody.
 	Memory Memory
 }
@@ -92,8 +96,9 @@ type Request struct {
 	ErrorMessage string
 
 	// NamesSum identifies the encoded list of names of a SotW request. An Envoy
-	// repeats all its names in each ACK; equal sums need no second look.
+	// repeats all its names in each ACK; equal sums need no second look. Repeated says that Subscribe was left out for that.
 	NamesSum uint64
+	Repeated bool
 
 	// Err is set by [Codec] if the message was not a request. It is kept here, since
 	// an error of a codec would reach the client as an internal one.
@@ -161,11 +166,12 @@ func (r *Request) Decode(msg []byte) error {
 		fields = deltaFields[:]
 	}
 	*r = Request{Limits: r.Limits, Delta: r.Delta, Size: r.Size}
-	if err := r.reserve(fields, msg); err != nil {
+	found := survey(fields, msg)
+	r.NamesSum = found.sum
+	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found)
+	if err := r.reserve(&found.count, len(msg)); err != nil {
 		return err
 	}
-	var sum maphash.Hash
-	sum.SetSeed(namesSeed)
 	for at := 0; at < len(msg); {
 		num, typ, val, n := consumeField(msg[at:])
 		if n < 0 {
@@ -175,15 +181,71 @@ func (r *Request) Decode(msg []byte) error {
 		if typ != protowire.BytesType || int(num) >= len(fields) {
 			continue
 		}
-		if f := fields[num]; f == fieldSubscribe || f == fieldSubscribeLocator {
-			_, _ = sum.Write(msg[at-n : at])
-		}
 		if err := r.set(fields[num], val); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
 		}
 	}
-	r.NamesSum = sum.Sum64()
 	return nil
+}
+
+// What a message of a request holds, as far as its fields are well formed.
+type surveyed struct {
+	count   [fieldError + 1]int // of each field
+	sum     uint64              // of the names subscribed to
+	typeURL []byte
+}
+
+func survey(fields []requestField, msg []byte) (found surveyed) {
+	var sum maphash.Hash
+	sum.SetSeed(namesSeed)
+	for len(msg) > 0 {
+		num, typ, val, n := consumeField(msg)
+		if n < 0 {
+			break // Decode says so
+		}
+		if typ == protowire.BytesType && int(num) < len(fields) {
+			f := fields[num]
+			found.count[f]++
+			switch f {
+			case fieldSubscribe, fieldSubscribeLocator:
+				_, _ = sum.Write(msg[:n])
+			case fieldTypeURL:
+				found.typeURL = val
+			}
+		}
+		msg = msg[n:]
+	}
+	found.sum = sum.Sum64()
+	return found
+}
+
+// manyNames is how many names a request has at least of which a [LatestNames] is kept: others are decoded in no time.
+const manyNames = 32
+
+// LatestNames are the sums of the names that the latest SotW requests of a stream had, by type, so that names which are repeated need not be
+// decoded: an Envoy repeats all that it has in each ACK. It belongs to who receives the requests.
+type LatestNames struct{ of []namesOfType }
+
+type namesOfType struct {
+	typeURL string
+	sum     uint64
+}
+
+// repeats reports whether a request has the names that the one before of its type had, and remembers them.
+func (l *LatestNames) repeats(found surveyed) bool {
+	at := slices.IndexFunc(l.of, func(n namesOfType) bool { return n.typeURL == string(found.typeURL) })
+	many := found.count[fieldSubscribe]+found.count[fieldSubscribeLocator] >= manyNames
+	switch {
+	case at < 0 && many:
+		l.of = append(l.of, namesOfType{string(found.typeURL), found.sum})
+	case at >= 0 && many:
+		again := l.of[at].sum == found.sum
+		l.of[at].sum = found.sum
+		return again
+	case at >= 0:
+		l.of = slices.Delete(l.of, at, at+1)
+	}
+	return false
 }
 
 // What an entry of a list takes beside its text, in bytes: a string, or an entry of a map.
@@ -192,26 +254,18 @@ const (
 	versionBytes = 80
 )
 
-// reserve makes room for what a request lists, for which it charges.
-func (r *Request) reserve(fields []requestField, msg []byte) error {
-	var count [fieldError + 1]int
-	for rest := msg; len(rest) > 0; {
-		num, _, _, n := consumeField(rest)
-		if n < 0 {
-			return nil // Decode says so
-		}
-		if int(num) < len(fields) {
-			count[fields[num]]++
-		}
-		rest = rest[n:]
-	}
+// reserve makes room for what a request lists in a message of so many bytes, for which it charges.
+func (r *Request) reserve(count *[fieldError + 1]int, size int) error {
 	subscribed, held := count[fieldSubscribe]+count[fieldSubscribeLocator], count[fieldInitialVersions]
 	unsubscribed := count[fieldUnsubscribe] + count[fieldUnsubscribeLocator]
+	if r.Repeated {
+		subscribed = 0
+	}
 	if r.MaxNames > 0 {
 		subscribed, unsubscribed, held = min(subscribed, r.MaxNames), min(unsubscribed, r.MaxNames), min(held, r.MaxNames)
 	}
 	// The bytes that came are charged already, and most names are so long that what they take beside their text is less than half of it.
-	if err := r.hold(entryBytes*(subscribed+unsubscribed) + versionBytes*held - len(msg)/2); err != nil {
+	if err := r.hold(entryBytes*(subscribed+unsubscribed) + versionBytes*held - size/2); err != nil {
 		return err
 	}
 	const few = 16 // grow by themselves
@@ -272,10 +326,10 @@ func (r *Request) addNode(val []byte) (err error) {
 	return err
 }
 
-// addEntry takes an entry of a list, unless that has as many as allowed.
+// addEntry takes an entry of a list, unless that has as many as allowed, or is repeated.
 func (r *Request) addEntry(listed int, f requestField, val []byte) error {
 	switch {
-	case r.skips(listed):
+	case r.Repeated || r.skips(listed): // only SotW requests are repeated, which have one list
 		return nil
 	case f == fieldInitialVersions:
 		return r.addInitialVersion(val)

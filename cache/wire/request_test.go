@@ -214,3 +214,49 @@ func TestB35_ManyNamesTakeNoMemory(t *testing.T) {
 		})
 	}
 }
+
+// R036: the names of a SotW request are left out if the one before of its type had the same, and only then.
+func TestR036_RepeatedNamesAreLeftOut(t *testing.T) {
+	many := func(first, n int) (names []string) {
+		for i := range n {
+			names = append(names, fmt.Sprint("name-", first+i))
+		}
+		return names
+	}
+	var latest wire.LatestNames
+	for i, tt := range []struct {
+		typeURL string
+		names   []string
+		leftOut bool
+	}{
+		{wire.EndpointType, many(0, 100), false},
+		{wire.EndpointType, many(0, 100), true},
+		{wire.EndpointType, many(0, 100), true},
+		{wire.RouteType, many(0, 100), false}, // another type
+		{wire.EndpointType, many(1, 100), false},
+		{wire.EndpointType, many(0, 100), false}, // as before the one before
+		{wire.EndpointType, many(0, 3), false},
+		{wire.EndpointType, many(0, 3), false}, // few are decoded
+		{wire.EndpointType, many(0, 100), false},
+		{wire.EndpointType, nil, false},
+		{wire.EndpointType, many(0, 100), false}, // after none
+		{wire.RouteType, many(0, 100), true},
+	} {
+		msg := marshal(t, &discoverypb.DiscoveryRequest{TypeUrl: tt.typeURL, ResourceNames: tt.names, ResponseNonce: "1"})
+		r := wire.Request{Limits: wire.Limits{Latest: &latest}}
+		if err := r.Decode(msg); err != nil {
+			t.Fatal(err)
+		}
+		all := wire.Request{}
+		if err := all.Decode(msg); err != nil {
+			t.Fatal(err)
+		}
+		want := tt.names
+		if tt.leftOut {
+			want = nil
+		}
+		if r.Repeated != tt.leftOut || !slices.Equal(r.Subscribe, want) || r.NamesSum != all.NamesSum || r.Nonce != "1" || r.TypeURL != tt.typeURL {
+			t.Errorf("request %d: %d names, repeated: %t; want %d", i, len(r.Subscribe), r.Repeated, len(want))
+		}
+	}
+}
