@@ -102,6 +102,9 @@ func (b *backlog) frame(kind byte, length int) {
 	}
 }
 
+// bytes counts what came without frames, as HTTP/1 has it: as if it were frames of frameSize.
+func (b *backlog) bytes(n int) { b.frames += int64((n + frameSize - 1) / frameSize) }
+
 // wrote counts a response that left: the frames that answer it are free.
 func (b *backlog) wrote(bytes int) {
 	if b != nil {

@@ -54,6 +54,22 @@ func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
 	}
 }
 
+// B.35: what comes by HTTP/1, which has no frames, is read at the rate of frames that are full.
+func TestB35_BytesAreReadAtABoundedRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, read := flooded(t, 1)[0], 0
+		for began := time.Now(); time.Since(began) < time.Minute; read += 4 << 10 {
+			_ = b.await(1)
+			b.bytes(4 << 10)
+			b.pay()
+		}
+		most := 100 * (10 + 60) * frameSize
+		if slack := 2 * frameStep * frameSize; read < most-slack || read > most+slack {
+			t.Errorf("%d bytes were read in a minute, want %d", read, most)
+		}
+	})
+}
+
 // What answers the relay is free, and so is whoever sends little beside a peer that sends much.
 func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -267,13 +267,13 @@ func (s *loadStream) decode(m loadMessage) (r *lrspb.LoadStatsRequest, raw rawNo
 	r = new(lrspb.LoadStatsRequest)
 	n := 0
 	if raw.encoded, raw.size, rest, err = wire.TakeNode(m.bytes, nodeField); err == nil {
-		n, err = wire.Messages(r.ProtoReflect().Descriptor(), rest)
+		n, err = wire.Messages(r.ProtoReflect().Descriptor(), rest, maxLoadMessages)
 	}
 	switch {
 	case err != nil:
 		return nil, raw, 0, badReport(err)
 	case n > maxLoadMessages:
-		return nil, raw, 0, Exceeds(LimitRequest, "load report of %d clusters, localities, endpoints and metrics, at most %d are allowed", n, maxLoadMessages)
+		return nil, raw, 0, Exceeds(LimitRequest, "load report of more than %d clusters, localities, endpoints and metrics: no more are allowed", maxLoadMessages)
 	}
 	charged = len(rest) + n*loadMessageBytes
 	if err := s.backlog.Hold(charged); err != nil {

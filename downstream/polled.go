@@ -19,8 +19,8 @@ const (
 	http2Begins  = len("PRI ")
 )
 
-// PollListener returns a listener of connections from l for a server of polls, on which the frames of HTTP/2 are
-// bounded as they are for gRPC (B.35). If l encrypts, what is inside is counted: so the server must not encrypt
+// PollListener returns a listener of connections from l for a server of polls, on which the frames of HTTP/2, and
+// the bytes of HTTP/1, are bounded as they are for gRPC (B.35). If l encrypts, what is inside is counted: so the server must not encrypt
 // itself, and must take HTTP/2 without TLS. It needs [Server.PollContext] too.
 func (s *Server) PollListener(l net.Listener) net.Listener { return polls{l, s} }
 
@@ -76,18 +76,17 @@ type polled struct {
 
 // Read implements net.Conn.
 func (c *polled) Read(b []byte) (int, error) {
-	if !c.http1 {
-		b = b[:c.backlog.await(len(b))]
-	}
-	n, err := c.Conn.Read(b)
+	n, err := c.Conn.Read(b[:c.backlog.await(len(b))])
 	if c.begun == 0 && !c.http1 && n == 0 && err != nil && !errors.Is(err, io.EOF) { // such as a handshake of TLS that failed
 		c.server.cfg.Logger.Debug("connection for polls has ended before a poll", slog.String("peer", c.backlog.peer), slog.Any("err", err))
 	}
 	if c.isHTTP2(b[:n]) {
 		_ = c.backlog.came(b[:n]) // it holds nothing
-		if c.backlog.pay() {
-			c.server.slowed(c.backlog.peer)
-		}
+	} else {
+		c.backlog.bytes(n)
+	}
+	if c.backlog.pay() {
+		c.server.slowed(c.backlog.peer)
 	}
 	return n, err
 }

@@ -123,7 +123,7 @@ func (o *origin) request(s *originStream, r request) error {
 		}
 		i, err := content.Index(k.TypeURL, name)
 		if err != nil {
-			return err
+			continue // there is no such resource
 		}
 		s.names[k.TypeURL][i] = true
 		asked = append(asked, latest[i])

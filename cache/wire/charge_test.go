@@ -106,10 +106,12 @@ func TestMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := wire.Messages(md, msg); n != 5 || err != nil {
-		t.Errorf("%d messages, %v; want 5", n, err)
+	for most, want := range map[int]int{100: 5, 5: 5, 3: 4} {
+		if n, err := wire.Messages(md, msg, most); n != want || err != nil {
+			t.Errorf("%d messages, %v; want %d", n, err, want)
+		}
 	}
-	if _, err := wire.Messages(md, msg[:len(msg)-1]); !errors.Is(err, wire.ErrMalformed) {
+	if _, err := wire.Messages(md, msg[:len(msg)-1], 100); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("half a message: %v, want %v", err, wire.ErrMalformed)
 	}
 }

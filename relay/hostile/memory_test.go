@@ -139,7 +139,7 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if _, err := rpc.Recv(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "at most 100000 are allowed") {
+		if _, err := rpc.Recv(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "more than 100000 clusters") {
 			t.Errorf("a report of 200,000 localities was answered %v, want RESOURCE_EXHAUSTED", err)
 		}
 	})
