@@ -19,11 +19,11 @@ const nodesOfPeer = 64
 
 // Who has had a large Node decoded leaves its place for nodeRests times as long as that took, but no longer than maxNodeRest.
 const (
-	nodeRests   = 3
+	nodeRests   = 7
 	maxNodeRest = 100 * time.Millisecond
 )
 
-// nodeShares bounds what the large Nodes of each peer take: to decode them, of half of the cores a fourth of the time, and memory for
+// nodeShares bounds what the large Nodes of each peer take: to decode them, of half of the cores an eighth of the time, and memory for
 // those that wait for that or are kept (B.35). Small ones are bounded by how many streams there may be.
 type nodeShares struct {
 	most int64 // bytes of a peer
