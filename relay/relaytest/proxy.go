@@ -96,13 +96,19 @@ func NewProxy(tb TB, target string) *Proxy {
 	return p
 }
 
+// given are the ports that listenSteady has chosen: each is chosen once, since nobody may listen on it at the moment.
+var given sync.Map
+
 // listenSteady listens on a loopback port that can be closed and listened on again: one
-// that the kernel does not give to others meanwhile, be it as the source of a
+// that neither the kernel nor another test of this process gives to others meanwhile, be it as the source of a
 // connection.
 func listenSteady() (listener net.Listener, err error) {
 	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000)))
-		if listener, err = net.Listen("tcp", address); err == nil {
+		port := 10_000 + rand.IntN(20_000)
+		if _, taken := given.LoadOrStore(port, struct{}{}); taken {
+			continue
+		}
+		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			return listener, nil
 		}
 	}
