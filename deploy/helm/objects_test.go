@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -199,6 +200,13 @@ func probe(t *testing.T, paths ...string) (codes map[string]int) {
 		t.Fatal(err)
 	}
 	relaytest.Run(t, r)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it looks at its origin first
+		if time.Now().After(end) {
+			t.Fatalf("the relay does not become ready: %v", r.Ready())
+		}
+	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	codes = map[string]int{}
 	for _, path := range paths {
