@@ -183,6 +183,27 @@ func (c *connections) grant(b *backlog, claimed int64) {
 	}
 }
 
+// A charge is what a poll, or a message, was charged with.
+type charge struct {
+	backlog *backlog // of the connection; nil if nobody counts
+	bytes   int
+}
+
+// Hold implements wire.Memory.
+func (c *charge) Hold(bytes int) error {
+	err := c.backlog.Hold(bytes)
+	if err == nil {
+		c.bytes += bytes
+	}
+	return err
+}
+
+// handled gives it back, once.
+func (c *charge) handled() {
+	c.backlog.handled(c.bytes)
+	c.bytes = 0
+}
+
 // CountUnary is an interceptor that gives back what calls with one request were charged with: those of services that are not the
 // server's own.
 func (s *Server) CountUnary(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,7 +80,7 @@ type loadStream struct {
 // A loadMessage is a request of a client.
 type loadMessage struct {
 	bytes []byte
-	size  int // what it is charged with
+	charge
 }
 
 // Why streams of load reports end by themselves: the server drains, the connection is old.
@@ -153,7 +152,7 @@ func (s *loadStream) receive(ctx context.Context) {
 		select {
 		case s.messages <- in:
 		case <-ctx.Done():
-			s.backlog.handled(in.size)
+			in.handled()
 			return
 		}
 		if s.pace.Wait(ctx) != nil {
@@ -164,23 +163,20 @@ func (s *loadStream) receive(ctx context.Context) {
 
 // inflated returns a message as it was before it was compressed.
 func (s *loadStream) inflated(m []byte) (in loadMessage, err error) {
-	in = loadMessage{m, wire.Framed(len(m))}
+	in = loadMessage{m, charge{s.backlog, wire.Framed(len(m))}}
 	if s.cfg.GzipRequests {
-		var charged int
-		in.bytes, charged, err = wire.Inflate(m, s.cfg.MaxRequestBytes, s.backlog)
-		in.size += charged
+		in.bytes, err = wire.Inflate(m, s.cfg.MaxRequestBytes, &in)
 	}
 	if err != nil {
-		s.backlog.handled(in.size)
+		in.handled()
 		return in, s.cfg.unreadable(err)
 	}
 	return in, nil
 }
 
 func (s *loadStream) serve(ctx context.Context, first loadMessage) error {
-	r, raw, charged, err := s.decode(first)
-	handled := sync.OnceFunc(func() { s.backlog.handled(first.size + charged) })
-	defer handled()
+	defer first.handled()
+	r, raw, err := s.decode(&first)
 	if err != nil {
 		return err
 	}
@@ -198,7 +194,7 @@ func (s *loadStream) serve(ctx context.Context, first loadMessage) error {
 	s.log = s.log.With(slog.String("node", who.label))
 	s.log.Debug("load reporting began")
 	defer s.log.Debug("load reporting ended")
-	err = s.report(ctx, r, who, first.bytes, handled)
+	err = s.report(ctx, r, who, &first)
 	if _, is := DenialOf(context.Cause(ctx)); is {
 		return context.Cause(ctx)
 	}
@@ -242,15 +238,15 @@ func (s *loadStream) renew(ctx context.Context, end context.CancelCauseFunc, who
 	}()
 }
 
-// report takes the reports of a client to the origin, of which the first has come, and tells when that was handled.
-func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, who *identity, first []byte, handled func()) error {
+// report takes the reports of a client to the origin, of which the first has come.
+func (s *loadStream) report(ctx context.Context, r *lrspb.LoadStatsRequest, who *identity, first *loadMessage) error {
 	if s.cfg.SumLoads {
-		return s.sum(ctx, r, who, handled)
+		return s.sum(ctx, r, who, first)
 	}
 	for _, token := range relaysOf(ctx) {
 		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
 	}
-	return s.pass(ctx, first, handled)
+	return s.pass(ctx, first)
 }
 
 // What a report may have, and takes for each, once it is decoded: messages, one for each cluster, locality, endpoint, metric and
@@ -260,8 +256,8 @@ const (
 	loadMessageBytes = 256
 )
 
-// decode decodes a report without its Node, which is bounded by itself, and returns what that is charged with.
-func (s *loadStream) decode(m loadMessage) (r *lrspb.LoadStatsRequest, raw rawNode, charged int, err error) {
+// decode decodes a report without its Node, which is bounded by itself, and charges for that.
+func (s *loadStream) decode(m *loadMessage) (r *lrspb.LoadStatsRequest, raw rawNode, err error) {
 	const nodeField = 1
 	var rest []byte
 	r = new(lrspb.LoadStatsRequest)
@@ -271,18 +267,17 @@ func (s *loadStream) decode(m loadMessage) (r *lrspb.LoadStatsRequest, raw rawNo
 	}
 	switch {
 	case err != nil:
-		return nil, raw, 0, badReport(err)
+		return nil, raw, badReport(err)
 	case n > maxLoadMessages:
-		return nil, raw, 0, Exceeds(LimitRequest, "load report of more than %d clusters, localities, endpoints and metrics: no more are allowed", maxLoadMessages)
+		return nil, raw, Exceeds(LimitRequest, "load report of more than %d clusters, localities, endpoints and metrics: no more are allowed", maxLoadMessages)
 	}
-	charged = len(rest) + n*loadMessageBytes
-	if err := s.backlog.Hold(charged); err != nil {
-		return nil, raw, 0, err
+	if err := m.Hold(len(rest) + n*loadMessageBytes); err != nil {
+		return nil, raw, err
 	}
 	if err := proto.Unmarshal(rest, r); err != nil {
-		return nil, raw, charged, badReport(err)
+		return nil, raw, badReport(err)
 	}
-	return r, raw, charged, nil
+	return r, raw, nil
 }
 
 func badReport(err error) error {
@@ -291,7 +286,7 @@ func badReport(err error) error {
 
 // pass passes messages on between the client and a stream of its own to the
 // origin, until either ends.
-func (s *loadStream) pass(ctx context.Context, first []byte, handled func()) error {
+func (s *loadStream) pass(ctx context.Context, first *loadMessage) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	origin, err := s.cfg.Loads.OpenLoads(ctx)
@@ -301,15 +296,15 @@ func (s *loadStream) pass(ctx context.Context, first []byte, handled func()) err
 	lost := make(chan error, 1)
 	// Ends when either stream does, which is as soon as pass returns.
 	go func() { lost <- s.answer(origin) }()
-	if err := s.forward(ctx, origin, first); err != nil {
+	if err := s.forward(ctx, origin, first.bytes); err != nil {
 		return err
 	}
-	handled()
+	first.handled()
 	for {
 		select {
 		case m := <-s.messages:
 			err := s.forward(ctx, origin, m.bytes)
-			s.backlog.handled(m.size)
+			m.handled()
 			if err != nil {
 				return err
 			}
@@ -353,8 +348,8 @@ func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []
 }
 
 // sum adds what the client reports to what others of its group do.
-func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest, who *identity, handled func()) error {
-	if err := s.check(first); err != nil {
+func (s *loadStream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, who *identity, first *loadMessage) error {
+	if err := s.check(r); err != nil {
 		return err
 	}
 	client := &loadClient{all: who.allClusters}
@@ -363,8 +358,8 @@ func (s *loadStream) sum(ctx context.Context, first *lrspb.LoadStatsRequest, who
 		return err
 	}
 	defer leave()
-	loads.add(client, first.GetClusterStats())
-	handled()
+	loads.add(client, r.GetClusterStats())
+	first.handled()
 	return s.converse(ctx, loads, client)
 }
 
@@ -398,9 +393,8 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 
 // add adds a report of the client.
 func (s *loadStream) add(loads *Loads, client *loadClient, m loadMessage) error {
-	defer s.backlog.handled(m.size)
-	r, _, charged, err := s.decode(m)
-	defer s.backlog.handled(charged)
+	defer m.handled()
+	r, _, err := s.decode(&m)
 	if err != nil {
 		return err
 	}

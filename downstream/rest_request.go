@@ -51,24 +51,6 @@ const (
 	restValueBytes = 128
 )
 
-// A charge is what a poll was charged with.
-type charge struct {
-	backlog *backlog // of the connection; nil if nobody counts
-	bytes   int
-}
-
-// Hold implements wire.Memory.
-func (c *charge) Hold(bytes int) error {
-	err := c.backlog.Hold(bytes)
-	if err == nil {
-		c.bytes += bytes
-	}
-	return err
-}
-
-// handled gives it back.
-func (c *charge) handled() { c.backlog.handled(c.bytes) }
-
 func refuse(status int, code codes.Code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
@@ -87,7 +69,7 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 		return req, refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "content-encoding %.20q: bodies of polls are not compressed", coding)
 	}
 	req.until = began.Add(hold)
-	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory.Hold)
+	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory)
 	if err != nil {
 		return req, refuseBody(err)
 	}
@@ -109,7 +91,7 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 
 // checkBody refuses a body of which too much would have to be built, and charges for what is built of it.
 func (c *Config) checkBody(body []byte, memory wire.Memory) error {
-	values, nesting := wire.JSONValues(body)
+	values, nesting := jsonValues(body)
 	switch most := c.MaxNames + maxRESTValues; {
 	case nesting > maxRESTNesting:
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", nesting, maxRESTNesting)

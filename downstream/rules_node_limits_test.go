@@ -214,7 +214,7 @@ func reportEncoded(t *testing.T, encoded []byte) error {
 		t.Fatal(err)
 	}
 	s := &loadStream{server: server, cfg: &server.cfg}
-	_, raw, _, err := s.decode(loadMessage{bytes: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), encoded)})
+	_, raw, err := s.decode(&loadMessage{bytes: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), encoded)})
 	if err != nil {
 		t.Fatal(err)
 	}

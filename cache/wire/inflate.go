@@ -17,41 +17,29 @@ const gzipMagic = "\x1f\x8b"
 // Compressed reports whether a message is compressed by gzip.
 func Compressed(msg []byte) bool { return bytes.HasPrefix(msg, []byte(gzipMagic)) }
 
-// Inflate returns a message of at most so many bytes, which memory is charged with, whether it is compressed or not, and what
-// memory was charged. Errors: [ErrTooLarge], [ErrMalformed], those of memory.
-func Inflate(msg []byte, most int, memory Memory) (inflated []byte, charged int, err error) {
+// Inflate returns a message of at most so many bytes, whether it is compressed or not. Memory is held before it is taken. Errors:
+// [ErrTooLarge], [ErrMalformed], those of memory.
+func Inflate(msg []byte, most int, memory Memory) ([]byte, error) {
 	if !Compressed(msg) {
-		return msg, 0, nil
+		return msg, nil
 	}
-	inflated, err = inflate(msg, most, func(bytes int) error {
-		if err := memory.Hold(bytes); err != nil {
-			return err
-		}
-		charged += bytes
-		return nil
-	})
-	return inflated, charged, err
-}
-
-// inflate decompresses a message. Memory is held before it is taken.
-func inflate(msg []byte, most int, hold func(bytes int) error) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(msg))
 	if err != nil {
 		return nil, fmt.Errorf("%w: gzip: %w", ErrMalformed, err)
 	}
-	return ReadAll(r, most, hold)
+	return ReadAll(r, most, memory)
 }
 
 // firstBuffer is how much ReadAll reads first, in bytes.
 const firstBuffer = 4 << 10
 
 // ReadAll reads all, which may be so many bytes. Memory is held before it is taken.
-// Errors: [ErrTooLarge], [ErrMalformed], those of hold.
-func ReadAll(r io.Reader, most int, hold func(bytes int) error) (all []byte, err error) {
+// Errors: [ErrTooLarge], [ErrMalformed], those of memory.
+func ReadAll(r io.Reader, most int, memory Memory) (all []byte, err error) {
 	for {
 		if len(all) == cap(all) {
 			size := min(max(2*cap(all), firstBuffer), most+1)
-			if err := hold(size - cap(all)); err != nil {
+			if err := memory.Hold(size - cap(all)); err != nil {
 				return nil, err
 			}
 			all = append(make([]byte, 0, size), all...)

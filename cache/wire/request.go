@@ -136,18 +136,17 @@ var (
 
 // receive reads a message as it came.
 func (r *Request) receive(msg []byte) error {
-	if r.Gzip && Compressed(msg) {
-		before, err := inflate(msg, r.MaxBytes, r.hold)
-		if err != nil {
+	if r.Gzip {
+		var err error
+		if msg, err = Inflate(msg, r.MaxBytes, r); err != nil {
 			return err
 		}
-		msg = before
 	}
 	return r.Decode(msg)
 }
 
-// hold charges for memory.
-func (r *Request) hold(bytes int) error {
+// Hold implements Memory: it charges r.Memory, and notes that in r.Size.
+func (r *Request) Hold(bytes int) error {
 	if r.Memory == nil || bytes <= 0 {
 		return nil
 	}
@@ -265,7 +264,7 @@ func (r *Request) reserve(count *[fieldError + 1]int, size int) error {
 		subscribed, unsubscribed, held = min(subscribed, r.MaxNames), min(unsubscribed, r.MaxNames), min(held, r.MaxNames)
 	}
 	// The bytes that came are charged already, and most names are so long that what they take beside their text is less than half of it.
-	if err := r.hold(entryBytes*(subscribed+unsubscribed) + versionBytes*held - size/2); err != nil {
+	if err := r.Hold(entryBytes*(subscribed+unsubscribed) + versionBytes*held - size/2); err != nil {
 		return err
 	}
 	const few = 16 // grow by themselves
