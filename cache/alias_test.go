@@ -31,36 +31,36 @@ func TestR092_Aliases(t *testing.T) {
 			t.Errorf("%s: %s: got %q, want %q", when, name, got, want)
 		}
 	}
-	if o.typ().Named.Aliased() {
+	if o.typ().ByName.Aliased() {
 		t.Error("got aliased before there was an alias")
 	}
-	if change := o.put(Named, "real", "1", "x", "alias", "unwanted"); change.Seen != 1 || change.Ignored != 0 {
+	if change := o.put(ByName, "real", "1", "x", "alias", "unwanted"); change.Seen != 1 || change.Ignored != 0 {
 		t.Errorf("got %+v, want one resource seen", change)
 	}
 	woken("put", true, true, true, false)
 	holds("put", "alias", "x")
 	holds("put", "real", "x")
-	if !o.typ().Named.Aliased() || o.knows("unwanted") {
-		t.Errorf("got aliased %t, unwanted alias known %t; want true, false", o.typ().Named.Aliased(), o.knows("unwanted"))
+	if !o.typ().ByName.Aliased() || o.knows("unwanted") {
+		t.Errorf("got aliased %t, unwanted alias known %t; want true, false", o.typ().ByName.Aliased(), o.knows("unwanted"))
 	}
-	o.put(Named, "real", "2", "y", "alias", "alias", "real")
+	o.put(ByName, "real", "2", "y", "alias", "alias", "real")
 	holds("changed", "alias", "y")
 	holds("changed", "real", "y")
 	woken("changed", true, true, true, false)
-	o.remove(Named, "real")
+	o.remove(ByName, "real")
 	woken("removed", true, true, true, false)
 	holds("removed", "alias", "-")
 	holds("removed", "real", "-")
-	if o.typ().Named.Count() != 0 || o.typ().Named.Sum() != (Sum{}) {
-		t.Errorf("removed: got %d resources, want 0", o.typ().Named.Count())
+	if o.typ().ByName.Count() != 0 || o.typ().ByName.Sum() != (Sum{}) {
+		t.Errorf("removed: got %d resources, want 0", o.typ().ByName.Count())
 	}
-	o.put(Named, "real", "3", "z", "alias")
+	o.put(ByName, "real", "3", "z", "alias")
 	holds("back", "alias", "z")
-	o.remove(Named, "real")
+	o.remove(ByName, "real")
 	holds("removed again", "alias", "-")
-	o.put(Named, "real", "4", "z", "alias")
+	o.put(ByName, "real", "4", "z", "alias")
 	woken("back again", true, true, true, false)
-	o.remove(Named, "alias") // the origin calls it by the name that was asked for
+	o.remove(ByName, "alias") // the origin calls it by the name that was asked for
 	woken("alias removed", true, false, true, false)
 	holds("alias removed", "alias", "-")
 	holds("alias removed", "real", "z")
@@ -71,11 +71,11 @@ func TestR092_Aliases(t *testing.T) {
 func TestR092_AliasOnly(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.want(o.view.Watch(), "alias")[0]
-	wantChange(t, o.put(Named, "real", "1", "x", "alias"), Change{Seen: 1, Changed: 1, New: 1})
+	wantChange(t, o.put(ByName, "real", "1", "x", "alias"), Change{Seen: 1, Changed: 1, New: 1})
 	if o.knows("real") {
 		t.Error("the resource's own name is known, though nobody named it")
 	}
-	wantChange(t, o.remove(Named, "real"), Change{Removed: 1})
+	wantChange(t, o.remove(ByName, "real"), Change{Removed: 1})
 	if e, _ := o.typ().Lookup(n); contentOf(e) != "-" || e.Prior == nil || e.Prior.Name != "real" {
 		t.Errorf("removed: got %+v", e)
 	}
@@ -87,17 +87,17 @@ func TestR092_AliasMoves(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	n := o.want(watch, "alias")[0]
-	o.put(Named, "one", "1", "same", "alias")
+	o.put(ByName, "one", "1", "same", "alias")
 	awake(watch)
-	o.put(Named, "two", "1", "same", "alias")
+	o.put(ByName, "two", "1", "same", "alias")
 	if e, _ := o.typ().Lookup(n); !awake(watch) || e.Resource.Name != "two" {
 		t.Errorf("moved: got resource %q, want two, and the stream woken", e.Resource.Name)
 	}
-	o.remove(Named, "one")
+	o.remove(ByName, "one")
 	if e, _ := o.typ().Lookup(n); !e.Present() {
 		t.Error("the alias went with a resource that it stands for no longer")
 	}
-	o.remove(Named, "two")
+	o.remove(ByName, "two")
 	if e, _ := o.typ().Lookup(n); e.Present() {
 		t.Error("the alias stayed without its resource")
 	}
@@ -112,10 +112,10 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 		host := "host" + fmt.Sprint(i)
 		names := o.want(watch, "real/"+host)
 		if i%2 == 0 {
-			o.put(Named, "real", "1", "x", "real/"+host)
+			o.put(ByName, "real", "1", "x", "real/"+host)
 		} else {
-			o.put(Named, host, "1", "x", "real/"+host)
-			o.put(Named, host+"'", "1", "x", "real/"+host)
+			o.put(ByName, host, "1", "x", "real/"+host)
+			o.put(ByName, host+"'", "1", "x", "real/"+host)
 		}
 		watch.Unsubscribe(acme, names)
 		o.TakeDemand()
@@ -124,7 +124,7 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 	if n := len(o.aliases[acme]); n != 0 {
 		t.Errorf("got %d resources with aliases, want 0", n)
 	}
-	if set := &o.typ().Named; set.live != 0 || set.Count() != 0 {
+	if set := &o.typ().ByName; set.live != 0 || set.Count() != 0 {
 		t.Errorf("got %d entries of which %d are present, want none", set.live, set.Count())
 	}
 }
@@ -132,14 +132,14 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.want(o.view.Watch(), "alias")[0]
-	o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 		decoded(t, acme, &discoverypb.Resource{Name: "x", Version: "1", Aliases: []string{"alias"}}),
 	}})
 	e, _ := o.typ().Lookup(n)
 	if !e.Present() || e.Resource.HasBody() {
 		t.Fatalf("got %+v, want a resource without a body", e)
 	}
-	o.put(Named, "x", "2", "y", "alias")
+	o.put(ByName, "x", "2", "y", "alias")
 	if e, _ := o.typ().Lookup(n); contentOf(e) != "y" {
 		t.Errorf("resolved: got %q, want y", contentOf(e))
 	}
@@ -153,7 +153,7 @@ func TestB20_UnresolvedAliasesLapse(t *testing.T) {
 	watch, next := o.view.Watch(), o.view.Watch()
 	n := o.want(watch, "alias")[0]
 	answer := func() {
-		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 			decoded(t, acme, &discoverypb.Resource{Name: "alias", Aliases: []string{"alias"}}),
 		}})
 	}
@@ -203,24 +203,24 @@ func TestB20_UnlistedAliases(t *testing.T) {
 			}
 		}
 	}
-	o.put(Named, "real", "1", "x", "one")
-	o.put(Named, "real", "1", "x", "two")
+	o.put(ByName, "real", "1", "x", "one")
+	o.put(ByName, "real", "1", "x", "two")
 	holds("asked for", "x", "x", "")
 	if e, _ := o.typ().Lookup(names[0]); !slices.Equal(e.Resource.Aliases, []string{"one"}) {
 		t.Errorf("one: got aliases %q, want its own", e.Resource.Aliases)
 	}
-	if c := o.put(Named, "real", "2", "y", "two"); c.Seen != 1 || c.Ignored != 0 {
+	if c := o.put(ByName, "real", "2", "y", "two"); c.Seen != 1 || c.Ignored != 0 {
 		t.Errorf("changed: got %+v, want one resource seen", c)
 	}
 	holds("changed", "y", "y", "")
-	if c := o.put(Named, "real", "3", "z"); c.Seen != 1 || c.Ignored != 0 {
+	if c := o.put(ByName, "real", "3", "z"); c.Seen != 1 || c.Ignored != 0 {
 		t.Errorf("no alias: got %+v, want one resource seen", c)
 	}
 	holds("no alias", "z", "z", "")
-	o.put(Named, "other", "1", "o", "one")
-	o.put(Named, "real", "4", "w")
+	o.put(ByName, "other", "1", "o", "one")
+	o.put(ByName, "real", "4", "w")
 	holds("one moved", "o", "w", "")
-	o.remove(Named, "two")
-	o.put(Named, "real", "5", "v")
+	o.remove(ByName, "two")
+	o.put(ByName, "real", "5", "v")
 	holds("two is said to be gone", "o", "-", "")
 }

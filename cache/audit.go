@@ -44,7 +44,7 @@ func (v *View) Audit(pace func() bool) iter.Seq[Fault] {
 	return func(yield func(Fault) bool) {
 		a := &audit{view: v, pace: pace, yield: yield}
 		for _, key := range a.keys() {
-			t := v.Head().Type(key)
+			t := v.Generation().Type(key)
 			for _, part := range t.parts() {
 				if !a.set(key, part.name, part.set) {
 					return
@@ -75,8 +75,8 @@ type part struct {
 // parts returns a type's sets.
 func (t *Type) parts() []part {
 	return []part{
-		{"members", &t.Members}, {"named", &t.Named},
-		{"errors of members", t.Errors(Members)}, {"errors of named", t.Errors(Named)},
+		{"members", &t.Wildcard}, {"named", &t.ByName},
+		{"errors of members", t.Errors(Wildcard)}, {"errors of named", t.Errors(ByName)},
 	}
 }
 
@@ -306,7 +306,7 @@ func (v *View) faultOf(t *indexType, n *Name) string {
 // reached reports whether a name that is not the resource's own is known as such: as an
 // alias of it, or as a name with parameters. The index is locked.
 func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
-	if e := typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
+	if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
 		if !slices.Contains(v.writers[n.source].aliases[t.url][e.Resource.Name], n) {
 			return false
 		}

@@ -32,7 +32,7 @@ func TestB43_NothingToFind(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
-		var all *Wildcard
+		var all *WildcardWatch
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			text := rapid.SampledFrom(texts).Draw(t, "name")
 			kind := Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
@@ -95,10 +95,10 @@ type planted struct {
 func (o *origin) tamper(f func(s *Set)) {
 	o.view.index.mu.Lock()
 	defer o.view.index.mu.Unlock()
-	head, typ := *o.view.Head(), *o.typ()
-	f(&typ.Members)
-	head.types.put(&typ)
-	o.view.head.Store(&head)
+	generation, typ := *o.view.Generation(), *o.typ()
+	f(&typ.Wildcard)
+	generation.types.put(&typ)
+	o.view.head.Store(&generation)
 }
 
 // swap replaces the entry of a name by what f makes of it.
@@ -113,7 +113,7 @@ func (o *origin) swap(text string, f func(e *Entry)) {
 
 var plants = []planted{
 	{"a byte of what all streams send", func(o *origin) {
-		o.typ().Members.Get(o.name("b")).Resource.Value()[0] ^= 1
+		o.typ().Wildcard.Get(o.name("b")).Resource.Value()[0] ^= 1
 	}, []string{"members b: its bytes are not those that the origin sent"}, []string{"b"}},
 	{"a sum that missed a change", func(o *origin) {
 		o.tamper(func(s *Set) { s.sum = s.sum.Add(Sum{0, 1}) })
@@ -132,7 +132,7 @@ var plants = []planted{
 		"members : the version is not that of the resources",
 	}, []string{"b"}},
 	{"an entry in the place of another", func(o *origin) {
-		n, e := o.name("b"), o.typ().Members.Get(o.name("a"))
+		n, e := o.name("b"), o.typ().Wildcard.Get(o.name("a"))
 		o.tamper(func(s *Set) { s.table = s.table.set(new(edit), n.id, e) })
 	}, []string{
 		"interest b: the number of its entries is wrong",
@@ -165,7 +165,7 @@ var plants = []planted{
 	}, nil},
 	{"an alias that was lost", func(o *origin) {
 		o.want(o.view.Watch(), "z")
-		o.put(Named, "d", "", "content 3", "z")
+		o.put(ByName, "d", "", "content 3", "z")
 		delete(o.aliases[acme], "d")
 	}, []string{"interest z: changes of the resource do not reach it"}, nil},
 	{"a demand that was lost", func(o *origin) {
@@ -184,9 +184,9 @@ func filled3(t tester) (*origin, *Watch) {
 	watch.SubscribeAll(acme)
 	o.want(watch, "c")
 	for i, text := range []string{"a", "b", "c"} {
-		o.put(Members, text, "", fmt.Sprint("content ", i))
+		o.put(Wildcard, text, "", fmt.Sprint("content ", i))
 	}
-	o.put(Named, "c", "", "content 2")
+	o.put(ByName, "c", "", "content 2")
 	return o, watch
 }
 
@@ -213,8 +213,8 @@ func TestB43_FaultsAreMended(t *testing.T) {
 	for _, p := range plants {
 		t.Run(p.what, func(t *testing.T) {
 			o, watch := filled3(t)
-			sum := o.typ().Members.Sum()
-			before := o.view.Head().Seq
+			sum := o.typ().Wildcard.Sum()
+			before := o.view.Generation().Seq
 			p.plant(o)
 			awake(watch)
 			o.view.Mend(acme)
@@ -233,15 +233,15 @@ func TestB43_FaultsAreMended(t *testing.T) {
 				t.Errorf("the members were asked for again %d times, want once", again)
 			}
 			for i, text := range []string{"a", "b", "c"} { // which the origin answers
-				o.put(Members, text, "", fmt.Sprint("content ", i))
+				o.put(Wildcard, text, "", fmt.Sprint("content ", i))
 			}
 			if found := findings(o.view.Audit(onwards)); len(found) > 0 {
 				t.Errorf("mended, and yet %q", found)
 			}
-			if o.typ().Members.Sum() != sum || contentOf(o.typ().Members.Get(o.name("b"))) != "content 1" {
+			if o.typ().Wildcard.Sum() != sum || contentOf(o.typ().Wildcard.Get(o.name("b"))) != "content 1" {
 				t.Errorf("mended, and yet other content")
 			}
-			wantTold(t, o.typ().Members.Since(before), p.told...)
+			wantTold(t, o.typ().Wildcard.Since(before), p.told...)
 			if !awake(watch) {
 				t.Errorf("streams were not woken")
 			}
@@ -254,17 +254,17 @@ func TestB43_FaultsAreMended(t *testing.T) {
 func TestB43_DamagedContentIsNotSent(t *testing.T) {
 	o, _ := filled3(t)
 	c := o.name("c")
-	o.typ().Named.Get(c).Resource.Value()[0] ^= 1
+	o.typ().ByName.Get(c).Resource.Value()[0] ^= 1
 	o.view.Mend(acme)
 	o.TakeDemand()
 	if e, _ := o.typ().Lookup(c); contentOf(e) != "content 2" {
 		t.Errorf("got %q, want the member, which has the same content and is not damaged", contentOf(e))
 	}
-	o.remove(Members, "c")
+	o.remove(Wildcard, "c")
 	if e, _ := o.typ().Lookup(c); !e.Present() || !e.Resource.Released() {
 		t.Errorf("got %q, want a resource without content", contentOf(e))
 	}
-	o.put(Named, "c", "", "content 2")
+	o.put(ByName, "c", "", "content 2")
 	if e, _ := o.typ().Lookup(c); contentOf(e) != "content 2" {
 		t.Errorf("said again: got %q", contentOf(e))
 	}
@@ -277,7 +277,7 @@ func TestB43_AnAuditPausesAndEnds(t *testing.T) {
 	pauses := 0
 	for range o.view.Audit(func() bool {
 		pauses++
-		o.put(Members, "new", "", fmt.Sprint(pauses)) // which takes the lock
+		o.put(Wildcard, "new", "", fmt.Sprint(pauses)) // which takes the lock
 		return true
 	}) {
 		t.Error("found something")
@@ -307,7 +307,7 @@ func BenchmarkAudit(b *testing.B) {
 	for i := range n {
 		u.Resources = append(u.Resources, o.resource(fmt.Sprintf("resource-%05d", i), "1", content))
 	}
-	o.Apply(Members, u)
+	o.Apply(Wildcard, u)
 	b.ReportAllocs()
 	for b.Loop() {
 		for f := range o.view.Audit(onwards) {

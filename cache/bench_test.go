@@ -21,20 +21,20 @@ func filled(tb tester, n int) (*origin, *Watch, []*Name) {
 	}
 	names := watch.Subscribe(acme, texts)
 	o.TakeDemand()
-	o.Apply(Members, u)
-	o.Apply(Named, u)
+	o.Apply(Wildcard, u)
+	o.Apply(ByName, u)
 	return o, watch, names
 }
 
 // TestReadsDoNotAllocate guards the path that every stream takes at every wake-up.
 func TestReadsDoNotAllocate(t *testing.T) {
 	o, _, names := filled(t, 10_000)
-	tail := o.typ().Members.Last() - 10
+	tail := o.typ().Wildcard.Last() - 10
 	var found, seqs int
 	reads := map[string]func(){
-		"Head and Type": func() { found += o.view.Head().Type(acme).Members.Count() },
+		"Head and Type": func() { found += o.view.Generation().Type(acme).Wildcard.Count() },
 		"Since and Get": func() {
-			members := &o.view.Head().Type(acme).Members
+			members := &o.view.Generation().Type(acme).Wildcard
 			for e := range members.Since(tail) {
 				if members.Get(e.Name) == e {
 					found++
@@ -42,12 +42,12 @@ func TestReadsDoNotAllocate(t *testing.T) {
 			}
 		},
 		"Lookup": func() {
-			if e, seq := o.view.Head().Type(acme).Lookup(names[5000]); e != nil {
+			if e, seq := o.view.Generation().Type(acme).Lookup(names[5000]); e != nil {
 				seqs += int(seq)
 			}
 		},
 		"ChangedSince and Align": func() {
-			members := &o.view.Head().Type(acme).Members
+			members := &o.view.Generation().Type(acme).Wildcard
 			seqs += members.ChangedSince(tail) + int(members.Align(tail))
 		},
 		"SameVersion": func() {
@@ -89,7 +89,7 @@ func BenchmarkApply(b *testing.B) {
 			wakes, applies := 0, 0
 			b.ReportAllocs()
 			for b.Loop() {
-				if c := o.Apply(Members, updates[applies%2]); c.Changed != 1 {
+				if c := o.Apply(Wildcard, updates[applies%2]); c.Changed != 1 {
 					b.Fatalf("got %+v, want one change", c)
 				}
 				applies++
@@ -118,7 +118,7 @@ func BenchmarkApplyNamed(b *testing.B) {
 	applies := 0
 	b.ReportAllocs()
 	for b.Loop() {
-		if c := o.Apply(Named, updates[applies%2]); c.Changed != 100 {
+		if c := o.Apply(ByName, updates[applies%2]); c.Changed != 100 {
 			b.Fatalf("got %+v, want 100 changes", c)
 		}
 		applies++
@@ -127,7 +127,7 @@ func BenchmarkApplyNamed(b *testing.B) {
 
 func BenchmarkSinceTail(b *testing.B) {
 	o, _, _ := filled(b, 10_000)
-	members := &o.typ().Members
+	members := &o.typ().Wildcard
 	tail := members.Last() - 1
 	read := 0
 	b.ReportAllocs()

@@ -26,7 +26,7 @@ func BenchmarkApplyAmongCollections(b *testing.B) {
 				b.ReportAllocs()
 				for i := range b.N {
 					r := newResource(o, acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(i), fmt.Sprint(i))
-					o.Apply(Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+					o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
 				}
 			})
 		}

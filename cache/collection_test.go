@@ -19,7 +19,7 @@ const (
 var shopKey = Collection(acme, shop+"*")
 
 // known returns how many types and collections a view keeps, and how many its head has.
-func known(v *View) (kept, inHead int) { return len(v.index.types), v.Head().Types() }
+func known(v *View) (kept, inHead int) { return len(v.index.types), v.Generation().Types() }
 
 // A collection is forgotten once nobody follows it, and so is a type that the protocol does not know: however the demand changed since it
 // was taken last, and whether or not anybody had noticed it.
@@ -38,8 +38,8 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			o.typeURL = shopKey
-			o.Apply(Members, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+"a", "1", "")}})
-			o.remove(Members, shop+"a")
+			o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+"a", "1", "")}})
+			o.remove(Wildcard, shop+"a")
 			w.UnsubscribeAll(wc)
 			if d := o.TakeDemand(); len(d) != 1 || d[0].Wanted || !o.ForgetMembers(shopKey) {
 				o.Errorf("demand: got %v, want the collection given up, and it forgotten", d)
@@ -128,9 +128,9 @@ func TestB2_AMemberOfAGlobIsNoOtherResource(t *testing.T) {
 	w.SubscribeAll(shopKey)
 	o.want(w, shop+"a")
 	r := o.resource(shop+"a", "1", "content")
-	o.Apply(Members, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{r}})
-	o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
-	if glob, named := o.view.Head().Type(shopKey).Members.Sum(), o.typ().Named.Sum(); glob != named || glob == (Sum{}) {
+	o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{r}})
+	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+	if glob, named := o.view.Generation().Type(shopKey).Wildcard.Sum(), o.typ().ByName.Sum(); glob != named || glob == (Sum{}) {
 		t.Errorf("sums: %v as a member, %v by name, want equal ones", glob, named)
 	}
 }
@@ -142,9 +142,9 @@ func TestB11_AGlobRemembersClusters(t *testing.T) {
 		o.typeURL = typeURL
 		key := Collection(typeURL, shop+"*")
 		o.view.Watch().SubscribeAll(key)
-		o.Apply(Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{o.resource(shop+"a", "1", "")}})
-		o.Apply(Members, wire.Update{TypeURL: key, Removed: []string{shop + "a"}})
-		for e := range o.view.Head().Type(key).Members.Since(0) {
+		o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{o.resource(shop+"a", "1", "")}})
+		o.Apply(Wildcard, wire.Update{TypeURL: key, Removed: []string{shop + "a"}})
+		for e := range o.view.Generation().Type(key).Wildcard.Since(0) {
 			if keeps := e.Prior != nil; keeps != (typeURL != acme) {
 				t.Errorf("%s: keeps what it was: %t", typeURL, keeps)
 			}
@@ -188,34 +188,34 @@ func TestR129_AnOriginAnswersForItsOwn(t *testing.T) {
 			t.Errorf("who named it sees %q, want %q", contentOf(e), want)
 		}
 	}
-	first.put(Members, mall+"a", "1", "stranger")
-	first.put(Named, mall+"a", "1", "stranger")
-	first.put(Named, "other", "1", "stranger", mall+"a")
-	first.remove(Named, mall+"a")
+	first.put(Wildcard, mall+"a", "1", "stranger")
+	first.put(ByName, mall+"a", "1", "stranger")
+	first.put(ByName, "other", "1", "stranger", mall+"a")
+	first.remove(ByName, mall+"a")
 	see("")
-	if got := contentOf(first.typ().Members.Get(n)); got != "stranger" {
+	if got := contentOf(first.typ().Wildcard.Get(n)); got != "stranger" {
 		t.Errorf("who follows all sees %q, want the first origin's", got)
 	}
-	second.put(Named, mall+"a", "1", "own")
+	second.put(ByName, mall+"a", "1", "own")
 	see("own")
-	first.put(Members, mall+"a", "2", "stranger still")
-	first.remove(Named, mall+"a")
+	first.put(Wildcard, mall+"a", "2", "stranger still")
+	first.remove(ByName, mall+"a")
 	see("own")
 	_, before := first.typ().Lookup(n)
-	first.remove(Members, mall+"a") // uncovers nothing: nobody saw it
+	first.remove(Wildcard, mall+"a") // uncovers nothing: nobody saw it
 	see("own")
 	if _, since := first.typ().Lookup(n); since != before {
 		t.Errorf("it is news since %d, want %d", since, before)
 	}
 	denied := wire.NewResourceError(mall+"a", codes.PermissionDenied, "")
-	second.Apply(Named, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{denied}})
-	first.remove(Named, mall+"a")
-	if first.typ().Errors(Named).Get(n) == nil {
+	second.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{denied}})
+	first.remove(ByName, mall+"a")
+	if first.typ().Errors(ByName).Get(n) == nil {
 		t.Error("the first origin cleared what the second said is wrong")
 	}
-	second.remove(Named, mall+"a")
+	second.remove(ByName, mall+"a")
 	see("-")
-	if first.typ().Errors(Named).Get(n) != nil {
+	if first.typ().Errors(ByName).Get(n) != nil {
 		t.Error("the second origin did not clear what it said is wrong")
 	}
 }
@@ -227,25 +227,25 @@ func TestB40_OriginsStandByThemselves(t *testing.T) {
 	names := w.Subscribe(acme, []string{"a", mall + "a"})
 	first.TakeDemand()
 	second.TakeDemand()
-	first.remove(Named, "a")
-	second.remove(Named, mall+"a")
+	first.remove(ByName, "a")
+	second.remove(ByName, mall+"a")
 	now := time.Now()
 	first.Asked(names[:1], now)
 	second.Asked(names[1:], now)
 	check := func(what string, wantFirst, wantSecond bool) {
 		t.Helper()
-		h := first.view.Head()
+		g := first.view.Generation()
 		for i, want := range []bool{wantFirst, wantSecond} {
-			e, _ := h.Type(acme).Lookup(names[i])
-			if from := h.From(names[i]); from.Connected != want || h.Absent(e) != want || names[i].Asked().IsZero() == want {
-				t.Errorf("%s: %v: connected %t, absent %t, asked at %v; want %t", what, names[i], from.Connected, h.Absent(e), names[i].Asked(), want)
+			e, _ := g.Type(acme).Lookup(names[i])
+			if from := g.From(names[i]); from.Connected != want || g.Absent(e) != want || names[i].Asked().IsZero() == want {
+				t.Errorf("%s: %v: connected %t, absent %t, asked at %v; want %t", what, names[i], from.Connected, g.Absent(e), names[i].Asked(), want)
 			}
 		}
 	}
 	check("both up", true, true)
 	second.SetConnected(false)
 	check("the second down", true, false)
-	if h := first.view.Head(); h.MembersFrom(acme).Connected != true || h.MembersFrom(Collection(acme, mall+"*")).Connected {
+	if g := first.view.Generation(); g.WildcardSource(acme).Connected != true || g.WildcardSource(Collection(acme, mall+"*")).Connected {
 		t.Error("members: want the first origin up for the type, and the second down for the glob")
 	}
 	first.SetConnected(false)

@@ -4,40 +4,40 @@ package cache
 // until when, and what is wrong with them. Entries keep their times, so that what is
 // passed on does not live longer for it. The names are the other view's, key is a type
 // or a collection; of a name that the other view does not know, nothing is recorded.
-// How the other view's source stands, Stand must have been told before.
-func (w *Writer) Copy(kind Kind, from *Head, key string, names []*Name) {
+// How the other view's source stands, OriginChanges must have been told before.
+func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	t := from.Type(key)
 	a := w.begin(key)
 	set := a.set(kind)
 	set.system = t.System()
 	for _, n := range names {
-		source := t.Members.Get(n)
-		if kind == Named {
-			source = t.Named.Get(n)
+		source := t.Wildcard.Get(n)
+		if kind == ByName {
+			source = t.ByName.Get(n)
 		}
 		if source != nil {
 			a.copy(kind, set, from, source)
 		}
 		a.copyError(kind, n.text, t.Errors(kind).Get(n))
 	}
-	if kind == Members && !t.failsWhole() {
+	if kind == Wildcard && !t.failsWhole() {
 		a.succeedWhole()
 	}
 	a.compact(kind)
 	w.publish(a)
 }
 
-func (a *apply) copy(kind Kind, set *Set, from *Head, e *Entry) {
+func (a *apply) copy(kind Kind, set *Set, from *Generation, e *Entry) {
 	n := a.index.names[e.Name.text]
 	switch {
-	case kind == Named && !a.takes(n):
-	case kind == Members && e.Present() && n == nil:
+	case kind == ByName && !a.takes(n):
+	case kind == Wildcard && e.Present() && n == nil:
 		n = a.w.view.index.name(a.index, e.Name.text)
 		fallthrough
 	case e.Present():
 		failing := from.Type(a.typ.URL).Errors(kind).Get(e.Name) != nil
 		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
-	case kind == Members:
+	case kind == Wildcard:
 		a.goneMember(set, n)
 	case e.Expired:
 		if old := set.Get(n); old.Present() {

@@ -21,13 +21,13 @@ func newCopier(t *testing.T) *copier {
 // take copies what is known of names now.
 func (c *copier) take(texts ...string) {
 	c.Helper()
-	h := c.from.view.Head()
-	c.Stand(*h.First())
+	g := c.from.view.Generation()
+	c.Stand(*g.First())
 	var names []*Name
 	for _, text := range texts {
 		names = append(names, c.from.name(text))
 	}
-	c.Copy(Named, h, acme, names)
+	c.Copy(ByName, g, acme, names)
 }
 
 // TestB7_ACopyIsAsSureAsTheOther: what the other view does not know for certain any
@@ -37,8 +37,8 @@ func TestB7_ACopyIsAsSureAsTheOther(t *testing.T) {
 	own, other := c.view.Watch(), c.from.view.Watch()
 	n := c.want(own, "a")[0]
 	c.from.want(other, "a")
-	absent := func() bool { e, _ := c.typ().Lookup(n); return c.view.Head().Absent(e) }
-	c.from.remove(Named, "a")
+	absent := func() bool { e, _ := c.typ().Lookup(n); return c.view.Generation().Absent(e) }
+	c.from.remove(ByName, "a")
 	c.take("a")
 	if !absent() {
 		t.Fatal("not absent, as the other view says")
@@ -53,7 +53,7 @@ func TestB7_ACopyIsAsSureAsTheOther(t *testing.T) {
 	if !awake(own) {
 		t.Error("nobody was woken by the new connection")
 	}
-	c.from.remove(Named, "a")
+	c.from.remove(ByName, "a")
 	c.take("a")
 	if !absent() || !awake(own) {
 		t.Error("absent again: want it said, and the stream woken")
@@ -62,7 +62,7 @@ func TestB7_ACopyIsAsSureAsTheOther(t *testing.T) {
 	if awake(own) {
 		t.Error("the stream was woken by what it knew")
 	}
-	c.from.put(Named, "a", "1", "content")
+	c.from.put(ByName, "a", "1", "content")
 	c.take("a")
 	if e, _ := c.typ().Lookup(n); contentOf(e) != "content" || !awake(own) {
 		t.Errorf("got %q, want the content, and the stream woken", contentOf(e))
@@ -74,10 +74,10 @@ func TestR069_ACopyTakesWhatIsWanted(t *testing.T) {
 	c := newCopier(t)
 	c.want(c.view.Watch(), "a")
 	c.from.want(c.from.view.Watch(), "a", "b")
-	c.from.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{c.resource("a", "1", "x"), c.resource("b", "1", "y")},
+	c.from.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{c.resource("a", "1", "x"), c.resource("b", "1", "y")},
 		Errors: []*wire.ResourceError{wire.NewResourceError("b", codes.PermissionDenied, "")}})
 	c.take("a", "b")
-	if c.knows("b") || c.typ().Named.Count() != 1 {
-		t.Errorf("the copy holds %q", told(c.typ().Named.Since(0)))
+	if c.knows("b") || c.typ().ByName.Count() != 1 {
+		t.Errorf("the copy holds %q", told(c.typ().ByName.Since(0)))
 	}
 }

@@ -1,12 +1,12 @@
 // Package cache holds what an origin has said to one node group.
 //
 // A [View] has one writer, the upstream session, and any number of readers, the
-// downstream streams. Every response of the origin makes a new immutable [Head];
+// downstream streams. Every response of the origin makes a new immutable [Generation];
 // a reader that holds one sees a consistent cut over all types and takes no lock.
 // What a stream was sent is a position in the head's logs, or a sequence for
 // each name: never a queue, never a copy (B.1).
 //
-//	origin ── Writer.Apply ──▶ Head{Seq, Type…} ──▶ Set{table, log} ◀── streams read what lies after their position
+//	origin ── Writer.Apply ──▶ Generation{Seq, Type…} ──▶ Set{table, log} ◀── streams read what lies after their position
 //	                      └──▶ index: who watches what changed ──▶ Watch: wake-up, hints
 //
 // # The two sets of a type

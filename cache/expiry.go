@@ -81,7 +81,7 @@ func (a *apply) inherit(e, seen *Entry) {
 // this very version (R106).
 func (a *apply) beat(kind Kind, set *Set, r received) {
 	held := a.heldAs(kind, r.Name)
-	if len(held) == 0 && kind == Members {
+	if len(held) == 0 && kind == Wildcard {
 		a.miss(nil)
 	}
 	for _, n := range held {
@@ -94,7 +94,7 @@ func (a *apply) beat(kind Kind, set *Set, r received) {
 			a.limit(kind, &again)
 			set.put(a.edit, &again)
 		case old.Present():
-		case kind == Members:
+		case kind == Wildcard:
 			a.miss(nil)
 		default:
 			a.miss(n)
@@ -105,10 +105,10 @@ func (a *apply) beat(kind Kind, set *Set, r received) {
 // heldAs returns the names under which a set may hold a resource.
 func (a *apply) heldAs(kind Kind, resource string) []*Name {
 	var names []*Name
-	if n := a.index.names[resource]; n != nil && (kind == Members || a.takes(n)) {
+	if n := a.index.names[resource]; n != nil && (kind == Wildcard || a.takes(n)) {
 		names = append(names, n)
 	}
-	if kind == Named {
+	if kind == ByName {
 		names = append(names, a.ledger.aliases[a.typ.URL][resource]...)
 	}
 	return names
@@ -160,7 +160,7 @@ func (a *apply) due(e *Entry) (due time.Time) {
 // limit notes when an entry, which is not published yet, will have to be looked at.
 func (a *apply) limit(kind Kind, e *Entry) {
 	due := a.due(e)
-	if kind == Named {
+	if kind == ByName {
 		// Whoever comes next has it asked for again if it may not be kept.
 		e.Name.lapsed = e.Resource.DoNotCache || e.Resource.Released()
 	}
@@ -220,10 +220,10 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 
 // expire is Expire for the newest head of a ledger.
 func (w *Writer) expire(of *ledger, now time.Time) {
-	head := w.headOf(of)
+	generation := w.headOf(of)
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
-		if head.Type(key) == noType {
+		if generation.Type(key) == noType {
 			heap.Pop(&of.due) // of a collection that was given up
 			continue
 		}
@@ -233,8 +233,8 @@ func (w *Writer) expire(of *ledger, now time.Time) {
 			d := heap.Pop(&of.due).(deadline)
 			a.expire(d)
 		}
-		a.typ.Named.compact()
-		a.typ.Members.compact()
+		a.typ.ByName.compact()
+		a.typ.Wildcard.compact()
 		w.publish(a)
 	}
 }
@@ -266,7 +266,7 @@ func (a *apply) expire(d deadline) {
 // outlived removes an entry whose time is up, which says nothing of the member of that name.
 // The next to ask for it has the origin asked: it may have it still.
 func (a *apply) outlived(kind Kind, set *Set, e *Entry) {
-	if kind == Members {
+	if kind == Wildcard {
 		a.bury(set, e)
 		return
 	}

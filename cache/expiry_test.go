@@ -27,7 +27,7 @@ type timed struct {
 // members and the names a and b.
 func inTime(t *testing.T, test func(t *testing.T, o *timed, kind Kind)) {
 	t.Helper()
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run([...]string{"members", "named"}[kind], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := &timed{origin: newOrigin(t, Config{})}
@@ -73,9 +73,9 @@ func (o *timed) pass(d time.Duration) {
 // "" if nothing is known.
 func (o *timed) shown(kind Kind, name string) string {
 	t := o.typ()
-	set := &t.Members
-	if kind == Named {
-		set = &t.Named
+	set := &t.Wildcard
+	if kind == ByName {
+		set = &t.ByName
 	}
 	if !o.knows(name) {
 		return ""
@@ -111,11 +111,11 @@ func TestR107_Expires(t *testing.T) {
 			if !awake(o.watch) {
 				t.Error("nobody was woken when the resource expired")
 			}
-			if n := o.typ().Members.TTLs() + o.typ().Named.TTLs(); n != 0 {
+			if n := o.typ().Wildcard.TTLs() + o.typ().ByName.TTLs(); n != 0 {
 				t.Errorf("got %d resources that expire, want 0", n)
 			}
-			if e, _ := o.typ().Lookup(o.name("a")); kind == Named && (!e.Expired || !o.view.Head().Absent(e)) {
-				t.Errorf("origin up %t: got expired %t and absent %t, want both", up, e.Expired, o.view.Head().Absent(e))
+			if e, _ := o.typ().Lookup(o.name("a")); kind == ByName && (!e.Expired || !o.view.Generation().Absent(e)) {
+				t.Errorf("origin up %t: got expired %t and absent %t, want both", up, e.Expired, o.view.Generation().Absent(e))
 			}
 			if o.pass(time.Hour); !o.next.IsZero() {
 				t.Errorf("nothing expires any more, and yet something is due at %v", o.next)
@@ -144,7 +144,7 @@ func TestR107_DueInOrder(t *testing.T) {
 				t.Fatalf("after %d s: next is %v, want %v", second, next, want)
 			}
 			o.pass(time.Second)
-			if left := o.typ().Members.Count() + o.typ().Named.Count(); left != 49-second {
+			if left := o.typ().Wildcard.Count() + o.typ().ByName.Count(); left != 49-second {
 				t.Fatalf("after %d s: %d resources are left, want %d", second+1, left, 49-second)
 			}
 		}
@@ -180,14 +180,14 @@ func TestR105_TTLChanges(t *testing.T) {
 						o.pass(10 * time.Second)
 					}
 					before := o.typ()
-					version := before.Members.Sum().Add(before.Named.Sum())
+					version := before.Wildcard.Sum().Add(before.ByName.Sum())
 					change := o.give(kind, "a", "1", "x", ttl)
 					o.Expire(time.Now())
 					if i == 0 {
 						continue
 					}
 					after := o.typ()
-					if change.Changed != 0 || after.Last() != before.Last() || after.Members.Sum().Add(after.Named.Sum()) != version {
+					if change.Changed != 0 || after.Last() != before.Last() || after.Wildcard.Sum().Add(after.ByName.Sum()) != version {
 						t.Errorf("step %d: another TTL is another content: %+v", i, change)
 					}
 					if told := ttl != tt.ttls[i-1] || ttl > 0; (change.Renewed == 1) != told {
@@ -239,13 +239,13 @@ func TestR106_Heartbeat(t *testing.T) {
 				t.Errorf("got %+v, want one renewal", change)
 			}
 			after := o.typ()
-			if after.Last() != before.Last() || after.Members.Sum() != before.Members.Sum() {
+			if after.Last() != before.Last() || after.Wildcard.Sum() != before.Wildcard.Sum() {
 				t.Error("a heartbeat changed something")
 			}
 			if !awake(o.watch) {
 				t.Error("a heartbeat woke nobody: it has to be passed on")
 			}
-			set := []*Set{&after.Members, &after.Named}[kind]
+			set := []*Set{&after.Wildcard, &after.ByName}[kind]
 			wantTold(t, set.RenewedSince(set.Renewed()-1), "a")
 			wantTold(t, set.RenewedSince(set.Renewed()))
 		}
@@ -262,13 +262,13 @@ func TestR106_HeartbeatOfAnotherVersionIsIgnored(t *testing.T) {
 		o.give(kind, "a", "2", "x", time.Minute)
 		o.give(kind, "b", "1", "y", 0)
 		awake(o.watch)
-		seq := o.view.Head().Seq
+		seq := o.view.Generation().Seq
 		for _, version := range []string{"1", "3", ""} {
 			if change := o.beat(kind, "a", version, time.Hour); change.Renewed != 0 {
 				t.Errorf("version %q: got %+v, want no renewal", version, change)
 			}
 		}
-		if awake(o.watch) || o.view.Head().Seq != seq || len(o.TakeDemand()) != 0 {
+		if awake(o.watch) || o.view.Generation().Seq != seq || len(o.TakeDemand()) != 0 {
 			t.Error("a heartbeat of another version did something")
 		}
 		if o.beat(kind, "b", "1", 30*time.Second); o.shown(kind, "b") != "y" { // it had no TTL
@@ -331,7 +331,7 @@ func TestR106_HeartbeatOfWhatIsNotHere(t *testing.T) {
 	})
 	o := newOrigin(t, Config{})
 	timed := &timed{origin: o}
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		if timed.beat(kind, "a", "1", time.Second); len(o.TakeDemand()) != 0 {
 			t.Error("the origin is asked for what nobody wants")
 		}
@@ -361,17 +361,17 @@ func TestR106_HeartbeatOfAVariant(t *testing.T) {
 			}
 			return decoded(t, acme, r)
 		}
-		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
-		o.wantShown("given", Named, prod, "x")
-		o.wantShown("given", Named, test, "y")
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
+		o.wantShown("given", ByName, prod, "x")
+		o.wantShown("given", ByName, test, "y")
 		o.pass(30 * time.Second)
-		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
-		o.beat(Named, "a", "1", time.Hour) // of none in particular
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
+		o.beat(ByName, "a", "1", time.Hour) // of none in particular
 		o.pass(30 * time.Second)
-		o.wantShown("without a heartbeat", Named, prod, "-")
-		o.wantShown("with one", Named, test, "y")
+		o.wantShown("without a heartbeat", ByName, prod, "-")
+		o.wantShown("with one", ByName, test, "y")
 		o.pass(30 * time.Second)
-		o.wantShown("with one", Named, test, "-")
+		o.wantShown("with one", ByName, test, "-")
 	})
 }
 
@@ -400,9 +400,9 @@ func TestR107_RemovedBeforeItsTime(t *testing.T) {
 			t.Error("what was removed counts as expired")
 		}
 		awake(o.watch)
-		seq := o.view.Head().Seq
+		seq := o.view.Generation().Seq
 		o.pass(time.Hour)
-		if awake(o.watch) || o.view.Head().Seq != seq {
+		if awake(o.watch) || o.view.Generation().Seq != seq {
 			t.Error("a removed resource expired")
 		}
 		o.give(kind, "a", "2", "y", 0)
@@ -419,19 +419,19 @@ func TestR107_ForgottenNamesDoNotExpire(t *testing.T) {
 		o.watch = o.view.Watch()
 		wc := o.watch.SubscribeAll(acme)
 		names := o.want(o.watch, "a")
-		o.give(Members, "m", "1", "x", time.Minute)
-		o.give(Named, "a", "1", "x", time.Minute)
+		o.give(Wildcard, "m", "1", "x", time.Minute)
+		o.give(ByName, "a", "1", "x", time.Minute)
 		o.watch.UnsubscribeAll(wc)
 		o.watch.Unsubscribe(acme, names)
 		o.TakeDemand()
 		o.Forget(acme, names)
 		o.ForgetMembers(acme)
 		o.want(o.watch, "b", "c")
-		o.give(Named, "b", "1", "y", 0)
-		o.give(Named, "c", "1", "y", 0)
+		o.give(ByName, "b", "1", "y", 0)
+		o.give(ByName, "c", "1", "y", 0)
 		o.pass(time.Hour)
-		o.wantShown("b", Named, "b", "y")
-		o.wantShown("c", Named, "c", "y")
+		o.wantShown("b", ByName, "b", "y")
+		o.wantShown("c", ByName, "c", "y")
 	})
 }
 
@@ -441,23 +441,23 @@ func TestR107_Aliases(t *testing.T) {
 		o := &timed{origin: newOrigin(t, Config{})}
 		o.watch = o.view.Watch()
 		o.want(o.watch, "alias", "further")
-		o.give(Named, "real", "1", "x", time.Minute, "alias", "further")
+		o.give(ByName, "real", "1", "x", time.Minute, "alias", "further")
 		o.pass(40 * time.Second)
-		if change := o.beat(Named, "real", "1", time.Minute); change.Renewed != 2 {
+		if change := o.beat(ByName, "real", "1", time.Minute); change.Renewed != 2 {
 			t.Errorf("got %+v, want both aliases renewed", change)
 		}
 		o.pass(time.Minute - 1)
-		o.wantShown("renewed", Named, "alias", "x")
+		o.wantShown("renewed", ByName, "alias", "x")
 		o.pass(1)
 		for _, alias := range []string{"alias", "further"} {
-			o.wantShown("expired", Named, alias, "-")
+			o.wantShown("expired", ByName, alias, "-")
 			if e, _ := o.typ().Lookup(o.name(alias)); !e.Expired || e.Prior == nil || e.Prior.Name != "real" {
 				t.Errorf("expired: got %+v", e)
 			}
 		}
-		o.give(Named, "real", "1", "x", 0, "alias", "further")
+		o.give(ByName, "real", "1", "x", 0, "alias", "further")
 		o.pass(time.Hour)
-		o.wantShown("back", Named, "alias", "x")
+		o.wantShown("back", ByName, "alias", "x")
 	})
 }
 
@@ -469,7 +469,7 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 		first, second := o.view.Watch(), o.view.Watch()
 		n := o.want(first, "a")[0]
 		o.Asked([]*Name{n}, time.Now())
-		o.give(Named, "a", "1", "x", time.Minute)
+		o.give(ByName, "a", "1", "x", time.Minute)
 		o.want(second, "a")
 		o.pass(time.Minute)
 		for who, w := range map[string]*Watch{"a newcomer": o.view.Watch(), "one who asked before": first} {
@@ -487,17 +487,17 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 				t.Errorf("%s: got the demand %+v once more", who, got)
 			}
 			o.pass(time.Minute)
-			o.give(Named, "a", "1", "x", time.Minute)
+			o.give(ByName, "a", "1", "x", time.Minute)
 			o.view.Watch().Subscribe(acme, []string{"a"})
 			if got := o.TakeDemand(); len(got) != 0 {
 				t.Errorf("%s: it is here again, and got the demand %+v", who, got)
 			}
 			o.pass(time.Minute)
 		}
-		o.remove(Named, "a")
+		o.remove(ByName, "a")
 		e, _ := o.typ().Lookup(n)
-		if e.Expired || !o.view.Head().Absent(e) {
-			t.Errorf("the origin has answered: got expired %t and absent %t", e.Expired, o.view.Head().Absent(e))
+		if e.Expired || !o.view.Generation().Absent(e) {
+			t.Errorf("the origin has answered: got expired %t and absent %t", e.Expired, o.view.Generation().Absent(e))
 		}
 		o.view.Watch().Subscribe(acme, []string{"a"})
 		if got := o.TakeDemand(); len(got) != 0 {
@@ -517,11 +517,11 @@ func TestR107_OtherSourcesHaveNoSay(t *testing.T) {
 		own := &timed{origin: &origin{tester: t, Writer: writers[1], view: view, typeURL: acme}}
 		foreign := &timed{origin: &origin{tester: t, Writer: writers[0], view: view, typeURL: acme}}
 		own.want(view.Watch(), "a")
-		own.give(Named, "a", "1", "x", time.Minute)
-		foreign.beat(Named, "a", "1", time.Hour)
+		own.give(ByName, "a", "1", "x", time.Minute)
+		foreign.beat(ByName, "a", "1", time.Hour)
 		own.pass(time.Minute)
-		own.wantShown("its origin's TTL is over", Named, "a", "-")
-		foreign.beat(Named, "a", "1", time.Hour)
+		own.wantShown("its origin's TTL is over", ByName, "a", "-")
+		foreign.beat(ByName, "a", "1", time.Hour)
 		if got := append(foreign.TakeDemand(), own.TakeDemand()...); len(got) != 0 {
 			t.Errorf("the other origin had something asked for: %+v", got)
 		}
@@ -540,24 +540,24 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 		life     time.Duration
 		versions int
 	}{
-		{"named after a member", func(o *timed) { o.give(Members, "a", "1", "x", short); o.give(Named, "a", "1", "x", long) }, true, long, 1},
-		{"in another version", func(o *timed) { o.give(Members, "a", "1", "x", short); o.give(Named, "a", "2", "x", long) }, true, long, 2},
-		{"member after the named", func(o *timed) { o.give(Named, "a", "1", "x", short); o.give(Members, "a", "2", "x", 0) }, false, short, 1},
+		{"named after a member", func(o *timed) { o.give(Wildcard, "a", "1", "x", short); o.give(ByName, "a", "1", "x", long) }, true, long, 1},
+		{"in another version", func(o *timed) { o.give(Wildcard, "a", "1", "x", short); o.give(ByName, "a", "2", "x", long) }, true, long, 2},
+		{"member after the named", func(o *timed) { o.give(ByName, "a", "1", "x", short); o.give(Wildcard, "a", "2", "x", 0) }, false, short, 1},
 		{"a renewal that may not be read", func(o *timed) {
-			o.give(Members, "a", "1", "x", long)
-			o.give(Members, "a", "1", "x", short)
-			o.give(Named, "a", "1", "x", short)
+			o.give(Wildcard, "a", "1", "x", long)
+			o.give(Wildcard, "a", "1", "x", short)
+			o.give(ByName, "a", "1", "x", short)
 		}, true, short, 1},
-		{"equal times", func(o *timed) { o.give(Named, "a", "1", "x", short); o.give(Members, "a", "1", "x", short) }, false, short, 1},
-		{"none has a time", func(o *timed) { o.give(Members, "a", "1", "x", 0); o.give(Named, "a", "2", "x", 0) }, false, 0, 2},
+		{"equal times", func(o *timed) { o.give(ByName, "a", "1", "x", short); o.give(Wildcard, "a", "1", "x", short) }, false, short, 1},
+		{"none has a time", func(o *timed) { o.give(Wildcard, "a", "1", "x", 0); o.give(ByName, "a", "2", "x", 0) }, false, 0, 2},
 		{"the member expires", func(o *timed) {
-			o.give(Named, "a", "1", "x", long)
-			o.give(Members, "a", "2", "x", short)
+			o.give(ByName, "a", "1", "x", long)
+			o.give(Wildcard, "a", "2", "x", short)
 			o.pass(short)
 		}, false, long - short, 1},
 		{"the named expires", func(o *timed) {
-			o.give(Members, "a", "1", "x", long)
-			o.give(Named, "a", "2", "x", short)
+			o.give(Wildcard, "a", "1", "x", long)
+			o.give(ByName, "a", "2", "x", short)
 			o.pass(short)
 		}, true, long - short, 2},
 	}
@@ -629,14 +629,14 @@ func TestR105_ReaderOfANameKnowsItsTime(t *testing.T) {
 				if e != nil && seq > sent {
 					sent, until = seq, e.Deadline()
 				}
-				for _, set := range []*Set{&typ.Members, &typ.Named} {
+				for _, set := range []*Set{&typ.Wildcard, &typ.ByName} {
 					for renewed := range set.RenewedSince(at) {
 						if renewed == e {
 							until = e.Deadline()
 						}
 					}
 				}
-				if at = o.view.Head().Seq; e.Present() && !until.Equal(e.Deadline()) {
+				if at = o.view.Generation().Seq; e.Present() && !until.Equal(e.Deadline()) {
 					failed = fmt.Sprintf("step %d: told that it lives until %v, it does until %v", i, until, e.Deadline())
 				}
 			}
@@ -652,8 +652,8 @@ func TestR108_Life(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &timed{origin: newOrigin(t, Config{})}
 		o.want(o.view.Watch(), "a", "b")
-		o.give(Named, "a", "1", "x", time.Minute)
-		o.give(Named, "b", "1", "x", 0)
+		o.give(ByName, "a", "1", "x", time.Minute)
+		o.give(ByName, "b", "1", "x", 0)
 		a, _ := o.typ().Lookup(o.name("a"))
 		b, _ := o.typ().Lookup(o.name("b"))
 		now := time.Now()
@@ -675,7 +675,7 @@ func TestC31_LimitedForEver(t *testing.T) {
 	inTime(t, func(t *testing.T, o *timed, kind Kind) {
 		set := func() *Set {
 			typ := o.typ()
-			return []*Set{&typ.Members, &typ.Named}[kind]
+			return []*Set{&typ.Wildcard, &typ.ByName}[kind]
 		}
 		o.give(kind, "a", "1", "x", 0)
 		if set().Limited() {
@@ -701,7 +701,7 @@ func TestRenewalsAreForgotten(t *testing.T) {
 			o.beat(kind, []string{"a", "b"}[i%2], "1", time.Minute)
 		}
 		typ := o.typ()
-		set := []*Set{&typ.Members, &typ.Named}[kind]
+		set := []*Set{&typ.Wildcard, &typ.ByName}[kind]
 		if n := len(set.renewals); n > 200 {
 			t.Errorf("got %d places in the log of renewals, want at most 200", n)
 		}
@@ -774,14 +774,14 @@ func TestD4_ExpiryModel(t *testing.T) {
 				}
 				o.Expire(time.Now())
 				typ := o.typ()
-				for kind, set := range []*Set{&typ.Members, &typ.Named} {
+				for kind, set := range []*Set{&typ.Wildcard, &typ.ByName} {
 					for e := range set.Since(at[kind]) {
 						told[kind][e.Name.String()] = e.Deadline()
 					}
 					for e := range set.RenewedSince(at[kind]) {
 						told[kind][e.Name.String()] = e.Deadline()
 					}
-					at[kind] = o.view.Head().Seq
+					at[kind] = o.view.Generation().Seq
 					for _, name := range []string{"a", "b"} {
 						h, there := model[kind][name]
 						e := set.Get(o.name(name))
@@ -810,13 +810,13 @@ func TestR107_CopiesKeepTheirTime(t *testing.T) {
 		to := &timed{origin: newOrigin(t, Config{})}
 		to.watch = to.view.Watch()
 		to.want(to.watch, "a")
-		follow := func() { to.Copy(kind, from.view.Head(), acme, []*Name{from.name("a")}) }
+		follow := func() { to.Copy(kind, from.view.Generation(), acme, []*Name{from.name("a")}) }
 		follow()
 		to.wantShown("nothing is known", kind, "a", "")
 		from.give(kind, "a", "1", "x", time.Minute)
 		from.pass(40 * time.Second)
 		follow()
-		e := []*Set{&to.typ().Members, &to.typ().Named}[kind].Get(to.name("a"))
+		e := []*Set{&to.typ().Wildcard, &to.typ().ByName}[kind].Get(to.name("a"))
 		if got := e.Life(time.Now()); got != 20*time.Second {
 			t.Errorf("copied: got %v to live, want 20s", got)
 		}
@@ -828,8 +828,8 @@ func TestR107_CopiesKeepTheirTime(t *testing.T) {
 		to.pass(1)
 		to.wantShown("expired", kind, "a", "-")
 		from.pass(0)
-		seq := to.view.Head().Seq
-		if follow(); to.view.Head().Seq != seq {
+		seq := to.view.Generation().Seq
+		if follow(); to.view.Generation().Seq != seq {
 			t.Error("to expire there was news here, where it had")
 		}
 		from.give(kind, "a", "1", "x", time.Hour)

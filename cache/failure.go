@@ -22,7 +22,7 @@ func (a *apply) fail(kind Kind, err *wire.ResourceError) {
 		a.gone(kind, set, err.Name)
 	}
 	for _, n := range names {
-		if kind == Named {
+		if kind == ByName {
 			n.answered(a.now)
 		}
 		a.failed(kind, n, err)
@@ -38,7 +38,7 @@ func (a *apply) refuse(kind Kind, r *wire.Resource) {
 		for _, n := range a.asked(kind, wire.Variant{Name: name, Constraints: r.Constraints}) {
 			a.failed(kind, n, err)
 		}
-		if kind == Members {
+		if kind == Wildcard {
 			return // by its own name
 		}
 	}
@@ -64,7 +64,7 @@ func (a *apply) compact(kind Kind) {
 // asked returns the names that stand for a resource, or for a variant of it, and that
 // the origin may speak of.
 func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
-	if kind == Members {
+	if kind == Wildcard {
 		return []*Name{a.w.view.index.name(a.index, v.Name)}
 	}
 	names := slices.Clone(a.askedAs(v.Name, v))
@@ -124,7 +124,7 @@ func whole(key string) string {
 
 // failsWhole reports whether something is wrong with the members as a whole.
 func (t *Type) failsWhole() bool {
-	for e := range t.Errors(Members).Since(0) {
+	for e := range t.Errors(Wildcard).Since(0) {
 		if e.Name.text == whole(t.URL) {
 			return true
 		}
@@ -134,7 +134,7 @@ func (t *Type) failsWhole() bool {
 
 // succeedWhole forgets what was wrong with the members as a whole: some have come.
 func (a *apply) succeedWhole() {
-	if n := a.index.names[whole(a.typ.URL)]; n != nil && a.succeed(Members, n) {
+	if n := a.index.names[whole(a.typ.URL)]; n != nil && a.succeed(Wildcard, n) {
 		a.index.release(n)
 	}
 }
@@ -147,7 +147,7 @@ func (a *apply) settle(kind Kind, set *Set, n *Name) {
 	if set.Get(n) == nil {
 		n.entries++
 	}
-	if kind == Members {
+	if kind == Wildcard {
 		a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{n, e.Seq, a.now})
 	}
 	set.put(a.edit, e)
@@ -156,8 +156,8 @@ func (a *apply) settle(kind Kind, set *Set, n *Name) {
 
 // forgive forgets what is wrong with the members.
 func (a *apply) forgive() {
-	for e := range a.typ.Errors(Members).Since(0) {
-		set := a.errors(Members)
+	for e := range a.typ.Errors(Wildcard).Since(0) {
+		set := a.errors(Wildcard)
 		a.drop(set, e.Name)
 		a.index.release(e.Name)
 	}

@@ -29,19 +29,19 @@ func (o *origin) failure(k Kind, name string) string {
 // TestR124_Errors: an error is recorded for one set, once, and is over with the
 // resource, which is news again, or with its removal.
 func TestR124_Errors(t *testing.T) {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
-		if kind == Named {
+		if kind == ByName {
 			o.want(watch, "a")
 		} else {
 			watch.SubscribeAll(acme)
 		}
 		set := func() *Set {
-			if typ := o.typ(); kind == Named {
-				return &typ.Named
+			if typ := o.typ(); kind == ByName {
+				return &typ.ByName
 			} else {
-				return &typ.Members
+				return &typ.Wildcard
 			}
 		}
 		wants := func(when, failure, content string, woken bool) {
@@ -78,11 +78,11 @@ func TestR124_Errors(t *testing.T) {
 		wants("not found", "NotFound gone", "-", true)
 		o.fail(kind, "a", codes.Internal, "third")
 		awake(watch)
-		before = o.view.Head().Seq
+		before = o.view.Generation().Seq
 		o.remove(kind, "a")
 		wants("removed what failed", "", "-", true)
 		wantTold(t, set().Since(before), "-a") // to those who were told that it fails
-		before = o.view.Head().Seq
+		before = o.view.Generation().Seq
 		o.remove(kind, "a")
 		wantTold(t, set().Since(before))
 	}
@@ -94,10 +94,10 @@ func TestR124_ReasonOfARemoval(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
 	u := wire.Update{TypeURL: acme, Removed: []string{"a"}, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "why")}}
-	o.Apply(Named, u)
+	o.Apply(ByName, u)
 	before := o.typ().Failed()
-	o.Apply(Named, u)
-	if got := o.failure(Named, "a"); got != "NotFound why" || o.typ().Failed() != before {
+	o.Apply(ByName, u)
+	if got := o.failure(ByName, "a"); got != "NotFound why" || o.typ().Failed() != before {
 		t.Errorf("got failure %q, and again news: %t", got, o.typ().Failed() != before)
 	}
 }
@@ -107,15 +107,15 @@ func TestR124_ReasonOfARemoval(t *testing.T) {
 func TestR137_PermittedAgain(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.want(o.view.Watch(), "a")[0]
-	o.put(Named, "a", "1", "x")
-	denied := o.view.Head().Seq
-	o.fail(Named, "a", codes.PermissionDenied, "no")
-	o.fail(Named, "a", codes.PermissionDenied, "still no")
-	if e := o.typ().Errors(Named).Get(n); e.Born() != denied+1 {
+	o.put(ByName, "a", "1", "x")
+	denied := o.view.Generation().Seq
+	o.fail(ByName, "a", codes.PermissionDenied, "no")
+	o.fail(ByName, "a", codes.PermissionDenied, "still no")
+	if e := o.typ().Errors(ByName).Get(n); e.Born() != denied+1 {
 		t.Errorf("denied since %d, want %d", e.Born(), denied+1)
 	}
-	before := o.view.Head().Seq
-	o.fail(Named, "a", codes.Unavailable, "")
+	before := o.view.Generation().Seq
+	o.fail(ByName, "a", codes.Unavailable, "")
 	if _, seq := o.typ().Lookup(n); seq <= before {
 		t.Errorf("got position %d, want one after %d", seq, before)
 	}
@@ -124,7 +124,7 @@ func TestR137_PermittedAgain(t *testing.T) {
 // TestR123_NobodyAsked: an error of a name that nobody asked for leaves nothing.
 func TestR123_NobodyAsked(t *testing.T) {
 	o := newOrigin(t, Config{})
-	if c := o.fail(Named, "a", codes.Internal, ""); c.Ignored != 1 || o.knows("a") {
+	if c := o.fail(ByName, "a", codes.Internal, ""); c.Ignored != 1 || o.knows("a") {
 		t.Errorf("got %+v, and the name is known: %t", c, o.knows("a"))
 	}
 }
@@ -135,19 +135,19 @@ func TestR092_ErrorsReachAliases(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	o.want(watch, "alias")
-	o.put(Named, "real", "1", "x", "alias")
+	o.put(ByName, "real", "1", "x", "alias")
 	awake(watch)
-	o.fail(Named, "real", codes.Internal, "")
-	if got := o.failure(Named, "alias"); got != "Internal " || !awake(watch) {
+	o.fail(ByName, "real", codes.Internal, "")
+	if got := o.failure(ByName, "alias"); got != "Internal " || !awake(watch) {
 		t.Errorf("got failure %q", got)
 	}
-	o.put(Named, "real", "1", "x", "alias")
-	if got := o.failure(Named, "alias"); got != "" {
+	o.put(ByName, "real", "1", "x", "alias")
+	if got := o.failure(ByName, "alias"); got != "" {
 		t.Errorf("back: got failure %q", got)
 	}
-	o.fail(Named, "real", codes.Internal, "")
-	o.remove(Named, "real")
-	if got := o.failure(Named, "alias"); got != "" {
+	o.fail(ByName, "real", codes.Internal, "")
+	o.remove(ByName, "real")
+	if got := o.failure(ByName, "alias"); got != "" {
 		t.Errorf("removed: got failure %q", got)
 	}
 }
@@ -158,11 +158,11 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 		o := newOrigin(t, Config{})
 		o.typeURL = key
 		o.view.Watch().SubscribeAll(key)
-		o.fail(Members, whole(key), codes.Internal, "")
+		o.fail(Wildcard, whole(key), codes.Internal, "")
 		if !o.typ().failsWhole() {
 			t.Errorf("%q: got no error", key)
 		}
-		o.Apply(Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{newResource(t, acme, "a", "1", "x")}})
+		o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{newResource(t, acme, "a", "1", "x")}})
 		if o.typ().failsWhole() || o.knows(whole(key)) {
 			t.Errorf("%q: there is an error still, or its name is known: %t", key, o.knows(whole(key)))
 		}
@@ -175,10 +175,10 @@ func TestR124_ErrorsAreForgotten(t *testing.T) {
 	watch := o.view.Watch()
 	names := o.want(watch, "a")
 	wildcard := watch.SubscribeAll(acme)
-	o.fail(Named, "a", codes.Internal, "")
-	o.fail(Members, "b", codes.Internal, "")
-	o.fail(Members, "c", codes.Internal, "")
-	o.remove(Members, "c")
+	o.fail(ByName, "a", codes.Internal, "")
+	o.fail(Wildcard, "b", codes.Internal, "")
+	o.fail(Wildcard, "c", codes.Internal, "")
+	o.remove(Wildcard, "c")
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
 	o.Forget(acme, names)
@@ -192,7 +192,7 @@ func TestR124_ErrorsAreForgotten(t *testing.T) {
 			t.Errorf("member %s that failed was not forgotten", name)
 		}
 	}
-	for _, kind := range [...]Kind{Members, Named} {
+	for _, kind := range [...]Kind{Wildcard, ByName} {
 		if n := o.typ().Errors(kind).live; n != 0 {
 			t.Errorf("%d errors are left", n)
 		}
@@ -206,25 +206,25 @@ func TestR124_ErrorsAreCopied(t *testing.T) {
 	n := from.want(from.view.Watch(), "a")
 	to.want(to.view.Watch(), "a")
 	copied := func() string {
-		to.Copy(Named, from.view.Head(), acme, n)
-		return to.failure(Named, "a")
+		to.Copy(ByName, from.view.Generation(), acme, n)
+		return to.failure(ByName, "a")
 	}
-	from.put(Named, "a", "1", "x")
-	from.fail(Named, "a", codes.Internal, "")
+	from.put(ByName, "a", "1", "x")
+	from.fail(ByName, "a", codes.Internal, "")
 	if got := copied(); got != "Internal " {
 		t.Errorf("failed: got %q", got)
 	}
-	before := to.view.Head().Seq
-	if got := copied(); got != "Internal " || to.view.Head().Seq != before {
-		t.Errorf("once more: got %q, and news: %t", got, to.view.Head().Seq != before)
+	before := to.view.Generation().Seq
+	if got := copied(); got != "Internal " || to.view.Generation().Seq != before {
+		t.Errorf("once more: got %q, and news: %t", got, to.view.Generation().Seq != before)
 	}
-	from.put(Named, "a", "1", "x")
+	from.put(ByName, "a", "1", "x")
 	if got := copied(); got != "" {
 		t.Errorf("back: got %q", got)
 	}
-	from.fail(Named, "a", codes.Internal, "")
+	from.fail(ByName, "a", codes.Internal, "")
 	copied()
-	from.remove(Named, "a")
+	from.remove(ByName, "a")
 	if got := copied(); got != "" {
 		t.Errorf("removed: got %q", got)
 	}

@@ -32,12 +32,12 @@ func newCold(t tester) *cold {
 	o.watch.SubscribeAll(acme)
 	o.want(o.watch, "n", "gone")
 	for _, name := range []string{"a", "b", "c"} {
-		o.put(Members, name, "1", name+"1")
+		o.put(Wildcard, name, "1", name+"1")
 	}
-	o.put(Named, "n", "1", "n1")
-	o.remove(Named, "gone")
+	o.put(ByName, "n", "1", "n1")
+	o.remove(ByName, "gone")
 	o.SetPhase(acme, Confirmed)
-	o.at = o.view.Head().Seq
+	o.at = o.view.Generation().Seq
 	awake(o.watch)
 	o.Freeze()
 	return o
@@ -64,24 +64,24 @@ func (o *cold) shows(when string, want map[string]string) {
 // changed back, or came and went.
 func TestFreeze_MergedDifference(t *testing.T) {
 	o := newCold(t)
-	before := o.view.Head().Type(acme).Members.Sum()
+	before := o.view.Generation().Type(acme).Wildcard.Sum()
 	for v := 2; v <= 4; v++ {
-		o.put(Members, "a", fmt.Sprint(v), fmt.Sprint("a", v))
-		o.put(Members, "c", fmt.Sprint(v), fmt.Sprint("c", v))
-		o.put(Named, "n", fmt.Sprint(v), fmt.Sprint("n", v))
-		o.put(Members, "new", fmt.Sprint(v), "")
-		o.put(Members, "passing", fmt.Sprint(v), "")
+		o.put(Wildcard, "a", fmt.Sprint(v), fmt.Sprint("a", v))
+		o.put(Wildcard, "c", fmt.Sprint(v), fmt.Sprint("c", v))
+		o.put(ByName, "n", fmt.Sprint(v), fmt.Sprint("n", v))
+		o.put(Wildcard, "new", fmt.Sprint(v), "")
+		o.put(Wildcard, "passing", fmt.Sprint(v), "")
 	}
-	o.put(Members, "c", "1", "c1")
-	o.remove(Members, "b", "passing")
+	o.put(Wildcard, "c", "1", "c1")
+	o.remove(Wildcard, "b", "passing")
 	if awake(o.watch) {
 		t.Error("readers were woken")
 	}
 	o.shows("frozen", map[string]string{"a": "a1", "b": "b1", "c": "c1", "n": "n1", "new": ""})
-	if o.typ().Members.Sum() != before {
+	if o.typ().Wildcard.Sum() != before {
 		t.Error("the version of the set is another, want what it was")
 	}
-	if got := contentOf(o.Head().Type(acme).Members.Get(o.name("a"))); got != "a4" {
+	if got := contentOf(o.Generation().Type(acme).Wildcard.Get(o.name("a"))); got != "a4" {
 		t.Errorf("the writer sees %q of a, want a4", got)
 	}
 	if n := o.view.Withheld(0); n != 4 {
@@ -90,7 +90,7 @@ func TestFreeze_MergedDifference(t *testing.T) {
 	if o.knows("passing") {
 		t.Error("a name that came and went is still known")
 	}
-	if o.view.Head().First().Frozen.IsZero() {
+	if o.view.Generation().First().Frozen.IsZero() {
 		t.Error("the source does not say that it is frozen")
 	}
 
@@ -98,13 +98,13 @@ func TestFreeze_MergedDifference(t *testing.T) {
 	if !awake(o.watch) {
 		t.Error("readers were not woken")
 	}
-	wantTold(t, o.typ().Members.Since(o.at), "new", "a", "-b")
-	wantTold(t, o.typ().Named.Since(o.at), "n")
+	wantTold(t, o.typ().Wildcard.Since(o.at), "new", "a", "-b")
+	wantTold(t, o.typ().ByName.Since(o.at), "n")
 	o.shows("thawed", map[string]string{"a": "a4", "b": "", "c": "c1", "n": "n4"})
-	if !o.view.Head().First().Frozen.IsZero() || o.view.Withheld(0) != 0 || o.Frozen() {
+	if !o.view.Generation().First().Frozen.IsZero() || o.view.Withheld(0) != 0 || o.Frozen() {
 		t.Error("still frozen")
 	}
-	o.put(Members, "a", "5", "a5")
+	o.put(Wildcard, "a", "5", "a5")
 	o.shows("after that", map[string]string{"a": "a5"})
 }
 
@@ -113,14 +113,14 @@ func TestFreeze_MergedDifference(t *testing.T) {
 func TestFreeze_Nothing(t *testing.T) {
 	o := newCold(t)
 	o.Freeze()
-	o.put(Members, "a", "2", "a2")
-	o.put(Members, "a", "1", "a1")
+	o.put(Wildcard, "a", "2", "a2")
+	o.put(Wildcard, "a", "1", "a1")
 	o.Thaw()
 	o.Thaw()
 	if !awake(o.watch) {
 		t.Error("readers were not woken: there may be something to tell without a change")
 	}
-	wantTold(t, o.typ().Members.Since(o.at))
+	wantTold(t, o.typ().Wildcard.Since(o.at))
 }
 
 // TestFreeze_OrderOfTypes: what is new comes in the order of types, what is gone goes in
@@ -131,13 +131,13 @@ func TestFreeze_OrderOfTypes(t *testing.T) {
 	types := []string{wire.ListenerType, wire.ClusterType}
 	for _, o.typeURL = range types {
 		watch.SubscribeAll(o.typeURL)
-		o.put(Members, "old", "1", "")
+		o.put(Wildcard, "old", "1", "")
 		o.SetPhase(o.typeURL, Confirmed)
 	}
 	o.Freeze()
 	for _, o.typeURL = range types {
-		o.put(Members, "new", "1", "")
-		o.remove(Members, "old")
+		o.put(Wildcard, "new", "1", "")
+		o.remove(Wildcard, "old")
 	}
 	o.Thaw()
 	var seqs []Seq
@@ -145,7 +145,7 @@ func TestFreeze_OrderOfTypes(t *testing.T) {
 		{wire.ClusterType, "new"}, {wire.ListenerType, "new"}, {wire.ListenerType, "old"}, {wire.ClusterType, "old"},
 	} {
 		o.typeURL = at.typeURL
-		seqs = append(seqs, o.typ().Members.Get(o.name(at.name)).Seq)
+		seqs = append(seqs, o.typ().Wildcard.Get(o.name(at.name)).Seq)
 	}
 	if !slices.IsSorted(seqs) {
 		t.Errorf("positions %v of a cluster, a listener, the listener that goes and the cluster that goes; want them in that order", seqs)
@@ -158,27 +158,27 @@ func TestFreeze_Unknown(t *testing.T) {
 	o := newCold(t)
 	late := o.view.Watch()
 	o.want(late, "late", "missing", "failing", "n")
-	o.put(Named, "late", "1", "late1")
-	o.remove(Named, "missing")
-	o.fail(Named, "failing", codes.Internal, "no")
+	o.put(ByName, "late", "1", "late1")
+	o.remove(ByName, "missing")
+	o.fail(ByName, "failing", codes.Internal, "no")
 	if !awake(late) {
 		t.Error("a reader was not woken for what it asked for first")
 	}
-	if got := o.failure(Named, "failing"); got != "Internal no" {
+	if got := o.failure(ByName, "failing"); got != "Internal no" {
 		t.Errorf("the first answer is an error: readers see %q", got)
 	}
 	want := map[string]string{"late": "late1", "missing": "-", "n": "n1"}
 	o.shows("the first answer", want)
-	o.put(Named, "late", "2", "late2")
-	o.put(Named, "missing", "1", "here")
-	o.put(Named, "failing", "1", "here")
+	o.put(ByName, "late", "2", "late2")
+	o.put(ByName, "missing", "1", "here")
+	o.put(ByName, "failing", "1", "here")
 	if awake(late) {
 		t.Error("a reader was woken for the second answer")
 	}
 	o.shows("the second answer", want)
 	o.Thaw()
 	o.shows("thawed", map[string]string{"late": "late2", "missing": "here", "failing": "here"})
-	if got := o.failure(Named, "failing"); got != "" {
+	if got := o.failure(ByName, "failing"); got != "" {
 		t.Errorf("thawed, readers see the error %q, want none", got)
 	}
 
@@ -193,11 +193,11 @@ func TestFreeze_Unknown(t *testing.T) {
 		if p := o.typ().Phase; p != step.phase {
 			t.Errorf("readers see the phase %v, want %v", p, step.phase)
 		}
-		o.put(Members, fmt.Sprint("m", o.Head().Seq), "1", "")
+		o.put(Wildcard, fmt.Sprint("m", o.Generation().Seq), "1", "")
 		if step.phase == Confirmed && step.want == 3 {
 			step.want = 2 // confirmed before it came
 		}
-		if n := o.typ().Members.Count(); n != step.want {
+		if n := o.typ().Wildcard.Count(); n != step.want {
 			t.Errorf("%v: readers see %d members, want %d", step.phase, n, step.want)
 		}
 	}
@@ -210,35 +210,35 @@ func TestFreeze_HoldsBeforeASetIsConfirmed(t *testing.T) {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
 		watch.SubscribeAll(acme)
-		o.put(Members, "a", "1", "a1")
-		o.put(Members, "b", "1", "b1")
+		o.put(Wildcard, "a", "1", "a1")
+		o.put(Wildcard, "b", "1", "b1")
 		o.SetPhase(acme, phase)
 		o.Freeze()
 		awake(watch)
-		o.put(Members, "a", "2", "a2")
-		o.remove(Members, "b")
+		o.put(Wildcard, "a", "2", "a2")
+		o.remove(Wildcard, "b")
 		if awake(watch) {
 			t.Errorf("%v: readers were woken by changes of what they were shown", phase)
 		}
-		o.put(Members, "c", "1", "c1")
+		o.put(Wildcard, "c", "1", "c1")
 		if !awake(watch) {
 			t.Errorf("%v: readers were not woken by what is new", phase)
 		}
-		o.put(Members, "c", "2", "c2")
-		o.remove(Members, "c")
+		o.put(Wildcard, "c", "2", "c2")
+		o.remove(Wildcard, "c")
 		o.SetPhase(acme, Confirmed)
-		o.put(Members, "d", "1", "d1")
+		o.put(Wildcard, "d", "1", "d1")
 		want := map[string]string{"a": "a1", "b": "b1", "c": "c1"}
 		for name, content := range want {
-			if got := contentOf(o.typ().Members.Get(o.name(name))); got != content {
+			if got := contentOf(o.typ().Wildcard.Get(o.name(name))); got != content {
 				t.Errorf("%v: readers see %q of %s, want %q", phase, got, name, content)
 			}
 		}
-		if n := o.typ().Members.Count(); n != len(want) {
+		if n := o.typ().Wildcard.Count(); n != len(want) {
 			t.Errorf("%v: readers see %d members, want %d", phase, n, len(want))
 		}
 		o.Thaw()
-		wantTold(t, o.typ().Members.Since(0), "a", "d", "-b", "-c")
+		wantTold(t, o.typ().Wildcard.Since(0), "a", "d", "-b", "-c")
 	}
 }
 
@@ -271,8 +271,8 @@ func TestFreeze_TwoStreamsThatDisagree(t *testing.T) {
 func TestFreeze_MemberNamed(t *testing.T) {
 	o := newCold(t)
 	o.want(o.view.Watch(), "a")
-	o.put(Members, "a", "2", "a2")
-	o.put(Named, "a", "2", "a2")
+	o.put(Wildcard, "a", "2", "a2")
+	o.put(ByName, "a", "2", "a2")
 	o.shows("frozen", map[string]string{"a": "a1"})
 	o.Thaw()
 	o.shows("thawed", map[string]string{"a": "a2"})
@@ -298,7 +298,7 @@ func TestFreeze_Lives(t *testing.T) {
 				t.Errorf("readers see %q, want %q", s, want)
 			}
 		}
-		before := o.view.Head().Seq
+		before := o.view.Generation().Seq
 		tick(50*time.Second, "a1 b1")
 		o.give(kind, "a", "1", "a1", time.Minute) // said anew
 		if e := o.typ().set(kind).Get(o.name("a")); e.Renewed() <= before {
@@ -310,7 +310,7 @@ func TestFreeze_Lives(t *testing.T) {
 		o.give(kind, "a", "2", "a2", time.Minute) // another content lives as long
 		tick(50*time.Second, "a1 -")
 		tick(11*time.Second, "- -")
-		if e := o.Head().Type(acme).set(kind).Get(o.name("a")); e.Present() {
+		if e := o.Generation().Type(acme).set(kind).Get(o.name("a")); e.Present() {
 			t.Error("the writer still sees what has expired")
 		}
 		o.give(kind, "a", "3", "a3", 0)
@@ -322,7 +322,7 @@ func TestFreeze_Lives(t *testing.T) {
 // TestFreeze_Uncached: what may not be kept cannot be frozen: whoever asks for it gets what
 // it is now (R125).
 func TestFreeze_Uncached(t *testing.T) {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		synctest.Test(t, func(t *testing.T) {
 			o := newOrigin(t, Config{})
 			watch := o.view.Watch()
@@ -342,8 +342,8 @@ func TestFreeze_Uncached(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			o.Expire(time.Now())
-			for what, h := range map[string]*Head{"readers": o.view.Head(), "the writer": o.Head()} {
-				if !h.Type(acme).set(kind).Get(o.name("a")).Resource.Released() {
+			for what, g := range map[string]*Generation{"readers": o.view.Generation(), "the writer": o.Generation()} {
+				if !g.Type(acme).set(kind).Get(o.name("a")).Resource.Released() {
 					t.Errorf("%s: content that may not be kept was kept", what)
 				}
 			}
@@ -356,27 +356,27 @@ func TestFreeze_Uncached(t *testing.T) {
 // counts as said now (B.7).
 func TestFreeze_Reconnect(t *testing.T) {
 	o := newCold(t)
-	gone := func() bool { e, _ := o.typ().Lookup(o.name("gone")); return o.view.Head().Absent(e) }
+	gone := func() bool { e, _ := o.typ().Lookup(o.name("gone")); return o.view.Generation().Absent(e) }
 	o.SetConnected(false)
-	if o.view.Head().First().Connected || o.Head().First().Connected {
+	if o.view.Generation().First().Connected || o.Generation().First().Connected {
 		t.Error("the origin still counts as connected")
 	}
-	o.remove(Named, "n")
+	o.remove(ByName, "n")
 	o.SetConnected(true)
 	if gone() {
 		t.Error("an absence of an earlier connection counts")
 	}
-	o.remove(Named, "gone")
+	o.remove(ByName, "gone")
 	if !gone() {
 		t.Error("an absence that was said again does not count")
 	}
-	if o.view.Head().First().Frozen.IsZero() {
+	if o.view.Generation().First().Frozen.IsZero() {
 		t.Error("the source no longer says that it is frozen")
 	}
 	o.shows("frozen", map[string]string{"n": "n1"})
 	o.Thaw()
 	o.shows("thawed", map[string]string{"n": "-"})
-	if e, _ := o.typ().Lookup(o.name("n")); !o.view.Head().Absent(e) {
+	if e, _ := o.typ().Lookup(o.name("n")); !o.view.Generation().Absent(e) {
 		t.Error("what was removed during the freeze is not told, since the origin was lost after that")
 	}
 }
@@ -395,16 +395,16 @@ func TestFreeze_OneSource(t *testing.T) {
 		w.SetConnected(true)
 		origins[i] = &origin{tester: t, Writer: w, view: view, typeURL: [...]string{acme, other}[i]}
 		watch.SubscribeAll(origins[i].typeURL)
-		origins[i].put(Members, "m", "1", "1")
+		origins[i].put(Wildcard, "m", "1", "1")
 		w.SetPhase(origins[i].typeURL, Confirmed)
 	}
 	watch.Subscribe(acme, []string{"one", "two"})
 	put := func(version string) {
 		for i, o := range origins {
 			o.TakeDemand()
-			o.put(Members, "m", version, version)
+			o.put(Wildcard, "m", version, version)
 			name := [...]string{"one", "two"}[i]
-			o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, name, version, version)}})
+			o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, name, version, version)}})
 		}
 	}
 	put("1")
@@ -412,7 +412,7 @@ func TestFreeze_OneSource(t *testing.T) {
 	put("2")
 	sees := func() (out string) {
 		for _, at := range []struct{ typeURL, name string }{{acme, "m"}, {acme, "one"}, {acme, "two"}, {other, "m"}} {
-			e, _ := view.Head().Type(at.typeURL).Lookup(view.Find(at.typeURL, []string{at.name})[0])
+			e, _ := view.Generation().Type(at.typeURL).Lookup(view.Find(at.typeURL, []string{at.name})[0])
 			out += contentOf(e)
 		}
 		return out
@@ -420,22 +420,22 @@ func TestFreeze_OneSource(t *testing.T) {
 	if got := sees(); got != "1122" {
 		t.Errorf("frozen, readers see %s, want 1122", got)
 	}
-	if h := view.Head(); h.MembersFrom(acme).Frozen.IsZero() || !h.MembersFrom(other).Frozen.IsZero() {
+	if g := view.Generation(); g.WildcardSource(acme).Frozen.IsZero() || !g.WildcardSource(other).Frozen.IsZero() {
 		t.Error("want the first source frozen, and the second not")
 	}
-	origins[0].put(Members, "two passes", "1", "")
-	origins[0].remove(Members, "two passes")
+	origins[0].put(Wildcard, "two passes", "1", "")
+	origins[0].remove(Wildcard, "two passes")
 	if origins[0].knows("two passes") {
 		t.Error("a member that came and went, whose name another source answers for, is still known")
 	}
 	put("3")
-	at := view.Head().Seq
+	at := view.Generation().Seq
 	origins[0].Thaw()
 	if got := sees(); got != "3333" {
 		t.Errorf("thawed, readers see %s, want 3333", got)
 	}
-	wantTold(t, view.Head().Type(other).Members.Since(at))
-	wantTold(t, view.Head().Type(acme).Named.Since(at), "one")
+	wantTold(t, view.Generation().Type(other).Wildcard.Since(at))
+	wantTold(t, view.Generation().Type(acme).ByName.Since(at), "one")
 }
 
 // TestFreeze_Collection: a collection that nobody follows any more is forgotten, also one
@@ -451,14 +451,14 @@ func TestFreeze_Collection(t *testing.T) {
 		wc := watch.SubscribeAll(shopKey)
 		o.TakeDemand()
 		put := func(name string) {
-			o.Apply(Members, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+name, "1", "")}})
+			o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+name, "1", "")}})
 		}
 		put("a")
 		o.SetPhase(shopKey, Confirmed)
 		o.Freeze()
 		put("b")
-		o.remove(Members, shop+"a")
-		if n := o.typ().Members.Count(); n != 1 || o.view.Withheld(0) != 2 {
+		o.remove(Wildcard, shop+"a")
+		if n := o.typ().Wildcard.Count(); n != 1 || o.view.Withheld(0) != 2 {
 			t.Errorf("readers see %d members, and %d names are withheld; want 1 and 2", n, o.view.Withheld(0))
 		}
 		watch.UnsubscribeAll(wc)
@@ -466,8 +466,8 @@ func TestFreeze_Collection(t *testing.T) {
 		if !o.ForgetMembers(shopKey) {
 			t.Error("not forgotten, though nobody follows it")
 		}
-		if kept, inHead := known(o.view); kept != 0 || inHead != 0 || o.Head().Types() != 0 {
-			t.Errorf("%d types are known, %d and %d in the heads, want none", kept, inHead, o.Head().Types())
+		if kept, inHead := known(o.view); kept != 0 || inHead != 0 || o.Generation().Types() != 0 {
+			t.Errorf("%d types are known, %d and %d in the heads, want none", kept, inHead, o.Generation().Types())
 		}
 		if n := o.view.Withheld(0); n != 0 {
 			t.Errorf("%d names are withheld of what nobody follows, want 0", n)
@@ -486,7 +486,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 		type client struct {
 			watch *Watch
 			wants map[string][]*Name
-			all   *Wildcard
+			all   *WildcardWatch
 		}
 		clients := map[*origin]*client{}
 		both := func(do func(o *origin, c *client)) {
@@ -501,7 +501,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 		before := map[string]string{}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "name")
-			kind := rapid.SampledFrom([]Kind{Members, Named}).Draw(t, "kind")
+			kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
 			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim",
 				"lives", "uncached", "expire", "mend", "members"}).Draw(t, "step")
@@ -537,22 +537,22 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 				continue
 			}
 			for key, want := range before {
-				if got := sight(frozen.view.Head())[key]; got != want && !passing(frozen.view.Head())[key] {
+				if got := sight(frozen.view.Generation())[key]; got != want && !passing(frozen.view.Generation())[key] {
 					t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, want)
 				}
 			}
-			maps.Copy(before, kept(frozen.view.Head())) // also of what has come since
-			maps.DeleteFunc(before, func(key, _ string) bool { return passing(frozen.view.Head())[key] })
+			maps.Copy(before, kept(frozen.view.Generation())) // also of what has come since
+			maps.DeleteFunc(before, func(key, _ string) bool { return passing(frozen.view.Generation())[key] })
 		}
 		frozen.Thaw()
 		frozen.check()
-		got, want := sight(frozen.view.Head()), sight(plain.view.Head())
+		got, want := sight(frozen.view.Generation()), sight(plain.view.Generation())
 		for key := range want {
 			if got[key] != want[key] {
 				t.Fatalf("thawed, readers see %q of %s, those of an origin that was not frozen %q", got[key], key, want[key])
 			}
 		}
-		if got, want := frozen.typ().Members.Sum(), plain.typ().Members.Sum(); got != want {
+		if got, want := frozen.typ().Wildcard.Sum(), plain.typ().Wildcard.Sum(); got != want {
 			t.Fatalf("thawed, the version is %v, that of an origin that was not frozen %v", got, want)
 		}
 	})
@@ -564,7 +564,7 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 	case "put":
 		o.put(kind, name, version, name+version)
 	case "alias":
-		o.put(Named, "real", version, "real"+version, name)
+		o.put(ByName, "real", version, "real"+version, name)
 	case "remove":
 		o.remove(kind, name)
 	case "fail":
@@ -602,13 +602,13 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 
 // passing is what of that a freeze does not keep: what is to expire, or has, and what may not be kept, also if it is a member
 // that readers see by name.
-func passing(h *Head) map[string]bool {
+func passing(g *Generation) map[string]bool {
 	out := map[string]bool{}
 	add := func(what string, e *Entry) {
 		out[what+" "+e.Name.String()], out["error of "+what+" "+e.Name.String()] = true, true
 	}
-	t := h.Type(acme)
-	for e := range t.Members.Since(0) {
+	t := g.Type(acme)
+	for e := range t.Wildcard.Since(0) {
 		if e.Expires() || !keeps(e) {
 			add("member", e)
 		}
@@ -616,7 +616,7 @@ func passing(h *Head) map[string]bool {
 			add("named", e)
 		}
 	}
-	for e := range t.Named.Since(0) {
+	for e := range t.ByName.Since(0) {
 		if e.Expires() || e.Expired || !keeps(e) {
 			add("named", e)
 		}
@@ -625,12 +625,12 @@ func passing(h *Head) map[string]bool {
 }
 
 // sight is what readers see in a head: of members and of the named, content and errors.
-func sight(h *Head) map[string]string {
+func sight(g *Generation) map[string]string {
 	out := map[string]string{}
-	t := h.Type(acme)
-	for kind, what := range map[Kind]string{Members: "member ", Named: "named "} {
+	t := g.Type(acme)
+	for kind, what := range map[Kind]string{Wildcard: "member ", ByName: "named "} {
 		for e := range t.set(kind).Since(0) {
-			if e.Present() || kind == Named {
+			if e.Present() || kind == ByName {
 				out[what+e.Name.String()] = contentOf(e)
 			}
 		}
@@ -643,9 +643,9 @@ func sight(h *Head) map[string]string {
 
 // kept is what of that a freeze must keep: all but that a member, of which others are yet to
 // come, has an error instead.
-func kept(h *Head) map[string]string {
-	out := sight(h)
-	if h.Type(acme).Phase < Confirmed {
+func kept(g *Generation) map[string]string {
+	out := sight(g)
+	if g.Type(acme).Phase < Confirmed {
 		maps.DeleteFunc(out, func(key, _ string) bool { return strings.HasPrefix(key, "error of member ") })
 	}
 	return out
@@ -661,7 +661,7 @@ func (o *origin) check() {
 		entries[e.Name]++
 	}
 	if o.Frozen() {
-		for e := range o.own(o.Head().Type(acme)) {
+		for e := range o.own(o.Generation().Type(acme)) {
 			entries[e.Name]++
 		}
 	}
@@ -695,8 +695,8 @@ func TestFreeze_HeadsAreImmutable(t *testing.T) {
 	go func() { // ends when done is closed, awaited below
 		defer close(over)
 		for {
-			h := o.view.Head()
-			first, again := sight(h), sight(h)
+			g := o.view.Generation()
+			first, again := sight(g), sight(g)
 			if !maps.Equal(first, again) {
 				t.Errorf("one head shows %v, and then %v", first, again)
 				return
@@ -716,9 +716,9 @@ func TestFreeze_HeadsAreImmutable(t *testing.T) {
 		case 3:
 			o.Thaw()
 		case 5:
-			o.remove(Members, name)
+			o.remove(Wildcard, name)
 		default:
-			o.put(Members, name, fmt.Sprint(i), fmt.Sprint(i))
+			o.put(Wildcard, name, fmt.Sprint(i), fmt.Sprint(i))
 		}
 	}
 	close(done)

@@ -33,15 +33,15 @@ const Frozen Reason = "frozen"
 func (w *Writer) closed() bool { return w.gate.latest != &w.ledger }
 
 // headOf returns the newest head of a ledger.
-func (w *Writer) headOf(l *ledger) *Head { return cmp.Or(l.head, w.view.Head()) }
+func (w *Writer) headOf(l *ledger) *Generation { return cmp.Or(l.head, w.view.Generation()) }
 
-// Head returns the newest version of what the writer writes (latest). Readers see the view's head.
-func (w *Writer) Head() *Head { return w.headOf(w.gate.latest) }
+// Generation returns the newest version of what the writer writes (latest). Readers see the view's head.
+func (w *Writer) Generation() *Generation { return w.headOf(w.gate.latest) }
 
 // Frozen reports whether the writer is frozen.
 func (w *Writer) Frozen() bool { return w.gate.why == Frozen }
 
-// Freeze closes the gate: until Thaw, readers see what there was. Head follows the source, and for the writer nothing else is
+// Freeze closes the gate: until Thaw, readers see what there was. Generation follows the source, and for the writer nothing else is
 // different. It copies what the writer holds except the resources. Of changes made meanwhile only the last one of each
 // name is kept. Freeze has no effect on a frozen writer.
 //
@@ -73,14 +73,14 @@ func (w *Writer) Freeze() {
 // has changed. Thaw has no effect on a writer that is not frozen.
 func (w *Writer) Thaw() {
 	if w.closed() {
-		w.show(w.Head())
+		w.show(w.Generation())
 		w.open()
 	}
 }
 
 // branch returns a ledger with a copy of a head that can be edited beside the original. What other writers write stays
 // in it as it is now, and nobody looks at that.
-func (w *Writer) branch(of *Head) *ledger {
+func (w *Writer) branch(of *Generation) *ledger {
 	l := newLedger()
 	for key, names := range w.aliases {
 		l.aliases[key] = make(map[string][]*Name)
@@ -88,13 +88,13 @@ func (w *Writer) branch(of *Head) *ledger {
 			l.aliases[key][resource] = slices.Clone(of)
 		}
 	}
-	head := *of
-	head.types = types{}
+	generation := *of
+	generation.types = types{}
 	for t := range of.types.since(0) {
-		head.types.put(l.branch(t))
+		generation.types.put(l.branch(t))
 	}
 	heap.Init(&l.due)
-	l.head, l.kept = &head, len(l.due)
+	l.head, l.kept = &generation, len(l.due)
 	return &l
 }
 
@@ -102,11 +102,11 @@ func (w *Writer) branch(of *Head) *ledger {
 func (l *ledger) branch(t *Type) *Type {
 	c := *t
 	c.shared = nil
-	sets := []*Set{&c.Members, &c.Named}
+	sets := []*Set{&c.Wildcard, &c.ByName}
 	if t.errors != nil {
 		errors := *t.errors
 		c.errors = &errors
-		sets = append(sets, &errors[Members], &errors[Named])
+		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
 	for _, s := range sets { // whose arrays the original appends to
 		s.log, s.renewals, s.burials = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.burials)
@@ -147,7 +147,7 @@ func (w *Writer) own(t *Type) iter.Seq[*Entry] {
 
 // writes reports whether the writer edits what one of a type's sets holds of a name.
 func (w *Writer) writes(kind Kind, t *Type, n *Name) bool {
-	if kind == Members {
+	if kind == Wildcard {
 		return t.source == w.source
 	}
 	return n.source == w.source
@@ -157,9 +157,9 @@ func (w *Writer) writes(kind Kind, t *Type, n *Name) bool {
 // must be locked.
 func (v *View) holds(key string, n *Name) (entries int) {
 	for _, kind := range kinds {
-		entries += v.Head().Type(key).holds(kind, n)
+		entries += v.Generation().Type(key).holds(kind, n)
 		for _, w := range v.writers {
-			if t := w.Head().Type(key); w.closed() && w.writes(kind, t, n) {
+			if t := w.Generation().Type(key); w.closed() && w.writes(kind, t, n) {
 				entries += t.holds(kind, n)
 			}
 		}
@@ -196,14 +196,14 @@ func (w *Writer) pass(a *apply) *apply {
 		return a
 	}
 	for _, t := range a.ledger.tombs[a.typ.URL] { // nobody has to be told what was removed: show compares
-		if e := a.typ.Members.Get(t.name); e != nil && !e.Present() {
-			a.typ.Members.drop(a.edit, e)
+		if e := a.typ.Wildcard.Get(t.name); e != nil && !e.Present() {
+			a.typ.Wildcard.drop(a.edit, e)
 			t.name.entries--
 		}
 	}
 	delete(a.ledger.tombs, a.typ.URL)
 	a.ledger.head = a.head
-	names, shown := a.edit.noted, w.view.Head()
+	names, shown := a.edit.noted, w.view.Generation()
 	source := shown.sources[w.source].through(a.head.sources[w.source])
 	if a.served == nil && len(names) == 0 && shown.sources[w.source] == source && shown.Type(a.typ.URL).Phase >= a.typ.Phase {
 		return nil
@@ -252,19 +252,19 @@ func (s Source) through(latest Source) Source {
 // stand has all heads say how the source stands. The index must be locked.
 func (w *Writer) stand(as Source, turned bool) {
 	for _, l := range w.gate.ledgers {
-		head := *w.headOf(l)
-		if from := w.from(&head); w.closed() && l == &w.ledger {
+		generation := *w.headOf(l)
+		if from := w.from(&generation); w.closed() && l == &w.ledger {
 			*from = from.through(as)
 		} else {
 			*from = as
 		}
 		if turned {
-			head.turns++
+			generation.turns++
 		}
 		if l.head == nil {
-			w.view.head.Store(&head)
+			w.view.head.Store(&generation)
 		} else {
-			l.head = &head
+			l.head = &generation
 		}
 	}
 }
@@ -292,14 +292,14 @@ func (a *apply) pass(kind Kind, latest *apply, n *Name) {
 // nothing that could be kept. The entry is what the source says, nil if it says nothing; fails is whether it
 // says that something is wrong. Which types wait is to be decided here, too.
 func (a *apply) admits(kind Kind, n *Name, is *Entry, fails bool) bool {
-	if kind == Members {
-		return a.admitsMember(a.typ.Members.Get(n))
+	if kind == Wildcard {
+		return a.admitsMember(a.typ.Wildcard.Get(n))
 	}
-	failing := a.typ.Errors(Named).Get(n) != nil
+	failing := a.typ.Errors(ByName).Get(n) != nil
 	switch seen, _ := a.typ.Lookup(n); {
 	case seen == nil:
-		return !failing && a.typ.Named.Get(n) == nil
-	case is != nil && !is.Present() && !a.typ.Named.Get(n).Present() && !failing && !fails:
+		return !failing && a.typ.ByName.Get(n) == nil
+	case is != nil && !is.Present() && !a.typ.ByName.Get(n).Present() && !failing && !fails:
 		return true // it is said once more that there is none
 	default:
 		return seen.Expired || !keeps(seen)
@@ -338,7 +338,7 @@ func (w *Writer) agrees(served, t *Type, n *Name) bool {
 		seen, is := served.set(kind).Get(n), t.set(kind).Get(n)
 		wrong, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
 		switch {
-		case seen.Present() != is.Present(), kind == Named && (seen == nil) != (is == nil), (wrong == nil) != (err == nil):
+		case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (wrong == nil) != (err == nil):
 			return false
 		case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !w.view.cfg.VersionSource.same(seen.Resource, is.Resource)):
 			return false
@@ -355,24 +355,24 @@ func (v *View) Withheld(source int) int { return int(v.index.sources[source].wit
 
 // show has readers see what a head has of what the writer writes. Additions and changes come first, in the order in which
 // types are sent, then removals in reverse: so nothing that a reader has refers to what it is told is gone (B.11).
-func (w *Writer) show(head *Head) {
-	differ := w.differ(head)
+func (w *Writer) show(generation *Generation) {
+	differ := w.differ(generation)
 	order := slices.SortedFunc(maps.Keys(differ), func(a, b string) int {
 		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
 	})
 	for _, key := range order {
-		w.showType(head.Type(key), head, differ[key], true)
+		w.showType(generation.Type(key), generation, differ[key], true)
 	}
 	for _, key := range slices.Backward(order) {
-		w.showType(head.Type(key), head, differ[key], false)
+		w.showType(generation.Type(key), generation, differ[key], false)
 	}
 }
 
 // differ returns by type URL or collection the names of which readers see something else than a head has.
-func (w *Writer) differ(head *Head) map[string][]*Name {
+func (w *Writer) differ(generation *Generation) map[string][]*Name {
 	differ := make(map[string][]*Name)
-	for t := range head.types.since(0) {
-		served, names := w.view.Head().Type(t.URL), make(map[*Name]struct{})
+	for t := range generation.types.since(0) {
+		served, names := w.view.Generation().Type(t.URL), make(map[*Name]struct{})
 		for _, of := range []*Type{served, t} {
 			for e := range w.own(of) {
 				if !w.agrees(served, t, e.Name) {
@@ -388,7 +388,7 @@ func (w *Writer) differ(head *Head) map[string][]*Name {
 }
 
 // showType shows readers what a head has of names of a type: those that are present there, or the others.
-func (w *Writer) showType(t *Type, head *Head, names []*Name, present bool) {
+func (w *Writer) showType(t *Type, generation *Generation, names []*Name, present bool) {
 	a := w.beginOn(&w.ledger, t.URL)
 	for _, kind := range kinds {
 		set := t.set(kind)
@@ -397,7 +397,7 @@ func (w *Writer) showType(t *Type, head *Head, names []*Name, present bool) {
 		})
 		for _, n := range names {
 			if w.writes(kind, t, n) && set.Get(n).Present() == present {
-				a.showFinally(kind, head, n)
+				a.showFinally(kind, generation, n)
 			}
 		}
 		a.set(kind).system = set.system
@@ -406,16 +406,16 @@ func (w *Writer) showType(t *Type, head *Head, names []*Name, present bool) {
 	if t.source == w.source && !t.failsWhole() {
 		a.succeedWhole()
 	}
-	w.withhold(a, w.Head().Type(t.URL), names)
+	w.withhold(a, w.Generation().Type(t.URL), names)
 	w.publish(a)
 }
 
 // showFinally is show, but what the head says does not exist is removed even if the source has not said so again since it
 // was lost: on the next connection, nobody would ask.
-func (a *apply) showFinally(kind Kind, from *Head, n *Name) {
+func (a *apply) showFinally(kind Kind, from *Generation, n *Name) {
 	set := a.set(kind)
 	old, e := set.Get(n), from.Type(a.typ.URL).set(kind).Get(n)
-	if kind == Named && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || from.From(n).Connected) {
+	if kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || from.From(n).Connected) {
 		a.absent(set, n, old)
 		a.unalias(old)
 		if !old.Present() { // it is no more certain for that
@@ -428,14 +428,14 @@ func (a *apply) showFinally(kind Kind, from *Head, n *Name) {
 }
 
 // show shows readers all that a head has of a name.
-func (a *apply) show(kind Kind, from *Head, n *Name) {
+func (a *apply) show(kind Kind, from *Generation, n *Name) {
 	t, set := from.Type(a.typ.URL), a.set(kind)
 	was, is, err := set.Get(n).seq(), t.set(kind).Get(n), t.Errors(kind).Get(n)
 	recovered := err == nil && a.typ.Errors(kind).Get(n) != nil && !is.Present()
 	switch {
 	case is != nil:
 		a.copy(kind, set, from, is)
-	case kind == Members:
+	case kind == Wildcard:
 		a.goneMember(set, n)
 	}
 	if !recovered {

@@ -17,17 +17,17 @@ import (
 // rollback, an undo), and they learn just the difference. The writer goes on with what its source says.
 func TestH13_GateShowsAnyHead(t *testing.T) {
 	o := newCold(t)
-	before := o.Head()
+	before := o.Generation()
 	o.Freeze()
-	o.put(Members, "a", "2", "a2")
-	o.put(Members, "new", "1", "new1")
-	o.put(Named, "n", "2", "n2")
-	o.remove(Members, "b")
-	edition := o.Head()
-	o.put(Members, "a", "3", "a3")
-	o.put(Members, "c", "2", "c2")
+	o.put(Wildcard, "a", "2", "a2")
+	o.put(Wildcard, "new", "1", "new1")
+	o.put(ByName, "n", "2", "n2")
+	o.remove(Wildcard, "b")
+	edition := o.Generation()
+	o.put(Wildcard, "a", "3", "a3")
+	o.put(Wildcard, "c", "2", "c2")
 	for i, step := range []struct {
-		head     *Head
+		head     *Generation
 		told     []string // of members
 		want     string   // a, b, c, new, n
 		withheld int
@@ -36,32 +36,32 @@ func TestH13_GateShowsAnyHead(t *testing.T) {
 		{edition, nil, "a2  c1 new1 n2", 2},
 		{before, []string{"a", "b", "-new"}, "a1 b1 c1  n1", 5},
 		{edition, []string{"a", "new", "-b"}, "a2  c1 new1 n2", 2},
-		{o.Head(), []string{"a", "c"}, "a3  c2 new1 n2", 0},
+		{o.Generation(), []string{"a", "c"}, "a3  c2 new1 n2", 0},
 	} {
-		at := o.view.Head().Seq
+		at := o.view.Generation().Seq
 		o.show(step.head)
-		wantTold(t, o.typ().Members.Since(at), step.told...)
+		wantTold(t, o.typ().Wildcard.Since(at), step.told...)
 		var got []string
 		for _, name := range []string{"a", "b", "c", "new"} {
 			content := ""
 			if o.knows(name) {
-				content = strings.Trim(contentOf(o.typ().Members.Get(o.name(name))), "-")
+				content = strings.Trim(contentOf(o.typ().Wildcard.Get(o.name(name))), "-")
 			}
 			got = append(got, content)
 		}
-		got = append(got, contentOf(o.typ().Named.Get(o.name("n"))))
+		got = append(got, contentOf(o.typ().ByName.Get(o.name("n"))))
 		if got := strings.Join(got, " "); got != step.want || o.view.Withheld(0) != step.withheld {
 			t.Errorf("step %d: readers see %q, and %d names are withheld; want %q and %d", i, got, o.view.Withheld(0), step.want, step.withheld)
 		}
-		if got := contentOf(o.Head().Type(acme).Members.Get(o.name("a"))); got != "a3" {
+		if got := contentOf(o.Generation().Type(acme).Wildcard.Get(o.name("a"))); got != "a3" {
 			t.Errorf("step %d: the writer sees %q of a, want a3", i, got)
 		}
 		o.check()
 	}
-	at := o.view.Head().Seq
+	at := o.view.Generation().Seq
 	o.Thaw()
-	wantTold(t, o.typ().Members.Since(at))
-	o.put(Members, "a", "4", "a4")
+	wantTold(t, o.typ().Wildcard.Since(at))
+	o.put(Wildcard, "a", "4", "a4")
 	o.shows("thawed", map[string]string{"a": "a4"})
 }
 
@@ -74,17 +74,17 @@ func TestH13_HowTheSourceStands(t *testing.T) {
 	o.Freeze()
 	stands := func(when, target, own string, connected, frozen bool) {
 		t.Helper()
-		s, latest := o.view.Head().First(), o.Head().First()
+		s, latest := o.view.Generation().First(), o.Generation().First()
 		if s.Target != target || latest.Target != own || s.Connected != connected || s.Frozen.IsZero() == frozen {
 			t.Errorf("%s: readers see %+v, the writer %+v; want the targets %q and %q, connected %t, frozen %t", when, *s, *latest, target, own, connected, frozen)
 		}
 	}
-	o.put(Members, "a", "2", "a2")
+	o.put(Wildcard, "a", "2", "a2")
 	stands("frozen", "first", "first", true, true)
-	turns := o.view.Head().Stand()
+	turns := o.view.Generation().OriginChanges()
 	o.Stand(Source{Target: "first"}) // as another view has it, which is not frozen
 	stands("lost", "first", "first", false, true)
-	if o.view.Head().Stand() == turns {
+	if o.view.Generation().OriginChanges() == turns {
 		t.Error("readers do not see that the origin was lost")
 	}
 	o.SetConnected(true)
@@ -102,8 +102,8 @@ func TestH13_SystemVersion(t *testing.T) {
 	o := newCold(t)
 	say := func(version, content, want string) {
 		t.Helper()
-		o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
-		if got := o.typ().Members.System(); got != want {
+		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
+		if got := o.typ().Wildcard.System(); got != want {
 			t.Errorf("after the origin's version %s, readers see %q, want %q", version, got, want)
 		}
 	}
@@ -114,7 +114,7 @@ func TestH13_SystemVersion(t *testing.T) {
 	say("s3", "a1", "s3")
 	say("s4", "a2", "s3")
 	o.Thaw()
-	if got := o.typ().Members.System(); got != "s4" {
+	if got := o.typ().Wildcard.System(); got != "s4" {
 		t.Errorf("thawed, readers see the version %q, want s4", got)
 	}
 }
@@ -124,14 +124,14 @@ func TestH13_AsksThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newCold(t)
 		o.want(o.view.Watch(), "late")
-		o.remove(Named, "n")
+		o.remove(ByName, "n")
 		time.Sleep(2 * missEvery)
 		select {
 		case <-o.Demand():
 		default:
 		}
 		heartbeat := decoded(t, acme, &discoverypb.Resource{Name: "n", Version: "1", Ttl: durationpb.New(time.Minute)})
-		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{heartbeat, o.resource("late", "1", "late1")}})
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{heartbeat, o.resource("late", "1", "late1")}})
 		o.shows("frozen", map[string]string{"late": "late1", "n": "n1"})
 		select {
 		case <-o.Demand():
@@ -146,10 +146,10 @@ func TestH13_AsksThrough(t *testing.T) {
 func TestH13_ExpiredByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &timed{origin: newOrigin(t, Config{})}
-		o.put(Members, "a", "1", "a1")
+		o.put(Wildcard, "a", "1", "a1")
 		o.Freeze()
 		o.want(o.view.Watch(), "a")
-		o.give(Named, "a", "2", "a2", time.Minute)
+		o.give(ByName, "a", "2", "a2", time.Minute)
 		time.Sleep(2 * time.Minute)
 		o.Expire(time.Now())
 		o.Thaw()
@@ -157,9 +157,9 @@ func TestH13_ExpiredByName(t *testing.T) {
 		if got := contentOf(e); got != "a1" {
 			t.Errorf("readers see %q, want the member a1", got)
 		}
-		o.remove(Members, "a")
+		o.remove(Wildcard, "a")
 		o.SetConnected(false) // what has expired is gone whatever became of the connection (R107)
-		if e, _ = o.typ().Lookup(o.name("a")); e == nil || e.Present() || !o.view.Head().Absent(e) {
+		if e, _ = o.typ().Lookup(o.name("a")); e == nil || e.Present() || !o.view.Generation().Absent(e) {
 			t.Errorf("the member is gone: readers see %q, want to be told that there is none", contentOf(e))
 		}
 	})
@@ -174,18 +174,18 @@ func TestH13_TheSetAsAWhole(t *testing.T) {
 			o.origin = newOrigin(t, Config{})
 			o.Restore(snapshot, time.Now())
 		}
-		o.fail(Members, wire.Wildcard, codes.Internal, "no")
+		o.fail(Wildcard, wire.Wildcard, codes.Internal, "no")
 		o.Thaw()
 		o.Freeze()
-		o.put(Members, "a", "2", "a2")
-		if got := o.failure(Members, wire.Wildcard); got != "Internal no" {
+		o.put(Wildcard, "a", "2", "a2")
+		if got := o.failure(Wildcard, wire.Wildcard); got != "Internal no" {
 			t.Errorf("restored %t, frozen: readers see the error %q of the set, want what there was", restored, got)
 		}
 		if o.SetPhase(acme, Confirmed); !restored {
 			o.Thaw()
 		}
 		if n := o.view.Find(acme, []string{wire.Wildcard})[0]; n != nil {
-			t.Errorf("restored %t: the set as a whole is still known: error %q, entry %v", restored, o.failure(Members, wire.Wildcard), o.typ().Members.Get(n))
+			t.Errorf("restored %t: the set as a whole is still known: error %q, entry %v", restored, o.failure(Wildcard, wire.Wildcard), o.typ().Wildcard.Get(n))
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestHintsNameWhatTheLogsHave(t *testing.T) {
 				o.Apply(kind, wire.Update{TypeURL: other, Resources: []*wire.Resource{newResource(t, other, text, "", fmt.Sprint(i))}})
 			case 5, 6:
 				checkHints(t, o, w, watched, p, said <= maxHints)
-				p, said = o.view.Head().Seq, 0
+				p, said = o.view.Generation().Seq, 0
 				w.PassHints(p)
 			default:
 				o.put(kind, text, "", fmt.Sprint("content ", i/3))
@@ -62,7 +62,7 @@ func checkHints(t *rapid.T, o *origin, w *Watch, watched []*Name, p Seq, few boo
 	if len(hinted) > maxHints {
 		t.Fatalf("got %d hints, want at most %d", len(hinted), maxHints)
 	}
-	for _, set := range []*Set{&o.typ().Members, &o.typ().Named} {
+	for _, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 		for e := range set.Since(p) {
 			if slices.Contains(watched, e.Name) && !slices.Contains(hinted, e.Name) {
 				t.Fatalf("after %d got hints at %v, want one at %v, of which something was said at %d", p, hinted, e.Name, e.Seq)
@@ -76,14 +76,14 @@ func TestHintsAreOfAHead(t *testing.T) {
 	o := newOrigin(t, Config{})
 	w := o.view.WatchFunc(func() {})
 	a := o.want(w, "a")[0]
-	o.put(Named, "a", "", "x")
-	before := o.view.Head().Seq
-	o.put(Named, "a", "", "y")
+	o.put(ByName, "a", "", "x")
+	before := o.view.Generation().Seq
+	o.put(ByName, "a", "", "y")
 	w.PassHints(before)
 	if got, known := w.Hinted(acme, before, nil); !known || len(got) != 1 || got[0] != a {
 		t.Errorf("after the first head: got %v, %t, want the hint at the second change", got, known)
 	}
-	w.PassHints(o.view.Head().Seq)
+	w.PassHints(o.view.Generation().Seq)
 	if got, known := w.Hinted(acme, 0, nil); !known || len(got) != 0 {
 		t.Errorf("after the second head: got %v, %t, want no hint", got, known)
 	}
@@ -94,7 +94,7 @@ func TestHintsAreOnlyForFunctions(t *testing.T) {
 	o := newOrigin(t, Config{})
 	w := o.view.Watch()
 	o.want(w, "a")
-	o.put(Named, "a", "", "x")
+	o.put(ByName, "a", "", "x")
 	if got, known := w.Hinted(acme, 0, nil); known {
 		t.Errorf("got %v, want that it does not know", got)
 	}
@@ -130,7 +130,7 @@ func TestNoHintIsLost(t *testing.T) {
 		if i%3 != 2 {
 			u.Resources = u.Resources[i%names:][:1]
 		}
-		o.Apply(Named, u)
+		o.Apply(ByName, u)
 		jitter(i)
 	}
 	done.Wait()
@@ -155,20 +155,20 @@ func followHints(ctx context.Context, v *View, ready func(), i, names int) error
 	ready()
 	held := map[*Name]string{}
 	for p := Seq(0); ctx.Err() == nil; {
-		h := v.Head()
+		g := v.Generation()
 		look, known := w.Hinted(acme, p, nil)
 		if !known {
 			look = watched
 		}
 		for _, n := range look {
-			e, _ := h.Type(acme).Lookup(n)
+			e, _ := g.Type(acme).Lookup(n)
 			held[n] = contentOf(e)
 		}
 		finals := 0
 		for _, n := range watched {
-			e, _ := h.Type(acme).Lookup(n)
+			e, _ := g.Type(acme).Lookup(n)
 			if got, want := held[n], contentOf(e); got != want {
-				return fmt.Errorf("at %d, after %d: has %q of %v, want %q", h.Seq, p, got, n, want)
+				return fmt.Errorf("at %d, after %d: has %q of %v, want %q", g.Seq, p, got, n, want)
 			}
 			if held[n] == final {
 				finals++
@@ -177,7 +177,7 @@ func followHints(ctx context.Context, v *View, ready func(), i, names int) error
 		if finals == len(watched) {
 			return nil
 		}
-		p = h.Seq
+		p = g.Seq
 		w.PassHints(p)
 		if i%10 == 0 { // it looks at heads that it was not woken for yet
 			runtime.Gosched()

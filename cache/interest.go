@@ -50,7 +50,7 @@ type indexType struct {
 	variants  map[string][]*Name // those that have dynamic parameters, by the name without
 	ids       uint32             // next id of a name
 	freeIDs   []uint32           // of names that are gone
-	wildcards []*Wildcard
+	wildcards []*WildcardWatch
 	watched   int  // sum of the names' watchers
 	queued    bool // the wildcard is in a source's demand
 	tracked   bool // the session subscribed to the members, or lets them linger
@@ -125,7 +125,7 @@ type Watch struct {
 }
 
 // A Wildcard is a watch's subscription to all members of a type.
-type Wildcard struct {
+type WildcardWatch struct {
 	watch *Watch
 	typ   *indexType
 	at    int // in typ.wildcards
@@ -135,7 +135,7 @@ type Wildcard struct {
 
 // Passed records that the stream was told all removals up to p, which the set
 // may then forget.
-func (w *Wildcard) Passed(p Seq) { w.passed.Store(uint64(p)) }
+func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }
 
 // Watch registers a stream. Close it when the stream ends.
 func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
@@ -182,11 +182,11 @@ func (w *Watch) Close() {
 }
 
 // SubscribeAll watches the members of a type.
-func (w *Watch) SubscribeAll(typeURL string) *Wildcard {
+func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.typFor(w, typeURL)
-	wc := &Wildcard{watch: w, typ: t, at: len(t.wildcards)}
+	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
 	var p pokes
 	if len(t.wildcards) == 1 {
@@ -199,7 +199,7 @@ func (w *Watch) SubscribeAll(typeURL string) *Wildcard {
 }
 
 // UnsubscribeAll ends what SubscribeAll began.
-func (w *Watch) UnsubscribeAll(wc *Wildcard) {
+func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	x := &w.view.index
 	x.mu.Lock()
 	t := wc.typ
@@ -332,8 +332,8 @@ func (v *View) Find(typeURL string, texts []string) []*Name {
 	return out
 }
 
-// Head returns the newest version of the view.
-func (w *Watch) Head() *Head { return w.view.Head() }
+// Generation returns the newest version of the view.
+func (w *Watch) Generation() *Generation { return w.view.Generation() }
 
 // Find returns the index's names for texts, as View.Find does.
 func (w *Watch) Find(typeURL string, texts []string) []*Name { return w.view.Find(typeURL, texts) }
@@ -496,18 +496,18 @@ func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 
 // idle reports whether a type or collection can be forgotten, of which readers see what a head holds: nobody asks for it, no session
 // follows it, and there is nothing of it. Types of the protocol stay.
-func (x *index) idle(t *indexType, h *Head) bool {
+func (x *index) idle(t *indexType, g *Generation) bool {
 	if len(t.wildcards)+len(t.names)+t.collections > 0 || t.tracked {
 		return false
 	}
 	_, _, is := SplitCollection(t.url)
-	return is || !wire.Known(t.url) && h.Type(t.url).Phase == Unknown
+	return is || !wire.Known(t.url) && g.Type(t.url).Phase == Unknown
 }
 
 // forget drops a type or collection that is idle, and returns the type of a collection if that is idle now, too.
 func (x *index) forget(t *indexType) (of *indexType) {
-	x.dropReports(t, Members)
-	x.dropReports(t, Named)
+	x.dropReports(t, Wildcard)
+	x.dropReports(t, ByName)
 	delete(x.reported, t)
 	delete(x.types, t.url)
 	if typeURL, _, is := SplitCollection(t.url); is {

@@ -93,7 +93,7 @@ func TestB6_DemandNeverLies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		watches := []*Watch{o.view.Watch(), o.view.Watch(), o.view.Watch()}
-		wildcards := make([]*Wildcard, len(watches))
+		wildcards := make([]*WildcardWatch, len(watches))
 		subscribed := make([]map[string]*Name, len(watches))
 		for i := range subscribed {
 			subscribed[i] = map[string]*Name{}
@@ -168,21 +168,21 @@ func TestWakesWhoWatches(t *testing.T) {
 		do   func(f *fixture)
 		want []bool
 	}{
-		{"member new", func(f *fixture) { f.put(Members, "c", "1", "x") }, []bool{true, false, false, true, false, false}},
-		{"member that is named too", func(f *fixture) { f.put(Members, "a", "2", "y") }, []bool{true, true, false, true, false, false}},
-		{"named", func(f *fixture) { f.put(Named, "a", "2", "y") }, []bool{false, true, false, true, false, false}},
-		{"other named", func(f *fixture) { f.put(Named, "b", "1", "x") }, []bool{false, false, true, false, false, false}},
-		{"named nobody wants", func(f *fixture) { f.put(Named, "c", "1", "x") }, none},
-		{"member removed", func(f *fixture) { f.remove(Members, "a") }, []bool{true, true, false, true, false, false}},
-		{"named removed", func(f *fixture) { f.remove(Named, "a") }, []bool{false, true, false, true, false, false}},
-		{"named does not exist", func(f *fixture) { f.remove(Named, "b") }, []bool{false, false, true, false, false, false}},
-		{"nothing changed", func(f *fixture) { f.put(Members, "a", "1", "x") }, none},
-		{"only the version", func(f *fixture) { f.put(Named, "a", "9", "x") }, none},
-		{"empty", func(f *fixture) { f.Apply(Members, wire.Update{TypeURL: acme}) }, none},
-		{"other type", func(f *fixture) { f.typeURL = other; f.put(Members, "a", "1", "x") }, []bool{false, false, false, false, true, false}},
+		{"member new", func(f *fixture) { f.put(Wildcard, "c", "1", "x") }, []bool{true, false, false, true, false, false}},
+		{"member that is named too", func(f *fixture) { f.put(Wildcard, "a", "2", "y") }, []bool{true, true, false, true, false, false}},
+		{"named", func(f *fixture) { f.put(ByName, "a", "2", "y") }, []bool{false, true, false, true, false, false}},
+		{"other named", func(f *fixture) { f.put(ByName, "b", "1", "x") }, []bool{false, false, true, false, false, false}},
+		{"named nobody wants", func(f *fixture) { f.put(ByName, "c", "1", "x") }, none},
+		{"member removed", func(f *fixture) { f.remove(Wildcard, "a") }, []bool{true, true, false, true, false, false}},
+		{"named removed", func(f *fixture) { f.remove(ByName, "a") }, []bool{false, true, false, true, false, false}},
+		{"named does not exist", func(f *fixture) { f.remove(ByName, "b") }, []bool{false, false, true, false, false, false}},
+		{"nothing changed", func(f *fixture) { f.put(Wildcard, "a", "1", "x") }, none},
+		{"only the version", func(f *fixture) { f.put(ByName, "a", "9", "x") }, none},
+		{"empty", func(f *fixture) { f.Apply(Wildcard, wire.Update{TypeURL: acme}) }, none},
+		{"other type", func(f *fixture) { f.typeURL = other; f.put(Wildcard, "a", "1", "x") }, []bool{false, false, false, false, true, false}},
 		{"phase", func(f *fixture) { f.SetPhase(acme, Settled) }, []bool{true, false, false, true, false, false}},
 		{"connection", func(f *fixture) { f.SetConnected(false) }, everyone},
-		{"trim", func(f *fixture) { f.remove(Members, "z"); f.Trim(time.Now().Add(time.Hour)) }, none},
+		{"trim", func(f *fixture) { f.remove(Wildcard, "z"); f.Trim(time.Now().Add(time.Hour)) }, none},
 		{"forget", func(f *fixture) { f.Forget(acme, []*Name{f.name("b")}) }, none},
 	}
 	for _, test := range tests {
@@ -196,8 +196,8 @@ func TestWakesWhoWatches(t *testing.T) {
 		f.watches[3].SubscribeAll(acme)
 		f.want(f.watches[3], "a")
 		f.watches[4].SubscribeAll(other)
-		f.put(Members, "a", "1", "x")
-		f.put(Named, "a", "1", "x")
+		f.put(Wildcard, "a", "1", "x")
+		f.put(ByName, "a", "1", "x")
 		for _, w := range f.watches {
 			awake(w)
 		}
@@ -229,7 +229,7 @@ func TestWatchIDsAreReused(t *testing.T) {
 	if next.id != old.id || next == old {
 		t.Errorf("got id %d, want the free one %d", next.id, old.id)
 	}
-	o.put(Named, "a", "1", "x")
+	o.put(ByName, "a", "1", "x")
 	if awake(next) || awake(old) || !awake(stays) {
 		t.Error("only the stream that stays watches the name")
 	}
@@ -246,7 +246,7 @@ func TestUnsubscribeTwiceIsHarmless(t *testing.T) {
 	o.want(two, "a")
 	one.Unsubscribe(acme, names)
 	one.Unsubscribe(acme, names)
-	o.put(Named, "a", "1", "x")
+	o.put(ByName, "a", "1", "x")
 	if awake(one) || !awake(two) {
 		t.Error("the second call must not end another stream's watch")
 	}
@@ -269,8 +269,8 @@ func TestNamesAreFreed(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	first := o.want(watch, "first")
-	o.put(Named, "first", "1", "x")
-	old := o.view.Head()
+	o.put(ByName, "first", "1", "x")
+	old := o.view.Generation()
 	watch.Unsubscribe(acme, first)
 	o.TakeDemand()
 	o.Forget(acme, first)
@@ -281,11 +281,11 @@ func TestNamesAreFreed(t *testing.T) {
 	if second[0].id != first[0].id || second[0] == first[0] {
 		t.Fatalf("got id %d, want the free one %d under another name", second[0].id, first[0].id)
 	}
-	o.put(Named, "second", "1", "y")
-	now := o.view.Head()
+	o.put(ByName, "second", "1", "y")
+	now := o.view.Generation()
 	tests := []struct {
 		what string
-		head *Head
+		head *Generation
 		name *Name
 		want string
 	}{
@@ -295,20 +295,20 @@ func TestNamesAreFreed(t *testing.T) {
 		{"new name, new head", now, second[0], "y"},
 	}
 	for _, test := range tests {
-		named := &test.head.Type(acme).Named
+		named := &test.head.Type(acme).ByName
 		if got := contentOf(named.Get(test.name)); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
 		}
 	}
-	wantTold(t, old.Type(acme).Named.Since(0), "first")
-	wantTold(t, now.Type(acme).Named.Since(0), "second")
+	wantTold(t, old.Type(acme).ByName.Since(0), "first")
+	wantTold(t, now.Type(acme).ByName.Since(0), "second")
 	// The first name comes back, as another Name.
 	third := o.want(watch, "first")
 	if third[0] == first[0] || third[0].id == second[0].id {
 		t.Error("a name that came back must be a new one with an id of its own")
 	}
-	o.put(Named, "first", "1", "z")
-	if got := contentOf(o.typ().Named.Get(first[0])); got != "" {
+	o.put(ByName, "first", "1", "z")
+	if got := contentOf(o.typ().ByName.Get(first[0])); got != "" {
 		t.Errorf("the old name on the newest head: got %q, want nothing", got)
 	}
 }
@@ -322,16 +322,16 @@ func TestNamesDoNotLeak(t *testing.T) {
 		names := o.want(watch, text)
 		switch i % 4 {
 		case 0:
-			o.put(Named, text, "1", "x")
+			o.put(ByName, text, "1", "x")
 		case 1:
-			o.remove(Named, text)
+			o.remove(ByName, text)
 		case 2:
-			o.put(Members, text, "1", "x")
+			o.put(Wildcard, text, "1", "x")
 		}
 		watch.Unsubscribe(acme, names)
 		o.TakeDemand()
 		o.Forget(acme, names)
-		o.remove(Members, text)
+		o.remove(Wildcard, text)
 		o.Trim(time.Now())
 	}
 	if x := o.view.index.types[acme]; x.ids > 2 || len(x.names) != 0 || len(x.freeIDs) != int(x.ids) {
@@ -358,13 +358,13 @@ func TestNamesAreHeldExactly(t *testing.T) {
 					delete(held, text)
 				}
 			case 2:
-				o.put(Members, text, "", fmt.Sprint(o.view.Head().Seq), "b")
+				o.put(Wildcard, text, "", fmt.Sprint(o.view.Generation().Seq), "b")
 			case 3:
-				o.remove(Members, text)
+				o.remove(Wildcard, text)
 			case 4:
-				o.put(Named, text, "", fmt.Sprint(o.view.Head().Seq), "a", "c")
+				o.put(ByName, text, "", fmt.Sprint(o.view.Generation().Seq), "a", "c")
 			case 5:
-				o.remove(Named, text)
+				o.remove(ByName, text)
 			default:
 				o.Trim(time.Now())
 			}
@@ -382,7 +382,7 @@ func TestNamesAreHeldExactly(t *testing.T) {
 			}
 		}
 		o.letGo(watch, texts)
-		if n := o.typ().Members.live; n != 0 {
+		if n := o.typ().Wildcard.live; n != 0 {
 			t.Fatalf("everything was removed: got %d entries of members, want 0", n)
 		}
 		if x := o.view.index.types[acme]; x != nil && (len(x.names) != 0 || len(x.freeIDs) != int(x.ids)) {
@@ -407,7 +407,7 @@ func (o *origin) letGo(watch *Watch, texts []string) {
 			o.TakeDemand()
 			o.Forget(acme, []*Name{n})
 		}
-		o.remove(Members, text)
+		o.remove(Wildcard, text)
 	}
 	o.Trim(time.Now())
 }
@@ -418,20 +418,20 @@ func TestNamesAreHeldBySets(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	names := o.want(watch, "a")
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
-	o.remove(Members, "a")
+	o.remove(Wildcard, "a")
 	o.Trim(time.Now())
 	if !o.knows("a") {
 		t.Error("a name that lingers went with a member")
 	}
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	o.Forget(acme, names)
 	if !o.knows("a") {
 		t.Error("a member's name went with a subscription")
 	}
-	if c := o.remove(Members, "a"); c.Removed != 1 {
+	if c := o.remove(Wildcard, "a"); c.Removed != 1 {
 		t.Errorf("got %+v, want the member removed", c)
 	}
 	o.Trim(time.Now())

@@ -54,11 +54,11 @@ func TestInternedViewsShare(t *testing.T) {
 	one, two := newOrigin(t, Config{Interner: in}), newOrigin(t, Config{Interner: in})
 	for _, o := range []*origin{one, two} {
 		o.want(o.view.Watch(), "a")
-		o.put(Members, "a", "1", "x")
-		o.put(Named, "a", "1", "x")
+		o.put(Wildcard, "a", "1", "x")
+		o.put(ByName, "a", "1", "x")
 	}
-	want := one.typ().Members.Get(one.name("a")).Resource
-	for _, set := range []*Set{&one.typ().Named, &two.typ().Members, &two.typ().Named} {
+	want := one.typ().Wildcard.Get(one.name("a")).Resource
+	for _, set := range []*Set{&one.typ().ByName, &two.typ().Wildcard, &two.typ().ByName} {
 		for e := range set.Since(0) {
 			if e.Resource != want {
 				t.Error("two views hold equal resources twice")
@@ -95,14 +95,14 @@ func TestInternedResourcesAreFreed(t *testing.T) {
 	o := newOrigin(t, Config{Interner: in})
 	kept := in.Intern(newResource(t, acme, "kept", "1", "x"))
 	for i := range 100 {
-		o.put(Members, "a", "", fmt.Sprint(i))
+		o.put(Wildcard, "a", "", fmt.Sprint(i))
 	}
-	last := weak.Make(o.typ().Members.Get(o.name("a")).Resource)
+	last := weak.Make(o.typ().Wildcard.Get(o.name("a")).Resource)
 	collect(t, func() bool { return in.Len() == 2 })
 	if last.Value() == nil {
 		t.Error("a resource that a head holds was freed")
 	}
-	o.remove(Members, "a")
+	o.remove(Wildcard, "a")
 	o.Trim(time.Now())
 	collect(t, func() bool { return in.Len() == 1 })
 	if got := in.Intern(newResource(t, acme, "kept", "1", "x")); got != kept {

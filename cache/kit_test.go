@@ -67,7 +67,7 @@ func (o *origin) want(w *Watch, names ...string) []*Name {
 	return out
 }
 
-func (o *origin) typ() *Type { return o.view.Head().Type(o.typeURL) }
+func (o *origin) typ() *Type { return o.view.Generation().Type(o.typeURL) }
 
 // name returns the name of a text that the view must know.
 func (o *origin) name(text string) *Name {

@@ -30,7 +30,7 @@ func (a *apply) lags(n *Name, old *Entry, r *wire.Resource) bool {
 // yield has an entry of the named, which is not published yet, yield to the member if it may
 // be older.
 func (a *apply) yield(kind Kind, e, old *Entry) {
-	if kind == Members {
+	if kind == Wildcard {
 		return
 	}
 	if e.yields = a.lags(e.Name, old, e.Resource); !e.yields || old.Present() {
@@ -44,7 +44,7 @@ func (a *apply) yield(kind Kind, e, old *Entry) {
 
 // yielding returns what the origin says of a name if readers see a member in its place, should there be one; else nil.
 func (a *apply) yielding(n *Name) *Entry {
-	if e := a.typ.Named.Get(n); e != nil && e.yields && n.source == a.typ.source {
+	if e := a.typ.ByName.Get(n); e != nil && e.yields && n.source == a.typ.source {
 		return e
 	}
 	return nil
@@ -54,14 +54,14 @@ func (a *apply) yielding(n *Name) *Entry {
 // member that they saw instead, and has come to be the same.
 func (a *apply) caughtUp(kind Kind, member *Entry) {
 	named := a.yielding(member.Name)
-	if kind == Named || !named.shows(member.Resource) {
+	if kind == ByName || !named.shows(member.Resource) {
 		return
 	}
 	again := *named
 	again.yields, again.since = false, member.since
 	a.inherit(&again, member)
-	a.limit(Named, &again)
-	a.typ.Named.put(a.edit, &again)
+	a.limit(ByName, &again)
+	a.typ.ByName.put(a.edit, &again)
 }
 
 // waited has readers of a name follow what the origin says by name, since that has yielded for long enough. Behind a closed
@@ -69,7 +69,7 @@ func (a *apply) caughtUp(kind Kind, member *Entry) {
 func (a *apply) waited(named *Entry) {
 	if a.gated() && a.typ.member(named.Name).Present() {
 		named.alarm.yields = a.now.Add(lagWait)
-		a.limit(Named, named)
+		a.limit(ByName, named)
 		return
 	}
 	a.prevail(named)
@@ -82,21 +82,21 @@ func (a *apply) prevail(named *Entry) {
 	again.Seq, again.yields = a.next(), !named.Present()
 	again.since = again.Seq
 	if named.Present() {
-		a.limit(Named, &again)
+		a.limit(ByName, &again)
 	}
-	a.typ.Named.put(a.edit, &again)
-	a.typ.Named.compact()
-	a.touched(Named, again.Name)
+	a.typ.ByName.put(a.edit, &again)
+	a.typ.ByName.compact()
+	a.touched(ByName, again.Name)
 }
 
 // reveal has the member take the place of what readers saw under its name until now,
 // which had the same content.
 func (a *apply) reveal(n *Name, seen *Entry) {
-	member := a.typ.Members.Get(n)
+	member := a.typ.Wildcard.Get(n)
 	if member == seen {
 		return // they saw it all along
 	}
 	shown := *member
 	a.inherit(&shown, seen)
-	a.typ.Members.put(a.edit, &shown)
+	a.typ.Wildcard.put(a.edit, &shown)
 }

@@ -108,8 +108,8 @@ func (e *Entry) shows(r *wire.Resource) bool {
 // when the resource is denied, or fails otherwise.
 func (e *Entry) Born() Seq { return e.born }
 
-// GivenUp returns when the content of the resource was given up, if it was.
-func (e *Entry) GivenUp() time.Time { return e.lives().givenUp }
+// ContentDroppedAt returns when the content of the resource was given up, if it was.
+func (e *Entry) ContentDroppedAt() time.Time { return e.lives().givenUp }
 
 // Deadline returns when the resource expires unless the origin says it again; the zero
 // time is never.
@@ -279,10 +279,10 @@ func (s *Set) Renewed() Seq { return s.renewed }
 func (s *Set) Limited() bool { return s.limited }
 
 // Bare returns of how many of the resources present the content was given up.
-func (s *Set) Bare() int { return s.bare }
+func (s *Set) ContentDropped() int { return s.bare }
 
-// GivenUp returns when the content of a resource was last given up.
-func (s *Set) GivenUp() time.Time { return s.bareAt }
+// ContentDroppedAt returns when the content of a resource was last given up.
+func (s *Set) LastContentDrop() time.Time { return s.bareAt }
 
 // Sum identifies the content of the resources present.
 func (s *Set) Sum() Sum { return s.sum }

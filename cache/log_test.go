@@ -150,8 +150,8 @@ func TestCompactionDropsWhatIsDead(t *testing.T) {
 func TestB2_EntryRemembersFourVersions(t *testing.T) {
 	o := newOrigin(t, Config{})
 	for v := 1; v <= 6; v++ {
-		o.put(Members, "a", fmt.Sprint(v), "same")
-		e := o.typ().Members.Get(o.name("a"))
+		o.put(Wildcard, "a", fmt.Sprint(v), "same")
+		e := o.typ().Wildcard.Get(o.name("a"))
 		for held := 1; held <= 7; held++ {
 			want := held <= v && held > v-4
 			if got := e.HasVersion(fmt.Sprint(held)); got != want {
@@ -159,8 +159,8 @@ func TestB2_EntryRemembersFourVersions(t *testing.T) {
 			}
 		}
 	}
-	o.put(Members, "a", "7", "changed")
-	e := o.typ().Members.Get(o.name("a"))
+	o.put(Wildcard, "a", "7", "changed")
+	e := o.typ().Wildcard.Get(o.name("a"))
 	if e.HasVersion("6") || !e.HasVersion("7") {
 		t.Errorf("after a change of content: got %t for the old version and %t for the new one, want false and true", e.HasVersion("6"), e.HasVersion("7"))
 	}

@@ -24,13 +24,13 @@ const (
 func play(o *origin, step rune, content string) {
 	switch step {
 	case memberPut:
-		o.put(Members, "a", "", content)
+		o.put(Wildcard, "a", "", content)
 	case memberGone:
-		o.remove(Members, "a")
+		o.remove(Wildcard, "a")
 	case namedPut:
-		o.put(Named, "a", "", content)
+		o.put(ByName, "a", "", content)
 	case namedGone:
-		o.remove(Named, "a")
+		o.remove(ByName, "a")
 	case nameAsked:
 		o.Asked([]*Name{o.name("a")}, time.Now())
 	}
@@ -206,7 +206,7 @@ func TestB5_NoGenerationIsToldTwice(t *testing.T) {
 		n := o.want(o.view.Watch(), "a")[0]
 		history := rapid.SliceOfN(rapid.Bool(), 1, 12).Draw(r, "is there") // or it is gone
 		history[0] = true
-		at := map[Kind]int{Members: -1, Named: -1}
+		at := map[Kind]int{Wildcard: -1, ByName: -1}
 		say := func(kind Kind, generation int) {
 			at[kind] = generation
 			if history[generation] {
@@ -216,15 +216,15 @@ func TestB5_NoGenerationIsToldTwice(t *testing.T) {
 			}
 		}
 		told, sent, asked := -1, Seq(0), -1
-		for last := len(history) - 1; at[Members] < last || at[Named] < last; {
+		for last := len(history) - 1; at[Wildcard] < last || at[ByName] < last; {
 			switch kind := Kind(rapid.IntRange(0, 2).Draw(r, "who speaks")); {
-			case kind > Named && asked < 0:
+			case kind > ByName && asked < 0:
 				play(o, nameAsked, "")
-				asked = max(at[Members], 0)
-			case kind > Named, kind == Named && asked < 0, at[kind] == last:
+				asked = max(at[Wildcard], 0)
+			case kind > ByName, kind == ByName && asked < 0, at[kind] == last:
 			default:
 				from := at[kind] + 1
-				if kind == Named && at[kind] < 0 {
+				if kind == ByName && at[kind] < 0 {
 					from = asked // the answer is not older than the question
 				}
 				say(kind, rapid.IntRange(from, last).Draw(r, "generation"))
@@ -238,7 +238,7 @@ func TestB5_NoGenerationIsToldTwice(t *testing.T) {
 			}
 			generation, _ := strconv.Atoi(contentOf(e))
 			if generation <= told {
-				r.Fatalf("told of generation %d after %d; the members are at %d, the named at %d", generation, told, at[Members], at[Named])
+				r.Fatalf("told of generation %d after %d; the members are at %d, the named at %d", generation, told, at[Wildcard], at[ByName])
 			}
 			told = generation
 		}
@@ -256,8 +256,8 @@ func TestB5_TheNameIsBelievedInTheEnd(t *testing.T) {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
 		n := o.want(watch, "a")[0]
-		o.put(Members, "a", "", "1")
-		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
+		o.put(Wildcard, "a", "", "1")
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
 		expire := func(in time.Duration, want string) {
 			t.Helper()
 			time.Sleep(in)
@@ -283,10 +283,10 @@ func TestB5_AgreementLosesNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrigin(t, Config{})
 		n := o.want(o.view.Watch(), "a")[0]
-		o.put(Members, "a", "", "1")
-		o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
-		o.put(Members, "a", "", "2")
-		o.put(Members, "a", "", "3")
+		o.put(Wildcard, "a", "", "1")
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
+		o.put(Wildcard, "a", "", "2")
+		o.put(Wildcard, "a", "", "3")
 		if e, _ := o.typ().Lookup(n); contentOf(e) != "2" {
 			t.Errorf("both streams said 2, and %q is seen", contentOf(e))
 		}
@@ -323,20 +323,20 @@ func TestB5_ForgottenMembersUncoverTheNamed(t *testing.T) {
 func TestB5_SetsDoNotMix(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.want(o.view.Watch(), "a")[0]
-	o.put(Named, "a", "1", "x")
-	o.put(Members, "b", "1", "x")
-	if typ := o.typ(); typ.Members.Get(n) != nil || typ.Members.Count() != 1 || typ.Named.Count() != 1 {
-		t.Errorf("got %d members and %d named, want one each", typ.Members.Count(), typ.Named.Count())
+	o.put(ByName, "a", "1", "x")
+	o.put(Wildcard, "b", "1", "x")
+	if typ := o.typ(); typ.Wildcard.Get(n) != nil || typ.Wildcard.Count() != 1 || typ.ByName.Count() != 1 {
+		t.Errorf("got %d members and %d named, want one each", typ.Wildcard.Count(), typ.ByName.Count())
 	}
-	sum := o.typ().Members.Sum()
-	o.remove(Named, "a", "b")
-	if typ := o.typ(); typ.Members.Count() != 1 || typ.Members.Sum() != sum || typ.Named.Count() != 0 {
-		t.Errorf("removed by name: got %d members and %d named, want 1 and 0", typ.Members.Count(), typ.Named.Count())
+	sum := o.typ().Wildcard.Sum()
+	o.remove(ByName, "a", "b")
+	if typ := o.typ(); typ.Wildcard.Count() != 1 || typ.Wildcard.Sum() != sum || typ.ByName.Count() != 0 {
+		t.Errorf("removed by name: got %d members and %d named, want 1 and 0", typ.Wildcard.Count(), typ.ByName.Count())
 	}
-	o.put(Named, "a", "1", "x")
-	o.remove(Members, "a", "b")
-	if typ := o.typ(); typ.Members.Count() != 0 || typ.Named.Count() != 1 {
-		t.Errorf("removed among the members: got %d members and %d named, want 0 and 1", typ.Members.Count(), typ.Named.Count())
+	o.put(ByName, "a", "1", "x")
+	o.remove(Wildcard, "a", "b")
+	if typ := o.typ(); typ.Wildcard.Count() != 0 || typ.ByName.Count() != 1 {
+		t.Errorf("removed among the members: got %d members and %d named, want 0 and 1", typ.Wildcard.Count(), typ.ByName.Count())
 	}
 }
 
@@ -345,13 +345,13 @@ func TestB5_SetsDoNotMix(t *testing.T) {
 func TestB5_UncoveringDoesNotPileUp(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
-	o.put(Named, "a", "1", "x")
+	o.put(ByName, "a", "1", "x")
 	for range 500 {
-		o.put(Members, "a", "1", "x")
-		o.remove(Members, "a")
+		o.put(Wildcard, "a", "1", "x")
+		o.remove(Wildcard, "a")
 		o.Trim(time.Now())
 	}
-	if typ := o.typ(); len(typ.Named.log) > 66 || len(typ.Members.log) > 66 {
-		t.Errorf("got logs of %d and %d, want at most 66", len(typ.Members.log), len(typ.Named.log))
+	if typ := o.typ(); len(typ.ByName.log) > 66 || len(typ.Wildcard.log) > 66 {
+		t.Errorf("got logs of %d and %d, want at most 66", len(typ.Wildcard.log), len(typ.ByName.log))
 	}
 }

@@ -66,7 +66,7 @@ func (w *Writer) recount(key string) {
 	x := &w.view.index
 	var p pokes
 	x.mu.Lock()
-	index, typ := x.types[key], w.view.Head().Type(key)
+	index, typ := x.types[key], w.view.Generation().Type(key)
 	if index == nil {
 		x.mu.Unlock()
 		return // given up since
@@ -76,7 +76,7 @@ func (w *Writer) recount(key string) {
 			n.entries, n.again = held, true
 			p |= x.want(index, n)
 		}
-		if e := typ.Named.Get(n); e.Present() && e.Resource.Name != n.text {
+		if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
 			w.view.writers[n.source].alias(key, n, e.Resource.Name)
 		}
 	}
@@ -99,8 +99,8 @@ func (a *apply) mended(kind Kind, set *Set, e *Entry) *Entry {
 		again.Seq = a.next() // who has it has the wrong bytes
 		again.since = again.Seq
 		again.Resource, again.relive().givenUp = e.Resource.Release(), time.Now()
-		set.bareAt = again.GivenUp()
-		if kind == Named {
+		set.bareAt = again.ContentDroppedAt()
+		if kind == ByName {
 			e.Name.lapsed = true
 		}
 		a.touched(kind, e.Name)

@@ -109,7 +109,7 @@ func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, wh
 	for _, share := range w.shares {
 		more[share] = new(demanded)
 	}
-	t, held := x.types[typeURL], w.view.Head().Type(typeURL)
+	t, held := x.types[typeURL], w.view.Generation().Type(typeURL)
 	for _, text := range ceases {
 		if _, stays := slices.BinarySearch(begins, text); !stays {
 			w.cease(more, t.find(text))

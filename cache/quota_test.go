@@ -119,7 +119,7 @@ func TestB35_NamesOfAPeer(t *testing.T) {
 	greedy, also, other := watch("greedy"), watch("greedy"), watch("other")
 	held := other.Subscribe(acme, []string{"held"})
 	w[0].TakeDemand()
-	w[0].Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, "held", "1", "content")}})
+	w[0].Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, "held", "1", "content")}})
 	other.Unsubscribe(acme, held)
 
 	over, why := greedy.Over(acme, names("g", 15), nil)

@@ -64,13 +64,13 @@ func (o *origin) race(done <-chan struct{}) {
 		for name := range asked {
 			u.Resources = append(u.Resources, o.resource(name, "", content))
 		}
-		o.Apply(Named, u)
+		o.Apply(ByName, u)
 	}
 	for i := range changes {
-		o.put(Members, fmt.Sprint("m", rand.IntN(members)), "", fmt.Sprint(i))
+		o.put(Wildcard, fmt.Sprint("m", rand.IntN(members)), "", fmt.Sprint(i))
 		switch i % 7 {
 		case 0:
-			o.remove(Members, fmt.Sprint("m", rand.IntN(members)))
+			o.remove(Wildcard, fmt.Sprint("m", rand.IntN(members)))
 		case 3:
 			answer(fmt.Sprint(i))
 		case 5:
@@ -82,7 +82,7 @@ func (o *origin) race(done <-chan struct{}) {
 	for i := range members {
 		u.Resources = append(u.Resources, o.resource(fmt.Sprint("m", i), "", final))
 	}
-	o.Apply(Members, u)
+	o.Apply(Wildcard, u)
 	answer(final)
 	for {
 		select {
@@ -114,14 +114,14 @@ func race(ctx context.Context, v *View, i int) error {
 	holds := map[string]string{}
 	sent := Seq(0)
 	for {
-		h := v.Head()
-		for e := range h.Type(acme).Members.Since(sent) {
+		g := v.Generation()
+		for e := range g.Type(acme).Wildcard.Since(sent) {
 			if e.Seq <= sent {
 				return fmt.Errorf("entry %v of %d after position %d", e.Name, e.Seq, sent)
 			}
 			holds[e.Name.String()] = contentOf(e)
 		}
-		sent = h.Seq
+		sent = g.Seq
 		wc.Passed(sent)
 		finals := 0
 		for _, content := range holds {
@@ -135,7 +135,7 @@ func race(ctx context.Context, v *View, i int) error {
 		select {
 		case <-w.C:
 		case <-ctx.Done():
-			return fmt.Errorf("waits at %d of %d with %v", sent, v.Head().Seq, holds)
+			return fmt.Errorf("waits at %d of %d with %v", sent, v.Generation().Seq, holds)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func raceNamed(ctx context.Context, v *View, w *Watch, text string) error {
 	names := w.Subscribe(acme, []string{text})
 	defer w.Unsubscribe(acme, names)
 	for {
-		if e, _ := v.Head().Type(acme).Lookup(names[0]); contentOf(e) == final {
+		if e, _ := v.Generation().Type(acme).Lookup(names[0]); contentOf(e) == final {
 			return nil
 		}
 		select {
@@ -162,7 +162,7 @@ func TestRegisteringRacesWithPublishing(t *testing.T) {
 	const rounds = 20_000
 	type registered struct {
 		watch *Watch
-		wc    *Wildcard
+		wc    *WildcardWatch
 		seen  Seq
 	}
 	o := newOrigin(t, Config{})
@@ -174,7 +174,7 @@ func TestRegisteringRacesWithPublishing(t *testing.T) {
 			}
 			w := o.view.Watch()
 			wc := w.SubscribeAll(acme)
-			results <- registered{w, wc, o.view.Head().Seq}
+			results <- registered{w, wc, o.view.Generation().Seq}
 		}
 	}()
 	defer close(starts)
@@ -184,9 +184,9 @@ func TestRegisteringRacesWithPublishing(t *testing.T) {
 	}
 	for i := range rounds {
 		starts <- rand.IntN(20)
-		o.Apply(Members, updates[i%2])
+		o.Apply(Wildcard, updates[i%2])
 		r := <-results
-		if want := o.view.Head().Seq; r.seen < want && !awake(r.watch) {
+		if want := o.view.Generation().Seq; r.seen < want && !awake(r.watch) {
 			t.Fatalf("round %d: a stream saw the head of %d, not of %d, and was not woken", i, r.seen, want)
 		}
 		r.watch.UnsubscribeAll(r.wc)

@@ -85,11 +85,11 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	x.mu.Lock()
 	t := x.typ(key)
 	from := t.source
-	if kind == Named {
+	if kind == ByName {
 		from = x.name(t, names[0]).source
 	}
-	late := kind == Members && x.knows(t)
-	if !t.counts(w.view.Head(), kind, names, size, late) {
+	late := kind == Wildcard && x.knows(t)
+	if !t.counts(w.view.Generation(), kind, names, size, late) {
 		x.mu.Unlock()
 		return nil
 	}
@@ -122,14 +122,14 @@ func (w *Writer) AwaitReports(until time.Time) {
 }
 
 // counts reports whether anything of a report can be withheld.
-func (t *indexType) counts(h *Head, kind Kind, names []string, size int, late bool) bool {
+func (t *indexType) counts(g *Generation, kind Kind, names []string, size int, late bool) bool {
 	switch {
 	case RemovalsAreData(resourceType(t.url)):
 		return false
-	case kind == Named:
+	case kind == ByName:
 		return t.large(kind, len(names), size, 0)
 	default:
-		return !late || t.joins(h, names, size)
+		return !late || t.joins(g, names, size)
 	}
 }
 
@@ -150,26 +150,26 @@ func (t *indexType) report(kind Kind, names []string, size int) *Report {
 // large reports whether it looks like an origin that lost its state that a set lacks so much of a report, and has so much beside.
 // That one name is gone, of one that a client asked for, does not.
 func (t *indexType) large(kind Kind, missing, size, added int) bool {
-	return (kind == Members || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
+	return (kind == Wildcard || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
 // joins reports whether much of what a client holds is being withheld already.
-func (t *indexType) joins(h *Head, names []string, size int) bool {
-	of := &t.reporting[Members]
+func (t *indexType) joins(g *Generation, names []string, size int) bool {
+	of := &t.reporting[Wildcard]
 	if len(of.held) == 0 {
 		return false
 	}
 	if slices.Contains(names, AllNames) {
 		return true
 	}
-	missing, added := t.lacks(h, Members, names)
+	missing, added := t.lacks(g, Wildcard, names)
 	held := 0
 	for _, name := range missing {
 		if _, is := of.held[name]; is {
 			held++
 		}
 	}
-	return t.large(Members, held, size, added)
+	return t.large(Wildcard, held, size, added)
 }
 
 // Close ends the report of one client.
@@ -213,7 +213,7 @@ func (r *Report) Told(names []string) []string {
 	defer x.mu.Unlock()
 	of := &r.typ.reporting[r.kind]
 	switch {
-	case !r.judged && (r.kind == Named || !x.knows(r.typ)):
+	case !r.judged && (r.kind == ByName || !x.knows(r.typ)):
 		return nil
 	case !r.large:
 		return names
@@ -271,7 +271,7 @@ func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
 
 // judges reports whether the writer's source answers for what is reported of a set. The index must be locked.
 func (w *Writer) judges(t *indexType, kind Kind) bool {
-	if kind == Members {
+	if kind == Wildcard {
 		return t.source == w.source
 	}
 	for _, r := range t.reporting[kind].reports {
@@ -287,18 +287,18 @@ func (w *Writer) judges(t *indexType, kind Kind) bool {
 // reported so is told is gone, until Withhold says otherwise. Each report is judged by itself: a client that makes up what it
 // holds delays nothing for others. From now on the members are known: what is reported of them later counts no more.
 func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
-	head := w.Head()
+	generation := w.Generation()
 	a := w.beginOn(&w.ledger, of.Key)
 	defer w.publish(a)
 	t := a.index
-	t.lastKnown = t.lastKnown || of.Kind == Members
+	t.lastKnown = t.lastKnown || of.Kind == Wildcard
 	reporting := &t.reporting[of.Kind]
 	lacking = make(map[string]struct{})
 	for sum, r := range reporting.reports {
 		if r.judged || r.at.After(upTo) {
 			continue
 		}
-		missing := t.judge(head, r)
+		missing := t.judge(generation, r)
 		a.reconsider(of.Kind, r.names)
 		for _, name := range missing {
 			lacking[name] = struct{}{}
@@ -323,8 +323,8 @@ func (t *indexType) has(set *Set, name string) bool {
 }
 
 // judge decides of a report, and returns what is lacking of it if that is large. The index must be locked.
-func (t *indexType) judge(head *Head, r *Report) (lacking []string) {
-	missing, added := t.lacks(head, r.kind, r.names)
+func (t *indexType) judge(generation *Generation, r *Report) (lacking []string) {
+	missing, added := t.lacks(generation, r.kind, r.names)
 	r.judged = true
 	if r.large = t.large(r.kind, len(missing), r.size, added); !r.large {
 		return nil
@@ -349,9 +349,9 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 }
 
 // lacks returns what a set lacks of names that were reported, and how many resources it has beside. The index must be locked.
-func (t *indexType) lacks(h *Head, kind Kind, names []string) (missing []string, added int) {
-	typ := h.Type(t.url)
-	if kind == Named {
+func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []string, added int) {
+	typ := g.Type(t.url)
+	if kind == ByName {
 		for _, name := range names {
 			if n := t.names[name]; n == nil {
 				missing = append(missing, name)
@@ -361,7 +361,7 @@ func (t *indexType) lacks(h *Head, kind Kind, names []string) (missing []string,
 		}
 		return missing, 0
 	}
-	set, present := &typ.Members, 0
+	set, present := &typ.Wildcard, 0
 	if slices.Contains(names, AllNames) {
 		if set.Count() == 0 && set.LastRemoval() == 0 {
 			missing = names
@@ -402,9 +402,9 @@ func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
 
 // reconsider wakes the clients that are to look again at what may be gone.
 func (a *apply) reconsider(kind Kind, names []string) {
-	a.dirty = a.dirty || kind == Members
+	a.dirty = a.dirty || kind == Wildcard
 	for _, name := range names {
-		if n := a.index.names[name]; n != nil && kind == Named && len(n.watchers) > 0 {
+		if n := a.index.names[name]; n != nil && kind == ByName && len(n.watchers) > 0 {
 			a.w.spoken = append(a.w.spoken, n)
 		}
 	}
@@ -447,7 +447,7 @@ func (w *Writer) trimReports(now time.Time) {
 
 // forgetReports forgets a type of which nothing is reported nor withheld.
 func (x *index) forgetReports(t *indexType) {
-	if t.reporting[Members].none() && t.reporting[Named].none() {
+	if t.reporting[Wildcard].none() && t.reporting[ByName].none() {
 		delete(x.reported, t)
 	}
 }
@@ -496,5 +496,5 @@ func (v *View) withholds(key string) bool {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.reporting(ReportedSet{key, Members}).held) > 0
+	return len(x.reporting(ReportedSet{key, Wildcard}).held) > 0
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-var reportedClusters = ReportedSet{wire.ClusterType, Members}
+var reportedClusters = ReportedSet{wire.ClusterType, Wildcard}
 
 // coldView returns a view of which nothing is known, and a stream that wants the clusters.
 func coldView() (*Watch, *Writer) {
@@ -31,7 +31,7 @@ func manyNames(n int) (names []string) {
 
 // report is Report for all of the clusters that a client holds.
 func report(w *Watch, names ...string) *Report {
-	return w.Report(wire.ClusterType, Members, names, len(names))
+	return w.Report(wire.ClusterType, Wildcard, names, len(names))
 }
 
 // TestH04_EachReportIsJudgedByItself: what is withheld from a client is what the set lacks of a report that lacks much, and
@@ -43,7 +43,7 @@ func TestH04_EachReportIsJudgedByItself(t *testing.T) {
 	if twice != most {
 		t.Error("two clients that say the same have two reports")
 	}
-	w.Apply(Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{newResource(t, wire.ClusterType, "a", "1", "a"), newResource(t, wire.ClusterType, "b", "1", "b")}})
+	w.Apply(Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{newResource(t, wire.ClusterType, "a", "1", "a"), newResource(t, wire.ClusterType, "b", "1", "b")}})
 	if told := most.Told([]string{"gone"}); len(told) > 0 {
 		t.Errorf("before the set is known: told %q", told)
 	}

@@ -35,12 +35,12 @@ func TestH14_WhenNamesWereAsked(t *testing.T) {
 	if got := clockSet(t, at.Add(2*time.Second), -time.Hour).Sub(names[1].Asked()); got != 2*time.Second {
 		t.Errorf("asked for %v ago, want 2s", got)
 	}
-	o.put(Named, "a", "1", "x")
+	o.put(ByName, "a", "1", "x")
 	answered := names[1].RequestAnswered()
 	if got := clockSet(t, time.Now(), -time.Hour).Sub(answered); answered.IsZero() || got < 0 || got > time.Minute {
 		t.Errorf("answered %v ago, want less than a minute", got)
 	}
-	o.put(Named, "b", "1", "x")
+	o.put(ByName, "b", "1", "x")
 	if again := names[0].RequestAnswered(); again != answered {
 		t.Errorf("first answered at %v, and later at %v", answered, again)
 	}
@@ -64,7 +64,7 @@ func TestH14_HowLongAFanoutTook(t *testing.T) {
 func TestH14_RestoredTimes(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
 	}
 	o.SetPhase(acme, Confirmed)
@@ -72,11 +72,11 @@ func TestH14_RestoredTimes(t *testing.T) {
 	now := time.Now()
 	taken.Created = now.Add(-time.Minute)
 	again := o.fresh(stored(t, taken), now)
-	if got := again.view.Head().First().Stale(clockSet(t, now.Add(time.Minute), -time.Hour)); (got - 2*time.Minute).Abs() > 2*time.Second {
+	if got := again.view.Generation().First().Stale(clockSet(t, now.Add(time.Minute), -time.Hour)); (got - 2*time.Minute).Abs() > 2*time.Second {
 		t.Errorf("stale for %v, want 2m", got)
 	}
 	n := again.name("a")
-	present := func() bool { return again.typ().Members.Get(n).Present() && again.typ().Named.Get(n).Present() }
+	present := func() bool { return again.typ().Wildcard.Get(n).Present() && again.typ().ByName.Get(n).Present() }
 	if again.Expire(clockSet(t, now.Add(30*time.Second), time.Hour)); !present() {
 		t.Error("expired after 30s, its time to live is 60s")
 	}
@@ -90,9 +90,9 @@ func TestH14_RestoredTimes(t *testing.T) {
 // resource came.
 func TestH14_StoredTimes(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x"), o.resource("b", "1", "x")}})
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x"), o.resource("b", "1", "x")}})
 	o.SetPhase(acme, Confirmed)
-	e := o.typ().Members.Get(o.name("a"))
+	e := o.typ().Wildcard.Get(o.name("a"))
 	e.life = &life{deadline: clockSet(t, e.Deadline(), -24*time.Hour)}
 	s, _ := o.Snapshot(true)
 	for _, got := range stored(t, s).Types[0].Members.Entries {

@@ -12,7 +12,7 @@ func TestR040_TheOtherSetIsNoNews(t *testing.T) {
 	steps := []struct {
 		kind    Kind
 		content string // "" removes
-	}{{Members, "x"}, {Members, "y"}, {Members, ""}, {Named, "x"}, {Named, "y"}, {Named, ""}}
+	}{{Wildcard, "x"}, {Wildcard, "y"}, {Wildcard, ""}, {ByName, "x"}, {ByName, "y"}, {ByName, ""}}
 	total := 1
 	for range most {
 		total *= len(steps)

@@ -64,7 +64,7 @@ func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
 		{"while frozen", acme, 0, func(o *origin, w *Watch) {
 			names, members := subscribe(o, w, acme), follow(o, w, acme)
 			o.Freeze()
-			o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
+			o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
 			names()
 			members()
 			o.Thaw()
@@ -102,7 +102,7 @@ func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
 			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept || tt.kept == 0 && (own != 0 || len(o.view.index.payers) != 0) {
 				t.Errorf("known: %t, %d types, of which the peer is charged for %d; want %d", known, types, own, tt.kept)
 			}
-			if inHead := o.view.Head().Types() + o.Head().Types(); tt.kept == 0 && inHead != 0 {
+			if inHead := o.view.Generation().Types() + o.Generation().Types(); tt.kept == 0 && inHead != 0 {
 				t.Errorf("the heads have %d types, want none", inHead)
 			}
 		})

@@ -59,8 +59,8 @@ type Withheld map[string]int
 // Taken returns what a snapshot would be of now: the edition of what readers see, and the Target of
 // the source. Any goroutine may call it.
 func (w *Writer) Taken() (edition uint64, target string) {
-	h := w.view.Head()
-	return h.Edition, h.sources[w.source].Target
+	g := w.view.Generation()
+	return g.Revision, g.sources[w.source].Target
 }
 
 // Snapshot returns what the writer's source holds, as readers see it; any goroutine may call it. Secrets are
@@ -69,18 +69,18 @@ func (w *Writer) Taken() (edition uint64, target string) {
 // nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
 // said does not exist, since that has to be said again (B.7).
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
-	h := w.view.Head()
-	from := h.sources[w.source]
+	g := w.view.Generation()
+	from := g.sources[w.source]
 	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
 	p := photographer{source: w.source, sensitive: sensitive, now: time.Now(), withheld: make(Withheld)}
-	for t := range h.ChangedSince(0) {
+	for t := range g.ChangedSince(0) {
 		if wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
-		of := TypeSnapshot{Key: t.URL, Named: p.set(t, Named)}
+		of := TypeSnapshot{Key: t.URL, Named: p.set(t, ByName)}
 		if t.source == w.source && t.Phase >= Settled {
 			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
-			of.Complete, of.Members = complete, p.set(t, Members)
+			of.Complete, of.Members = complete, p.set(t, Wildcard)
 			of.Settled = !of.Complete
 		}
 		if of.Complete || of.Settled || len(of.Named.Entries) > 0 {
@@ -102,7 +102,7 @@ func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
 	set := t.set(kind)
 	out := SetSnapshot{System: set.system, Limited: set.limited}
 	for e := range set.Since(0) {
-		if !e.Present() || !e.Resource.HasBody() || kind == Named && e.Name.source != p.source {
+		if !e.Present() || !e.Resource.HasBody() || kind == ByName && e.Name.source != p.source {
 			continue
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
@@ -161,10 +161,10 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 	a.now = now
 	if (t.Complete || t.Settled) && a.index.source == w.source {
 		for _, e := range t.Members.Entries {
-			a.restore(Members, w.view.index.name(a.index, e.Name), e)
+			a.restore(Wildcard, w.view.index.name(a.index, e.Name), e)
 		}
 		restored += len(t.Members.Entries)
-		a.restored(Members, t.Members)
+		a.restored(Wildcard, t.Members)
 		a.typ.Phase, a.typ.Restored = Settled, t.Complete
 		a.index.tracked, a.index.restored, a.index.lastKnown = true, true, t.Complete
 		a.pokes |= w.view.index.want(a.index, nil)
@@ -176,11 +176,11 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 			continue
 		}
 		n.tracked = true
-		a.restore(Named, n, e)
+		a.restore(ByName, n, e)
 		a.pokes |= w.view.index.want(a.index, n)
 		restored++
 	}
-	a.restored(Named, t.Named)
+	a.restored(ByName, t.Named)
 	w.publish(a)
 	return restored
 }

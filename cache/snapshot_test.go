@@ -73,12 +73,12 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 	}{{Unknown, Unknown, false, 0}, {Settled, Settled, false, 1}, {Confirmed, Settled, true, 1}} {
 		o := newOrigin(t, Config{})
 		o.typeURL = wire.ClusterType
-		o.put(Members, "a", "1", aCluster)
+		o.put(Wildcard, "a", "1", aCluster)
 		o.SetPhase(o.typeURL, tt.was)
 		for range 2 { // and so again
-			if o = o.reborn(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Members.Count() != tt.members {
+			if o = o.reborn(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Wildcard.Count() != tt.members {
 				t.Errorf("%v is restored as %v, Restored %v, with %d members; want %v, %v, %d",
-					tt.was, o.typ().Phase, o.typ().Restored, o.typ().Members.Count(), tt.want, tt.restored, tt.members)
+					tt.was, o.typ().Phase, o.typ().Restored, o.typ().Wildcard.Count(), tt.want, tt.restored, tt.members)
 			}
 		}
 	}
@@ -87,11 +87,11 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 // TestR026_VersionsAreTheSameAfterARestart, also those that clients have of the same content.
 func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 	o := clusterOrigin(t)
-	o.put(Members, "a", "1", aCluster)
-	o.put(Members, "a", "2", aCluster) // the same content
-	o.put(Members, "b", "", aCluster)
-	was := &o.typ().Members
-	is := &o.reborn(false, time.Now()).typ().Members
+	o.put(Wildcard, "a", "1", aCluster)
+	o.put(Wildcard, "a", "2", aCluster) // the same content
+	o.put(Wildcard, "b", "", aCluster)
+	was := &o.typ().Wildcard
+	is := &o.reborn(false, time.Now()).typ().Wildcard
 	if is.Sum() != was.Sum() || is.Count() != 2 {
 		t.Errorf("after the restart %d members with the sum %v, want 2 with %v", is.Count(), is.Sum(), was.Sum())
 	}
@@ -112,7 +112,7 @@ func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 	s := aSnapshot(t)
 	o := newOrigin(t, Config{}).fresh(s, s.Created.Add(time.Minute))
-	from := func() *Source { return o.view.Head().First() }
+	from := func() *Source { return o.view.Generation().First() }
 	if got := from().Stale(s.Created.Add(time.Hour)); got != time.Hour {
 		t.Errorf("an hour after the snapshot, what was restored is stale for %v", got)
 	}
@@ -124,7 +124,7 @@ func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 	if got, want := from().Stale(from().Lost.Add(time.Second)), time.Second; got != want {
 		t.Errorf("a second after the origin was lost, it is stale for %v", got)
 	}
-	if got := newOrigin(t, Config{}).view.Head().First().Stale(time.Now()); got > time.Second {
+	if got := newOrigin(t, Config{}).view.Generation().First().Stale(time.Now()); got > time.Second {
 		t.Errorf("an origin that is there: stale for %v", got)
 	}
 }
@@ -132,10 +132,10 @@ func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 // TestB42_ARestoredSetSurvivesTheNextRestart, until the origin has confirmed it.
 func TestB42_ARestoredSetSurvivesTheNextRestart(t *testing.T) {
 	o := clusterOrigin(t)
-	o.put(Members, "a", "1", aCluster)
+	o.put(Wildcard, "a", "1", aCluster)
 	again := o.reborn(false, time.Now()).reborn(false, time.Now())
-	if typ := again.typ(); !typ.Restored || typ.Members.Count() != 1 {
-		t.Errorf("after two restarts: restored %v with %d members, want 1", typ.Restored, typ.Members.Count())
+	if typ := again.typ(); !typ.Restored || typ.Wildcard.Count() != 1 {
+		t.Errorf("after two restarts: restored %v with %d members, want 1", typ.Restored, typ.Wildcard.Count())
 	}
 	again.SetPhase(again.typeURL, Confirmed)
 	if again.typ().Restored {
@@ -154,12 +154,12 @@ func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
 func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a", "b")
-	o.put(Named, "a", "1", "x")
-	o.remove(Named, "a")
-	o.remove(Named, "b")
+	o.put(ByName, "a", "1", "x")
+	o.remove(ByName, "a")
+	o.remove(ByName, "b")
 	again := o.reborn(true, time.Now())
 	for _, name := range []string{"a", "b"} {
-		if n := again.view.Watch().Subscribe(acme, []string{name})[0]; again.typ().Named.Get(n) != nil {
+		if n := again.view.Watch().Subscribe(acme, []string{name})[0]; again.typ().ByName.Get(n) != nil {
 			t.Errorf("%s is known after the restart", name)
 		}
 	}
@@ -169,8 +169,8 @@ func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
 func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "alias", "b")
-	o.put(Named, "a", "1", "x", "alias")
-	o.put(Named, "b", "1", "y")
+	o.put(ByName, "a", "1", "x", "alias")
+	o.put(ByName, "b", "1", "y")
 	again := o.reborn(true, time.Now())
 	<-again.Demand()
 	var names []*Name
@@ -184,7 +184,7 @@ func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 		t.Fatalf("names %v, want alias and b", names)
 	}
 	again.SetConnected(true)
-	if c := again.put(Named, "a", "2", "z", "alias"); c.Changed != 1 {
+	if c := again.put(ByName, "a", "2", "z", "alias"); c.Changed != 1 {
 		t.Errorf("%+v: what the origin says of a restored alias is ignored", c)
 	}
 	again.Forget(acme, names)
@@ -217,12 +217,12 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.typeURL = wire.SecretType
 	o.want(o.view.Watch(), "key-"+hush)
-	o.put(Named, "key-"+hush, "1", hush)
+	o.put(ByName, "key-"+hush, "1", hush)
 	o.typeURL = acme // an unknown type
-	o.put(Members, "opaque", "1", hush)
-	o.put(Members, "other", "1", hush+"!")
+	o.put(Wildcard, "opaque", "1", hush)
+	o.put(Wildcard, "other", "1", hush+"!")
 	o.SetPhase(acme, Confirmed)
-	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(t, acme, &discoverypb.Resource{
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(t, acme, &discoverypb.Resource{
 		Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
 		Resource: &anypb.Any{TypeUrl: acme, Value: []byte(hush)},
 	})}})
@@ -234,8 +234,8 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 		t.Errorf("withheld %v, want 2 of %s", withheld, acme)
 	}
 	again := o.fresh(stored(t, s), time.Now())
-	if m := &again.typ().Members; m.Count() != 3 || m.Bare() != 3 || m.Sum() != o.typ().Members.Sum() {
-		t.Errorf("%d members, %d of them without content, want 3 and 3, and the sum as it was", m.Count(), m.Bare())
+	if m := &again.typ().Wildcard; m.Count() != 3 || m.ContentDropped() != 3 || m.Sum() != o.typ().Wildcard.Sum() {
+		t.Errorf("%d members, %d of them without content, want 3 and 3, and the sum as it was", m.Count(), m.ContentDropped())
 	}
 	s, withheld = o.Snapshot(true)
 	if b := encoded(t, s); bytes.Count(b, []byte(hush)) != 2 || len(withheld) != 0 {
@@ -247,7 +247,7 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
-	o.put(Named, "a", "1", "x")
+	o.put(ByName, "a", "1", "x")
 	again := o.reborn(false, time.Now())
 	again.TakeDemand()
 	again.SetConnected(true)
@@ -256,11 +256,11 @@ func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
 	if got := again.TakeDemand(); len(got) != 1 || !got[0].Again {
 		t.Errorf("demand %+v, want the name to be asked for again", got)
 	}
-	was := again.typ().Named.Get(n)
-	if c := again.put(Named, "a", "1", "x"); c.Changed != 0 || again.typ().Named.Get(n).Seq != was.Seq {
+	was := again.typ().ByName.Get(n)
+	if c := again.put(ByName, "a", "1", "x"); c.Changed != 0 || again.typ().ByName.Get(n).Seq != was.Seq {
 		t.Errorf("%+v: the same content is news", c)
 	}
-	if !awake(w) || again.typ().Named.Get(n).Resource.Released() {
+	if !awake(w) || again.typ().ByName.Get(n).Resource.Released() {
 		t.Error("nobody was told that the content is here")
 	}
 }
@@ -270,10 +270,10 @@ func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
 func TestB42_WhatIsDeniedIsNotServedAfterARestart(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
-	o.put(Named, "a", "1", "x")
-	o.Apply(Named, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
-	if e := o.reborn(true, time.Now()).typ().Named; e.Bare() != 1 {
-		t.Errorf("%d resources without content, want 1", e.Bare())
+	o.put(ByName, "a", "1", "x")
+	o.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
+	if e := o.reborn(true, time.Now()).typ().ByName; e.ContentDropped() != 1 {
+		t.Errorf("%d resources without content, want 1", e.ContentDropped())
 	}
 }
 
@@ -293,21 +293,21 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newOrigin(t, Config{})
 			o.want(o.view.Watch(), "a")
-			for _, kind := range []Kind{Members, Named} {
+			for _, kind := range []Kind{Wildcard, ByName} {
 				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
 			}
 			o.SetPhase(acme, Confirmed)
 			again := o.reborn(true, tt.at)
 			typ, n := again.typ(), again.name("a")
-			for kind, e := range map[string]*Entry{"member": typ.Members.Get(n), "named": typ.Named.Get(n)} {
+			for kind, e := range map[string]*Entry{"member": typ.Wildcard.Get(n), "named": typ.ByName.Get(n)} {
 				if left := e.Deadline().Sub(tt.at); e.Present() != (tt.left > 0) || e.Present() && (left-tt.left).Abs() > 5*time.Second {
 					t.Errorf("%s: present %v for %v, want %v", kind, e.Present(), left, tt.left)
 				}
 			}
-			if e, _ := typ.Lookup(n); tt.left == 0 && !again.view.Head().Absent(e) {
+			if e, _ := typ.Lookup(n); tt.left == 0 && !again.view.Generation().Absent(e) {
 				t.Error("what has expired is not known to be absent (R107)")
 			}
-			if !typ.Members.Limited() || !typ.Named.Limited() {
+			if !typ.Wildcard.Limited() || !typ.ByName.Limited() {
 				t.Error("it is forgotten that resources were to expire (C31)")
 			}
 		})
@@ -318,12 +318,12 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 func TestB42_WhatAnotherSourceAnswersForIsNotRestored(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
-	o.put(Named, "a", "1", "x")
-	o.put(Members, "m", "1", "x")
+	o.put(ByName, "a", "1", "x")
+	o.put(Wildcard, "m", "1", "x")
 	o.SetPhase(acme, Confirmed)
 	s, _ := o.Snapshot(true)
 	v, writers := NewRouted(Config{Sources: 2, Route: func(string, string) int { return 1 }})
-	if n := writers[0].Restore(s, time.Now()); n != 0 || v.Head().Type(acme).Named.Count()+v.Head().Type(acme).Members.Count() != 0 {
+	if n := writers[0].Restore(s, time.Now()); n != 0 || v.Generation().Type(acme).ByName.Count()+v.Generation().Type(acme).Wildcard.Count() != 0 {
 		t.Errorf("%d resources restored, want 0", n)
 	}
 	if taken, _ := writers[0].Snapshot(true); len(taken.Types) != 0 {
@@ -340,11 +340,11 @@ func TestB42_CollectionsAreRestored(t *testing.T) {
 	o.TakeDemand()
 	o.typeURL = acme
 	r := o.resource("xdstp://a/acme.Thing/x", "1", "x")
-	o.Apply(Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+	o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
 	o.SetPhase(key, Confirmed)
 	again := o.reborn(true, time.Now())
-	if typ := again.view.Head().Type(key); !typ.Restored || typ.Members.Count() != 1 {
-		t.Fatalf("restored %v with %d members, want 1", typ.Restored, typ.Members.Count())
+	if typ := again.view.Generation().Type(key); !typ.Restored || typ.Wildcard.Count() != 1 {
+		t.Fatalf("restored %v with %d members, want 1", typ.Restored, typ.Wildcard.Count())
 	}
 	if got := again.TakeDemand(); len(got) != 1 || !got[0].Restored || got[0].TypeURL != key {
 		t.Errorf("demand %+v, want the collection", got)
@@ -385,7 +385,7 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 		if got, want := shown(again), shown(o); got != want {
 			t.Errorf("after the restart:\n%s\nwant\n%s", got, want)
 		}
-		for kind, set := range []*Set{&o.typ().Members, &o.typ().Named} {
+		for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 			for e := range set.Since(0) {
 				if e.Present() && !e.Deadline().IsZero() {
 					if off := again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).Deadline().Sub(e.Deadline()).Abs(); off > time.Minute {
@@ -405,7 +405,7 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 // shown describes what a view holds of the origin's type.
 func shown(o *origin) string {
 	var lines []string
-	for kind, set := range []*Set{&o.typ().Members, &o.typ().Named} {
+	for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 		lines = append(lines, fmt.Sprintf("%d: %d %v %s %d %v", kind, set.Count(), set.Sum(), set.System(), set.TTLs(), set.Limited()))
 		for e := range set.Since(0) {
 			if !e.Present() {
@@ -422,9 +422,9 @@ func shown(o *origin) string {
 func aSnapshot(t tester) *Snapshot {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a", "n")
-	o.put(Members, "m", "1", "x")
-	o.put(Members, "m", "2", "x")
-	o.Apply(Named, wire.Update{TypeURL: acme, SystemVersion: "7", Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})
+	o.put(Wildcard, "m", "1", "x")
+	o.put(Wildcard, "m", "2", "x")
+	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "7", Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})
 	o.SetPhase(acme, Confirmed)
 	o.SetTarget("dns:///origin:1")
 	s, _ := o.Snapshot(true)

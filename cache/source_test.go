@@ -25,12 +25,12 @@ func TestB2_HashedVersionsAreBelieved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return w.Apply(cache.Members, wire.Update{TypeURL: "type.googleapis.com/acme.Foo", Resources: []*wire.Resource{r}})
+			return w.Apply(cache.Wildcard, wire.Update{TypeURL: "type.googleapis.com/acme.Foo", Resources: []*wire.Resource{r}})
 		}
 		apply("one order of fields")
 		c := apply("another order of fields")
-		if c.Changed != tt.changed || view.Head().MembersFrom("type.googleapis.com/acme.Foo").Reused != tt.reused {
-			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, view.Head().MembersFrom("type.googleapis.com/acme.Foo").Reused, tt.changed, tt.reused)
+		if c.Changed != tt.changed || view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused != tt.reused {
+			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused, tt.changed, tt.reused)
 		}
 	}
 }

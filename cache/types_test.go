@@ -67,7 +67,7 @@ func TestB1_ChangedSince(t *testing.T) {
 	watch := o.view.Watch()
 	watch.SubscribeAll(shopKey)
 	o.want(watch, "a")
-	o.put(Members, "m", "1", "x")
+	o.put(Wildcard, "m", "1", "x")
 	o.SetPhase(shopKey, Settled)
 	for _, tt := range []struct {
 		name string
@@ -76,22 +76,22 @@ func TestB1_ChangedSince(t *testing.T) {
 	}{
 		{"nothing", func() {}, nil},
 		{"a phase", func() { o.SetPhase(shopKey, Confirmed) }, []string{shopKey}},
-		{"a name", func() { o.put(Named, "a", "1", "x") }, []string{acme}},
+		{"a name", func() { o.put(ByName, "a", "1", "x") }, []string{acme}},
 		{"several", func() {
-			o.put(Named, "a", "2", "y")
-			o.Apply(Members, wire.Update{TypeURL: shopKey})
-			o.put(Named, "a", "3", "z")
+			o.put(ByName, "a", "2", "y")
+			o.Apply(Wildcard, wire.Update{TypeURL: shopKey})
+			o.put(ByName, "a", "3", "z")
 		}, []string{shopKey, acme}},
 		{"the connection", func() { o.SetConnected(false) }, nil},
 		{"a look for removals", func() {
-			o.remove(Members, "m")
+			o.remove(Wildcard, "m")
 			o.Trim(time.Now())
 		}, []string{acme}},
 	} {
-		before := o.view.Head().Edition
+		before := o.view.Generation().Revision
 		tt.do()
 		var got []string
-		for typ := range o.view.Head().ChangedSince(before) {
+		for typ := range o.view.Generation().ChangedSince(before) {
 			got = append(got, typ.URL)
 		}
 		if !slices.Equal(got, tt.want) {

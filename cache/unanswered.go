@@ -39,17 +39,17 @@ type Unanswered struct {
 // Unanswered returns the names that streams ask for and of which the view knows nothing, not
 // even that they do not exist.
 func (v *View) Unanswered() (names []Unanswered) {
-	h := v.Head()
+	g := v.Generation()
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for key, t := range x.types {
-		typ := h.Type(key)
+		typ := g.Type(key)
 		for _, n := range t.names {
 			if len(n.watchers) == 0 {
 				continue
 			}
-			if e, _ := typ.Lookup(n); e == nil && typ.Errors(Named).Get(n) == nil {
+			if e, _ := typ.Lookup(n); e == nil && typ.Errors(ByName).Get(n) == nil {
 				names = append(names, Unanswered{key, n})
 			}
 		}

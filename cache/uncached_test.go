@@ -38,7 +38,7 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 		kind   Kind
 		remove bool
 	}{
-		{"named", Named, false}, {"member", Members, false}, {"named, removed", Named, true}, {"member, removed", Members, true},
+		{"named", ByName, false}, {"member", Wildcard, false}, {"named, removed", ByName, true}, {"member, removed", Wildcard, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 // TestR125_ContentAgain: the same content is no news to those who had it, and is there
 // for those who did not.
 func TestR125_ContentAgain(t *testing.T) {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
 		n := o.want(watch, "a")[0]
@@ -95,8 +95,8 @@ func TestR125_ContentAgain(t *testing.T) {
 		o.putUncached(kind, "a", "1", "x")
 		_, told := o.typ().Lookup(n)
 		o.Expire(time.Now().Add(time.Second))
-		if o.typ().Members.Bare()+o.typ().Named.Bare() != 1 {
-			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Members.Bare(), o.typ().Named.Bare())
+		if o.typ().Wildcard.ContentDropped()+o.typ().ByName.ContentDropped() != 1 {
+			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Wildcard.ContentDropped(), o.typ().ByName.ContentDropped())
 		}
 		awake(watch)
 		o.putUncached(kind, "a", "1", "x")
@@ -119,11 +119,11 @@ func TestR125_SentFromEitherSet(t *testing.T) {
 	watch := o.view.Watch()
 	n := o.want(watch, "a")[0]
 	watch.SubscribeAll(acme)
-	o.putUncached(Named, "a", "1", "x")
-	o.putUncached(Members, "a", "1", "x")
+	o.putUncached(ByName, "a", "1", "x")
+	o.putUncached(Wildcard, "a", "1", "x")
 	_, told := o.typ().Lookup(n)
 	o.Expire(time.Now().Add(time.Second))
-	o.putUncached(Named, "a", "1", "x")
+	o.putUncached(ByName, "a", "1", "x")
 	if e, seq := o.typ().Lookup(n); contentOf(e) != "x" || seq != told {
 		t.Errorf("got %q at %d, want x at %d", contentOf(e), seq, told)
 	}
@@ -171,8 +171,8 @@ func TestR125_LapsedNames(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	names := o.want(watch, "a", "b")
-	o.putUncached(Named, "a", "1", "x")
-	o.put(Named, "b", "1", "x")
+	o.putUncached(ByName, "a", "1", "x")
+	o.put(ByName, "b", "1", "x")
 	taken := func() (again []string) {
 		for _, d := range o.TakeDemand() {
 			if d.Again {
@@ -185,12 +185,12 @@ func TestR125_LapsedNames(t *testing.T) {
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("named again: asked for %q, want a", got)
 	}
-	o.putUncached(Named, "a", "1", "x")
+	o.putUncached(ByName, "a", "1", "x")
 	o.view.Watch().Subscribe(acme, []string{"a", "b"})
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("another stream: asked for %q, want a", got)
 	}
-	o.put(Named, "a", "2", "y")
+	o.put(ByName, "a", "2", "y")
 	o.view.Watch().Subscribe(acme, []string{"a", "b"})
 	if got := taken(); len(got) != 0 {
 		t.Errorf("what may be kept: asked for %q", got)

@@ -62,7 +62,7 @@ func TestR121_ANameTakesNoVariantAlong(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod, test := withEnv("a", "prod"), withEnv("a", "test")
 	o.want(o.view.Watch(), prod, test)
-	o.Apply(Named, wire.Update{
+	o.Apply(ByName, wire.Update{
 		TypeURL:   acme,
 		Resources: []*wire.Resource{variantOf(t, "a", "for prod", "prod")},
 		Removed:   []string{"a"},
@@ -73,7 +73,7 @@ func TestR121_ANameTakesNoVariantAlong(t *testing.T) {
 	if got := o.content(test); got != "" {
 		t.Errorf("with env=test: %q, want none", got)
 	}
-	o.remove(Named, "a")
+	o.remove(ByName, "a")
 	if got := o.content(prod); got != "for prod" {
 		t.Errorf("with env=prod, after the name was removed once more: %q, want the variant for prod", got)
 	}
@@ -85,13 +85,13 @@ func TestR121_ANameTakesWhatHasNoConstraints(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod := withEnv("a", "prod")
 	o.want(o.view.Watch(), "a", prod)
-	o.put(Named, "a", "1", "for all")
+	o.put(ByName, "a", "1", "for all")
 	for _, text := range []string{"a", prod} {
 		if got := o.content(text); got != "for all" {
 			t.Errorf("%q: %q, want the resource", text, got)
 		}
 	}
-	o.remove(Named, "a")
+	o.remove(ByName, "a")
 	for _, text := range []string{"a", prod} {
 		if got := o.content(text); got != "" {
 			t.Errorf("%q, after the removal: %q, want none", text, got)
@@ -102,7 +102,7 @@ func TestR121_ANameTakesWhatHasNoConstraints(t *testing.T) {
 // Of several variants for the same parameters the first of an update counts, also if
 // it is not news; an update that is repeated changes nothing.
 func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			o := newOrigin(t, Config{})
 			o.want(o.view.Watch(), "a")
@@ -130,16 +130,16 @@ func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 	w := o.view.Watch()
 	wildcard := w.SubscribeAll(acme)
 	r := variantOf(t, "a", "first", "")
-	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
 	awake(w)
-	o.Apply(Members, wire.Update{TypeURL: acme, RemovedVariants: []wire.Variant{r.Variant()}})
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, RemovedVariants: []wire.Variant{r.Variant()}})
 	if !awake(w) {
 		t.Error("nobody was woken")
 	}
-	if n := o.typ().Members.Count(); n != 0 {
+	if n := o.typ().Wildcard.Count(); n != 0 {
 		t.Errorf("%d members, want none", n)
 	}
-	wildcard.Passed(o.view.Head().Seq)
+	wildcard.Passed(o.view.Generation().Seq)
 	o.Trim(time.Now())
 	if o.knows("a") {
 		t.Error("the name is known still, after all have passed its removal")
@@ -153,13 +153,13 @@ func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
 	o.want(o.view.Watch(), "b")
 	r := expiring(t, "a", "1", "x")
 	for range 10_000 {
-		o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
-		o.remove(Members, "a")
+		o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+		o.remove(Wildcard, "a")
 	}
-	o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "b", "1", "x")}})
+	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "b", "1", "x")}})
 	for range 200 {
-		o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
-		o.remove(Members, "a")
+		o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+		o.remove(Wildcard, "a")
 	}
 	if n := len(o.due); n > 200 {
 		t.Errorf("%d deadlines are kept for one resource, want at most 200", n)

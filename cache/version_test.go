@@ -22,9 +22,9 @@ func TestB2_EmptySet(t *testing.T) {
 		t.Errorf("empty set: got %q, want %q", got, emptyVersion)
 	}
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
-	o.remove(Members, "a")
-	if got := o.typ().Members.Sum().Version(""); got != emptyVersion {
+	o.put(Wildcard, "a", "1", "x")
+	o.remove(Wildcard, "a")
+	if got := o.typ().Wildcard.Sum().Version(""); got != emptyVersion {
 		t.Errorf("set that was emptied: got %q, want %q", got, emptyVersion)
 	}
 }
@@ -33,11 +33,11 @@ func TestB2_EmptySet(t *testing.T) {
 // replicas may run another release.
 func TestB2_LeafIsAsWritten(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	content := sha256.Sum256([]byte(acme + "\x00" + "x"))
 	leaf := sha256.Sum256([]byte("tender1" + acme + "\x00" + "a" + "\x00" + string(content[:])))
 	want := "7~r1." + base64.RawURLEncoding.EncodeToString(leaf[:16])
-	if got := o.typ().Members.Sum().Version("7"); got != want {
+	if got := o.typ().Wildcard.Sum().Version("7"); got != want {
 		t.Errorf("one resource: got %q, want %q", got, want)
 	}
 }
@@ -107,16 +107,16 @@ func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 	watch := o.view.Watch()
 	watch.SubscribeAll(acme)
 	apply := func(system string) *Type {
-		o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
+		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
 		return o.typ()
 	}
-	before, seq := apply("1"), o.view.Head().Seq
+	before, seq := apply("1"), o.view.Generation().Seq
 	awake(watch)
 	after := apply("2~beta")
 	if after.System() != "2~beta" || before.System() != "1" {
 		t.Errorf("system version: got %q and %q", before.System(), after.System())
 	}
-	if after.Members.Sum() != before.Members.Sum() || o.view.Head().Seq != seq || awake(watch) {
+	if after.Wildcard.Sum() != before.Wildcard.Sum() || o.view.Generation().Seq != seq || awake(watch) {
 		t.Error("another system version changed what a client is told")
 	}
 }
@@ -124,12 +124,12 @@ func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 func TestTypeSystemIsOfTheSetThatChangedLast(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "n")
-	o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
-	o.Apply(Named, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
+	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
 	if got := o.typ().System(); got != "n1" {
 		t.Errorf("the named changed last: got %q, want n1", got)
 	}
-	o.Apply(Members, wire.Update{TypeURL: acme, SystemVersion: "m2", Resources: []*wire.Resource{o.resource("a", "2", "y")}})
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m2", Resources: []*wire.Resource{o.resource("a", "2", "y")}})
 	if got := o.typ().System(); got != "m2" {
 		t.Errorf("the members changed last: got %q, want m2", got)
 	}
@@ -137,14 +137,14 @@ func TestTypeSystemIsOfTheSetThatChangedLast(t *testing.T) {
 
 func TestB2_TTLsAndHeartbeatsDoNotEnter(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
-	plain := o.typ().Members.Sum()
-	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
-	if s := &o.typ().Members; s.Sum() != plain || s.TTLs() != 1 || s.Count() != 1 {
+	o.put(Wildcard, "a", "1", "x")
+	plain := o.typ().Wildcard.Sum()
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+	if s := &o.typ().Wildcard; s.Sum() != plain || s.TTLs() != 1 || s.Count() != 1 {
 		t.Errorf("with a TTL: got version %v, %d TTLs, %d resources; want %v, 1, 1", s.Sum(), s.TTLs(), s.Count(), plain)
 	}
-	o.put(Members, "a", "2", "x")
-	if s := &o.typ().Members; s.Sum() != plain || s.TTLs() != 0 {
+	o.put(Wildcard, "a", "2", "x")
+	if s := &o.typ().Wildcard; s.Sum() != plain || s.TTLs() != 0 {
 		t.Errorf("without it again: got version %v, %d TTLs; want %v, 0", s.Sum(), s.TTLs(), plain)
 	}
 }
@@ -165,11 +165,11 @@ func feed(t *rapid.T, o *origin, want map[string]string) {
 		return rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "version")
 	}
 	for _, name := range rapid.Permutation(slices.Sorted(maps.Keys(detour))).Draw(t, "on the detour") {
-		o.put(Members, name, version(detour[name]), detour[name])
+		o.put(Wildcard, name, version(detour[name]), detour[name])
 	}
 	u := wire.Update{TypeURL: o.typeURL}
 	send := func() {
-		o.Apply(Members, u)
+		o.Apply(Wildcard, u)
 		u = wire.Update{TypeURL: o.typeURL, SystemVersion: fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "system"))}
 	}
 	for name := range detour {
@@ -198,7 +198,7 @@ func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 		}
 		feed(t, one, a)
 		feed(t, two, b)
-		got := one.typ().Members.Sum().Version("") == two.typ().Members.Sum().Version("")
+		got := one.typ().Wildcard.Sum().Version("") == two.typ().Wildcard.Sum().Version("")
 		if want := maps.Equal(a, b); got != want {
 			t.Fatalf("%v and %v: got equal versions %t, want %t", a, b, got, want)
 		}
@@ -213,7 +213,7 @@ func TestR026_ReplicasAgree(t *testing.T) {
 			feed(t, o, set)
 		}
 		for i, o := range replicas[1:] {
-			got, want := &o.typ().Members, &replicas[0].typ().Members
+			got, want := &o.typ().Wildcard, &replicas[0].typ().Wildcard
 			if got.Sum() != want.Sum() || got.Count() != want.Count() {
 				t.Fatalf("replica %d: got version %v of %d resources, want %v of %d", i+1, got.Sum(), got.Count(), want.Sum(), want.Count())
 			}
@@ -229,14 +229,14 @@ func TestR026_ReplicasAgree(t *testing.T) {
 func TestR026_OriginVersionsAgree(t *testing.T) {
 	for _, source := range []VersionSource{FromContent, FromOrigin} {
 		early, late := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source})
-		early.put(Members, "a", "1", "same")
-		early.put(Members, "a", "2", "same")
-		late.put(Members, "a", "2", "same")
-		if got, want := early.typ().Members.Sum(), late.typ().Members.Sum(); got != want {
+		early.put(Wildcard, "a", "1", "same")
+		early.put(Wildcard, "a", "2", "same")
+		late.put(Wildcard, "a", "2", "same")
+		if got, want := early.typ().Wildcard.Sum(), late.typ().Wildcard.Sum(); got != want {
 			t.Errorf("source %d: got %v on the replica that saw both versions, want %v", source, got, want)
 		}
-		early.remove(Members, "a")
-		if got := early.typ().Members.Sum(); got != (Sum{}) {
+		early.remove(Wildcard, "a")
+		if got := early.typ().Wildcard.Sum(); got != (Sum{}) {
 			t.Errorf("source %d: got %v of nothing, want zero", source, got)
 		}
 	}
@@ -245,8 +245,8 @@ func TestR026_OriginVersionsAgree(t *testing.T) {
 func TestB2_FromOrigin(t *testing.T) {
 	v := func(source VersionSource, version, content string) string {
 		o := newOrigin(t, Config{VersionSource: source})
-		o.put(Members, "a", version, content)
-		return o.typ().Members.Sum().Version("")
+		o.put(Wildcard, "a", version, content)
+		return o.typ().Wildcard.Sum().Version("")
 	}
 	tests := []struct {
 		what string
@@ -269,14 +269,14 @@ func TestB2_FromOrigin(t *testing.T) {
 
 func TestB2_NameAndTypeEnter(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
-	a := o.typ().Members.Sum()
-	o.remove(Members, "a")
-	o.put(Members, "b", "1", "x")
-	b := o.typ().Members.Sum()
+	o.put(Wildcard, "a", "1", "x")
+	a := o.typ().Wildcard.Sum()
+	o.remove(Wildcard, "a")
+	o.put(Wildcard, "b", "1", "x")
+	b := o.typ().Wildcard.Sum()
 	o.typeURL = other
-	o.put(Members, "a", "1", "x")
-	if c := o.typ().Members.Sum(); a == b || a == c || b == c {
+	o.put(Wildcard, "a", "1", "x")
+	if c := o.typ().Wildcard.Sum(); a == b || a == c || b == c {
 		t.Errorf("one content under other names and types: got versions %v, %v, %v", a, b, c)
 	}
 }
@@ -284,10 +284,10 @@ func TestB2_NameAndTypeEnter(t *testing.T) {
 // TestB2_WithoutBody: an unresolved alias is in no SotW set.
 func TestB2_WithoutBody(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.Apply(Members, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 		decoded(t, acme, &discoverypb.Resource{Name: "a", Version: "1", Aliases: []string{"b"}}),
 	}})
-	if got := o.typ().Members.Sum(); got != (Sum{}) {
+	if got := o.typ().Wildcard.Sum(); got != (Sum{}) {
 		t.Errorf("got %v, want zero", got)
 	}
 }
@@ -295,42 +295,42 @@ func TestB2_WithoutBody(t *testing.T) {
 func TestR023_AChangeChangesTheVersion(t *testing.T) {
 	o := newOrigin(t, Config{})
 	for i := range 100 {
-		o.put(Members, fmt.Sprint("r", i), "1", "x")
+		o.put(Wildcard, fmt.Sprint("r", i), "1", "x")
 	}
 	seen := map[Sum]string{}
 	look := func(after string) {
-		sum := o.typ().Members.Sum()
+		sum := o.typ().Wildcard.Sum()
 		if before, twice := seen[sum]; twice {
 			t.Errorf("after %s: the version is that after %s", after, before)
 		}
 		seen[sum] = after
 	}
 	look("the beginning")
-	o.put(Members, "r50", "1", "y")
+	o.put(Wildcard, "r50", "1", "y")
 	look("a change of content under one version")
-	o.put(Members, "r100", "1", "x")
+	o.put(Wildcard, "r100", "1", "x")
 	look("an addition")
-	o.remove(Members, "r7")
+	o.remove(Wildcard, "r7")
 	look("a removal")
-	o.put(Members, "r7", "9", "x")
-	o.remove(Members, "r100")
-	o.put(Members, "r50", "2", "x")
-	if got := seen[o.typ().Members.Sum()]; got != "the beginning" {
+	o.put(Wildcard, "r7", "9", "x")
+	o.remove(Wildcard, "r100")
+	o.put(Wildcard, "r50", "2", "x")
+	if got := seen[o.typ().Wildcard.Sum()]; got != "the beginning" {
 		t.Errorf("with the content of the beginning: got the version after %q", got)
 	}
 }
 
 func TestR024_VersionsAreSeparatePerType(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	before := o.typ()
 	o.typeURL = other
-	o.put(Members, "a", "1", "x")
-	o.put(Members, "a", "2", "y")
-	if after := o.view.Head().Type(acme); after != before {
+	o.put(Wildcard, "a", "1", "x")
+	o.put(Wildcard, "a", "2", "y")
+	if after := o.view.Generation().Type(acme); after != before {
 		t.Error("a change of one type made a new version of another")
 	}
-	if got := o.typ().Members.Sum(); got == before.Members.Sum() {
+	if got := o.typ().Wildcard.Sum(); got == before.Wildcard.Sum() {
 		t.Error("two types have one version")
 	}
 }

@@ -45,7 +45,7 @@ const defaultTombstoneAge = 130 * time.Second
 // types and names may come from different ones.
 type View struct {
 	cfg     Config
-	head    atomic.Pointer[Head]
+	head    atomic.Pointer[Generation]
 	index   index
 	writers []*Writer // by source
 
@@ -84,9 +84,9 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		writers[i] = newWriter(v, i)
 	}
 	v.writers, v.index.nobody = writers, v.index.sharesOf("")
-	v.head.Store(&Head{sources: make([]Source, n), route: cfg.Route})
+	v.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	return v, writers
 }
 
-// Head returns the newest version of the view.
-func (v *View) Head() *Head { return v.head.Load() }
+// Generation returns the newest version of the view.
+func (v *View) Generation() *Generation { return v.head.Load() }

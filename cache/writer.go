@@ -27,7 +27,7 @@ type Writer struct {
 
 // A ledger is what a writer must remember of the heads that it makes.
 type ledger struct {
-	head  *Head // the newest; nil if that is the view's
+	head  *Generation // the newest; nil if that is the view's
 	tombs map[string][]tomb
 	due   deadlines
 	kept  int // of due, when it was last rid of what is out of date
@@ -59,11 +59,11 @@ type Kind int
 
 // The sets of a type.
 const (
-	Members Kind = iota
-	Named
+	Wildcard Kind = iota
+	ByName
 )
 
-var kinds = [...]Kind{Members, Named}
+var kinds = [...]Kind{Wildcard, ByName}
 
 // A Change says what an Apply did.
 type Change struct {
@@ -88,7 +88,7 @@ func (w *Writer) View() *View { return w.view }
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
 // Source returns how the writer's source stands.
-func (w *Writer) Source() Source { return w.Head().sources[w.source] }
+func (w *Writer) Source() Source { return w.Generation().sources[w.source] }
 
 // SetTarget records at which address of the origin all that is held has the versions
 // that it has here; an empty one if there is none.
@@ -118,7 +118,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 			a.add(kind, set, r)
 		}
 	}
-	if kind == Members && a.change.Seen > 0 {
+	if kind == Wildcard && a.change.Seen > 0 {
 		a.succeedWhole()
 	}
 	for _, name := range u.Removed {
@@ -142,8 +142,8 @@ type apply struct {
 	ledger *ledger
 	served *apply // if this is of latest, and the gate is closed: the one of what readers see; nil if there is none yet
 	now    time.Time
-	head   *Head // the new one
-	typ    *Type // of head, owned
+	head   *Generation // the new one
+	typ    *Type       // of head, owned
 	index  *indexType
 	edit   *edit
 	change Change
@@ -173,9 +173,9 @@ func (a *apply) heard(identifier string) {
 }
 
 // from returns the writer's source in a head that is being made, for writing.
-func (w *Writer) from(h *Head) *Source {
-	h.sources = slices.Clone(h.sources)
-	return &h.sources[w.source]
+func (w *Writer) from(g *Generation) *Source {
+	g.sources = slices.Clone(g.sources)
+	return &g.sources[w.source]
 }
 
 // begin locks the index and copies what is about to change of latest.
@@ -192,13 +192,13 @@ func (w *Writer) edit(typeURL string, of *ledger) *apply {
 	x := &w.view.index
 	w.wakes, w.spoken = w.wakes[:0], w.spoken[:0]
 	old := w.headOf(of)
-	head := *old
-	head.Edition++
+	generation := *old
+	generation.Revision++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
-	typ.URL, typ.source, typ.edition, typ.shared = typeURL, index.source, head.Edition, new(memo)
-	head.types.put(&typ)
-	return &apply{w: w, ledger: of, now: time.Now(), head: &head, typ: &typ, index: index, edit: &edit{noting: of != &w.ledger}}
+	typ.URL, typ.source, typ.edition, typ.shared = typeURL, index.source, generation.Revision, new(memo)
+	generation.types.put(&typ)
+	return &apply{w: w, ledger: of, now: time.Now(), head: &generation, typ: &typ, index: index, edit: &edit{noting: of != &w.ledger}}
 }
 
 // publish makes the new head visible as far as it passes the gate, and only then wakes its readers.
@@ -213,7 +213,7 @@ func (w *Writer) publish(edited *apply) {
 	if a.change.Changed+a.change.Removed > 0 {
 		a.typ.changed = a.now
 	}
-	a.typ.Members.became(w.view.head.Load().Type(a.typ.URL).Members.sum, a.head.Seq)
+	a.typ.Wildcard.became(w.view.head.Load().Type(a.typ.URL).Wildcard.sum, a.head.Seq)
 	if a.head.Seq > w.view.head.Load().Seq {
 		w.view.timeline.passed(a.head.Seq, w.causeOf(a))
 	}
@@ -292,7 +292,7 @@ func (a *apply) add(kind Kind, set *Set, r received) {
 		a.beat(kind, set, r)
 		return
 	}
-	if kind == Members {
+	if kind == Wildcard {
 		if !r.Variant().Matches(nil) { // a wildcard has no parameters
 			a.change.Ignored++
 			return
@@ -334,7 +334,7 @@ func (a *apply) askedAs(text string, v wire.Variant) []*Name {
 // putVariant puts a resource under a name, unless the same update has another variant
 // for the same parameters: of these the first counts.
 func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
-	if kind == Named {
+	if kind == ByName {
 		n.answered(a.now)
 	}
 	if a.firsts != nil {
@@ -359,7 +359,7 @@ func (a *apply) addUnlisted(set *Set, r received) (known bool) {
 		}
 		known = true
 		if old.Resource.Digest != r.Digest {
-			a.put(Named, set, n, r)
+			a.put(ByName, set, n, r)
 			n.lapsed = true
 		}
 	}
@@ -404,7 +404,7 @@ func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
 	if same {
 		a.checkReuse(n, old.Resource, r.Resource)
 	}
-	if kind == Named {
+	if kind == ByName {
 		n.lapsed = false
 	}
 	a.limit(kind, e)
@@ -525,7 +525,7 @@ func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
 // gone records that the origin has no such resource. That says nothing of variants,
 // which go by their constraints (R121), but if text has the parameters of one name.
 func (a *apply) gone(kind Kind, set *Set, text string) {
-	if kind == Members {
+	if kind == Wildcard {
 		a.goneMember(set, a.index.names[text])
 		return
 	}
@@ -566,7 +566,7 @@ func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
 	}
 	own := a.index.names[v.Name]
-	if kind == Members {
+	if kind == Wildcard {
 		if own != nil && gone(set.Get(own)) {
 			a.bury(set, set.Get(own))
 		}
@@ -592,7 +592,7 @@ func (a *apply) bury(set *Set, old *Entry) {
 	}
 	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
 	a.change.Removed++
-	a.touched(Members, e.Name)
+	a.touched(Wildcard, e.Name)
 	if named := a.yielding(old.Name); named != nil && !named.Present() { // what may be older than what is gone goes on yielding
 		a.prevail(named)
 	}
@@ -621,7 +621,7 @@ func (a *apply) absent(set *Set, n *Name, old *Entry) {
 		again.epoch, again.Expired = a.epoch(), false
 		set.put(a.edit, &again)
 	}
-	a.touched(Named, n)
+	a.touched(ByName, n)
 }
 
 // epoch returns the connection on which the origin is speaking.
@@ -649,14 +649,14 @@ func (a *apply) touched(kind Kind, n *Name) {
 	if len(n.watchers) > 0 {
 		a.w.spoken = append(a.w.spoken, n)
 	}
-	if kind == Members {
+	if kind == Wildcard {
 		a.dirty = true
 	}
 }
 
 // SetPhase records how much is known of the members of a type.
 func (w *Writer) SetPhase(typeURL string, p Phase) {
-	if w.Head().Type(typeURL).Phase == p {
+	if w.Generation().Type(typeURL).Phase == p {
 		return
 	}
 	a := w.begin(typeURL)
@@ -694,7 +694,7 @@ func (w *Writer) SetConnected(up bool) {
 	w.Stand(from)
 }
 
-// Stand records how the writer's source stands: as that of another view does, from
+// OriginChanges records how the writer's source stands: as that of another view does, from
 // which the writer takes what it writes. It has the effects of SetConnected.
 func (w *Writer) Stand(as Source) {
 	x := &w.view.index
@@ -731,7 +731,7 @@ func (w *Writer) Asked(names []*Name, at time.Time) {
 	if !at.IsZero() {
 		q = &question{at: at}
 	}
-	seq := w.Head().Seq
+	seq := w.Generation().Seq
 	for _, n := range names {
 		n.asked.Store(q)
 		n.askedAt = seq
@@ -799,8 +799,8 @@ func (x *index) take(d *Demand) {
 // forgetUnused forgets a type or collection, which may be nil, if it is idle, unless a head has it: then it returns it.
 func (w *Writer) forgetUnused(t *indexType) (unused []string) {
 	x := &w.view.index
-	for t != nil && x.idle(t, w.view.Head()) {
-		if w.view.Head().types.get(t.url) != nil || w.Head().types.get(t.url) != nil {
+	for t != nil && x.idle(t, w.view.Generation()) {
+		if w.view.Generation().types.get(t.url) != nil || w.Generation().types.get(t.url) != nil {
 			return []string{t.url}
 		}
 		t = x.forget(t)
@@ -823,7 +823,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			s.forget(n)
 		}
 	}
-	a.typ.Named.compact()
+	a.typ.ByName.compact()
 	w.forgetType(a)
 	w.publish(a)
 	return kept
@@ -832,8 +832,8 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 // forget drops what is held of a name.
 func (a *apply) forget(n *Name) {
 	a.edit.note(n)
-	a.drop(&a.typ.Named, n)
-	a.succeed(Named, n)
+	a.drop(&a.typ.ByName, n)
+	a.succeed(ByName, n)
 	a.index.release(n)
 }
 
@@ -863,7 +863,7 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 }
 
 func (a *apply) forgetMembers() {
-	for e := range a.typ.Members.Since(0) {
+	for e := range a.typ.Wildcard.Since(0) {
 		if named := a.yielding(e.Name); named != nil && e.Present() {
 			a.prevail(named)
 		}
@@ -872,10 +872,10 @@ func (a *apply) forgetMembers() {
 		a.index.release(e.Name)
 	}
 	a.forgive()
-	a.typ.Members = Set{last: a.head.Seq, floor: a.head.Seq}
+	a.typ.Wildcard = Set{last: a.head.Seq, floor: a.head.Seq}
 	a.typ.Phase, a.typ.Restored, a.typ.Covered = Unknown, false, false
 	a.index.lastKnown = false
-	a.w.view.index.dropReports(a.index, Members)
+	a.w.view.index.dropReports(a.index, Wildcard)
 	delete(a.ledger.tombs, a.typ.URL)
 }
 
@@ -925,7 +925,7 @@ func (t *tomb) passed(passed Seq, old time.Time) bool { return t.seq <= passed |
 
 func (w *Writer) trim(key string, passed Seq, now time.Time) {
 	a := w.beginOn(&w.ledger, key)
-	set, tombs := &a.typ.Members, w.tombs[key]
+	set, tombs := &a.typ.Wildcard, w.tombs[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
 		t := tombs[0]
 		if e := set.Get(t.name); e != nil && e.Seq == t.seq {

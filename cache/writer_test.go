@@ -21,7 +21,7 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 		{"other version", "2", Change{Seen: 1}},
 		{"no version", "", Change{Seen: 1}},
 	}
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		for _, test := range tests {
 			o := newOrigin(t, Config{})
 			watch := o.view.Watch()
@@ -31,14 +31,14 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 			if !awake(watch) {
 				t.Errorf("kind %d, %s: a new resource woke nobody", kind, test.what)
 			}
-			before := o.view.Head()
+			before := o.view.Generation()
 			wantChange(t, o.put(kind, "a", test.version, "x"), test.want)
 			if awake(watch) {
 				t.Errorf("kind %d, %s: a resend woke a stream", kind, test.what)
 			}
-			after := o.view.Head()
-			if after.Seq != before.Seq || after.MembersFrom(acme).Reused {
-				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq, after.MembersFrom(acme).Reused, before.Seq)
+			after := o.view.Generation()
+			if after.Seq != before.Seq || after.WildcardSource(acme).Reused {
+				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq, after.WildcardSource(acme).Reused, before.Seq)
 			}
 			e, seq := after.Type(acme).Lookup(o.name("a"))
 			if old, _ := before.Type(acme).Lookup(o.name("a")); seq != old.Seq || !old.HasVersion("1") {
@@ -55,28 +55,28 @@ func TestR040_RemovedTwice(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	watch.SubscribeAll(acme)
-	o.put(Members, "a", "1", "x")
-	wantChange(t, o.remove(Members, "a"), Change{Removed: 1})
+	o.put(Wildcard, "a", "1", "x")
+	wantChange(t, o.remove(Wildcard, "a"), Change{Removed: 1})
 	awake(watch)
-	seq := o.view.Head().Seq
-	wantChange(t, o.remove(Members, "a"), Change{})
-	if awake(watch) || o.view.Head().Seq != seq {
+	seq := o.view.Generation().Seq
+	wantChange(t, o.remove(Wildcard, "a"), Change{})
+	if awake(watch) || o.view.Generation().Seq != seq {
 		t.Error("a removal of what is gone changed something")
 	}
 }
 
 func TestR069_UnknownRemovalIgnored(t *testing.T) {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
 		watch.SubscribeAll(acme)
 		o.want(watch, "a")
-		o.put(Members, "a", "1", "x")
+		o.put(Wildcard, "a", "1", "x")
 		awake(watch)
-		before := o.view.Head()
+		before := o.view.Generation()
 		wantChange(t, o.remove(kind, "nope", "never"), Change{})
-		after := o.view.Head()
-		if awake(watch) || after.Seq != before.Seq || after.Type(acme).Members.Sum() != before.Type(acme).Members.Sum() || o.knows("nope") {
+		after := o.view.Generation()
+		if awake(watch) || after.Seq != before.Seq || after.Type(acme).Wildcard.Sum() != before.Type(acme).Wildcard.Sum() || o.knows("nope") {
 			t.Errorf("kind %d: the removal of an unknown name did something", kind)
 		}
 	}
@@ -87,10 +87,10 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 	watch := o.view.Watch()
 	unwanted := func(when string) {
 		t.Helper()
-		seq := o.view.Head().Seq
-		wantChange(t, o.put(Named, "a", "1", "x"), Change{Seen: 0, Ignored: 1})
-		wantChange(t, o.remove(Named, "a"), Change{})
-		if awake(watch) || o.view.Head().Seq != seq || o.typ().Named.Count() != 0 || len(told(o.typ().Named.Since(0))) != 0 {
+		seq := o.view.Generation().Seq
+		wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 0, Ignored: 1})
+		wantChange(t, o.remove(ByName, "a"), Change{})
+		if awake(watch) || o.view.Generation().Seq != seq || o.typ().ByName.Count() != 0 || len(told(o.typ().ByName.Since(0))) != 0 {
 			t.Errorf("%s: an unwanted resource did something", when)
 		}
 	}
@@ -101,17 +101,17 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 	names := watch.Subscribe(acme, []string{"a"})
 	unwanted("not yet asked for")
 	o.TakeDemand()
-	wantChange(t, o.put(Named, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
+	wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
 	awake(watch)
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
-	wantChange(t, o.put(Named, "a", "2", "y"), Change{Seen: 1, Changed: 1}) // it lingers (B.6)
+	wantChange(t, o.put(ByName, "a", "2", "y"), Change{Seen: 1, Changed: 1}) // it lingers (B.6)
 	if awake(watch) {
 		t.Error("a stream that unsubscribed was woken")
 	}
 	o.Forget(acme, names)
 	unwanted("forgotten")
-	wantChange(t, o.Apply(Named, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
+	wantChange(t, o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 		o.resource("b", "1", "x"), o.resource("c", "1", "x", "d"),
 	}}), Change{Ignored: 2})
 }
@@ -131,15 +131,15 @@ func TestB2_VersionReuse(t *testing.T) {
 		{"C36: a counter that began anew", []put{{"a", "1", "x"}, {"a", "2", "y"}, {"a", "1", "z"}, {"a", "1", "y"}}, []string{"a"}},
 	}
 	for _, test := range tests {
-		for _, kind := range []Kind{Members, Named} {
+		for _, kind := range []Kind{Wildcard, ByName} {
 			o := newOrigin(t, Config{})
 			o.want(o.view.Watch(), "a", "b")
 			var got []string
 			for _, p := range test.puts {
 				got = append(got, o.put(kind, p.name, p.version, p.content).Reused...)
 			}
-			if !slices.Equal(got, test.want) || o.view.Head().MembersFrom(acme).Reused != (len(test.want) > 0) {
-				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got, o.view.Head().MembersFrom(acme).Reused, test.want)
+			if !slices.Equal(got, test.want) || o.view.Generation().WildcardSource(acme).Reused != (len(test.want) > 0) {
+				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got, o.view.Generation().WildcardSource(acme).Reused, test.want)
 			}
 		}
 	}
@@ -150,9 +150,9 @@ func TestB2_VersionReuse(t *testing.T) {
 func TestB2_ReuseNeedsOneResource(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "alias")
-	o.put(Named, "x", "1", "x", "alias")
-	change := o.put(Named, "y", "1", "y", "alias")
-	if len(change.Reused) != 0 || o.view.Head().MembersFrom(acme).Reused {
+	o.put(ByName, "x", "1", "x", "alias")
+	change := o.put(ByName, "y", "1", "y", "alias")
+	if len(change.Reused) != 0 || o.view.Generation().WildcardSource(acme).Reused {
 		t.Errorf("got reused %q", change.Reused)
 	}
 }
@@ -163,11 +163,11 @@ func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
 	watch.SubscribeAll(acme)
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	awake(watch)
-	seq := o.view.Head().Seq
-	o.put(Members, "a", "1", "y")
-	if got := told(o.typ().Members.Since(seq)); !awake(watch) || !slices.Equal(got, []string{"a"}) {
+	seq := o.view.Generation().Seq
+	o.put(Wildcard, "a", "1", "y")
+	if got := told(o.typ().Wildcard.Since(seq)); !awake(watch) || !slices.Equal(got, []string{"a"}) {
 		t.Errorf("other content under one version: got %q in the log, want a", got)
 	}
 }
@@ -178,9 +178,9 @@ func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
 	n := o.want(watch, "a")[0]
 	absent := func(when string, want bool) {
 		t.Helper()
-		h := o.view.Head()
-		e, _ := h.Type(acme).Lookup(n)
-		if got := h.Absent(e); got != want {
+		g := o.view.Generation()
+		e, _ := g.Type(acme).Lookup(n)
+		if got := g.Absent(e); got != want {
 			t.Errorf("%s: got absent %t, want %t", when, got, want)
 		}
 	}
@@ -191,7 +191,7 @@ func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
 		}
 	}
 	absent("nothing said", false)
-	wantChange(t, o.remove(Named, "a"), Change{})
+	wantChange(t, o.remove(ByName, "a"), Change{})
 	woken("said")
 	absent("said", true)
 	_, seq := o.typ().Lookup(n)
@@ -201,18 +201,18 @@ func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
 	o.SetConnected(true)
 	woken("connected again")
 	absent("connected again", false)
-	o.remove(Named, "a")
+	o.remove(ByName, "a")
 	woken("said again")
 	absent("said again", true)
 	if _, again := o.typ().Lookup(n); again != seq {
 		t.Errorf("said again: got the change at %d, want %d: a stream that was told knows it", again, seq)
 	}
-	o.put(Named, "a", "1", "x")
+	o.put(ByName, "a", "1", "x")
 	woken("there after all")
 	absent("there after all", false)
-	o.remove(Named, "a")
+	o.remove(ByName, "a")
 	absent("removed", true)
-	if h := o.view.Head(); h.Absent(nil) {
+	if g := o.view.Generation(); g.Absent(nil) {
 		t.Error("nil: got absent, want unknown")
 	}
 }
@@ -220,9 +220,9 @@ func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
 func TestSetConnectedTwiceIsNoChange(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
-	head := o.view.Head()
+	generation := o.view.Generation()
 	o.SetConnected(true)
-	if awake(watch) || o.view.Head() != head {
+	if awake(watch) || o.view.Generation() != generation {
 		t.Error("connected, as before: something changed")
 	}
 }
@@ -257,31 +257,31 @@ func TestSetPhaseWakesWildcards(t *testing.T) {
 		if got := o.typ().Phase; got != p || !awake(all) || awake(named) {
 			t.Errorf("got phase %v, want %v, and only the wildcard woken", got, p)
 		}
-		head := o.view.Head()
+		generation := o.view.Generation()
 		o.SetPhase(acme, p)
-		if awake(all) || o.view.Head() != head {
+		if awake(all) || o.view.Generation() != generation {
 			t.Errorf("%v again: something changed", p)
 		}
 	}
 }
 
 func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
-	for _, kind := range []Kind{Members, Named} {
+	for _, kind := range []Kind{Wildcard, ByName} {
 		o := newOrigin(t, Config{})
 		watch := o.view.Watch()
 		watch.SubscribeAll(acme)
 		o.want(watch, "a", "unknown")
 		o.put(kind, "a", "1", "x")
 		awake(watch)
-		before := o.view.Head()
+		before := o.view.Generation()
 		u := wire.Update{TypeURL: acme}
 		for _, name := range []string{"a", "unknown", "unwanted"} {
 			u.Resources = append(u.Resources, decoded(t, acme, &discoverypb.Resource{Name: name, Version: "1"}))
 		}
 		wantChange(t, o.Apply(kind, u), Change{})
-		after := o.view.Head()
+		after := o.view.Generation()
 		e, _ := after.Type(acme).Lookup(o.name("a"))
-		if awake(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.MembersFrom(acme).Reused || o.knows("unwanted") {
+		if awake(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.WildcardSource(acme).Reused || o.knows("unwanted") {
 			t.Errorf("kind %d: a heartbeat changed something, the content is %q", kind, contentOf(e))
 		}
 	}
@@ -293,10 +293,10 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 		kind    Kind
 		want    bool
 	}{
-		{wire.ClusterType, Members, true}, {wire.EndpointType, Members, true},
-		{wire.ListenerType, Members, false}, {acme, Members, false},
-		{wire.ClusterType, Named, true}, {wire.EndpointType, Named, true},
-		{wire.ListenerType, Named, true}, {acme, Named, true},
+		{wire.ClusterType, Wildcard, true}, {wire.EndpointType, Wildcard, true},
+		{wire.ListenerType, Wildcard, false}, {acme, Wildcard, false},
+		{wire.ClusterType, ByName, true}, {wire.EndpointType, ByName, true},
+		{wire.ListenerType, ByName, true}, {acme, ByName, true},
 	}
 	for _, test := range tests {
 		o := newOrigin(t, Config{})
@@ -304,10 +304,10 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 		o.want(o.view.Watch(), "a")
 		o.put(test.kind, "a", "1", "x")
 		set := func() *Set {
-			if test.kind == Members {
-				return &o.typ().Members
+			if test.kind == Wildcard {
+				return &o.typ().Wildcard
 			}
-			return &o.typ().Named
+			return &o.typ().ByName
 		}
 		there := set().Get(o.name("a"))
 		o.remove(test.kind, "a")
@@ -323,12 +323,12 @@ func TestB6_ForgetDropsWhatNobodyWants(t *testing.T) {
 	watch := o.view.Watch()
 	names := o.want(watch, "a", "b", "c")
 	for _, name := range []string{"a", "b"} {
-		o.put(Named, name, "1", "x")
+		o.put(ByName, name, "1", "x")
 	}
-	o.remove(Named, "c")
+	o.remove(ByName, "c")
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
-	if !o.knows("a") || !o.knows("c") || o.typ().Named.Count() != 2 {
+	if !o.knows("a") || !o.knows("c") || o.typ().ByName.Count() != 2 {
 		t.Fatal("names must linger until they are forgotten")
 	}
 	watch.Subscribe(acme, []string{"b"}) // wanted again, and the session does not know
@@ -336,11 +336,11 @@ func TestB6_ForgetDropsWhatNobodyWants(t *testing.T) {
 	if kept := o.Forget(acme, names); !slices.Equal(kept, names[1:2]) {
 		t.Errorf("got kept %v, want b", kept)
 	}
-	if o.knows("a") || o.knows("c") || !o.knows("b") || o.typ().Named.Count() != 1 {
-		t.Errorf("got %d resources, want only b's", o.typ().Named.Count())
+	if o.knows("a") || o.knows("c") || !o.knows("b") || o.typ().ByName.Count() != 1 {
+		t.Errorf("got %d resources, want only b's", o.typ().ByName.Count())
 	}
-	wantTold(t, o.typ().Named.Since(0), "b")
-	wantTold(t, old.Named.Since(0), "a", "b", "-c")
+	wantTold(t, o.typ().ByName.Since(0), "b")
+	wantTold(t, old.ByName.Since(0), "a", "b", "-c")
 	if e, _ := o.typ().Lookup(names[0]); e != nil {
 		t.Errorf("a forgotten name: got %q, want nothing", contentOf(e))
 	}
@@ -348,7 +348,7 @@ func TestB6_ForgetDropsWhatNobodyWants(t *testing.T) {
 	if d := o.TakeDemand(); len(d) != 1 || d[0].Name != names[1] || !d[0].Wanted {
 		t.Errorf("got demand %v, want b", d)
 	}
-	wantChange(t, o.put(Named, "b", "2", "y"), Change{Seen: 1, Changed: 1})
+	wantChange(t, o.put(ByName, "b", "2", "y"), Change{Seen: 1, Changed: 1})
 }
 
 func TestB6_ForgetMembers(t *testing.T) {
@@ -356,12 +356,12 @@ func TestB6_ForgetMembers(t *testing.T) {
 	watch, named := o.view.Watch(), o.view.Watch()
 	o.want(named, "a")
 	wc := watch.SubscribeAll(acme)
-	o.put(Members, "a", "1", "x")
-	o.put(Members, "b", "1", "x")
-	o.put(Members, "c", "1", "x")
-	o.remove(Members, "c")
+	o.put(Wildcard, "a", "1", "x")
+	o.put(Wildcard, "b", "1", "x")
+	o.put(Wildcard, "c", "1", "x")
+	o.remove(Wildcard, "c")
 	o.SetPhase(acme, Confirmed)
-	if o.ForgetMembers(acme) || o.typ().Members.Count() != 2 || o.typ().Phase != Confirmed {
+	if o.ForgetMembers(acme) || o.typ().Wildcard.Count() != 2 || o.typ().Phase != Confirmed {
 		t.Fatal("members that a stream wants were forgotten")
 	}
 	watch.UnsubscribeAll(wc)
@@ -372,18 +372,18 @@ func TestB6_ForgetMembers(t *testing.T) {
 	if n := len(o.tombs[acme]); n != 0 {
 		t.Errorf("got %d tombstones, want 0", n)
 	}
-	seq := o.view.Head().Seq
-	if s := &o.typ().Members; s.Count() != 0 || s.Sum() != (Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
+	seq := o.view.Generation().Seq
+	if s := &o.typ().Wildcard; s.Count() != 0 || s.Sum() != (Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
 		t.Errorf("got %d resources, floor %d, phase %v; want 0, %d, unknown", s.Count(), s.Floor(), o.typ().Phase, seq)
 	}
 	if o.knows("b") || o.knows("c") || !o.knows("a") {
 		t.Error("the names of the members must go, but for the one that a stream named")
 	}
-	wantTold(t, old.Members.Since(0), "a", "b", "-c")
-	o.put(Members, "b", "1", "x")
-	wantTold(t, o.typ().Members.Since(seq), "b")
+	wantTold(t, old.Wildcard.Since(0), "a", "b", "-c")
+	o.put(Wildcard, "b", "1", "x")
+	wantTold(t, o.typ().Wildcard.Since(seq), "b")
 	o.Trim(time.Now().Add(time.Hour)) // the tombstones went as well
-	wantTold(t, o.typ().Members.Since(0), "b")
+	wantTold(t, o.typ().Wildcard.Since(0), "b")
 }
 
 func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
@@ -391,19 +391,19 @@ func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
 		o := newOrigin(t, Config{})
 		fast, slow := o.view.Watch().SubscribeAll(acme), o.view.Watch().SubscribeAll(acme)
 		for _, name := range []string{"a", "b", "c"} {
-			o.put(Members, name, "1", "x")
+			o.put(Wildcard, name, "1", "x")
 		}
-		o.remove(Members, "a")
-		first := o.view.Head().Seq
-		o.remove(Members, "b")
-		second := o.view.Head().Seq
+		o.remove(Wildcard, "a")
+		first := o.view.Generation().Seq
+		o.remove(Wildcard, "b")
+		second := o.view.Generation().Seq
 		check := func(when string, floor Seq, want ...string) {
 			t.Helper()
 			o.Trim(time.Now())
-			if got := o.typ().Members.Floor(); got != floor {
+			if got := o.typ().Wildcard.Floor(); got != floor {
 				t.Errorf("%s: got floor %d, want %d", when, got, floor)
 			}
-			wantTold(t, o.typ().Members.Since(0), want...)
+			wantTold(t, o.typ().Wildcard.Since(0), want...)
 		}
 		check("nobody has passed", 0, "c", "-a", "-b")
 		fast.Passed(second)
@@ -429,19 +429,19 @@ func TestB11_TrimByAge(t *testing.T) {
 				want = 130 * time.Second
 			}
 			o.view.Watch().SubscribeAll(acme) // and never reads
-			o.put(Members, "a", "1", "x")
-			o.put(Members, "b", "1", "x")
-			o.remove(Members, "a")
-			removed := o.view.Head().Seq
+			o.put(Wildcard, "a", "1", "x")
+			o.put(Wildcard, "b", "1", "x")
+			o.remove(Wildcard, "a")
+			removed := o.view.Generation().Seq
 			time.Sleep(time.Second)
-			o.remove(Members, "b")
+			o.remove(Wildcard, "b")
 			time.Sleep(want - time.Second)
 			o.Trim(time.Now())
-			wantTold(t, o.typ().Members.Since(0), "-a", "-b")
+			wantTold(t, o.typ().Wildcard.Since(0), "-a", "-b")
 			time.Sleep(time.Nanosecond)
 			o.Trim(time.Now())
-			wantTold(t, o.typ().Members.Since(0), "-b")
-			if got := o.typ().Members.Floor(); got != removed {
+			wantTold(t, o.typ().Wildcard.Since(0), "-b")
+			if got := o.typ().Wildcard.Floor(); got != removed {
 				t.Errorf("got floor %d, want %d", got, removed)
 			}
 		})
@@ -452,17 +452,17 @@ func TestB11_TrimByAge(t *testing.T) {
 // nothing any more, and forgetting it outruns nobody.
 func TestB11_TrimLeavesWhatCameBack(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
-	o.remove(Members, "a")
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
+	o.remove(Wildcard, "a")
+	o.put(Wildcard, "a", "1", "x")
 	o.Trim(time.Now())
-	if got := o.typ().Members.Floor(); got != 0 || o.typ().Members.Count() != 1 {
-		t.Errorf("came back: got floor %d and %d resources, want 0 and 1", got, o.typ().Members.Count())
+	if got := o.typ().Wildcard.Floor(); got != 0 || o.typ().Wildcard.Count() != 1 {
+		t.Errorf("came back: got floor %d and %d resources, want 0 and 1", got, o.typ().Wildcard.Count())
 	}
-	o.remove(Members, "a")
+	o.remove(Wildcard, "a")
 	o.Trim(time.Now())
-	if got := o.typ().Members.Floor(); got != 4 || o.typ().Members.live != 0 || o.knows("a") {
-		t.Errorf("went again: got floor %d, %d entries, want 4 and none", got, o.typ().Members.live)
+	if got := o.typ().Wildcard.Floor(); got != 4 || o.typ().Wildcard.live != 0 || o.knows("a") {
+		t.Errorf("went again: got floor %d, %d entries, want 4 and none", got, o.typ().Wildcard.live)
 	}
 	if len(o.tombs[acme]) != 0 {
 		t.Errorf("got %d tombstones, want 0", len(o.tombs[acme]))
@@ -473,23 +473,23 @@ func TestB1_LogsDoNotGrowWithChanges(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
 	for i := range 500 {
-		o.put(Members, "a", "", fmt.Sprint(i))
-		o.put(Named, "a", "", fmt.Sprint(i))
+		o.put(Wildcard, "a", "", fmt.Sprint(i))
+		o.put(ByName, "a", "", fmt.Sprint(i))
 	}
-	if typ := o.typ(); len(typ.Members.log) > 66 || len(typ.Named.log) > 66 {
-		t.Errorf("got logs of %d and %d for one name each, want at most 66", len(typ.Members.log), len(typ.Named.log))
+	if typ := o.typ(); len(typ.Wildcard.log) > 66 || len(typ.ByName.log) > 66 {
+		t.Errorf("got logs of %d and %d for one name each, want at most 66", len(typ.Wildcard.log), len(typ.ByName.log))
 	}
 }
 
 func TestHeadsAreImmutable(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.want(o.view.Watch(), "a")
-	var heads []*Head
+	var heads []*Generation
 	var want [][]string
 	keep := func() {
-		h := o.view.Head()
-		heads = append(heads, h)
-		want = append(want, append(told(h.Type(acme).Members.Since(0)), told(h.Type(acme).Named.Since(0))...))
+		g := o.view.Generation()
+		heads = append(heads, g)
+		want = append(want, append(told(g.Type(acme).Wildcard.Since(0)), told(g.Type(acme).ByName.Since(0))...))
 	}
 	for i := range 300 {
 		name := string(rune('a' + i%7))
@@ -503,8 +503,8 @@ func TestHeadsAreImmutable(t *testing.T) {
 		}
 		keep()
 	}
-	for i, h := range heads {
-		got := append(told(h.Type(acme).Members.Since(0)), told(h.Type(acme).Named.Since(0))...)
+	for i, g := range heads {
+		got := append(told(g.Type(acme).Wildcard.Since(0)), told(g.Type(acme).ByName.Since(0))...)
 		if !slices.Equal(got, want[i]) {
 			t.Errorf("head %d: got %q, was %q when it was new", i, got, want[i])
 		}
@@ -513,10 +513,10 @@ func TestHeadsAreImmutable(t *testing.T) {
 
 func TestHeadOfNothing(t *testing.T) {
 	v, w := New(Config{})
-	h := v.Head()
-	typ := h.Type("nobody knows it")
-	if w.View() != v || h.Seq != 0 || h.MembersFrom(acme).Connected || h.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
-		t.Errorf("got %+v and %+v", h, typ)
+	g := v.Generation()
+	typ := g.Type("nobody knows it")
+	if w.View() != v || g.Seq != 0 || g.WildcardSource(acme).Connected || g.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
+		t.Errorf("got %+v and %+v", g, typ)
 	}
 	if e, seq := typ.Lookup(&Name{text: "a"}); e != nil || seq != 0 {
 		t.Errorf("got %v at %d, want nothing", e, seq)
@@ -527,10 +527,10 @@ func TestHeadOfNothing(t *testing.T) {
 	if got := v.Find(acme, []string{"a", "b"}); len(got) != 2 || got[0] != nil || got[1] != nil {
 		t.Errorf("got names %v, want two times nil", got)
 	}
-	w.Apply(Members, wire.Update{TypeURL: acme, ControlPlane: "cp-1"})
-	w.Apply(Members, wire.Update{TypeURL: acme})
-	if h := v.Head(); h.MembersFrom(acme).Identifier != "cp-1" || h.Types() != 1 || h.Type(acme).URL != acme {
-		t.Errorf("got origin %q and %d types, want cp-1 and 1", h.MembersFrom(acme).Identifier, h.Types())
+	w.Apply(Wildcard, wire.Update{TypeURL: acme, ControlPlane: "cp-1"})
+	w.Apply(Wildcard, wire.Update{TypeURL: acme})
+	if g := v.Generation(); g.WildcardSource(acme).Identifier != "cp-1" || g.Types() != 1 || g.Type(acme).URL != acme {
+		t.Errorf("got origin %q and %d types, want cp-1 and 1", g.WildcardSource(acme).Identifier, g.Types())
 	}
 	if known, types := v.HasType(acme); !known || types != 1 {
 		t.Errorf("got known %t and %d types, want one", known, types)

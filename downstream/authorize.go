@@ -282,9 +282,9 @@ func (s *subscription) withdraw(allowed func(text string) bool) (texts []string)
 		s.unsubscribeAll()
 		texts = append(texts, wire.Wildcard)
 	}
-	for _, g := range s.globs {
-		if !allowed(g.glob) {
-			texts = append(texts, g.glob)
+	for _, glob := range s.globs {
+		if !allowed(glob.glob) {
+			texts = append(texts, glob.glob)
 		}
 	}
 	s.dropGlobs(texts)

@@ -24,7 +24,7 @@ type barrier struct {
 	// dependent types follow from that head too, however often they change meanwhile, and
 	// further clusters follow after these. Otherwise types that change with every change of
 	// clusters would wait until these pause. The cut is nil while there is none to finish.
-	cut   *cache.Head
+	cut   *cache.Generation
 	until time.Time // when the wait for the cut ends
 }
 
@@ -73,7 +73,7 @@ func (s *stream) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 }
 
 // cut returns the head that a pass reads clusters and dependent types from.
-func (s *stream) cut(p *pass) *cache.Head {
+func (s *stream) cut(p *pass) *cache.Generation {
 	if s.barrier.cut == nil || !p.now.Before(s.barrier.until) {
 		s.barrier.cut = nil
 		return p.head
@@ -114,7 +114,7 @@ func (s *stream) holdCut(p *pass) {
 func (s *stream) uncut(p *pass) bool { return s.barrier.cut == nil && p.cut != p.head }
 
 // of returns the head that a type is read from.
-func (p *pass) of(sub *subscription) *cache.Head {
+func (p *pass) of(sub *subscription) *cache.Generation {
 	if sub.dependent || sub.typeURL == wire.ClusterType {
 		return p.cut
 	}
@@ -123,16 +123,16 @@ func (p *pass) of(sub *subscription) *cache.Head {
 
 // owes reports whether clusters or a dependent type changed in a head after what the
 // client was sent of them.
-func (s *subscription) owes(h *cache.Head) bool {
+func (s *subscription) owes(g *cache.Generation) bool {
 	if !s.dependent && s.typeURL != wire.ClusterType {
 		return false
 	}
-	for g := range s.followed() {
-		if t := h.Type(g.key); t.Phase >= cache.Settled && t.Members.Last() > g.sent {
+	for glob := range s.followed() {
+		if t := g.Type(glob.key); t.Phase >= cache.Settled && t.Wildcard.Last() > glob.sent {
 			return true
 		}
 	}
-	return len(s.names) > 0 && h.Type(s.key).Last() > s.scanned
+	return len(s.names) > 0 && g.Type(s.key).Last() > s.scanned
 }
 
 // takeAsked takes the names from those that are owed an answer that the client does not
@@ -180,11 +180,11 @@ func (s *stream) clustersSent(p *pass, cds *subscription) cache.Seq {
 		return p.cut.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.cut.Type(wire.ClusterType))
-	for _, g := range cds.globs {
-		if g.atRest {
+	for _, glob := range cds.globs {
+		if glob.atRest {
 			continue
 		}
-		some, sent := g.unsentAdditions(p.cut.Type(g.key))
+		some, sent := glob.unsentAdditions(p.cut.Type(glob.key))
 		unsent, upTo = unsent || some, min(upTo, sent)
 	}
 	if !unsent {
@@ -307,7 +307,7 @@ func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
 	if n == nil {
 		return false
 	}
-	e := p.head.Type(by.key).Members.Get(n)
+	e := p.head.Type(by.key).Wildcard.Get(n)
 	return e.Present() && !e.Resource.Released() && (e.Seq > by.sent || slices.Contains(by.again, text))
 }
 

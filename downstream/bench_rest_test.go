@@ -44,7 +44,7 @@ func BenchmarkREST(b *testing.B) {
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			view, w := cache.New(cache.Config{})
-			w.Apply(cache.Members, routes())
+			w.Apply(cache.Wildcard, routes())
 			w.SetPhase(wire.RouteType, cache.Confirmed)
 			server, err := New(Config{Views: oneView{view}})
 			if err != nil {
@@ -52,7 +52,7 @@ func BenchmarkREST(b *testing.B) {
 			}
 			body := `{"node":{},"resource_names":["*"]}`
 			if bb.current {
-				body = `{"node":{},"resource_names":["*"],"version_info":"` + view.Head().Type(wire.RouteType).Members.Sum().Version("") + `"}`
+				body = `{"node":{},"resource_names":["*"],"version_info":"` + view.Generation().Type(wire.RouteType).Wildcard.Sum().Version("") + `"}`
 			}
 			restPoll(b.Context(), server, "0", `{"node":{},"resource_names":["*"]}`)
 			bytes := 0
@@ -61,7 +61,7 @@ func BenchmarkREST(b *testing.B) {
 				if bb.fresh {
 					b.StopTimer()
 					w.ForgetMembers(wire.RouteType)
-					w.Apply(cache.Members, routes())
+					w.Apply(cache.Wildcard, routes())
 					w.SetPhase(wire.RouteType, cache.Confirmed)
 					b.StartTimer()
 				}

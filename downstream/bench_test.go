@@ -124,7 +124,7 @@ func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, o
 		all.Resources = append(all.Resources, benchResource(b, typeURL, i, "0"))
 	}
 	if named > 0 {
-		d.kind, d.names = cache.Named, names[:named]
+		d.kind, d.names = cache.ByName, names[:named]
 		watch := view.Watch() // so that the names are asked for
 		b.Cleanup(watch.Close)
 		watch.Subscribe(typeURL, names)

@@ -23,16 +23,16 @@ type reply struct {
 // A writer collects what one response holds.
 type writer struct {
 	sub     *subscription
-	head    *cache.Head
+	head    *cache.Generation
 	typ     *cache.Type
 	reply   reply
 	about   int                 // how many resources there may be, if that is known
 	emitted map[string]struct{} // what was said something of, kept only where that may happen twice
 }
 
-func (s *subscription) newWriter(h *cache.Head, t *cache.Type) *writer {
-	w := &writer{sub: s, head: h, typ: t}
-	if t.Named.Aliased() || len(s.again) > 0 || s.lives(t) || s.failures.behind(t) {
+func (s *subscription) newWriter(g *cache.Generation, t *cache.Type) *writer {
+	w := &writer{sub: s, head: g, typ: t}
+	if t.ByName.Aliased() || len(s.again) > 0 || s.lives(t) || s.failures.behind(t) {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
@@ -131,11 +131,11 @@ func (w *writer) goneVariant(v wire.Variant) {
 // sees reports whether the client sees a resource of which one name that it has is
 // gone: as a member, or by another name.
 func (s *subscription) sees(t *cache.Type, resource string) bool {
-	if !t.Named.Aliased() {
+	if !t.ByName.Aliased() {
 		return false
 	}
 	if s.wildcard != nil {
-		if n := s.watch.Find(s.key, []string{resource})[0]; n != nil && t.Members.Get(n).Present() {
+		if n := s.watch.Find(s.key, []string{resource})[0]; n != nil && t.Wildcard.Get(n).Present() {
 			return true
 		}
 	}
@@ -168,7 +168,7 @@ func (w *writer) result() *reply {
 	return &w.reply
 }
 
-func (s *subscription) newBody(h *cache.Head, t *cache.Type) *wire.Body {
+func (s *subscription) newBody(g *cache.Generation, t *cache.Type) *wire.Body {
 	if s.delta {
 		return wire.NewDeltaBody(s.typeURL, t.System())
 	}
@@ -176,28 +176,28 @@ func (s *subscription) newBody(h *cache.Head, t *cache.Type) *wire.Body {
 	if s.parent != nil {
 		whole = s.parent // the version is of all that the client sees of the type
 	}
-	return wire.NewSotWBody(s.typeURL, whole.visibleSum(h).Version(t.System()), s.wrap)
+	return wire.NewSotWBody(s.typeURL, whole.visibleSum(g).Version(t.System()), s.wrap)
 }
 
 // changes returns what the client must be told now of a type whose responses
 // hold only what changed: every Delta type, and the partial SotW ones. It reads
 // the logs up to limit; what was just asked for is exempt from the limit (B.11).
 // Removals that may have to wait are left to removals.
-func (s *subscription) changes(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
-	if s.wildcard != nil && s.begunAll && s.delta && s.removed < t.Members.Floor() {
+func (s *subscription) changes(g *cache.Generation, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
+	if s.wildcard != nil && s.begunAll && s.delta && s.removed < t.Wildcard.Floor() {
 		return nil, errOutrun
 	}
 	all := s.wildcard != nil && t.Phase >= cache.Settled
 	if all && s.shareable(t) {
-		return s.sharedMembers(h, t, limit), nil
+		return s.sharedMembers(g, t, limit), nil
 	}
-	w := s.newWriter(h, t)
+	w := s.newWriter(g, t)
 	if all {
 		s.answerLet(w)
-		s.members(w, h, limit)
+		s.members(w, g, limit)
 	}
 	if !w.reply.cut {
-		s.named(w, h, limit)
+		s.named(w, g, limit)
 	}
 	if !w.reply.cut {
 		s.renew(w)
@@ -221,27 +221,27 @@ func (s *subscription) shareable(t *cache.Type) bool {
 // sharesContent reports whether the client is sent members as every other: not with
 // what is left of their lives, and not only when the origin is asked for them again.
 func (s *subscription) sharesContent(t *cache.Type) bool {
-	return (!s.ttl || t.Members.TTLs() == 0) && !s.lives(t) && t.Members.Bare() == 0
+	return (!s.ttl || t.Wildcard.TTLs() == 0) && !s.lives(t) && t.Wildcard.ContentDropped() == 0
 }
 
 // members adds the members that changed after the client's position. It skips
 // those that the client also named: named answers for them.
-func (s *subscription) members(w *writer, h *cache.Head, limit cache.Seq) {
+func (s *subscription) members(w *writer, g *cache.Generation, limit cache.Seq) {
 	initial := s.fresh
 	if s.fresh {
-		limit = h.Seq
-		s.begin(h)
+		limit = g.Seq
+		s.begin(g)
 	}
 	s.resend(w)
-	w.about = w.typ.Members.ChangedSince(s.sent)
-	for e := range w.typ.Members.Since(s.sent) {
+	w.about = w.typ.Wildcard.ChangedSince(s.sent)
+	for e := range w.typ.Wildcard.Since(s.sent) {
 		if e.Seq > limit {
 			break
 		}
 		if w.full(e) {
 			return
 		}
-		s.member(w, h, e)
+		s.member(w, g, e)
 		s.sent = e.Seq
 	}
 	s.sent = max(s.sent, limit)
@@ -259,7 +259,7 @@ func (s *subscription) resend(w *writer) {
 		if n == nil {
 			continue
 		}
-		switch e := w.typ.Members.Get(n); {
+		switch e := w.typ.Wildcard.Get(n); {
 		case !e.Present() || e.Seq > s.sent:
 		case w.full(e):
 			still = append(still, n.String())
@@ -275,30 +275,30 @@ func (s *subscription) resend(w *writer) {
 
 // askAgain has the origin asked once more for what an entry holds, since it did not
 // allow to keep the content (R125).
-func (s *subscription) askAgain(h *cache.Head, e *cache.Entry) {
-	if h.From(e.Name).Connected {
-		s.watch.AskAgain(s.key, e.Name, e.GivenUp())
+func (s *subscription) askAgain(g *cache.Generation, e *cache.Entry) {
+	if g.From(e.Name).Connected {
+		s.watch.AskAgain(s.key, e.Name, e.ContentDroppedAt())
 	}
 }
 
 // askMembersAgain is askAgain for all members.
-func (s *subscription) askMembersAgain(h *cache.Head, t *cache.Type) {
-	if h.MembersFrom(s.key).Connected {
-		s.watch.AskAgain(s.key, nil, t.Members.GivenUp())
+func (s *subscription) askMembersAgain(g *cache.Generation, t *cache.Type) {
+	if g.WildcardSource(s.key).Connected {
+		s.watch.AskAgain(s.key, nil, t.Wildcard.LastContentDrop())
 	}
 }
 
 // begin records that the members begin to be sent. What went before is nothing to
 // a client that did not have them; one that asked for them anew is still owed
 // the removals.
-func (s *subscription) begin(h *cache.Head) {
-	s.joined = h.Seq
+func (s *subscription) begin(g *cache.Generation) {
+	s.joined = g.Seq
 	if s.fresh = false; !s.begunAll {
-		s.begunAll, s.removed = true, h.Seq
+		s.begunAll, s.removed = true, g.Seq
 	}
 }
 
-func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
+func (s *subscription) member(w *writer, g *cache.Generation, e *cache.Entry) {
 	if _, named := s.find(e.Name); named {
 		return
 	}
@@ -308,10 +308,10 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 			w.loseMember(e)
 		}
 	case s.withheld(w.typ, e): // why it is not sent is told instead
-	case s.holds(h.MembersFrom(s.key), e):
+	case s.holds(g.WildcardSource(s.key), e):
 	case e.Resource.Released():
 		s.again = append(s.again, e.Name.String())
-		s.askMembersAgain(h, w.typ)
+		s.askMembersAgain(g, w.typ)
 	default:
 		w.add(e)
 	}
@@ -319,7 +319,7 @@ func (s *subscription) member(w *writer, h *cache.Head, e *cache.Entry) {
 
 // sharedMembers is members for clients whose state is nothing but positions. All
 // that are at the same one get the same body, built once.
-func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.Seq) *reply {
+func (s *subscription) sharedMembers(g *cache.Generation, t *cache.Type, limit cache.Seq) *reply {
 	type key struct {
 		delta               bool
 		wrap                wire.Wrap
@@ -332,11 +332,11 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 		sent  cache.Seq
 	}
 	if s.fresh {
-		limit = h.Seq
+		limit = g.Seq
 	}
 	k := key{
 		delta: s.delta, wrap: s.wrap, fresh: s.fresh, begun: s.begunAll, returning: s.knownN > 0,
-		sent: t.Members.Align(s.sent), removed: t.Members.Align(s.removed), upTo: t.Members.Align(limit),
+		sent: t.Wildcard.Align(s.sent), removed: t.Wildcard.Align(s.removed), upTo: t.Wildcard.Align(limit),
 	}
 	if !s.begunAll {
 		k.removed = 0 // not looked at
@@ -344,8 +344,8 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 	slot := 1 + int(k.sent%(cache.SharedSlots-1)) // the first one is for complete sets
 	got := t.Shared(k, slot, func() any {
 		c := *s // positions move in a copy
-		w := c.newWriter(h, t)
-		c.members(w, h, limit)
+		w := c.newWriter(g, t)
+		c.members(w, g, limit)
 		r := w.result()
 		if r != nil {
 			r.body.Join()
@@ -354,7 +354,7 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 	}).(shared)
 	cut := got.reply != nil && got.reply.cut
 	if s.fresh {
-		s.begin(h)
+		s.begin(g)
 	}
 	if !cut {
 		s.passRemovals(t, limit)
@@ -368,25 +368,25 @@ func (s *subscription) sharedMembers(h *cache.Head, t *cache.Type, limit cache.S
 // passRemovals records that the client was told of the members up to limit: of their
 // removals too, if those do not wait, or if there were none.
 func (s *subscription) passRemovals(t *cache.Type, limit cache.Seq) {
-	if !s.lateRemovals || t.Members.LastRemoval() <= s.removed {
+	if !s.lateRemovals || t.Wildcard.LastRemoval() <= s.removed {
 		s.removed = max(s.removed, limit)
 	}
 }
 
 // named adds what the client named and was not told.
-func (s *subscription) named(w *writer, h *cache.Head, limit cache.Seq) {
+func (s *subscription) named(w *writer, g *cache.Generation, limit cache.Seq) {
 	if len(s.names) == 0 {
 		s.owing, s.scanned = nil, limit
 		return
 	}
-	if s.owed(w, h, limit) && s.changed(w, h, limit) {
+	if s.owed(w, g, limit) && s.changed(w, g, limit) {
 		s.scanned = max(s.scanned, limit)
 	}
 }
 
 // owed answers for the names that are owed an answer, each once however often it
 // was asked for. It reports whether it came to the end.
-func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
+func (s *subscription) owed(w *writer, g *cache.Generation, limit cache.Seq) bool {
 	slices.SortFunc(s.owing, (*cache.Name).Compare)
 	owing := slices.Compact(s.owing)
 	s.owing = nil
@@ -396,7 +396,7 @@ func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
 			s.owing = append(s.owing, owing[i:]...)
 			return false
 		}
-		s.answerName(w, h, n, limit)
+		s.answerName(w, g, n, limit)
 	}
 	return true
 }
@@ -404,60 +404,60 @@ func (s *subscription) owed(w *writer, h *cache.Head, limit cache.Seq) bool {
 // changed answers for the names of which something was said since the last look: those
 // that the wake-up was about, if that is known; else it goes through all names or through
 // what was said, whichever is less. It reports whether it came to the end.
-func (s *subscription) changed(w *writer, h *cache.Head, limit cache.Seq) bool {
+func (s *subscription) changed(w *writer, g *cache.Generation, limit cache.Seq) bool {
 	var room [8]*cache.Name
 	if hinted, known := s.watch.Hinted(s.key, s.scanned, room[:0]); known {
 		slices.Reverse(hinted) // as the logs have it: in the order in which it was said
-		return s.answerNames(w, h, hinted, limit)
+		return s.answerNames(w, g, hinted, limit)
 	}
 	t := w.typ
-	if t.Members.ChangedSince(s.scanned)+t.Named.ChangedSince(s.scanned) > len(s.names) {
+	if t.Wildcard.ChangedSince(s.scanned)+t.ByName.ChangedSince(s.scanned) > len(s.names) {
 		for i := range s.names {
 			if e, _ := t.Lookup(s.names[i].name); w.full(e) {
 				return false
 			}
-			s.answerOrOwe(w, h, &s.names[i], limit)
+			s.answerOrOwe(w, g, &s.names[i], limit)
 		}
 		return true
 	}
-	for _, set := range []*cache.Set{&t.Members, &t.Named} {
+	for _, set := range []*cache.Set{&t.Wildcard, &t.ByName} {
 		for e := range set.Since(s.scanned) {
 			if w.full(e) {
 				return false
 			}
-			s.answerName(w, h, e.Name, limit)
+			s.answerName(w, g, e.Name, limit)
 		}
 	}
 	return true
 }
 
 // followedTo returns up to where the subscription needs no hints any more.
-func (s *subscription) followedTo(h *cache.Head) cache.Seq {
+func (s *subscription) followedTo(g *cache.Generation) cache.Seq {
 	if len(s.names) == 0 || !s.delta && s.fullState {
-		return h.Seq // it never looks at any
+		return g.Seq // it never looks at any
 	}
 	return s.scanned
 }
 
-func (s *subscription) answerNames(w *writer, h *cache.Head, names []*cache.Name, limit cache.Seq) bool {
+func (s *subscription) answerNames(w *writer, g *cache.Generation, names []*cache.Name, limit cache.Seq) bool {
 	for _, n := range names {
 		if e, _ := w.typ.Lookup(n); w.full(e) {
 			return false
 		}
-		s.answerName(w, h, n, limit)
+		s.answerName(w, g, n, limit)
 	}
 	return true
 }
 
-func (s *subscription) answerName(w *writer, h *cache.Head, n *cache.Name, limit cache.Seq) {
+func (s *subscription) answerName(w *writer, g *cache.Generation, n *cache.Name, limit cache.Seq) {
 	if at, ok := s.find(n); ok {
-		s.answerOrOwe(w, h, &s.names[at], limit)
+		s.answerOrOwe(w, g, &s.names[at], limit)
 	}
 }
 
 // answerOrOwe may owe a name that is owed already; owed sees to that.
-func (s *subscription) answerOrOwe(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) {
-	if s.answer(w, h, n, limit) {
+func (s *subscription) answerOrOwe(w *writer, g *cache.Generation, n *subscribed, limit cache.Seq) {
+	if s.answer(w, g, n, limit) {
 		s.owing = append(s.owing, n.name)
 	}
 }
@@ -465,7 +465,7 @@ func (s *subscription) answerOrOwe(w *writer, h *cache.Head, n *subscribed, limi
 // answer tells the client what it does not know of one name, and reports whether
 // that is owed still: because the origin has not said, or because a removal has
 // its time later.
-func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cache.Seq) (owed bool) {
+func (s *subscription) answer(w *writer, g *cache.Generation, n *subscribed, limit cache.Seq) (owed bool) {
 	e, seq := s.see(w.typ, *n)
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
@@ -475,16 +475,16 @@ func (s *subscription) answer(w *writer, h *cache.Head, n *subscribed, limit cac
 	case n.sent != 0 && seq > limit:
 		return seq <= w.sub.scanned // the log will not tell of it again
 	case e.Present():
-		return s.answerPresent(w, h, n, e, seq)
+		return s.answerPresent(w, g, n, e, seq)
 	default:
-		return s.answerAbsent(w, h, n, e, seq)
+		return s.answerAbsent(w, g, n, e, seq)
 	}
 }
 
-func (s *subscription) answerPresent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
-	held := n.sent == 0 && s.holds(h.From(n.name), e) && !s.alwaysSent
+func (s *subscription) answerPresent(w *writer, g *cache.Generation, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+	held := n.sent == 0 && s.holds(g.From(n.name), e) && !s.alwaysSent
 	if !held && e.Resource.Released() {
-		s.askAgain(h, e)
+		s.askAgain(g, e)
 		return true
 	}
 	if n.sent = seq; !held {
@@ -521,9 +521,9 @@ func (s *subscription) shown(v wire.Variant) bool {
 	return false
 }
 
-func (s *subscription) answerAbsent(w *writer, h *cache.Head, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
+func (s *subscription) answerAbsent(w *writer, g *cache.Generation, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
 	late := s.lateRemovals && s.delta && n.sent != 0
-	if late || s.mayReturn(h, e, *n) || !h.Absent(e) {
+	if late || s.mayReturn(g, e, *n) || !g.Absent(e) {
 		return true
 	}
 	w.gone(e, n.sent != 0)
@@ -557,7 +557,7 @@ func (s *subscription) answerLet(w *writer) {
 			return
 		}
 		if n != nil {
-			switch e := w.typ.Members.Get(n); {
+			switch e := w.typ.Wildcard.Get(n); {
 			case e.Present() && (s.fresh || e.Seq > s.sent):
 				continue
 			case e.Present():
@@ -573,19 +573,19 @@ func (s *subscription) answerLet(w *writer) {
 }
 
 // visibleSum identifies all that the client sees of the type (B.2).
-func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
-	t := h.Type(s.key)
+func (s *subscription) visibleSum(g *cache.Generation) (sum cache.Sum) {
+	t := g.Type(s.key)
 	if len(s.globs) > 0 && (s.wildcard != nil || len(s.names) > 0) {
-		return s.collect(h, t, setBuilder{sumOnly: true}).sum // what is seen twice counts once
+		return s.collect(g, t, setBuilder{sumOnly: true}).sum // what is seen twice counts once
 	}
-	for _, g := range s.globs { // no two of which match the same
-		sum = sum.Add(g.membersSum(h.Type(g.key)))
+	for _, glob := range s.globs { // no two of which match the same
+		sum = sum.Add(glob.membersSum(g.Type(glob.key)))
 	}
 	if s.wildcard != nil {
 		sum = sum.Add(s.membersSum(t))
 	}
 	var seen map[string]struct{}
-	if t.Named.Aliased() {
+	if t.ByName.Aliased() {
 		seen = make(map[string]struct{})
 	}
 	for _, n := range s.names {
@@ -604,7 +604,7 @@ func (s *subscription) visibleSum(h *cache.Head) (sum cache.Sum) {
 
 // membersSum identifies the members that the client sees.
 func (s *subscription) membersSum(t *cache.Type) cache.Sum {
-	sum := t.Members.Sum()
+	sum := t.Wildcard.Sum()
 	for e := range s.withheldMembers(t) {
 		sum = sum.Sub(e.Leaf)
 	}
@@ -634,7 +634,7 @@ func (s *subscription) memberLeaf(t *cache.Type, n *cache.Name) (leaf cache.Sum)
 	if s.wildcard == nil || n == nil {
 		return leaf
 	}
-	if m := t.Members.Get(n); m.Present() && !s.withheld(t, m) {
+	if m := t.Wildcard.Get(n); m.Present() && !s.withheld(t, m) {
 		return m.Leaf
 	}
 	return leaf

@@ -307,10 +307,10 @@ func (s *stream) standingRefusal(sub *subscription) *Refusal {
 	if sub.refusal != nil && sub.refusal.At.After(sub.acceptedAt.time()) {
 		return sub.refusal
 	}
-	h := s.group.View.Head()
-	t := h.Type(sub.key)
+	g := s.group.View.Generation()
+	t := g.Type(sub.key)
 	for r := range sub.refusals() {
-		if slices.ContainsFunc(sub.names, func(n subscribed) bool { return sub.standing(t, n).Refusal == r }) || sub.refusedMember(h, r) {
+		if slices.ContainsFunc(sub.names, func(n subscribed) bool { return sub.standing(t, n).Refusal == r }) || sub.refusedMember(g, r) {
 			return r
 		}
 	}
@@ -318,9 +318,9 @@ func (s *stream) standingRefusal(sub *subscription) *Refusal {
 }
 
 // refusedMember reports whether a member is as it was when it was refused.
-func (s *subscription) refusedMember(h *cache.Head, r *Refusal) bool {
+func (s *subscription) refusedMember(g *cache.Generation, r *Refusal) bool {
 	for part := range s.followed() {
-		for e := range h.Type(part.key).Members.Since(r.after) {
+		for e := range g.Type(part.key).Wildcard.Since(r.after) {
 			if e.Seq > r.upTo {
 				break
 			}
@@ -339,8 +339,8 @@ func (s *subscription) status(now time.Time) TypeStatus {
 		Accepted: s.accepted, AcceptedAt: s.acceptedAt.time(),
 		Refusal: s.refusal,
 	}
-	for _, g := range s.globs {
-		t.Globs = append(t.Globs, g.glob)
+	for _, glob := range s.globs {
+		t.Globs = append(t.Globs, glob.glob)
 	}
 	if lacks := s.lacking(); lacks != 0 {
 		t.Lacks = lacks.time()
@@ -356,15 +356,15 @@ func (s *stream) resources() (out []ResourceStatus) {
 	if s.ended || s.watch == nil {
 		return nil
 	}
-	h := s.group.View.Head()
+	g := s.group.View.Generation()
 	for _, sub := range s.subs {
-		t := h.Type(sub.key)
+		t := g.Type(sub.key)
 		for _, n := range sub.names {
 			out = append(out, sub.standing(t, n))
 		}
 		for part := range sub.followed() {
-			t := h.Type(part.key)
-			for e := range t.Members.Since(0) {
+			t := g.Type(part.key)
+			for e := range t.Wildcard.Since(0) {
 				if _, named := part.find(e.Name); !named && (e.Present() || e.Seq > part.removed) {
 					out = append(out, part.standingMember(e))
 				}
@@ -383,10 +383,10 @@ func (s *stream) holds(typeURL, name string) (r Holder, asked bool) {
 		return r, false
 	}
 	r = Holder{Stream: s.number, Group: s.group.Key}
-	h := s.group.View.Head()
+	g := s.group.View.Generation()
 	n := s.watch.Find(sub.key, []string{name})[0]
 	if at, ok := sub.find(n); ok {
-		r.ResourceStatus = sub.standing(h.Type(sub.key), sub.names[at])
+		r.ResourceStatus = sub.standing(g.Type(sub.key), sub.names[at])
 		return r, true
 	}
 	for part := range sub.followed() {
@@ -394,7 +394,7 @@ func (s *stream) holds(typeURL, name string) (r Holder, asked bool) {
 		if n == nil {
 			continue
 		}
-		if e := h.Type(part.key).Members.Get(n); e.Present() {
+		if e := g.Type(part.key).Wildcard.Get(n); e.Present() {
 			r.ResourceStatus = part.standingMember(e)
 			return r, true
 		}
@@ -479,10 +479,10 @@ func (c *conversation) noteTold(after, before cache.Seq, received, now time.Time
 // wantedSince returns when the oldest change was received that the client wants, of those after a
 // position that the head has; zero if there is none. Where names are in complete sets, a change that a later
 // one of the same name took over does not count.
-func (s *subscription) wantedSince(v *cache.View, h *cache.Head, after cache.Seq) time.Time {
-	t, first := h.Type(s.key), h.Seq+1
+func (s *subscription) wantedSince(v *cache.View, g *cache.Generation, after cache.Seq) time.Time {
+	t, first := g.Type(s.key), g.Seq+1
 	if s.wildcard != nil {
-		first = min(first, t.Members.FirstAfter(after))
+		first = min(first, t.Wildcard.FirstAfter(after))
 	}
 	if !s.delta && s.fullState {
 		for _, n := range s.names {
@@ -490,13 +490,13 @@ func (s *subscription) wantedSince(v *cache.View, h *cache.Head, after cache.Seq
 				first = min(first, seq)
 			}
 		}
-		for _, g := range s.globs {
-			first = min(first, h.Type(g.key).Members.FirstAfter(after))
+		for _, glob := range s.globs {
+			first = min(first, g.Type(glob.key).Wildcard.FirstAfter(after))
 		}
 	} else if len(s.names) > 0 {
-		first = min(first, s.watch.FirstHint(s.key, after, h.Seq))
+		first = min(first, s.watch.FirstHint(s.key, after, g.Seq))
 	}
-	if first > h.Seq {
+	if first > g.Seq {
 		return time.Time{}
 	}
 	return v.Cause(first).Received

@@ -113,7 +113,7 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 			for _, i := range i {
 				u.Resources = append(u.Resources, benchResource(t, wire.ClusterType, i, version))
 			}
-			w.Apply(cache.Members, u)
+			w.Apply(cache.Wildcard, u)
 			synctest.Wait()
 		}
 		w.SetConnected(true)
@@ -231,14 +231,14 @@ func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
 		}
 		w.SetConnected(true)
 		for i := range 200 { // of 1 KiB each: more than gRPC takes off a stream's hands
-			w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, i, "1")}})
+			w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, i, "1")}})
 		}
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
 		c := serveScripted(t, server)
 		c.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
 		time.Sleep(6 * time.Second) // the wait for its answer is over
 		c.reads = make(chan struct{})
-		w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, 0, "2")}})
+		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, 0, "2")}})
 		synctest.Wait()
 		stalled := time.Now()
 		time.Sleep(10 * time.Second)

@@ -29,7 +29,7 @@ type TypeStats struct {
 	Propagation Distribution
 
 	// Fanout has, of each change that was followed, how long it took from when the origin's message was
-	// received to the answer of the last client. GivenUp counts changes that some client did not answer in a
+	// received to the answer of the last client. ContentDroppedAt counts changes that some client did not answer in a
 	// minute, and Unfollowed those that were not followed, since enough of the type were already.
 	Fanout              Distribution
 	GivenUp, Unfollowed int64

@@ -12,11 +12,11 @@ import (
 // removals returns the removals that had to wait until what referred to the
 // resources was sent (B.11). Delta only: a SotW client is told by the next full
 // set, or not at all.
-func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
-	w := s.newWriter(h, t)
+func (s *subscription) removals(g *cache.Generation, t *cache.Type) *reply {
+	w := s.newWriter(g, t)
 	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
 		from := s.removed
-		for e := range t.Members.Since(from) {
+		for e := range t.Wildcard.Since(from) {
 			if w.full(nil) {
 				break // the rest follows the answer (B.32)
 			}
@@ -26,28 +26,28 @@ func (s *subscription) removals(h *cache.Head, t *cache.Type) *reply {
 			s.removed = max(s.removed, e.Seq)
 		}
 		if !w.reply.cut {
-			s.removed = max(s.removed, h.Seq)
+			s.removed = max(s.removed, g.Seq)
 		}
 	}
-	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return !w.full(nil) && s.remove(w, h, n) })
+	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return !w.full(nil) && s.remove(w, g, n) })
 	return w.result()
 }
 
 // removalsTold reports whether the client is owed no removal that has to wait.
 func (s *subscription) removalsTold(t *cache.Type) bool {
-	members := s.wildcard == nil || t.Members.LastRemoval() <= s.removed
+	members := s.wildcard == nil || t.Wildcard.LastRemoval() <= s.removed
 	return s.delta && members && len(s.owing)+len(s.known)+len(s.again)+len(s.let) == 0 && t.Failed() == 0
 }
 
 // remove tells that a name is gone whose removal had to wait, and reports whether
 // nothing is owed for it any more.
-func (s *subscription) remove(w *writer, h *cache.Head, n *cache.Name) (done bool) {
+func (s *subscription) remove(w *writer, g *cache.Generation, n *cache.Name) (done bool) {
 	at, ok := s.find(n)
 	if !ok {
 		return true
 	}
 	e, seq := w.typ.Lookup(n)
-	if e.Present() || seq <= s.names[at].sent || !h.Absent(e) || s.mayReturn(h, e, s.names[at]) {
+	if e.Present() || seq <= s.names[at].sent || !g.Absent(e) || s.mayReturn(g, e, s.names[at]) {
 		return false
 	}
 	w.gone(e, s.names[at].sent != 0)
@@ -92,7 +92,7 @@ func (s *subscription) reportMembers(asked []string) {
 		}
 	}
 	if len(names) > 0 {
-		s.report = s.watch.Report(s.key, cache.Members, names, len(names))
+		s.report = s.watch.Report(s.key, cache.Wildcard, names, len(names))
 	}
 }
 
@@ -103,17 +103,17 @@ func (s *subscription) reportNames() {
 		names = append(names, n.String())
 	}
 	if len(names) > 0 {
-		s.report = s.watch.Report(s.key, cache.Named, names, s.knownN)
+		s.report = s.watch.Report(s.key, cache.ByName, names, s.knownN)
 	}
 }
 
 // forgotten returns the removal of what a returning client says it holds and the origin no longer has (R086), but for what
 // the view withholds. It returns when to look again.
-func (s *subscription) forgotten(h *cache.Head, t *cache.Type, now time.Time) (r *reply, until time.Time) {
+func (s *subscription) forgotten(g *cache.Generation, t *cache.Type, now time.Time) (r *reply, until time.Time) {
 	if len(s.known) == 0 {
 		return nil, time.Time{}
 	}
-	w := s.newWriter(h, t)
+	w := s.newWriter(g, t)
 	until = s.forgottenMembers(w, now)
 	until = earlier(until, s.forgottenNames(w, now))
 	return w.result(), until
@@ -126,7 +126,7 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 	if s.wildcard == nil || s.fresh || w.typ.Phase < cache.Confirmed {
 		return time.Time{}
 	}
-	if back, until := s.isBack(w.head.MembersFrom(s.key), now); !back {
+	if back, until := s.isBack(w.head.WildcardSource(s.key), now); !back {
 		return until
 	}
 	unknown := s.unknown(w.typ)
@@ -160,7 +160,7 @@ func (s *subscription) unheardOf() (unheard map[*cache.Name]struct{}) {
 	if len(s.known) == 0 || s.wildcard != nil || s.typeURL == wire.VirtualHostType {
 		return nil
 	}
-	t := s.watch.Head().Type(s.key)
+	t := s.watch.Generation().Type(s.key)
 	for _, n := range s.names {
 		if _, holds := s.known[n.name.String()]; !holds {
 			continue
@@ -212,8 +212,8 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 // silentUntil returns when the silence of the origin on a name means that there is no such resource: the confirmed
 // wildcard lacks it, or the origin has answered for other names of the request (B.15). If neither is so yet, it returns
 // when to look again.
-func (s *subscription) silentUntil(h *cache.Head, t *cache.Type, n *cache.Name, now time.Time) (at time.Time) {
-	from, asked := h.From(n), n.Asked()
+func (s *subscription) silentUntil(g *cache.Generation, t *cache.Type, n *cache.Name, now time.Time) (at time.Time) {
+	from, asked := g.From(n), n.Asked()
 	if !from.Connected || !from.Frozen.IsZero() {
 		return forever // the stream is woken
 	}
@@ -221,7 +221,7 @@ func (s *subscription) silentUntil(h *cache.Head, t *cache.Type, n *cache.Name, 
 		at = answered.Add(silenceWait)
 	}
 	_, xdstp := wire.GlobOf(n.String())
-	if t.Phase == cache.Confirmed && from == h.MembersFrom(s.key) && !xdstp && !asked.IsZero() {
+	if t.Phase == cache.Confirmed && from == g.WildcardSource(s.key) && !xdstp && !asked.IsZero() {
 		at = earlier(at, later(asked, from.Since).Add(s.cfg.confirmWait()))
 	}
 	if at.IsZero() {
@@ -243,7 +243,7 @@ func names(of []*cache.Name) []string {
 func (s *subscription) unknown(t *cache.Type) (gone []string) {
 	texts := slices.Sorted(maps.Keys(s.known))
 	for i, n := range s.watch.Find(s.key, texts) {
-		if _, named := s.find(n); !named && (n == nil || !t.Members.Get(n).Present()) {
+		if _, named := s.find(n); !named && (n == nil || !t.Wildcard.Get(n).Present()) {
 			gone = append(gone, texts[i])
 		}
 	}

@@ -79,8 +79,8 @@ func (s *subscription) has() map[string]struct{} {
 	for _, n := range s.names {
 		has[n.name.String()] = struct{}{}
 	}
-	for _, g := range s.globs {
-		has[g.glob] = struct{}{}
+	for _, glob := range s.globs {
+		has[glob.glob] = struct{}{}
 	}
 	return has
 }

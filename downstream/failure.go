@@ -49,9 +49,9 @@ func (f *failures) asked(t *cache.Type, n *cache.Name) {
 
 // collect finds what the client has to be told (R123, R124).
 func (f *failures) collect(s *subscription, t *cache.Type) {
-	from := [...]cache.Seq{cache.Members: f.scanned, cache.Named: f.scanned}
+	from := [...]cache.Seq{cache.Wildcard: f.scanned, cache.ByName: f.scanned}
 	if f.whole {
-		from[cache.Members] = 0
+		from[cache.Wildcard] = 0
 	}
 	for kind, p := range from {
 		for e := range t.Errors(cache.Kind(kind)).Since(p) {
@@ -69,12 +69,12 @@ func (f *failures) collect(s *subscription, t *cache.Type) {
 // failureOf returns what is wrong with a resource as the client sees it, if it does.
 func (s *subscription) failureOf(t *cache.Type, n *cache.Name) *cache.Entry {
 	if _, named := s.find(n); named {
-		return t.Errors(cache.Named).Get(n)
+		return t.Errors(cache.ByName).Get(n)
 	}
 	if s.wildcard == nil {
 		return nil
 	}
-	return t.Errors(cache.Members).Get(n)
+	return t.Errors(cache.Wildcard).Get(n)
 }
 
 // misnamed has the client told that a name cannot be.
@@ -91,14 +91,14 @@ func (f *failures) misnamed(b wire.BadName) {
 
 // unreachable tells a client that understands it of names that cannot be asked for,
 // since the origin is not there: it goes on with what it has, and knows why (B.7).
-func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, now time.Time) {
-	if !s.tells() || f.checked == h.Stand() {
+func (f *failures) unreachable(s *subscription, g *cache.Generation, t *cache.Type, now time.Time) {
+	if !s.tells() || f.checked == g.OriginChanges() {
 		return
 	}
 	f.lookAt = time.Time{}
 	for _, n := range s.names {
-		from := h.From(n.name)
-		if _, told := f.unasked[n.name]; told || from.Connected || s.knows(h, t, n) {
+		from := g.From(n.name)
+		if _, told := f.unasked[n.name]; told || from.Connected || s.knows(g, t, n) {
 			continue
 		}
 		if at := later(s.since, from.Lost).Add(s.cfg.ColdWait); now.Before(at) {
@@ -108,7 +108,7 @@ func (f *failures) unreachable(s *subscription, h *cache.Head, t *cache.Type, no
 		}
 	}
 	if f.lookAt.IsZero() {
-		f.checked = h.Stand()
+		f.checked = g.OriginChanges()
 	}
 }
 
@@ -135,12 +135,12 @@ func (s *subscription) tells() bool {
 }
 
 // knows reports whether the client was told of a name, or can be.
-func (s *subscription) knows(h *cache.Head, t *cache.Type, n subscribed) bool {
-	if t.Errors(cache.Named).Get(n.name) != nil {
+func (s *subscription) knows(g *cache.Generation, t *cache.Type, n subscribed) bool {
+	if t.Errors(cache.ByName).Get(n.name) != nil {
 		return true
 	}
 	e, _ := t.Lookup(n.name)
-	return e != nil && !s.mayReturn(h, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.Released())
+	return e != nil && !s.mayReturn(g, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.Released())
 }
 
 // fail tells what is wrong with resources that the client subscribed to. Of what the
@@ -176,7 +176,7 @@ func (f *failures) tellOwn(begin func() *wire.Body, full func() bool) {
 // timely reports whether the client can be told of an error now. What is wrong with a
 // member follows the members. An error that says that a resource is gone follows its
 // removal, which has its time (B.7, B.11): to be told the one is as good as the other.
-func (s *subscription) timely(h *cache.Head, t *cache.Type, e *cache.Entry) bool {
+func (s *subscription) timely(g *cache.Generation, t *cache.Type, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
 	switch {
 	case !named && e.Name.String() == cmp.Or(s.glob, wire.Wildcard):
@@ -186,7 +186,7 @@ func (s *subscription) timely(h *cache.Head, t *cache.Type, e *cache.Entry) bool
 	case !e.Err.NotFound():
 		return true
 	case !named:
-		gone := t.Members.Get(e.Name)
+		gone := t.Wildcard.Get(e.Name)
 		return gone == nil || gone.Seq <= s.removed
 	}
 	told := s.names[at].sent
@@ -194,16 +194,16 @@ func (s *subscription) timely(h *cache.Head, t *cache.Type, e *cache.Entry) bool
 		told = s.removed // the removal itself is not told
 	}
 	seen, seq := t.Lookup(e.Name)
-	return h.Absent(seen) && seq <= told
+	return g.Absent(seen) && seq <= told
 }
 
 // lateFailures tells a SotW client what is wrong with resources whose removal had to
 // wait.
-func (s *subscription) lateFailures(h *cache.Head, t *cache.Type, now time.Time) *reply {
-	if s.removed = h.Seq; !s.failures.any() {
+func (s *subscription) lateFailures(g *cache.Generation, t *cache.Type, now time.Time) *reply {
+	if s.removed = g.Seq; !s.failures.any() {
 		return nil
 	}
-	w := s.newWriter(h, t)
+	w := s.newWriter(g, t)
 	s.fail(w, now)
 	return w.result()
 }
@@ -211,23 +211,23 @@ func (s *subscription) lateFailures(h *cache.Head, t *cache.Type, now time.Time)
 // failing reports whether a response that holds all that the client is to have is due
 // for what is wrong with resources that are not in it. Of those that are in it, nothing
 // is told: for the client, the resource ends the error.
-func (s *subscription) failing(h *cache.Head, t *cache.Type) (due bool) {
+func (s *subscription) failing(g *cache.Generation, t *cache.Type) (due bool) {
 	f := &s.failures
 	f.collect(s, t)
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
-		in, lasting := s.inSet(h, t, n, s.lateRemovals && s.synced)
+		in, lasting := s.inSet(g, t, n, s.lateRemovals && s.synced)
 		due = due || !in
 		return lasting
 	})
-	for _, g := range s.globs {
-		due = g.failing(h, h.Type(g.key)) || due
+	for _, glob := range s.globs {
+		due = glob.failing(g, g.Type(glob.key)) || due
 	}
 	return due || len(f.own) > 0 && !f.silent
 }
 
 // inSet reports whether a set has a resource with an error, and whether it will be in
 // the next one too.
-func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
+func (s *subscription) inSet(g *cache.Generation, t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
 	at, named := s.find(n)
 	if !named {
 		return s.inSetAsMember(t, n, union)
@@ -236,7 +236,7 @@ func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union 
 	if e.Present() {
 		return true, true
 	}
-	if err := s.failureOf(t, n).Err; err.NotFound() && !h.Absent(e) {
+	if err := s.failureOf(t, n).Err; err.NotFound() && !g.Absent(e) {
 		return true, false // that it is gone is yet to be confirmed
 	}
 	return e != nil && e.Prior != nil && union && s.names[at].sent != 0 && seq > s.names[at].sent, false
@@ -244,7 +244,7 @@ func (s *subscription) inSet(h *cache.Head, t *cache.Type, n *cache.Name, union 
 
 // inSetAsMember is inSet for what the client did not name.
 func (s *subscription) inSetAsMember(t *cache.Type, n *cache.Name, union bool) (in, lasting bool) {
-	e := t.Members.Get(n)
+	e := t.Wildcard.Get(n)
 	if e.Present() {
 		lasting = !s.withheld(t, e)
 		return lasting, lasting
@@ -253,11 +253,11 @@ func (s *subscription) inSetAsMember(t *cache.Type, n *cache.Name, union bool) (
 }
 
 // tellWith adds to a complete set what is wrong with resources that are not in it.
-func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, union bool) {
+func (s *subscription) tellWith(body *wire.Body, g *cache.Generation, t *cache.Type, union bool) {
 	f := &s.failures
 	var told []*wire.ResourceError
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
-		in, lasting := s.inSet(h, t, n, union)
+		in, lasting := s.inSet(g, t, n, union)
 		if e := s.failureOf(t, n); !in && !slices.Contains(told, e.Err) {
 			told = append(told, e.Err)
 			body.Error(e.Err)
@@ -266,8 +266,8 @@ func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, u
 	})
 	set := body.Size()
 	f.tellOwn(func() *wire.Body { return body }, func() bool { return body.Size()-set >= s.cfg.ResponseBytes })
-	for _, g := range s.globs {
-		g.tellWith(body, h, h.Type(g.key), union)
+	for _, glob := range s.globs {
+		glob.tellWith(body, g, g.Type(glob.key), union)
 	}
 }
 
@@ -276,7 +276,7 @@ func (s *subscription) tellWith(body *wire.Body, h *cache.Head, t *cache.Type, u
 // have it (R137).
 func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq) {
 	e, seq := t.Lookup(n.name)
-	if failed := t.Errors(cache.Named); e.Present() && n.sent == 0 && failed.Last() > 0 && !s.returning() {
+	if failed := t.Errors(cache.ByName); e.Present() && n.sent == 0 && failed.Last() > 0 && !s.returning() {
 		if err := failed.Get(n.name); err != nil && err.Err.Denied() {
 			return nil, 0
 		}
@@ -287,18 +287,18 @@ func (s *subscription) see(t *cache.Type, n subscribed) (*cache.Entry, cache.Seq
 // withheld reports whether a member is kept from the client as see has it: from one
 // who began to follow the members when the origin denied it already.
 func (s *subscription) withheld(t *cache.Type, member *cache.Entry) bool {
-	if t.Errors(cache.Members).Last() == 0 || s.returning() {
+	if t.Errors(cache.Wildcard).Last() == 0 || s.returning() {
 		return false
 	}
-	err := t.Errors(cache.Members).Get(member.Name)
+	err := t.Errors(cache.Wildcard).Get(member.Name)
 	return err != nil && err.Err.Denied() && (s.fresh || err.Born() <= s.joined)
 }
 
 // withheldMembers yields the members that are kept from the client.
 func (s *subscription) withheldMembers(t *cache.Type) iter.Seq[*cache.Entry] {
 	return func(yield func(*cache.Entry) bool) {
-		for err := range t.Errors(cache.Members).Since(0) {
-			if e := t.Members.Get(err.Name); e.Present() && s.withheld(t, e) && !yield(e) {
+		for err := range t.Errors(cache.Wildcard).Since(0) {
+			if e := t.Wildcard.Get(err.Name); e.Present() && s.withheld(t, e) && !yield(e) {
 				return
 			}
 		}

@@ -54,7 +54,7 @@ func TestB43_FanoutEndsWithTheLastAnswer(t *testing.T) {
 		}
 		p.wantEnded("before a change")
 
-		p.change(cache.Members, "2", 0)
+		p.change(cache.Wildcard, "2", 0)
 		fast.answer("")
 		twice.answer("")
 		time.Sleep(time.Second)
@@ -64,16 +64,16 @@ func TestB43_FanoutEndsWithTheLastAnswer(t *testing.T) {
 		slow.answer("")
 		p.wantEnded("after all have answered", "4 streams: 3 accepted 1 refused in 2.1s")
 
-		p.change(cache.Named, "1", 7)
+		p.change(cache.ByName, "1", 7)
 		named.answer("")
 		p.wantEnded("after a change of a name", "1 streams: 1 accepted in 100ms")
 
-		p.change(cache.Members, "3", 1) // slow answers to this
-		p.change(cache.Members, "4", 1) // and is told of this
+		p.change(cache.Wildcard, "3", 1) // slow answers to this
+		p.change(cache.Wildcard, "4", 1) // and is told of this
 		fast.answer("")
 		refuses.answer("")
 		twice.answer("")
-		p.w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Removed: []string{benchName(2)}})
+		p.w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Removed: []string{benchName(2)}})
 		synctest.Wait()
 		for _, c := range []*scriptedClient{fast, refuses, twice, fast, refuses, twice} {
 			c.answer("")
@@ -105,8 +105,8 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		gone.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
 		gone.answer("")
 
-		p.change(cache.Members, "2", 0)
-		p.change(cache.Members, "3", 0)
+		p.change(cache.Wildcard, "2", 0)
+		p.change(cache.Wildcard, "3", 0)
 		close(gone.requests)
 		<-done
 		c.answer("")
@@ -114,7 +114,7 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		c.answer("")
 		p.wantEnded("after it has answered that too", "2 streams: 1 accepted 1 departed in 100ms")
 
-		p.change(cache.Members, "4", 0)
+		p.change(cache.Wildcard, "4", 0)
 		nonces := c.sent()
 		c.ask(wire.Request{Nonce: nonces[len(nonces)-1], Unsubscribe: []string{"*"}})
 		p.wantEnded("after an answer that unsubscribes", "1 streams: 1 accepted in 100ms")
@@ -122,7 +122,7 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		c.answer("")
 
 		for i := range 18 {
-			p.change(cache.Members, fmt.Sprint(5+i), 1)
+			p.change(cache.Wildcard, fmt.Sprint(5+i), 1)
 		}
 		p.wantEnded("while one does not answer", "unfollowed in 0s", "unfollowed in 0s")
 		time.Sleep(time.Minute)
@@ -133,7 +133,7 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		}
 		c.answer("")
 		c.answer("")
-		p.change(cache.Members, "30", 1)
+		p.change(cache.Wildcard, "30", 1)
 		c.answer("")
 		if lines := p.ended(); len(lines) != 1 || lines[0] != "1 streams: 1 accepted in 100ms" {
 			t.Errorf("of the next change, there ended %q", lines)

@@ -43,7 +43,7 @@ func FuzzREST(f *testing.F) {
 		}
 		u.Resources = append(u.Resources, r)
 	}
-	w.Apply(cache.Members, u)
+	w.Apply(cache.Wildcard, u)
 	w.SetPhase(wire.RouteType, cache.Confirmed)
 	server, err := New(Config{Views: oneView{view}, MaxNames: 10, MaxNameBytes: 100})
 	if err != nil {

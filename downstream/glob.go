@@ -42,8 +42,8 @@ func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
 	}
 	s.handOver(began)
 	for _, text := range globs {
-		if g := s.findGlob(text); !first {
-			g.fresh, g.sent, g.known, g.knownN, g.atRest = true, 0, nil, 0, false
+		if glob := s.findGlob(text); !first {
+			glob.fresh, glob.sent, glob.known, glob.knownN, glob.atRest = true, 0, nil, 0, false
 		}
 		s.until = now // see add
 	}
@@ -52,19 +52,19 @@ func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
 // newGlob subscribes to a glob.
 func (s *subscription) newGlob(text string, now time.Time) *subscription {
 	s.explicit = true
-	g := &subscription{
+	glob := &subscription{
 		traits: s.traits, conversation: s.conversation, client: s.client,
 		key: cache.Collection(s.typeURL, text), glob: text, parent: s,
 		wrap: s.wrap, ttl: s.ttl,
 		begun: true, explicit: true, since: now,
 	}
-	if g.wrap != wire.Bare {
-		g.wrap = wire.WrapEveryone // or a SotW client would not learn the names (B.19)
+	if glob.wrap != wire.Bare {
+		glob.wrap = wire.WrapEveryone // or a SotW client would not learn the names (B.19)
 	}
-	g.subscribeAll()
+	glob.subscribeAll()
 	at, _ := s.searchGlob(text)
-	s.globs = slices.Insert(s.globs, at, g)
-	return g
+	s.globs = slices.Insert(s.globs, at, glob)
+	return glob
 }
 
 // handOver gives globs that were just subscribed to what the client says it holds of
@@ -116,10 +116,10 @@ func (s *subscription) dropGlobs(texts []string) (rest []string) {
 func (s *subscription) replaceGlobs(texts []string, now time.Time) (rest []string) {
 	rest, globs := splitGlobs(texts)
 	globs = sortedSet(globs)
-	s.globs = slices.DeleteFunc(s.globs, func(g *subscription) bool {
-		_, listed := slices.BinarySearch(globs, g.glob)
+	s.globs = slices.DeleteFunc(s.globs, func(glob *subscription) bool {
+		_, listed := slices.BinarySearch(globs, glob.glob)
 		if !listed {
-			g.close()
+			glob.close()
 		}
 		return !listed
 	})
@@ -133,7 +133,7 @@ func (s *subscription) replaceGlobs(texts []string, now time.Time) (rest []strin
 
 // searchGlob returns where a glob stands among the subscribed, or would.
 func (s *subscription) searchGlob(text string) (at int, have bool) {
-	return slices.BinarySearchFunc(s.globs, text, func(g *subscription, text string) int { return cmp.Compare(g.glob, text) })
+	return slices.BinarySearchFunc(s.globs, text, func(glob *subscription, text string) int { return cmp.Compare(glob.glob, text) })
 }
 
 func (s *subscription) findGlob(text string) *subscription {
@@ -149,8 +149,8 @@ func (s *subscription) followed() iter.Seq[*subscription] {
 		if s.wildcard != nil && !yield(s) {
 			return
 		}
-		for _, g := range s.globs {
-			if !yield(g) {
+		for _, glob := range s.globs {
+			if !yield(glob) {
 				return
 			}
 		}
@@ -198,15 +198,15 @@ func (s *subscription) inTurn() iter.Seq[*subscription] {
 }
 
 // rest leaves globs alone of which the client knows everything, until something changes.
-func (s *subscription) rest(h *cache.Head) {
-	for _, g := range s.apart() {
-		g.atRest = g.atRest || !g.behind(h.Type(g.key))
+func (s *subscription) rest(g *cache.Generation) {
+	for _, glob := range s.apart() {
+		glob.atRest = glob.atRest || !glob.behind(g.Type(glob.key))
 	}
 }
 
 // matchesNothing tells a client whose glob is empty: by its name (R132).
 func (s *subscription) matchesNothing(w *writer) {
-	if s.glob != "" && w.typ.Members.Count() == 0 {
+	if s.glob != "" && w.typ.Wildcard.Count() == 0 {
 		w.remove(s.glob)
 	}
 }
@@ -220,14 +220,14 @@ func (s *subscription) shows(t *cache.Type, n *cache.Name) bool {
 	if n == nil || s.wildcard == nil {
 		return false
 	}
-	member := t.Members.Get(n)
+	member := t.Wildcard.Get(n)
 	return member.Present() && !s.withheld(t, member)
 }
 
 // keeps reports whether the client goes on seeing a resource, which is gone from what
 // it subscribed to, by what else it subscribed to: a glob is another set than the
 // wildcard of the type, and may be another origin's.
-func (s *subscription) keeps(h *cache.Head, name string) bool {
+func (s *subscription) keeps(h *cache.Generation, name string) bool {
 	if p := s.parent; p != nil {
 		return p.shows(h.Type(p.key), s.watch.Find(p.key, []string{name})[0])
 	}
@@ -242,15 +242,15 @@ func (s *subscription) keeps(h *cache.Head, name string) bool {
 // unsettledUntil returns until when a complete SotW set waits for what its globs stand
 // for, as it does for names: an origin may know nothing of globs, and say nothing. A
 // glob that is added to a set that the client has holds nothing back.
-func (s *subscription) unsettledUntil(h *cache.Head) (until time.Time) {
+func (s *subscription) unsettledUntil(g *cache.Generation) (until time.Time) {
 	if s.synced {
 		return time.Time{}
 	}
-	for _, g := range s.globs {
-		if s.enough(h.Type(g.key)) {
+	for _, glob := range s.globs {
+		if s.enough(g.Type(glob.key)) {
 			continue
 		}
-		from, asked := h.MembersFrom(g.key), g.since
+		from, asked := g.WildcardSource(glob.key), glob.since
 		switch {
 		case !from.Connected && s.version != "":
 			return forever

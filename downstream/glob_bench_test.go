@@ -74,7 +74,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 					b.Fatal(err)
 				}
 				key := cache.Collection(wire.EndpointType, r.Subscribe[0])
-				w.Apply(cache.Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{res}})
+				w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{res}})
 				flush()
 			}
 			if got := s.nonces - sent; got != uint64(rounds) {

@@ -81,7 +81,7 @@ func (s *stream) leaves(now time.Time) bool {
 		s.rearm(until, now)
 		return true
 	}
-	s.end(s.farewell(s.leave.why))
+	s.end(s.closeStatus(s.leave.why))
 	return true
 }
 
@@ -104,9 +104,9 @@ func (s *subscription) hadAll() bool {
 	return s.synced || s.begunAll && s.knownN > 0 || slices.ContainsFunc(s.globs, (*subscription).hadAll)
 }
 
-// farewell ends the stream as its client likes it best: when it was served, OK is no
+// closeStatus ends the stream as its client likes it best: when it was served, OK is no
 // error to it; before, it must not think that it was (R134).
-func (s *stream) farewell(why Ending) error {
+func (s *stream) closeStatus(why Ending) error {
 	if s.satisfied() {
 		return ended(why, codes.OK, "")
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // positions are those in the renewals of a type's two sets.
-type positions [cache.Named + 1]cache.Seq
+type positions [cache.ByName + 1]cache.Seq
 
 // life returns for how long the client is told that a resource lives; zero is without
 // end, or nothing for this client (R104). It is what is left, not what the origin
@@ -23,7 +23,7 @@ func (s *subscription) life(e *cache.Entry) time.Duration {
 
 // lives reports whether there may be something to tell of how long resources live.
 func (s *subscription) lives(t *cache.Type) bool {
-	return s.ttl && (t.Members.Renewed() > s.renewed[cache.Members] || t.Named.Renewed() > s.renewed[cache.Named])
+	return s.ttl && (t.Wildcard.Renewed() > s.renewed[cache.Wildcard] || t.ByName.Renewed() > s.renewed[cache.ByName])
 }
 
 // renew tells of resources that the client has for how long they live now, since the
@@ -47,9 +47,9 @@ func (s *subscription) renew(w *writer) {
 // renewals yields the entries of a set that the client has been sent and that live on
 // since it was told last.
 func (s *subscription) renewals(t *cache.Type, kind cache.Kind) func(func(*cache.Entry) bool) {
-	set := &t.Members
-	if kind == cache.Named {
-		set = &t.Named
+	set := &t.Wildcard
+	if kind == cache.ByName {
+		set = &t.ByName
 	}
 	return func(yield func(*cache.Entry) bool) {
 		for e := range set.RenewedSince(s.renewed[kind]) {
@@ -64,7 +64,7 @@ func (s *subscription) renewals(t *cache.Type, kind cache.Kind) func(func(*cache
 func (s *subscription) isSent(t *cache.Type, kind cache.Kind, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
 	if !named {
-		return kind == cache.Members && s.wildcard != nil && e.Seq <= s.sent
+		return kind == cache.Wildcard && s.wildcard != nil && e.Seq <= s.sent
 	}
 	seen, seq := t.Lookup(e.Name)
 	return seen == e && seq <= s.names[at].sent
@@ -72,7 +72,7 @@ func (s *subscription) isSent(t *cache.Type, kind cache.Kind, e *cache.Entry) bo
 
 // renewal reports whether a complete set is due only for the time that what is in it
 // lives (R111).
-func (s *subscription) renewal(h *cache.Head, t *cache.Type) (due bool) {
+func (s *subscription) renewal(g *cache.Generation, t *cache.Type) (due bool) {
 	if !s.ttl {
 		return false
 	}
@@ -81,7 +81,7 @@ func (s *subscription) renewal(h *cache.Head, t *cache.Type) (due bool) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.renewal(h, h.Type(g.key)) })
+	return slices.ContainsFunc(s.globs, func(glob *subscription) bool { return glob.renewal(g, g.Type(glob.key)) })
 }
 
 // beat tells how long a resource lives: by a heartbeat to one who is known to have
@@ -111,20 +111,20 @@ func (s *subscription) knowsBy(e *cache.Entry) bool {
 // client asks for it now: then that is no answer. The origin is asked again, and until
 // it has answered nothing is known; but one who holds it is told if the origin is not
 // there to ask (R107).
-func (s *subscription) mayReturn(h *cache.Head, e *cache.Entry, n subscribed) bool {
+func (s *subscription) mayReturn(g *cache.Generation, e *cache.Entry, n subscribed) bool {
 	if !e.Expired || n.sent != 0 {
 		return false
 	}
 	_, holds := s.known[n.name.String()]
-	return h.From(n.name).Connected || !holds && s.version == ""
+	return g.From(n.name).Connected || !holds && s.version == ""
 }
 
 // mayHaveLost reports whether resources that the client was sent may have expired
 // there: then the same set again is news (C31).
-func (s *subscription) mayHaveLost(h *cache.Head) bool {
-	t := h.Type(s.key)
-	return s.ttl && (t.Members.Limited() || t.Named.Limited() ||
-		slices.ContainsFunc(s.globs, func(g *subscription) bool { return h.Type(g.key).Members.Limited() }))
+func (s *subscription) mayHaveLost(g *cache.Generation) bool {
+	t := g.Type(s.key)
+	return s.ttl && (t.Wildcard.Limited() || t.ByName.Limited() ||
+		slices.ContainsFunc(s.globs, func(glob *subscription) bool { return g.Type(glob.key).Wildcard.Limited() }))
 }
 
 // owe has a resource sent once its content is here again (R125).

@@ -109,7 +109,7 @@ func (s *loadStream) run(ctx context.Context) error {
 	case !errors.Is(err, errDraining):
 		return err
 	case s.answered.Load():
-		return ended(why, codes.OK, "") // as stream.farewell has it (R134)
+		return ended(why, codes.OK, "") // as stream.closeStatus has it (R134)
 	default:
 		return ended(why, codes.Unavailable, "the relay is shutting down")
 	}

@@ -36,7 +36,7 @@ func newPropagating(t *testing.T) *propagating {
 	}
 	p.server = server
 	p.w.SetConnected(true)
-	p.change(cache.Members, "1", 0, 1, 2)
+	p.change(cache.Wildcard, "1", 0, 1, 2)
 	p.w.SetPhase(wire.ClusterType, cache.Confirmed)
 	return p
 }
@@ -93,15 +93,15 @@ func TestB43_PropagationIsFromReceiptToAck(t *testing.T) {
 		c.answer("")
 		p.want("after the first response", map[time.Duration]int64{})
 
-		p.change(cache.Members, "2", 0)
+		p.change(cache.Wildcard, "2", 0)
 		time.Sleep(20 * time.Millisecond)
 		c.answer("")
 		p.want("120 ms after a change was received", map[time.Duration]int64{250 * time.Millisecond: 1})
 
-		p.change(cache.Members, "3", 0)
-		p.change(cache.Members, "4", 0, 1) // waits for the answer
+		p.change(cache.Wildcard, "3", 0)
+		p.change(cache.Wildcard, "4", 0, 1) // waits for the answer
 		time.Sleep(time.Second)
-		p.change(cache.Members, "5", 2) // likewise
+		p.change(cache.Wildcard, "5", 2) // likewise
 		c.answer("")
 		time.Sleep(2 * time.Second)
 		c.answer("")
@@ -109,7 +109,7 @@ func TestB43_PropagationIsFromReceiptToAck(t *testing.T) {
 			250 * time.Millisecond: 1, 2500 * time.Millisecond: 1, 5 * time.Second: 1,
 		})
 
-		p.change(cache.Members, "6", 0)
+		p.change(cache.Wildcard, "6", 0)
 		c.answer("no")
 		c.ask(wire.Request{Subscribe: []string{"*"}}) // once more: it is sent all
 		c.answer("")
@@ -126,7 +126,7 @@ func TestB43_PropagationOfWhatWasFrozenIsFromTheThaw(t *testing.T) {
 		c := p.client("*")
 		c.answer("")
 		p.w.Freeze()
-		p.change(cache.Members, "2", 0)
+		p.change(cache.Wildcard, "2", 0)
 		time.Sleep(time.Hour)
 		p.w.Thaw()
 		synctest.Wait()
@@ -144,16 +144,16 @@ func TestB43_PropagationOfNamesIsOfTheirOwnChanges(t *testing.T) {
 		p := newPropagating(t)
 		c, other := p.client(benchName(7)), p.client(benchName(8))
 		p.w.TakeDemand()
-		p.change(cache.Named, "1", 7, 8)
+		p.change(cache.ByName, "1", 7, 8)
 		c.answer("")
 		other.answer("")
 		before := p.group.counts.Types()[wire.ClusterType].Propagation.Count()
 
-		p.change(cache.Named, "2", 8)
-		p.change(cache.Members, "2", 0)
+		p.change(cache.ByName, "2", 8)
+		p.change(cache.Wildcard, "2", 0)
 		time.Sleep(time.Minute)
 		other.answer("")
-		p.change(cache.Named, "3", 7)
+		p.change(cache.ByName, "3", 7)
 		for status := range p.server.Clients() {
 			if lag := status.Types[0].Lag; lag > 100*time.Millisecond {
 				t.Errorf("client %d lags by %v, want at most the 100 ms that its own change took to be applied", status.Number, lag)

@@ -124,17 +124,17 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	if withholdDetail(&req.Request); req.Refused {
 		s.nacks.refused(p.sub.client, &req.Request, nil)
 	}
-	head, err := p.await(ctx, s)
-	if head == nil || err != nil {
+	generation, err := p.await(ctx, s)
+	if generation == nil || err != nil {
 		return nil, err
 	}
-	resp, err := p.render(head, s.cfg.Identifier)
+	resp, err := p.render(generation, s.cfg.Identifier)
 	if err != nil && s.nacks.allow() {
 		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
 	}
 	if resp != nil {
-		p.noteAnswer(head, resp.sum)
+		p.noteAnswer(generation, resp.sum)
 		s.audit(p.sub.client, p.grant, resp.secrets)
 		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}

@@ -124,17 +124,17 @@ const (
 // await waits until there is something to tell, but no longer than the poll may be
 // held. It returns the head that has it, or nil if what the client has is current.
 // Errors: nothing can be told for now, or ctx has ended.
-func (p *poll) await(ctx context.Context, server *Server) (*cache.Head, error) {
+func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, error) {
 	p.draining = server.draining
 	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
 	defer timer.Stop()
 	for {
-		h, now := p.view.Head(), time.Now()
-		p.sub.pass(h.Seq) // who gets complete sets needs no removals
-		told, again := p.look(h, now)
+		g, now := p.view.Generation(), time.Now()
+		p.sub.pass(g.Seq) // who gets complete sets needs no removals
+		told, again := p.look(g, now)
 		switch {
 		case told == due, told == incomplete && !now.Before(p.until) && !p.deletes():
-			return h, nil
+			return g, nil
 		case !now.Before(p.until):
 			return nil, p.overdue(told)
 		}
@@ -169,50 +169,50 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 
 // look returns what the client can be told, and when to look again even if nothing
 // happens.
-func (p *poll) look(h *cache.Head, now time.Time) (told prospect, again time.Time) {
-	s, t := p.sub, h.Type(p.sub.key)
-	if !p.heard(h, t) {
+func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again time.Time) {
+	s, t := p.sub, g.Type(p.sub.key)
+	if !p.heard(g, t) {
 		return unheard, time.Time{}
 	}
-	if sum := s.visibleSum(h); s.version != "" && sum.SameVersion(s.version) {
+	if sum := s.visibleSum(g); s.version != "" && sum.SameVersion(s.version) {
 		s.synced = true // what is new from now on deletes nothing else that it has
-		if p.trusts(h, sum) {
+		if p.trusts(g, sum) {
 			return current, time.Time{}
 		}
 	}
 	if !s.complete(t) {
 		return incomplete, time.Time{}
 	}
-	if p.bare = p.lacks(h, t); p.bare {
+	if p.bare = p.lacks(g, t); p.bare {
 		return incomplete, time.Time{} // what comes wakes the poll
 	}
-	if again = s.unresolvedUntil(h, t, now); now.Before(again) {
+	if again = s.unresolvedUntil(g, t, now); now.Before(again) {
 		return incomplete, again
 	}
 	return due, time.Time{}
 }
 
 // heard reports whether the origin has ever said something of what was asked for.
-func (p *poll) heard(h *cache.Head, t *cache.Type) bool {
+func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
 	s := p.sub
-	for g := range s.followed() {
-		if h.Type(g.key).Phase < cache.Settled {
+	for glob := range s.followed() {
+		if g.Type(glob.key).Phase < cache.Settled {
 			return false
 		}
 	}
 	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors(cache.Named).Get(n.name) != nil
+		return e != nil || t.Errors(cache.ByName).Get(n.name) != nil
 	})
 }
 
 // lacks reports whether the content of something that the client asked for was given
 // up; the origin is asked for it (R125).
-func (p *poll) lacks(h *cache.Head, t *cache.Type) bool {
-	bare := p.sub.bare(h, t)
+func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
+	bare := p.sub.bare(g, t)
 	for _, n := range p.sub.names {
 		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() {
-			p.sub.askAgain(h, e)
+			p.sub.askAgain(g, e)
 			bare = true
 		}
 	}
@@ -249,10 +249,10 @@ type restResponse struct {
 // render returns all that the client asked for and that exists (R113), under the
 // version that streams have for the same set; nil if that is a part, and the client has
 // just this (B.3).
-func (p *poll) render(h *cache.Head, identifier string) (*restResponse, error) {
-	s, t := p.sub, h.Type(p.sub.key)
-	set := s.collect(h, t, setBuilder{})
-	if set.sum.SameVersion(s.version) && p.trusts(h, set.sum) {
+func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
+	s, t := p.sub, g.Type(p.sub.key)
+	set := s.collect(g, t, setBuilder{})
+	if set.sum.SameVersion(s.version) && p.trusts(g, set.sum) {
 		return nil, nil
 	}
 	resp := &restResponse{

@@ -47,7 +47,7 @@ func (s *slowWorld) put(version string, i ...int) {
 	for _, i := range i {
 		u.Resources = append(u.Resources, benchResource(s.t, wire.ClusterType, i, version))
 	}
-	s.w.Apply(cache.Members, u)
+	s.w.Apply(cache.Wildcard, u)
 	synctest.Wait()
 }
 

@@ -26,8 +26,8 @@ func sotwClient(view *cache.View, typeURL string) *subscription {
 func (s *subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *reply {
 	s.request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
 	w.TakeDemand()
-	h := view.Head()
-	r, _, _ := s.next(&pass{head: h, now: time.Now()}, h, h.Type(s.key), h.Seq)
+	g := view.Generation()
+	r, _, _ := s.next(&pass{head: g, now: time.Now()}, g, g.Type(s.key), g.Seq)
 	return r
 }
 
@@ -43,7 +43,7 @@ func TestR044_AGlobThatComesBack(t *testing.T) {
 	}
 	s := sotwClient(view, wire.ListenerType)
 	s.list(view, w, 1, glob)
-	w.Apply(cache.Members, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+	w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
 	w.SetPhase(key, cache.Confirmed)
 	if got := s.list(view, w, 1, glob); got == nil || got.body.Len() != 1 {
 		t.Fatalf("got %v, want a set of one", got)
@@ -61,9 +61,9 @@ func TestB1_VariantsOfNamesThatAreGone(t *testing.T) {
 	for i := range 100 {
 		name := fmt.Sprint(i)
 		s.list(view, w, uint64(i+1), name)
-		w.Apply(cache.Named, constrained(t, name))
-		h := view.Head()
-		if r, err := s.changes(h, h.Type(s.key), h.Seq, time.Now()); err != nil || r == nil {
+		w.Apply(cache.ByName, constrained(t, name))
+		g := view.Generation()
+		if r, err := s.changes(g, g.Type(s.key), g.Seq, time.Now()); err != nil || r == nil {
 			t.Fatalf("%s: got %v, %v, want the resource", name, r, err)
 		}
 	}

@@ -128,9 +128,9 @@ func (gw *globWorld) deny(kind cache.Kind, key, name string) {
 // that is in the wildcard too, and some more of each kind.
 func (gw *globWorld) fill() {
 	a, b, c := gw.resource(lobby+"a", "1"), gw.resource(lobby+"b", "1", lobby+"alias"), gw.resource(lobby+"c", "1")
-	gw.say(cache.Members, lobbyKey, a, b, c)
-	gw.say(cache.Members, wire.ListenerType, gw.resource("x", "1"), c, a)
-	gw.w.Apply(cache.Named, wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{
+	gw.say(cache.Wildcard, lobbyKey, a, b, c)
+	gw.say(cache.Wildcard, wire.ListenerType, gw.resource("x", "1"), c, a)
+	gw.w.Apply(cache.ByName, wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{
 		gw.resource(lobby+"a", "2"), b, gw.resource("plain", "1"),
 	}, Removed: []string{lobby + "gone"}})
 }
@@ -158,14 +158,14 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 				}
 				s.list(gw.view, gw.w, uint64(i+1), names...)
 			}
-			h := gw.view.Head()
-			if got, set := s.visibleSum(h), s.ownSet(h, h.Type(s.key), false); got.Version("") != set.body.Version() {
+			g := gw.view.Generation()
+			if got, set := s.visibleSum(g), s.ownSet(g, g.Type(s.key), false); got.Version("") != set.body.Version() {
 				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.body.Version())
 			}
 			if versions[want] == nil {
 				versions[want] = make(map[string]string)
 			}
-			versions[want][s.visibleSum(h).Version("")] = fmt.Sprintf("%#x", history)
+			versions[want][s.visibleSum(g).Version("")] = fmt.Sprintf("%#x", history)
 			s.close()
 		}
 	}
@@ -180,12 +180,12 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 // where it asked for it in one way, and not in the other (R137).
 func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
 	for name, deny := range map[string]func(gw *globWorld){
-		"the glob's member":     func(gw *globWorld) { gw.deny(cache.Members, lobbyKey, lobby+"c") },
-		"the name":              func(gw *globWorld) { gw.deny(cache.Named, wire.ListenerType, lobby+"a") },
-		"the wildcard's member": func(gw *globWorld) { gw.deny(cache.Members, wire.ListenerType, lobby+"c") },
+		"the glob's member":     func(gw *globWorld) { gw.deny(cache.Wildcard, lobbyKey, lobby+"c") },
+		"the name":              func(gw *globWorld) { gw.deny(cache.ByName, wire.ListenerType, lobby+"a") },
+		"the wildcard's member": func(gw *globWorld) { gw.deny(cache.Wildcard, wire.ListenerType, lobby+"c") },
 		"the glob's and the name": func(gw *globWorld) {
-			gw.deny(cache.Members, lobbyKey, lobby+"a")
-			gw.deny(cache.Named, wire.ListenerType, lobby+"a")
+			gw.deny(cache.Wildcard, lobbyKey, lobby+"a")
+			gw.deny(cache.ByName, wire.ListenerType, lobby+"a")
 		},
 	} {
 		for _, asks := range [][]string{{lobbyGlob}, {lobbyGlob, lobby + "a"}, {lobbyGlob, "*"}, {lobbyGlob, lobby + "a", "*"}} {
@@ -197,7 +197,7 @@ func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
 			if r == nil {
 				t.Fatalf("%s, %q: nothing was sent", name, asks)
 			}
-			if got := s.visibleSum(gw.view.Head()).Version(""); got != r.body.Version() {
+			if got := s.visibleSum(gw.view.Generation()).Version(""); got != r.body.Version() {
 				t.Errorf("%s, %q: the sum is %v, and that of the set that was sent %v", name, asks, got, r.body.Version())
 			}
 		}
@@ -233,7 +233,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 				}
 				u.Resources = append(u.Resources, r)
 			}
-			w.Apply(cache.Members, u)
+			w.Apply(cache.Wildcard, u)
 			w.SetPhase(key, cache.Confirmed)
 		}
 		dir := map[string]string{wire.EndpointType: "", parts[1].key: dirs + "a/", parts[2].key: dirs + "b/"}
@@ -273,7 +273,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 				t.Fatalf("delta %t, set in parts, round %d: %d of 3 were told something", delta, round, len(told))
 			}
 		}
-		if drain(); sub.behind(view.Head().Type(sub.key)) {
+		if drain(); sub.behind(view.Generation().Type(sub.key)) {
 			t.Fatalf("delta %t: the set was not sent to its end: %+v", delta, sub)
 		}
 		for _, busy := range parts {

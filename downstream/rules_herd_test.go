@@ -124,7 +124,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		synctest.Wait()
 		w.TakeDemand()
 		for i := range 1 + changes {
-			w.Apply(cache.Named, wire.Update{
+			w.Apply(cache.ByName, wire.Update{
 				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0, fmt.Sprint(i))},
 			})
 			synctest.Wait()

@@ -172,12 +172,12 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 		}
 		both(func(c *followingClient) { c.request(wire.Request{TypeURL: wire.EndpointType, Subscribe: names}) })
 		for _, name := range names { // routes would wait for endpoints that the origin was asked for
-			o.remove(cache.Named, wire.EndpointType, name)
+			o.remove(cache.ByName, wire.EndpointType, name)
 		}
 
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			typeURL, name := rapid.SampledFrom(hintedTypes).Draw(t, "type"), rapid.SampledFrom(names).Draw(t, "name")
-			kind := cache.Named
+			kind := cache.ByName
 			if typeURL == wire.ClusterType {
 				kind = cache.Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
 			}
@@ -205,20 +205,20 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 			again = look()
 		}
 		for _, c := range []*followingClient{hinted, plain} {
-			c.checkHolds(view.Head())
+			c.checkHolds(view.Generation())
 		}
 	})
 }
 
 // checkHolds checks that the client has what it named.
-func (c *followingClient) checkHolds(h *cache.Head) {
+func (c *followingClient) checkHolds(g *cache.Generation) {
 	for _, typeURL := range hintedTypes {
 		sub := c.st.of(typeURL)
 		if sub == nil {
 			continue
 		}
 		for _, n := range sub.names {
-			e, _ := h.Type(typeURL).Lookup(n.name)
+			e, _ := g.Type(typeURL).Lookup(n.name)
 			switch got := c.holds[typeURL+" "+n.name.String()]; {
 			case e.Present() && got != e.Resource.Version, e != nil && !e.Present() && got != gone:
 				c.t.Fatalf("%s %v: the client has %q at the end, the view %v", typeURL, n.name, got, e)

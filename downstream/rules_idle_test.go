@@ -76,7 +76,7 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 		}
 		watch.Subscribe(typeURL, names) // what nobody asked for is not kept
 		w.TakeDemand()
-		w.Apply(cache.Named, u)
+		w.Apply(cache.ByName, u)
 	}
 	server, err := New(Config{Views: oneView{view}})
 	if err != nil {

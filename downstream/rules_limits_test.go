@@ -88,7 +88,7 @@ func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
 		}
 		w.SetConnected(true)
 		put := func(version int) {
-			w.Apply(cache.Named, wire.Update{
+			w.Apply(cache.ByName, wire.Update{
 				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0, fmt.Sprint(version))},
 			})
 		}

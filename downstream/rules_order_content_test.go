@@ -23,34 +23,34 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		s := &stream{cfg: cds.cfg, subs: []*subscription{cds}}
 		cds.cfg.AckWait = 5 * time.Second
 		cds.list(view, w, 1, wire.Wildcard)
-		w.Apply(cache.Members, uncachedClusters(t, "a"))
+		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
 		if r := cds.list(view, w, 1, wire.Wildcard); r == nil {
 			t.Fatal("the first set was not sent")
 		}
 		time.Sleep(2 * time.Second)
 		w.Expire(time.Now())
-		before := view.Head().Seq
+		before := view.Generation().Seq
 		b, err := wire.NewResource(wire.ClusterType, "b", "1", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{b}})
+		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{b}})
 		limit := func() cache.Seq {
 			if r := cds.list(view, w, 1, wire.Wildcard); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			got, _ := s.dependentLimit(&pass{head: view.Head(), cut: view.Head(), now: time.Now()})
+			got, _ := s.dependentLimit(&pass{head: view.Generation(), cut: view.Generation(), now: time.Now()})
 			return got
 		}
 		if got := limit(); got > before {
 			t.Errorf("routes are read up to %d, want at most %d: the new cluster was not sent", got, before)
 		}
 		time.Sleep(5 * time.Second)
-		if got := limit(); got != view.Head().Seq {
-			t.Errorf("after the wait routes are read up to %d, want %d", got, view.Head().Seq)
+		if got := limit(); got != view.Generation().Seq {
+			t.Errorf("after the wait routes are read up to %d, want %d", got, view.Generation().Seq)
 		}
-		w.Apply(cache.Members, uncachedClusters(t, "a"))
+		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
 		if r := cds.list(view, w, 1, wire.Wildcard); r == nil || r.body.Len() != 2 {
 			t.Errorf("once the content is there: got %v, want the set of two", r)
 		}

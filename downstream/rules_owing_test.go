@@ -30,11 +30,11 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 			}
 			u.Resources = append(u.Resources, r)
 		}
-		w.Apply(cache.Named, u)
-		w.Apply(cache.Members, u)
+		w.Apply(cache.ByName, u)
+		w.Apply(cache.Wildcard, u)
 		sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence"}}, time.Now())
-		h := view.Head()
-		r, err := sub.changes(h, h.Type(wire.EndpointType), h.Seq, time.Now())
+		g := view.Generation()
+		r, err := sub.changes(g, g.Type(wire.EndpointType), g.Seq, time.Now())
 		if err != nil || r == nil || r.body.Len() != 2 {
 			t.Fatalf("change %d: got %v, %v, want a and b", i, r, err)
 		}

@@ -91,7 +91,7 @@ func TestB43_PollsAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Apply(cache.Named, wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{route}})
+	w.Apply(cache.ByName, wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{route}})
 	first := restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a"]}`)
 	_, version, _ := strings.Cut(first.Body.String(), `"versionInfo":"`)
 	version, _, _ = strings.Cut(version, `"`)
@@ -128,9 +128,9 @@ func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 			}
 			both = append(both, r)
 		}
-		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Resources: both})
-		w.Apply(cache.Members, wire.Update{TypeURL: wire.RouteType, Removed: []string{"a"}})
-		version := v.view.Head().Type(wire.RouteType).Members.Sum().Version("")
+		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.RouteType, Resources: both})
+		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.RouteType, Removed: []string{"a"}})
+		version := v.view.Generation().Type(wire.RouteType).Wildcard.Sum().Version("")
 		w.SetPhase(wire.RouteType, cache.Confirmed)
 		ended := make(chan struct{})
 		go func() { // awaited below
@@ -142,7 +142,7 @@ func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 		}()
 		synctest.Wait()
 		w.Trim(time.Now())
-		if set := v.view.Head().Type(wire.RouteType).Members; set.Floor() != set.Last() {
+		if set := v.view.Generation().Type(wire.RouteType).Wildcard; set.Floor() != set.Last() {
 			t.Error("the removal is kept")
 		}
 		<-ended

@@ -75,7 +75,7 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 		t.Fatal(err)
 	}
 	change := func(i, version int) {
-		w.Apply(cache.Named, wire.Update{
+		w.Apply(cache.ByName, wire.Update{
 			TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, i, fmt.Sprint(version))},
 		})
 	}

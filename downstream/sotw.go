@@ -23,37 +23,37 @@ const coldMargin = 2 * time.Second
 // With union, resources that are gone are still in it where something else
 // is new: they leave with the next set, once what referred to them was sent
 // (B.11). It returns when to look again, if waiting is all there is to do.
-func (s *subscription) fullSet(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
+func (s *subscription) fullSet(g *cache.Generation, t *cache.Type, limit cache.Seq, now time.Time) (*reply, time.Time) {
 	if !s.complete(t) {
 		return nil, time.Time{} // a change of phase wakes the stream
 	}
-	owed, gone := s.due(h, t)
-	again := s.repeated(h, t)
+	owed, gone := s.due(g, t)
+	again := s.repeated(g, t)
 	if !owed && !again && (!gone || s.lateRemovals) {
-		s.caughtUp(h)
+		s.caughtUp(g)
 		return nil, time.Time{}
 	}
-	if until, held := s.held(h, t, limit, now); held {
+	if until, held := s.held(g, t, limit, now); held {
 		return nil, until
 	}
-	if !again && s.unchanged(h, t) {
-		s.synced, s.sum = true, s.visibleSum(h)
-		s.caughtUp(h)
-		s.told(h, t, false)
+	if !again && s.unchanged(g, t) {
+		s.synced, s.sum = true, s.visibleSum(g)
+		s.caughtUp(g)
+		s.told(g, t, false)
 		return nil, time.Time{}
 	}
-	if s.bare(h, t) {
+	if s.bare(g, t) {
 		s.await(now)
 		return nil, time.Time{} // what comes wakes the stream
 	}
-	return s.set(h, t, s.lateRemovals && gone && s.synced), time.Time{}
+	return s.set(g, t, s.lateRemovals && gone && s.synced), time.Time{}
 }
 
 // repeated reports whether the set has to be sent although it may be the same: for
 // how long resources live, or for what is wrong with some.
-func (s *subscription) repeated(h *cache.Head, t *cache.Type) bool {
-	failing := s.failing(h, t)
-	return s.renewal(h, t) || failing
+func (s *subscription) repeated(g *cache.Generation, t *cache.Type) bool {
+	failing := s.failing(g, t)
+	return s.renewal(g, t) || failing
 }
 
 // await notes that a set waits for content, and until when others wait for it.
@@ -65,11 +65,11 @@ func (s *subscription) await(now time.Time) {
 
 // held reports whether a set that is due has to wait, and when to look again if no
 // event ends that.
-func (s *subscription) held(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (until time.Time, held bool) {
+func (s *subscription) held(g *cache.Generation, t *cache.Type, limit cache.Seq, now time.Time) (until time.Time, held bool) {
 	if s.synced && t.Last() > limit {
 		return time.Time{}, true // the client's answer for clusters frees it
 	}
-	until = s.unresolvedUntil(h, t, now)
+	until = s.unresolvedUntil(g, t, now)
 	return until, now.Before(until)
 }
 
@@ -82,24 +82,24 @@ func (s *subscription) complete(t *cache.Type) bool {
 	if s.wildcard == nil || s.saidSo(t) {
 		return true
 	}
-	return s.enough(t) && (s.synced || t.Members.Count() > 0 || !s.report.WithholdsAll())
+	return s.enough(t) && (s.synced || t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
 }
 
 // bare reports whether the set holds something whose content was given up, and that
 // the client must not lose; the origin is asked for it (R125).
-func (s *subscription) bare(h *cache.Head, t *cache.Type) (bare bool) {
-	for g := range s.followed() {
-		if members := h.Type(g.key); members.Members.Bare() > 0 {
-			g.askMembersAgain(h, members)
+func (s *subscription) bare(g *cache.Generation, t *cache.Type) (bare bool) {
+	for glob := range s.followed() {
+		if members := g.Type(glob.key); members.Wildcard.ContentDropped() > 0 {
+			glob.askMembersAgain(g, members)
 			bare = true
 		}
 	}
-	if t.Named.Bare()+t.Members.Bare() == 0 {
+	if t.ByName.ContentDropped()+t.Wildcard.ContentDropped() == 0 {
 		return bare
 	}
 	for _, n := range s.names {
 		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() && n.sent != 0 {
-			s.askAgain(h, e)
+			s.askAgain(g, e)
 			bare = true
 		}
 	}
@@ -112,24 +112,24 @@ func lacks(n subscribed, e *cache.Entry) bool { return n.sent == 0 && e.Resource
 
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
-func (s *subscription) finalSet(h *cache.Head, t *cache.Type, now time.Time) (*reply, time.Time) {
+func (s *subscription) finalSet(g *cache.Generation, t *cache.Type, now time.Time) (*reply, time.Time) {
 	if !s.complete(t) {
 		return nil, time.Time{}
 	}
-	if owed, gone := s.due(h, t); owed || !gone {
+	if owed, gone := s.due(g, t); owed || !gone {
 		return nil, time.Time{}
 	}
-	if until := s.unresolvedUntil(h, t, now); now.Before(until) {
+	if until := s.unresolvedUntil(g, t, now); now.Before(until) {
 		return nil, until
 	}
-	if s.visibleSum(h) == s.sum && !s.failures.any() {
-		s.told(h, t, false) // it came and went before the client saw it
+	if s.visibleSum(g) == s.sum && !s.failures.any() {
+		s.told(g, t, false) // it came and went before the client saw it
 		return nil, time.Time{}
 	}
-	if s.bare(h, t) {
+	if s.bare(g, t) {
 		return nil, time.Time{}
 	}
-	return s.set(h, t, false), time.Time{}
+	return s.set(g, t, false), time.Time{}
 }
 
 // enough reports whether so much is known of the members that this client can be answered (B.7): if it may hold some, all, or
@@ -143,11 +143,11 @@ func (s *subscription) enough(t *cache.Type) bool {
 
 // due reports whether the client is owed resources, and whether it holds some
 // that are gone.
-func (s *subscription) due(h *cache.Head, t *cache.Type) (owed, gone bool) {
+func (s *subscription) due(h *cache.Generation, t *cache.Type) (owed, gone bool) {
 	owed, gone = s.dueMembers(t)
-	for _, g := range s.globs {
-		gt := h.Type(g.key)
-		o, g := g.dueMembers(gt)
+	for _, glob := range s.globs {
+		gt := h.Type(glob.key)
+		o, g := glob.dueMembers(gt)
 		owed, gone = owed || o && gt.Phase >= cache.Settled, gone || g
 	}
 	for i := range s.names {
@@ -162,22 +162,22 @@ func (s *subscription) dueMembers(t *cache.Type) (owed, gone bool) {
 	if s.wildcard == nil || s.fresh {
 		return s.fresh && t.Phase >= cache.Settled, false
 	}
-	owed = s.anySince(&t.Members, s.sent, true)
-	return owed, s.anySince(&t.Members, s.removed, false) || s.removed < t.Members.Floor()
+	owed = s.anySince(&t.Wildcard, s.sent, true)
+	return owed, s.anySince(&t.Wildcard, s.removed, false) || s.removed < t.Wildcard.Floor()
 }
 
 // dueName is due for one name.
-func (s *subscription) dueName(h *cache.Head, t *cache.Type, n *subscribed) (owed, gone bool) {
+func (s *subscription) dueName(g *cache.Generation, t *cache.Type, n *subscribed) (owed, gone bool) {
 	e, seq := s.see(t, *n)
 	switch {
 	case e == nil || seq <= n.sent:
 		return false, false
 	case e.Present() && lacks(*n, e):
-		s.askAgain(h, e)
+		s.askAgain(g, e)
 		return false, false
 	case e.Present():
 		return true, false
-	case !h.Absent(e), s.mayReturn(h, e, *n):
+	case !g.Absent(e), s.mayReturn(g, e, *n):
 		return false, false
 	case n.sent != 0:
 		return false, true
@@ -207,22 +207,22 @@ var forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 // answered: with the origin up, a bounded time after it was asked; with the
 // origin down, without limit for a client that may hold what would be missing.
 // Types that an operator declared full-state are never held back.
-func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Time) (until time.Time) {
+func (s *subscription) unresolvedUntil(g *cache.Generation, t *cache.Type, now time.Time) (until time.Time) {
 	if s.neverHeld {
 		return time.Time{}
 	}
-	if until = s.unsettledUntil(h); until.Equal(forever) {
+	if until = s.unsettledUntil(g); until.Equal(forever) {
 		return forever
 	}
 	for _, n := range s.names {
-		if s.resolved(h, t, n) || s.synced && n.sent == 0 {
+		if s.resolved(g, t, n) || s.synced && n.sent == 0 {
 			continue // a name that was added to a set that the client has holds nothing back
 		}
 		asked := n.name.Asked()
-		if e, _ := t.Lookup(n.name); e.Present() && asked.Before(e.GivenUp()) {
+		if e, _ := t.Lookup(n.name); e.Present() && asked.Before(e.ContentDroppedAt()) {
 			asked = time.Time{} // what was answered then is not here any more
 		}
-		wait := s.resolveBy(h, n.name, asked, now)
+		wait := s.resolveBy(g, n.name, asked, now)
 		if wait.Equal(forever) {
 			return forever
 		}
@@ -235,23 +235,23 @@ func (s *subscription) unresolvedUntil(h *cache.Head, t *cache.Type, now time.Ti
 
 // resolved reports whether a complete set can say what is true of a name: that it
 // exists, that it does not, what is wrong with it, or what the client was told before.
-func (s *subscription) resolved(h *cache.Head, t *cache.Type, n subscribed) bool {
-	if err := t.Errors(cache.Named).Get(n.name); err != nil && !err.Err.NotFound() {
+func (s *subscription) resolved(g *cache.Generation, t *cache.Type, n subscribed) bool {
+	if err := t.Errors(cache.ByName).Get(n.name); err != nil && !err.Err.NotFound() {
 		return true
 	}
 	switch e, seq := t.Lookup(n.name); {
-	case e == nil, s.mayReturn(h, e, n):
+	case e == nil, s.mayReturn(g, e, n):
 		return false
 	case e.Present():
 		return !lacks(n, e)
 	default:
-		return h.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+		return g.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
 	}
 }
 
 // resolveBy returns until when to wait for the answer to a question that was asked then.
-func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, asked, now time.Time) time.Time {
-	from := h.From(n)
+func (s *subscription) resolveBy(g *cache.Generation, n *cache.Name, asked, now time.Time) time.Time {
+	from := g.From(n)
 	switch {
 	case !from.Connected && s.version != "":
 		return forever
@@ -269,11 +269,11 @@ func (s *subscription) resolveBy(h *cache.Head, n *cache.Name, asked, now time.T
 // unchanged reports whether the client has just this set: because it said so in
 // its first request, which is proof only for a wildcard alone (R027), or because
 // it was sent it, and what changed since has changed back.
-func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
+func (s *subscription) unchanged(g *cache.Generation, t *cache.Type) bool {
 	switch {
 	case !s.synced:
-		return s.saidSo(t) && s.trustsSet(h)
-	case s.fresh, s.mayHaveLost(h):
+		return s.saidSo(t) && s.trustsSet(g)
+	case s.fresh, s.mayHaveLost(g):
 		return false
 	}
 	for _, n := range s.names {
@@ -281,12 +281,12 @@ func (s *subscription) unchanged(h *cache.Head, t *cache.Type) bool {
 			return false // just asked for
 		}
 	}
-	for _, g := range s.globs {
-		if g.fresh && h.Type(g.key).Members.Count() > 0 {
+	for _, glob := range s.globs {
+		if glob.fresh && g.Type(glob.key).Wildcard.Count() > 0 {
 			return false // likewise
 		}
 	}
-	return s.visibleSum(h) == s.sum
+	return s.visibleSum(g) == s.sum
 }
 
 // saidSo reports whether the version in the client's first request is that of this
@@ -297,38 +297,38 @@ func (s *subscription) saidSo(t *cache.Type) bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.strayed
 	spec := s.typeURL == wire.ClusterType || s.typeURL == wire.ListenerType
 	return s.version != "" && spec && wildcardOnly && (t.Phase == cache.Confirmed || t.Restored) &&
-		t.Members.TTLs() == 0 && (!s.ttl || !t.Members.Limited()) && t.Members.Sum().SameVersion(s.version)
+		t.Wildcard.TTLs() == 0 && (!s.ttl || !t.Wildcard.Limited()) && t.Wildcard.Sum().SameVersion(s.version)
 }
 
 // set builds a complete set and records it as sent.
-func (s *subscription) set(h *cache.Head, t *cache.Type, union bool) *reply {
+func (s *subscription) set(g *cache.Generation, t *cache.Type, union bool) *reply {
 	var r *reply
 	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent(t) && !s.failures.any() && !s.withholds(t) {
 		r = s.sharedSet(t)
-		s.sum = t.Members.Sum()
+		s.sum = t.Wildcard.Sum()
 	} else {
-		r = s.ownSet(h, t, union)
+		r = s.ownSet(g, t, union)
 	}
 	s.synced, s.awaits = true, time.Time{}
-	s.caughtUp(h)
-	s.told(h, t, union)
+	s.caughtUp(g)
+	s.told(g, t, union)
 	return r
 }
 
 // told records what the client's set now says of the names, and, unless it is a
 // union, of all that is gone.
-func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
+func (s *subscription) told(g *cache.Generation, t *cache.Type, union bool) {
 	if !union {
-		s.removed = h.Seq
-		for _, g := range s.globs {
-			g.removed = h.Seq
+		s.removed = g.Seq
+		for _, glob := range s.globs {
+			glob.removed = g.Seq
 		}
 	}
 	for i := range s.names {
 		n := &s.names[i]
 		switch e, seq := s.see(t, *n); {
 		case e.Present() && lacks(*n, e):
-		case e.Present() || e != nil && h.Absent(e) && !union:
+		case e.Present() || e != nil && g.Absent(e) && !union:
 			n.sent = seq
 		case e != nil && n.sent != 0:
 			s.owing = append(s.owing, n.name) // to leave with a later set
@@ -341,8 +341,8 @@ func (s *subscription) told(h *cache.Head, t *cache.Type, union bool) {
 func (s *subscription) sharedSet(t *cache.Type) *reply {
 	type key struct{ wrap wire.Wrap }
 	body := t.Shared(key{s.wrap}, 0, func() any {
-		b := wire.NewSotWBody(s.typeURL, t.Members.Sum().Version(t.System()), s.wrap)
-		for e := range t.Members.Since(0) {
+		b := wire.NewSotWBody(s.typeURL, t.Wildcard.Sum().Version(t.System()), s.wrap)
+		for e := range t.Wildcard.Since(0) {
 			if e.Present() {
 				b.Add(e.Resource, 0)
 			}
@@ -350,7 +350,7 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 		return b.Join()
 	}).(*wire.Body)
 	r := &reply{body: body}
-	for e := range t.Members.Since(s.sent) {
+	for e := range t.Wildcard.Since(s.sent) {
 		if e.Present() && e.Resource.EDSName != "" {
 			r.eds = append(r.eds, e.Resource.EDSName)
 		}
@@ -360,8 +360,8 @@ func (s *subscription) sharedSet(t *cache.Type) *reply {
 
 // ownSet returns the set of a client that named resources, or that is shown a
 // union.
-func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
-	b := s.collect(h, t, setBuilder{union: union})
+func (s *subscription) ownSet(g *cache.Generation, t *cache.Type, union bool) *reply {
+	b := s.collect(g, t, setBuilder{union: union})
 	s.sum = b.sum
 	wrap := s.wrap
 	if wrap != wire.Bare && len(s.globs) > 0 {
@@ -372,7 +372,7 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 	for i, r := range b.show {
 		body.Add(r, b.lives[i])
 	}
-	s.tellWith(body, h, t, union)
+	s.tellWith(body, g, t, union)
 	reply := &reply{body: body, eds: b.eds}
 	if s.secret {
 		reply.secrets = b.names()
@@ -381,21 +381,21 @@ func (s *subscription) ownSet(h *cache.Head, t *cache.Type, union bool) *reply {
 }
 
 // collect adds all that the client sees.
-func (s *subscription) collect(h *cache.Head, t *cache.Type, b setBuilder) *setBuilder {
+func (s *subscription) collect(g *cache.Generation, t *cache.Type, b setBuilder) *setBuilder {
 	b.sub, b.seen = s, make(map[string]struct{})
-	s.addNames(&b, h, t)
-	for g := range s.followed() {
-		g.addMembers(&b, h.Type(g.key))
+	s.addNames(&b, g, t)
+	for glob := range s.followed() {
+		glob.addMembers(&b, g.Type(glob.key))
 	}
 	return &b
 }
 
 // addNames adds what the client named, and in a union, or if the origin has to say so
 // once more, what it was sent and that is gone.
-func (s *subscription) addNames(b *setBuilder, h *cache.Head, t *cache.Type) {
+func (s *subscription) addNames(b *setBuilder, g *cache.Generation, t *cache.Type) {
 	for _, n := range s.names {
 		e, seq := s.see(t, n)
-		switch keeps := n.sent != 0 && seq > n.sent && (b.union || !h.Absent(e)) && !b.sumOnly; {
+		switch keeps := n.sent != 0 && seq > n.sent && (b.union || !g.Absent(e)) && !b.sumOnly; {
 		case e.Present():
 			b.add(e.Resource, e, seq > n.sent)
 		case e != nil && e.Prior != nil && keeps:
@@ -410,7 +410,7 @@ func (s *subscription) hadMember(e *cache.Entry) bool { return e.Seq > s.removed
 // addMembers adds the members that the client did not name, and in a union those
 // that it was sent and that are gone.
 func (s *subscription) addMembers(b *setBuilder, t *cache.Type) {
-	for e := range t.Members.Since(0) {
+	for e := range t.Wildcard.Since(0) {
 		if _, named := s.find(e.Name); named {
 			continue
 		}
@@ -464,41 +464,41 @@ func (b *setBuilder) names() []string {
 
 // caughtUp records that the client has everything up to the head, but for names
 // that it was not told about.
-func (s *subscription) caughtUp(h *cache.Head) {
+func (s *subscription) caughtUp(g *cache.Generation) {
 	if s.fresh {
-		s.joined = h.Seq
+		s.joined = g.Seq
 	}
-	s.fresh, s.sent, s.scanned, s.owing = false, h.Seq, h.Seq, nil
-	s.renewed = positions{h.Seq, h.Seq}
+	s.fresh, s.sent, s.scanned, s.owing = false, g.Seq, g.Seq, nil
+	s.renewed = positions{g.Seq, g.Seq}
 	if !s.lateRemovals {
-		s.removed = h.Seq
+		s.removed = g.Seq
 	}
-	for _, g := range s.globs {
-		unknown := g.fresh && h.Type(g.key).Phase < cache.Settled
-		g.caughtUp(h)
-		g.fresh = unknown
+	for _, glob := range s.globs {
+		unknown := glob.fresh && g.Type(glob.key).Phase < cache.Settled
+		glob.caughtUp(g)
+		glob.fresh = unknown
 	}
 }
 
 // group returns all that the client named and that exists, if any of it is
 // due: for types of which Envoy drops what a response leaves out (B.17).
-func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
+func (s *subscription) group(g *cache.Generation, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
 	if s.wildcard != nil {
-		return s.changes(h, t, limit, now)
+		return s.changes(g, t, limit, now)
 	}
-	w := s.newWriter(h, t)
-	s.named(w, h, limit)
-	if s.renew(w); !s.failing(h, t) && w.result() == nil {
+	w := s.newWriter(g, t)
+	s.named(w, g, limit)
+	if s.renew(w); !s.failing(g, t) && w.result() == nil {
 		return nil, nil
 	}
-	w = s.newWriter(h, t)
+	w = s.newWriter(g, t)
 	w.begin()
 	for i := range s.names {
 		n := &s.names[i]
 		switch e, seq := s.see(t, *n); {
 		case !e.Present() || !e.Resource.HasBody():
 		case e.Resource.Released():
-			s.askAgain(h, e)
+			s.askAgain(g, e)
 			s.owing = append(s.owing, n.name)
 			return nil, nil // what comes wakes the stream
 		default:
@@ -506,7 +506,7 @@ func (s *subscription) group(h *cache.Head, t *cache.Type, limit cache.Seq, now 
 			n.sent = seq
 		}
 	}
-	s.renewed = positions{h.Seq, h.Seq}
-	s.tellWith(w.begin(), h, t, false)
+	s.renewed = positions{g.Seq, g.Seq}
+	s.tellWith(w.begin(), g, t, false)
 	return w.result(), nil
 }

@@ -97,7 +97,7 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
 		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
-			slices.ContainsFunc(sub.globs, func(g *subscription) bool { return g.fresh })
+			slices.ContainsFunc(sub.globs, func(glob *subscription) bool { return glob.fresh })
 	})
 }
 
@@ -285,8 +285,8 @@ func (s *stream) refused(sub *subscription, r *wire.Request) {
 
 // A pass is one look at what the client must be told.
 type pass struct {
-	head *cache.Head // the newest
-	cut  *cache.Head // what clusters and dependent types are read from (see barrier); mostly the same
+	head *cache.Generation // the newest
+	cut  *cache.Generation // what clusters and dependent types are read from (see barrier); mostly the same
 	now  time.Time
 	next time.Time // when to look again; zero: when something happens
 
@@ -319,7 +319,7 @@ func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemov
 // what was sent is sent.
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
-		p := &pass{head: s.group.View.Head(), now: now, mayBlock: mayBlock}
+		p := &pass{head: s.group.View.Generation(), now: now, mayBlock: mayBlock}
 		p.cut = s.cut(p)
 		next, err = s.flushCut(p)
 		if err != nil || !s.uncut(p) {
@@ -367,9 +367,9 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 }
 
 // rouse has globs looked at again of which something has changed.
-func (s *stream) rouse(h *cache.Head) {
+func (s *stream) rouse(h *cache.Generation) {
 	since := s.edition
-	if s.edition = h.Edition; s.globs() == 0 {
+	if s.edition = h.Revision; s.globs() == 0 {
 		return // as with nearly all
 	}
 	for t := range h.ChangedSince(since) {
@@ -419,7 +419,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		return nil
 	}
 	after := sub.position()
-	r, h, until, err := sub.nextOf(p, limit)
+	r, g, until, err := sub.nextOf(p, limit)
 	if err != nil {
 		return err
 	}
@@ -433,7 +433,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if r.cut {
 		p.more(sub)
 	}
-	if err := s.send(p, h, sub, r, after, after); err != nil {
+	if err := s.send(p, g, sub, r, after, after); err != nil {
 		return err
 	}
 	p.held = p.held || !sub.removalsTold(t)
@@ -461,38 +461,38 @@ func (s *stream) blocked(p *pass, sub *subscription) bool {
 
 // nextOf is next from the cut of a pass, or of the newest head for names that the client
 // asked for since, and returns the head.
-func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *reply, h *cache.Head, until time.Time, err error) {
-	h = p.of(s)
-	if h == p.head {
-		r, until, err = s.next(p, h, h.Type(s.key), limit)
-		return r, h, until, err
+func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *reply, g *cache.Generation, until time.Time, err error) {
+	g = p.of(s)
+	if g == p.head {
+		r, until, err = s.next(p, g, g.Type(s.key), limit)
+		return r, g, until, err
 	}
 	asked := s.takeAsked()
 	s.older = true
-	r, until, err = s.next(p, h, h.Type(s.key), limit)
+	r, until, err = s.next(p, g, g.Type(s.key), limit)
 	s.older = false
 	if s.owing = append(s.owing, asked...); err == nil && r == nil && len(asked) > 0 {
-		h = p.head
-		r, until, err = s.next(p, h, h.Type(s.key), limit)
+		g = p.head
+		r, until, err = s.next(p, g, g.Type(s.key), limit)
 	}
-	return r, h, until, err
+	return r, g, until, err
 }
 
 // next returns the additions and changes that the client is to be sent.
-func (s *subscription) next(p *pass, h *cache.Head, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
+func (s *subscription) next(p *pass, g *cache.Generation, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
 	s.failures.silent = p.silent
 	switch {
 	case !s.delta && s.fullState:
-		r, until = s.fullSet(h, t, limit, p.now)
+		r, until = s.fullSet(g, t, limit, p.now)
 	case !s.delta && s.grouped:
-		r, err = s.group(h, t, limit, p.now)
+		r, err = s.group(g, t, limit, p.now)
 	default:
-		r, err = s.changes(h, t, limit, p.now)
+		r, err = s.changes(g, t, limit, p.now)
 	}
 	until = earlier(until, s.failures.lookAt)
 	if r == nil && err == nil && s.delta && !s.lateRemovals {
 		var again time.Time
-		r, again = s.forgotten(h, t, p.now)
+		r, again = s.forgotten(g, t, p.now)
 		until = earlier(until, again)
 	}
 	return r, until, err
@@ -535,7 +535,7 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 // send sends a response made from a head, which holds what changed after a position, where the client was told of
 // changes and additions up to another before, and sees to it that
 // endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after, before cache.Seq) error {
+func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply, after, before cache.Seq) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.body, Nonce: nonce}
@@ -559,7 +559,7 @@ func (s *stream) send(p *pass, h *cache.Head, sub *subscription, r *reply, after
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.noteTold(after, before, sub.wantedSince(s.group.View, h, after), sentAt)
+	sub.noteTold(after, before, sub.wantedSince(s.group.View, g, after), sentAt)
 	sub.responded(nonce, r.body, s.written, sentAt)
 	if sub.reaching != nil {
 		cmp.Or(sub.parent, sub).passFanouts(sentAt)
@@ -630,16 +630,16 @@ func (s *stream) transmit(r *wire.Response) error {
 
 // cold reports whether nothing can be sent, since the relay knows nothing of what the
 // client asked for and the origin is not there; and since when.
-func (s *stream) cold(h *cache.Head, now time.Time) (since time.Time, cold bool) {
+func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
 		return since, false
 	}
 	asks := false
 	for _, sub := range s.subs {
-		if sub.answerable(h) {
+		if sub.answerable(g) {
 			return since, false
 		}
-		for from := range sub.sources(h) {
+		for from := range sub.sources(g) {
 			asks = true
 			if from.Connected {
 				return since, false

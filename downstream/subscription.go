@@ -37,7 +37,7 @@ type subscription struct {
 	// What the client wants.
 	begun    bool // a request has come
 	explicit bool // a name was given, so an empty list no longer means all (R051)
-	wildcard *cache.Wildcard
+	wildcard *cache.WildcardWatch
 	names    []subscribed // sorted by name
 	namesSum uint64       // of the SotW list that names was made from
 	since    time.Time    // when names were last added
@@ -260,7 +260,7 @@ func (s *subscription) drop(texts []string) {
 		s.unsubscribeAll()
 	}
 	gone := make(map[*cache.Name]struct{})
-	t := s.watch.Head().Type(s.key)
+	t := s.watch.Generation().Type(s.key)
 	var let []string // by their own names
 	for i, n := range s.watch.Find(s.key, texts) {
 		at, ok := s.find(n)
@@ -303,7 +303,7 @@ func realName(t *cache.Type, n *cache.Name, text string) string {
 // reaches reports whether a name that the client subscribed to stands for a resource,
 // be it an alias (R092).
 func (s *subscription) reaches(t *cache.Type, resource string) bool {
-	return t.Named.Aliased() && slices.ContainsFunc(s.names, func(n subscribed) bool {
+	return t.ByName.Aliased() && slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := t.Lookup(n.name)
 		return e.Present() && e.Resource.Name == resource
 	})
@@ -341,7 +341,7 @@ func (s *subscription) requestSotW(r *wire.Request, first bool, now time.Time) {
 // reports the version.
 func (s *subscription) reportVersion(r *wire.Request, first bool) {
 	if first && s.version != "" && s.fullState && len(without(r.Subscribe, wire.Wildcard)) == 0 {
-		s.report = s.watch.Report(s.key, cache.Members, []string{cache.AllNames}, 1)
+		s.report = s.watch.Report(s.key, cache.Wildcard, []string{cache.AllNames}, 1)
 	}
 }
 
@@ -354,8 +354,8 @@ func (s *subscription) sendWhole() {
 		return
 	}
 	s.fullState = whole
-	for _, g := range s.globs {
-		g.fullState, g.atRest = whole, false
+	for _, glob := range s.globs {
+		glob.fullState, glob.atRest = whole, false
 	}
 	for _, n := range s.names {
 		s.owing = append(s.owing, n.name) // hints at them may be gone: complete sets need none
@@ -388,7 +388,7 @@ func (s *subscription) replace(texts []string, now time.Time) {
 // merge adds sorted names to the sorted ones. With renew, those already there are
 // owed an answer too.
 func (s *subscription) merge(names []*cache.Name, renew bool) {
-	t := s.watch.Head().Type(s.key)
+	t := s.watch.Generation().Type(s.key)
 	merged := make([]subscribed, 0, len(s.names)+len(names))
 	s.owing = slices.Grow(s.owing, len(names))
 	old := s.names
@@ -428,8 +428,8 @@ func (s *subscription) find(n *cache.Name) (at int, ok bool) {
 // findAlias returns where the name stands by which the client subscribed to a
 // resource that has the text as its name, or as an alias (R077).
 func (s *subscription) findAlias(text string, gone map[*cache.Name]struct{}) (at int, ok bool) {
-	t := s.watch.Head().Type(s.key)
-	if !t.Named.Aliased() {
+	t := s.watch.Generation().Type(s.key)
+	if !t.ByName.Aliased() {
 		return 0, false
 	}
 	for i, n := range s.names {
@@ -467,8 +467,8 @@ func (s *subscription) closeReport() {
 
 // close gives up all interest.
 func (s *subscription) close() {
-	for _, g := range s.globs {
-		g.close()
+	for _, glob := range s.globs {
+		glob.close()
 	}
 	s.unsubscribeAll()
 	s.closeReport()
@@ -507,7 +507,7 @@ func (s *subscription) overtakenFrom(now time.Time) (at time.Time) {
 
 // behind reports whether there may be something to tell the client.
 func (s *subscription) behind(t *cache.Type) bool {
-	return s.wildcard != nil && (t.Members.Last() > min(s.sent, s.removed) || len(s.known) > 0) ||
+	return s.wildcard != nil && (t.Wildcard.Last() > min(s.sent, s.removed) || len(s.known) > 0) ||
 		len(s.names) > 0 && t.Last() > s.scanned ||
 		s.fresh || len(s.owing)+len(s.again)+len(s.let) > 0 ||
 		s.lives(t) || s.failures.behind(t) || s.globsBehind()
@@ -515,33 +515,33 @@ func (s *subscription) behind(t *cache.Type) bool {
 
 // globsBehind is behind for the globs whose members are in the complete set.
 func (s *subscription) globsBehind() bool {
-	return !s.delta && s.fullState && slices.ContainsFunc(s.globs, func(g *subscription) bool {
-		return g.behind(s.watch.Head().Type(g.key))
+	return !s.delta && s.fullState && slices.ContainsFunc(s.globs, func(glob *subscription) bool {
+		return glob.behind(s.watch.Generation().Type(glob.key))
 	})
 }
 
 // answerable reports whether something is known that the client could be told.
-func (s *subscription) answerable(h *cache.Head) bool {
-	t := h.Type(s.key)
-	return s.wildcard != nil && t.Phase >= cache.Settled && (s.delta || !s.fullState || t.Members.Bare() == 0) ||
-		slices.ContainsFunc(s.globs, func(g *subscription) bool { return g.answerable(h) }) ||
+func (s *subscription) answerable(g *cache.Generation) bool {
+	t := g.Type(s.key)
+	return s.wildcard != nil && t.Phase >= cache.Settled && (s.delta || !s.fullState || t.Wildcard.ContentDropped() == 0) ||
+		slices.ContainsFunc(s.globs, func(glob *subscription) bool { return glob.answerable(g) }) ||
 		slices.ContainsFunc(s.names, func(n subscribed) bool {
 			e, _ := t.Lookup(n.name)
-			return e.Present() && !e.Resource.Released() || t.Errors(cache.Named).Get(n.name) != nil
+			return e.Present() && !e.Resource.Released() || t.Errors(cache.ByName).Get(n.name) != nil
 		})
 }
 
 // sources yields how the origins stand that answer for what the client asked for, some
 // more than once.
-func (s *subscription) sources(h *cache.Head) func(func(*cache.Source) bool) {
+func (s *subscription) sources(g *cache.Generation) func(func(*cache.Source) bool) {
 	return func(yield func(*cache.Source) bool) {
-		for g := range s.followed() {
-			if !yield(h.MembersFrom(g.key)) {
+		for glob := range s.followed() {
+			if !yield(g.WildcardSource(glob.key)) {
 				return
 			}
 		}
 		for _, n := range s.names {
-			if !yield(h.From(n.name)) {
+			if !yield(g.From(n.name)) {
 				return
 			}
 		}
@@ -553,9 +553,9 @@ func (s *subscription) passed() {
 	if s.wildcard != nil {
 		s.wildcard.Passed(s.removed)
 	}
-	for _, g := range s.globs {
-		if !g.atRest {
-			g.passed()
+	for _, glob := range s.globs {
+		if !glob.atRest {
+			glob.passed()
 		}
 	}
 }
@@ -563,8 +563,8 @@ func (s *subscription) passed() {
 // pass records that the client needs no removal up to p.
 func (s *subscription) pass(p cache.Seq) {
 	s.removed = p
-	for _, g := range s.globs {
-		g.removed = p
+	for _, glob := range s.globs {
+		glob.removed = p
 	}
 	s.passed()
 }
@@ -575,7 +575,7 @@ func (s *subscription) unsentAdditions(t *cache.Type) (unsent bool, upTo cache.S
 	upTo = s.scanned
 	if s.wildcard != nil {
 		upTo = s.sent
-		unsent = s.anySince(&t.Members, s.sent, true)
+		unsent = s.anySince(&t.Wildcard, s.sent, true)
 	}
 	if len(s.names) == 0 {
 		return unsent, upTo

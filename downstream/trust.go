@@ -25,16 +25,16 @@ func (s *subscription) trustsResource(from *cache.Source, e *cache.Entry) bool {
 }
 
 // trustsSet reports whether the version of a set may be trusted.
-func (s *subscription) trustsSet(h *cache.Head) bool { return s.reverted(h) == 0 }
+func (s *subscription) trustsSet(g *cache.Generation) bool { return s.reverted(g) == 0 }
 
 // reverted returns the position at which what the client sees last returned to content that it had before, of what is
 // remembered; zero if it did not. Of names, there is no history but that of each.
 //
 // A name has an entry in each set, which revert at different times, so it counts when readers last saw it change.
-func (s *subscription) reverted(h *cache.Head) (at cache.Seq) {
-	t := h.Type(s.key)
-	for g := range s.followed() {
-		at = max(at, h.Type(g.key).Members.Reverted())
+func (s *subscription) reverted(g *cache.Generation) (at cache.Seq) {
+	t := g.Type(s.key)
+	for glob := range s.followed() {
+		at = max(at, g.Type(glob.key).Wildcard.Reverted())
 	}
 	for _, n := range s.names {
 		if e, seq := s.see(t, n); e != nil && !e.Reverted().IsZero() {
@@ -50,7 +50,7 @@ func (s *subscription) suspect() {
 	if s.wildcard == nil || s.knownN == 0 {
 		return
 	}
-	members := &s.watch.Head().Type(s.key).Members
+	members := &s.watch.Generation().Type(s.key).Wildcard
 	buried := members.Buried()
 	for i, n := range s.watch.Find(s.key, buried) {
 		if _, reported := s.known[buried[i]]; !reported && (n == nil || !members.Get(n).Present()) {
@@ -94,8 +94,8 @@ func (p *poll) keyOf(peer Peer) pollKey {
 
 // trusts is trustsSet for a poll whose client reports the version of a set: it may, if it was sent the set after that
 // reverted.
-func (p *poll) trusts(h *cache.Head, sum cache.Sum) bool {
-	at := p.sub.reverted(h)
+func (p *poll) trusts(g *cache.Generation, sum cache.Sum) bool {
+	at := p.sub.reverted(g)
 	if at == 0 {
 		return true
 	}
@@ -108,7 +108,7 @@ func (p *poll) trusts(h *cache.Head, sum cache.Sum) bool {
 
 // noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
 // has an entry in each set may be shown next by the one that did.
-func (p *poll) noteAnswer(h *cache.Head, sum cache.Sum) {
+func (p *poll) noteAnswer(g *cache.Generation, sum cache.Sum) {
 	m := p.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (p *poll) noteAnswer(h *cache.Head, sum cache.Sum) {
 		m.last = make(map[pollKey][4]answered)
 	}
 	last := m.last[p.key]
-	i, at := slices.IndexFunc(last[:], func(a answered) bool { return a.sum == sum }), h.Seq
+	i, at := slices.IndexFunc(last[:], func(a answered) bool { return a.sum == sum }), g.Seq
 	if i >= 0 {
 		at = max(at, last[i].at)
 	} else { // it takes the place of the oldest

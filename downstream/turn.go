@@ -271,7 +271,7 @@ func (s *stream) finish(err error) error {
 	s.lock.take()
 	defer s.lock.leave()
 	if errors.Is(err, errDrained) {
-		if err = s.farewell(EndedDrained); s.ended {
+		if err = s.closeStatus(EndedDrained); s.ended {
 			err = <-s.over
 		}
 	}

@@ -212,8 +212,8 @@ func (o filesOrigin) status() admin.Origin {
 func (g *groups) status(now time.Time) []admin.View {
 	views := []admin.View{}
 	for _, s := range g.standing() {
-		head := s.view.Head()
-		types := typesOf(head)
+		generation := s.view.Generation()
+		types := typesOf(generation)
 		for i := range g.origins {
 			if s.shared && i != s.origin {
 				continue
@@ -223,7 +223,7 @@ func (g *groups) status(now time.Time) []admin.View {
 				source = 0
 			}
 			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
-			stand(&v, head.Source(source), now)
+			stand(&v, generation.Source(source), now)
 			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view began later, or the relay
 			}
@@ -257,7 +257,7 @@ func (g *groups) standing() []standingView {
 		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts, node: gr.node})
 	}
 	for key, s := range g.shared {
-		if s.view.Head().Types() > 0 {
+		if s.view.Generation().Types() > 0 {
 			shared = append(shared, standingView{key: cmp.Or(key.features, "all"), view: s.view, shared: true, origin: key.origin})
 		}
 	}
@@ -279,10 +279,10 @@ func stand(v *admin.View, from *cache.Source, now time.Time) {
 
 // typesOf returns what a head holds of each type, by the source that has the members of
 // the type. What collections hold counts for their type.
-func typesOf(h *cache.Head) map[int][]admin.Type {
+func typesOf(g *cache.Generation) map[int][]admin.Type {
 	byURL := make(map[string]*admin.Type)
 	sources := make(map[string]int)
-	for t := range h.ChangedSince(0) {
+	for t := range g.ChangedSince(0) {
 		typeURL, _, collection := cache.SplitCollection(t.URL)
 		out := byURL[typeURL]
 		if out == nil {
@@ -290,8 +290,8 @@ func typesOf(h *cache.Head) map[int][]admin.Type {
 			out = &admin.Type{TypeURL: typeURL, Name: short, Phase: cache.Unknown.String()}
 			byURL[typeURL] = out
 		}
-		out.Entries += t.Members.Count() + t.Named.Count()
-		out.Bytes += t.Members.Bytes() + t.Named.Bytes()
+		out.Entries += t.Wildcard.Count() + t.ByName.Count()
+		out.Bytes += t.Wildcard.Bytes() + t.ByName.Bytes()
 		if t.Changed().After(out.ChangedAt) {
 			out.ChangedAt = t.Changed()
 		}
@@ -301,7 +301,7 @@ func typesOf(h *cache.Head) map[int][]admin.Type {
 		sources[typeURL] = t.Source()
 		out.Phase = t.Phase.String()
 		if t.Phase > cache.Unknown {
-			out.Version = t.Members.Sum().Version(t.Members.System())
+			out.Version = t.Wildcard.Sum().Version(t.Wildcard.System())
 		}
 	}
 	types := make(map[int][]admin.Type)

@@ -55,7 +55,7 @@ func TestB43_DamageIsFoundToldAndMended(t *testing.T) {
 		}
 		responses := len(c.Responses())
 		for _, v := range r.groups.auditable() {
-			for e := range v.Head().Type(relaytest.ClusterType).Members.Since(0) {
+			for e := range v.Generation().Type(relaytest.ClusterType).Wildcard.Since(0) {
 				if e.Name.String() == "b" {
 					e.Resource.Value()[2] ^= 1
 				}

@@ -94,7 +94,7 @@ func crowded(b *testing.B) *downstream.Server {
 		}
 		u.Resources = append(u.Resources, r)
 	}
-	w.Apply(cache.Members, u)
+	w.Apply(cache.Wildcard, u)
 	w.SetPhase(wire.ClusterType, cache.Confirmed)
 	const perConnection = 2000
 	g := NewGRPCServer(1<<20, perConnection)

@@ -185,8 +185,8 @@ func (g *groups) configs(v *standingView, contents downstream.Contents, now time
 	for i := range configs {
 		configs[i] = &statuspb.ClientConfig{Node: v.node, ClientScope: "origin/" + g.cfg.originName(i)}
 	}
-	head := v.view.Head()
-	for t := range head.ChangedSince(0) {
+	generation := v.view.Generation()
+	for t := range generation.ChangedSince(0) {
 		typeURL, glob, _ := cache.SplitCollection(t.URL)
 		for r := range known(t) {
 			origin := g.router.origin(typeURL, glob)
@@ -201,7 +201,7 @@ func (g *groups) configs(v *standingView, contents downstream.Contents, now time
 		typeURL, _, _ := cache.SplitCollection(u.Type)
 		origin := g.router.origin(typeURL, u.Name.String())
 		configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, &statuspb.ClientConfig_GenericXdsConfig{
-			TypeUrl: typeURL, Name: u.Name.String(), ClientStatus: waiting(head, u.Name, now),
+			TypeUrl: typeURL, Name: u.Name.String(), ClientStatus: waiting(generation, u.Name, now),
 		})
 	}
 	for _, config := range configs {
@@ -218,8 +218,8 @@ func (g *groups) configs(v *standingView, contents downstream.Contents, now time
 const answerTime = 15 * time.Second
 
 // waiting returns how the relay stands with a name that the origin has said nothing of.
-func waiting(h *cache.Head, n *cache.Name, now time.Time) adminpb.ClientResourceStatus {
-	if asked := n.Asked(); h.From(n).Connected && !asked.IsZero() && now.Sub(asked) >= answerTime {
+func waiting(g *cache.Generation, n *cache.Name, now time.Time) adminpb.ClientResourceStatus {
+	if asked := n.Asked(); g.From(n).Connected && !asked.IsZero() && now.Sub(asked) >= answerTime {
 		return adminpb.ClientResourceStatus_TIMEOUT
 	}
 	return adminpb.ClientResourceStatus_REQUESTED

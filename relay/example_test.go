@@ -47,8 +47,8 @@ func Example() {
 
 	fmt.Println("clusters:", askForClusters(listener.Addr().String()))
 
-	stop()    // clients are let go within TENDER_DRAIN …
-	r.Hurry() // … or at once
+	stop()      // clients are let go within TENDER_DRAIN …
+	r.StopNow() // … or at once
 	fmt.Println("ended:", <-ended)
 	// Output:
 	// clusters: [web]
@@ -79,7 +79,7 @@ func ExampleNew_controlPlane() {
 	fmt.Println("clusters:", askForClusters(r.Addrs()[0].String()))
 
 	stop()
-	r.Hurry()
+	r.StopNow()
 	fmt.Println("ended:", <-ended)
 	// Output:
 	// clusters: [web]
@@ -117,7 +117,7 @@ func ExampleRelay_Ready() {
 	fmt.Println("status:", status.Relay.Version, status.Relay.NodeID)
 
 	stop()
-	r.Hurry()
+	r.StopNow()
 	check(<-ended)
 	fmt.Println("then:", r.Ready())
 	// Output:

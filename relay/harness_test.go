@@ -174,7 +174,7 @@ func configure(t testing.TB, target string, further map[string][]string, env []s
 // stop ends the relay at once and waits until it has ended. It may be called again.
 func (r *running) stop() {
 	r.t.Helper()
-	r.Hurry()
+	r.StopNow()
 	r.drain()
 }
 

@@ -121,7 +121,7 @@ var protocols = map[string]upstream.Protocol{
 type sessionOrigin struct{ *upstream.Session }
 
 func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
-	o.Mirror(ctx, node, w, log, control)
+	o.Sync(ctx, node, w, log, control)
 }
 
 func (o sessionOrigin) probe(ctx context.Context, p upstream.Probe) error { return o.Probe(ctx, p) }
@@ -134,7 +134,7 @@ func (o sessionOrigin) close() error { return o.Close() }
 type filesOrigin struct{ *upstream.Files }
 
 func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
-	o.Mirror(ctx, w, control)
+	o.Sync(ctx, w, control)
 }
 
 func (o filesOrigin) probe(ctx context.Context, p upstream.Probe) error {

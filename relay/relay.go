@@ -477,8 +477,8 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 // may delay the end.
 const lastCalls = time.Second
 
-// Hurry has a relay that ends, or will, let its clients go at once. It may be called again.
-func (r *Relay) Hurry() { r.hurry.Do(func() { close(r.hurried) }) }
+// StopNow has a relay that ends, or will, let its clients go at once. It may be called again.
+func (r *Relay) StopNow() { r.hurry.Do(func() { close(r.hurried) }) }
 
 // drain lets the clients go. At first they are still served, and new ones too: who chooses
 // a relay for them takes a while to hear that this one is going. Then their connections are told

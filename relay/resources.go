@@ -36,7 +36,7 @@ func (g *groups) resources(typeURL, group string) iter.Seq[heldResource] {
 			if s.shared || group != "" && s.key != group {
 				continue
 			}
-			for t := range s.view.Head().ChangedSince(0) {
+			for t := range s.view.Generation().ChangedSince(0) {
 				if of, glob, _ := cache.SplitCollection(t.URL); of == typeURL && !g.held(s.key, of, glob, t, yield) {
 					return
 				}
@@ -66,23 +66,23 @@ func (g *groups) held(group, typeURL, glob string, t *cache.Type, yield func(hel
 // was asked for by name.
 func known(t *cache.Type) iter.Seq[heldResource] {
 	return func(yield func(heldResource) bool) {
-		for e := range t.Members.Since(0) {
-			if e.Present() && !yield(heldResource{askedAs: wire.Wildcard, name: e.Name, entry: e, fault: faultOf(t, cache.Members, e.Name)}) {
+		for e := range t.Wildcard.Since(0) {
+			if e.Present() && !yield(heldResource{askedAs: wire.Wildcard, name: e.Name, entry: e, fault: faultOf(t, cache.Wildcard, e.Name)}) {
 				return
 			}
 		}
-		for e := range t.Named.Since(0) {
-			if !yield(heldResource{name: e.Name, entry: e, fault: faultOf(t, cache.Named, e.Name)}) {
+		for e := range t.ByName.Since(0) {
+			if !yield(heldResource{name: e.Name, entry: e, fault: faultOf(t, cache.ByName, e.Name)}) {
 				return
 			}
 		}
-		for fault := range t.Errors(cache.Members).Since(0) {
-			if !t.Members.Get(fault.Name).Present() && !yield(heldResource{askedAs: wire.Wildcard, name: fault.Name, fault: fault.Err}) {
+		for fault := range t.Errors(cache.Wildcard).Since(0) {
+			if !t.Wildcard.Get(fault.Name).Present() && !yield(heldResource{askedAs: wire.Wildcard, name: fault.Name, fault: fault.Err}) {
 				return
 			}
 		}
-		for fault := range t.Errors(cache.Named).Since(0) {
-			if t.Named.Get(fault.Name) == nil && !yield(heldResource{name: fault.Name, fault: fault.Err}) {
+		for fault := range t.Errors(cache.ByName).Since(0) {
+			if t.ByName.Get(fault.Name) == nil && !yield(heldResource{name: fault.Name, fault: fault.Err}) {
 				return
 			}
 		}
@@ -112,7 +112,7 @@ func (g *groups) show(h heldResource) admin.Resource {
 	if r.Exists {
 		of := h.entry.Resource
 		r.Version, r.OriginVersion, r.Bytes, r.SHA256 = of.Version, of.OriginVersion, of.Size(), hex.EncodeToString(of.Digest[:])
-		r.ExpiresAt, r.GivenUpAt = h.entry.Deadline(), h.entry.GivenUp()
+		r.ExpiresAt, r.GivenUpAt = h.entry.Deadline(), h.entry.ContentDroppedAt()
 	}
 	return r
 }

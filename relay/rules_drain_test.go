@@ -255,7 +255,7 @@ func TestB33_ADrainCanBeHurried(t *testing.T) {
 			c.Subscribe(streamCDS)
 			c.Recv(t.Context())
 			began := time.Now()
-			time.AfterFunc(after, r.Hurry)
+			time.AfterFunc(after, r.StopNow)
 			r.drain()
 			if took := time.Since(began); took != after {
 				t.Errorf("it took %v to stop, want %v", took, after)

@@ -88,7 +88,7 @@ func (f *orderFloor) apply(add []string, remove ...string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.w.Apply(cache.Members, u)
+	f.w.Apply(cache.Wildcard, u)
 	f.w.SetPhase(relaytest.ClusterType, cache.Confirmed)
 	synctest.Wait()
 }
@@ -108,7 +108,7 @@ func TestB11_StreamBehindTheLogIsEnded(t *testing.T) {
 			slow := c.Recv(t.Context())
 			f.apply(nil, "a")
 
-			members := func() *cache.Set { return &f.w.View().Head().Type(relaytest.ClusterType).Members }
+			members := func() *cache.Set { return &f.w.View().Generation().Type(relaytest.ClusterType).Wildcard }
 			f.w.Trim(time.Now())
 			if members().Floor() != 0 {
 				t.Fatal("a removal that a stream was not told of was forgotten at once")
@@ -152,7 +152,7 @@ func TestB11_TombstonesGo(t *testing.T) {
 		}
 		synctest.Wait()
 		f.w.Trim(time.Now())
-		floor := f.w.View().Head().Type(relaytest.ClusterType).Members.Floor()
+		floor := f.w.View().Generation().Type(relaytest.ClusterType).Wildcard.Floor()
 		if floor == 0 || f.w.View().Find(relaytest.ClusterType, []string{"a"})[0] != nil {
 			t.Error("a removal that all were told of is still there")
 		}

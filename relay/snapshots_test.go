@@ -32,7 +32,7 @@ func TestB42_WhatIsWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
+		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
 	}
 	for _, step := range []struct {

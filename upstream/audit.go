@@ -109,8 +109,8 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	err := ErrNotConnected // the loop has ended
 	c.do(ctx, func(l controlled) {
 		err = ErrNoAudit
-		if m, ok := l.(*mirror); ok {
-			s, err = m.session, nil
+		if v, ok := l.(*viewSync); ok {
+			s, err = v.session, nil
 		}
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	}
 	a := &audit{control: c}
 	err = ErrNotConnected
-	c.do(ctx, func(l controlled) { err = a.plan(l.(*mirror), typeURL) })
+	c.do(ctx, func(l controlled) { err = a.plan(l.(*viewSync), typeURL) })
 	if err != nil {
 		return Audit{}, cmp.Or(ctx.Err(), err)
 	}
@@ -141,7 +141,7 @@ type audit struct {
 	asked   []*audited
 
 	began, ended time.Time
-	here, there  *cache.Head // that were compared last
+	here, there  *cache.Generation // that were compared last
 	open         map[resourceID]*discrepancy
 	grown        int       // how many answers there were on the second stream
 	grownAt      time.Time // since when there are no more
@@ -173,21 +173,21 @@ type discrepancy struct {
 }
 
 // plan takes over what the mirror has asked for. It is called by the mirror's loop.
-func (a *audit) plan(m *mirror, typeURL string) error {
-	a.session, a.target, a.node = m.session, m.target, m.node
-	for _, s := range m.inOrder() {
+func (a *audit) plan(v *viewSync, typeURL string) error {
+	a.session, a.target, a.node = v.session, v.target, v.node
+	for _, s := range v.inOrder() {
 		if typeURL == "" || s.typeURL == typeURL {
 			a.asked = append(a.asked, s.audited()...)
 		}
 	}
-	l := &m.lines[main]
+	l := &v.lines[main]
 	if len(a.asked) == 0 {
 		return nil
 	}
 	if !l.open {
 		return ErrNotConnected
 	}
-	a.second = m.session.second(m.target, l.sotw != nil)
+	a.second = v.session.second(v.target, l.sotw != nil)
 	return nil
 }
 
@@ -240,7 +240,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // awaited below
 		defer close(ended)
-		a.second.Mirror(mirroring, a.node, w, a.second.cfg.Logger, nil)
+		a.second.Sync(mirroring, a.node, w, a.second.cfg.Logger, nil)
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()
@@ -265,7 +265,7 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		now, there := time.Now(), view.Head()
+		now, there := time.Now(), view.Generation()
 		if err := a.refusal(); err != nil {
 			return err
 		}
@@ -301,18 +301,18 @@ func (a *audit) refusal() error {
 }
 
 // held returns what the origin has said to the view.
-func (a *audit) held(ctx context.Context) (h *cache.Head, err error) {
+func (a *audit) held(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
 	a.control.do(ctx, func(l controlled) {
-		if m := l.(*mirror); m.lines[main].open && m.target == a.target {
-			h, err = m.w.Head(), nil
+		if v := l.(*viewSync); v.lines[main].open && v.target == a.target {
+			g, err = v.w.Generation(), nil
 		}
 	})
-	return h, cmp.Or(ctx.Err(), err)
+	return g, cmp.Or(ctx.Err(), err)
 }
 
 // compare looks for differences, and for how long they have been such.
-func (a *audit) compare(here, there *cache.Head, now time.Time) {
+func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	if here == a.here && there == a.there {
 		return
 	}
@@ -340,24 +340,24 @@ func (a *audit) compare(here, there *cache.Head, now time.Time) {
 
 // entries returns the resources that a head holds, by what they were asked for as, and how
 // many names it knows anything of.
-func (of *audited) entries(h *cache.Head) (present map[string]*cache.Entry, known int) {
-	t := h.Type(of.key)
+func (of *audited) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
+	t := g.Type(of.key)
 	present = make(map[string]*cache.Entry)
 	if of.glob != "" {
-		for e := range t.Members.Since(0) {
+		for e := range t.Wildcard.Since(0) {
 			if e.Present() {
 				present[e.Name.String()] = e
 			}
 		}
 		return present, len(present)
 	}
-	for e := range t.Named.Since(0) {
+	for e := range t.ByName.Since(0) {
 		if _, asked := slices.BinarySearch(of.names, e.Name.String()); asked && e.Present() {
 			present[e.Name.String()] = e
 		}
 		known++
 	}
-	for range t.Errors(cache.Named).Since(0) {
+	for range t.Errors(cache.ByName).Since(0) {
 		known++
 	}
 	return present, known
@@ -398,7 +398,7 @@ func difference(here, there *cache.Entry) DifferenceKind {
 }
 
 // over reports whether nothing more is to be expected.
-func (a *audit) over(there *cache.Head, now time.Time) bool {
+func (a *audit) over(there *cache.Generation, now time.Time) bool {
 	switch {
 	case now.Sub(a.began) >= auditMax, now.Sub(a.grownAt) >= auditPatience:
 		return true
@@ -422,7 +422,7 @@ func (a *audit) quiet(now time.Time) bool { return now.Sub(a.grownAt) >= auditQu
 func (d *discrepancy) stands(now time.Time) bool { return now.Sub(d.since) >= auditQuiet }
 
 // settled reports whether the first answer to each wildcard seems complete.
-func (a *audit) settled(there *cache.Head) bool {
+func (a *audit) settled(there *cache.Generation) bool {
 	for _, of := range a.asked {
 		if of.glob != "" && there.Type(of.key).Phase == cache.Unknown {
 			return false
@@ -433,7 +433,7 @@ func (a *audit) settled(there *cache.Head) bool {
 
 // review drops what the view has ceased to ask for meanwhile, doubts what the origin may be
 // about to say, and finds out which differences are no news to the view.
-func (a *audit) review(ctx context.Context, there *cache.Head, now time.Time) error {
+func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
 	if len(a.open) > 0 && !there.First().Heard {
 		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.grownAt).Round(time.Second))
 	}
@@ -444,7 +444,7 @@ func (a *audit) review(ctx context.Context, there *cache.Head, now time.Time) er
 	}
 	err := ErrNotConnected
 	a.control.do(ctx, func(l controlled) {
-		a.ask(l.(*mirror))
+		a.ask(l.(*viewSync))
 		err = nil
 	})
 	a.ended = now
@@ -452,9 +452,9 @@ func (a *audit) review(ctx context.Context, there *cache.Head, now time.Time) er
 }
 
 // ask is the part of review for which the mirror's loop is asked.
-func (a *audit) ask(m *mirror) {
+func (a *audit) ask(v *viewSync) {
 	held := make(map[string]map[string]bool) // names, by type URL
-	for _, h := range holdsOf(m.dockets()) {
+	for _, h := range holdsOf(v.dockets()) {
 		if held[h.TypeURL] == nil {
 			held[h.TypeURL] = make(map[string]bool)
 		}
@@ -464,7 +464,7 @@ func (a *audit) ask(m *mirror) {
 	}
 	wanted := make(map[*audited]func(name string) bool)
 	for _, of := range a.asked {
-		wanted[of] = m.asksFor(of)
+		wanted[of] = v.asksFor(of)
 	}
 	for id, d := range a.open {
 		if !wanted[id.of](id.name) {
@@ -475,8 +475,8 @@ func (a *audit) ask(m *mirror) {
 }
 
 // asksFor returns whether the mirror asks the origin for a resource now.
-func (m *mirror) asksFor(of *audited) func(name string) bool {
-	s := m.subs[of.typeURL]
+func (v *viewSync) asksFor(of *audited) func(name string) bool {
+	s := v.subs[of.typeURL]
 	switch of.glob {
 	case "":
 		names := s.wantedNames()

@@ -59,11 +59,11 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 			for b.Loop() {
 				u := member(b, rounds)
 				u.TypeURL = key
-				fromWriter.Apply(cache.Members, u)
+				fromWriter.Apply(cache.Wildcard, u)
 				s.follow(time.Now())
 				rounds++
 			}
-			if got := view.Head().Type(key).Members.Last(); got < cache.Seq(rounds) {
+			if got := view.Generation().Type(key).Wildcard.Last(); got < cache.Seq(rounds) {
 				b.Fatalf("%d changes arrived of %d", got, rounds)
 			}
 		})
@@ -71,22 +71,22 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 }
 
 // benchMirror returns a mirror with an open stream on which nothing was said yet, and no loop.
-func benchMirror(b *testing.B, w *cache.Writer) *mirror {
+func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	b.Helper()
 	session, err := New(Config{Targets: []string{"127.0.0.1:1"}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = session.Close() })
-	m := &mirror{
+	v := &viewSync{
 		session: session, cfg: &session.cfg, w: w, log: slog.New(slog.DiscardHandler),
 		subs: make(map[string]*subscription), linger: newLingering(100_000, 512<<20),
 	}
-	m.lines[main] = line{
+	v.lines[main] = adsStream{
 		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), begun: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
 	}
-	return m
+	return v
 }
 
 // BenchmarkUpdate is one response of the origin, with new content for some of 1,000 resources, and the turn of the mirror's
@@ -135,13 +135,13 @@ func BenchmarkUpdate(b *testing.B) {
 						m.opened(&m.lines[main], now)
 					}
 					say(all, 0)
-					before, rounds := view.Head().Seq, 0
+					before, rounds := view.Generation().Seq, 0
 					b.ReportAllocs()
 					for b.Loop() {
 						rounds++
 						say(changed, rounds)
 					}
-					if got := view.Head().Seq - before; got < cache.Seq(rounds) {
+					if got := view.Generation().Seq - before; got < cache.Seq(rounds) {
 						b.Fatalf("%d changes were applied of %d", got, rounds)
 					}
 				})
@@ -168,9 +168,9 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
-		put(&clusters.removals[cache.Members].kept, name(i), removal{})
+		put(&clusters.removals[cache.Wildcard].kept, name(i), removal{})
 	}
-	w.Apply(cache.Members, u)
+	w.Apply(cache.Wildcard, u)
 	var versions [2][]*wire.Resource
 	for v := range versions {
 		for i := range all {
@@ -184,7 +184,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 		rounds++
 		m.apply(m.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
 	}
-	if got := view.Head().Seq; got < cache.Seq(rounds) {
+	if got := view.Generation().Seq; got < cache.Seq(rounds) {
 		b.Fatalf("%d changes were applied of %d", got, rounds)
 	}
 }
@@ -216,22 +216,22 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
 			view, w := collections(b, n)
-			m := benchMirror(b, w)
+			v := benchMirror(b, w)
 			now := time.Now()
-			m.demand(now)
-			s := m.sub(acme)
+			v.demand(now)
+			s := v.sub(acme)
 			u := wire.Update{TypeURL: acme}
 			for i := range n {
 				u.Removed = append(u.Removed, globName(i))
 			}
-			m.apply(s, main, u, now)
+			v.apply(s, main, u, now)
 			rounds := 0
 			for b.Loop() {
 				rounds++
-				m.apply(s, main, member(b, rounds), now)
-				m.act(b.Context(), now)
+				v.apply(s, main, member(b, rounds), now)
+				v.act(b.Context(), now)
 			}
-			if got := view.Head().Seq; got < cache.Seq(rounds) {
+			if got := view.Generation().Seq; got < cache.Seq(rounds) {
 				b.Fatalf("%d changes were applied of %d", got, rounds)
 			}
 		})
@@ -250,7 +250,7 @@ func BenchmarkLocalAmongCollections(b *testing.B) {
 				rounds++
 				l.Update(member(b, rounds))
 			}
-			if got := view.Head().Seq; got < cache.Seq(rounds) {
+			if got := view.Generation().Seq; got < cache.Seq(rounds) {
 				b.Fatalf("%d changes were applied of %d", got, rounds)
 			}
 		})

@@ -32,13 +32,13 @@ type collection struct {
 
 // restate prepares for a new stream: it adds what is held to the versions that the
 // origin is told, but for what it had not mentioned itself.
-func (c *collection) restate(h *cache.Head, versions map[string]string) {
-	old, t := c.doubt.marked, h.Type(c.key)
-	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Members)}
+func (c *collection) restate(g *cache.Generation, versions map[string]string) {
+	old, t := c.doubt.marked, g.Type(c.key)
+	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Wildcard)}
 	if t.Phase != cache.Confirmed && !t.Restored {
 		return
 	}
-	for e := range t.Members.Since(0) {
+	for e := range t.Wildcard.Since(0) {
 		if !e.Present() || !sayable(e.Resource) {
 			continue
 		}
@@ -73,40 +73,40 @@ func (c *collection) doubts(trust bool, now time.Time) (names map[string]struct{
 
 // trust begins to wait for what the origin says on a new stream. Unless it was told
 // what is held, and can be expected to look at it, all of that is in doubt.
-func (m *mirror) trust(s *subscription, told bool, now time.Time) {
+func (v *viewSync) trust(s *subscription, told bool, now time.Time) {
 	for _, c := range s.collections {
 		if c.doubt.began = now; !told {
 			c.doubt.distrust(now)
-		} else if m.w.Head().Type(c.key).Restored {
+		} else if v.w.Generation().Type(c.key).Restored {
 			c.learn.told = now
 		}
-		m.agenda.put(c, now)
+		v.agenda.put(c, now)
 	}
 }
 
 // heard takes what an origin said of the members.
-func (m *mirror) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
-	c.learn.heard(now, change.New > 0, m.cfg.ColdWait)
+func (v *viewSync) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
+	c.learn.heard(now, change.New > 0, v.cfg.ColdWait)
 	if c.doubt.heard(u, change.Same > 0, now) {
-		m.ignoresVersions(now)
+		v.ignoresVersions(now)
 	}
-	m.agenda.put(c, now)
+	v.agenda.put(c, now)
 }
 
 // look does what it is time for with a collection, and returns when to look again if
 // nothing happens.
-func (m *mirror) look(c *collection, now time.Time) (next time.Time) {
-	if m.expired(c, now) {
+func (v *viewSync) look(c *collection, now time.Time) (next time.Time) {
+	if v.expired(c, now) {
 		return time.Time{}
 	}
-	next = earlier(m.learnedOf(c.key, &c.learn, c.doubt.none(), now), m.decide(c.guard(), now))
-	return earlier(earlier(next, m.resolve(c.sub, c, now)), c.until)
+	next = earlier(v.learnedOf(c.key, &c.learn, c.doubt.none(), now), v.decide(c.guard(), now))
+	return earlier(earlier(next, v.resolve(c.sub, c, now)), c.until)
 }
 
 // resolve asks for members in doubt by name, once the origin has been quiet for a
 // while, and after as long again lets them go. It returns when to look again.
-func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
-	d, l := &c.doubt, &m.lines[s.named]
+func (v *viewSync) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
+	d, l := &c.doubt, &v.lines[s.named]
 	if len(d.marked)+len(d.asked) == 0 || !l.open {
 		return time.Time{}
 	}
@@ -118,14 +118,14 @@ func (m *mirror) resolve(s *subscription, c *collection, now time.Time) (next ti
 			return next
 		}
 		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
-		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+		v.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
-		m.change(l, s, d.asked, nil, now)
+		v.change(l, s, d.asked, nil, now)
 	}
 	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
 		return next
 	}
-	m.change(l, s, nil, s.unwanted(d.asked), now)
+	v.change(l, s, nil, s.unwanted(d.asked), now)
 	d.asked, d.askedAt = nil, time.Time{}
 	clear(d.marked)
 	return time.Time{}
@@ -144,37 +144,37 @@ func (s *subscription) unlearn(r role) {
 // demandCollection takes over that clients began or ceased to want a glob, or want to
 // have it all again, since it was not to be kept (R125). It returns whether the origin
 // has to be asked for it.
-func (m *mirror) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
+func (v *viewSync) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c == nil && d.Restored:
-		m.letLinger(m.follow(s, glob, d.TypeURL), now)
+		v.letLinger(v.follow(s, glob, d.TypeURL), now)
 		return true
 	case !d.Wanted && c != nil:
-		m.letLinger(c, now)
+		v.letLinger(c, now)
 		return false
 	case !d.Wanted:
 		return false
 	case c != nil:
-		m.unlinger(c)
+		v.unlinger(c)
 		return d.Again
 	}
-	m.follow(s, glob, d.TypeURL)
+	v.follow(s, glob, d.TypeURL)
 	return true
 }
 
 // follow begins to follow a glob.
-func (m *mirror) follow(s *subscription, glob, key string) *collection {
+func (v *viewSync) follow(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
 	}
 	c := &collection{sub: s, glob: glob, key: key}
 	s.collections[glob] = c
-	m.place(s, s.wildcard != nowhere)
-	for _, name := range m.keeping[key] {
-		m.keepOf(c.guard(), name)
+	v.place(s, s.wildcard != nowhere)
+	for _, name := range v.keeping[key] {
+		v.keepOf(c.guard(), name)
 	}
-	delete(m.keeping, key)
+	delete(v.keeping, key)
 	return c
 }
 
@@ -187,50 +187,50 @@ const maxLingeringGlobs = 1000
 const frozenLinger = time.Minute
 
 // letLinger notes that no client wants a glob any more.
-func (m *mirror) letLinger(c *collection, now time.Time) {
-	m.unlinger(c)
-	if c.until = now; m.lingeringGlobs < maxLingeringGlobs {
-		c.until = now.Add(jitter(m.cfg.WildcardLinger))
+func (v *viewSync) letLinger(c *collection, now time.Time) {
+	v.unlinger(c)
+	if c.until = now; v.lingeringGlobs < maxLingeringGlobs {
+		c.until = now.Add(jitter(v.cfg.WildcardLinger))
 	}
-	m.lingeringGlobs++
-	m.agenda.put(c, c.until)
+	v.lingeringGlobs++
+	v.agenda.put(c, c.until)
 }
 
 // unlinger undoes letLinger.
-func (m *mirror) unlinger(c *collection) {
+func (v *viewSync) unlinger(c *collection) {
 	if !c.until.IsZero() {
 		c.until = time.Time{}
-		m.lingeringGlobs--
+		v.lingeringGlobs--
 	}
 }
 
 // expired gives up a glob that has lingered long enough, and reports whether it did.
-func (m *mirror) expired(c *collection, now time.Time) bool {
+func (v *viewSync) expired(c *collection, now time.Time) bool {
 	if c.until.IsZero() || now.Before(c.until) {
 		return false
 	}
-	if m.w.Frozen() && m.lingeringGlobs <= maxLingeringGlobs {
+	if v.w.Frozen() && v.lingeringGlobs <= maxLingeringGlobs {
 		c.until = now.Add(frozenLinger) // those who come back are to find what there was
 		return false
 	}
-	m.unlinger(c)
-	if !m.w.ForgetMembers(c.key) {
+	v.unlinger(c)
+	if !v.w.ForgetMembers(c.key) {
 		return false // wanted again, and about to be reported
 	}
 	s := c.sub
 	delete(s.collections, c.glob)
-	m.agenda.drop(c)
-	m.drop(&c.removals)
-	if l := &m.lines[s.named]; l.open {
-		m.change(l, s, nil, append(s.unwanted(c.doubt.asked), c.glob), now)
+	v.agenda.drop(c)
+	v.drop(&c.removals)
+	if l := &v.lines[s.named]; l.open {
+		v.change(l, s, nil, append(s.unwanted(c.doubt.asked), c.glob), now)
 	}
-	m.place(s, s.wildcard != nowhere)
+	v.place(s, s.wildcard != nowhere)
 	return true
 }
 
 // applyCollections gives each collection its part of an update, and returns the
 // update without the names of the globs themselves.
-func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time) wire.Update {
+func (v *viewSync) applyCollections(s *subscription, u wire.Update, now time.Time) wire.Update {
 	if len(s.collections) == 0 {
 		return u
 	}
@@ -252,14 +252,14 @@ func (m *mirror) applyCollections(s *subscription, u wire.Update, now time.Time)
 	for key, p := range parts(named, s.collectionOf) {
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
-		change := m.take(of.guard(), *p, now)
+		change := v.take(of.guard(), *p, now)
 		if p.Fails(glob) {
 			continue // which says nothing about what there is
 		}
-		m.heard(of, *p, change, now)
+		v.heard(of, *p, change, now)
 	}
 	for _, c := range empty {
-		m.emptied(c, u, now)
+		v.emptied(c, u, now)
 	}
 	return named
 }
@@ -312,13 +312,13 @@ func parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire
 
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to
 // be waited for.
-func (m *mirror) emptied(c *collection, u wire.Update, now time.Time) {
+func (v *viewSync) emptied(c *collection, u wire.Update, now time.Time) {
 	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
-	for e := range m.w.Head().Type(c.key).Members.Since(0) {
+	for e := range v.w.Generation().Type(c.key).Wildcard.Since(0) {
 		if e.Present() {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	m.heard(c, u, m.take(c.guard(), u, now), now)
-	m.setPhase(c.key, cache.Confirmed, now)
+	v.heard(c, u, v.take(c.guard(), u, now), now)
+	v.setPhase(c.key, cache.Confirmed, now)
 }

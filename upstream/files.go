@@ -161,7 +161,7 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 //
 // The control, which may be nil, has it do what an operator wants; what is held back, which
 // concerns all mirrors, Files itself says.
-func (f *Files) Mirror(ctx context.Context, w *cache.Writer, control *Control) {
+func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *Control) {
 	l := filesView{f.local(w)}
 	defer l.reported.end()
 	defer control.end()

@@ -119,7 +119,7 @@ func startMirror(t *testing.T, files *Files) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { files.Mirror(ctx, w, nil) })
+	running.Go(func() { files.Sync(ctx, w, nil) })
 	stop := sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
@@ -131,14 +131,14 @@ func startMirror(t *testing.T, files *Files) (*cache.View, func()) {
 // until waits until the view's clusters are these.
 func (m *mirrored) until(want string) {
 	m.t.Helper()
-	awaitHead(m.t, m.view, m.watch, func(h *cache.Head) string { return clustersOf(h) }, want)
+	awaitHead(m.t, m.view, m.watch, func(g *cache.Generation) string { return clustersOf(g) }, want)
 }
 
-func awaitHead(t *testing.T, view *cache.View, watch *cache.Watch, state func(*cache.Head) string, want string) {
+func awaitHead(t *testing.T, view *cache.View, watch *cache.Watch, state func(*cache.Generation) string, want string) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
-		got := state(view.Head())
+		got := state(view.Generation())
 		if got == want {
 			return
 		}
@@ -152,10 +152,10 @@ func awaitHead(t *testing.T, view *cache.View, watch *cache.Watch, state func(*c
 
 // clustersOf returns the members as name=alt_stat_name, in order of the names, and
 // the phase if they may be incomplete.
-func clustersOf(h *cache.Head) string {
+func clustersOf(g *cache.Generation) string {
 	var got []string
-	t := h.Type(wire.ClusterType)
-	for e := range t.Members.Since(0) {
+	t := g.Type(wire.ClusterType)
+	for e := range t.Wildcard.Since(0) {
 		if e.Present() {
 			got = append(got, clusterText(e))
 		}
@@ -229,12 +229,12 @@ func TestR117_FourFormatsSameBytes(t *testing.T) {
 		}
 		m := mirrorDir(t, FilesConfig{Dir: writeFiles(t, t.TempDir(), name, string(content))})
 		m.until("bare wrapped=front")
-		typ := m.view.Head().Type(wire.ClusterType)
+		typ := m.view.Generation().Type(wire.ClusterType)
 		if got := typ.System(); got != "7" {
 			t.Errorf("%s: the type has version %q, want that of the response", name, got)
 		}
 		got := ""
-		for e := range typ.Members.Since(0) {
+		for e := range typ.Wildcard.Since(0) {
 			got += fmt.Sprintf("%x\n", e.Resource.Field())
 			if e.Name.String() == "wrapped" && (e.Resource.Version != "v3" || !slices.Equal(e.Resource.Aliases, []string{"door"})) {
 				t.Errorf("%s: wrapped has version %q and aliases %q", name, e.Resource.Version, e.Resource.Aliases)
@@ -410,13 +410,13 @@ func TestFilesSubscribers(t *testing.T) {
 	names := named.Subscribe(wire.ClusterType, []string{"a", "door", "nobody"})
 	all.SubscribeAll(wire.ListenerType)
 
-	state := func(h *cache.Head) string {
+	state := func(g *cache.Generation) string {
 		var got []string
 		for _, n := range names {
-			switch e, _ := h.Type(wire.ClusterType).Lookup(n); {
+			switch e, _ := g.Type(wire.ClusterType).Lookup(n); {
 			case e.Present():
 				got = append(got, clusterText(e))
-			case h.Absent(e):
+			case g.Absent(e):
 				got = append(got, "absent")
 			default:
 				got = append(got, "unknown")
@@ -425,14 +425,14 @@ func TestFilesSubscribers(t *testing.T) {
 		return strings.Join(got, " ")
 	}
 	awaitHead(t, m.view, named, state, "a=1 front=1 absent")
-	awaitHead(t, m.view, all, func(h *cache.Head) string { return h.Type(wire.ListenerType).Phase.String() }, "confirmed")
+	awaitHead(t, m.view, all, func(g *cache.Generation) string { return g.Type(wire.ListenerType).Phase.String() }, "confirmed")
 
 	writeFiles(t, dir, "mesh.yaml", clusters("b=2", "nobody"))
 	awaitHead(t, m.view, named, state, "absent absent nobody")
 	m.until("b=2 nobody")
 	writeFiles(t, dir, "more.yaml", "- {'@type': "+wire.ListenerType+", name: in}\n")
-	awaitHead(t, m.view, all, func(h *cache.Head) string {
-		return fmt.Sprint(h.Type(wire.ListenerType).Members.Count())
+	awaitHead(t, m.view, all, func(g *cache.Generation) string {
+		return fmt.Sprint(g.Type(wire.ListenerType).Wildcard.Count())
 	}, "1")
 }
 
@@ -457,7 +457,7 @@ func TestFilesManyMirrors(t *testing.T) {
 		}
 		writeFiles(t, dir, "mesh.yaml", clusters(fmt.Sprintf("a=%d", i+1)))
 		mirrors[i].stop()
-		if mirrors[i].view.Head().First().Connected {
+		if mirrors[i].view.Generation().First().Connected {
 			t.Errorf("mirror %d ended, and its view counts as connected", i)
 		}
 	}
@@ -468,7 +468,7 @@ func TestFilesManyMirrors(t *testing.T) {
 	watch := view.Watch()
 	watch.SubscribeAll(wire.ClusterType)
 	seen := make(map[string]bool)
-	awaitHead(t, view, watch, func(h *cache.Head) string { s := clustersOf(h); seen[s] = true; return s }, "z")
+	awaitHead(t, view, watch, func(g *cache.Generation) string { s := clustersOf(g); seen[s] = true; return s }, "z")
 	for s := range seen {
 		if strings.Contains(s, "a=") {
 			t.Errorf("the view showed %q, which was over when the mirror began", s)
@@ -489,9 +489,9 @@ func TestFilesNothingGoodYet(t *testing.T) {
 			m.log.await(t, slog.LevelWarn, "no good file yet")
 			names := m.watch.Subscribe(wire.ClusterType, []string{"a"})
 			writeFiles(t, dir, "mesh.yaml", clusters("a"))
-			for clustersOf(m.view.Head()) != "a" {
-				h := m.view.Head()
-				if e, _ := h.Type(wire.ClusterType).Lookup(names[0]); e != nil && !e.Present() {
+			for clustersOf(m.view.Generation()) != "a" {
+				g := m.view.Generation()
+				if e, _ := g.Type(wire.ClusterType).Lookup(names[0]); e != nil && !e.Present() {
 					t.Fatalf("%q was said to be absent", names[0])
 				}
 				<-m.watch.C
@@ -506,7 +506,7 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x", "y"))
 		m := mirrorDir(t, FilesConfig{Dir: dir, noEvents: true})
-		count := func() int { return m.view.Head().Type(wire.ClusterType).Members.Count() }
+		count := func() int { return m.view.Generation().Type(wire.ClusterType).Wildcard.Count() }
 		m.until(strings.Join(many(20), " ") + " x y")
 		start := time.Now()
 		ok(t, os.Remove(filepath.Join(dir, "mass.yaml")))
@@ -787,11 +787,11 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	l := NewLocal(w)
 	l.replace(nil, from)
-	before := view.Head().Seq
+	before := view.Generation().Seq
 	l.replace(from, to)
 	var entries []*cache.Entry
 	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
-		entries = slices.AppendSeq(entries, view.Head().Type(typeURL).Members.Since(before))
+		entries = slices.AppendSeq(entries, view.Generation().Type(typeURL).Wildcard.Since(before))
 	}
 	slices.SortFunc(entries, func(a, b *cache.Entry) int { return int(a.Seq) - int(b.Seq) })
 	var got []string
@@ -997,7 +997,7 @@ func TestB24_FilesAnswerWhateverTheParameters(t *testing.T) {
 	names := view.Watch().Subscribe(wire.EndpointType, texts)
 	l.Answer()
 	for i, want := range []bool{true, true, false} {
-		if e, _ := view.Head().Type(wire.EndpointType).Lookup(names[i]); e.Present() != want {
+		if e, _ := view.Generation().Type(wire.EndpointType).Lookup(names[i]); e.Present() != want {
 			t.Errorf("%q exists: %t, want %t", texts[i], e.Present(), want)
 		}
 	}
@@ -1032,9 +1032,9 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 		if next := w.Expire(time.Now()); !next.IsZero() {
 			t.Errorf("something expires at %v", next)
 		}
-		h := view.Head()
-		typ, members := h.Type(wire.ClusterType), h.Type(cache.Collection(wire.ClusterType, glob)).Members
-		if n, m, c := typ.Named.Count(), typ.Members.Count(), members.Count(); n != 2 || m != 3 || c != 1 {
+		g := view.Generation()
+		typ, members := g.Type(wire.ClusterType), g.Type(cache.Collection(wire.ClusterType, glob)).Wildcard
+		if n, m, c := typ.ByName.Count(), typ.Wildcard.Count(), members.Count(); n != 2 || m != 3 || c != 1 {
 			t.Errorf("after an hour: %d named, %d members, %d in the collection, want 2, 3 and 1", n, m, c)
 		}
 	})
@@ -1116,8 +1116,8 @@ func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
 			keys := []string{wire.ClusterType, cache.Collection(wire.ClusterType, glob)}
 			intact := func() (there, intact int) {
 				for _, key := range keys {
-					typ := m.view.Head().Type(key)
-					for _, set := range []*cache.Set{&typ.Members, &typ.Named} {
+					typ := m.view.Generation().Type(key)
+					for _, set := range []*cache.Set{&typ.Wildcard, &typ.ByName} {
 						for e := range set.Since(0) {
 							there++
 							if e.Resource.Intact() && !e.Resource.Released() {
@@ -1128,7 +1128,7 @@ func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
 				}
 				return there, intact
 			}
-			for e := range m.view.Head().Type(wire.ClusterType).Members.Since(0) {
+			for e := range m.view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
 				if e.Name.String() != "a" {
 					e.Resource.Value()[2] ^= 1
 				}
@@ -1141,8 +1141,8 @@ func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
 			}
 			n := m.view.Find(wire.ClusterType, []string{"b"})[0]
 			synctest.Wait()
-			if e, _ := m.view.Head().Type(wire.ClusterType).Lookup(n); e.Resource.Released() { // as a client would that waits for it
-				m.watch.AskAgain(wire.ClusterType, n, e.GivenUp())
+			if e, _ := m.view.Generation().Type(wire.ClusterType).Lookup(n); e.Resource.Released() { // as a client would that waits for it
+				m.watch.AskAgain(wire.ClusterType, n, e.ContentDroppedAt())
 			}
 			if bad {
 				time.Sleep(time.Minute)
@@ -1173,7 +1173,7 @@ func TestFreeze_Files(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { files.Mirror(ctx, w, control) })
+		running.Go(func() { files.Sync(ctx, w, control) })
 		watch := view.Watch()
 		watch.SubscribeAll(wire.ClusterType)
 		time.Sleep(time.Second)
@@ -1181,15 +1181,15 @@ func TestFreeze_Files(t *testing.T) {
 		writeFiles(t, dir, "few.yaml", clusters("a=2", "c"))
 		watch.Subscribe(wire.ClusterType, []string{"b"})
 		time.Sleep(time.Minute)
-		if got := clustersOf(view.Head()); got != "a b" {
+		if got := clustersOf(view.Generation()); got != "a b" {
 			t.Errorf("frozen: %s, want a b", got)
 		}
-		if e, _ := view.Head().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
+		if e, _ := view.Generation().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
 			t.Error("frozen: b was asked for by name and is not there, want what the file held")
 		}
 		control.Thaw(t.Context())
 		time.Sleep(time.Second)
-		if got := clustersOf(view.Head()); got != "a=2 c" {
+		if got := clustersOf(view.Generation()); got != "a=2 c" {
 			t.Errorf("thawed: %s, want a=2 c", got)
 		}
 		cancel()

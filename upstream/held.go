@@ -28,12 +28,12 @@ type guarded struct {
 
 // doubts returns the members that may be gone: a new stream has not mentioned them yet, and the origin is not trusted to say of
 // itself that they are gone. It returns until when they are in doubt at the latest, if the origin says nothing.
-func (m *mirror) doubts(g guarded, now time.Time) (names map[string]struct{}, until time.Time) {
-	trust := m.comparison.at.IsZero() // of an origin that is told what is held, not before content was compared
+func (v *viewSync) doubts(g guarded, now time.Time) (names map[string]struct{}, until time.Time) {
+	trust := v.comparison.at.IsZero() // of an origin that is told what is held, not before content was compared
 	switch {
 	case g.collection != nil:
 		return g.collection.doubts(trust, now)
-	case g.kind == cache.Members:
+	case g.kind == cache.Wildcard:
 		return g.sub.sweep.doubts(trust, now)
 	}
 	return nil, time.Time{}
@@ -46,8 +46,8 @@ func (s *subscription) guards() [2]guarded {
 		asked = s.sweep.suspects
 	}
 	return [2]guarded{
-		{s, s.typeURL, cache.Members, s.wildcard, &s.learn, &s.removals[cache.Members], &s.foreign[cache.Members], nil, nil},
-		{s, s.typeURL, cache.Named, s.named, &s.learnNames, &s.removals[cache.Named], &s.foreign[cache.Named], asked, nil},
+		{s, s.typeURL, cache.Wildcard, s.wildcard, &s.learn, &s.removals[cache.Wildcard], &s.foreign[cache.Wildcard], nil, nil},
+		{s, s.typeURL, cache.ByName, s.named, &s.learnNames, &s.removals[cache.ByName], &s.foreign[cache.ByName], asked, nil},
 	}
 }
 
@@ -57,7 +57,7 @@ func (c *collection) guard() guarded {
 	if !c.doubt.askedAt.IsZero() {
 		asked = c.doubt.marked
 	}
-	return guarded{c.sub, c.key, cache.Members, c.sub.named, &c.learn, &c.removals, &c.foreign, asked, c}
+	return guarded{c.sub, c.key, cache.Wildcard, c.sub.named, &c.learn, &c.removals, &c.foreign, asked, c}
 }
 
 // all returns the sets of a subscription.
@@ -71,47 +71,47 @@ func (s *subscription) all() []guarded {
 }
 
 // guards returns all sets of which a removal may be held back.
-func (m *mirror) guards() (all []guarded) {
-	for _, s := range m.inOrder() {
+func (v *viewSync) guards() (all []guarded) {
+	for _, s := range v.inOrder() {
 		all = append(all, s.all()...)
 	}
 	return all
 }
 
 // take applies what an origin said of a set, but for the removals that must wait.
-func (m *mirror) take(g guarded, u wire.Update, now time.Time) cache.Change {
+func (v *viewSync) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	g.foreign.drop(u)
-	s := m.screening(g, now)
+	s := v.screening(g, now)
 	u = g.removals.screen(u, s)
-	c := g.removals.grow(u, s, func() cache.Change { return m.w.Apply(g.kind, u) })
+	c := g.removals.grow(u, s, func() cache.Change { return v.w.Apply(g.kind, u) })
 	if s.confirmed {
-		m.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.Gone())
+		v.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.Gone())
 	}
-	m.recount(g.removals)
+	v.recount(g.removals)
 	return c
 }
 
 // screening returns what is to be known of a set to decide about removals from it.
-func (m *mirror) screening(g guarded, now time.Time) screening {
-	at, open := m.confirmedAt(g)
+func (v *viewSync) screening(g guarded, now time.Time) screening {
+	at, open := v.confirmedAt(g)
 	return screening{
 		confirmed:    open && !now.Before(at),
-		holdExplicit: m.cfg.HoldExplicit,
-		has:          func(name string) *wire.Resource { return m.held(g, name) },
-		needed:       m.needed(g, false, now),
-		mayBeNeeded:  m.needed(g, true, now),
+		holdExplicit: v.cfg.HoldExplicit,
+		has:          func(name string) *wire.Resource { return v.held(g, name) },
+		needed:       v.needed(g, false, now),
+		mayBeNeeded:  v.needed(g, true, now),
 		asked:        g.asked,
-		wait:         m.cfg.MassDeleteHold,
+		wait:         v.cfg.MassDeleteHold,
 		now:          now,
 	}
 }
 
 // needed returns whether a name of a set is needed by what stays, and if doubtful is set, by what may be gone and may be held then.
-func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name string) bool {
+func (v *viewSync) needed(g guarded, doubtful bool, now time.Time) func(name string) bool {
 	var is func(name string) bool // made when it is called first: most responses remove nothing
 	return func(name string) bool {
 		if is == nil {
-			is = needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return m.staying(typeURL, doubtful, now) }, m.names(g))
+			is = needed(g.sub.typeURL, func(typeURL string) []*wire.Resource { return v.staying(typeURL, doubtful, now) }, v.names(g))
 		}
 		return is(name)
 	}
@@ -119,38 +119,38 @@ func (m *mirror) needed(g guarded, doubtful bool, now time.Time) func(name strin
 
 // confirmedAt returns when all of a set was said on the stream that carries it, if nothing comes until then, and whether that is
 // open.
-func (m *mirror) confirmedAt(g guarded) (at time.Time, open bool) {
-	if g.role == nowhere || !m.lines[g.role].open {
+func (v *viewSync) confirmedAt(g guarded) (at time.Time, open bool) {
+	if g.role == nowhere || !v.lines[g.role].open {
 		return time.Time{}, false
 	}
-	return g.learn.confirmed(m.lines[g.role].openedAt, m.cfg.ColdWait), true
+	return g.learn.confirmed(v.lines[g.role].openedAt, v.cfg.ColdWait), true
 }
 
 // setOf returns what the view holds of a set.
-func (m *mirror) setOf(g guarded) *cache.Set {
-	t := m.w.Head().Type(g.key)
-	if g.kind == cache.Named {
-		return &t.Named
+func (v *viewSync) setOf(g guarded) *cache.Set {
+	t := v.w.Generation().Type(g.key)
+	if g.kind == cache.ByName {
+		return &t.ByName
 	}
-	return &t.Members
+	return &t.Wildcard
 }
 
 // held returns what a set holds by a name; nil if nothing.
-func (m *mirror) held(g guarded, name string) *wire.Resource {
-	n := m.w.View().Find(g.key, []string{name})[0]
+func (v *viewSync) held(g guarded, name string) *wire.Resource {
+	n := v.w.View().Find(g.key, []string{name})[0]
 	if n == nil {
 		return nil
 	}
-	if e := m.setOf(g).Get(n); e.Present() {
+	if e := v.setOf(g).Get(n); e.Present() {
 		return e.Resource
 	}
 	return nil
 }
 
 // names yields those of the resources that a set holds.
-func (m *mirror) names(g guarded) iter.Seq[string] {
+func (v *viewSync) names(g guarded) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for e := range m.setOf(g).Since(0) {
+		for e := range v.setOf(g).Since(0) {
 			if e.Present() && !yield(e.Name.String()) {
 				return
 			}
@@ -159,9 +159,9 @@ func (m *mirror) names(g guarded) iter.Seq[string] {
 }
 
 // count returns how many resources a set holds.
-func (m *mirror) count(g guarded) (n int) {
-	set := m.setOf(g)
-	if g.kind == cache.Members {
+func (v *viewSync) count(g guarded) (n int) {
+	set := v.setOf(g)
+	if g.kind == cache.Wildcard {
 		return set.Count()
 	}
 	for name := range g.sub.names { // others may be of another origin
@@ -174,21 +174,21 @@ func (m *mirror) count(g guarded) (n int) {
 
 // staying returns the resources of a type that are there although the origin seems to have removed them, and if doubtful is set,
 // those that it may have removed too.
-func (m *mirror) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
-	s := m.subs[typeURL]
+func (v *viewSync) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
+	s := v.subs[typeURL]
 	if s == nil {
 		return nil
 	}
 	for _, g := range s.all() {
 		staying := g.removals.staying()
 		if doubtful {
-			doubted, _ := m.doubts(g, now)
+			doubted, _ := v.doubts(g, now)
 			for name := range doubted {
 				put(&staying, name, struct{}{})
 			}
 		}
 		for name := range staying {
-			if r := m.held(g, name); r != nil {
+			if r := v.held(g, name); r != nil {
 				resources = append(resources, r)
 			}
 		}
@@ -253,27 +253,27 @@ func findStrings(in []*wire.Resource, names iter.Seq[string], found map[string]s
 }
 
 // decide decides what can be decided about removals from a set. It returns when to look again.
-func (m *mirror) decide(g guarded, now time.Time) (next time.Time) {
+func (v *viewSync) decide(g guarded, now time.Time) (next time.Time) {
 	if g.removals.none() {
 		return time.Time{}
 	}
-	s := m.screening(g, now)
-	if m.carryOut(g, g.removals.judge(g.sub.typeURL, m.count(g), s)) {
+	s := v.screening(g, now)
+	if v.carryOut(g, g.removals.judge(g.sub.typeURL, v.count(g), s)) {
 		next = now // for what waited for it
 	}
 	if !s.confirmed {
-		at, _ := m.confirmedAt(g)
+		at, _ := v.confirmedAt(g)
 		next = earlier(next, at)
 	}
 	look, at := g.removals.due(now)
 	if look {
-		m.resync()
+		v.resync()
 	}
-	return earlier(earlier(next, at), g.removals.alarm(g.sub.typeURL, m.log, now))
+	return earlier(earlier(next, at), g.removals.alarm(g.sub.typeURL, v.log, now))
 }
 
 // carryOut removes what was decided to be removed, and logs what was decided. It reports whether that was anything.
-func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
+func (m *viewSync) carryOut(g guarded, v verdict) (removed bool) {
 	typeURL, n := slog.String("type_url", g.sub.typeURL), len(v.removed)+len(v.emptied)
 	if v.held > 0 {
 		m.session.counters.held.Add(int64(v.held))
@@ -291,74 +291,74 @@ func (m *mirror) carryOut(g guarded, v verdict) (removed bool) {
 		m.log.Info("removed resources that the origin no longer has", typeURL, slog.Int("removed", n))
 	}
 	if m.recount(g.removals); m.stays == 0 {
-		m.vouch()
+		m.confirm()
 	}
 	return n > 0
 }
 
 // recount counts the removals from a set that are held back, and all that stays.
-func (m *mirror) recount(r *removals) {
-	r.count(&m.session.counters.holding)
+func (v *viewSync) recount(r *removals) {
+	r.count(&v.session.counters.holding)
 	stays := len(r.held) + len(r.suspects) + len(r.kept)
-	m.stays += stays - r.stays
+	v.stays += stays - r.stays
 	r.stays = stays
 }
 
 // drop forgets what is held back of a set that nobody wants any more.
-func (m *mirror) drop(r *removals) {
+func (v *viewSync) drop(r *removals) {
 	*r = removals{counted: r.counted, stays: r.stays}
-	m.recount(r)
+	v.recount(r)
 }
 
 // writer implements controlled.
-func (m *mirror) writer() *cache.Writer { return m.w }
+func (v *viewSync) writer() *cache.Writer { return v.w }
 
 // dockets implements controlled.
-func (m *mirror) dockets() (all []docket) {
-	for _, g := range m.guards() {
-		all = append(all, docket{g.removals, func() []Hold { return m.holds(g) }, func(chosen []Hold, keep bool, now time.Time) {
-			m.decided(g, chosen, keep, now)
+func (v *viewSync) dockets() (all []docket) {
+	for _, g := range v.guards() {
+		all = append(all, docket{g.removals, func() []Hold { return v.holds(g) }, func(chosen []Hold, keep bool, now time.Time) {
+			v.decided(g, chosen, keep, now)
 		}})
 	}
-	return append(all, m.reported.dockets()...)
+	return append(all, v.reported.dockets()...)
 }
 
 // holds returns what is held back, and what was kept, of a set.
-func (m *mirror) holds(g guarded) []Hold {
+func (v *viewSync) holds(g guarded) []Hold {
 	if g.removals.none() {
 		return nil
 	}
-	return g.removals.holds(g.sub.typeURL, m.undecidedUntil(g, time.Now()))
+	return g.removals.holds(g.sub.typeURL, v.undecidedUntil(g, time.Now()))
 }
 
 // decided carries out what an operator decided on removals from a set, of which there is no more doubt then.
-func (m *mirror) decided(g guarded, chosen []Hold, keep bool, now time.Time) {
+func (v *viewSync) decided(g guarded, chosen []Hold, keep bool, now time.Time) {
 	for _, hold := range chosen {
 		if keep {
-			m.session.counters.discarded.Add(int64(len(hold.Names)))
-			m.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
+			v.session.counters.discarded.Add(int64(len(hold.Names)))
+			v.log.Warn("removals that were held back were discarded: the resources stay until the origin says something of them",
 				slog.String("type_url", g.sub.typeURL), slog.Int("kept", len(hold.Names)))
 		}
 		for _, name := range hold.Names {
-			if g.kind == cache.Members && g.key == g.sub.typeURL {
+			if g.kind == cache.Wildcard && g.key == g.sub.typeURL {
 				g.sub.sweep.clear(name)
 			}
 		}
 	}
-	m.decide(g, now)
+	v.decide(g, now)
 }
 
 // undecidedUntil returns when the suspects of a set are decided: when the set is confirmed, and nothing that is held back
 // needs them.
-func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
-	until, open := m.confirmedAt(g)
+func (v *viewSync) undecidedUntil(g guarded, now time.Time) (until time.Time) {
+	until, open := v.confirmedAt(g)
 	if !open {
 		return time.Time{}
 	}
 	for _, needer := range needers[g.sub.typeURL] {
-		if s := m.subs[needer]; s != nil {
+		if s := v.subs[needer]; s != nil {
 			for _, g := range s.all() {
-				_, doubted := m.doubts(g, now)
+				_, doubted := v.doubts(g, now)
 				until = later(until, later(g.removals.until, doubted))
 			}
 		}
@@ -367,28 +367,28 @@ func (m *mirror) undecidedUntil(g guarded, now time.Time) (until time.Time) {
 }
 
 // keep implements controlled.
-func (m *mirror) keep(discarded []Hold) {
+func (v *viewSync) keep(discarded []Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
 			kept := false
-			for _, g := range m.sub(hold.TypeURL).guards() {
-				kept = m.keepOf(g, name) || kept
+			for _, g := range v.sub(hold.TypeURL).guards() {
+				kept = v.keepOf(g, name) || kept
 			}
 			if !kept { // clients may report it
-				m.reported.keep(hold.TypeURL, name)
+				v.reported.keep(hold.TypeURL, name)
 			}
 			if glob, is := wire.GlobOf(name); is {
-				put(&m.keeping, cache.Collection(hold.TypeURL, glob), append(m.keeping[cache.Collection(hold.TypeURL, glob)], name))
+				put(&v.keeping, cache.Collection(hold.TypeURL, glob), append(v.keeping[cache.Collection(hold.TypeURL, glob)], name))
 			}
 		}
 	}
 }
 
 // keepOf keeps a name if a set holds it, and reports whether it does.
-func (m *mirror) keepOf(g guarded, name string) (is bool) {
-	if is = m.held(g, name) != nil; is {
+func (v *viewSync) keepOf(g guarded, name string) (is bool) {
+	if is = v.held(g, name) != nil; is {
 		put(&g.removals.kept, name, removal{})
-		m.recount(g.removals)
+		v.recount(g.removals)
 	}
 	return is
 }

@@ -80,12 +80,12 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
-	c := l.w.Apply(cache.Named, u) // of which the view takes what somebody named
+	c := l.w.Apply(cache.ByName, u) // of which the view takes what somebody named
 	for _, part := range l.globs.parts(u) {
-		l.w.Apply(cache.Members, *part)
+		l.w.Apply(cache.Wildcard, *part)
 	}
 	if l.w.Owns(u.TypeURL) {
-		c = l.w.Apply(cache.Members, u)
+		c = l.w.Apply(cache.Wildcard, u)
 		l.confirm(u.TypeURL)
 	}
 	return c
@@ -93,8 +93,8 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 
 // confirm publishes that all of a set is known.
 func (l *Local) confirm(key string) {
-	if now := time.Now(); l.reported != nil && l.w.Head().Type(key).Phase != cache.Confirmed {
-		l.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Members}, now, now)
+	if now := time.Now(); l.reported != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
+		l.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
 	l.w.SetPhase(key, cache.Confirmed)
 }
@@ -140,7 +140,7 @@ func (l *Local) tell(began keys) {
 		if p == nil {
 			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
 		}
-		l.w.Apply(cache.Members, *p)
+		l.w.Apply(cache.Wildcard, *p)
 		l.confirm(key)
 	}
 }
@@ -207,14 +207,14 @@ func (l *Local) Answer() (damaged bool) {
 		l.w.Forget(typeURL, names)
 	}
 	for _, u := range named {
-		l.w.Apply(cache.Named, *u)
+		l.w.Apply(cache.ByName, *u)
 	}
 	return damaged
 }
 
 func (l *Local) answerMembers(d cache.Demand) {
 	if d.Again {
-		l.w.Apply(cache.Members, l.all(d.TypeURL))
+		l.w.Apply(cache.Wildcard, l.all(d.TypeURL))
 	}
 	l.confirm(d.TypeURL)
 }

@@ -20,7 +20,7 @@ type streamPace struct {
 	mu      sync.Mutex
 	left    float64 // that may be opened at once
 	at      time.Time
-	waiting []*line
+	waiting []*adsStream
 	told    rate.Sometimes
 }
 
@@ -34,7 +34,7 @@ func newStreamPace(cfg *Config) *streamPace {
 
 // take reports whether a line may open a stream now, which counts from then on. If not, the line waits until take lets it, or leave is
 // called, and take returns when to look again.
-func (p *streamPace) take(l *line, now time.Time) (next time.Time, ok bool) {
+func (p *streamPace) take(l *adsStream, now time.Time) (next time.Time, ok bool) {
 	if p.minute == 0 {
 		return time.Time{}, true
 	}
@@ -66,7 +66,7 @@ func (p *streamPace) take(l *line, now time.Time) (next time.Time, ok bool) {
 }
 
 // leave has a line wait no more.
-func (p *streamPace) leave(l *line) {
+func (p *streamPace) leave(l *adsStream) {
 	if !l.waits {
 		return
 	}
@@ -75,8 +75,8 @@ func (p *streamPace) leave(l *line) {
 	p.remove(l)
 }
 
-func (p *streamPace) remove(l *line) {
-	p.waiting, l.waits = slices.DeleteFunc(p.waiting, func(o *line) bool { return o == l }), false
+func (p *streamPace) remove(l *adsStream) {
+	p.waiting, l.waits = slices.DeleteFunc(p.waiting, func(o *adsStream) bool { return o == l }), false
 }
 
 // unopened takes back a stream that was never opened.

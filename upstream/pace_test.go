@@ -13,7 +13,7 @@ import (
 func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamPace(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
-		lines := make([]line, 10)
+		lines := make([]adsStream, 10)
 		take := func(i int, want bool) {
 			t.Helper()
 			if next, ok := p.take(&lines[i], time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > paceLook) {
@@ -63,9 +63,9 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 func TestB35_StreamsUnderChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamPace(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
-		opened, waiting := 0, []*line{}
+		opened, waiting := 0, []*adsStream{}
 		for range int(time.Hour / (10 * time.Millisecond)) {
-			l := new(line)
+			l := new(adsStream)
 			if waiting = append(waiting, l); len(waiting) > 50 {
 				p.leave(waiting[0])
 				waiting = waiting[1:]

@@ -101,7 +101,7 @@ func (m *dirModel) run(steps []dirStep) {
 	m.files, m.view, m.control = files, view, NewControl(false, nil)
 	go func() {
 		defer close(ended)
-		files.Mirror(ctx, w, m.control)
+		files.Sync(ctx, w, m.control)
 	}()
 	view.Watch().SubscribeAll(wire.ClusterType)
 	m.pass(time.Second)
@@ -210,7 +210,7 @@ func (m *dirModel) found() map[string]int {
 
 func (m *dirModel) look() {
 	seen := make(map[string]string)
-	for e := range m.view.Head().Type(wire.ClusterType).Members.Since(0) {
+	for e := range m.view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
 		if e.Present() {
 			seen[e.Name.String()] = clusterText(e)
 		}

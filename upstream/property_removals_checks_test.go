@@ -28,16 +28,16 @@ func (w *world) observe() map[key]sight {
 			seen[k] = sight{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Born()}
 		}
 	}
-	head := w.view.Head()
+	generation := w.view.Generation()
 	for set, of := range map[string]string{members + clusters: clusters, members + listeners: listeners, modelGlob: cache.Collection(clusters, modelGlob)} {
-		for e := range head.Type(of).Members.Since(0) {
+		for e := range generation.Type(of).Wildcard.Since(0) {
 			add(strings.TrimSuffix(set, of), e)
 		}
 	}
 	for typeURL, names := range wanted {
 		for _, n := range w.view.Find(typeURL, names) {
 			if n != nil {
-				e, _ := head.Type(typeURL).Lookup(n)
+				e, _ := generation.Type(typeURL).Lookup(n)
 				add(named, e)
 			}
 		}
@@ -299,7 +299,7 @@ func (w *world) lacksStill(of id, was int) bool {
 }
 
 // connected reports whether there is a stream to the address in use.
-func (w *world) connected() bool { return w.view.Head().First().Connected }
+func (w *world) connected() bool { return w.view.Generation().First().Connected }
 
 // quiet looks whether readers see what the address in use has.
 func (w *world) quiet() {

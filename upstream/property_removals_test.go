@@ -257,7 +257,7 @@ func (w *world) run(h history) {
 		Linger: 10000 * time.Hour, WildcardLinger: 10000 * time.Hour,
 	}
 	w.put(universe...)
-	w.rig = mirror(w, one, w.cfg)
+	w.rig = viewSync(w, one, w.cfg)
 	w.subscribe()
 	w.restless = time.Now().Add(settling)
 	w.let(2 * time.Minute)

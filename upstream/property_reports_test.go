@@ -75,17 +75,17 @@ func runReports(w *world, loaded []int, reports [][]int, steps []string, numbers
 		})
 	}
 	putAll(loaded)
-	m.rig = mirror(w, o, upstream.Config{})
+	m.rig = viewSync(w, o, upstream.Config{})
 	for _, held := range reports {
 		c := &reporter{}
 		for _, n := range held {
 			c.names = append(c.names, fmt.Sprintf("n%02d", n))
 		}
-		c.report = m.watch.Report(clusters, cache.Members, c.names, len(c.names))
+		c.report = m.watch.Report(clusters, cache.Wildcard, c.names, len(c.names))
 		m.clients = append(m.clients, c)
 	}
 	m.watch.SubscribeAll(clusters)
-	for m.view.Head().Type(clusters).Phase < cache.Confirmed {
+	for m.view.Generation().Type(clusters).Phase < cache.Confirmed {
 		m.check()
 		m.pass(time.Second)
 	}

@@ -26,26 +26,26 @@ func (p Protocol) String() string { return [...]string{"auto", "delta", "sotw"}[
 
 // speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is
 // of the variant of the main one.
-func (m *mirror) speaksSotW(r role) bool {
+func (v *viewSync) speaksSotW(r role) bool {
 	if r == auxiliary {
-		return m.lines[main].sotw != nil
+		return v.lines[main].sotw != nil
 	}
-	return m.noDelta || m.cfg.Protocol == ProtocolSotW
+	return v.noDelta || v.cfg.Protocol == ProtocolSotW
 }
 
 // otherVariant reports whether a stream has ended because the target does not
 // implement Delta, so that SotW is to be tried. Any other end that the origin puts
 // to the main stream lets Delta be tried again: what answers next may be a newer
 // server.
-func (m *mirror) otherVariant(l *line, err error) bool {
+func (v *viewSync) otherVariant(l *adsStream, err error) bool {
 	if errors.Is(err, errResync) {
 		return false
 	}
-	noDelta := m.cfg.Protocol == ProtocolAuto && l.sotw == nil && !l.responded && status.Code(err) == codes.Unimplemented
+	noDelta := v.cfg.Protocol == ProtocolAuto && l.sotw == nil && !l.responded && status.Code(err) == codes.Unimplemented
 	if l.role == main {
-		m.noDelta = noDelta
+		v.noDelta = noDelta
 		if noDelta {
-			m.session.tellNoDelta(m.target)
+			v.session.tellNoDelta(v.target)
 		}
 	}
 	return noDelta

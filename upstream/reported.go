@@ -48,15 +48,15 @@ type reported struct {
 }
 
 // reports returns what decides about reports for the view of a mirror.
-func (m *mirror) reports() *reported {
+func (v *viewSync) reports() *reported {
 	d := &reported{
-		w: m.w, wait: m.cfg.MassDeleteHold, quiet: min(m.cfg.ColdWait, confirmMax), log: m.log, counters: &m.session.counters,
-		again: m.resync, began: time.Now(), sets: make(map[batch]*removals),
+		w: v.w, wait: v.cfg.MassDeleteHold, quiet: min(v.cfg.ColdWait, confirmMax), log: v.log, counters: &v.session.counters,
+		again: v.resync, began: time.Now(), sets: make(map[batch]*removals),
 	}
 	d.complete = func(of cache.ReportedSet) (at, asked time.Time) {
-		if g, is := m.guardOf(of); is {
-			if at, open := m.confirmedAt(g); open {
-				return at, m.lines[g.role].openedAt
+		if g, is := v.guardOf(of); is {
+			if at, open := v.confirmedAt(g); open {
+				return at, v.lines[g.role].openedAt
 			}
 		}
 		return time.Time{}, time.Time{}
@@ -65,9 +65,9 @@ func (m *mirror) reports() *reported {
 }
 
 // guardOf returns the set of which something was reported, if the mirror follows it.
-func (m *mirror) guardOf(of cache.ReportedSet) (g guarded, is bool) {
+func (v *viewSync) guardOf(of cache.ReportedSet) (g guarded, is bool) {
 	typeURL, glob, isCollection := cache.SplitCollection(of.Key)
-	s := m.subs[typeURL]
+	s := v.subs[typeURL]
 	switch {
 	case s == nil:
 		return guarded{}, false
@@ -101,7 +101,7 @@ func (d *reported) confirm(of cache.ReportedSet, upTo, now time.Time) {
 		return
 	}
 	b := batch{of: of}
-	if of.Kind == cache.Named {
+	if of.Kind == cache.ByName {
 		d.batches++
 		b.n = d.batches
 	}
@@ -136,9 +136,9 @@ func (d *reported) stated(of cache.ReportedSet, names iter.Seq[string]) {
 func (d *reported) judge(now time.Time) (next time.Time) {
 	for of, first := range d.w.Reported() {
 		switch {
-		case first.IsZero() || of.Kind == cache.Members && !d.atOnce:
+		case first.IsZero() || of.Kind == cache.Wildcard && !d.atOnce:
 			continue
-		case of.Kind == cache.Members && d.w.Head().Type(of.Key).Phase < cache.Confirmed:
+		case of.Kind == cache.Wildcard && d.w.Generation().Type(of.Key).Phase < cache.Confirmed:
 			continue // nothing was read yet
 		}
 		_, asked := d.complete(of)
@@ -222,7 +222,7 @@ func (d *reported) decide(b batch, still map[string]struct{}, confirmed bool, no
 			r.mention(name, s)
 		}
 	}
-	if look, _ := r.due(now); look && b.of.Kind == cache.Members { // names are asked for all the time
+	if look, _ := r.due(now); look && b.of.Kind == cache.Wildcard { // names are asked for all the time
 		d.again()
 		s.confirmed = d.known(b.of, now)
 	}
@@ -247,16 +247,16 @@ func typeOf(key string) string {
 
 // answered reports whether the origin has said of a name that was reported that it is there, or is not.
 func (d *reported) answered(of cache.ReportedSet, name string) bool {
-	t := d.w.Head().Type(of.Key)
+	t := d.w.Generation().Type(of.Key)
 	if name == cache.AllNames {
-		return t.Members.Count() > 0
+		return t.Wildcard.Count() > 0
 	}
 	n := d.w.View().Find(of.Key, []string{name})[0]
 	switch {
 	case n == nil:
 		return false
-	case of.Kind == cache.Members:
-		return t.Members.Get(n).Present()
+	case of.Kind == cache.Wildcard:
+		return t.Wildcard.Get(n).Present()
 	}
 	e, _ := t.Lookup(n)
 	return e != nil
@@ -330,11 +330,11 @@ func (d *reported) decided(b batch, chosen []Hold, keep bool, now time.Time) {
 
 // keep notes that operators had a name of a type kept before a restart.
 func (d *reported) keep(typeURL, name string) {
-	b := batch{of: cache.ReportedSet{Key: typeURL, Kind: cache.Named}}
+	b := batch{of: cache.ReportedSet{Key: typeURL, Kind: cache.ByName}}
 	if glob, is := wire.GlobOf(name); is {
-		b.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Members}
+		b.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Wildcard}
 	} else if wire.FullState(typeURL) {
-		b.of.Kind = cache.Members
+		b.of.Kind = cache.Wildcard
 	}
 	put(&d.in(b).kept, name, removal{})
 }

@@ -40,37 +40,37 @@ const (
 )
 
 // resumed decides, when a stream has said what is held, whether all of that is to be compared.
-func (m *mirror) resumed(l *line, now time.Time) {
-	if l.role == main && !m.comparison.same {
-		m.comparison.before, m.comparison.another = m.identifier, false
-		if m.w.Source().Target != m.cfg.Targets[m.target] {
-			m.comparison.before = "" // not all of what is held was its own
+func (v *viewSync) resumed(l *adsStream, now time.Time) {
+	if l.role == main && !v.comparison.same {
+		v.comparison.before, v.comparison.another = v.identifier, false
+		if v.w.Source().Target != v.cfg.Targets[v.target] {
+			v.comparison.before = "" // not all of what is held was its own
 		}
 	}
-	if l.versions && !m.comparison.same && m.comparison.at.IsZero() && !m.hashed() {
-		m.comparison.at = now.Add(comparisonWait)
+	if l.versions && !v.comparison.same && v.comparison.at.IsZero() && !v.hashed() {
+		v.comparison.at = now.Add(comparisonWait)
 	}
 }
 
 // met notes who speaks for the origin. The same server as before has the same content under the same versions.
-func (m *mirror) met(identifier string) {
-	c := &m.comparison
+func (v *viewSync) sameServer(identifier string) {
+	c := &v.comparison
 	switch c.another = c.another || identifier != "" && identifier != c.before; {
 	case identifier == "":
 		return
 	case !c.another:
 		c.at = time.Time{}
-	case identifier != m.identifier && m.identifier != "":
-		m.log.Info("another instance answers for the origin: all content will be compared with its own once", slog.String("control_plane", identifier))
+	case identifier != v.identifier && v.identifier != "":
+		v.log.Info("another instance answers for the origin: all content will be compared with its own once", slog.String("control_plane", identifier))
 	}
-	if m.identifier = identifier; c.another && !c.at.IsZero() {
-		m.w.SetTarget("") // until it is compared, another relay must not say that it is held
+	if v.identifier = identifier; c.another && !c.at.IsZero() {
+		v.w.SetTarget("") // until it is compared, another relay must not say that it is held
 	}
 }
 
 // compare asks for everything once it is time and no other view does. It returns when to look again.
-func (m *mirror) compare(now time.Time) (next time.Time) {
-	c, l := &m.comparison, &m.lines[main]
+func (v *viewSync) compare(now time.Time) (next time.Time) {
+	c, l := &v.comparison, &v.lines[main]
 	if c.turn {
 		quiet := c.heard.Add(settleQuiet)
 		if next = c.until; l.open && l.responded && quiet.Before(next) {
@@ -79,8 +79,8 @@ func (m *mirror) compare(now time.Time) (next time.Time) {
 		if now.Before(next) {
 			return next
 		}
-		m.endComparison()
-		m.vouch()
+		v.endComparison()
+		v.confirm()
 	}
 	switch {
 	case c.at.IsZero() || !l.open:
@@ -89,9 +89,9 @@ func (m *mirror) compare(now time.Time) (next time.Time) {
 		return c.at
 	}
 	select {
-	case m.session.comparing <- struct{}{}:
+	case v.session.comparing <- struct{}{}:
 		c.at, c.turn, c.until = time.Time{}, true, now.Add(comparisonTurn)
-		m.resync()
+		v.resync()
 		return c.until
 	default:
 		c.at = now.Add(jitter(time.Second))
@@ -100,10 +100,10 @@ func (m *mirror) compare(now time.Time) (next time.Time) {
 }
 
 // endComparison lets the next view of the session compare.
-func (m *mirror) endComparison() {
-	if m.comparison.turn {
-		m.comparison.turn = false
-		<-m.session.comparing
+func (v *viewSync) endComparison() {
+	if v.comparison.turn {
+		v.comparison.turn = false
+		<-v.session.comparing
 	}
 }
 
@@ -111,10 +111,10 @@ func (m *mirror) endComparison() {
 const hashedSample = 100
 
 // hashed reports whether versions are hashes of the bytes, as go-control-plane's are: then equal versions are equal content.
-func (m *mirror) hashed() bool {
-	for _, g := range m.guards() {
+func (v *viewSync) hashed() bool {
+	for _, g := range v.guards() {
 		n := 0
-		for e := range m.setOf(g).Since(0) {
+		for e := range v.setOf(g).Since(0) {
 			if !e.Present() || !sayable(e.Resource) || e.Resource.Released() {
 				continue
 			}
@@ -131,71 +131,71 @@ func (m *mirror) hashed() bool {
 
 // estrange notes that another target has answered than the one that what is held came
 // from.
-func (m *mirror) estrange() {
-	m.source, m.ignores = m.target, false
-	for _, g := range m.guards() {
-		*g.foreign = namesIn(m.setOf(g))
+func (v *viewSync) serverChanged() {
+	v.source, v.ignores = v.target, false
+	for _, g := range v.guards() {
+		*g.foreign = namesIn(v.setOf(g))
 	}
-	m.w.SetTarget("")
+	v.w.SetTarget("")
 }
 
 // ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
-func (m *mirror) ignoresVersions(now time.Time) {
-	m.ignores, m.comparison.at = true, time.Time{} // it resends all
-	for _, s := range m.subs {
+func (v *viewSync) ignoresVersions(now time.Time) {
+	v.ignores, v.comparison.at = true, time.Time{} // it resends all
+	for _, s := range v.subs {
 		s.sweep.distrust(now)
 		for _, c := range s.collections {
 			c.doubt.distrust(now)
-			m.agenda.put(c, now)
+			v.agenda.put(c, now)
 		}
 	}
 }
 
 // vouch records, once nothing is held from another target or server any more, that all has the
 // versions of the one that is connected: a snapshot says so too.
-func (m *mirror) vouch() {
-	c := &m.comparison
-	if m.source < 0 || c.another && (c.turn || !c.at.IsZero()) {
+func (v *viewSync) confirm() {
+	c := &v.comparison
+	if v.source < 0 || c.another && (c.turn || !c.at.IsZero()) {
 		return
 	}
-	target := m.cfg.Targets[m.source]
-	if m.stays > 0 {
+	target := v.cfg.Targets[v.source]
+	if v.stays > 0 {
 		target = "" // it is of another server, or of before
 	}
-	if m.w.Source().Target == target {
+	if v.w.Source().Target == target {
 		return
 	}
-	for _, s := range m.subs {
+	for _, s := range v.subs {
 		if slices.ContainsFunc(s.all(), func(g guarded) bool { return len(*g.foreign) > 0 }) {
 			return
 		}
 	}
-	m.w.SetTarget(target)
+	v.w.SetTarget(target)
 }
 
 // mayResume reports whether a new stream may say what is held. In SotW it cannot.
-func (m *mirror) mayResume(l *line) bool {
-	return l.sotw == nil && !m.cfg.FullResync && !l.full && m.source == m.target
+func (v *viewSync) mayResume(l *adsStream) bool {
+	return l.sotw == nil && !v.cfg.FullResync && !l.full && v.source == v.target
 }
 
 // resync opens the streams anew and asks for everything.
-func (m *mirror) resync() {
-	for r := range m.lines {
-		m.lines[r].full = true
+func (v *viewSync) resync() {
+	for r := range v.lines {
+		v.lines[r].full = true
 	}
-	m.reopen()
+	v.reopen()
 }
 
 // reopen ends the streams, to open them anew at once.
-func (m *mirror) reopen() {
-	for r := range m.lines {
-		m.lines[r].replace()
+func (v *viewSync) reopen() {
+	for r := range v.lines {
+		v.lines[r].replace()
 	}
 }
 
 // replace ends a stream for the sake of a new one, which states all that is wanted. What the
 // origin still says on the old one is not looked at.
-func (l *line) replace() {
+func (l *adsStream) replace() {
 	if l.stream != nil {
 		l.open, l.replaced = false, true
 		l.cancel(errResync)
@@ -205,37 +205,37 @@ func (l *line) replace() {
 // place assigns the wildcard and the names of a type to the streams. If one of them moves to
 // the other stream, both streams are replaced: on an open stream, a response does not tell
 // whether it is for the wildcard or for names.
-func (m *mirror) place(s *subscription, members bool) {
+func (v *viewSync) place(s *subscription, members bool) {
 	if !s.place(members) {
 		return
 	}
 	s.sweep = sweep{}
 	s.unlearn(main)
 	s.unlearn(auxiliary)
-	if m.lines[main].open {
-		m.reopenFor(s)
+	if v.lines[main].open {
+		v.reopenFor(s)
 	}
 }
 
-func (m *mirror) reopenFor(s *subscription) {
-	m.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
-	m.reopen()
+func (v *viewSync) reopenFor(s *subscription) {
+	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
+	v.reopen()
 }
 
 // sweep looks for members that went while the relay did not follow them (B.15).
-func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
-	if s.wildcard == nowhere || !m.lines[s.wildcard].open {
+func (v *viewSync) sweep(s *subscription, now time.Time) (next time.Time) {
+	if s.wildcard == nowhere || !v.lines[s.wildcard].open {
 		return time.Time{}
 	}
-	t := m.w.Head().Type(s.typeURL)
-	on := &m.lines[s.wildcard.other()]
+	t := v.w.Generation().Type(s.typeURL)
+	on := &v.lines[s.wildcard.other()]
 	due, next := s.sweep.suspect(now)
 	if due {
-		names := s.sweep.ask(t, s.names, s.removals[cache.Members].staying(), now)
-		m.log.Info("the origin no longer mentions resources that it had: asking for them by name",
+		names := s.sweep.ask(t, s.names, s.removals[cache.Wildcard].staying(), now)
+		v.log.Info("the origin no longer mentions resources that it had: asking for them by name",
 			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
 		if on.open {
-			m.change(on, s, names, nil, now)
+			v.change(on, s, names, nil, now)
 		}
 	}
 	if !s.sweep.asking() || !on.open {
@@ -243,29 +243,29 @@ func (m *mirror) sweep(s *subscription, now time.Time) (next time.Time) {
 	}
 	over, gone, unproven, at := s.sweep.verdict(s.wantedNames, now)
 	if over {
-		m.letGo(s, now)
-		s.foreign[cache.Members] = nil
-		g := s.guards()[cache.Members]
+		v.letGo(s, now)
+		s.foreign[cache.Wildcard] = nil
+		g := s.guards()[cache.Wildcard]
 		g.removals.infer(gone, unproven)
-		m.decide(g, now)
+		v.decide(g, now)
 	}
 	return at
 }
 
 // change subscribes to names on a line, and unsubscribes from others.
-func (m *mirror) change(l *line, s *subscription, subscribe, unsubscribe []string, now time.Time) {
+func (v *viewSync) change(l *adsStream, s *subscription, subscribe, unsubscribe []string, now time.Time) {
 	for _, r := range s.requests(subscribe, unsubscribe) {
-		m.request(l, r, now)
+		v.request(l, r, now)
 	}
 }
 
 // letGo ends a sweep: it unsubscribes from all that was asked for, but for what
 // clients named.
-func (m *mirror) letGo(s *subscription, now time.Time) {
-	l := &m.lines[s.wildcard.other()]
+func (v *viewSync) letGo(s *subscription, now time.Time) {
+	l := &v.lines[s.wildcard.other()]
 	names := s.unwanted(s.sweep.asked)
 	s.sweep = sweep{}
 	if l.open {
-		m.change(l, s, nil, names, now)
+		v.change(l, s, nil, names, now)
 	}
 }

@@ -40,12 +40,12 @@ func found(a upstream.Audit) string {
 // audited audits a view, of which nothing must change, and shows what that found.
 func (r *rig) audited(typeURL string) string {
 	r.t.Helper()
-	before, lines := r.view.Head(), r.log.count("")
+	before, lines := r.view.Generation(), r.log.count("")
 	got, err := r.control.Audit(r.t.Context(), typeURL)
 	if err != nil {
 		r.t.Fatalf("audit: %v", err)
 	}
-	if r.view.Head() != before || r.log.count("") != lines {
+	if r.view.Generation() != before || r.log.count("") != lines {
 		r.t.Error("the audit changed the view, or what the mirror does")
 	}
 	if got.Target != r.Target() || got.Took > time.Minute+time.Second {

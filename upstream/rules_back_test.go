@@ -27,7 +27,7 @@ func inPair(t *testing.T, opts relaytest.OriginOptions, test func(t *testing.T, 
 	synctest.Test(t, func(t *testing.T) {
 		opts.Memory, opts.Address = true, "one"
 		p := &pair{one: relaytest.NewOrigin(t, opts), two: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})}
-		p.rig = mirror(t, p.one, upstream.Config{
+		p.rig = viewSync(t, p.one, upstream.Config{
 			Targets: []string{p.one.Target(), p.two.Target()}, DialOptions: relaytest.DialOptions(p.one, p.two),
 		})
 		for _, o := range []*relaytest.Origin{p.one, p.two} {
@@ -50,7 +50,7 @@ func (p *pair) uses(what string, o *relaytest.Origin) {
 			p.t.Errorf("%s: %d streams to address %d", what, n, i+1)
 		}
 	}
-	if !p.view.Head().First().Connected {
+	if !p.view.Generation().First().Connected {
 		p.t.Errorf("%s: not connected", what)
 	}
 }
@@ -60,7 +60,7 @@ func (p *pair) uses(what string, o *relaytest.Origin) {
 // are the other one's.
 func TestB40_ReturnsToTheFirst(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
-		seq := p.view.Head().Seq
+		seq := p.view.Generation().Seq
 		p.one.Restart()
 		p.pass(9*time.Minute + 50*time.Second)
 		p.uses("before ten minutes", p.two)
@@ -70,7 +70,7 @@ func TestB40_ReturnsToTheFirst(t *testing.T) {
 		p.pass(time.Hour)
 		p.uses("an hour later", p.one)
 		p.expect("members", p.members(clusters), "a@1 b@1")
-		if got := p.view.Head().Seq; got != seq {
+		if got := p.view.Generation().Seq; got != seq {
 			t.Errorf("position %d, want %d: nothing has changed", got, seq)
 		}
 		p.one.Stop()
@@ -144,7 +144,7 @@ func TestB40_B15_AnotherAddressWithLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one"})
 		two := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})
-		r := mirror(t, one, upstream.Config{
+		r := viewSync(t, one, upstream.Config{
 			Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two), MassDeleteHold: 20 * time.Minute,
 		})
 		for i := range 40 {
@@ -156,7 +156,7 @@ func TestB40_B15_AnotherAddressWithLess(t *testing.T) {
 		one.Stop()
 		count := func(what string, want int) {
 			t.Helper()
-			if n := r.view.Head().Type(clusters).Members.Count(); n != want {
+			if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != want {
 				t.Errorf("%s: %d members, want %d", what, n, want)
 			}
 		}

@@ -23,7 +23,7 @@ type chaos struct {
 	up      bool
 	empty   bool // the origin says no versions
 
-	all   *cache.Wildcard
+	all   *cache.WildcardWatch
 	names map[string][]*cache.Name
 }
 

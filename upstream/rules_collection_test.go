@@ -89,8 +89,8 @@ func TestB7_PhasesOfACollection(t *testing.T) {
 		r.pass(time.Minute)
 		phases := func(want string) {
 			t.Helper()
-			h := r.view.Head()
-			r.expect("phases", h.Type(shopKey).Phase.String()+" "+h.Type(other).Phase.String(), want)
+			g := r.view.Generation()
+			r.expect("phases", g.Type(shopKey).Phase.String()+" "+g.Type(other).Phase.String(), want)
 		}
 		phases("unknown unknown") // nothing was said
 		say := func(removed []string, names ...string) {
@@ -190,7 +190,7 @@ func TestB40_ACollectionFromAnotherTarget(t *testing.T) {
 		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"c@1")
 		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other"})
 		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1", shop+"b@9") })
-		pair := mirror(t, r.Origin, upstream.Config{
+		pair := viewSync(t, r.Origin, upstream.Config{
 			Targets: []string{r.Target(), other.Target()}, DialOptions: relaytest.DialOptions(r.Origin, other),
 		})
 		pair.watch.SubscribeAll(shopKey)
@@ -223,7 +223,7 @@ func TestB40_AMemberOfAnotherTargetIsNeverTold(t *testing.T) {
 		r.put(endpoints, shopA+"@1", shop+"b@1")
 		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other", Behaviour: relaytest.Behaviour{SilentOnMissing: true}})
 		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1") })
-		pair := mirror(t, r.Origin, upstream.Config{
+		pair := viewSync(t, r.Origin, upstream.Config{
 			Targets: []string{r.Target(), other.Target()}, DialOptions: relaytest.DialOptions(r.Origin, other),
 		})
 		pair.watch.SubscribeAll(shopKey)
@@ -260,8 +260,8 @@ func TestB6_CollectionsLeaveNothing(t *testing.T) {
 					t.Errorf("round %d: glob %d is known still", round, i)
 				}
 			}
-			if _, types := r.view.HasType(""); types != 1 || r.view.Head().Types() > 1 {
-				t.Errorf("round %d: %d types, %d in the head, want one", round, types, r.view.Head().Types())
+			if _, types := r.view.HasType(""); types != 1 || r.view.Generation().Types() > 1 {
+				t.Errorf("round %d: %d types, %d in the head, want one", round, types, r.view.Generation().Types())
 			}
 			if !r.State().Subscribed(endpoints) {
 				t.Errorf("round %d: want nothing:\n%v", round, r.State())
@@ -276,10 +276,10 @@ func TestB35_LingeringGlobsAreBounded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Hour}, func(t *testing.T, r *rig) {
 		const lingering, more = 1000, 20
 		r.watch.SubscribeAll(shopKey)
-		follow := func(i int) *cache.Wildcard {
+		follow := func(i int) *cache.WildcardWatch {
 			return r.watch.SubscribeAll(cache.Collection(endpoints, fmt.Sprintf("%s%d/*", shop, i)))
 		}
-		var globs []*cache.Wildcard
+		var globs []*cache.WildcardWatch
 		for i := range lingering + more {
 			globs = append(globs, follow(i))
 		}
@@ -288,14 +288,14 @@ func TestB35_LingeringGlobsAreBounded(t *testing.T) {
 			r.watch.UnsubscribeAll(wc)
 		}
 		r.pass(time.Second)
-		if got, want := r.view.Head().Types(), 2+lingering; got != want { // with the one that is wanted, and the type
+		if got, want := r.view.Generation().Types(), 2+lingering; got != want { // with the one that is wanted, and the type
 			t.Errorf("%d types and globs are held, want %d", got, want)
 		}
 		follow(0)
 		r.watch.UnsubscribeAll(follow(lingering + more))
 		r.watch.UnsubscribeAll(follow(lingering + more + 1))
 		r.pass(2 * time.Hour)
-		if got := r.view.Head().Types(); got != 3 {
+		if got := r.view.Generation().Types(); got != 3 {
 			t.Errorf("%d types and globs are held in the end, want the type and the two globs that are wanted", got)
 		}
 	})

@@ -262,7 +262,7 @@ func TestB6_WildcardLinger(t *testing.T) {
 		if d := requests[len(requests)-1].At.Sub(left); d < 12*time.Minute || d > 18*time.Minute+time.Second {
 			t.Errorf("given up after %v, want 15m ±20%%", d)
 		}
-		if p := r.view.Head().Type(clusters).Phase; p != cache.Unknown {
+		if p := r.view.Generation().Type(clusters).Phase; p != cache.Unknown {
 			t.Errorf("members are %v, want unknown", p)
 		}
 	})

@@ -67,7 +67,7 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 	synctest.Test(t, func(t *testing.T) {
 		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one", ServerOptions: []grpc.ServerOption{refusing(refuse)}})
 		w := &tenants{two: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})}
-		w.rig = mirror(t, one, upstream.Config{Targets: []string{one.Target(), w.two.Target()}, DialOptions: relaytest.DialOptions(one, w.two)})
+		w.rig = viewSync(t, one, upstream.Config{Targets: []string{one.Target(), w.two.Target()}, DialOptions: relaytest.DialOptions(one, w.two)})
 		w.put(clusters, numbered(10)...)
 		w.watch.SubscribeAll(clusters)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -76,7 +76,7 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 			view, writer := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				w.session.Mirror(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), nil)
+				w.session.Sync(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), nil)
 			})
 		}
 		test(t, w)
@@ -112,7 +112,7 @@ func TestH01_OneGroupMovesNobodyElse(t *testing.T) {
 					t.Errorf("%d failovers and %d streams to the second address, want none", s.Failovers, len(w.two.State().Streams))
 				}
 				w.wantClusters("after 20 hours", 10)
-				if !w.view.Head().First().Connected {
+				if !w.view.Generation().First().Connected {
 					t.Error("the healthy group is not connected")
 				}
 				// Of the healthy group there is one stream; those of the other one back off to 30s.

@@ -49,7 +49,7 @@ func TestB9_Rubbish(t *testing.T) {
 				r.watch.SubscribeAll(clusters)
 				s := r.Accept(t.Context())
 				r.pass(confirmed)
-				seq, requests := r.view.Head().Seq, len(s.State().Requests)
+				seq, requests := r.view.Generation().Seq, len(s.State().Requests)
 				s.SendBytes(tt.bytes)
 				r.pass(2 * time.Second)
 				st := s.State()
@@ -59,8 +59,8 @@ func TestB9_Rubbish(t *testing.T) {
 				if n := len(st.Requests) - requests; n != tt.nacks || st.Type(clusters).NACKs != tt.nacks {
 					t.Errorf("%d requests, %d of them NACKs, want %d", n, st.Type(clusters).NACKs, tt.nacks)
 				}
-				if r.view.Head().Seq != seq {
-					t.Errorf("position %d, want %d", r.view.Head().Seq, seq)
+				if r.view.Generation().Seq != seq {
+					t.Errorf("position %d, want %d", r.view.Generation().Seq, seq)
 				}
 				r.put(clusters, "a@2")
 				r.pass(2 * time.Second)
@@ -80,7 +80,7 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.Freeze(true)
 		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
 		r.pass(10 * time.Minute)
-		if r.view.Head().First().Connected {
+		if r.view.Generation().First().Connected {
 			t.Error("still connected after 10 minutes of nothing")
 		}
 		r.expect("members", r.members(clusters), "a@1")
@@ -110,7 +110,7 @@ func (c connSeen) ClientHandshake(ctx context.Context, authority string, conn ne
 func TestB34_TheKernelLooksAfterTheConnection(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	seen := connSeen{insecure.NewCredentials(), make(chan net.Conn, 1)}
-	r := mirror(t, o, upstream.Config{DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(seen)}})
+	r := viewSync(t, o, upstream.Config{DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(seen)}})
 	r.session.Connect()
 	raw, err := (<-seen.dialed).(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -165,7 +165,7 @@ func TestMirrorEnds(t *testing.T) {
 				if d := time.Since(since); d > 0 {
 					t.Errorf("took %v", d)
 				}
-				if r.view.Head().First().Connected {
+				if r.view.Generation().First().Connected {
 					t.Error("the view is connected though nobody keeps it")
 				}
 				r.Freeze(false)
@@ -178,7 +178,7 @@ func TestMirrorEnds(t *testing.T) {
 func TestMirrorLeavesNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := mirror(t, o, upstream.Config{})
+	r := viewSync(t, o, upstream.Config{})
 	r.put(clusters, "a@1")
 	r.watch.SubscribeAll(clusters)
 	r.watch.Subscribe(clusters, []string{"a"})
@@ -218,7 +218,7 @@ func TestB33_GoAway(t *testing.T) {
 func TestB4_TooFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}})
-		r := mirror(t, o, upstream.Config{Linger: time.Second})
+		r := viewSync(t, o, upstream.Config{Linger: time.Second})
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
 		r.pass(confirmed)
@@ -280,7 +280,7 @@ func serveBare(t *testing.T, s *service) []grpc.DialOption {
 // not there.
 func TestR135_Unimplemented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, nil)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, nil)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(5 * time.Minute)
 		before := r.log.count("Unimplemented")
@@ -288,7 +288,7 @@ func TestR135_Unimplemented(t *testing.T) {
 		if n := r.log.count("Unimplemented") - before; n < 97 || n > 153 {
 			t.Errorf("%d attempts in an hour, want 120 ±25%%", n)
 		}
-		if r.view.Head().First().Connected {
+		if r.view.Generation().First().Connected {
 			t.Error("connected to an origin that has no such service")
 		}
 	})
@@ -329,7 +329,7 @@ func TestB9_FloodWithoutReading(t *testing.T) {
 			<-rpc.Context().Done()
 			return rpc.Context().Err()
 		}}
-		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(10 * time.Second)
 		if n := r.log.count("the origin does not read"); n != 1 {

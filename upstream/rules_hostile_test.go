@@ -66,11 +66,11 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 					slices.Sort(out)
 					return strings.Join(out, " ")
 				}
-				members := func() string { return content(&r.view.Head().Type(clusters).Members) }
-				named := func() string { return content(&r.view.Head().Type(endpoints).Named) }
+				members := func() string { return content(&r.view.Generation().Type(clusters).Wildcard) }
+				named := func() string { return content(&r.view.Generation().Type(endpoints).ByName) }
 				failed := func(typeURL string, kind cache.Kind) string {
 					var out []string
-					for e := range r.view.Head().Type(typeURL).Errors(kind).Since(0) {
+					for e := range r.view.Generation().Type(typeURL).Errors(kind).Since(0) {
 						out = append(out, e.Name.String()+" "+e.Err.Code.String())
 					}
 					slices.Sort(out)
@@ -94,8 +94,8 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 					t.Helper()
 					r.expect("members "+when, members(), "a@2 b@1")
 					r.expect("named "+when, named(), "x@1")
-					r.expect("what clients are told of clusters "+when, failed(clusters, cache.Members), "b Internal, c Internal")
-					r.expect("what clients are told of endpoints "+when, failed(endpoints, cache.Named), "x Internal, y Internal")
+					r.expect("what clients are told of clusters "+when, failed(clusters, cache.Wildcard), "b Internal, c Internal")
+					r.expect("what clients are told of endpoints "+when, failed(endpoints, cache.ByName), "x Internal, y Internal")
 				}
 				r.pass(soon)
 				held("at once")
@@ -122,13 +122,13 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 				r.Apply(func(tx *relaytest.Tx) { tx.Remove(clusters, "a"); tx.Remove(clusters, "c"); tx.Remove(endpoints, "x") })
 				r.pass(time.Hour)
 				r.expect("members at last", members(), "b@3")
-				r.expect("what clients are told of clusters at last", failed(clusters, cache.Members), "")
+				r.expect("what clients are told of clusters at last", failed(clusters, cache.Wildcard), "")
 				if b.SotW { // endpoints that a list leaves out are not gone
 					r.expect("named at last", named(), "x@1 y@3")
-					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.Named), "x Internal")
+					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.ByName), "x Internal")
 				} else {
 					r.expect("named at last", named(), "y@3")
-					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.Named), "")
+					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.ByName), "")
 				}
 			})
 		})
@@ -167,11 +167,11 @@ func endless(name func(n int) string) *service {
 func TestB7_EndlessChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(func(n int) string { return strconv.Itoa(n % 4) })
-		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(3 * time.Second)
-		members := &r.view.Head().Type(clusters).Members
-		if phase := r.view.Head().Type(clusters).Phase; phase != cache.Settled || members.Count() != 4 {
+		members := &r.view.Generation().Type(clusters).Wildcard
+		if phase := r.view.Generation().Type(clusters).Phase; phase != cache.Settled || members.Count() != 4 {
 			t.Errorf("%v with %d members, want settled with 4", phase, members.Count())
 		}
 		kept := 0
@@ -189,16 +189,16 @@ func TestB7_EndlessChanges(t *testing.T) {
 func TestB7_EndlessSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(strconv.Itoa)
-		r := mirror(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
 		r.watch.SubscribeAll(clusters)
 		for _, want := range []struct {
 			after time.Duration
 			phase cache.Phase
 		}{{time.Second, cache.Unknown}, {2 * time.Second, cache.Settled}} {
 			r.pass(want.after)
-			c := r.view.Head().Type(clusters)
-			if c.Phase != want.phase || c.Members.Count() < 500 {
-				t.Errorf("after %v more: %v with %d members, want %v with what has come", want.after, c.Phase, c.Members.Count(), want.phase)
+			c := r.view.Generation().Type(clusters)
+			if c.Phase != want.phase || c.Wildcard.Count() < 500 {
+				t.Errorf("after %v more: %v with %d members, want %v with what has come", want.after, c.Phase, c.Wildcard.Count(), want.phase)
 			}
 		}
 		if nacks := r.session.Stats().Types[clusters].Refused; nacks != 0 {
@@ -228,7 +228,7 @@ func TestB35_ManyResources(t *testing.T) {
 		}
 		apply(t, w, resp)
 	}
-	if n := view.Head().Type(clusters).Members.Count(); n != responses*each {
+	if n := view.Generation().Type(clusters).Wildcard.Count(); n != responses*each {
 		t.Errorf("%d members, want %d", n, responses*each)
 	}
 	if cost := (heap() - before) / (responses * each); cost > 2048 {
@@ -247,5 +247,5 @@ func apply(t *testing.T, w *cache.Writer, resp *discoverypb.DeltaDiscoveryRespon
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Apply(cache.Members, u)
+	w.Apply(cache.Wildcard, u)
 }

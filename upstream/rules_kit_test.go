@@ -47,12 +47,12 @@ func inBubble(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test fun
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: b})
-		test(t, mirror(t, o, cfg))
+		test(t, viewSync(t, o, cfg))
 	})
 }
 
 // mirror keeps a view like an origin until the test ends.
-func mirror(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
+func viewSync(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 	t.Helper()
 	return restored(t, o, cfg, nil)
 }
@@ -87,7 +87,7 @@ func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Sn
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		session.Mirror(ctx, &corepb.Node{Id: "relay"}, w, log, r.control)
+		session.Sync(ctx, &corepb.Node{Id: "relay"}, w, log, r.control)
 	}()
 	r.w, r.view, r.watch, r.session = w, view, view.Watch(), session
 	r.stop = sync.OnceFunc(func() {
@@ -133,15 +133,15 @@ const soon = 20 * time.Millisecond
 
 // members shows what wildcard clients see, as name@version.
 func (r *rig) members(typeURL string) string {
-	t := r.view.Head().Type(typeURL)
-	return show(&t.Members)
+	t := r.view.Generation().Type(typeURL)
+	return show(&t.Wildcard)
 }
 
 // named shows what the view holds of what was asked for by name; a name that the
 // origin says does not exist as !name.
 func (r *rig) named(typeURL string) string {
-	t := r.view.Head().Type(typeURL)
-	return show(&t.Named)
+	t := r.view.Generation().Type(typeURL)
+	return show(&t.ByName)
 }
 
 func show(s *cache.Set) string {

@@ -183,8 +183,8 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 			inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 				r.put(listeners, numbered(100)...)
 				count := func() int {
-					h := r.view.Head().Type(listeners)
-					return h.Members.Count() + h.Named.Count()
+					h := r.view.Generation().Type(listeners)
+					return h.Wildcard.Count() + h.ByName.Count()
 				}
 				if named {
 					r.watch.Subscribe(listeners, nameOnly(numbered(100)))
@@ -258,8 +258,8 @@ func TestFreeze_MirrorThatEnded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.stop()
 		r.control.Freeze(t.Context())
-		if h := r.control.Holds(t.Context()); len(h) != 0 || !r.view.Head().First().Frozen.IsZero() {
-			t.Errorf("holds %v, frozen since %v; want none, and never", h, r.view.Head().First().Frozen)
+		if h := r.control.Holds(t.Context()); len(h) != 0 || !r.view.Generation().First().Frozen.IsZero() {
+			t.Errorf("holds %v, frozen since %v; want none, and never", h, r.view.Generation().First().Frozen)
 		}
 	})
 }

@@ -65,7 +65,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(endpoints, []string{"e"})
 		r.pass(confirmed)
-		seq := r.view.Head().Seq
+		seq := r.view.Generation().Seq
 		for range 2 {
 			for _, sotw := range []bool{false, true} {
 				r.Change(func(b *relaytest.Behaviour) { b.SotW = sotw })
@@ -76,7 +76,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 				}
 			}
 		}
-		if got := r.view.Head().Seq; got != seq {
+		if got := r.view.Generation().Seq; got != seq {
 			t.Errorf("position %d, want %d: nothing has changed", got, seq)
 		}
 		r.away(removing(clusters, "n003"))

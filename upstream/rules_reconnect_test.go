@@ -132,7 +132,7 @@ func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
 		r.put(clusters, "a@2")
 		r.pass(soon)
 		r.expect("members", r.members(clusters), "a@2")
-		if !r.view.Head().First().Connected || r.State().Streams[0].Ended {
+		if !r.view.Generation().First().Connected || r.State().Streams[0].Ended {
 			t.Error("the main stream was ended")
 		}
 	})
@@ -164,7 +164,7 @@ func TestR135_QuietStreamWasServed(t *testing.T) {
 func failover(t *testing.T) (one, two *relaytest.Origin, r *rig) {
 	one = relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	two = relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{Manual: true}})
-	r = mirror(t, one, upstream.Config{Targets: []string{one.Target(), two.Target()}})
+	r = viewSync(t, one, upstream.Config{Targets: []string{one.Target(), two.Target()}})
 	r.put(endpoints, "a@1", "b@1")
 	r.watch.Subscribe(endpoints, []string{"a", "b"})
 	r.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(endpoints).ACKs == 1 })

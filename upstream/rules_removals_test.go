@@ -150,7 +150,7 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 				})
 				r.pass(soon)
 				r.wantClusters("all removed", map[bool]int{false: 0, true: 98}[hold])
-				if n := r.view.Head().Type(endpoints).Named.Count(); n != 2 && !hold {
+				if n := r.view.Generation().Type(endpoints).ByName.Count(); n != 2 && !hold {
 					t.Errorf("%d assignments, want the 2 that are left: their removal is data", n)
 				}
 				r.pass(15 * time.Minute)
@@ -357,8 +357,8 @@ func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
 		r.Restart()
 		want := func(when string, n int) {
 			t.Helper()
-			h := r.view.Head()
-			if e, m := h.Type(endpoints).Named.Count(), h.Type(routes).Named.Count(); e != 2*n || m != n {
+			g := r.view.Generation()
+			if e, m := g.Type(endpoints).ByName.Count(), g.Type(routes).ByName.Count(); e != 2*n || m != n {
 				t.Errorf("%s: %d assignments and %d routes, want %d and %d", when, e, m, 2*n, n)
 			}
 		}
@@ -445,7 +445,7 @@ func TestH03_RenamedListeners(t *testing.T) {
 func TestH03_ADayOldSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		old := mirror(t, o, upstream.Config{})
+		old := viewSync(t, o, upstream.Config{})
 		old.put(clusters, numbered(9)...)
 		old.put(wire.RouteType, numbered(9)...)
 		old.watch.SubscribeAll(clusters)
@@ -464,12 +464,12 @@ func TestH03_ADayOldSnapshot(t *testing.T) {
 		r.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
 		r.pass(9 * time.Minute)
 		r.wantClusters("held", 9)
-		if n := r.view.Head().Type(wire.RouteType).Named.Count(); n != 9 {
+		if n := r.view.Generation().Type(wire.RouteType).ByName.Count(); n != 9 {
 			t.Errorf("%d routes while they are held, want 9", n)
 		}
 		r.pass(5 * time.Minute)
 		r.wantClusters("over", 1)
-		if n := r.view.Head().Type(wire.RouteType).Named.Count(); n != 1 {
+		if n := r.view.Generation().Type(wire.RouteType).ByName.Count(); n != 1 {
 			t.Errorf("%d routes in the end, want 1", n)
 		}
 	})
@@ -497,8 +497,8 @@ func TestH03_AnAnswerIsNoRemoval(t *testing.T) {
 		})
 		want := func(when string, members, names, globs int) {
 			t.Helper()
-			h := r.view.Head()
-			if m, n, g := h.Type(clusters).Members.Count(), h.Type(clusters).Named.Count(), h.Type(key).Members.Count(); m != members || n != names || g != globs {
+			h := r.view.Generation()
+			if m, n, g := h.Type(clusters).Wildcard.Count(), h.Type(clusters).ByName.Count(), h.Type(key).Wildcard.Count(); m != members || n != names || g != globs {
 				t.Errorf("%s: %d members, %d names, %d in the collection; want %d, %d and %d", when, m, n, g, members, names, globs)
 			}
 		}

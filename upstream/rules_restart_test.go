@@ -17,7 +17,7 @@ func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		old := mirror(t, o, cfg)
+		old := viewSync(t, o, cfg)
 		old.put(clusters, "a@1", "b@1")
 		old.put(endpoints, "x@1")
 		old.watch.SubscribeAll(clusters)
@@ -30,17 +30,17 @@ func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test
 	})
 }
 
-func (r *rig) phase(typeURL string) cache.Phase { return r.view.Head().Type(typeURL).Phase }
+func (r *rig) phase(typeURL string) cache.Phase { return r.view.Generation().Type(typeURL).Phase }
 
 // TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld, and asks for what clients wanted.
 func TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld(t *testing.T) {
 	afterRestart(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.expect("members before anything was said", r.members(clusters), "a@1 b@1")
-		seq := r.view.Head().Seq
+		seq := r.view.Generation().Seq
 		r.pass(soon)
 		r.expect("requests", r.conversation(1), "[Cluster node a=1 b=1] [ClusterLoadAssignment +x x=1]")
 		r.pass(time.Minute)
-		if now := r.view.Head().Seq; now != seq {
+		if now := r.view.Generation().Seq; now != seq {
 			t.Errorf("the view went from %d to %d, though the origin has nothing new", seq, now)
 		}
 	})
@@ -50,7 +50,7 @@ func TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld(t *testing.T) {
 func TestB15_AnotherTargetIsNotToldWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		old := mirror(t, o, upstream.Config{})
+		old := viewSync(t, o, upstream.Config{})
 		old.put(clusters, "a@1")
 		old.watch.SubscribeAll(clusters)
 		old.pass(10 * time.Second)
@@ -73,7 +73,7 @@ func TestB15_AnotherTargetIsNotToldWhatIsHeld(t *testing.T) {
 func TestB42_WhatAnOriginRemovedMeanwhileIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		old := mirror(t, o, upstream.Config{})
+		old := viewSync(t, o, upstream.Config{})
 		old.put(clusters, "a@1", "b@1", "c@1")
 		old.watch.SubscribeAll(clusters)
 		old.pass(10 * time.Second)
@@ -173,7 +173,7 @@ func TestB15_AnotherInstanceAfterARestartIsAskedForEverythingOnce(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		o.SetControlPlane("one")
-		old := mirror(t, o, upstream.Config{})
+		old := viewSync(t, o, upstream.Config{})
 		old.put(clusters, "a@1")
 		old.watch.SubscribeAll(clusters)
 		old.pass(10 * time.Second)
@@ -195,7 +195,7 @@ func TestB42_GlobsAreFollowedAgain(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		old := mirror(t, o, cfg)
+		old := viewSync(t, o, cfg)
 		old.put(clusters, member+"@1")
 		old.watch.SubscribeAll(cache.Collection(clusters, glob))
 		old.pass(10 * time.Second)

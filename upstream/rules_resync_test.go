@@ -68,12 +68,12 @@ func TestB15_SameBytesAreNoChange(t *testing.T) {
 					r.watch.SubscribeAll(clusters)
 					r.watch.Subscribe(endpoints, []string{"a"})
 					r.pass(confirmed)
-					seq := r.view.Head().Seq
+					seq := r.view.Generation().Seq
 					for range 3 {
 						r.Restart()
 						r.pass(time.Hour)
 					}
-					if got := r.view.Head().Seq; got != seq {
+					if got := r.view.Generation().Seq; got != seq {
 						t.Errorf("position %d, want %d", got, seq)
 					}
 					if got := r.State().Last().Requests[0].Message.GetInitialResourceVersions(); full && len(got) > 0 {
@@ -110,11 +110,11 @@ func TestB15_C14_Sweep(t *testing.T) {
 				r.away(removing(clusters, "n003", "n007"))
 				back := time.Now()
 				r.pass(tt.before - time.Since(back))
-				if n := r.view.Head().Type(clusters).Members.Count(); n != 20 {
+				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 20 {
 					t.Errorf("%d members %v after the origin came back, want 20", n, tt.before)
 				}
 				r.pass(tt.after + 3*time.Second - time.Since(back))
-				if n := r.view.Head().Type(clusters).Members.Count(); n != 18 {
+				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 18 {
 					t.Errorf("%d members %v after the origin came back, want 18:\n%v", n, time.Since(back), r.State())
 				}
 				open := r.State().Open()
@@ -271,7 +271,7 @@ func TestB15_C21_VersionsThatDoNotFit(t *testing.T) {
 				if want := map[bool]int{true: tt.n}[tt.want]; len(got) != want {
 					t.Errorf("%d versions, want %d", len(got), want)
 				}
-				if n := r.view.Head().Type(clusters).Members.Count(); n != tt.n {
+				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.n {
 					t.Errorf("%d members, want %d", n, tt.n)
 				}
 			})
@@ -293,7 +293,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 		// The same version with another content: it would not be sent.
 		r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte("new")), "1")
 		r.put(clusters, "b@2")
-		seq := r.view.Head().Seq
+		seq := r.view.Generation().Seq
 		before := r.streams()
 		r.Restart()
 		r.pass(time.Hour)
@@ -307,7 +307,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 			t.Errorf("streams began with %s, want two that say what is held, then two that do not", got)
 		}
 		// a and b changed among the members, a among the named.
-		if got := r.view.Head().Seq; got != seq+3 {
+		if got := r.view.Generation().Seq; got != seq+3 {
 			t.Errorf("position %d, want %d", got, seq+3)
 		}
 	})
@@ -356,7 +356,7 @@ func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
 				content("content")
 				r.watch.SubscribeAll(clusters)
 				r.pass(confirmed)
-				before := r.view.Head().Type(clusters).Members.Sum()
+				before := r.view.Generation().Type(clusters).Wildcard.Sum()
 				r.Stop()
 				if tt.change {
 					content("another")
@@ -374,7 +374,7 @@ func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
 				if _, nothing := r.saying(); (nothing == 2) != tt.compared {
 					t.Errorf("%d streams do not say what is held; compared: want %v", nothing, tt.compared)
 				}
-				if after := r.view.Head().Type(clusters).Members.Sum(); tt.silent && (after != before) != tt.change {
+				if after := r.view.Generation().Type(clusters).Wildcard.Sum(); tt.silent && (after != before) != tt.change {
 					t.Errorf("the set changed: %v, want %v", after != before, tt.change)
 				}
 				streams := r.streams()
@@ -407,7 +407,7 @@ func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
 		r.Set(clusters, "a", want, "1")
 		r.Restart()
 		r.pass(time.Minute)
-		e := r.view.Head().Type(clusters).Members.Get(r.view.Find(clusters, []string{"a"})[0])
+		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"a"})[0])
 		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
 			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
 		}
@@ -457,7 +457,7 @@ func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
 		r.pass(time.Second)
 		r = then(t, r)
 		r.pass(time.Minute)
-		e := r.view.Head().Type(clusters).Members.Get(r.view.Find(clusters, []string{"a"})[0])
+		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"a"})[0])
 		if want := relaytest.Opaque(clusters, "a", []byte("another")).GetValue(); !bytes.Equal(e.Resource.Value(), want) {
 			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want)
 		}
@@ -476,7 +476,7 @@ func TestH07_OneViewAfterTheOther(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				r.session.Mirror(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), nil)
+				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), nil)
 			})
 		}
 		defer mirrors.Wait()

@@ -43,9 +43,9 @@ func (r *rig) share() *part {
 }
 
 // named and members are what the part's clients see.
-func (p *part) named(typeURL string) string { return show(&p.view.Head().Type(typeURL).Named) }
+func (p *part) named(typeURL string) string { return show(&p.view.Generation().Type(typeURL).ByName) }
 
-func (p *part) members(key string) string { return show(&p.view.Head().Type(key).Members) }
+func (p *part) members(key string) string { return show(&p.view.Generation().Type(key).Wildcard) }
 
 // name returns the view's name for a text that somebody named.
 func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
@@ -113,13 +113,13 @@ func TestB7_AbsenceIsSharedWithItsConnection(t *testing.T) {
 		p := r.share()
 		p.watch.Subscribe(endpoints, []string{"a", "none"})
 		absent := func() bool {
-			h := p.view.Head()
-			e, _ := h.Type(endpoints).Lookup(nameOf(t, p.view, endpoints, "none"))
-			return h.Absent(e)
+			g := p.view.Generation()
+			e, _ := g.Type(endpoints).Lookup(nameOf(t, p.view, endpoints, "none"))
+			return g.Absent(e)
 		}
 		stands := func(connected bool) {
 			t.Helper()
-			own, other := *p.view.Head().First(), *r.view.Head().First()
+			own, other := *p.view.Generation().First(), *r.view.Generation().First()
 			if own.Target == "" {
 				own.Target = other.Target // is for snapshots: that it changed wakes nobody
 			}
@@ -129,8 +129,8 @@ func TestB7_AbsenceIsSharedWithItsConnection(t *testing.T) {
 		}
 		r.pass(time.Second)
 		stands(true)
-		if n := nameOf(t, p.view, endpoints, "a"); !absent() || n.Asked().IsZero() || p.view.Head().First().Identifier != "cp" {
-			t.Errorf("absent %t, asked at %v, by %q", absent(), n.Asked(), p.view.Head().First().Identifier)
+		if n := nameOf(t, p.view, endpoints, "a"); !absent() || n.Asked().IsZero() || p.view.Generation().First().Identifier != "cp" {
+			t.Errorf("absent %t, asked at %v, by %q", absent(), n.Asked(), p.view.Generation().First().Identifier)
 		}
 		r.Stop()
 		r.pass(time.Minute)
@@ -171,7 +171,7 @@ func TestR107_TimesToLiveAreShared(t *testing.T) {
 		q.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(time.Second)
 		for _, v := range []*part{p, q} {
-			e, _ := v.view.Head().Type(endpoints).Lookup(nameOf(t, v.view, endpoints, "a"))
+			e, _ := v.view.Generation().Type(endpoints).Lookup(nameOf(t, v.view, endpoints, "a"))
 			if left := e.Life(time.Now()).Round(time.Second); left != 19*time.Second {
 				t.Errorf("it lives for %v, want 19s", left)
 			}
@@ -196,7 +196,7 @@ func TestR123_ErrorsAreShared(t *testing.T) {
 		r.pass(time.Second)
 		failed := func(v *part) (out string) {
 			for _, text := range []string{"a", "b"} {
-				if e := v.view.Head().Type(endpoints).Errors(cache.Named).Get(nameOf(t, v.view, endpoints, text)); e != nil {
+				if e := v.view.Generation().Type(endpoints).Errors(cache.ByName).Get(nameOf(t, v.view, endpoints, text)); e != nil {
 					out += text + " "
 				}
 			}
@@ -327,9 +327,9 @@ func (p *part) entry(t *testing.T, ask string) *cache.Entry {
 	t.Helper()
 	if ask == shopGlob {
 		key := cache.Collection(endpoints, ask)
-		return p.view.Head().Type(key).Members.Get(nameOf(t, p.view, key, shopA))
+		return p.view.Generation().Type(key).Wildcard.Get(nameOf(t, p.view, key, shopA))
 	}
-	e, _ := p.view.Head().Type(endpoints).Lookup(nameOf(t, p.view, endpoints, shopA))
+	e, _ := p.view.Generation().Type(endpoints).Lookup(nameOf(t, p.view, endpoints, shopA))
 	return e
 }
 
@@ -343,16 +343,16 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 		wc := p.watch.SubscribeAll(shopKey)
 		r.pass(100 * time.Millisecond)
 		r.expect("members", p.members(shopKey), shopA+"@1 "+shop+"b@1")
-		if got := p.view.Head().Type(shopKey).Phase; got != cache.Unknown {
+		if got := p.view.Generation().Type(shopKey).Phase; got != cache.Unknown {
 			t.Errorf("phase %v at once, want unknown", got)
 		}
 		q.watch.SubscribeAll(shopKey)
 		r.pass(time.Second)
-		if got, late := p.view.Head().Type(shopKey).Phase, q.view.Head().Type(shopKey).Phase; got != cache.Settled || late != got {
+		if got, late := p.view.Generation().Type(shopKey).Phase, q.view.Generation().Type(shopKey).Phase; got != cache.Settled || late != got {
 			t.Errorf("phases %v and %v after a second, want settled", got, late)
 		}
 		r.pass(time.Minute)
-		if got, late := p.view.Head().Type(shopKey).Phase, q.view.Head().Type(shopKey).Phase; got != cache.Confirmed || late != got {
+		if got, late := p.view.Generation().Type(shopKey).Phase, q.view.Generation().Type(shopKey).Phase; got != cache.Confirmed || late != got {
 			t.Errorf("phases %v and %v after a minute, want confirmed", got, late)
 		}
 		r.put(endpoints, shop+"b@2")
@@ -366,14 +366,14 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 
 		p.watch.UnsubscribeAll(wc)
 		r.pass(time.Second)
-		if known, types := p.view.HasType(shopKey); known || types != 1 || p.view.Head().Types() != 0 {
-			t.Errorf("the view still knows the collection (%t), %d types, %d in its head", known, types, p.view.Head().Types())
+		if known, types := p.view.HasType(shopKey); known || types != 1 || p.view.Generation().Types() != 0 {
+			t.Errorf("the view still knows the collection (%t), %d types, %d in its head", known, types, p.view.Generation().Types())
 		}
 		r.expect("the other", present(q.members(shopKey)), shop+"b@2")
 		p.watch.SubscribeAll(shopKey)
 		r.pass(soon)
 		r.expect("again", p.members(shopKey), shop+"b@2")
-		if got := p.view.Head().Type(shopKey).Phase; got != cache.Confirmed {
+		if got := p.view.Generation().Type(shopKey).Phase; got != cache.Confirmed {
 			t.Errorf("phase %v, want confirmed at once", got)
 		}
 		p.stop()

@@ -36,10 +36,10 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 			t.Run(fmt.Sprintf("%d of %d, named=%v", tt.lost, tt.there, named), func(t *testing.T) {
 				inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 					r.put(listeners, numbered(tt.there)...)
-					count := func() int { return r.view.Head().Type(listeners).Members.Count() }
+					count := func() int { return r.view.Generation().Type(listeners).Wildcard.Count() }
 					if named {
 						r.watch.Subscribe(listeners, nameOnly(numbered(tt.there)))
-						count = func() int { return r.view.Head().Type(listeners).Named.Count() }
+						count = func() int { return r.view.Generation().Type(listeners).ByName.Count() }
 					} else {
 						r.watch.SubscribeAll(listeners)
 					}
@@ -204,11 +204,11 @@ func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 		r.pass(confirmed)
 		r.away(removing(acme, "n003"))
 		r.pass(29 * time.Second)
-		if n := r.view.Head().Type(acme).Members.Count(); n != 20 {
+		if n := r.view.Generation().Type(acme).Wildcard.Count(); n != 20 {
 			t.Errorf("%d members after 29s, want 20", n)
 		}
 		r.pass(5 * time.Second)
-		if n := r.view.Head().Type(acme).Members.Count(); n != 19 {
+		if n := r.view.Generation().Type(acme).Wildcard.Count(); n != 19 {
 			t.Errorf("%d members after 34s, want 19", n)
 		}
 		r.expect("asked by", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
@@ -251,7 +251,7 @@ func TestB15_R132_SotWMembersThatVanish(t *testing.T) {
 				r.watch.SubscribeAll(key)
 				r.watch.Subscribe(listeners, []string{"plain"})
 				r.pass(confirmed)
-				count := func() int { return r.view.Head().Type(key).Members.Count() }
+				count := func() int { return r.view.Generation().Type(key).Wildcard.Count() }
 				if n := count(); n != tt.there {
 					t.Fatalf("%d members, want %d", n, tt.there)
 				}

@@ -91,12 +91,12 @@ func TestR019_R021_SotWNewStreamBeginsAnew(t *testing.T) {
 			r.watch.SubscribeAll(clusters)
 			r.watch.Subscribe(endpoints, []string{"a"})
 			r.pass(confirmed)
-			seq := r.view.Head().Seq
+			seq := r.view.Generation().Seq
 			for range 3 {
 				r.Restart()
 				r.pass(time.Hour)
 			}
-			if got := r.view.Head().Seq; got != seq {
+			if got := r.view.Generation().Seq; got != seq {
 				t.Errorf("position %d, want %d", got, seq)
 			}
 			first := r.State().Last().Requests[0].SotW
@@ -126,11 +126,11 @@ func TestB7_SotWListIsComplete(t *testing.T) {
 			r.put(tt.typeURL, tt.resources...)
 			r.watch.SubscribeAll(tt.typeURL)
 			r.pass(tt.at / 2)
-			if p := r.view.Head().Type(tt.typeURL).Phase; p == cache.Confirmed && tt.at > 0 {
+			if p := r.view.Generation().Type(tt.typeURL).Phase; p == cache.Confirmed && tt.at > 0 {
 				t.Errorf("%s %v: confirmed after %v, want %v", tt.typeURL, tt.resources, tt.at/2, tt.at)
 			}
 			r.pass(tt.at/2 + soon)
-			if p := r.view.Head().Type(tt.typeURL).Phase; p != cache.Confirmed {
+			if p := r.view.Generation().Type(tt.typeURL).Phase; p != cache.Confirmed {
 				t.Errorf("%s %v: %v after %v, want confirmed", tt.typeURL, tt.resources, p, tt.at)
 			}
 		})
@@ -271,7 +271,7 @@ func TestR071_SotWNameWantedAgain(t *testing.T) {
 		r.pass(soon)
 		s.SendSotW(sotwResponse(listeners, "a@2"))
 		r.pass(soon)
-		if set := r.view.Head().Type(listeners).Named; set.Get(n) != nil {
+		if set := r.view.Generation().Type(listeners).ByName; set.Get(n) != nil {
 			t.Errorf("%v is known to be %v, want unknown", n, set.Get(n))
 		}
 		r.expect("stream", r.conversation(0), "[Listener node a b] [Listener a b version=v1 ack 1] [Listener a version=v1 ack 1]"+

@@ -94,7 +94,7 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 				r.put(clusters, "a@1")
 				r.watch.SubscribeAll(clusters)
 				r.pass(soon)
-				seq := r.view.Head().Seq
+				seq := r.view.Generation().Seq
 				tt.resp.TypeUrl = clusters
 				r.Inject(tt.resp)
 				r.pass(soon)
@@ -104,7 +104,7 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 					t.Errorf("refused with %v, want INVALID_ARGUMENT with %s", got, tt.want)
 				}
 				r.expect("members", r.members(clusters), "a@1")
-				if got := r.view.Head().Seq; got != seq {
+				if got := r.view.Generation().Seq; got != seq {
 					t.Errorf("position %d after a refused response, want %d", got, seq)
 				}
 				// The stream goes on.
@@ -138,7 +138,7 @@ func TestB9_R069_R091_AcceptedThoughOdd(t *testing.T) {
 				r.put(clusters, "a@1")
 				r.watch.SubscribeAll(clusters)
 				r.pass(10 * time.Second)
-				seq := r.view.Head().Seq
+				seq := r.view.Generation().Seq
 				tt.resp.TypeUrl = clusters
 				r.Inject(tt.resp)
 				r.pass(soon)
@@ -146,7 +146,7 @@ func TestB9_R069_R091_AcceptedThoughOdd(t *testing.T) {
 				if st.ACKs != 2 || st.NACKs != 0 || st.Strays != 0 {
 					t.Errorf("%d ACKs, %d NACKs, %d strays, want 2, 0, 0", st.ACKs, st.NACKs, st.Strays)
 				}
-				if got := r.view.Head().Seq; got != seq {
+				if got := r.view.Generation().Seq; got != seq {
 					t.Errorf("position %d, want %d: no client may be told anything", got, seq)
 				}
 				r.expect("members", r.members(clusters), "a@1")
@@ -158,7 +158,7 @@ func TestB9_R069_R091_AcceptedThoughOdd(t *testing.T) {
 // A response is committed before it is acknowledged.
 func TestB9_CommittedBeforeAck(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := mirror(t, o, upstream.Config{})
+	r := viewSync(t, o, upstream.Config{})
 	r.put(clusters, "a@0")
 	r.watch.SubscribeAll(clusters)
 	for i := range 200 {
@@ -306,15 +306,15 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(10 * time.Second)
 		for _, system := range []string{"8", "", "9", "zebra"} {
-			before := r.view.Head()
+			before := r.view.Generation()
 			r.Change(func(b *relaytest.Behaviour) { b.SystemVersion = system })
 			r.put(clusters, "a@1")
 			r.pass(soon)
-			head := r.view.Head()
-			if before.Seq != head.Seq || before.Type(clusters).Members.Sum() != head.Type(clusters).Members.Sum() {
-				t.Errorf("system version %q moved the view from %d to %d", system, before.Seq, head.Seq)
+			generation := r.view.Generation()
+			if before.Seq != generation.Seq || before.Type(clusters).Wildcard.Sum() != generation.Type(clusters).Wildcard.Sum() {
+				t.Errorf("system version %q moved the view from %d to %d", system, before.Seq, generation.Seq)
 			}
-			if got := head.Type(clusters).Members.System(); got != system {
+			if got := generation.Type(clusters).Wildcard.System(); got != system {
 				t.Errorf("people are shown %q, want %q", got, system)
 			}
 			// The same system version does not hide a change.
@@ -413,8 +413,8 @@ func TestR136_NothingIsAskedOfASilentPort(t *testing.T) {
 		n := r.watch.Subscribe(endpoints, []string{"a"})[0]
 		for range 20 {
 			r.pass(30 * time.Second)
-			if !n.Asked().IsZero() || r.view.Head().First().Connected {
-				t.Fatalf("asked for at %v, connected %v", n.Asked(), r.view.Head().First().Connected)
+			if !n.Asked().IsZero() || r.view.Generation().First().Connected {
+				t.Fatalf("asked for at %v, connected %v", n.Asked(), r.view.Generation().First().Connected)
 			}
 		}
 		r.Freeze(false)

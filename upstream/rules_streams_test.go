@@ -170,7 +170,7 @@ func TestH05_NothingIsLostOrInventedWhenNamesMove(t *testing.T) {
 		old.Send(response(clusters, "a@1", "b@1", "c@1"))
 		old.Send(response(routes, "r@1"))
 		r.pass(time.Minute)
-		before := r.view.Head().Type(clusters).Named.Last()
+		before := r.view.Generation().Type(clusters).ByName.Last()
 		// The wildcard comes while more responses are waiting than the relay reads before it.
 		wildcard := func() {
 			r.watch.SubscribeAll(clusters)
@@ -187,7 +187,7 @@ func TestH05_NothingIsLostOrInventedWhenNamesMove(t *testing.T) {
 		}
 		r.expect("streams", r.conversations(), "[Cluster node +a +b +c a=1 b=1 c=1] | [Cluster node] [RouteConfiguration +r r=1]")
 		r.expect("names before the answer", r.named(clusters), "a@1 b@1 c@1")
-		if last := r.view.Head().Type(clusters).Named.Last(); last != before {
+		if last := r.view.Generation().Type(clusters).ByName.Last(); last != before {
 			t.Errorf("the move changed what clients see of names: position %d, was %d", last, before)
 		}
 		mainStream.Send(response(clusters, "d@1"))

@@ -33,7 +33,7 @@ func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
 		r.pass(soon)
 		r.Stop()
 		r.pass(time.Minute - soon - 10*time.Millisecond)
-		if n := r.view.Head().Type(clusters).Members.Count(); n != 21 {
+		if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 21 {
 			t.Errorf("before their time: got %d members, want 21", n)
 		}
 		r.pass(20 * time.Millisecond)

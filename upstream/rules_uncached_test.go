@@ -25,7 +25,7 @@ func TestR125_WhatWasGivenUpIsHeldAtNoVersion(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "kept@1")
 		r.SetRaw(clusters, uncached(clusters, "secret@1"))
-		bare := func() int { return r.view.Head().Type(clusters).Members.Bare() }
+		bare := func() int { return r.view.Generation().Type(clusters).Wildcard.ContentDropped() }
 		r.watch.SubscribeAll(clusters)
 		r.pass(time.Minute)
 		if got := bare(); got != 1 {
@@ -91,7 +91,7 @@ func TestR125_MembersOfASotWOriginAreAskedForAgain(t *testing.T) {
 		const e = "ClusterLoadAssignment"
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"),
 			"[E node *] [E * version=v1 ack 1] [E version=v1 ack 1] [E * version=v1 ack 1] [E * version=v2 ack 2]")
-		if n := r.view.Head().Type(endpoints).Members.Bare(); n != 0 {
+		if n := r.view.Generation().Type(endpoints).Wildcard.ContentDropped(); n != 0 {
 			t.Errorf("the content of %d members did not come again", n)
 		}
 	})

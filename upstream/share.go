@@ -54,7 +54,7 @@ type sharedType struct {
 	names    map[*cache.Name]*cache.Name // of from, by that of w
 	mine     map[*cache.Name]struct{}    // those of from
 	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
-	wildcard *cache.Wildcard             // of a collection
+	wildcard *cache.WildcardWatch        // of a collection
 }
 
 func newShare(from *cache.View, w *cache.Writer) *share {
@@ -133,7 +133,7 @@ func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 func (s *share) ask(now time.Time) {
 	defer clear(s.asks)
 	for name, n := range s.asks {
-		if !name.Asked().IsZero() || !s.from.Head().From(n).Connected {
+		if !name.Asked().IsZero() || !s.from.Generation().From(n).Connected {
 			continue
 		}
 		at := n.Asked()
@@ -148,9 +148,9 @@ func (s *share) ask(now time.Time) {
 // those of which something else was demanded; and only then when it asked, for what was
 // asked for long ago and is not here would be taken for what is not there.
 func (s *share) follow(now time.Time) {
-	h := s.from.Head()
-	s.stand(h)
-	for typ := range h.ChangedSince(s.edition) {
+	g := s.from.Generation()
+	s.stand(g)
+	for typ := range g.ChangedSince(s.edition) {
 		if t := s.types[typ.URL]; t != nil {
 			s.due[t] = struct{}{}
 		}
@@ -160,12 +160,12 @@ func (s *share) follow(now time.Time) {
 			s.due[t] = struct{}{}
 		}
 	}
-	s.edition = h.Edition
+	s.edition = g.Revision
 	for t := range s.due {
 		if t.wildcard != nil {
-			s.followMembers(h, t)
+			s.followMembers(g, t)
 		} else {
-			s.followNames(h, t)
+			s.followNames(g, t)
 		}
 	}
 	clear(s.due)
@@ -178,8 +178,8 @@ func (s *share) follow(now time.Time) {
 }
 
 // stand takes over how the origin stands. All names come from one source.
-func (s *share) stand(h *cache.Head) {
-	if from := *h.First(); from != s.stood {
+func (s *share) stand(g *cache.Generation) {
+	if from := *g.First(); from != s.stood {
 		s.w.Stand(from)
 		s.stood = from
 		for _, t := range s.types {
@@ -188,24 +188,24 @@ func (s *share) stand(h *cache.Head) {
 	}
 }
 
-func (s *share) followMembers(h *cache.Head, t *sharedType) {
-	typ := h.Type(t.key)
+func (s *share) followMembers(g *cache.Generation, t *sharedType) {
+	typ := g.Type(t.key)
 	var names []*cache.Name
-	changed(typ, cache.Members, t.seen, func(n *cache.Name) { names = append(names, n) })
-	if names = append(names, s.restored(t, &typ.Members)...); len(names) > 0 {
-		s.copy(cache.Members, h, t, names)
+	changed(typ, cache.Wildcard, t.seen, func(n *cache.Name) { names = append(names, n) })
+	if names = append(names, s.restored(t, &typ.Wildcard)...); len(names) > 0 {
+		s.copy(cache.Wildcard, g, t, names)
 	}
-	t.seen = h.Seq
-	t.wildcard.Passed(h.Seq)
+	t.seen = g.Seq
+	t.wildcard.Passed(g.Seq)
 	s.w.SetPhase(t.key, typ.Phase)
-	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.Members}, s.watch)
+	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
 }
 
 // restored returns members whose content was given up and that have it in the other
 // view, where it came without being a change.
 func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
-	mine := &s.w.View().Head().Type(t.key).Members
-	if mine.Bare() == 0 {
+	mine := &s.w.View().Generation().Type(t.key).Wildcard
+	if mine.ContentDropped() == 0 {
 		return nil
 	}
 	var texts []string
@@ -223,49 +223,49 @@ func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
 	})
 }
 
-func (s *share) followNames(h *cache.Head, t *sharedType) {
-	typ := h.Type(t.key)
+func (s *share) followNames(g *cache.Generation, t *sharedType) {
+	typ := g.Type(t.key)
 	told := make(map[*cache.Name]struct{})
-	changed(typ, cache.Named, t.seen, func(n *cache.Name) {
+	changed(typ, cache.ByName, t.seen, func(n *cache.Name) {
 		if _, mine := t.mine[n]; mine {
 			told[n] = struct{}{}
 		}
 	})
 	for n := range t.pending {
-		if typ.Named.Get(n) != nil || typ.Errors(cache.Named).Get(n) != nil {
+		if typ.ByName.Get(n) != nil || typ.Errors(cache.ByName).Get(n) != nil {
 			told[n] = struct{}{}
 		}
 	}
 	if len(told) > 0 {
-		s.copy(cache.Named, h, t, slices.Collect(maps.Keys(told)))
+		s.copy(cache.ByName, g, t, slices.Collect(maps.Keys(told)))
 	}
-	t.seen = h.Seq
+	t.seen = g.Seq
 	for n := range told {
-		if e := typ.Named.Get(n); e.Present() && !e.Resource.Released() {
+		if e := typ.ByName.Get(n); e.Present() && !e.Resource.Released() {
 			delete(t.pending, n)
 		} else {
 			t.pending[n] = struct{}{}
 		}
 	}
-	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.Named}, s.watch)
+	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.ByName}, s.watch)
 }
 
 // copy takes over names of a type, for the reason for which the other view did.
-func (s *share) copy(kind cache.Kind, h *cache.Head, t *sharedType, names []*cache.Name) {
-	set := &h.Type(t.key).Members
-	if kind == cache.Named {
-		set = &h.Type(t.key).Named
+func (s *share) copy(kind cache.Kind, g *cache.Generation, t *sharedType, names []*cache.Name) {
+	set := &g.Type(t.key).Wildcard
+	if kind == cache.ByName {
+		set = &g.Type(t.key).ByName
 	}
 	s.w.SetCause(s.from.Cause(set.FirstAfter(t.seen)))
-	s.w.Copy(kind, h, t.key, names)
+	s.w.Copy(kind, g, t.key, names)
 	s.w.SetCause(cache.Cause{})
 }
 
 // changed yields the names of which something was said after p.
 func changed(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
-	set := &t.Members
-	if kind == cache.Named {
-		set = &t.Named
+	set := &t.Wildcard
+	if kind == cache.ByName {
+		set = &t.ByName
 	}
 	for e := range set.Since(p) {
 		yield(e.Name)

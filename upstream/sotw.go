@@ -162,10 +162,10 @@ func (t *list) request(names []string) *discoverypb.DiscoveryRequest {
 
 // flushLists sends what a turn of the loop has changed on SotW streams: one
 // request for each type, however it came about.
-func (m *mirror) flushLists() {
+func (v *viewSync) flushLists() {
 	for r := main; r <= auxiliary; r++ {
-		if l := &m.lines[r]; l.open {
-			l.flush(m.node)
+		if l := &v.lines[r]; l.open {
+			l.flush(v.node)
 		}
 	}
 }
@@ -177,8 +177,8 @@ func (m *mirror) flushLists() {
 // its first list leaves out may be gone, or the origin has just started: that is inferred
 // (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
 // nothing. Nor does any list of names that were asked for later than the type, until they were listed.
-func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
-	sotw := m.lines[r].sotw
+func (v *viewSync) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
+	sotw := v.lines[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
 		return u
 	}
@@ -195,11 +195,11 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.
 	g.learn.complete = g.learn.complete || len(said) > 0
 	if !t.answered {
 		t.answered = len(said) > 0
-		missing, removed := m.neverListed(g, t, said)
+		missing, removed := v.neverListed(g, t, said)
 		u.Removed = append(u.Removed, removed...)
 		g.removals.infer(missing, len(said) == 0)
-		if g.kind == cache.Named {
-			m.vanished(s, t, said, now)
+		if g.kind == cache.ByName {
+			v.vanished(s, t, said, now)
 		}
 	}
 	slices.Sort(u.Removed)
@@ -207,18 +207,18 @@ func (m *mirror) withOmissions(s *subscription, r role, u wire.Update, now time.
 }
 
 // vanished infers which members of collections are gone that the first list of a stream leaves out.
-func (m *mirror) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
+func (v *viewSync) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
 	for glob, c := range s.collections {
 		if _, known := t.first[glob]; !known {
 			continue
 		}
-		missing := namesIn(&m.w.Head().Type(c.key).Members)
+		missing := namesIn(&v.w.Generation().Type(c.key).Wildcard)
 		maps.DeleteFunc(missing, func(name string, _ struct{}) bool { _, there := said[name]; return there })
 		c.removals.infer(missing, len(said) == 0)
 		if len(said) > 0 {
 			c.learn.complete, c.doubt.told, c.doubt.marked = true, nil, nil // the list leaves no doubt
 		}
-		m.agenda.put(c, now)
+		v.agenda.put(c, now)
 	}
 }
 
@@ -271,18 +271,18 @@ func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string,
 // kindOf returns which set of a subscription a stream carries.
 func kindOf(s *subscription, r role) cache.Kind {
 	if r == s.wildcard {
-		return cache.Members
+		return cache.Wildcard
 	}
-	return cache.Named
+	return cache.ByName
 }
 
 // neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
 // there, to remove which deletes nothing.
-func (m *mirror) neverListed(g guarded, t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
-	head := m.w.Head().Type(g.key)
+func (v *viewSync) neverListed(g guarded, t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
+	head := v.w.Generation().Type(g.key)
 	missing = make(map[string]struct{})
-	if g.kind == cache.Members {
-		for e := range head.Members.Since(0) {
+	if g.kind == cache.Wildcard {
+		for e := range head.Wildcard.Since(0) {
 			if _, there := said[e.Name.String()]; e.Present() && !there {
 				missing[e.Name.String()] = struct{}{}
 			}
@@ -294,7 +294,7 @@ func (m *mirror) neverListed(g guarded, t *list, said map[string]struct{}) (miss
 		_, there := said[wire.PlainName(n.String())]
 		switch {
 		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
-		case head.Named.Get(n).Present():
+		case head.ByName.Get(n).Present():
 			missing[n.String()] = struct{}{}
 		case len(said) > 0:
 			removed = append(removed, n.String())

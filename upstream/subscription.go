@@ -58,14 +58,14 @@ type subscription struct {
 	learn, learnNames learning // what is known of the members and of the names
 	sweep             sweep    // members that a resync has not seen again
 
-	removals [cache.Named + 1]removals // of members and of names
+	removals [cache.ByName + 1]removals // of members and of names
 
 	collections map[string]*collection // by glob; they travel with the names
 	due         []*collection          // of these, those to be looked at now
 
 	// foreign is what is held from another target, whose versions mean nothing to
 	// the one that is connected.
-	foreign [cache.Named + 1]heldNames
+	foreign [cache.ByName + 1]heldNames
 }
 
 // heldNames are names of resources.
@@ -155,23 +155,23 @@ func (s *subscription) sweepsOn(r role) bool { return s.sweep.asking() && s.wild
 // restate returns the first requests of the type on a new stream: everything that
 // is wanted, and in the first of them what is held (R088, R089). There is more
 // than one only if the names would make it too large, none if nothing is wanted.
-func (s *subscription) restate(r role, h *cache.Head, withVersions bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
+func (s *subscription) restate(r role, g *cache.Generation, withVersions bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
 	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-	t := h.Type(s.typeURL)
+	t := g.Type(s.typeURL)
 	versions := make(map[string]string)
 	var names []string
 	if s.wildcard == r {
 		req = s.subscribeWildcard()
 		reqs = append(reqs, req)
-		withVersions = withVersions && len(s.foreign[cache.Members]) == 0
-		for e := range t.Members.Since(0) {
+		withVersions = withVersions && len(s.foreign[cache.Wildcard]) == 0
+		for e := range t.Wildcard.Since(0) {
 			if e.Present() && sayable(e.Resource) {
 				versions[e.Resource.Name] = heldVersion(e.Resource)
 			}
 		}
 	}
 	if s.named == r {
-		names, asked = s.restateNames(h, versions, withVersions)
+		names, asked = s.restateNames(g, versions, withVersions)
 	}
 	if s.sweepsOn(r) {
 		names = append(names, s.sweep.asked...)
@@ -205,8 +205,8 @@ func sayable(r *wire.Resource) bool {
 
 // restateNames returns all names and globs that are wanted, and adds to versions what is
 // held of them. WithVersions says whether the origin is told these, if they fit.
-func (s *subscription) restateNames(h *cache.Head, versions map[string]string, withVersions bool) (names []string, asked []*cache.Name) {
-	named := &h.Type(s.typeURL).Named
+func (s *subscription) restateNames(g *cache.Generation, versions map[string]string, withVersions bool) (names []string, asked []*cache.Name) {
+	named := &g.Type(s.typeURL).ByName
 	for n := range s.names {
 		asked = append(asked, n)
 		names = append(names, n.String())
@@ -214,28 +214,28 @@ func (s *subscription) restateNames(h *cache.Head, versions map[string]string, w
 		if !e.Present() || !sayable(e.Resource) || wire.PlainName(n.String()) != n.String() {
 			continue
 		}
-		if _, foreign := s.foreign[cache.Named][e.Resource.Name]; !foreign {
+		if _, foreign := s.foreign[cache.ByName][e.Resource.Name]; !foreign {
 			versions[e.Resource.Name] = heldVersion(e.Resource)
 		}
 	}
 	for glob, c := range s.collections {
 		names = append(names, glob)
-		c.restate(h, versions)
+		c.restate(g, versions)
 	}
 	s.added, s.again, s.gone, s.companions = nil, nil, nil, nil
 	if withVersions && fits(versions) {
-		names = append(names, s.accompany(h)...)
+		names = append(names, s.accompany(g)...)
 	}
 	return names, asked
 }
 
 // accompany begins to ask for the names of resources that are held by aliases alone, and returns them. It is for a new stream.
 // A server of VHDS may take the name of a virtual host for a domain, and says itself of an alias that it means nothing.
-func (s *subscription) accompany(h *cache.Head) []string {
+func (s *subscription) accompany(g *cache.Generation) []string {
 	if s.typeURL == wire.VirtualHostType {
 		return nil
 	}
-	named := &h.Type(s.typeURL).Named
+	named := &g.Type(s.typeURL).ByName
 	for n := range s.names {
 		if e := named.Get(n); e.Present() && sayable(e.Resource) && e.Resource.Name != wire.PlainName(n.String()) {
 			put(&s.companions, e.Resource.Name, append(s.companions[e.Resource.Name], n))

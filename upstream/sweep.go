@@ -50,7 +50,7 @@ func (d *doubt) distrust(now time.Time) (first bool) {
 func (d *doubt) none() bool { return len(d.told)+len(d.marked) == 0 }
 
 // A sweep finds out which members an origin dropped while the relay did not follow
-// them, where the origin does not say so itself. Members that a resync did
+// them, where the origin does not say so itself. Wildcard that a resync did
 // not mention are suspects; each is asked for by name, on the stream that does
 // not carry the wildcard, beside a control: a member that is known to be there.
 // What the origin says is removed, or is silent on while it answers for the
@@ -69,7 +69,7 @@ type sweep struct {
 // begin starts a resync: all members are in doubt, but for those that an operator had kept. An origin that is trusted was told
 // of them and says what is gone.
 func (s *sweep) begin(t *cache.Type, kept map[string]removal, trusted bool, now time.Time) {
-	*s = sweep{doubt: doubt{began: now, marked: namesIn(&t.Members)}}
+	*s = sweep{doubt: doubt{began: now, marked: namesIn(&t.Wildcard)}}
 	for name := range kept {
 		delete(s.marked, name)
 	}
@@ -161,7 +161,7 @@ func (s *sweep) suspect(now time.Time) (due bool, next time.Time) {
 // does not say again what a stream is subscribed to already. What stays although the origin seems to have removed it is none.
 func (s *sweep) ask(t *cache.Type, named map[*cache.Name]struct{}, staying map[string]struct{}, now time.Time) []string {
 	s.suspects, s.gone = maps.Clone(s.marked), make(heldNames)
-	for e := range t.Members.Since(0) {
+	for e := range t.Wildcard.Since(0) {
 		_, doubtful := s.marked[nameOf(e)]
 		if _, stays := staying[nameOf(e)]; !e.Present() || doubtful || stays {
 			continue

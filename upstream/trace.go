@@ -47,32 +47,32 @@ type Request struct {
 const maxAskers = 8
 
 // asks notes on whose behalf the next request of a type is made.
-func (m *mirror) asks(s *subscription, d cache.Demand) {
-	if m.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
+func (v *viewSync) asks(s *subscription, d cache.Demand) {
+	if v.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
 		s.askers = append(s.askers, d)
 	}
 }
 
 // requested tells on whose behalf a request was made.
-func (m *mirror) requested(r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
-	s := m.subs[r.TypeUrl]
+func (v *viewSync) requested(r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
+	s := v.subs[r.TypeUrl]
 	if s == nil || len(s.askers) == 0 {
 		return
 	}
-	m.cfg.Requested(Request{
-		Origin: m.cfg.Targets[m.target], TypeURL: r.TypeUrl, At: now,
+	v.cfg.Requested(Request{
+		Origin: v.cfg.Targets[v.target], TypeURL: r.TypeUrl, At: now,
 		Names: len(r.ResourceNamesSubscribe) + len(r.ResourceLocatorsSubscribe), By: s.askers,
 	})
 	s.askers = nil
 }
 
 // trace begins the trace of a response; nil if nobody looks.
-func (m *mirror) trace(u wire.Update, at time.Time) Trace {
-	if m.cfg.Trace == nil {
+func (v *viewSync) trace(u wire.Update, at time.Time) Trace {
+	if v.cfg.Trace == nil {
 		return nil
 	}
-	return m.cfg.Trace(Received{
-		Origin: m.cfg.Targets[m.target], At: at, TypeURL: u.TypeURL, Version: u.SystemVersion, Nonce: u.Nonce,
+	return v.cfg.Trace(Received{
+		Origin: v.cfg.Targets[v.target], At: at, TypeURL: u.TypeURL, Version: u.SystemVersion, Nonce: u.Nonce,
 		Resources: len(u.Resources), Removed: len(u.Removed) + len(u.RemovedVariants),
 	})
 }

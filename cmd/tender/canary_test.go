@@ -229,7 +229,7 @@ func (c *canaryTest) run(env ...string) (end func()) {
 			return
 		}
 		stopped = true
-		c.relay.Hurry()
+		c.relay.StopNow()
 		cancel()
 		if err := <-ended; err != nil {
 			c.Error(err)

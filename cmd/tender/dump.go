@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // newDumpCommand returns tender dump.
@@ -47,7 +47,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 		if err := writeNew(path, content); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s (%s)\n", path, people.Bytes(len(content)))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s (%s)\n", path, humanize.Bytes(len(content)))
 		return err
 	}
 	return cmd

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // newHistoryCommand returns tender history.
@@ -62,7 +62,7 @@ func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	for _, c := range changes {
 		fmt.Fprintf(&b, "%s (%s ago)  %s", c.At.Local().Format(time.DateTime), ago(c.At, now), c.Change)
 		if c.SHA256 != "" {
-			fmt.Fprintf(&b, "  version %s  %s", printable(cmp.Or(c.OriginVersion, c.Version)), people.Bytes(c.Bytes))
+			fmt.Fprintf(&b, "  version %s  %s", printable(cmp.Or(c.OriginVersion, c.Version)), humanize.Bytes(c.Bytes))
 		}
 		fmt.Fprintf(&b, "  (%s)\n", printable(c.Group))
 		for line := range strings.Lines(c.Diff) {

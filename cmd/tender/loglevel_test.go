@@ -44,7 +44,7 @@ func TestLogLevel(t *testing.T) {
 	if code, _, stderr := execute("log-level", "loud"); code != exitFailure || !strings.Contains(stderr, `level="loud": want debug, info, warn or error`) {
 		t.Errorf("tender log-level loud: code %d, %s", code, stderr)
 	}
-	r.Hurry()
+	r.StopNow()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

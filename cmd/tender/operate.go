@@ -14,7 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // newReleaseCommand returns tender release.
@@ -99,7 +99,7 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		case h.Until.IsZero():
 			state = "held back, being looked at again"
 		default:
-			state = "held back for another " + people.Seconds(h.Until.Sub(now).Seconds())
+			state = "held back for another " + humanize.Seconds(h.Until.Sub(now).Seconds())
 		}
 		if h.Reported {
 			state += "; names alone: clients hold them, the relay never had them"

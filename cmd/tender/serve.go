@@ -84,7 +84,7 @@ func addresses(addrs []net.Addr) string {
 // A runner is what untilSignalled needs of a [relay.Relay].
 type runner interface {
 	Run(ctx context.Context) error
-	Hurry()
+	StopNow()
 }
 
 // untilSignalled runs r and ends its context at the first signal, which drains. SIGINT, or
@@ -109,7 +109,7 @@ func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-
 			case sig == os.Interrupt || ctx.Err() != nil:
 				log.InfoContext(ctx, "ending all streams")
 				hurried = true
-				r.Hurry()
+				r.StopNow()
 			default:
 				log.InfoContext(ctx, "draining")
 			}

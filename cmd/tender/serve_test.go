@@ -106,7 +106,7 @@ type fakeRelay struct {
 	over, hasEnded chan struct{}
 }
 
-func (r *fakeRelay) Hurry() { close(r.hurried) }
+func (r *fakeRelay) StopNow() { close(r.hurried) }
 
 func (r *fakeRelay) Run(ctx context.Context) error {
 	defer close(r.hasEnded)

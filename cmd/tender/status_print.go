@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // printStatus writes a status for people.
@@ -19,7 +19,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	if !s.Relay.Ready {
 		ready = "NOT READY"
 	}
-	t.row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, people.Seconds(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
+	t.row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, humanize.Seconds(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
 	for _, reason := range s.Relay.NotReady {
 		t.note("%s", reason)
 	}
@@ -103,7 +103,7 @@ func (t *table) views(views []admin.View, now time.Time) {
 			t.viewRow(v.Group, v.Origin, "-", "-", "-", "-", "-", cmp.Or(state, "-"))
 		}
 		for _, typ := range v.Types {
-			t.viewRow(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, people.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"), cmp.Or(state, typ.Phase))
+			t.viewRow(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"), cmp.Or(state, typ.Phase))
 		}
 	}
 }
@@ -123,7 +123,7 @@ func stateOf(v *admin.View, now time.Time) string {
 	case !v.FrozenAt.IsZero():
 		return fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
 	case v.Stale:
-		return "STALE for " + people.Seconds(v.StaleSeconds)
+		return "STALE for " + humanize.Seconds(v.StaleSeconds)
 	case !v.Connected:
 		return "not connected"
 	}
@@ -138,14 +138,14 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 	sum += fmt.Sprintf(": %d refuse something, %d do not read, %d lag", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {
-		sum += ", at most " + people.Seconds(c.Totals.LagSeconds)
+		sum += ", at most " + humanize.Seconds(c.Totals.LagSeconds)
 	}
 	t.row(sum)
 	if t.wide && len(c.Types) > 0 {
 		t.row()
 		t.row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
 		for _, sum := range c.Types {
-			t.row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, people.Seconds(sum.LagSeconds))
+			t.row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, humanize.Seconds(sum.LagSeconds))
 		}
 	}
 	if len(c.Refusing) > 0 {
@@ -208,7 +208,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 		case !typ.Pending:
 			state = "is to be sent it"
 		}
-		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), people.Seconds(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
+		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), humanize.Seconds(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
 	}
 }
 
@@ -217,5 +217,5 @@ func ago(then, now time.Time) string {
 	if then.IsZero() || now.IsZero() {
 		return "-"
 	}
-	return people.Seconds(now.Sub(then).Seconds())
+	return humanize.Seconds(now.Sub(then).Seconds())
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // How a table fits a terminal that is not wide, in characters.
@@ -36,7 +36,7 @@ func (t *table) row(cells ...any) {
 	for i, cell := range cells {
 		texts[i] = printable(fmt.Sprint(cell))
 		if !t.wide && i < len(cells)-1 {
-			texts[i] = people.Cut(texts[i], narrowCell)
+			texts[i] = humanize.Cut(texts[i], narrowCell)
 		}
 	}
 	t.lines = append(t.lines, tableLine{cells: texts})
@@ -89,7 +89,7 @@ func (t *table) block(out *bytes.Buffer, lines []tableLine) {
 		}
 		text := b.String()
 		if !t.wide {
-			text = people.Cut(text, 2*narrow) // a terminal folds what is somewhat longer
+			text = humanize.Cut(text, 2*narrow) // a terminal folds what is somewhat longer
 		}
 		fmt.Fprintln(out, strings.TrimRight(text, " "))
 	}

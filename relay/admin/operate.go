@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // A Scope says what of a relay a command is about: what an origin says, to a group, of a
@@ -138,9 +138,9 @@ type Freezing struct {
 // Describe returns a freeze as a sentence without a subject, such as
 // "frozen by alice 5m ago, for another 1h55m: bad routes".
 func (f *Freezing) Describe(now time.Time) string {
-	text := fmt.Sprintf("frozen by %s %s ago", f.By, people.Seconds(now.Sub(f.Since).Seconds()))
+	text := fmt.Sprintf("frozen by %s %s ago", f.By, humanize.Seconds(now.Sub(f.Since).Seconds()))
 	if !f.Until.IsZero() {
-		text += ", for another " + people.Seconds(max(f.Until.Sub(now), 0).Seconds())
+		text += ", for another " + humanize.Seconds(max(f.Until.Sub(now), 0).Seconds())
 	}
 	if f.Reason != "" {
 		text += ": " + f.Reason

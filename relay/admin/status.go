@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // A Status is the answer to GET /api/v1/status: how everything stands. Fields may be
@@ -106,9 +106,9 @@ func (f *Files) Trouble(now time.Time) string {
 	switch left := f.NotAfter.Sub(now); {
 	case f.NotAfter.IsZero() || left > expiresSoon:
 	case left <= 0:
-		said = append(said, "EXPIRED "+people.Seconds(-left.Seconds())+" ago")
+		said = append(said, "EXPIRED "+humanize.Seconds(-left.Seconds())+" ago")
 	default:
-		said = append(said, "EXPIRES in "+people.Seconds(left.Seconds()))
+		said = append(said, "EXPIRES in "+humanize.Seconds(left.Seconds()))
 	}
 	if f.Error != "" {
 		said = append(said, "what is there now is not in force: "+f.Error)

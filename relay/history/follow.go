@@ -19,14 +19,14 @@ type Follower struct {
 	view    *cache.View
 	group   string
 	watch   *cache.Watch
-	seen    *cache.Head // owned by Run
+	seen    *cache.Generation // owned by Run
 }
 
 // Follow returns a follower of the view of a node group, to which all that the view has by now is
 // nothing new. Run must be called.
 func (j *Journal) Follow(v *cache.View, group string) *Follower {
 	j.open(v)
-	return &Follower{journal: j, view: v, group: group, watch: v.Observe(), seen: v.Head()}
+	return &Follower{journal: j, view: v, group: group, watch: v.Observe(), seen: v.Generation()}
 }
 
 // Run records changes until ctx ends, and then forgets those of the view.
@@ -50,20 +50,20 @@ func (f *Follower) Run(ctx context.Context) {
 
 // look records what has changed since the last look.
 func (f *Follower) look() {
-	head := f.view.Head()
-	for t := range head.ChangedSince(f.seen.Edition) {
+	generation := f.view.Generation()
+	for t := range generation.ChangedSince(f.seen.Revision) {
 		typeURL, glob, _ := cache.SplitCollection(t.URL)
 		if wire.IsSecret(typeURL) {
 			continue // there is no history of Secrets (B.36)
 		}
 		was := f.seen.Type(t.URL)
-		if t.Members.Floor() > f.seen.Seq && t.Phase > cache.Unknown { // else the members are wanted no more
-			f.missed(typeURL, cmp.Or(glob, wire.Wildcard), &was.Members, &t.Members)
+		if t.Wildcard.Floor() > f.seen.Seq && t.Phase > cache.Unknown { // else the members are wanted no more
+			f.missed(typeURL, cmp.Or(glob, wire.Wildcard), &was.Wildcard, &t.Wildcard)
 		}
-		f.compare(typeURL, cmp.Or(glob, wire.Wildcard), &was.Members, &t.Members)
-		f.compare(typeURL, "", &was.Named, &t.Named)
+		f.compare(typeURL, cmp.Or(glob, wire.Wildcard), &was.Wildcard, &t.Wildcard)
+		f.compare(typeURL, "", &was.ByName, &t.ByName)
 	}
-	f.seen = head
+	f.seen = generation
 }
 
 // compare records what has changed from one set to another that came after it.

@@ -118,13 +118,13 @@ func cluster(name, stat string) *clusterpb.Cluster {
 func TestHistory(t *testing.T) {
 	follow(t, Config{Changes: 10, Bytes: 1 << 20}, func(r *rig) {
 		began := time.Now()
-		r.put(cache.Members, cluster("a", "one"), cluster("b", "one"))
-		r.put(cache.Members, cluster("a", "two"))
-		r.put(cache.Members, cluster("a", "two")) // again
-		r.put(cache.Named, cluster("named", "x"))
-		r.remove(cache.Named, "named")
-		r.remove(cache.Members, "a")
-		r.put(cache.Members, cluster("a", "three"))
+		r.put(cache.Wildcard, cluster("a", "one"), cluster("b", "one"))
+		r.put(cache.Wildcard, cluster("a", "two"))
+		r.put(cache.Wildcard, cluster("a", "two")) // again
+		r.put(cache.ByName, cluster("named", "x"))
+		r.remove(cache.ByName, "named")
+		r.remove(cache.Wildcard, "a")
+		r.put(cache.Wildcard, cluster("a", "three"))
 
 		r.is("a",
 			[3]string{"added", "*", "+alt_stat_name: three"}, [3]string{"removed", "*", "-alt_stat_name: two"},
@@ -144,15 +144,15 @@ func TestHistory(t *testing.T) {
 // What changes faster than a follower looks is one change, and what changes back is none.
 func TestHistory_Fast(t *testing.T) {
 	follow(t, Config{Changes: 10, Bytes: 1 << 20}, func(r *rig) {
-		r.put(cache.Members, cluster("a", "0"))
-		r.apply(cache.Members, wire.Update{TypeURL: wire.ClusterType})
+		r.put(cache.Wildcard, cluster("a", "0"))
+		r.apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType})
 		for i := range 50 {
 			value, _ := proto.Marshal(cluster("a", fmt.Sprint(i%10)))
 			made, err := wire.NewResource(wire.ClusterType, "a", "", value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.writer.Apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{made}})
+			r.writer.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{made}})
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -169,7 +169,7 @@ func TestHistory_Fast(t *testing.T) {
 func TestHistory_Bounds(t *testing.T) {
 	follow(t, Config{Changes: 3, Bytes: 1 << 20}, func(r *rig) {
 		for i := range 6 {
-			r.put(cache.Members, cluster("a", fmt.Sprint("v", i)))
+			r.put(cache.Wildcard, cluster("a", fmt.Sprint("v", i)))
 		}
 		r.is("a",
 			[3]string{"changed", "*", "-alt_stat_name: v4\n+alt_stat_name: v5"}, [3]string{"changed", "*", "-alt_stat_name: v3\n+alt_stat_name: v4"},
@@ -178,7 +178,7 @@ func TestHistory_Bounds(t *testing.T) {
 	const most = 8 << 10
 	follow(t, Config{Changes: 100, Bytes: most}, func(r *rig) {
 		for i := range 20 {
-			r.put(cache.Members, cluster("a", strings.Repeat(fmt.Sprint(i, " "), 200)), cluster(fmt.Sprint("b", i), "b"))
+			r.put(cache.Wildcard, cluster("a", strings.Repeat(fmt.Sprint(i, " "), 200)), cluster(fmt.Sprint("b", i), "b"))
 			if i < 10 {
 				r.journal.Diff(r.journal.Changes(wire.ClusterType, "a", "", 1)[0])
 			}
@@ -195,7 +195,7 @@ func TestHistory_Bounds(t *testing.T) {
 		r.is("b19", [3]string{"added", "*", "+name: b19"})
 	})
 	follow(t, Config{Changes: 100, Bytes: 100}, func(r *rig) { // not even one
-		r.put(cache.Members, cluster("a", "a"))
+		r.put(cache.Wildcard, cluster("a", "a"))
 		r.is("a")
 	})
 }
@@ -212,8 +212,8 @@ func TestB36_HistoryIsRedacted(t *testing.T) {
 		return &clusterpb.Cluster{Name: "a", TransportSocket: &corepb.TransportSocket{Name: "tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: socket}}}
 	}
 	follow(t, Config{Changes: 10, Bytes: 1 << 20}, func(r *rig) {
-		r.put(cache.Members, withKey("tweedledum"))
-		r.put(cache.Members, withKey("tweedledee"))
+		r.put(cache.Wildcard, withKey("tweedledum"))
+		r.put(cache.Wildcard, withKey("tweedledee"))
 		r.is("a", [3]string{"changed", "*", "they differ in nothing that may be shown"}, [3]string{"added", "*", "[redacted]"})
 		for _, c := range r.journal.Changes(wire.ClusterType, "a", "", 10) {
 			if d := r.journal.Diff(c); strings.Contains(d.Text, "tweedle") {
@@ -232,7 +232,7 @@ func TestB36_NoHistoryOfSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.apply(cache.Named, wire.Update{TypeURL: wire.SecretType, Resources: []*wire.Resource{made}})
+		r.apply(cache.ByName, wire.Update{TypeURL: wire.SecretType, Resources: []*wire.Resource{made}})
 		if n := r.journal.Bytes(); n != 0 {
 			t.Errorf("of a Secret %d bytes are remembered", n)
 		}
@@ -243,7 +243,7 @@ func TestB36_NoHistoryOfSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 		made.DoNotCache = true
-		r.apply(cache.Members, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{made}})
+		r.apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{made}})
 		r.is("a", [3]string{"added", "*", "the content may not be kept"})
 	})
 }
@@ -258,9 +258,9 @@ func TestHistory_LongDiff(t *testing.T) {
 		return c
 	}
 	follow(t, Config{Changes: 10, Bytes: 1 << 30}, func(r *rig) {
-		r.put(cache.Members, long(1))
-		r.put(cache.Members, long(10_000))
-		r.put(cache.Members, long(100_000))
+		r.put(cache.Wildcard, long(1))
+		r.put(cache.Wildcard, long(10_000))
+		r.put(cache.Wildcard, long(100_000))
 		r.is("a", [3]string{"changed", "*", "more than 1 MiB"}, [3]string{"changed", "*", "cut off"}, [3]string{"added", "*", "+- name: filter 0"})
 		if d := r.journal.Diff(r.journal.Changes(wire.ClusterType, "a", "", 2)[1]); len(d.Text) > maxDiff || !strings.HasSuffix(d.Text, "\n") {
 			t.Errorf("a diff of %d bytes that ends with %q", len(d.Text), d.Text[len(d.Text)-10:])

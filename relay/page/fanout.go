@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // What the picture shows of a large relay: the views of which there is most to say, and of
@@ -156,13 +156,13 @@ func originBox(o *admin.Origin, now time.Time) box {
 	if o.LastError != "" && !o.Connected {
 		b.Title += "; " + o.LastError
 	}
-	b.Name = people.Cut(b.Name, 20)
+	b.Name = humanize.Cut(b.Name, 20)
 	return b
 }
 
 // view draws a view from y on, with its types and their clients.
 func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y *int, now time.Time) flow {
-	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: people.Cut(v.Group, 23), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
+	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: humanize.Cut(v.Group, 23), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
 	var trouble string
 	switch {
 	case !v.FrozenAt.IsZero():
@@ -203,10 +203,10 @@ func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.T
 	total, rate := clients[of], rates[of]
 	b := box{
 		X: typeX, Y: y, W: typeW, H: boxHeight, Class: "type " + trouble, Name: short(t.TypeURL), Note: plural(t.Entries, "resource"),
-		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), people.Bytes(t.Bytes), t.Phase),
+		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), humanize.Bytes(t.Bytes), t.Phase),
 		Href:  "/resources?" + url.Values{"type": {t.TypeURL}}.Encode(),
 	}
-	b.Name = people.Cut(b.Name, 16)
+	b.Name = humanize.Cut(b.Name, 16)
 	f.Boxes = append(f.Boxes, b)
 	if total.Clients == 0 {
 		return flow{to: b, trouble: trouble}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire/schema"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // short returns the short name of a type, such as cds, or the message's name.
@@ -27,7 +27,7 @@ func brief(seconds float64) string {
 	case seconds > 0 && seconds < 0.1:
 		return fmt.Sprintf("%.3gms", seconds*1000)
 	default:
-		return people.Seconds(seconds)
+		return humanize.Seconds(seconds)
 	}
 }
 

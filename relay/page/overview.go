@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // lateSeconds is the lag from which on a client is late.
@@ -177,4 +177,4 @@ func are(n int) string {
 }
 
 // group returns what a node group is called in a sentence.
-func group(key string) string { return "group " + people.Cut(key, 60) }
+func group(key string) string { return "group " + humanize.Cut(key, 60) }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/people"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // Config says what the pages tell. Status, Fleet and History are required.
@@ -79,8 +79,8 @@ var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"ago": ago, "brief": brief, "count": func(n int) string { return number(float64(n)) },
-	"short": short, "plural": plural, "cut": people.Cut, "bytes": people.Bytes[int64],
-	"unsigned": people.Bytes[uint64], "clock": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"short": short, "plural": plural, "cut": humanize.Cut, "bytes": humanize.Bytes[int64],
+	"unsigned": humanize.Bytes[uint64], "clock": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 }).ParseFS(files, "templates/*.html"))
 
 // A view is what is shown at one path.

@@ -12,7 +12,7 @@ import (
 // A Runner is a relay, as this package sees one.
 type Runner interface {
 	Run(context.Context) error
-	Hurry()
+	StopNow()
 }
 
 // Run runs a relay until tb ends, which fails if the relay ends with an error. Clients are
@@ -22,7 +22,7 @@ func Run(tb TB, r Runner) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }() // awaited below
 	tb.Cleanup(func() {
-		r.Hurry()
+		r.StopNow()
 		cancel()
 		if err := <-ended; err != nil {
 			tb.Errorf("relay ended: %v", err)

@@ -32,7 +32,7 @@ func taken(t testing.TB, group string, n int, at time.Time) *cache.Snapshot {
 		}
 		u.Resources = append(u.Resources, r)
 	}
-	w.Apply(cache.Members, u)
+	w.Apply(cache.Wildcard, u)
 	w.SetPhase(wire.ClusterType, cache.Confirmed)
 	s, _ := w.Snapshot(false)
 	s.Header = cache.Header{Origin: "default", Targets: []string{"a:1"}, Group: group, Created: at}

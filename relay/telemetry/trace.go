@@ -132,8 +132,8 @@ func (r *received) Applied(a cache.Application) cache.Span {
 func describe(t *cache.Type) []attribute.KeyValue {
 	typeURL, glob, is := cache.SplitCollection(t.URL)
 	version := t.System()
-	if t.Members.Count() > 0 {
-		version = t.Members.Sum().Version(version)
+	if t.Wildcard.Count() > 0 {
+		version = t.Wildcard.Sum().Version(version)
 	}
 	out := []attribute.KeyValue{attribute.String("tender.type_url", typeURL), attribute.String("tender.version", version)}
 	if is {

@@ -9,7 +9,7 @@ import (
 func TestSharedByKey(t *testing.T) {
 	type key struct{ n int }
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	typ := o.typ()
 	made := 0
 	get := func(typ *Type, key any, slot int) int {
@@ -33,7 +33,7 @@ func TestSharedByKey(t *testing.T) {
 	if got := get(typ, 1, 2); got != 4 {
 		t.Errorf("key of another type: got value %d, want 4", got)
 	}
-	o.put(Members, "b", "1", "x")
+	o.put(Wildcard, "b", "1", "x")
 	if got := get(o.typ(), 1, 2); got != 5 {
 		t.Errorf("newer version of the type: got value %d, want 5", got)
 	}
@@ -50,7 +50,7 @@ func TestSharedByKey(t *testing.T) {
 func TestSharedConcurrently(t *testing.T) {
 	type value struct{ key, times int }
 	o := newOrigin(t, Config{})
-	o.put(Members, "a", "1", "x")
+	o.put(Wildcard, "a", "1", "x")
 	typ := o.typ()
 	var made atomic.Int64
 	var wg sync.WaitGroup

@@ -1,7 +1,7 @@
-// Package people writes things as people read them, for the commands and for the status page.
+// Package humanize formats durations, sizes and names for the commands and the status page.
 //
 // It is no stable API: programs that embed Tender use package relay.
-package people
+package humanize
 
 import (
 	"fmt"

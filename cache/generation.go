@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// A Head is one immutable version of a view: a cut across all its types.
-type Head struct {
+// A Generation is one immutable version of a view: a cut across all its types.
+type Generation struct {
 	// Seq is the position that a reader of the whole head is brought to.
 	Seq Seq
 
-	// Edition numbers the heads of a view that differ in what their types hold.
-	Edition uint64
+	// Revision numbers the heads of a view that differ in what their types hold.
+	Revision uint64
 
 	types   types
 	sources []Source
@@ -61,11 +61,11 @@ type Source struct {
 	epoch uint32 // counts the upstream connections
 }
 
-// MembersFrom returns how the origin stands that chooses the members of a type, or
+// WildcardSource returns how the origin stands that chooses the members of a type, or
 // of a collection.
-func (h *Head) MembersFrom(key string) *Source {
+func (g *Generation) WildcardSource(key string) *Source {
 	typeURL, glob, _ := SplitCollection(key)
-	return &h.sources[h.route(typeURL, glob)]
+	return &g.sources[g.route(typeURL, glob)]
 }
 
 // Stale returns for how long the origin has not been there to correct what it said, if
@@ -84,10 +84,10 @@ func (s *Source) Stale(now time.Time) time.Duration {
 // Stale reports whether the view holds resources and an origin is not there to correct what it said, or has not confirmed yet what
 // was restored: a view that began anew would not have them.
 func (v *View) Stale(now time.Time) bool {
-	h := v.Head()
-	lost := slices.ContainsFunc(h.sources, func(s Source) bool { return s.Stale(now) > 0 })
-	for t := range h.ChangedSince(0) {
-		if t.Members.Count()+t.Named.Count() > 0 && (lost || t.Restored) {
+	g := v.Generation()
+	lost := slices.ContainsFunc(g.sources, func(s Source) bool { return s.Stale(now) > 0 })
+	for t := range g.ChangedSince(0) {
+		if t.Wildcard.Count()+t.ByName.Count() > 0 && (lost || t.Restored) {
 			return true
 		}
 	}
@@ -95,17 +95,17 @@ func (v *View) Stale(now time.Time) bool {
 }
 
 // Source returns how one of the view's origins stands, by its number.
-func (h *Head) Source(source int) *Source { return &h.sources[source] }
+func (g *Generation) Source(source int) *Source { return &g.sources[source] }
 
-// Stand returns a number that is another whenever an origin has come or gone, and never
+// OriginChanges returns a number that is another whenever an origin has come or gone, and never
 // zero.
-func (h *Head) Stand() uint64 { return 1 + h.turns }
+func (g *Generation) OriginChanges() uint64 { return 1 + g.turns }
 
 // First returns how the view's first origin stands.
-func (h *Head) First() *Source { return &h.sources[0] }
+func (g *Generation) First() *Source { return &g.sources[0] }
 
 // From returns how the origin stands that answers for a name.
-func (h *Head) From(n *Name) *Source { return &h.sources[n.source] }
+func (g *Generation) From(n *Name) *Source { return &g.sources[n.source] }
 
 // A Phase is how much a view knows of the members of a type (B.7).
 type Phase int
@@ -125,10 +125,10 @@ func (p Phase) String() string { return [...]string{"unknown", "settled", "confi
 
 // A Type is what a head holds of one resource type.
 type Type struct {
-	URL     string // or the collection, see Collection
-	Members Set    // what the origin chose for a wildcard
-	Named   Set    // what was asked for by name
-	Phase   Phase  // of Members
+	URL      string // or the collection, see Collection
+	Wildcard Set    // what the origin chose for a wildcard
+	ByName   Set    // what was asked for by name
+	Phase    Phase  // of Wildcard
 
 	// Restored reports that the members are those of a snapshot, all that there were
 	// then, which the origin has not confirmed yet (B.42).
@@ -148,7 +148,7 @@ type Type struct {
 var noType = &Type{}
 
 // serves reports whether there is anything to serve of the type.
-func (t *Type) serves() bool { return t.Phase >= Settled || t.Named.Count() > 0 }
+func (t *Type) serves() bool { return t.Phase >= Settled || t.ByName.Count() > 0 }
 
 // Source returns the number of the source that has the members of the type.
 func (t *Type) Source() int { return t.source }
@@ -157,15 +157,15 @@ func (t *Type) Source() int { return t.source }
 func (t *Type) Changed() time.Time { return t.changed }
 
 func (t *Type) set(kind Kind) *Set {
-	if kind == Named {
-		return &t.Named
+	if kind == ByName {
+		return &t.ByName
 	}
-	return &t.Members
+	return &t.Wildcard
 }
 
 // Type returns what the head holds of a type; never nil.
-func (h *Head) Type(typeURL string) *Type {
-	if t := h.types.get(typeURL); t != nil {
+func (g *Generation) Type(typeURL string) *Type {
+	if t := g.types.get(typeURL); t != nil {
 		return t
 	}
 	return noType
@@ -173,16 +173,16 @@ func (h *Head) Type(typeURL string) *Type {
 
 // ChangedSince returns the types and collections of which anything changed after an
 // edition, in the order in which it last did: of many, a reader need not look at each.
-func (h *Head) ChangedSince(edition uint64) iter.Seq[*Type] { return h.types.since(edition) }
+func (g *Generation) ChangedSince(edition uint64) iter.Seq[*Type] { return g.types.since(edition) }
 
 // Types returns the number of types and collections that the view knows.
-func (h *Head) Types() int { return h.types.n }
+func (g *Generation) Types() int { return g.types.n }
 
 // Last returns the position of the type's newest change of a resource.
-func (t *Type) Last() Seq { return max(t.Members.last, t.Named.last) }
+func (t *Type) Last() Seq { return max(t.Wildcard.last, t.ByName.last) }
 
 // Failed returns the position of the newest error.
-func (t *Type) Failed() Seq { return max(t.Errors(Members).last, t.Errors(Named).last) }
+func (t *Type) Failed() Seq { return max(t.Errors(Wildcard).last, t.Errors(ByName).last) }
 
 var noErrors = new([2]Set)
 
@@ -192,10 +192,10 @@ func (t *Type) Errors(of Kind) *Set { return &cmp.Or(t.errors, noErrors)[of] }
 
 // System returns the origin's own version of the type, for people (R091).
 func (t *Type) System() string {
-	if t.Members.last >= t.Named.last && t.Members.system != "" {
-		return t.Members.system
+	if t.Wildcard.last >= t.ByName.last && t.Wildcard.system != "" {
+		return t.Wildcard.system
 	}
-	return t.Named.system
+	return t.ByName.system
 }
 
 // Lookup returns what a stream that named n sees, and when that last changed: what the
@@ -205,7 +205,7 @@ func (t *Type) System() string {
 // may lag, so a reader follows one of them. Another origin's member of that name
 // is not what was asked for (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
-	member, named := t.member(n), t.Named.Get(n)
+	member, named := t.member(n), t.ByName.Get(n)
 	switch {
 	case named.Present() && !named.yields:
 		return sendable(named, member), named.since
@@ -232,7 +232,7 @@ func (t *Type) member(n *Name) *Entry {
 	if n.source != t.source {
 		return nil
 	}
-	return t.Members.Get(n)
+	return t.Wildcard.Get(n)
 }
 
 // changed returns when the member became what readers see: when the time of the named
@@ -249,11 +249,11 @@ func changed(member, named *Entry) Seq {
 // that the name does not exist. What it said before a disconnect must be said
 // again before a client may be told (B.7). What has expired is gone whatever
 // became of the connection (R107).
-func (h *Head) Absent(e *Entry) bool {
+func (g *Generation) Absent(e *Entry) bool {
 	if e == nil || e.Resource != nil {
 		return false
 	}
-	from := h.From(e.Name)
+	from := g.From(e.Name)
 	return e.Expired || from.Connected && e.epoch == from.epoch
 }
 
