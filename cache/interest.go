@@ -332,6 +332,26 @@ func (v *View) Find(typeURL string, texts []string) []*Name {
 	return out
 }
 
+// Unknown returns how many of the names of a type the index does not have, but stops counting after most.
+func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.types[typeURL]
+	if t == nil {
+		return min(len(names), most+1)
+	}
+	for _, name := range names {
+		if t.names[name] != nil {
+			continue
+		}
+		if unknown++; unknown > most {
+			break
+		}
+	}
+	return unknown
+}
+
 // Generation returns the newest version of the view.
 func (w *Watch) Generation() *Generation { return w.view.Generation() }
 

@@ -95,11 +95,15 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 	wanted := held + len(fresh)
 	var plain []string
 	followed := 0 // of the globs, those that are new to the group
+	var tooMany error
+	if wanted > s.cfg.MaxNames {
+		tooMany = Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", wanted, s.cfg.MaxNames)
+	}
 	for _, text := range fresh {
 		var why error
 		switch {
 		case held >= s.cfg.MaxNames:
-			why = Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", wanted, s.cfg.MaxNames)
+			why = tooMany
 		case wire.Glob(text):
 			why = s.globOver(text, globs, &followed)
 		}
@@ -115,12 +119,17 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 		}
 	}
 	over, bound := s.watch.Over(s.key, plain, ceases)
+	if len(over) == 0 {
+		f.within = append(f.within, plain...)
+		return
+	}
+	why := originOver(s.watch.Peer(), bound)
 	for _, text := range plain {
-		if _, is := slices.BinarySearch(over, text); !is {
+		if _, is := slices.BinarySearch(over, text); is {
+			f.refuse(text, why)
+		} else {
 			f.within = append(f.within, text)
-			continue
 		}
-		f.refuse(text, originOver(s.watch.Peer(), bound))
 	}
 }
 

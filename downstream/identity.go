@@ -49,8 +49,9 @@ func (who *identity) drop() {
 // An introduction is what the receiver of a stream remembers of who its client said that it is. Nobody else may use it.
 type introduction struct {
 	made  bool
-	sum   uint64 // of the Node
-	leave func() // leaves the group of the Node
+	sum   uint64      // of the Node
+	view  *cache.View // of the group of the Node; nil without one
+	leave func()      // leaves that group
 }
 
 // introduce finds out who a client is if a request says so, which the first one does (R016), and a later one with another Node (R018);
@@ -92,7 +93,7 @@ func (s *stream) identityOf(raw rawNode, first bool) *identity {
 		if who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from)); err != nil {
 			return err
 		}
-		s.met.leave = who.group.Leave
+		s.met.view, s.met.leave = who.group.View, who.group.Leave
 		who.id, who.label, who.agent = n.GetId(), nodeLabel(n), agentOf(n)
 		who.wrap, who.ttl = features(n)
 		return nil

@@ -23,8 +23,9 @@ const (
 	maxNodeRest = 100 * time.Millisecond
 )
 
-// nodeShares bounds what the large Nodes of each peer take: to decode them, of half of the cores an eighth of the time, and memory for
-// those that wait for that or are kept (B.35). Small ones are bounded by how many streams there may be.
+// nodeShares bounds what large requests of each peer take: of half of the cores an eighth of the time, to decode large Nodes and to
+// subscribe to many unknown names, and memory for Nodes that wait for that or are kept (B.35). Small Nodes are bounded by how many
+// streams there may be.
 type nodeShares struct {
 	most int64 // bytes of a peer
 
@@ -86,11 +87,16 @@ func (s *nodeShares) hold(peer string, bytes int) (release func(), err error) {
 	}), nil
 }
 
-// decode waits until a peer may have bytes decoded, which it must call done after. The error is that of ctx, which ended before.
+// decode is turn for a Node of so many bytes; a small one waits for nothing.
 func (s *nodeShares) decode(ctx context.Context, peer string, bytes int) (done func(), err error) {
 	if bytes <= largeNode {
 		return func() {}, nil
 	}
+	return s.turn(ctx, peer)
+}
+
+// turn waits until a peer may use the time of others, which it must call done after. The error is that of ctx, which ended before.
+func (s *nodeShares) turn(ctx context.Context, peer string) (done func(), err error) {
 	share := s.use(peer)
 	select {
 	case share.decoding <- struct{}{}:

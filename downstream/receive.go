@@ -34,12 +34,31 @@ func (s *stream) receive() {
 		if err == nil {
 			who = s.introduce(r)
 		}
+		done := s.awaitShare(r)
 		var wait time.Duration
-		if more, wait = s.received(r, who, err); wait > 0 {
+		more, wait = s.received(r, who, err)
+		done()
+		if wait > 0 {
 			s.server.counters.throttled.Add(1)
 			sleep(s.rpc.Context(), wait)
 		}
 	}
+}
+
+// awaitShare waits for its peer's share of time if a request subscribes to more than manyNames names that the client's node group does
+// not know: a client can invent names faster than the relay can subscribe to them (B.35). Names that the group knows cost little, so
+// a fleet behind one address does not wait. The receiver calls awaitShare without the stream's lock, and done once the request was
+// handled.
+func (s *stream) awaitShare(r *wire.Request) (done func()) {
+	done = func() {}
+	if len(r.Subscribe) <= manyNames || s.met.view == nil || s.met.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
+		return done
+	}
+	ctx := s.rpc.Context()
+	if turn, err := s.server.nodes.turn(ctx, s.cfg.peerName(PeerOf(ctx))); err == nil {
+		done = turn
+	}
+	return done
 }
 
 // sleep waits, but not longer than ctx lasts.

@@ -1,0 +1,74 @@
+package downstream
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// B.35: a request with many names that the client's group does not know waits until its peer may use the time of others. A request
+// with many names that the group knows does not, and neither does a request with few.
+func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view, _ := cache.New(cache.Config{})
+		server, err := New(Config{Views: oneView{view}, ColdWait: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := func(prefix string, n int) []string {
+			out := make([]string, n)
+			for i := range out {
+				out[i] = fmt.Sprint(prefix, i)
+			}
+			return out
+		}
+		known := names("known", manyNames+1)
+		neighbour := view.Watch()
+		defer neighbour.Close()
+		neighbour.Subscribe(wire.EndpointType, known)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var taken []func()
+		for range cap(server.nodes.use(server.cfg.peerName(PeerOf(ctx))).decoding) {
+			done, err := server.nodes.turn(ctx, server.cfg.peerName(PeerOf(ctx)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			taken = append(taken, done)
+		}
+		requests := make(chan []string)
+		c := &eagerClient{ctx: ctx, next: func() (wire.Request, error) {
+			select {
+			case names := <-requests:
+				return wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}, Subscribe: names}, nil
+			case <-ctx.Done():
+				return wire.Request{}, ctx.Err()
+			}
+		}}
+		go func() { _ = server.serve(c, "", true) }()
+		want := func(what string, n int) {
+			t.Helper()
+			synctest.Wait()
+			if got := view.Interest()[wire.EndpointType].Names; got != n {
+				t.Errorf("%s: names are watched %d times, want %d", what, got, n)
+			}
+		}
+		requests <- known
+		want("names that the group knows", 2*len(known))
+		requests <- names("few", manyNames)
+		want("few names", 2*len(known)+manyNames)
+		requests <- names("unknown", manyNames+1)
+		want("many unknown names, without a share of time", 2*len(known)+manyNames)
+		for _, done := range taken {
+			done()
+		}
+		want("many unknown names, with a share of time", 2*len(known)+manyNames+manyNames+1)
+		cancel()
+		time.Sleep(time.Second)
+	})
+}
