@@ -105,7 +105,7 @@ func TestProtocolPage(t *testing.T) {
 
 // TestPagesOfRulesAreNarrow holds that lines of the pages that comments cite fit a terminal.
 func TestPagesOfRulesAreNarrow(t *testing.T) {
-	for _, name := range []string{"../deploy/docs/protocol.md"} {
+	for _, name := range []string{"../deploy/docs/protocol.md", "DESIGN.md"} {
 		n := 0
 		for line := range strings.Lines(pages(t)[name]) {
 			n++
