@@ -31,5 +31,5 @@
 // what a node group is (group.go).
 //
 // deploy/docs/protocol.md has the rules, decisions and hazards that comments cite by codes such
-// as R044, B.12 and C08; DESIGN.md has further decisions and their dates.
+// as R044, B.12 and C08; DESIGN.md has the decisions about the implementation.
 package relay

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 )
 
 var (
@@ -20,14 +21,25 @@ var (
 	codeRow     = regexp.MustCompile(`(?m)^\| (R\d{3}|[CHX]\d{2}) \|`)
 	codeHeading = regexp.MustCompile(`(?m)^#+ ([ABD]\.\d+) `)
 
+	// heldAs and untested match what people write where no test is named after a code: the
+	// codes whose tests hold it too, or why there is none.
+	heldAs   = regexp.MustCompile(`^as ((?:[A-Z][.\d]+(?:, )?)+)$`)
+	untested = regexp.MustCompile(`^not tested: \S+ \S+`)
+
 	// codedTest matches the name of a test that begins with codes, such as
 	// TestB8_B15_R068_NothingIsRemoved, or the beginning of one on a page.
 	codedTest = regexp.MustCompile(`^(?:Test|Fuzz)((?:[ABCDHRX]\d+_)+)`)
+
+	// coded matches where a test is declared.
+	coded = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
 	// citing lists the extensions of files that cite codes: code, pages, transcripts,
 	// and what is shipped with comments.
 	citing = []string{".go", ".md", ".txt", ".yml", ".yaml"}
 )
+
+// linksBelow stands before the links to the files with tests, at the end of the page.
+const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test files above. -->\n\n"
 
 // TestCodesStandInProtocol holds that each code that is cited anywhere in the repository is
 // defined in deploy/docs/protocol.md.
@@ -61,9 +73,45 @@ func TestCodesAreDefinedOnce(t *testing.T) {
 			t.Errorf("deploy/docs/protocol.md defines %s %d times", c, defined[c])
 		}
 	}
-	for kind, least := range map[byte]int{'R': 143, 'X': 26, 'A': 16, 'B': 44, 'C': 37, 'D': 5} {
+	for kind, least := range map[byte]int{'R': 143, 'X': 26, 'A': 16, 'B': 44, 'C': 37, 'D': 5, 'H': 18} {
 		if kinds[kind] < least {
 			t.Errorf("deploy/docs/protocol.md defines %d codes %c, want %d at least", kinds[kind], kind, least)
+		}
+	}
+}
+
+// TestProtocolPage holds that each row and each decision of deploy/docs/protocol.md names the
+// files with its tests, those whose names begin with its code. Where there are none, the page
+// names other codes whose tests hold it, or says why it is not tested. With -update, it writes the names.
+func TestProtocolPage(t *testing.T) {
+	const name = "../deploy/docs/protocol.md"
+	page := pages(t)[name]
+	files := testFiles(t)
+	want, missing := withTests(page, files)
+	for _, code := range missing {
+		t.Errorf("%s: %s has no test named after it: write one, or \"as R044\" for the code whose tests hold it, "+
+			"or \"not tested: \" and why", name, code)
+	}
+	if page == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s does not name the tests that there are: run go test ./relay -run TestProtocolPage -update", name)
+	}
+	if err := os.WriteFile(name, []byte(want), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPagesOfRulesAreNarrow holds that lines of the pages that comments cite fit a terminal.
+func TestPagesOfRulesAreNarrow(t *testing.T) {
+	for _, name := range []string{"../deploy/docs/protocol.md", "DESIGN.md"} {
+		n := 0
+		for line := range strings.Lines(pages(t)[name]) {
+			n++
+			if length := utf8.RuneCountInString(strings.TrimSpace(line)); length > 120 && line[0] != '|' {
+				t.Errorf("%s:%d has %d characters, want 120 at most", name, n, length)
+			}
 		}
 	}
 }
@@ -154,4 +202,118 @@ func citers(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	return texts
+}
+
+// testFiles returns the files with tests named after each code, by their paths in the
+// module without _test.go.
+func testFiles(t *testing.T) map[string][]string {
+	t.Helper()
+	files := map[string][]string{}
+	for name, text := range citers(t) {
+		short, ok := strings.CutSuffix(filepath.ToSlash(name), "_test.go")
+		if !ok {
+			continue
+		}
+		short = strings.TrimPrefix(short, "../")
+		for _, match := range coded.FindAllStringSubmatch(text, -1) {
+			for _, code := range citedBy(match[1]) {
+				if !slices.Contains(files[code], short) {
+					files[code] = append(files[code], short)
+				}
+			}
+		}
+	}
+	for _, of := range files {
+		slices.Sort(of)
+	}
+	return files
+}
+
+// withTests returns the page with the names of files wherever it defines a code that has
+// tests, and with the links of these names at its end. It returns the codes that have
+// neither tests nor a word on why not.
+func withTests(page string, files map[string][]string) (text string, missing []string) {
+	page, _, _ = strings.Cut(page, linksBelow)
+	var out []string
+	named := map[string]bool{}
+	tests := func(code, written string) string {
+		for _, file := range files[code] {
+			named[file] = true
+		}
+		said, ok := testsOf(code, written, files)
+		if !ok {
+			missing = append(missing, code)
+		}
+		return said
+	}
+	decision := "" // the one that the lines are of, if it has no tests yet
+	for _, block := range strings.Split(strings.TrimSpace(page), "\n\n") {
+		if written, ok := strings.CutPrefix(block, "**Tests.** "); ok && decision != "" {
+			block = wrap("**Tests.** " + tests(decision, strings.ReplaceAll(written, "\n", " ")))
+			decision = ""
+		} else if strings.HasPrefix(block, "#") {
+			if decision != "" {
+				out = append(out, wrap("**Tests.** "+tests(decision, "")))
+			}
+			decision = ""
+			if match := codeHeading.FindStringSubmatch(block); match != nil && match[1][0] != 'A' { // sections of tables
+				decision = match[1]
+			}
+		} else if strings.HasPrefix(block, "| ") {
+			block = rowsWithTests(block, tests)
+		}
+		out = append(out, block)
+	}
+	if decision != "" {
+		out = append(out, wrap("**Tests.** "+tests(decision, "")))
+	}
+	var links strings.Builder
+	for _, file := range slices.Sorted(maps.Keys(named)) {
+		links.WriteString("[" + file + "]: ../../" + file + "_test.go\n")
+	}
+	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
+}
+
+// rowsWithTests returns a table with the last cell of each row of a code as tests has it.
+func rowsWithTests(table string, tests func(code, written string) string) string {
+	rows := strings.Split(table, "\n")
+	for i, row := range rows {
+		if match := codeRow.FindStringSubmatch(row); match != nil {
+			row = strings.TrimSuffix(row, " |")
+			last := strings.LastIndex(row, " | ") + len(" | ")
+			rows[i] = row[:last] + tests(match[1], row[last:]) + " |"
+		}
+	}
+	return strings.Join(rows, "\n")
+}
+
+// testsOf returns what the page says of the tests of a code: the names of the files, or
+// what is written there if there are none and it is a reason.
+func testsOf(code, written string, files map[string][]string) (string, bool) {
+	if of := files[code]; len(of) > 0 {
+		return "[" + strings.Join(of, "], [") + "]", true
+	}
+	if match := heldAs.FindStringSubmatch(written); match != nil {
+		for other := range strings.SplitSeq(match[1], ", ") {
+			if len(files[other]) == 0 {
+				return written, false
+			}
+		}
+		return written, true
+	}
+	return written, untested.MatchString(written)
+}
+
+// wrap breaks a paragraph into lines of 120 characters at most.
+func wrap(paragraph string) string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(paragraph) {
+		if line != "" && utf8.RuneCountInString(line+" "+word) > 120 {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return strings.Join(append(lines, line), "\n")
 }

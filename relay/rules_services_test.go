@@ -209,9 +209,9 @@ func TestR012_StreamsOfOneTypeAreApart(t *testing.T) {
 	})
 }
 
-// TestR013_TheV2TransportIsUnimplemented: the version of the transport is in the
+// TestR013_B44_TheV2TransportIsUnimplemented: the version of the transport is in the
 // name of the method.
-func TestR013_TheV2TransportIsUnimplemented(t *testing.T) {
+func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 	t.Parallel()
 	orderBubble(t, nil, func(w *orderWorld) {
 		conn := w.relay.conn()

@@ -568,7 +568,7 @@ func TestB4_AGroupWithoutStreamsEnds(t *testing.T) {
 
 // Each relay has an identifier of its own; it stands on the first response of each type of a stream, and nowhere
 // else. Who is above the relay is nobody's business (B.38).
-func TestR126_TheIdentifierTellsWhoServes(t *testing.T) {
+func TestR126_B38_TheIdentifierTellsWhoServes(t *testing.T) {
 	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.SetControlPlane("the-origin")

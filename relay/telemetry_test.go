@@ -68,7 +68,7 @@ func awaitMetrics(t testing.TB, r *running, want map[string]float64) map[string]
 
 // B.43: what happens is counted: deliveries and how clients answer them, refused responses
 // of the origin, its end and its return, and for how long it was not there.
-func TestB43_Metrics(t *testing.T) {
+func TestB43_C20_Metrics(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	r := start(t, o, false, operated, "TENDER_NODE_GROUP_BY=none")

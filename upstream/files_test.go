@@ -302,8 +302,8 @@ func TestR119_RenameOver(t *testing.T) {
 	m.until("c")
 }
 
-// TestFilesWrittenInPlace writes a file as slowly as can be.
-func TestFilesWrittenInPlace(t *testing.T) {
+// TestB28_FilesWrittenInPlace writes a file as slowly as can be.
+func TestB28_FilesWrittenInPlace(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b"))
 	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b")
@@ -357,7 +357,7 @@ func TestFilesDirectoryReplaced(t *testing.T) {
 	m.until("a=3")
 }
 
-func TestFilesVanishedDirectory(t *testing.T) {
+func TestB28_AVanishedDirectoryRemovesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	ok(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", clusters("a=1"))
@@ -402,7 +402,7 @@ func TestH11_DuplicateNames(t *testing.T) {
 	}
 }
 
-func TestFilesSubscribers(t *testing.T) {
+func TestB28_SubscribersGetWhatTheFilesHave(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b=1")+
 		"- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: front, aliases: [door], resource: {'@type': "+wire.ClusterType+", name: front, alt_stat_name: '1'}}\n")
 	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour})

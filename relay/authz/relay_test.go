@@ -240,9 +240,9 @@ func TestB36_WhoIsServedSecrets(t *testing.T) {
 	}
 }
 
-// TestB1_XDSTPNames holds that rules are about xdstp names too, which node groups do not keep
+// TestB23_RulesMatchXDSTPNames holds that rules are about xdstp names too, which node groups do not keep
 // apart.
-func TestB1_XDSTPNames(t *testing.T) {
+func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	t.Parallel()
 	const prefix = "xdstp://example.org/envoy.config.endpoint.v3.ClusterLoadAssignment/"
 	m := newMesh(t, tenants)

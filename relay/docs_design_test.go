@@ -1,0 +1,86 @@
+package relay
+
+import (
+	"go/ast"
+	"go/parser"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// goFile matches the path of a file of code in backquotes.
+var goFile = regexp.MustCompile("`([a-z]+/[a-z_/]+\\.go)`")
+
+// TestDesignNamesFiles holds that the files of code that DESIGN.md names are there.
+func TestDesignNamesFiles(t *testing.T) {
+	named := goFile.FindAllStringSubmatch(pages(t)["DESIGN.md"], -1)
+	for _, match := range named {
+		if _, err := os.Stat("../" + match[1]); err != nil {
+			t.Errorf("DESIGN.md names %s: %v", match[1], err)
+		}
+	}
+	if len(named) < 3 {
+		t.Errorf("DESIGN.md names %d files of code, want 3 at least", len(named))
+	}
+}
+
+// TestLocksAreListed holds that the table of locks in DESIGN.md names each struct of the relay
+// with a mutex, and so why it has one.
+func TestLocksAreListed(t *testing.T) {
+	_, locks, _ := strings.Cut(pages(t)["DESIGN.md"], "\n## Locks\n")
+	locks, _, _ = strings.Cut(locks, "\n## ")
+	found := 0
+	for name, file := range parseModule(t, parser.SkipObjectResolution) {
+		if partOf(name) != "program" || strings.Contains(name, "/demo/") || strings.HasPrefix(name, "cmd/") {
+			continue // what is no part of a relay that runs
+		}
+		for _, decl := range file.Decls {
+			for _, owner := range mutexesIn(decl) {
+				found++
+				listed := regexp.MustCompile(`\b` + regexp.QuoteMeta(owner) + `\b`)
+				if !listed.MatchString(locks) {
+					t.Errorf("%s: %s has a mutex: add it to the table of locks in DESIGN.md, with what it guards and why", name, owner)
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("found %d mutexes, want 20 at least", found)
+	}
+}
+
+// mutexesIn returns the names of the structs and variables of a declaration that have a mutex.
+func mutexesIn(decl ast.Decl) (owners []string) {
+	general, ok := decl.(*ast.GenDecl)
+	if !ok {
+		return nil
+	}
+	for _, spec := range general.Specs {
+		switch spec := spec.(type) {
+		case *ast.TypeSpec:
+			if fields, ok := spec.Type.(*ast.StructType); ok {
+				for _, field := range fields.Fields.List {
+					if isMutex(field.Type) {
+						owners = append(owners, spec.Name.Name)
+					}
+				}
+			}
+		case *ast.ValueSpec:
+			if isMutex(spec.Type) {
+				owners = append(owners, spec.Names[0].Name)
+			}
+		}
+	}
+	return owners
+}
+
+// isMutex reports whether an expression is sync.Mutex or sync.RWMutex.
+func isMutex(of ast.Expr) bool {
+	selector, ok := of.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	pkg, ok := selector.X.(*ast.Ident)
+	return ok && pkg.Name == "sync" && strings.HasSuffix(selector.Sel.Name, "Mutex")
+}

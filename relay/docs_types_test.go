@@ -1,0 +1,79 @@
+package relay
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestD1_FeaturesOnThePage holds the table of client features in deploy/docs/protocol.md to what
+// the relay sends and groups by.
+func TestD1_FeaturesOnThePage(t *testing.T) {
+	var own, grouped []string
+	for _, row := range rowsBelow(t, "### D.1 ") {
+		feature := strings.Trim(row[0], "`")
+		if row[3] == "group key" {
+			grouped = append(grouped, feature)
+		}
+		if row[4] == "always" {
+			own = append(own, feature)
+		}
+	}
+	for _, c := range []struct {
+		what      string
+		got, want []string
+	}{
+		{"always sent upstream", own, ownFeatures},
+		{"part of the group key", grouped, contentFeatures},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("the page has %q as %s, the relay %q", c.got, c.what, c.want)
+		}
+	}
+}
+
+// TestD2_TypesOnThePage holds the table of types in deploy/docs/protocol.md to the types that the
+// relay knows, and what it does with them.
+func TestD2_TypesOnThePage(t *testing.T) {
+	known := map[string]bool{}
+	for _, row := range rowsBelow(t, "### D.2 ") {
+		typeURL := "type.googleapis.com/" + row[0]
+		if strings.HasPrefix(row[0], "any other ") {
+			typeURL = "type.googleapis.com/acme.Other"
+		} else {
+			known[typeURL] = true
+		}
+		if wire.Known(typeURL) != known[typeURL] {
+			t.Errorf("the page has %s as a type of the protocol: %t", row[0], known[typeURL])
+		}
+		if want := wire.LegacyWildcard(typeURL); (row[2] == "yes") != want {
+			t.Errorf("the page has %q as the legacy wildcard of %s, the relay %t", row[2], row[0], want)
+		}
+		if want := wire.FullState(typeURL); (row[3] == "yes") != want {
+			t.Errorf("the page has %q as the full state of %s, the relay %t", row[3], row[0], want)
+		}
+	}
+	if want := wire.Rank("type.googleapis.com/acme.Other"); len(known) != want {
+		t.Errorf("the page has %d types of the protocol, the relay %d", len(known), want)
+	}
+}
+
+// rowsBelow returns the cells of the rows of the first table below a heading of
+// deploy/docs/protocol.md.
+func rowsBelow(t *testing.T, heading string) (rows [][]string) {
+	t.Helper()
+	_, text, _ := strings.Cut(pages(t)["../deploy/docs/protocol.md"], "\n"+heading)
+	_, table, _ := strings.Cut(text, "\n|---")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(strings.Trim(line, "| \n"), " | "); len(cells) > 3 {
+			rows = append(rows, cells)
+		}
+	}
+	if len(rows) < 5 {
+		t.Fatalf("%s has a table of %d rows, want 5 at least", heading, len(rows))
+	}
+	return rows
+}
