@@ -163,7 +163,7 @@ func areAttacked(t *testing.T, binary string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 {
+			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 || f.join <= 0 || f.peace.join <= 0 {
 				t.Errorf("figures %+v, in peace %+v, at first %+v", f, f.peace, f.onset)
 			}
 		})

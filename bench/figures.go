@@ -27,6 +27,7 @@ type figures struct {
 	spent         float64 // CPU of the changes, in seconds
 	reached       float64 // until all have a change, in ms: the median of the changes
 	cores         float64 // CPU seconds a second, while changes are made
+	join          float64 // until a client that connects is in sync, in ms: the longest of some
 
 	origin *originFigures // what the control plane pays; nil if it is not looked at
 

@@ -9,6 +9,9 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
+// joins is how many clients connect in peace, and as many under the attack.
+const joins = 10
+
 // attackers is how many connections an attack has.
 const attackers = 10
 
@@ -49,8 +52,8 @@ func ratio(a, b func(figures) float64) func(figures) float64 {
 	return func(f figures) float64 { return a(f) / b(f) }
 }
 
-// underAttack returns an act: measure in peace, attack, measure while that uses up what may come at once, and
-// measure what it does then.
+// underAttack returns an act: measure changes and clients that join in peace, attack, measure changes while that uses up what may come
+// at once, and measure both then.
 func (o options) underAttack(kind string) func(*stage, *figures) error {
 	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
 	until := c // what may come at once has come
@@ -63,6 +66,9 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 		}
 		f.peace = new(figures)
 		if err := st.followBusy(f.peace, c); err != nil {
+			return err
+		}
+		if err := st.join(f.peace, joins); err != nil {
 			return err
 		}
 		attacker, err := process.StartRole(st.stderr, "attack")
@@ -80,6 +86,9 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 		}
 		f.onset = new(figures)
 		if err := st.followBusy(f.onset, until); err != nil {
+			return err
+		}
+		if err := st.join(f, joins); err != nil {
 			return err
 		}
 		if err := st.followBusy(f, c); err != nil {

@@ -174,7 +174,7 @@ func (st *stage) strike() {
 func (st *stage) open(n int) (time.Duration, error) {
 	o := load.Open{
 		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
-		First: st.opened, Clients: n - st.opened, All: st.clients,
+		First: st.opened, Clients: n - st.opened, All: max(n, st.clients),
 	}
 	start := time.Now()
 	if err := st.load.Call("Open", o, &struct{}{}); err != nil {
@@ -183,6 +183,18 @@ func (st *stage) open(n int) (time.Duration, error) {
 	st.opened = n
 	p, err := st.await(fmt.Sprintf("%d clients in sync", n), func(p load.Progress) bool { return p.Synced == n })
 	return time.Unix(0, p.Last).Sub(start), err
+}
+
+// join connects n clients more, one after the other, and measures how long the slowest takes to be in sync.
+func (st *stage) join(f *figures, n int) error {
+	for range n {
+		took, err := st.open(st.opened + 1)
+		if err != nil {
+			return err
+		}
+		f.join = max(f.join, milliseconds(took))
+	}
+	return nil
 }
 
 // await waits until the load generator has come so far.
