@@ -103,10 +103,14 @@ const (
 	DeniedType                   // to ask for a type
 	DeniedName                   // to ask for a name
 	DeniedSecret                 // to ask for a Secret
+
+	// DeniedTrustDomain is to be of a trust domain that the CA of its certificate may not vouch for. The handshake
+	// denies that, so the server does not count it.
+	DeniedTrustDomain
 	denials
 )
 
-var denialNames = [denials]string{"identity", "node", "type", "name", "secret"}
+var denialNames = [denials]string{"identity", "node", "type", "name", "secret", "trust_domain"}
 
 // String returns a word for the denial, as it may stand in a metric.
 func (d Denial) String() string { return denialNames[d] }

@@ -31,6 +31,13 @@ const (
 type authorizer struct {
 	secrets string
 
+	// bound is that trust domains are bound to CAs: a certificate with a SPIFFE ID has no other identity, since its CA may
+	// vouch for nothing else.
+	bound bool
+
+	// changed is called once other rules are in force, by the goroutine that reads files.
+	changed func()
+
 	// What those may ask for who show no certificate, without rules: on this host, and elsewhere.
 	local, remote *grant
 
@@ -43,9 +50,9 @@ type rules struct {
 	replaced chan struct{} // closed then
 }
 
-// openAuthorizer reads the file of rules, if there is one.
-func openAuthorizer(cfg *Config, files *tlsfiles.Watch) (*authorizer, error) {
-	a := &authorizer{secrets: cfg.Secrets}
+// openAuthorizer reads the file of rules, if there is one. changed is called once other rules are in force.
+func openAuthorizer(cfg *Config, files *tlsfiles.Watch, changed func()) (*authorizer, error) {
+	a := &authorizer{secrets: cfg.Secrets, bound: len(cfg.TLSTrustDomains) > 0, changed: changed}
 	a.local, a.remote = &grant{by: a, local: true}, &grant{by: a}
 	if cfg.Authz == "" {
 		return a, nil
@@ -60,6 +67,7 @@ func openAuthorizer(cfg *Config, files *tlsfiles.Watch) (*authorizer, error) {
 func (a *authorizer) use(policy *authz.Policy) {
 	if before := a.rules.Swap(&rules{policy, make(chan struct{})}); before != nil {
 		close(before.replaced)
+		a.changed()
 	}
 }
 
@@ -118,7 +126,7 @@ func (a *authorizer) Operator(cert *x509.Certificate) (who string, err error) {
 	if r == nil {
 		return "", errors.New("there are no rules (TENDER_AUTHZ)")
 	}
-	id, err := r.Operator(authz.Identities(cert))
+	id, err := r.Operator(a.identities(cert))
 	return string(id), err
 }
 
@@ -139,7 +147,16 @@ func denies(err error) error {
 	return downstream.Denies(what, "%v", err)
 }
 
-func (g *grant) identities() []authz.Identity { return authz.Identities(g.certificate) }
+func (g *grant) identities() []authz.Identity { return g.by.identities(g.certificate) }
+
+// identities returns the identities of a client with a certificate, or without one if it is nil.
+func (a *authorizer) identities(cert *x509.Certificate) []authz.Identity {
+	ids := authz.Identities(cert)
+	if a.bound && len(ids) > 0 && ids[0].IsSPIFFE() {
+		return ids[:1]
+	}
+	return ids
+}
 
 // Identity implements downstream.Grant.
 func (g *grant) Identity() string { return authz.Describe(g.identities()) }

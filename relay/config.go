@@ -49,6 +49,9 @@ type Config struct {
 	TLSClientCA string   `env:"TLS_CLIENT_CA"`
 	TLSMin      string   `env:"TLS_MIN"`
 
+	// TLSTrustDomains are the only ones that clients' SPIFFE IDs may be of; empty if they may be of any.
+	TLSTrustDomains []TrustDomain `env:"TLS_TRUST_DOMAINS, delimiter=;"`
+
 	// Authz is the file of rules that say who may be whom; empty if everybody may be anybody.
 	// Secrets is SecretsMTLS, SecretsLoopback or SecretsOff.
 	Authz   string `env:"AUTHZ"`

@@ -170,6 +170,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	if c.Authz != "" && c.TLSClientCA == "" && wrong["AUTHZ"] == nil && wrong["TLS_CLIENT_CA"] == nil {
 		found["AUTHZ"], c.Authz = errors.New("its rules are about certificates, and TENDER_TLS_CLIENT_CA is not set"), ""
 	}
+	c.checkTrustDomains(wrong, found)
 	c.checkUnread(wrong, found)
 	c.checkAdmin(wrong, found)
 	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {

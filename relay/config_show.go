@@ -77,13 +77,10 @@ func addFields(fields map[string]any, prefix string, of any) {
 // show returns a field as one would write it into the variable, with control
 // characters escaped.
 func show(field any) string {
+	if list, is := showList(field); is {
+		return list
+	}
 	switch field := field.(type) {
-	case []string:
-		return escape(strings.Join(field, ","))
-	case []NamedOrigin:
-		return showAll(field)
-	case []Route:
-		return showAll(field)
 	case bool:
 		if field {
 			return "on"
@@ -104,6 +101,22 @@ func show(field any) string {
 		return escape(string(text))
 	default:
 		return escape(fmt.Sprint(field))
+	}
+}
+
+// showList is show for lists. It reports whether the field is one.
+func showList(field any) (list string, is bool) {
+	switch field := field.(type) {
+	case []string:
+		return escape(strings.Join(field, ",")), true
+	case []NamedOrigin:
+		return showAll(field), true
+	case []Route:
+		return showAll(field), true
+	case []TrustDomain:
+		return showAll(field), true
+	default:
+		return "", false
 	}
 }
 

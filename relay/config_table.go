@@ -143,6 +143,12 @@ var variables = []spec{
 		parse:   parseFile,
 	},
 	{
+		name: "TLS_TRUST_DOMAINS", shown: "empty: any",
+		allowed: "`domain` or `domain=path`, several separated by `;`, with `TENDER_TLS_CLIENT_CA`: a SPIFFE trust domain such as `example.org`, and a path",
+		meaning: "trust domains that SPIFFE IDs of clients may be of, each with the PEM file of the CAs that vouch for it and for nothing else; without a path, those of `TENDER_TLS_CLIENT_CA` do. Read again when it changes; [security.md](security.md#trust-domains) says when to set it",
+		parse:   parseTrustDomains,
+	},
+	{
 		name: "TLS_MIN", preset: "1.2",
 		allowed: "`1.2` or `1.3`",
 		meaning: "least version of TLS that clients must speak; Envoys speak 1.2 at most unless they are told otherwise",

@@ -20,7 +20,7 @@ type relayCredentials struct {
 	clients *tlsfiles.Server    // nil if clients are spoken to in plaintext
 
 	authorizer *authorizer
-	warnings   []string // of what is wrong with files that can be used nonetheless
+	warnings   []string // of what is wrong with files that can be used nonetheless; owned by files once it runs
 }
 
 // originCredentials are those for an origin.
@@ -51,17 +51,28 @@ func openCredentials(cfg *Config, log *slog.Logger) (*relayCredentials, error) {
 			Key:        tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: cfg.TLSKey},
 			ClientCA:   tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: cfg.TLSClientCA},
 			MinVersion: tlsVersions[cfg.TLSMin],
+
+			TrustDomains:     trustDomainFiles(cfg.TLSTrustDomains),
+			ClientCAsChanged: func() { c.warn(cfg, log) },
 		})
 		errs = append(errs, err)
 	}
 	var err error
-	c.authorizer, err = openAuthorizer(cfg, c.files)
+	c.authorizer, err = openAuthorizer(cfg, c.files, func() { c.warn(cfg, log) })
 	errs = append(errs, err)
-	c.warnings = append(c.files.Warnings(), c.authorizer.warnings(cfg)...)
-	for _, warning := range c.warnings {
-		log.Warn("file of credentials is not as it should be", slog.String("detail", warning))
-	}
+	c.warn(cfg, log)
 	return c, errors.Join(errs...)
+}
+
+// warn logs what is wrong with files that can be used nonetheless, unless it was so before.
+func (c *relayCredentials) warn(cfg *Config, log *slog.Logger) {
+	warnings := slices.Concat(c.files.Warnings(), c.authorizer.warnings(cfg), c.trustWarnings(cfg))
+	for _, warning := range warnings {
+		if !slices.Contains(c.warnings, warning) {
+			log.Warn("file of credentials is not as it should be", slog.String("detail", warning))
+		}
+	}
+	c.warnings = warnings
 }
 
 // tlsVersions are the values of [Config.TLSMin].

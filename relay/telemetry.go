@@ -53,6 +53,9 @@ func (r *Relay) reading() telemetry.Reading {
 		AuditPasses: audit.Passes,
 		AuditFaults: audit.Where,
 	}
+	if clients := r.credentials.clients; clients != nil {
+		out.Server.Denied[downstream.DeniedTrustDomain] = clients.Refused()
+	}
 	for i, o := range r.origins {
 		s := o.status()
 		of := telemetry.Origin{Name: r.cfg.originName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}

@@ -115,7 +115,7 @@ func (w *world) newPlace(t *testing.T) *place {
 	t.Helper()
 	p := &place{world: w, dir: t.TempDir()}
 	for name, content := range map[string][]byte{
-		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca,
+		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca, "etc/tender/istio-root.crt": w.ca,
 		"etc/tender/edge/none.yaml": nil, "etc/tender/2026-11/tls.crt": w.server, "etc/tender/2026-11/tls.key": w.serverKey,
 		"run/spiffe/bundle.pem": w.ca, "secrets/tokens/origin": []byte("token"), "var/lib/tender/.keep": nil,
 		"ca.crt": w.ca, "client.crt": w.client, "client.key": w.clientKey,

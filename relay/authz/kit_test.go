@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,8 +87,13 @@ func (m *mesh) dial(id string) *grpc.ClientConn {
 	m.t.Helper()
 	address, creds := m.Addrs()[0], insecure.NewCredentials()
 	if id != "" {
-		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(id))
+		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(relaytest.Leaf{URI: id}))
 	}
+	return m.dialAt(address, creds)
+}
+
+func (m *mesh) dialAt(address net.Addr, creds credentials.TransportCredentials) *grpc.ClientConn {
+	m.t.Helper()
 	conn, err := grpc.NewClient(address.String(), grpc.WithTransportCredentials(creds))
 	if err != nil {
 		m.t.Fatal(err)
@@ -96,8 +102,10 @@ func (m *mesh) dial(id string) *grpc.ClientConn {
 	return conn
 }
 
-func (m *mesh) tls(id string) *tls.Config {
-	shown := m.ca.Sign(relaytest.Leaf{URI: id})
+// tls returns what a client with a certificate needs.
+func (m *mesh) tls(leaf relaytest.Leaf) *tls.Config {
+	m.t.Helper()
+	shown := m.ca.Sign(leaf)
 	cert, err := tls.X509KeyPair(shown.Cert, shown.Key)
 	if err != nil {
 		m.t.Fatal(err)
