@@ -150,7 +150,7 @@ func (s *Set) faultAt(id uint32, e *Entry) string {
 		return "the log does not have its last change"
 	case renewed > 0 && !logs(s.renewals, e.Name, renewed):
 		return "the log does not have its last renewal"
-	case !e.Present() && e.Seq > s.gone:
+	case !e.Present() && e.Seq > s.lastRemoval:
 		return "it was removed after the set's last removal"
 	case e.Present() && e.Name.text != e.Resource.Name && !s.aliased:
 		return "it is an alias, and the set knows none"
@@ -182,9 +182,9 @@ func (s *Set) faultsBeside(derived *Set) (faults []string) {
 		{"the number of bytes is wrong", s.bytes != derived.bytes},
 		{"the number of entries is wrong", s.live != derived.live},
 		{"the number of resources that expire is wrong", s.ttls != derived.ttls},
-		{"the number of resources whose content was given up is wrong", s.bare != derived.bare},
+		{"the number of resources whose content was given up is wrong", s.contentDropped != derived.contentDropped},
 		{"it forgot a removal that was not made yet", s.floor > s.last},
-		{"its last removal came after its last change", s.gone > s.last},
+		{"its last removal came after its last change", s.lastRemoval > s.last},
 	} {
 		if f.is {
 			faults = append(faults, f.what)

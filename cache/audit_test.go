@@ -107,7 +107,7 @@ func (o *origin) swap(text string, f func(e *Entry)) {
 	o.tamper(func(s *Set) {
 		e := *s.Get(n)
 		f(&e)
-		s.table = s.table.set(new(edit), n.id, &e)
+		s.table = s.table.set(new(txn), n.id, &e)
 	})
 }
 
@@ -123,7 +123,7 @@ var plants = []planted{
 	}, []string{"members : the version is not that of the resources", "members b: it adds to the version what its content does not say"}, nil},
 	{"an entry that was lost", func(o *origin) {
 		n := o.name("b")
-		o.tamper(func(s *Set) { s.table = s.table.set(new(edit), n.id, nil) })
+		o.tamper(func(s *Set) { s.table = s.table.set(new(txn), n.id, nil) })
 	}, []string{
 		"interest b: the number of its entries is wrong",
 		"members : the number of bytes is wrong",
@@ -133,7 +133,7 @@ var plants = []planted{
 	}, []string{"b"}},
 	{"an entry in the place of another", func(o *origin) {
 		n, e := o.name("b"), o.typ().Wildcard.Get(o.name("a"))
-		o.tamper(func(s *Set) { s.table = s.table.set(new(edit), n.id, e) })
+		o.tamper(func(s *Set) { s.table = s.table.set(new(txn), n.id, e) })
 	}, []string{
 		"interest b: the number of its entries is wrong",
 		"members : the version is not that of the resources",
@@ -156,7 +156,9 @@ var plants = []planted{
 		o.tamper(func(s *Set) { s.last-- })
 	}, []string{"members : the log goes beyond the last change"}, nil},
 	{"counts", func(o *origin) {
-		o.tamper(func(s *Set) { s.count, s.live, s.ttls, s.bare = s.count+1, s.live-1, s.ttls+1, s.bare+1 })
+		o.tamper(func(s *Set) {
+			s.count, s.live, s.ttls, s.contentDropped = s.count+1, s.live-1, s.ttls+1, s.contentDropped+1
+		})
 	}, []string{
 		"members : the number of entries is wrong",
 		"members : the number of resources is wrong",
@@ -225,7 +227,7 @@ func TestB43_FaultsAreMended(t *testing.T) {
 			}
 			again := 0
 			for _, d := range o.TakeDemand() {
-				if d.Wanted && d.Again && d.Name == nil {
+				if d.Wanted && d.Refetch && d.Name == nil {
 					again++
 				}
 			}
@@ -261,7 +263,7 @@ func TestB43_DamagedContentIsNotSent(t *testing.T) {
 		t.Errorf("got %q, want the member, which has the same content and is not damaged", contentOf(e))
 	}
 	o.remove(Wildcard, "c")
-	if e, _ := o.typ().Lookup(c); !e.Present() || !e.Resource.Released() {
+	if e, _ := o.typ().Lookup(c); !e.Present() || !e.Resource.ContentDropped() {
 		t.Errorf("got %q, want a resource without content", contentOf(e))
 	}
 	o.put(ByName, "c", "", "content 2")

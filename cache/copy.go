@@ -7,8 +7,8 @@ package cache
 // How the other view's source stands, OriginChanges must have been told before.
 func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	t := from.Type(key)
-	a := w.begin(key)
-	set := a.set(kind)
+	ed := w.begin(key)
+	set := ed.set(kind)
 	set.system = t.System()
 	for _, n := range names {
 		source := t.Wildcard.Get(n)
@@ -16,58 +16,58 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 			source = t.ByName.Get(n)
 		}
 		if source != nil {
-			a.copy(kind, set, from, source)
+			ed.copyEntry(kind, set, from, source)
 		}
-		a.copyError(kind, n.text, t.Errors(kind).Get(n))
+		ed.copyError(kind, n.text, t.Errors(kind).Get(n))
 	}
-	if kind == Wildcard && !t.failsWhole() {
-		a.succeedWhole()
+	if kind == Wildcard && !t.hasWholeError() {
+		ed.clearWholeError()
 	}
-	a.compact(kind)
-	w.publish(a)
+	ed.compact(kind)
+	w.publish(ed)
 }
 
-func (a *apply) copy(kind Kind, set *Set, from *Generation, e *Entry) {
-	n := a.index.names[e.Name.text]
+func (ed *edit) copyEntry(kind Kind, set *Set, from *Generation, e *Entry) {
+	n := ed.index.names[e.Name.text]
 	switch {
-	case kind == ByName && !a.takes(n):
+	case kind == ByName && !ed.accepts(n):
 	case kind == Wildcard && e.Present() && n == nil:
-		n = a.w.view.index.name(a.index, e.Name.text)
+		n = ed.w.view.index.name(ed.index, e.Name.text)
 		fallthrough
 	case e.Present():
-		failing := from.Type(a.typ.URL).Errors(kind).Get(e.Name) != nil
-		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
+		failing := from.Type(ed.typ.URL).Errors(kind).Get(e.Name) != nil
+		ed.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
 	case kind == Wildcard:
-		a.goneMember(set, n)
+		ed.removeMember(set, n)
 	case e.Expired:
 		if old := set.Get(n); old.Present() {
-			a.outlived(kind, set, old)
+			ed.expireEntry(kind, set, old)
 		}
 	case from.Absent(e):
-		a.copyAbsence(set, n)
+		ed.copyAbsence(set, n)
 	}
 }
 
 // copyAbsence records that there is no such resource, unless that is known.
-func (a *apply) copyAbsence(set *Set, n *Name) {
+func (ed *edit) copyAbsence(set *Set, n *Name) {
 	old := set.Get(n)
-	if old != nil && !old.Present() && !old.Expired && old.epoch == a.epoch() {
+	if old != nil && !old.Present() && !old.Expired && old.epoch == ed.epoch() {
 		return
 	}
-	a.absent(set, n, old)
-	a.unalias(old)
+	ed.putAbsent(set, n, old)
+	ed.unalias(old)
 }
 
 // copyError records what is wrong with a resource; e is nil if nothing is.
-func (a *apply) copyError(kind Kind, name string, e *Entry) {
-	n := a.index.names[name]
+func (ed *edit) copyError(kind Kind, name string, e *Entry) {
+	n := ed.index.names[name]
 	switch {
-	case e != nil && n != nil && a.typ.Errors(kind).Get(n) != nil && a.typ.Errors(kind).Get(n).Err.Same(e.Err):
+	case e != nil && n != nil && ed.typ.Errors(kind).Get(n) != nil && ed.typ.Errors(kind).Get(n).Err.Same(e.Err):
 		// It is known, and so is what followed from it.
 	case e != nil:
-		a.fail(kind, e.Err)
+		ed.fail(kind, e.Err)
 	case n != nil:
-		a.succeed(kind, n)
-		a.index.release(n)
+		ed.clearError(kind, n)
+		ed.index.release(n)
 	}
 }

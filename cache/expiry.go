@@ -16,7 +16,7 @@ const (
 	uncachedLife = time.Second
 
 	// missEvery bounds how often the origin is asked for what it believes to be here.
-	missEvery = time.Second
+	refetchEvery = time.Second
 )
 
 // A deadline is when something has to be done about an entry.
@@ -58,58 +58,58 @@ func (e *Entry) awaited(at time.Time) bool {
 }
 
 // renew records that the origin said anew how long an entry lives.
-func (a *apply) renew(kind Kind, e *Entry, deadline time.Time) {
-	l := e.relive()
-	l.deadline, l.renewed = deadline, a.next()
-	a.change.Renewed++
-	a.touched(kind, e.Name)
+func (ed *edit) renew(kind Kind, e *Entry, deadline time.Time) {
+	l := e.ownLife()
+	l.deadline, l.renewed = deadline, ed.next()
+	ed.change.Renewed++
+	ed.markChanged(kind, e.Name)
 }
 
 // inherit is for an entry that readers of another one see from now on, without being
 // told, since its content is the same: they may have it under another version, and
 // have to learn how long it lives now. Whether they have read of the other's renewals
 // is not known.
-func (a *apply) inherit(e, seen *Entry) {
-	e.alsoAs(seen)
+func (ed *edit) inherit(e, seen *Entry) {
+	e.addVersionsOf(seen)
 	if !e.Deadline().Equal(seen.Deadline()) || seen.Renewed() > 0 {
-		e.relive().renewed = a.next()
-		a.change.Renewed++
+		e.ownLife().renewed = ed.next()
+		ed.change.Renewed++
 	}
 }
 
 // beat takes a heartbeat: it says for how long a resource lives on, to those who have
 // this very version (R106).
-func (a *apply) beat(kind Kind, set *Set, r received) {
-	held := a.heldAs(kind, r.Name)
+func (ed *edit) heartbeat(kind Kind, set *Set, r received) {
+	held := ed.heldUnder(kind, r.Name)
 	if len(held) == 0 && kind == Wildcard {
-		a.miss(nil)
+		ed.refetchMissing(nil)
 	}
 	for _, n := range held {
 		old := set.Get(n)
 		switch {
 		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
-			a.change.Seen++
+			ed.change.Seen++
 			again := *old
-			a.renew(kind, &again, r.deadline)
-			a.limit(kind, &again)
-			set.put(a.edit, &again)
+			ed.renew(kind, &again, r.deadline)
+			ed.setAlarm(kind, &again)
+			set.put(ed.txn, &again)
 		case old.Present():
 		case kind == Wildcard:
-			a.miss(nil)
+			ed.refetchMissing(nil)
 		default:
-			a.miss(n)
+			ed.refetchMissing(n)
 		}
 	}
 }
 
 // heldAs returns the names under which a set may hold a resource.
-func (a *apply) heldAs(kind Kind, resource string) []*Name {
+func (ed *edit) heldUnder(kind Kind, resource string) []*Name {
 	var names []*Name
-	if n := a.index.names[resource]; n != nil && (kind == Wildcard || a.takes(n)) {
+	if n := ed.index.names[resource]; n != nil && (kind == Wildcard || ed.accepts(n)) {
 		names = append(names, n)
 	}
 	if kind == ByName {
-		names = append(names, a.ledger.aliases[a.typ.URL][resource]...)
+		names = append(names, ed.ledger.aliases[ed.typ.URL][resource]...)
 	}
 	return names
 }
@@ -117,27 +117,27 @@ func (a *apply) heldAs(kind Kind, resource string) []*Name {
 // miss has the origin asked once more for a name, or for the members if n is nil. It
 // believes that a resource is here and only says that it lives on, so otherwise
 // nobody would ever have it.
-func (a *apply) miss(n *Name) {
-	last := a.w.missed[a.typ.URL]
+func (ed *edit) refetchMissing(n *Name) {
+	last := ed.w.refetchedAt[ed.typ.URL]
 	if n != nil {
 		last = n.Asked()
 	}
 	switch {
-	case a.now.Sub(last) < missEvery:
+	case ed.now.Sub(last) < refetchEvery:
 		return
-	case n == nil && len(a.index.wildcards) > 0:
-		a.index.again, a.w.missed[a.typ.URL] = true, a.now
+	case n == nil && len(ed.index.wildcards) > 0:
+		ed.index.refetch, ed.w.refetchedAt[ed.typ.URL] = true, ed.now
 	case n != nil && len(n.watchers) > 0:
-		n.again = true
+		n.refetch = true
 	default:
 		return
 	}
-	a.pokes |= a.w.view.index.want(a.index, n)
+	ed.pokes |= ed.w.view.index.want(ed.index, n)
 }
 
 // due returns when an entry, which is not published yet, will have to be looked at; zero if
 // never.
-func (a *apply) due(e *Entry) (due time.Time) {
+func (ed *edit) dueAt(e *Entry) (due time.Time) {
 	due = e.Deadline()
 	by := func(t time.Time) {
 		if due.IsZero() || t.Before(due) {
@@ -145,11 +145,11 @@ func (a *apply) due(e *Entry) (due time.Time) {
 		}
 	}
 	switch r := e.Resource; {
-	case r.Released():
+	case r.ContentDropped():
 	case r.Unresolved():
-		due = a.now.Add(unresolvedLife)
+		due = ed.now.Add(unresolvedLife)
 	case r.DoNotCache:
-		by(a.now.Add(uncachedLife))
+		by(ed.now.Add(uncachedLife))
 	}
 	if e.yields {
 		by(e.alarm.yields)
@@ -158,11 +158,11 @@ func (a *apply) due(e *Entry) (due time.Time) {
 }
 
 // limit notes when an entry, which is not published yet, will have to be looked at.
-func (a *apply) limit(kind Kind, e *Entry) {
-	due := a.due(e)
+func (ed *edit) setAlarm(kind Kind, e *Entry) {
+	due := ed.dueAt(e)
 	if kind == ByName {
 		// Whoever comes next has it asked for again if it may not be kept.
-		e.Name.lapsed = e.Resource.DoNotCache || e.Resource.Released()
+		e.Name.stale = e.Resource.DoNotCache || e.Resource.ContentDropped()
 	}
 	if e.alarm == nil && due.IsZero() {
 		return
@@ -171,28 +171,28 @@ func (a *apply) limit(kind Kind, e *Entry) {
 		e.alarm = new(alarm)
 	}
 	e.alarm.due = due
-	a.queue(kind, e)
+	ed.queueAlarm(kind, e)
 }
 
 // queue sees to it that an entry is looked at when it is due, if ever.
-func (a *apply) queue(kind Kind, e *Entry) {
+func (ed *edit) queueAlarm(kind Kind, e *Entry) {
 	at := e.alarm
 	if at.due.IsZero() || !at.queued.IsZero() && !at.due.Before(at.queued) {
 		return // nothing to do, or it will be looked at before
 	}
 	at.queued = at.due
-	a.schedule(deadline{at.due, a.typ.URL, kind, e.Name})
+	ed.schedule(deadline{at.due, ed.typ.URL, kind, e.Name})
 }
 
 // schedule has the writer look at an entry at some time. What was scheduled for entries
 // that have gone since is forgotten now and then, or what comes and goes would fill the
 // heap for as long as it was to live.
-func (a *apply) schedule(d deadline) {
+func (ed *edit) schedule(d deadline) {
 	const slack = 64
-	of := a.ledger
+	of := ed.ledger
 	if len(of.due) > 2*of.kept+slack {
 		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
-			t := a.head.Type(d.key)
+			t := ed.gen.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
 			return !e.awaited(d.at)
 		})
@@ -220,61 +220,61 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 
 // expire is Expire for the newest head of a ledger.
 func (w *Writer) expire(of *ledger, now time.Time) {
-	generation := w.headOf(of)
+	generation := w.generationOf(of)
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if generation.Type(key) == noType {
 			heap.Pop(&of.due) // of a collection that was given up
 			continue
 		}
-		a := w.beginOn(of, key)
-		a.now = now
+		ed := w.beginOn(of, key)
+		ed.now = now
 		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
 			d := heap.Pop(&of.due).(deadline)
-			a.expire(d)
+			ed.handleDeadline(d)
 		}
-		a.typ.ByName.compact()
-		a.typ.Wildcard.compact()
-		w.publish(a)
+		ed.typ.ByName.compact()
+		ed.typ.Wildcard.compact()
+		w.publish(ed)
 	}
 }
 
 // expire does what an entry's deadline asks for, if it still does.
-func (a *apply) expire(d deadline) {
-	set := a.set(d.kind)
+func (ed *edit) handleDeadline(d deadline) {
+	set := ed.set(d.kind)
 	e := set.Get(d.name)
 	if !e.awaited(d.at) {
 		return
 	}
 	e.alarm.queued = time.Time{}
 	switch r := e.Resource; {
-	case e.alarm.due.IsZero() || a.now.Before(e.alarm.due):
-		a.queue(d.kind, e)
-	case e.Expires() && !a.now.Before(e.Deadline()):
-		a.outlived(d.kind, set, e)
-	case e.yields && !a.now.Before(e.alarm.yields):
-		a.waited(e)
-	case (r.DoNotCache || r.Unresolved()) && !r.Released():
+	case e.alarm.due.IsZero() || ed.now.Before(e.alarm.due):
+		ed.queueAlarm(d.kind, e)
+	case e.Expires() && !ed.now.Before(e.Deadline()):
+		ed.expireEntry(d.kind, set, e)
+	case e.yields && !ed.now.Before(e.alarm.yields):
+		ed.yieldTimedOut(e)
+	case (r.DoNotCache || r.Unresolved()) && !r.ContentDropped():
 		given := *e
-		given.Resource, given.relive().givenUp = r.Release(), a.now
-		set.bareAt = a.now
-		a.limit(d.kind, &given)
-		set.put(a.edit, &given)
+		given.Resource, given.ownLife().contentDropped = r.DropContent(), ed.now
+		set.contentDroppedAt = ed.now
+		ed.setAlarm(d.kind, &given)
+		set.put(ed.txn, &given)
 	}
 }
 
 // outlived removes an entry whose time is up, which says nothing of the member of that name.
 // The next to ask for it has the origin asked: it may have it still.
-func (a *apply) outlived(kind Kind, set *Set, e *Entry) {
+func (ed *edit) expireEntry(kind Kind, set *Set, e *Entry) {
 	if kind == Wildcard {
-		a.bury(set, e)
+		ed.putTombstone(set, e)
 		return
 	}
 	yielding := *e
 	yielding.yields = true
-	a.absent(set, e.Name, &yielding)
+	ed.putAbsent(set, e.Name, &yielding)
 	gone := *set.Get(e.Name)
 	gone.Expired = true
-	set.put(a.edit, &gone)
-	e.Name.lapsed = true
+	set.put(ed.txn, &gone)
+	e.Name.stale = true
 }

@@ -290,7 +290,7 @@ func TestR106_HeartbeatOfWhatIsNotHere(t *testing.T) {
 		o.Asked([]*Name{o.name("a")}, time.Now().Add(-time.Minute))
 		again := func() (got []string) {
 			for _, d := range o.TakeDemand() {
-				if !d.Wanted || !d.Again {
+				if !d.Wanted || !d.Refetch {
 					t.Errorf("got the demand %+v, want one to ask again", d)
 				}
 				if got = append(got, "*"); d.Name != nil {
@@ -477,7 +477,7 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 			if !n.Asked().IsZero() {
 				t.Errorf("%s: the answer that was given before still counts", who)
 			}
-			if got := o.TakeDemand(); len(got) != 1 || got[0].Name != n || !got[0].Wanted || !got[0].Again {
+			if got := o.TakeDemand(); len(got) != 1 || got[0].Name != n || !got[0].Wanted || !got[0].Refetch {
 				t.Errorf("%s: got the demand %+v, want to ask again for a", who, got)
 			}
 			o.Asked([]*Name{n}, time.Now())

@@ -10,33 +10,33 @@ import (
 // fail records what the origin said is wrong with a resource, for those who asked for
 // it by an alias too. What was there stays, unless the error says that it does not
 // exist (R123).
-func (a *apply) fail(kind Kind, err *wire.ResourceError) {
-	names := a.asked(kind, err.Variant)
+func (ed *edit) fail(kind Kind, err *wire.ResourceError) {
+	names := ed.affectedNames(kind, err.Variant)
 	if len(names) == 0 {
-		a.change.Ignored++
+		ed.change.Ignored++
 	}
-	switch set := a.set(kind); {
+	switch set := ed.set(kind); {
 	case err.NotFound() && err.Constraints != nil:
-		a.removeVariant(kind, set, err.Variant)
+		ed.removeVariant(kind, set, err.Variant)
 	case err.NotFound():
-		a.gone(kind, set, err.Name)
+		ed.removeResource(kind, set, err.Name)
 	}
 	for _, n := range names {
 		if kind == ByName {
-			n.answered(a.now)
+			n.answered(ed.now)
 		}
-		a.failed(kind, n, err)
+		ed.putError(kind, n, err)
 	}
 }
 
 // refuse keeps what was there of a resource whose content is not to be taken, and has those who
 // asked for it told why (B.9). It is there: the origin said so.
-func (a *apply) refuse(kind Kind, r *wire.Resource) {
-	a.change.Seen++
-	for name := range names(r) {
+func (ed *edit) refuse(kind Kind, r *wire.Resource) {
+	ed.change.Seen++
+	for name := range subscribableNames(r) {
 		err := wire.NewResourceError(name, r.Refusal.Code, r.Refusal.Message)
-		for _, n := range a.asked(kind, wire.Variant{Name: name, Constraints: r.Constraints}) {
-			a.failed(kind, n, err)
+		for _, n := range ed.affectedNames(kind, wire.Variant{Name: name, Constraints: r.Constraints}) {
+			ed.putError(kind, n, err)
 		}
 		if kind == Wildcard {
 			return // by its own name
@@ -45,44 +45,44 @@ func (a *apply) refuse(kind Kind, r *wire.Resource) {
 }
 
 // errors returns what is wrong with the resources of one of the type's sets, for writing.
-func (a *apply) errors(of Kind) *Set {
-	if !a.failures {
-		errors := *cmp.Or(a.typ.errors, noErrors)
-		a.typ.errors, a.failures = &errors, true
+func (ed *edit) errors(of Kind) *Set {
+	if !ed.failures {
+		errors := *cmp.Or(ed.typ.errors, noErrors)
+		ed.typ.errors, ed.failures = &errors, true
 	}
-	return &a.typ.errors[of]
+	return &ed.typ.errors[of]
 }
 
 // compact rewrites the logs of what has changed much.
-func (a *apply) compact(kind Kind) {
-	a.set(kind).compact()
-	if a.failures {
-		a.errors(kind).compact()
+func (ed *edit) compact(kind Kind) {
+	ed.set(kind).compact()
+	if ed.failures {
+		ed.errors(kind).compact()
 	}
 }
 
 // asked returns the names that stand for a resource, or for a variant of it, and that
 // the origin may speak of.
-func (a *apply) asked(kind Kind, v wire.Variant) []*Name {
+func (ed *edit) affectedNames(kind Kind, v wire.Variant) []*Name {
 	if kind == Wildcard {
-		return []*Name{a.w.view.index.name(a.index, v.Name)}
+		return []*Name{ed.w.view.index.name(ed.index, v.Name)}
 	}
-	names := slices.Clone(a.askedAs(v.Name, v))
-	for _, n := range a.ledger.aliases[a.typ.URL][v.Name] {
-		if a.takes(n) && wire.PlainName(n.text) != v.Name {
+	names := slices.Clone(ed.subscribedAs(v.Name, v))
+	for _, n := range ed.ledger.aliases[ed.typ.URL][v.Name] {
+		if ed.accepts(n) && wire.PlainName(n.text) != v.Name {
 			names = append(names, n)
 		}
 	}
 	return names
 }
 
-func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
-	set := a.errors(kind)
+func (ed *edit) putError(kind Kind, n *Name, err *wire.ResourceError) {
+	set := ed.errors(kind)
 	old := set.Get(n)
 	if old != nil && old.Err.Same(err) {
 		return // it was said before
 	}
-	e := &Entry{Name: n, Seq: a.next(), Err: err}
+	e := &Entry{Name: n, Seq: ed.next(), Err: err}
 	e.born = e.Seq
 	switch {
 	case old == nil:
@@ -90,42 +90,42 @@ func (a *apply) failed(kind Kind, n *Name, err *wire.ResourceError) {
 	case old.Err.Denied() == err.Denied():
 		e.born = old.born
 	case old.Err.Denied():
-		a.permit(a.set(kind), n)
+		ed.announceContent(ed.set(kind), n)
 	}
-	set.put(a.edit, e)
-	a.touched(kind, n)
+	set.put(ed.txn, e)
+	ed.markChanged(kind, n)
 }
 
 // permit makes news of a resource that was denied to clients that did not have it: now
 // it only fails, and they go on with what was last good.
-func (a *apply) permit(set *Set, n *Name) {
+func (ed *edit) announceContent(set *Set, n *Name) {
 	if e := set.Get(n); e.Present() {
 		again := *e
-		again.Seq = a.next()
+		again.Seq = ed.next()
 		again.since = again.Seq
-		set.put(a.edit, &again)
+		set.put(ed.txn, &again)
 	}
 }
 
 // succeed forgets what was wrong with a resource, and reports whether something was.
-func (a *apply) succeed(kind Kind, n *Name) bool {
-	if a.typ.Errors(kind).Get(n) == nil {
+func (ed *edit) clearError(kind Kind, n *Name) bool {
+	if ed.typ.Errors(kind).Get(n) == nil {
 		return false
 	}
-	a.drop(a.errors(kind), n)
+	ed.dropEntry(ed.errors(kind), n)
 	return true
 }
 
 // whole returns the name that stands for all members of a type, or of a collection.
-func whole(key string) string {
+func wholeName(key string) string {
 	_, glob, _ := SplitCollection(key)
 	return cmp.Or(glob, wire.Wildcard)
 }
 
 // failsWhole reports whether something is wrong with the members as a whole.
-func (t *Type) failsWhole() bool {
+func (t *Type) hasWholeError() bool {
 	for e := range t.Errors(Wildcard).Since(0) {
-		if e.Name.text == whole(t.URL) {
+		if e.Name.text == wholeName(t.URL) {
 			return true
 		}
 	}
@@ -133,32 +133,32 @@ func (t *Type) failsWhole() bool {
 }
 
 // succeedWhole forgets what was wrong with the members as a whole: some have come.
-func (a *apply) succeedWhole() {
-	if n := a.index.names[whole(a.typ.URL)]; n != nil && a.succeed(Wildcard, n) {
-		a.index.release(n)
+func (ed *edit) clearWholeError() {
+	if n := ed.index.names[wholeName(ed.typ.URL)]; n != nil && ed.clearError(Wildcard, n) {
+		ed.index.release(n)
 	}
 }
 
 // settle makes news of the absence of a resource of which clients were told that it
 // fails: now they know that it does not exist.
-func (a *apply) settle(kind Kind, set *Set, n *Name) {
-	e := &Entry{Name: n, Seq: a.next(), epoch: a.epoch()}
+func (ed *edit) announceAbsence(kind Kind, set *Set, n *Name) {
+	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch()}
 	e.since, e.born = e.Seq, e.Seq
 	if set.Get(n) == nil {
 		n.entries++
 	}
 	if kind == Wildcard {
-		a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{n, e.Seq, a.now})
+		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, e.Seq, ed.now})
 	}
-	set.put(a.edit, e)
-	a.touched(kind, n)
+	set.put(ed.txn, e)
+	ed.markChanged(kind, n)
 }
 
 // forgive forgets what is wrong with the members.
-func (a *apply) forgive() {
-	for e := range a.typ.Errors(Wildcard).Since(0) {
-		set := a.errors(Wildcard)
-		a.drop(set, e.Name)
-		a.index.release(e.Name)
+func (ed *edit) clearErrors() {
+	for e := range ed.typ.Errors(Wildcard).Since(0) {
+		set := ed.errors(Wildcard)
+		ed.dropEntry(set, e.Name)
+		ed.index.release(e.Name)
 	}
 }

@@ -158,13 +158,13 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 		o := newOrigin(t, Config{})
 		o.typeURL = key
 		o.view.Watch().SubscribeAll(key)
-		o.fail(Wildcard, whole(key), codes.Internal, "")
-		if !o.typ().failsWhole() {
+		o.fail(Wildcard, wholeName(key), codes.Internal, "")
+		if !o.typ().hasWholeError() {
 			t.Errorf("%q: got no error", key)
 		}
 		o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{newResource(t, acme, "a", "1", "x")}})
-		if o.typ().failsWhole() || o.knows(whole(key)) {
-			t.Errorf("%q: there is an error still, or its name is known: %t", key, o.knows(whole(key)))
+		if o.typ().hasWholeError() || o.knows(wholeName(key)) {
+			t.Errorf("%q: there is an error still, or its name is known: %t", key, o.knows(wholeName(key)))
 		}
 	}
 }

@@ -33,12 +33,12 @@ type Fanout struct {
 	// Unfollowed reports that it was not followed: too many were already.
 	Unfollowed bool
 
-	alone  Fanouts // itself and no other
-	over   func(*Fanout)
-	left   atomic.Int64 // streams that have not been answered for
-	ended  atomic.Bool
-	took   atomic.Int64 // how long after the receipt of the cause the last client answered, in nanoseconds; 0: none did
-	counts [outcomes]atomic.Int64
+	alone      Fanouts // itself and no other
+	onEnd      func(*Fanout)
+	unanswered atomic.Int64 // streams that have not been answered for
+	ended      atomic.Bool
+	took       atomic.Int64 // how long after the receipt of the cause the last client answered, in nanoseconds; 0: none did
+	counts     [outcomes]atomic.Int64
 
 	// When clients answered, in microseconds after the receipt of the cause, in no order. Nil if
 	// nobody looks.
@@ -79,14 +79,14 @@ func (f *Fanout) Done(o Outcome, now time.Time) {
 
 // release ends it if that was the last.
 func (f *Fanout) release() {
-	if f.left.Add(-1) == 0 {
+	if f.unanswered.Add(-1) == 0 {
 		f.end()
 	}
 }
 
 func (f *Fanout) end() {
 	if f.ended.CompareAndSwap(false, true) {
-		f.over(f)
+		f.onEnd(f)
 	}
 }
 
@@ -104,7 +104,7 @@ func (f *Fanout) Count(o Outcome) int { return int(f.counts[o].Load()) }
 
 // Unanswered returns how many streams are not answered for; once it is over, those that it was
 // given up for.
-func (f *Fanout) Unanswered() int { return int(f.left.Load()) }
+func (f *Fanout) Unanswered() int { return int(f.unanswered.Load()) }
 
 // Took returns how long after the receipt of its cause the last client answered, zero if none
 // has.
@@ -158,20 +158,20 @@ func (w *Watch) TakeFanouts() *Fanouts {
 // follow begins to follow a change that is about to be published to the streams that will be
 // woken, and shows it to who looks; nil if nobody wants to know, it concerns none, or changes nothing. Who publishes it
 // releases it. The index is locked.
-func (w *Writer) follow(a *apply) *Fanout {
-	cause := w.causeOf(a)
-	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
-		cause.applied(a, nil)
+func (w *Writer) followEdit(ed *edit) *Fanout {
+	cause := w.causeOf(ed)
+	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
+		cause.applied(ed, nil)
 		return nil
 	}
-	f := &Fanout{Key: a.typ.URL, Seq: a.head.Seq, Cause: cause, Began: time.Now(), Change: a.change, over: w.view.cfg.Fanout}
+	f := &Fanout{Key: ed.typ.URL, Seq: ed.gen.Seq, Cause: cause, Began: time.Now(), Change: ed.change, onEnd: w.view.cfg.Fanout}
 	f.alone.Fanout = f
-	f.left.Store(1)
-	if f.Unfollowed = w.crowded(f.Key); f.Unfollowed {
-		cause.applied(a, nil)
+	f.unanswered.Store(1)
+	if f.Unfollowed = w.tooManyFanouts(f.Key); f.Unfollowed {
+		cause.applied(ed, nil)
 		return f
 	}
-	if f.Span = cause.applied(a, f); f.Span != nil && f.Span.Sampled() {
+	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
 		f.times = make([]atomic.Uint32, len(w.wakes))
 	}
 	for _, watch := range w.wakes {
@@ -179,7 +179,7 @@ func (w *Writer) follow(a *apply) *Fanout {
 			continue // a name and a wildcard may both be why it is woken
 		}
 		watch.followed = f.Seq
-		f.left.Add(1)
+		f.unanswered.Add(1)
 		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
 			top = watch.fanouts.Load()
 		}
@@ -189,11 +189,11 @@ func (w *Writer) follow(a *apply) *Fanout {
 }
 
 // applied shows a change, and returns what shows its fan-out, if it is followed.
-func (c Cause) applied(a *apply, f *Fanout) Span {
+func (c Cause) applied(ed *edit, f *Fanout) Span {
 	if c.Trace == nil {
 		return nil
 	}
-	made := Application{Began: a.now, Ready: time.Now(), Type: a.typ, Change: a.change, Followed: f != nil}
+	made := Application{Began: ed.now, Ready: time.Now(), Type: ed.typ, Change: ed.change, Followed: f != nil}
 	if f != nil {
 		made.Ready = f.Began
 	}
@@ -201,7 +201,7 @@ func (c Cause) applied(a *apply, f *Fanout) Span {
 }
 
 // crowded reports whether as many changes of a type are followed as can be.
-func (w *Writer) crowded(key string) bool {
+func (w *Writer) tooManyFanouts(key string) bool {
 	w.fanouts = slices.DeleteFunc(w.fanouts, func(f *Fanout) bool { return f.ended.Load() })
 	same := 0
 	for _, f := range w.fanouts {
@@ -213,7 +213,7 @@ func (w *Writer) crowded(key string) bool {
 }
 
 // giveUp ends fan-outs that are too old.
-func (w *Writer) giveUp(now time.Time) {
+func (w *Writer) endOldFanouts(now time.Time) {
 	for _, f := range w.fanouts {
 		if now.Sub(f.Began) >= followFor {
 			f.end()

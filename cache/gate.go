@@ -33,10 +33,10 @@ const Frozen Reason = "frozen"
 func (w *Writer) closed() bool { return w.gate.latest != &w.ledger }
 
 // headOf returns the newest head of a ledger.
-func (w *Writer) headOf(l *ledger) *Generation { return cmp.Or(l.head, w.view.Generation()) }
+func (w *Writer) generationOf(l *ledger) *Generation { return cmp.Or(l.gen, w.view.Generation()) }
 
 // Generation returns the newest version of what the writer writes (latest). Readers see the view's head.
-func (w *Writer) Generation() *Generation { return w.headOf(w.gate.latest) }
+func (w *Writer) Generation() *Generation { return w.generationOf(w.gate.latest) }
 
 // Frozen reports whether the writer is frozen.
 func (w *Writer) Frozen() bool { return w.gate.why == Frozen }
@@ -94,7 +94,7 @@ func (w *Writer) branch(of *Generation) *ledger {
 		generation.types.put(l.branch(t))
 	}
 	heap.Init(&l.due)
-	l.head, l.kept = &generation, len(l.due)
+	l.gen, l.kept = &generation, len(l.due)
 	return &l
 }
 
@@ -109,10 +109,10 @@ func (l *ledger) branch(t *Type) *Type {
 		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
 	for _, s := range sets { // whose arrays the original appends to
-		s.log, s.renewals, s.burials = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.burials)
+		s.log, s.renewals, s.recentRemovals = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.recentRemovals)
 	}
 	// A deadline that is moved here is not moved there.
-	by := new(edit)
+	by := new(txn)
 	for _, kind := range kinds {
 		for e := range t.set(kind).Since(0) {
 			if e.alarm == nil {
@@ -168,80 +168,80 @@ func (v *View) holds(key string, n *Name) (entries int) {
 }
 
 // gated reports whether the edit is of what readers see, and the gate is closed.
-func (a *apply) gated() bool { return a.ledger != a.w.gate.latest }
+func (ed *edit) behindGate() bool { return ed.ledger != ed.w.gate.latest }
 
 // heads yields the edit and, if the gate is closed, that of what readers see. It is for what is done to both, since it
 // does not come from the source.
-func (a *apply) heads() iter.Seq[*apply] {
-	return func(yield func(*apply) bool) {
-		if yield(a) && a.w.closed() {
-			s := a.through()
-			s.edit.noting = true
+func (ed *edit) edits() iter.Seq[*edit] {
+	return func(yield func(*edit) bool) {
+		if yield(ed) && ed.w.closed() {
+			s := ed.servedEdit()
+			s.txn.noting = true
 			yield(s)
 		}
 	}
 }
 
 // through returns the edit of what readers see that belongs to one of latest.
-func (a *apply) through() *apply {
-	if a.served == nil {
-		a.served = a.w.edit(a.typ.URL, &a.w.ledger)
+func (ed *edit) servedEdit() *edit {
+	if ed.served == nil {
+		ed.served = ed.w.beginLocked(ed.typ.URL, &ed.w.ledger)
 	}
-	return a.served
+	return ed.served
 }
 
 // pass stores what was edited, and returns the edit of what readers see; nil if nothing passes.
-func (w *Writer) pass(a *apply) *apply {
-	if a.ledger == &w.ledger {
-		return a
+func (w *Writer) passEdit(ed *edit) *edit {
+	if ed.ledger == &w.ledger {
+		return ed
 	}
-	for _, t := range a.ledger.tombs[a.typ.URL] { // nobody has to be told what was removed: show compares
-		if e := a.typ.Wildcard.Get(t.name); e != nil && !e.Present() {
-			a.typ.Wildcard.drop(a.edit, e)
-			t.name.entries--
+	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // nobody has to be told what was removed: show compares
+		if e := ed.typ.Wildcard.Get(tomb.name); e != nil && !e.Present() {
+			ed.typ.Wildcard.drop(ed.txn, e)
+			tomb.name.entries--
 		}
 	}
-	delete(a.ledger.tombs, a.typ.URL)
-	a.ledger.head = a.head
-	names, shown := a.edit.noted, w.view.Generation()
-	source := shown.sources[w.source].through(a.head.sources[w.source])
-	if a.served == nil && len(names) == 0 && shown.sources[w.source] == source && shown.Type(a.typ.URL).Phase >= a.typ.Phase {
+	delete(ed.ledger.tombstones, ed.typ.URL)
+	ed.ledger.gen = ed.gen
+	names, shown := ed.txn.noted, w.view.Generation()
+	source := shown.sources[w.source].asServed(ed.gen.sources[w.source])
+	if ed.served == nil && len(names) == 0 && shown.sources[w.source] == source && shown.Type(ed.typ.URL).Phase >= ed.typ.Phase {
 		return nil
 	}
-	s := a.through()
-	*w.from(s.head) = source
-	s.follow(a, append(names, s.edit.noted...))
+	s := ed.servedEdit()
+	*w.from(s.gen) = source
+	s.passNames(ed, append(names, s.txn.noted...))
 	return s
 }
 
 // follow has readers see of names what passes of an edit of latest.
-func (a *apply) follow(latest *apply, names []*Name) {
-	a.pokes |= latest.pokes
-	w, t := a.w, latest.typ
+func (ed *edit) passNames(latest *edit, names []*Name) {
+	ed.pokes |= latest.pokes
+	w, t := ed.w, latest.typ
 	for _, n := range names {
 		for _, kind := range kinds {
 			if w.writes(kind, t, n) {
-				a.pass(kind, latest, n)
+				ed.passName(kind, latest, n)
 			}
 		}
 	}
-	if t.source == w.source && t.Phase > a.typ.Phase {
-		a.typ.Phase, a.typ.Restored, a.dirty = t.Phase, t.Restored, true
-		if !t.failsWhole() {
-			a.succeedWhole()
+	if t.source == w.source && t.Phase > ed.typ.Phase {
+		ed.typ.Phase, ed.typ.Restored, ed.dirty = t.Phase, t.Restored, true
+		if !t.hasWholeError() {
+			ed.clearWholeError()
 		}
 	}
-	w.withhold(a, t, names)
+	w.withhold(ed, t, names)
 	for _, kind := range kinds {
-		if set, is := a.set(kind), t.set(kind); set.system == "" || set.sum == is.sum {
+		if set, is := ed.set(kind), t.set(kind); set.system == "" || set.sum == is.sum {
 			set.system = is.system
 		}
-		a.compact(kind)
+		ed.compact(kind)
 	}
 }
 
 // through returns how readers see a source that stands as latest has it: what they hold may come from elsewhere (Target).
-func (s Source) through(latest Source) Source {
+func (s Source) asServed(latest Source) Source {
 	latest.Frozen = s.Frozen
 	if latest.Target != s.Target {
 		latest.Target = ""
@@ -250,78 +250,78 @@ func (s Source) through(latest Source) Source {
 }
 
 // stand has all heads say how the source stands. The index must be locked.
-func (w *Writer) stand(as Source, turned bool) {
+func (w *Writer) setSource(as Source, turned bool) {
 	for _, l := range w.gate.ledgers {
-		generation := *w.headOf(l)
+		generation := *w.generationOf(l)
 		if from := w.from(&generation); w.closed() && l == &w.ledger {
-			*from = from.through(as)
+			*from = from.asServed(as)
 		} else {
 			*from = as
 		}
 		if turned {
-			generation.turns++
+			generation.originChanges++
 		}
-		if l.head == nil {
+		if l.gen == nil {
 			w.view.head.Store(&generation)
 		} else {
-			l.head = &generation
+			l.gen = &generation
 		}
 	}
 }
 
 // pass shows readers what the source says of a name, as far as that is not withheld.
-func (a *apply) pass(kind Kind, latest *apply, n *Name) {
-	set, t := a.set(kind), latest.typ
+func (ed *edit) passName(kind Kind, latest *edit, n *Name) {
+	set, t := ed.set(kind), latest.typ
 	seen, is := set.Get(n), t.set(kind).Get(n)
 	switch {
-	case a.admits(kind, n, is, t.Errors(kind).Get(n) != nil):
-		a.show(kind, latest.head, n)
+	case ed.admitsName(kind, n, is, t.Errors(kind).Get(n) != nil):
+		ed.showName(kind, latest.gen, n)
 	case !seen.Present() || !is.Present():
-	case seen.Resource.Key() == is.Resource.Key() && a.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
-		a.typ.Errors(kind).Get(n) == nil:
-		a.copy(kind, set, latest.head, is) // which is no change of content
+	case seen.Resource.Key() == is.Resource.Key() && ed.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
+		ed.typ.Errors(kind).Get(n) == nil:
+		ed.copyEntry(kind, set, latest.gen, is) // which is no change of content
 	case !seen.Deadline().Equal(is.Deadline()):
 		again := *seen
-		a.renew(kind, &again, is.Deadline())
-		a.limit(kind, &again)
-		set.put(a.edit, &again)
+		ed.renew(kind, &again, is.Deadline())
+		ed.setAlarm(kind, &again)
+		set.put(ed.txn, &again)
 	}
 }
 
 // admits reports whether what the source says of a name passes the closed gate: nothing was known of it, or
 // nothing that could be kept. The entry is what the source says, nil if it says nothing; fails is whether it
 // says that something is wrong. Which types wait is to be decided here, too.
-func (a *apply) admits(kind Kind, n *Name, is *Entry, fails bool) bool {
+func (ed *edit) admitsName(kind Kind, n *Name, is *Entry, fails bool) bool {
 	if kind == Wildcard {
-		return a.admitsMember(a.typ.Wildcard.Get(n))
+		return ed.admitsMember(ed.typ.Wildcard.Get(n))
 	}
-	failing := a.typ.Errors(ByName).Get(n) != nil
-	switch seen, _ := a.typ.Lookup(n); {
+	failing := ed.typ.Errors(ByName).Get(n) != nil
+	switch seen, _ := ed.typ.Lookup(n); {
 	case seen == nil:
-		return !failing && a.typ.ByName.Get(n) == nil
-	case is != nil && !is.Present() && !a.typ.ByName.Get(n).Present() && !failing && !fails:
+		return !failing && ed.typ.ByName.Get(n) == nil
+	case is != nil && !is.Present() && !ed.typ.ByName.Get(n).Present() && !failing && !fails:
 		return true // it is said once more that there is none
 	default:
-		return seen.Expired || !keeps(seen)
+		return seen.Expired || !cacheable(seen)
 	}
 }
 
 // admitsMember is admits for a member, of which readers see an entry; nil is none.
-func (a *apply) admitsMember(seen *Entry) bool {
-	return !seen.Present() && a.typ.Phase < Confirmed && !a.typ.Restored || !keeps(seen)
+func (ed *edit) admitsMember(seen *Entry) bool {
+	return !seen.Present() && ed.typ.Phase < Confirmed && !ed.typ.Restored || !cacheable(seen)
 }
 
 // keeps reports whether an entry can go on being shown.
-func keeps(e *Entry) bool {
-	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.Released()
+func cacheable(e *Entry) bool {
+	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
 }
 
 // withhold notes of which names, all of one type, readers see something else than latest has, after an edit of what they see.
-func (w *Writer) withhold(a *apply, latest *Type, names []*Name) {
+func (w *Writer) withhold(ed *edit, latest *Type, names []*Name) {
 	for _, n := range names {
-		if w.agrees(a.typ, latest, n) {
+		if w.agrees(ed.typ, latest, n) {
 			delete(w.gate.withheld, n)
-			a.index.release(n)
+			ed.index.release(n)
 		} else {
 			w.gate.withheld[n] = struct{}{}
 		}
@@ -389,7 +389,7 @@ func (w *Writer) differ(generation *Generation) map[string][]*Name {
 
 // showType shows readers what a head has of names of a type: those that are present there, or the others.
 func (w *Writer) showType(t *Type, generation *Generation, names []*Name, present bool) {
-	a := w.beginOn(&w.ledger, t.URL)
+	ed := w.beginOn(&w.ledger, t.URL)
 	for _, kind := range kinds {
 		set := t.set(kind)
 		slices.SortFunc(names, func(a, b *Name) int {
@@ -397,53 +397,53 @@ func (w *Writer) showType(t *Type, generation *Generation, names []*Name, presen
 		})
 		for _, n := range names {
 			if w.writes(kind, t, n) && set.Get(n).Present() == present {
-				a.showFinally(kind, generation, n)
+				ed.showThawed(kind, generation, n)
 			}
 		}
-		a.set(kind).system = set.system
-		a.compact(kind)
+		ed.set(kind).system = set.system
+		ed.compact(kind)
 	}
-	if t.source == w.source && !t.failsWhole() {
-		a.succeedWhole()
+	if t.source == w.source && !t.hasWholeError() {
+		ed.clearWholeError()
 	}
-	w.withhold(a, w.Generation().Type(t.URL), names)
-	w.publish(a)
+	w.withhold(ed, w.Generation().Type(t.URL), names)
+	w.publish(ed)
 }
 
 // showFinally is show, but what the head says does not exist is removed even if the source has not said so again since it
 // was lost: on the next connection, nobody would ask.
-func (a *apply) showFinally(kind Kind, from *Generation, n *Name) {
-	set := a.set(kind)
-	old, e := set.Get(n), from.Type(a.typ.URL).set(kind).Get(n)
+func (ed *edit) showThawed(kind Kind, from *Generation, n *Name) {
+	set := ed.set(kind)
+	old, e := set.Get(n), from.Type(ed.typ.URL).set(kind).Get(n)
 	if kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || from.From(n).Connected) {
-		a.absent(set, n, old)
-		a.unalias(old)
+		ed.putAbsent(set, n, old)
+		ed.unalias(old)
 		if !old.Present() { // it is no more certain for that
 			again := *set.Get(n)
 			again.epoch, again.Expired = e.epoch, e.Expired
-			set.put(a.edit, &again)
+			set.put(ed.txn, &again)
 		}
 	}
-	a.show(kind, from, n)
+	ed.showName(kind, from, n)
 }
 
 // show shows readers all that a head has of a name.
-func (a *apply) show(kind Kind, from *Generation, n *Name) {
-	t, set := from.Type(a.typ.URL), a.set(kind)
+func (ed *edit) showName(kind Kind, from *Generation, n *Name) {
+	t, set := from.Type(ed.typ.URL), ed.set(kind)
 	was, is, err := set.Get(n).seq(), t.set(kind).Get(n), t.Errors(kind).Get(n)
-	recovered := err == nil && a.typ.Errors(kind).Get(n) != nil && !is.Present()
+	recovered := err == nil && ed.typ.Errors(kind).Get(n) != nil && !is.Present()
 	switch {
 	case is != nil:
-		a.copy(kind, set, from, is)
+		ed.copyEntry(kind, set, from, is)
 	case kind == Wildcard:
-		a.goneMember(set, n)
+		ed.removeMember(set, n)
 	}
 	if !recovered {
-		a.copyError(kind, n.text, err)
+		ed.copyError(kind, n.text, err)
 		return
 	}
-	if a.succeed(kind, n); set.Get(n).seq() == was {
-		a.settle(kind, set, n)
+	if ed.clearError(kind, n); set.Get(n).seq() == was {
+		ed.announceAbsence(kind, set, n)
 	}
 }
 
@@ -452,7 +452,7 @@ func (a *apply) show(kind Kind, from *Generation, n *Name) {
 func (w *Writer) open() {
 	x := &w.view.index
 	x.mu.Lock()
-	latest := w.gate.latest.head
+	latest := w.gate.latest.gen
 	w.gate = gate{latest: &w.ledger, ledgers: []*ledger{&w.ledger}}
 	for t := range latest.types.since(0) {
 		for e := range w.own(t) {

@@ -16,10 +16,10 @@ type Generation struct {
 	// Revision numbers the heads of a view that differ in what their types hold.
 	Revision uint64
 
-	types   types
-	sources []Source
-	route   func(typeURL, name string) int
-	turns   uint64 // how often a source came or went
+	types         types
+	sources       []Source
+	route         func(typeURL, name string) int
+	originChanges uint64 // how often a source came or went
 }
 
 // A Source is how one of a view's origins stands.
@@ -31,7 +31,7 @@ type Source struct {
 	Since time.Time
 
 	// Heard reports whether the origin has said anything on the stream that is up.
-	Heard bool
+	Responded bool
 
 	// Lost is when the origin was lost; zero if it never was. Streams on which it said
 	// nothing do not bring it back: the first that ends so counts, those that follow
@@ -40,8 +40,8 @@ type Source struct {
 
 	// Restored is when the snapshot was taken that the source began with; zero if it
 	// began with nothing.
-	Restored time.Time
-	mute     bool // the last stream ended, and the origin had said nothing on it
+	Restored         time.Time
+	lastStreamSilent bool // the last stream ended, and the origin had said nothing on it
 
 	// Reused reports that the origin was seen to give different content the same
 	// version: its versions then prove nothing about what a client holds (B.2).
@@ -99,7 +99,7 @@ func (g *Generation) Source(source int) *Source { return &g.sources[source] }
 
 // OriginChanges returns a number that is another whenever an origin has come or gone, and never
 // zero.
-func (g *Generation) OriginChanges() uint64 { return 1 + g.turns }
+func (g *Generation) OriginChanges() uint64 { return 1 + g.originChanges }
 
 // First returns how the view's first origin stands.
 func (g *Generation) First() *Source { return &g.sources[0] }
@@ -138,11 +138,11 @@ type Type struct {
 	// last known is missing.
 	Covered bool
 
-	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
-	source  int     // that has the members
-	edition uint64  // of the first head that held this
-	changed time.Time
-	shared  *memo
+	errors   *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
+	source   int     // that has the members
+	revision uint64  // of the first head that held this
+	changed  time.Time
+	shared   *memo
 }
 
 var noType = &Type{}
@@ -221,7 +221,7 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 // sendable returns the named entry, but the member if that is the same and only its content
 // is still here.
 func sendable(named, member *Entry) *Entry {
-	if named.Resource.Released() && member.shows(named.Resource) && !member.Resource.Released() {
+	if named.Resource.ContentDropped() && member.shows(named.Resource) && !member.Resource.ContentDropped() {
 		return member
 	}
 	return named
@@ -239,7 +239,7 @@ func (t *Type) member(n *Name) *Entry {
 // resource was up, if until then they saw that. The same content from the other set is no
 // change (R040).
 func changed(member, named *Entry) Seq {
-	if named != nil && named.was > member.Seq {
+	if named != nil && named.replaced > member.Seq {
 		return named.since
 	}
 	return member.since

@@ -17,13 +17,13 @@ type hint struct {
 
 // hint tells those who watch names of which something was said which these are, and notes
 // whom to wake.
-func (w *Writer) hint(a *apply) {
-	if len(w.spoken) == 0 {
+func (w *Writer) hint(ed *edit) {
+	if len(w.changed) == 0 {
 		return
 	}
-	lost := &hint{seq: a.head.Seq, n: maxHints}
-	for _, n := range w.spoken {
-		h := &hint{key: a.typ.URL, name: n, seq: a.head.Seq, n: 1}
+	lost := &hint{seq: ed.gen.Seq, n: maxHints}
+	for _, n := range w.changed {
+		h := &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}
 		for _, id := range n.watchers {
 			watch := w.view.index.watches[id]
 			if w.wakes = append(w.wakes, watch); watch.call != nil {
@@ -31,7 +31,7 @@ func (w *Writer) hint(a *apply) {
 			}
 		}
 	}
-	clear(w.spoken)
+	clear(w.changed)
 }
 
 // hint tells the watch of a name. The index is locked, and the head that has what was said
@@ -77,7 +77,7 @@ func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known b
 // for several that were too many to be kept, after p and up to upTo; one that no view comes to if there is
 // none.
 func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
-	first := never
+	first := noSeq
 	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
 		if h.seq <= upTo && (h.name == nil || h.key == typeURL) {
 			first = h.seq

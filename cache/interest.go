@@ -14,20 +14,20 @@ import (
 // change, the reference count of the upstream subscriptions, and the place where
 // names become small numbers.
 type index struct {
-	mu          sync.Mutex
-	types       map[string]*indexType
-	collections int                     // of types, those that are collections
-	followed    int                     // of these, those that somebody follows
-	watches     []*Watch                // by id; nil where free
-	free        []uint32                // ids of watches
-	observers   []*Watch                // of watches, those that Observe made
-	reported    map[*indexType]struct{} // those of which clients have reported what they hold
-	left        int                     // names in reports whose clients have left
-	payers      map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
+	mu            sync.Mutex
+	types         map[string]*indexType
+	collections   int                     // of types, those that are collections
+	followed      int                     // of these, those that somebody follows
+	watches       []*Watch                // by id; nil where free
+	free          []uint32                // ids of watches
+	observers     []*Watch                // of watches, those that Observe made
+	reported      map[*indexType]struct{} // those of which clients have reported what they hold
+	namesLeft     int                     // names in reports whose clients have left
+	typesOpenedBy map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
 
-	route   func(typeURL, name string) int // of Config; never nil
-	sources []*source
-	nobody  []*Share // by source, in their quotas, of watches of which nobody knows whose they are
+	route     func(typeURL, name string) int // of Config; never nil
+	sources   []*source
+	anonymous []*Share // by source, in their quotas, of watches of which nobody knows whose they are
 }
 
 // A source is where the demand waits that one origin has to satisfy.
@@ -54,13 +54,13 @@ type indexType struct {
 	watched   int  // sum of the names' watchers
 	queued    bool // the wildcard is in a source's demand
 	tracked   bool // the session subscribed to the members, or lets them linger
-	again     bool // all members are to be asked for once more
+	refetch   bool // all members are to be asked for once more
 	restored  bool // the session has not been told yet that they are those of a snapshot
 
 	collections int    // of a type, those that there are of it
-	payer       string // the peer that was the first to ask for it; empty if that is not known, or need not be
+	openedBy    string // the peer that was the first to ask for it; empty if that is not known, or need not be
 
-	asked time.Time // when they last were for content that was given up
+	refetchedAt time.Time // when they last were for content that was given up
 
 	// lastKnown reports that the members were confirmed, or restored: they are the last known set.
 	lastKnown bool
@@ -76,18 +76,18 @@ type Name struct {
 
 	// asked is the request by which the origin was asked for the name on the connection that is
 	// up; nil if it was not.
-	asked atomic.Pointer[question]
+	asked atomic.Pointer[originRequest]
 
 	askedAt Seq // where the view was when the origin was last asked; the writer's own
 
 	// Guarded by index.mu.
-	watchers []uint32 // sorted ids of watches
-	payer    *Share   // of the peer that is charged for it: that of a watcher; nil if nobody is
-	entries  int      // of the type's sets, in what readers see and in what closed gates have beside it
-	queued   bool     // in a source's demand
-	tracked  bool     // the session subscribed to it, or lets it linger
-	lapsed   bool     // what the origin said is no longer known: the next to ask has it asked again
-	again    bool     // it is to be asked for once more
+	watchers  []uint32 // sorted ids of watches
+	chargedTo *Share   // of the peer that is charged for it: that of a watcher; nil if nobody is
+	entries   int      // of the type's sets, in what readers see and in what closed gates have beside it
+	queued    bool     // in a source's demand
+	tracked   bool     // the session subscribed to it, or lets it linger
+	stale     bool     // what the origin said is no longer known: the next to ask has it asked again
+	refetch   bool     // it is to be asked for once more
 }
 
 // String returns the name itself.
@@ -158,7 +158,7 @@ func (v *View) register(w *Watch) *Watch {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	w.shares = x.nobody
+	w.shares = x.anonymous
 	if n := len(x.free); n > 0 {
 		w.id, x.free = x.free[n-1], x.free[:n-1]
 		x.watches[w.id] = w
@@ -185,12 +185,12 @@ func (w *Watch) Close() {
 func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	x := &w.view.index
 	x.mu.Lock()
-	t := x.typFor(w, typeURL)
+	t := x.typForWatch(w, typeURL)
 	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
 	var p pokes
 	if len(t.wildcards) == 1 {
-		x.count(t, 1)
+		x.countFollowed(t, 1)
 		p = x.wantFor(w, t, nil)
 	}
 	x.mu.Unlock()
@@ -210,7 +210,7 @@ func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	t.wildcards = t.wildcards[:last]
 	var p pokes
 	if last == 0 {
-		x.count(t, -1)
+		x.countFollowed(t, -1)
 		p = x.want(t, nil)
 	}
 	x.mu.Unlock()
@@ -219,7 +219,7 @@ func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 
 // count counts a type whose members somebody began to follow, or nobody follows any
 // more, if it is a collection.
-func (x *index) count(t *indexType, by int) {
+func (x *index) countFollowed(t *indexType, by int) {
 	if _, _, is := SplitCollection(t.url); is {
 		x.followed += by
 	}
@@ -249,7 +249,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
-	t := x.typFor(w, typeURL)
+	t := x.typForWatch(w, typeURL)
 	for i, text := range names {
 		n := x.name(t, text)
 		out[i] = n
@@ -261,11 +261,11 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 				x.charge(n, w)
 			}
 		}
-		if n.lapsed {
-			n.again = true
+		if n.stale {
+			n.refetch = true
 			n.asked.Store(nil)
 		}
-		if !watched && len(n.watchers) == 1 || n.lapsed {
+		if !watched && len(n.watchers) == 1 || n.stale {
 			p |= x.wantFor(w, t, n)
 		}
 	}
@@ -274,20 +274,20 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	return out
 }
 
-// AskAgain has the origin asked once more for a name, or for all members of the type
+// Refetch has the origin asked once more for a name, or for all members of the type
 // if n is nil, since somebody needs content that was given up (R125); but not if it
 // was asked after that.
-func (w *Watch) AskAgain(typeURL string, n *Name, givenUp time.Time) {
+func (w *Watch) Refetch(typeURL string, n *Name, givenUp time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.typ(typeURL)
 	var p pokes
 	switch {
-	case n == nil && before(t.asked, givenUp):
-		t.again, t.asked = true, time.Now()
+	case n == nil && before(t.refetchedAt, givenUp):
+		t.refetch, t.refetchedAt = true, time.Now()
 		p = x.want(t, nil)
 	case n != nil && before(n.Asked(), givenUp):
-		n.again = true
+		n.refetch = true
 		p = x.want(t, n)
 	}
 	x.mu.Unlock()
@@ -295,11 +295,11 @@ func (w *Watch) AskAgain(typeURL string, n *Name, givenUp time.Time) {
 }
 
 // before reports whether the origin was asked, if ever, before something was given up.
-func before(asked, givenUp time.Time) bool { return asked.IsZero() || asked.Before(givenUp) }
+func before(asked, dropped time.Time) bool { return asked.IsZero() || asked.Before(dropped) }
 
 // Renew has the origin asked once more for those of the names, which the stream
 // watches, of which what it said is no longer known.
-func (w *Watch) Renew(typeURL string, names []*Name) {
+func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
 	}
@@ -308,8 +308,8 @@ func (w *Watch) Renew(typeURL string, names []*Name) {
 	x.mu.Lock()
 	t := x.typ(typeURL)
 	for _, n := range names {
-		if n.lapsed {
-			n.again = true
+		if n.stale {
+			n.refetch = true
 			p |= x.want(t, n)
 		}
 	}
@@ -352,7 +352,7 @@ func (v *View) TypesOf(peer string) int {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.payers[peer]
+	return x.typesOpenedBy[peer]
 }
 
 // Unsubscribe ends the watch of names.
@@ -371,7 +371,7 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 			switch {
 			case len(n.watchers) == 0:
 				x.charge(n, nil)
-			case n.payer == w.shares[n.source]:
+			case n.chargedTo == w.shares[n.source]:
 				x.charge(n, x.watches[n.watchers[0]])
 			}
 		}
@@ -393,7 +393,7 @@ type Demand struct {
 	TypeURL string // or the collection, see Collection
 	Name    *Name  // nil: the members
 	Wanted  bool
-	Again   bool // asked for before, and to be answered anew
+	Refetch bool // asked for before, and to be answered anew
 
 	// Restored reports that the members are those of a snapshot: the session has to
 	// follow them as if a client had just ceased to, or did still. Names are tracked from
@@ -474,11 +474,11 @@ func (x *index) typ(key string) *indexType {
 }
 
 // typFor is typ for what a watch subscribes to.
-func (x *index) typFor(w *Watch, key string) *indexType {
+func (x *index) typForWatch(w *Watch, key string) *indexType {
 	base := resourceType(key)
 	if x.types[base] == nil && !wire.Known(base) && w.peer != "" {
-		x.typ(base).payer = w.peer
-		x.payers[w.peer]++
+		x.typ(base).openedBy = w.peer
+		x.typesOpenedBy[w.peer]++
 	}
 	return x.typ(key)
 }
@@ -489,8 +489,8 @@ func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 	if t == nil {
 		return false, false, false // it was given up after the demand changed
 	}
-	wanted, again, restored = len(t.wildcards) > 0, t.again, t.restored
-	t.queued, t.again, t.restored, t.tracked = false, false, false, t.tracked || wanted
+	wanted, again, restored = len(t.wildcards) > 0, t.refetch, t.restored
+	t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || wanted
 	return wanted, again, restored
 }
 
@@ -515,9 +515,9 @@ func (x *index) forget(t *indexType) (of *indexType) {
 		of = x.types[typeURL]
 		of.collections--
 	}
-	if t.payer != "" {
-		if x.payers[t.payer]--; x.payers[t.payer] == 0 {
-			delete(x.payers, t.payer)
+	if t.openedBy != "" {
+		if x.typesOpenedBy[t.openedBy]--; x.typesOpenedBy[t.openedBy] == 0 {
+			delete(x.typesOpenedBy, t.openedBy)
 		}
 	}
 	return of

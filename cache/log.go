@@ -45,9 +45,9 @@ type Entry struct {
 
 	epoch uint32 // upstream connection in which the absence was said
 
-	born  Seq // when the resource came to be, the last time that it did
-	was   Seq // of the present entry that this removal replaced
-	since Seq // when those who named the name began to see what the entry shows them
+	born     Seq // when the resource came to be, the last time that it did
+	replaced Seq // of the present entry that this removal replaced
+	since    Seq // when those who named the name began to see what the entry shows them
 
 	// What few entries have, so that the others are small.
 	equivalent *[]string // further versions that the origin gave the same content, newest last
@@ -58,9 +58,9 @@ type Entry struct {
 
 // A life says how long a resource lives. It is immutable.
 type life struct {
-	deadline time.Time // when it expires unless the origin says it again; zero is never
-	renewed  Seq       // when that was last said anew, the content being the same
-	givenUp  time.Time // when the content was
+	deadline       time.Time // when it expires unless the origin says it again; zero is never
+	renewed        Seq       // when that was last said anew, the content being the same
+	contentDropped time.Time // when the content was
 }
 
 var endless life
@@ -69,16 +69,16 @@ var endless life
 func (e *Entry) lives() *life { return cmp.Or(e.life, &endless) }
 
 // relive returns the same for an entry that is not published yet, for writing.
-func (e *Entry) relive() *life {
+func (e *Entry) ownLife() *life {
 	l := *e.lives()
 	e.life = &l
 	return e.life
 }
 
 // until gives an entry that is not published yet its deadline.
-func (e *Entry) until(deadline time.Time) {
+func (e *Entry) setDeadline(deadline time.Time) {
 	if !deadline.IsZero() || e.life != nil {
-		e.relive().deadline = deadline
+		e.ownLife().deadline = deadline
 	}
 }
 
@@ -109,7 +109,7 @@ func (e *Entry) shows(r *wire.Resource) bool {
 func (e *Entry) Born() Seq { return e.born }
 
 // ContentDroppedAt returns when the content of the resource was given up, if it was.
-func (e *Entry) ContentDroppedAt() time.Time { return e.lives().givenUp }
+func (e *Entry) ContentDroppedAt() time.Time { return e.lives().contentDropped }
 
 // Deadline returns when the resource expires unless the origin says it again; the zero
 // time is never.
@@ -125,11 +125,11 @@ func (e *Entry) Renewed() Seq { return e.lives().renewed }
 // HasVersion reports whether a client that holds the resource at this version
 // holds this content.
 func (e *Entry) HasVersion(version string) bool {
-	return e.Resource.Version == version || slices.Contains(e.further(), version)
+	return e.Resource.Version == version || slices.Contains(e.otherVersions(), version)
 }
 
 // Versions returns under how many versions clients may have this content.
-func (e *Entry) Versions() int { return 1 + len(e.further()) }
+func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
 
 // Life returns for how long the resource lives on; zero is without end.
 func (e *Entry) Life(now time.Time) time.Duration {
@@ -149,8 +149,8 @@ func (e *Entry) withVersion(r *wire.Resource) *Entry {
 
 // alsoAs adds to an entry that is not published yet the versions that another one has
 // for the same content.
-func (e *Entry) alsoAs(o *Entry) {
-	for _, v := range append(slices.Clone(o.further()), o.Resource.Version) {
+func (e *Entry) addVersionsOf(o *Entry) {
+	for _, v := range append(slices.Clone(o.otherVersions()), o.Resource.Version) {
 		if !e.HasVersion(v) {
 			e.addVersion(v)
 		}
@@ -159,13 +159,13 @@ func (e *Entry) alsoAs(o *Entry) {
 
 // addVersion adds to an entry that is not published yet a version of the same content.
 func (e *Entry) addVersion(version string) {
-	versions := append(slices.Clone(e.further()), version)
+	versions := append(slices.Clone(e.otherVersions()), version)
 	versions = versions[max(len(versions)-maxEquivalent, 0):]
 	e.equivalent = &versions
 }
 
 // further returns the versions of the content beside the present one.
-func (e *Entry) further() []string {
+func (e *Entry) otherVersions() []string {
 	if e.equivalent == nil {
 		return nil
 	}
@@ -185,23 +185,23 @@ type Set struct {
 	aliased bool // some resource was received under an alias
 	limited bool // some resource was to expire
 
-	count  int    // resources present
-	bytes  int64  // of these
-	ttls   int    // of these, those that expire
-	bare   int    // of these, those whose content was given up
-	sum    Sum    // of the resources present
-	system string // system_version_info of the last response
-	last   Seq    // of the newest change
-	gone   Seq    // of the newest removal
-	floor  Seq    // of the newest removal that the set no longer remembers
+	count          int    // resources present
+	bytes          int64  // of these
+	ttls           int    // of these, those that expire
+	contentDropped int    // of these, those whose content was given up
+	sum            Sum    // of the resources present
+	system         string // system_version_info of the last response
+	last           Seq    // of the newest change
+	lastRemoval    Seq    // of the newest removal
+	floor          Seq    // of the newest removal that the set no longer remembers
 
 	renewed Seq // of the newest renewal
 
-	bareAt time.Time // when content was last given up
+	contentDroppedAt time.Time // when content was last given up
 
-	burials  []burial  // of the last hour, the newest last
-	former   []uint32  // marks of the sums that readers saw before, the newest last
-	reverted time.Time // when the present sum came back; zero if it is none of the former ones
+	recentRemovals []pastRemoval // of the last hour, the newest last
+	former         []uint32      // marks of the sums that readers saw before, the newest last
+	reverted       time.Time     // when the present sum came back; zero if it is none of the former ones
 
 	revertedAt Seq // of the head with which it came back
 }
@@ -279,10 +279,10 @@ func (s *Set) Renewed() Seq { return s.renewed }
 func (s *Set) Limited() bool { return s.limited }
 
 // Bare returns of how many of the resources present the content was given up.
-func (s *Set) ContentDropped() int { return s.bare }
+func (s *Set) ContentDropped() int { return s.contentDropped }
 
 // ContentDroppedAt returns when the content of a resource was last given up.
-func (s *Set) LastContentDrop() time.Time { return s.bareAt }
+func (s *Set) LastContentDrop() time.Time { return s.contentDroppedAt }
 
 // Sum identifies the content of the resources present.
 func (s *Set) Sum() Sum { return s.sum }
@@ -294,7 +294,7 @@ func (s *Set) System() string { return s.system }
 func (s *Set) Last() Seq { return s.last }
 
 // LastRemoval returns the position of the newest removal.
-func (s *Set) LastRemoval() Seq { return s.gone }
+func (s *Set) LastRemoval() Seq { return s.lastRemoval }
 
 // Floor returns the newest removal that the set has forgotten: a reader at an
 // earlier position cannot learn from the log what was removed (B.11).
@@ -317,13 +317,13 @@ func (s *Set) at(l logged) *Entry {
 
 // put records a changed entry. The log's array is shared with older heads: they
 // see only their own length of it, and nobody but the one writer appends.
-func (s *Set) put(by *edit, e *Entry) {
+func (s *Set) put(by *txn, e *Entry) {
 	by.note(e.Name)
 	old := s.Get(e.Name)
 	if old == nil {
 		s.live++
 	} else {
-		e.succeeds(old)
+		e.recordPast(old)
 	}
 	s.limited = s.limited || e.Expires()
 	s.account(old, e)
@@ -332,7 +332,7 @@ func (s *Set) put(by *edit, e *Entry) {
 		s.log = append(s.log, logged{e.Name, e.Seq})
 		s.last = e.Seq
 		if !e.Present() {
-			s.gone = e.Seq
+			s.lastRemoval = e.Seq
 		}
 	}
 	if renewed := e.Renewed(); renewed > s.renewed {
@@ -343,7 +343,7 @@ func (s *Set) put(by *edit, e *Entry) {
 
 // drop forgets an entry. If that was a removal that readers behind it have not
 // seen, the caller raises the floor.
-func (s *Set) drop(by *edit, e *Entry) {
+func (s *Set) drop(by *txn, e *Entry) {
 	by.note(e.Name)
 	s.live--
 	s.account(e, nil)
@@ -367,8 +367,8 @@ func (s *Set) tally(e *Entry, by int) {
 	if e.Expires() {
 		s.ttls += by
 	}
-	if e.Resource.Released() {
-		s.bare += by
+	if e.Resource.ContentDropped() {
+		s.contentDropped += by
 	}
 }
 

@@ -84,7 +84,7 @@ func TestB1_LogIsOrderedByLastChange(t *testing.T) {
 		var set Set
 		model, seq := setModel{}, Seq(rapid.IntRange(0, 3).Draw(t, "before"))
 		for range rapid.IntRange(1, 6).Draw(t, "applies") {
-			by := new(edit)
+			by := new(txn)
 			for _, step := range rapid.SliceOfN(rapid.IntRange(0, 9), 0, 60).Draw(t, "steps") {
 				n := names[rapid.IntRange(0, len(names)-1).Draw(t, "name")]
 				old := model[n]
@@ -125,9 +125,9 @@ func TestB1_LogIsOrderedByLastChange(t *testing.T) {
 func TestCompactionDropsWhatIsDead(t *testing.T) {
 	var s Set
 	n, m := &Name{text: "n", id: 1}, &Name{text: "m", id: 2}
-	s.put(new(edit), &Entry{Name: m, Seq: 1})
+	s.put(new(txn), &Entry{Name: m, Seq: 1})
 	for seq := range Seq(1000) {
-		s.put(new(edit), &Entry{Name: n, Seq: seq + 2})
+		s.put(new(txn), &Entry{Name: n, Seq: seq + 2})
 		s.compact()
 	}
 	if len(s.log) > 68 {

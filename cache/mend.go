@@ -40,22 +40,22 @@ func (w *Writer) takeFaulty() []string {
 
 // mend makes the sets of a type anew, and has the origin asked again.
 func (w *Writer) mend(key string) {
-	a := w.begin(key)
-	for s := range a.heads() {
+	ed := w.begin(key)
+	for s := range ed.edits() {
 		s.mend()
 		s.dirty = true
 	}
-	w.publish(a)
+	w.publish(ed)
 	w.recount(key)
 }
 
-func (a *apply) mend() {
+func (ed *edit) mend() {
 	for _, kind := range kinds {
-		set := a.set(kind)
-		*set = set.again(a.edit, func(e *Entry) *Entry { return a.mended(kind, set, e) })
-		if a.typ.errors != nil {
-			errors := a.errors(kind)
-			*errors = errors.again(a.edit, func(e *Entry) *Entry { return e })
+		set := ed.set(kind)
+		*set = set.again(ed.txn, func(e *Entry) *Entry { return ed.mended(kind, set, e) })
+		if ed.typ.errors != nil {
+			errors := ed.errors(kind)
+			*errors = errors.again(ed.txn, func(e *Entry) *Entry { return e })
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (w *Writer) recount(key string) {
 	}
 	for _, n := range index.names {
 		if held := w.view.holds(key, n); n.entries != held || len(n.watchers) > 0 && !n.tracked {
-			n.entries, n.again = held, true
+			n.entries, n.refetch = held, true
 			p |= x.want(index, n)
 		}
 		if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
@@ -81,7 +81,7 @@ func (w *Writer) recount(key string) {
 		}
 	}
 	if len(index.wildcards) > 0 {
-		index.again = true
+		index.refetch = true
 		p |= x.want(index, nil)
 	}
 	x.mu.Unlock()
@@ -89,28 +89,28 @@ func (w *Writer) recount(key string) {
 }
 
 // mended returns an entry as it ought to be.
-func (a *apply) mended(kind Kind, set *Set, e *Entry) *Entry {
+func (ed *edit) mended(kind Kind, set *Set, e *Entry) *Entry {
 	if !e.Present() {
 		return e
 	}
 	again := *e
-	again.Leaf = a.w.view.cfg.VersionSource.leaf(resourceType(a.typ.URL), e.Resource)
+	again.Leaf = ed.w.view.cfg.VersionSource.leaf(resourceType(ed.typ.URL), e.Resource)
 	if !e.Resource.Intact() {
-		again.Seq = a.next() // who has it has the wrong bytes
+		again.Seq = ed.next() // who has it has the wrong bytes
 		again.since = again.Seq
-		again.Resource, again.relive().givenUp = e.Resource.Release(), time.Now()
-		set.bareAt = again.ContentDroppedAt()
+		again.Resource, again.ownLife().contentDropped = e.Resource.DropContent(), time.Now()
+		set.contentDroppedAt = again.ContentDroppedAt()
 		if kind == ByName {
-			e.Name.lapsed = true
+			e.Name.stale = true
 		}
-		a.touched(kind, e.Name)
+		ed.markChanged(kind, e.Name)
 	}
 	return &again
 }
 
 // again returns a set of the same entries, each as mended returns it, of which all else is
 // derived anew. What happened to the set and does not show in its entries stays as it is.
-func (s *Set) again(by *edit, mended func(*Entry) *Entry) Set {
+func (s *Set) again(by *txn, mended func(*Entry) *Entry) Set {
 	var entries, renewed []*Entry
 	for _, e := range s.table.all() {
 		e = mended(e)
@@ -121,8 +121,8 @@ func (s *Set) again(by *edit, mended func(*Entry) *Entry) Set {
 	}
 	slices.SortFunc(entries, func(a, b *Entry) int { return cmp.Compare(a.Seq, b.Seq) })
 	slices.SortFunc(renewed, func(a, b *Entry) int { return cmp.Compare(a.Renewed(), b.Renewed()) })
-	set := Set{aliased: s.aliased, system: s.system, floor: s.floor, bareAt: s.bareAt}
-	set.burials, set.former, set.reverted, set.revertedAt = s.burials, s.former, s.reverted, s.revertedAt
+	set := Set{aliased: s.aliased, system: s.system, floor: s.floor, contentDroppedAt: s.contentDroppedAt}
+	set.recentRemovals, set.former, set.reverted, set.revertedAt = s.recentRemovals, s.former, s.reverted, s.revertedAt
 	for _, e := range entries {
 		set.aliased = set.aliased || e.Present() && e.Name.text != e.Resource.Name
 		set.put(by, e)
@@ -133,6 +133,6 @@ func (s *Set) again(by *edit, mended func(*Entry) *Entry) Set {
 		set.renewed = e.Renewed()
 	}
 	set.limited = set.limited || s.limited
-	set.last, set.gone, set.renewed = max(set.last, s.last), max(set.gone, min(s.gone, s.last)), max(set.renewed, s.renewed)
+	set.last, set.lastRemoval, set.renewed = max(set.last, s.last), max(set.lastRemoval, min(s.lastRemoval, s.last)), max(set.renewed, s.renewed)
 	return set
 }

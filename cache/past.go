@@ -20,7 +20,7 @@ const (
 	maxFormerSums = 256
 
 	// maxBuried is how many removals of a type are remembered for RevertMemory.
-	maxBuried = 1024
+	maxRecentRemovals = 1024
 )
 
 // A past is what an entry remembers of the contents before the present one. It is immutable, and nil for a resource
@@ -42,7 +42,7 @@ func (e *Entry) mark() uint32 {
 }
 
 // succeeds gives an entry, which is not published yet, the past of the entry that it replaces.
-func (e *Entry) succeeds(old *Entry) {
+func (e *Entry) recordPast(old *Entry) {
 	from, to := old.mark(), e.mark()
 	if from == to {
 		e.past = old.past
@@ -90,7 +90,7 @@ func recent(at time.Time) time.Time {
 }
 
 // became records that readers saw the set with another sum before the head at a position.
-func (s *Set) became(before Sum, at Seq) {
+func (s *Set) recordSum(before Sum, at Seq) {
 	if s.sum == before {
 		return
 	}
@@ -106,7 +106,7 @@ func (s *Set) became(before Sum, at Seq) {
 }
 
 // A burial is the removal of a member. It outlives the tombstone.
-type burial struct {
+type pastRemoval struct {
 	name string
 	past *past // of the tombstone
 	at   time.Time
@@ -119,27 +119,27 @@ func remembersRemovals(key string) bool {
 }
 
 // remember records the removal of a member.
-func (s *Set) remember(tomb *Entry) {
+func (s *Set) rememberRemoval(tomb *Entry) {
 	now := time.Now()
-	for len(s.burials) >= maxBuried || len(s.burials) > 0 && now.Sub(s.burials[0].at) > RevertMemory {
-		s.burials = s.burials[1:] // the array is shared with older heads
+	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
+		s.recentRemovals = s.recentRemovals[1:] // the array is shared with older heads
 	}
-	s.burials = append(s.burials, burial{tomb.Name.text, tomb.past, now})
+	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
 }
 
 // recall gives an entry, which is not published yet, the past of a member of that name that was removed.
-func (s *Set) recall(e *Entry) {
-	for _, b := range slices.Backward(s.burials) {
+func (s *Set) recallPast(e *Entry) {
+	for _, b := range slices.Backward(s.recentRemovals) {
 		if b.name == e.Name.text {
-			e.succeeds(&Entry{past: b.past})
+			e.recordPast(&Entry{past: b.past})
 			return
 		}
 	}
 }
 
 // Buried returns the names of members that were removed within RevertMemory. Some may be there again.
-func (s *Set) Buried() (names []string) {
-	for _, b := range s.burials {
+func (s *Set) RecentRemovals() (names []string) {
+	for _, b := range s.recentRemovals {
 		if !recent(b.at).IsZero() {
 			names = append(names, b.name)
 		}

@@ -68,12 +68,12 @@ func closeShares(shares []*Share) {
 
 // charge has the peer of a watch charged for a name, in place of whoever is; nobody if w is nil. mu must be held.
 func (x *index) charge(n *Name, w *Watch) {
-	was, inAll := n.payer, !x.sources[n.source].quota.elsewhere
-	if n.payer = nil; w != nil {
-		n.payer = w.shares[n.source]
+	was, inAll := n.chargedTo, !x.sources[n.source].quota.elsewhere
+	if n.chargedTo = nil; w != nil {
+		n.chargedTo = w.shares[n.source]
 	}
-	if n.payer != nil {
-		n.payer.add(1, inAll)
+	if n.chargedTo != nil {
+		n.chargedTo.add(1, inAll)
 	}
 	if was != nil {
 		was.add(-1, inAll)
@@ -97,11 +97,11 @@ func (w *Watch) Room() int {
 // to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
 // the view holds is over a bound: that others want what does not exist must not take it from anybody. As
 // nothing is reserved, requests at the same time may exceed a bound together.
-func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, why Excess) {
+func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why Excess) {
 	if len(begins) <= w.Room() {
 		return nil, Excess{} // as nearly always
 	}
-	begins, ceases = set(begins), set(ceases)
+	begins, ceases = sortedSet(begins), sortedSet(ceases)
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,7 +140,7 @@ func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
 		return
 	}
 	by := more[w.shares[n.source]]
-	if n.payer == w.shares[n.source] {
+	if n.chargedTo == w.shares[n.source] {
 		by.own--
 	}
 	if len(n.watchers) == 1 {
@@ -158,7 +158,7 @@ func (t *Type) has(n *Name) bool {
 }
 
 // set returns texts in order, each once.
-func set(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
+func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // find returns the Name for a text, nil if there is none, or no such type.
 func (t *indexType) find(text string) *Name {

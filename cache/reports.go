@@ -35,12 +35,12 @@ type Report struct {
 	at    time.Time
 
 	// Guarded by index.mu.
-	clients int
-	left    time.Time // when the last of them did
-	judged  bool
-	large   bool    // the set lacks so much of it that the origin may not have meant that
-	passed  bool    // another view decides
-	via     *Report // there; nil if that withholds nothing of it
+	clients   int
+	left      time.Time // when the last of them did
+	judged    bool
+	large     bool    // the set lacks so much of it that the origin may not have meant that
+	delegated bool    // another view decides
+	delegate  *Report // there; nil if that withholds nothing of it
 }
 
 // reportSum identifies a report by its content.
@@ -66,7 +66,7 @@ type reporting struct {
 	held    map[string]struct{} // names that clients may not be told are gone
 }
 
-func (of *reporting) none() bool { return len(of.reports)+len(of.held) == 0 }
+func (of *reporting) empty() bool { return len(of.reports)+len(of.held) == 0 }
 
 // reporting returns what is reported of a set.
 func (x *index) reporting(of ReportedSet) *reporting {
@@ -97,7 +97,7 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	if r.view == nil {
 		r.view, r.typ, r.judged, r.large = w.view, t, late, late
 	} else if r.clients == 0 {
-		x.left -= len(r.names)
+		x.namesLeft -= len(r.names)
 	}
 	r.clients++
 	x.reported[t] = struct{}{}
@@ -113,7 +113,7 @@ func (x *index) knows(t *indexType) bool {
 }
 
 // AwaitReports has what clients report count until a time, although the source knows all members at once, or another view decides
-// (PassReports).
+// (DelegateReports).
 func (w *Writer) AwaitReports(until time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -186,29 +186,29 @@ func (r *Report) Close() {
 	if r.clients--; r.clients > 0 || of.reports[r.sum] != r {
 		return
 	}
-	if r.passed {
+	if r.delegated {
 		delete(of.reports, r.sum)
-		via = r.via
+		via = r.delegate
 		return
 	}
-	if r.left = time.Now(); x.left+len(r.names) > maxLeftNames {
+	if r.left = time.Now(); x.namesLeft+len(r.names) > maxLeftNames {
 		delete(of.reports, r.sum)
 		return
 	}
-	x.left += len(r.names)
+	x.namesLeft += len(r.names)
 }
 
 // Told returns those of names, which seem to be gone, of which the client may be told so.
-func (r *Report) Told(names []string) []string {
+func (r *Report) Removable(names []string) []string {
 	if r == nil || len(names) == 0 {
 		return names
 	}
 	x := &r.view.index
 	x.mu.Lock()
-	if r.passed {
-		via := r.via
+	if r.delegated {
+		via := r.delegate
 		x.mu.Unlock()
-		return via.Told(names)
+		return via.Removable(names)
 	}
 	defer x.mu.Unlock()
 	of := &r.typ.reporting[r.kind]
@@ -228,8 +228,8 @@ func (r *Report) WithholdsAll() bool {
 	}
 	x := &r.view.index
 	x.mu.Lock()
-	if r.passed {
-		via := r.via
+	if r.delegated {
+		via := r.delegate
 		x.mu.Unlock()
 		return via.WithholdsAll()
 	}
@@ -251,7 +251,7 @@ func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind, of := range t.reporting {
-			if of.none() || !w.judges(t, Kind(kind)) {
+			if of.empty() || !w.answersFor(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
@@ -270,7 +270,7 @@ func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
 }
 
 // judges reports whether the writer's source answers for what is reported of a set. The index must be locked.
-func (w *Writer) judges(t *indexType, kind Kind) bool {
+func (w *Writer) answersFor(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
 		return t.source == w.source
 	}
@@ -288,9 +288,9 @@ func (w *Writer) judges(t *indexType, kind Kind) bool {
 // holds delays nothing for others. From now on the members are known: what is reported of them later counts no more.
 func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
 	generation := w.Generation()
-	a := w.beginOn(&w.ledger, of.Key)
-	defer w.publish(a)
-	t := a.index
+	ed := w.beginOn(&w.ledger, of.Key)
+	defer w.publish(ed)
+	t := ed.index
 	t.lastKnown = t.lastKnown || of.Kind == Wildcard
 	reporting := &t.reporting[of.Kind]
 	lacking = make(map[string]struct{})
@@ -299,7 +299,7 @@ func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struc
 			continue
 		}
 		missing := t.judge(generation, r)
-		a.reconsider(of.Kind, r.names)
+		ed.recheckReported(of.Kind, r.names)
 		for _, name := range missing {
 			lacking[name] = struct{}{}
 		}
@@ -335,7 +335,7 @@ func (t *indexType) judge(generation *Generation, r *Report) (lacking []string) 
 // dropReport forgets a report.
 func (x *index) dropReport(of *reporting, sum reportSum) {
 	if r := of.reports[sum]; r.clients == 0 {
-		x.left -= len(r.names)
+		x.namesLeft -= len(r.names)
 	}
 	delete(of.reports, sum)
 }
@@ -369,7 +369,7 @@ func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []s
 		return missing, 0
 	}
 	removed := make(map[string]struct{})
-	for _, name := range set.Buried() {
+	for _, name := range set.RecentRemovals() {
 		removed[name] = struct{}{}
 	}
 	for _, name := range names {
@@ -389,23 +389,23 @@ func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
 	x := &w.view.index
 	x.mu.Lock()
 	now := x.reporting(of)
-	same := now.none() || maps.Equal(now.held, names)
+	same := now.empty() || maps.Equal(now.held, names)
 	x.mu.Unlock()
 	if same {
 		return
 	}
-	a := w.beginOn(&w.ledger, of.Key)
-	a.reconsider(of.Kind, slices.Collect(maps.Keys(now.held)))
+	ed := w.beginOn(&w.ledger, of.Key)
+	ed.recheckReported(of.Kind, slices.Collect(maps.Keys(now.held)))
 	now.held = names
-	w.publish(a)
+	w.publish(ed)
 }
 
 // reconsider wakes the clients that are to look again at what may be gone.
-func (a *apply) reconsider(kind Kind, names []string) {
-	a.dirty = a.dirty || kind == Wildcard
+func (ed *edit) recheckReported(kind Kind, names []string) {
+	ed.dirty = ed.dirty || kind == Wildcard
 	for _, name := range names {
-		if n := a.index.names[name]; n != nil && kind == ByName && len(n.watchers) > 0 {
-			a.w.spoken = append(a.w.spoken, n)
+		if n := ed.index.names[name]; n != nil && kind == ByName && len(n.watchers) > 0 {
+			ed.w.changed = append(ed.w.changed, n)
 		}
 	}
 }
@@ -447,43 +447,43 @@ func (w *Writer) trimReports(now time.Time) {
 
 // forgetReports forgets a type of which nothing is reported nor withheld.
 func (x *index) forgetReports(t *indexType) {
-	if t.reporting[Wildcard].none() && t.reporting[ByName].none() {
+	if t.reporting[Wildcard].empty() && t.reporting[ByName].empty() {
 		delete(x.reported, t)
 	}
 }
 
-// PassReports has the view of another watch decide about what clients report of a set, and the clients look again what they may
+// DelegateReports has the view of another watch decide about what clients report of a set, and the clients look again what they may
 // be told.
-func (w *Writer) PassReports(of ReportedSet, to *Watch) {
-	fresh := w.unpassed(of)
+func (w *Writer) DelegateReports(of ReportedSet, to *Watch) {
+	fresh := w.undelegated(of)
 	vias := make([]*Report, len(fresh))
 	for i, r := range fresh {
 		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
 	}
-	a := w.beginOn(&w.ledger, of.Key)
-	defer w.publish(a)
-	reporting := &a.index.reporting[of.Kind]
+	ed := w.beginOn(&w.ledger, of.Key)
+	defer w.publish(ed)
+	reporting := &ed.index.reporting[of.Kind]
 	for i, r := range fresh {
-		if r.judged, r.passed, r.via = true, true, vias[i]; r.clients > 0 {
+		if r.judged, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
 			continue
 		}
-		defer r.via.Close()
+		defer r.delegate.Close()
 		if reporting.reports[r.sum] == r {
 			w.view.index.dropReport(reporting, r.sum)
 		}
 	}
 	for _, r := range reporting.reports {
-		a.reconsider(of.Kind, r.names)
+		ed.recheckReported(of.Kind, r.names)
 	}
 }
 
 // unpassed returns the reports of a set that were not passed yet.
-func (w *Writer) unpassed(of ReportedSet) (fresh []*Report) {
+func (w *Writer) undelegated(of ReportedSet) (fresh []*Report) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, r := range x.reporting(of).reports {
-		if !r.passed {
+		if !r.delegated {
 			fresh = append(fresh, r)
 		}
 	}

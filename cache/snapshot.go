@@ -31,10 +31,10 @@ type Header struct {
 
 // A TypeSnapshot is what a snapshot holds of a type, or of a collection.
 type TypeSnapshot struct {
-	Key            string
-	Complete       bool // the members are all that there were: their set was confirmed
-	Settled        bool // otherwise: the members seemed to be all, and were served
-	Members, Named SetSnapshot
+	Key              string
+	Complete         bool // the members are all that there were: their set was confirmed
+	Settled          bool // otherwise: the members seemed to be all, and were served
+	Wildcard, ByName SetSnapshot
 }
 
 // A SetSnapshot is what a snapshot holds of one of a type's sets.
@@ -54,11 +54,11 @@ type EntrySnapshot struct {
 
 // Withheld counts the resources of which a snapshot has not the content, since they may
 // be sensitive, by type URL.
-type Withheld map[string]int
+type OmittedContent map[string]int
 
 // Taken returns what a snapshot would be of now: the edition of what readers see, and the Target of
 // the source. Any goroutine may call it.
-func (w *Writer) Taken() (edition uint64, target string) {
+func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 	g := w.view.Generation()
 	return g.Revision, g.sources[w.source].Target
 }
@@ -68,37 +68,37 @@ func (w *Writer) Taken() (edition uint64, target string) {
 // may be sensitive, it has all but the content: so a set is known for what it is, but
 // nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
 // said does not exist, since that has to be said again (B.7).
-func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
+func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
 	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
-	p := photographer{source: w.source, sensitive: sensitive, now: time.Now(), withheld: make(Withheld)}
+	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
 	for t := range g.ChangedSince(0) {
 		if wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
-		of := TypeSnapshot{Key: t.URL, Named: p.set(t, ByName)}
+		of := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName)}
 		if t.source == w.source && t.Phase >= Settled {
 			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
-			of.Complete, of.Members = complete, p.set(t, Wildcard)
+			of.Complete, of.Wildcard = complete, p.set(t, Wildcard)
 			of.Settled = !of.Complete
 		}
-		if of.Complete || of.Settled || len(of.Named.Entries) > 0 {
+		if of.Complete || of.Settled || len(of.ByName.Entries) > 0 {
 			s.Types = append(s.Types, of)
 		}
 	}
-	return s, p.withheld
+	return s, p.omitted
 }
 
 // A photographer takes a snapshot of one source.
-type photographer struct {
+type snapshotter struct {
 	source    int
 	sensitive bool
 	now       time.Time
-	withheld  Withheld
+	omitted   OmittedContent
 }
 
-func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
+func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 	set := t.set(kind)
 	out := SetSnapshot{System: set.system, Limited: set.limited}
 	for e := range set.Since(0) {
@@ -106,7 +106,7 @@ func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
 			continue
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
-			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: restated(e.Deadline(), p.now), Further: e.further(),
+			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: restated(e.Deadline(), p.now), Further: e.otherVersions(),
 		})
 	}
 	return out
@@ -123,17 +123,17 @@ func restated(t, now time.Time) time.Time {
 }
 
 // storable returns an entry's resource as far as it may be stored.
-func (p *photographer) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
+func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 	r := e.Resource
 	failure := t.Errors(kind).Get(e.Name)
 	switch {
-	case r.Released():
+	case r.ContentDropped():
 		return r
 	case r.DoNotCache, failure != nil && failure.Err.Denied():
-		return r.Release()
+		return r.DropContent()
 	case !p.sensitive && r.MayBeSensitive():
-		p.withheld[resourceType(t.URL)]++
-		return r.Release()
+		p.omitted[resourceType(t.URL)]++
+		return r.DropContent()
 	default:
 		return r
 	}
@@ -151,67 +151,67 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	}
 	from := w.Source()
 	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, restated(s.Created, now)
-	w.Stand(from)
+	w.SetSource(from)
 	w.Expire(now)
 	return restored
 }
 
 func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
-	a := w.begin(t.Key)
-	a.now = now
-	if (t.Complete || t.Settled) && a.index.source == w.source {
-		for _, e := range t.Members.Entries {
-			a.restore(Wildcard, w.view.index.name(a.index, e.Name), e)
+	ed := w.begin(t.Key)
+	ed.now = now
+	if (t.Complete || t.Settled) && ed.index.source == w.source {
+		for _, e := range t.Wildcard.Entries {
+			ed.restoreEntry(Wildcard, w.view.index.name(ed.index, e.Name), e)
 		}
-		restored += len(t.Members.Entries)
-		a.restored(Wildcard, t.Members)
-		a.typ.Phase, a.typ.Restored = Settled, t.Complete
-		a.index.tracked, a.index.restored, a.index.lastKnown = true, true, t.Complete
-		a.pokes |= w.view.index.want(a.index, nil)
+		restored += len(t.Wildcard.Entries)
+		ed.restoreSet(Wildcard, t.Wildcard)
+		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
+		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
+		ed.pokes |= w.view.index.want(ed.index, nil)
 	}
-	for _, e := range t.Named.Entries {
-		n := w.view.index.name(a.index, e.Name)
+	for _, e := range t.ByName.Entries {
+		n := w.view.index.name(ed.index, e.Name)
 		if n.source != w.source {
-			a.index.release(n)
+			ed.index.release(n)
 			continue
 		}
 		n.tracked = true
-		a.restore(ByName, n, e)
-		a.pokes |= w.view.index.want(a.index, n)
+		ed.restoreEntry(ByName, n, e)
+		ed.pokes |= w.view.index.want(ed.index, n)
 		restored++
 	}
-	a.restored(ByName, t.Named)
-	w.publish(a)
+	ed.restoreSet(ByName, t.ByName)
+	w.publish(ed)
 	return restored
 }
 
 // restored takes over what a snapshot says of a set as a whole.
-func (a *apply) restored(kind Kind, s SetSnapshot) {
-	set := a.set(kind)
-	set.system, set.limited, set.bareAt = s.System, set.limited || s.Limited, a.now
+func (ed *edit) restoreSet(kind Kind, s SetSnapshot) {
+	set := ed.set(kind)
+	set.system, set.limited, set.contentDroppedAt = s.System, set.limited || s.Limited, ed.now
 }
 
 // restore puts one entry of a snapshot into a set. No clock that was changed since lets
 // a resource live longer than the origin said.
-func (a *apply) restore(kind Kind, n *Name, e EntrySnapshot) {
-	r, cfg := e.Resource, a.w.view.cfg
-	if cfg.Interner != nil && !r.Released() {
+func (ed *edit) restoreEntry(kind Kind, n *Name, e EntrySnapshot) {
+	r, cfg := e.Resource, ed.w.view.cfg
+	if cfg.Interner != nil && !r.ContentDropped() {
 		r = cfg.Interner.Intern(r)
 	}
-	deadline := restated(e.Deadline, a.now)
-	if longest := a.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
+	deadline := restated(e.Deadline, ed.now)
+	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}
-	set := a.set(kind)
-	a.put(kind, set, n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(a.typ.URL), r), deadline: deadline})
+	set := ed.set(kind)
+	ed.put(kind, set, n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(ed.typ.URL), r), deadline: deadline})
 	held := *set.Get(n)
-	if r.Released() {
-		held.relive().givenUp = a.now
+	if r.ContentDropped() {
+		held.ownLife().contentDropped = ed.now
 	}
 	for _, v := range e.Further {
 		if !held.HasVersion(v) {
 			held.addVersion(v)
 		}
 	}
-	set.put(a.edit, &held)
+	set.put(ed.txn, &held)
 }

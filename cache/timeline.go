@@ -62,7 +62,7 @@ type moment struct {
 }
 
 // passed records that the view has come to p, which is after all that were recorded.
-func (l *timeline) passed(p Seq, cause Cause) {
+func (l *timeline) record(p Seq, cause Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ring[l.next] = moment{p, cause}
@@ -94,7 +94,7 @@ func (l *timeline) of(p Seq) Cause {
 func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }
 
 // never is after all positions.
-const never = ^Seq(0)
+const noSeq = ^Seq(0)
 
 // FirstAfter returns the position of the oldest change after p of what is in the set, be it
 // that the same name changed again since; one that no view comes to if there is none.
@@ -102,5 +102,5 @@ func (s *Set) FirstAfter(p Seq) Seq {
 	if at := s.after(p); at < len(s.log) {
 		return s.log[at].seq
 	}
-	return never
+	return noSeq
 }

@@ -13,13 +13,13 @@ import (
 type types struct {
 	root *[fanout]*bucket // by the key's hash
 	n    int
-	log  []touched // by edition; types that changed again are dead
+	log  []loggedType // by edition; types that changed again are dead
 }
 
 // A bucket holds few types even of thousands, by further digits of the hash.
 type bucket [16][]*Type
 
-type touched struct {
+type loggedType struct {
 	key string
 	at  uint64
 }
@@ -58,12 +58,12 @@ func (t *types) put(typ *Type) {
 		*at = append(*at, typ)
 		t.n++
 	}
-	t.log = append(t.log, touched{typ.URL, typ.edition})
+	t.log = append(t.log, loggedType{typ.URL, typ.revision})
 	const slack = 64
 	if len(t.log) <= 2*t.n+slack {
 		return
 	}
-	alive := make([]touched, 0, t.n+t.n/2)
+	alive := make([]loggedType, 0, t.n+t.n/2)
 	for _, l := range t.log {
 		if t.at(l) != nil {
 			alive = append(alive, l)
@@ -96,8 +96,8 @@ func (t *types) writable(key string) *[]*Type {
 }
 
 // at returns the type that a place in the log stands for, nil if it is dead.
-func (t *types) at(l touched) *Type {
-	if typ := t.get(l.key); typ != nil && typ.edition == l.at {
+func (t *types) at(l loggedType) *Type {
+	if typ := t.get(l.key); typ != nil && typ.revision == l.at {
 		return typ
 	}
 	return nil

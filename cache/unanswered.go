@@ -6,7 +6,7 @@ import (
 )
 
 // A question is a request by which an origin was asked for names.
-type question struct {
+type originRequest struct {
 	at       time.Time
 	answered atomic.Pointer[time.Time] // when the origin first said something of one of the names; nil if it did not
 }

@@ -73,7 +73,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	if n > MaxSources {
 		panic("cache: too many sources")
 	}
-	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), payers: make(map[string]int), route: cfg.Route}}
+	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), typesOpenedBy: make(map[string]int), route: cfg.Route}}
 	writers := make([]*Writer, n)
 	for i := range writers {
 		from := &source{poke: make(chan struct{}, 1)}
@@ -83,7 +83,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		v.index.sources = append(v.index.sources, from)
 		writers[i] = newWriter(v, i)
 	}
-	v.writers, v.index.nobody = writers, v.index.sharesOf("")
+	v.writers, v.index.anonymous = writers, v.index.sharesOf("")
 	v.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	return v, writers
 }

@@ -12,25 +12,25 @@ import (
 // one goroutine. Each publishes a new head if it changed anything, and then wakes the
 // streams that the change concerns.
 type Writer struct {
-	view   *View
-	source int
-	wakes  []*Watch             // reused
-	spoken []*Name              // likewise; of which something is being said
-	asked  []*Name              // likewise
-	missed map[string]time.Time // when members were last found missing, by type URL or collection
-	ledger                      // of the head that readers see
-	gate   gate                 // between that and what the source says
-	cause  Cause                // of what it changes
+	view        *View
+	source      int
+	wakes       []*Watch             // reused
+	changed     []*Name              // likewise; of which something is being said
+	asked       []*Name              // likewise
+	refetchedAt map[string]time.Time // when members were last found missing, by type URL or collection
+	ledger                           // of the head that readers see
+	gate        gate                 // between that and what the source says
+	cause       Cause                // of what it changes
 
 	fanouts []*Fanout // that may not be over
 }
 
 // A ledger is what a writer must remember of the heads that it makes.
 type ledger struct {
-	head  *Generation // the newest; nil if that is the view's
-	tombs map[string][]tomb
-	due   deadlines
-	kept  int // of due, when it was last rid of what is out of date
+	gen        *Generation // the newest; nil if that is the view's
+	tombstones map[string][]tombstone
+	due        deadlines
+	kept       int // of due, when it was last rid of what is out of date
 
 	// aliases says under which further names the set of the named holds a
 	// resource: type URL, resource name, names. It is guarded by index.mu.
@@ -38,17 +38,17 @@ type ledger struct {
 }
 
 func newLedger() ledger {
-	return ledger{tombs: make(map[string][]tomb), aliases: make(map[string]map[string][]*Name)}
+	return ledger{tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
 }
 
 func newWriter(v *View, source int) *Writer {
-	w := &Writer{view: v, source: source, missed: make(map[string]time.Time), ledger: newLedger()}
+	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger()}
 	w.gate = gate{latest: &w.ledger, ledgers: []*ledger{&w.ledger}}
 	return w
 }
 
 // tomb is a removal among the members that wildcard streams may not have seen.
-type tomb struct {
+type tombstone struct {
 	name *Name
 	seq  Seq
 	at   time.Time
@@ -95,7 +95,7 @@ func (w *Writer) Source() Source { return w.Generation().sources[w.source] }
 func (w *Writer) SetTarget(target string) {
 	from := w.Source()
 	from.Target = target
-	w.Stand(from)
+	w.SetSource(from)
 }
 
 // Apply records what an origin said of a type. Among the named, what nobody
@@ -103,49 +103,49 @@ func (w *Writer) SetTarget(target string) {
 // (R069). Content that is already there changes nothing that a client would be
 // told, whatever its version (R040), but for how long it lives.
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
-	resources := w.receive(u)
-	a := w.begin(u.TypeURL)
-	set := a.set(kind)
+	resources := w.prepare(u)
+	ed := w.begin(u.TypeURL)
+	set := ed.set(kind)
 	set.system = u.SystemVersion
-	a.heard(u.ControlPlane)
+	ed.recordResponse(u.ControlPlane)
 	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
-		a.firsts = make(map[*Name]string)
+		ed.firsts = make(map[*Name]string)
 	}
 	for _, r := range resources {
 		if r.Refusal != nil {
-			a.refuse(kind, r.Resource)
+			ed.refuse(kind, r.Resource)
 		} else {
-			a.add(kind, set, r)
+			ed.add(kind, set, r)
 		}
 	}
-	if kind == Wildcard && a.change.Seen > 0 {
-		a.succeedWhole()
+	if kind == Wildcard && ed.change.Seen > 0 {
+		ed.clearWholeError()
 	}
 	for _, name := range u.Removed {
-		a.remove(kind, set, name, u.Fails(name))
+		ed.remove(kind, set, name, u.Fails(name))
 	}
 	for _, v := range u.RemovedVariants {
-		a.removeVariant(kind, set, v)
+		ed.removeVariant(kind, set, v)
 	}
 	for _, e := range u.Errors {
-		a.fail(kind, e)
+		ed.fail(kind, e)
 	}
-	a.compact(kind)
-	w.publish(a)
-	return a.change
+	ed.compact(kind)
+	w.publish(ed)
+	return ed.change
 }
 
 // An apply is one change of a head in the making. The index is locked from begin
 // to publish.
-type apply struct {
+type edit struct {
 	w      *Writer
 	ledger *ledger
-	served *apply // if this is of latest, and the gate is closed: the one of what readers see; nil if there is none yet
+	served *edit // if this is of latest, and the gate is closed: the one of what readers see; nil if there is none yet
 	now    time.Time
-	head   *Generation // the new one
+	gen    *Generation // the new one
 	typ    *Type       // of head, owned
 	index  *indexType
-	edit   *edit
+	txn    *txn
 	change Change
 	pokes  pokes
 
@@ -157,16 +157,16 @@ type apply struct {
 	firsts map[*Name]string
 }
 
-func (a *apply) set(kind Kind) *Set { return a.typ.set(kind) }
+func (ed *edit) set(kind Kind) *Set { return ed.typ.set(kind) }
 
 // heard records that the origin said something, and who it is.
-func (a *apply) heard(identifier string) {
-	from := &a.head.sources[a.w.source]
-	if from.Heard == from.Connected && (identifier == "" || identifier == from.Identifier) {
+func (ed *edit) recordResponse(identifier string) {
+	from := &ed.gen.sources[ed.w.source]
+	if from.Responded == from.Connected && (identifier == "" || identifier == from.Identifier) {
 		return
 	}
-	from = a.w.from(a.head)
-	from.Heard = from.Connected
+	from = ed.w.from(ed.gen)
+	from.Responded = from.Connected
 	if identifier != "" {
 		from.Identifier = identifier
 	}
@@ -179,56 +179,56 @@ func (w *Writer) from(g *Generation) *Source {
 }
 
 // begin locks the index and copies what is about to change of latest.
-func (w *Writer) begin(typeURL string) *apply { return w.beginOn(w.gate.latest, typeURL) }
+func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.gate.latest, typeURL) }
 
 // beginOn is begin for the newest head of a ledger.
-func (w *Writer) beginOn(of *ledger, typeURL string) *apply {
+func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
 	w.view.index.mu.Lock()
-	return w.edit(typeURL, of)
+	return w.beginLocked(typeURL, of)
 }
 
 // edit copies what is about to change of the newest head of a ledger. The index must be locked.
-func (w *Writer) edit(typeURL string, of *ledger) *apply {
+func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	x := &w.view.index
-	w.wakes, w.spoken = w.wakes[:0], w.spoken[:0]
-	old := w.headOf(of)
+	w.wakes, w.changed = w.wakes[:0], w.changed[:0]
+	old := w.generationOf(of)
 	generation := *old
 	generation.Revision++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
-	typ.URL, typ.source, typ.edition, typ.shared = typeURL, index.source, generation.Revision, new(memo)
+	typ.URL, typ.source, typ.revision, typ.shared = typeURL, index.source, generation.Revision, new(memo)
 	generation.types.put(&typ)
-	return &apply{w: w, ledger: of, now: time.Now(), head: &generation, typ: &typ, index: index, edit: &edit{noting: of != &w.ledger}}
+	return &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of != &w.ledger}}
 }
 
 // publish makes the new head visible as far as it passes the gate, and only then wakes its readers.
-func (w *Writer) publish(edited *apply) {
+func (w *Writer) publish(edited *edit) {
 	x := &w.view.index
-	a := w.pass(edited)
-	if a == nil {
+	ed := w.passEdit(edited)
+	if ed == nil {
 		x.mu.Unlock()
 		x.poke(edited.pokes)
 		return
 	}
-	if a.change.Changed+a.change.Removed > 0 {
-		a.typ.changed = a.now
+	if ed.change.Changed+ed.change.Removed > 0 {
+		ed.typ.changed = ed.now
 	}
-	a.typ.Wildcard.became(w.view.head.Load().Type(a.typ.URL).Wildcard.sum, a.head.Seq)
-	if a.head.Seq > w.view.head.Load().Seq {
-		w.view.timeline.passed(a.head.Seq, w.causeOf(a))
+	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.gen.Seq)
+	if ed.gen.Seq > w.view.head.Load().Seq {
+		w.view.timeline.record(ed.gen.Seq, w.causeOf(ed))
 	}
-	w.hint(a)
-	if a.dirty {
-		for _, wc := range a.index.wildcards {
+	w.hint(ed)
+	if ed.dirty {
+		for _, wc := range ed.index.wildcards {
 			w.wakes = append(w.wakes, wc.watch)
 		}
 	}
-	f := w.follow(a)
-	began := w.view.cfg.Began != nil && a.typ.serves() && !w.view.head.Load().Type(a.typ.URL).serves()
+	f := w.followEdit(ed)
+	began := w.view.cfg.Began != nil && ed.typ.serves() && !w.view.head.Load().Type(ed.typ.URL).serves()
 	w.wakes = append(w.wakes, x.observers...)
-	w.view.head.Store(a.head)
+	w.view.head.Store(ed.gen)
 	x.mu.Unlock()
-	x.poke(a.pokes)
+	x.poke(ed.pokes)
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
@@ -242,17 +242,17 @@ func (w *Writer) publish(edited *apply) {
 }
 
 // causeOf returns what made a change, with the time of it.
-func (w *Writer) causeOf(a *apply) Cause {
+func (w *Writer) causeOf(ed *edit) Cause {
 	cause := w.cause
 	if cause.Received.IsZero() {
-		cause.Received = a.now
+		cause.Received = ed.now
 	}
 	return cause
 }
 
-func (a *apply) next() Seq {
-	a.head.Seq++
-	return a.head.Seq
+func (ed *edit) next() Seq {
+	ed.gen.Seq++
+	return ed.gen.Seq
 }
 
 // A received resource, with what can be found out of it without the lock.
@@ -265,7 +265,7 @@ type received struct {
 
 // receive prepares an update's resources. One without content that is no answer for
 // an alias and no heartbeat says nothing.
-func (w *Writer) receive(u wire.Update) []received {
+func (w *Writer) prepare(u wire.Update) []received {
 	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
 		if r.Refusal != nil {
@@ -287,90 +287,90 @@ func (w *Writer) receive(u wire.Update) []received {
 	return out
 }
 
-func (a *apply) add(kind Kind, set *Set, r received) {
+func (ed *edit) add(kind Kind, set *Set, r received) {
 	if r.Heartbeat() {
-		a.beat(kind, set, r)
+		ed.heartbeat(kind, set, r)
 		return
 	}
 	if kind == Wildcard {
 		if !r.Variant().Matches(nil) { // a wildcard has no parameters
-			a.change.Ignored++
+			ed.change.Ignored++
 			return
 		}
-		a.change.Seen++
-		a.putVariant(kind, set, a.w.view.index.name(a.index, r.Name), r)
+		ed.change.Seen++
+		ed.putVariant(kind, set, ed.w.view.index.name(ed.index, r.Name), r)
 		return
 	}
 	known := false
-	for text := range names(r.Resource) {
-		for _, n := range a.askedAs(text, r.Variant()) {
+	for text := range subscribableNames(r.Resource) {
+		for _, n := range ed.subscribedAs(text, r.Variant()) {
 			known = true
-			a.putVariant(kind, set, n, r)
+			ed.putVariant(kind, set, n, r)
 		}
 	}
-	if a.addUnlisted(set, r) || known {
-		a.change.Seen++
+	if ed.addUnlisted(set, r) || known {
+		ed.change.Seen++
 	} else {
-		a.change.Ignored++
+		ed.change.Ignored++
 	}
 }
 
 // askedAs returns the names under which this source was asked for a variant of what
 // text names: with the parameters that it is for. They are valid until the next call.
-func (a *apply) askedAs(text string, v wire.Variant) []*Name {
-	asked := a.w.asked[:0]
-	if n := a.index.names[text]; a.takes(n) && v.Matches(nil) {
+func (ed *edit) subscribedAs(text string, v wire.Variant) []*Name {
+	asked := ed.w.asked[:0]
+	if n := ed.index.names[text]; ed.accepts(n) && v.Matches(nil) {
 		asked = append(asked, n)
 	}
-	for _, n := range a.index.variants[text] {
-		if _, parameters := wire.SplitParameters(n.text); a.takes(n) && v.Matches(parameters) {
+	for _, n := range ed.index.variants[text] {
+		if _, parameters := wire.SplitParameters(n.text); ed.accepts(n) && v.Matches(parameters) {
 			asked = append(asked, n)
 		}
 	}
-	a.w.asked = asked
+	ed.w.asked = asked
 	return asked
 }
 
 // putVariant puts a resource under a name, unless the same update has another variant
 // for the same parameters: of these the first counts.
-func (a *apply) putVariant(kind Kind, set *Set, n *Name, r received) {
+func (ed *edit) putVariant(kind Kind, set *Set, n *Name, r received) {
 	if kind == ByName {
-		n.answered(a.now)
+		n.answered(ed.now)
 	}
-	if a.firsts != nil {
-		first, taken := a.firsts[n]
+	if ed.firsts != nil {
+		first, taken := ed.firsts[n]
 		if taken && first != r.Key() {
-			a.change.Ambiguous = append(a.change.Ambiguous, r.Name)
+			ed.change.Ambiguous = append(ed.change.Ambiguous, r.Name)
 			return
 		}
-		a.firsts[n] = r.Key()
+		ed.firsts[n] = r.Key()
 	}
-	a.put(kind, set, n, r)
+	ed.put(kind, set, n, r)
 }
 
 // addUnlisted gives new content to those who asked for the resource by an alias that
 // it does not list now: some origins list only the one that they were asked for last.
 // Whoever comes next by such an alias has the origin asked for an answer that has it.
-func (a *apply) addUnlisted(set *Set, r received) (known bool) {
-	for _, n := range slices.Clone(a.ledger.aliases[a.typ.URL][r.Name]) {
+func (ed *edit) addUnlisted(set *Set, r received) (known bool) {
+	for _, n := range slices.Clone(ed.ledger.aliases[ed.typ.URL][r.Name]) {
 		old := set.Get(n)
 		if slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name || !old.Present() || old.Resource.Name != r.Name {
 			continue
 		}
 		known = true
 		if old.Resource.Digest != r.Digest {
-			a.put(ByName, set, n, r)
-			n.lapsed = true
+			ed.put(ByName, set, n, r)
+			n.stale = true
 		}
 	}
 	return known
 }
 
 // takes reports whether the session asked this source for a name.
-func (a *apply) takes(n *Name) bool { return n != nil && n.tracked && n.source == a.w.source }
+func (ed *edit) accepts(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
 
 // names yields what a resource may be subscribed by (R092).
-func names(r *wire.Resource) func(func(string) bool) {
+func subscribableNames(r *wire.Resource) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		if !yield(r.Name) {
 			return
@@ -383,89 +383,89 @@ func names(r *wire.Resource) func(func(string) bool) {
 	}
 }
 
-func (a *apply) put(kind Kind, set *Set, n *Name, r received) {
+func (ed *edit) put(kind Kind, set *Set, n *Name, r received) {
 	old := set.Get(n)
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := !r.failing && a.succeed(kind, n) // then clients have to see it again
-	if same && !failed && a.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
-		a.keep(kind, set, old, r)
+	failed := !r.failing && ed.clearError(kind, n) // then clients have to see it again
+	if same && !failed && ed.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
+		ed.keep(kind, set, old, r)
 		return
 	}
-	e := &Entry{Name: n, Seq: a.next(), Resource: r.Resource, Leaf: r.leaf}
-	e.until(r.deadline)
+	e := &Entry{Name: n, Seq: ed.next(), Resource: r.Resource, Leaf: r.leaf}
+	e.setDeadline(r.deadline)
 	e.since, e.born = e.Seq, e.Seq
-	if seen, since := a.typ.Lookup(n); !failed && seen.shows(r.Resource) {
+	if seen, since := ed.typ.Lookup(n); !failed && seen.shows(r.Resource) {
 		e.since = since
-		a.inherit(e, seen)
+		ed.inherit(e, seen)
 	}
-	a.replace(n, old, e)
-	a.yield(kind, e, old)
+	ed.replace(n, old, e)
+	ed.setYield(kind, e, old)
 	if same {
-		a.checkReuse(n, old.Resource, r.Resource)
+		ed.checkReuse(n, old.Resource, r.Resource)
 	}
 	if kind == ByName {
-		n.lapsed = false
+		n.stale = false
 	}
-	a.limit(kind, e)
+	ed.setAlarm(kind, e)
 	if old == nil {
-		set.recall(e)
+		set.recallPast(e)
 	}
-	set.put(a.edit, e)
-	a.caughtUp(kind, e)
-	a.unalias(old)
+	set.put(ed.txn, e)
+	ed.endYieldIfSame(kind, e)
+	ed.unalias(old)
 	if n.text != r.Name {
 		set.aliased = true
-		a.ledger.alias(a.typ.URL, n, r.Name)
+		ed.ledger.alias(ed.typ.URL, n, r.Name)
 	}
-	a.touched(kind, n)
+	ed.markChanged(kind, n)
 }
 
 // replace counts an entry in the place of an older one, and takes over what outlives
 // that.
-func (a *apply) replace(n *Name, old, e *Entry) {
-	a.change.Changed++
+func (ed *edit) replace(n *Name, old, e *Entry) {
+	ed.change.Changed++
 	if old == nil {
 		n.entries++
 	}
 	if old.Present() {
 		e.born, e.alarm = old.born, old.alarm
 	} else {
-		a.change.New++
+		ed.change.New++
 	}
 }
 
 // keep takes a resource with content that clients have: at most its version is new,
 // or how long it lives, or the content had been given up.
-func (a *apply) keep(kind Kind, set *Set, old *Entry, r received) {
+func (ed *edit) keep(kind Kind, set *Set, old *Entry, r received) {
 	again, changed := *old, false
 	switch {
-	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.Released():
-		a.change.Same++
+	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.ContentDropped():
+		ed.change.Same++
 	case old.Resource.OriginVersion == r.OriginVersion: // there was a reason to say it again
 	default:
 		again, changed = *old.withVersion(r.Resource), true
 		again.Leaf = r.leaf
 	}
-	if old.Resource.Released() {
+	if old.Resource.ContentDropped() {
 		again.Resource, changed = r.Resource, true
-		a.touched(kind, old.Name)
+		ed.markChanged(kind, old.Name)
 	}
 	if !r.deadline.Equal(old.Deadline()) {
 		again.Resource, changed = r.Resource, true
-		a.renew(kind, &again, r.deadline)
+		ed.renew(kind, &again, r.deadline)
 	}
 	if changed || r.Unresolved() || r.DoNotCache {
-		a.limit(kind, &again)
-		set.put(a.edit, &again)
+		ed.setAlarm(kind, &again)
+		set.put(ed.txn, &again)
 	}
 }
 
 // checkReuse notes that other content came under the same version (B.2).
-func (a *apply) checkReuse(n *Name, old, r *wire.Resource) {
+func (ed *edit) checkReuse(n *Name, old, r *wire.Resource) {
 	if v := r.OriginVersion; v != "" && v == old.OriginVersion && r.Digest != old.Digest {
-		a.change.Reused = append(a.change.Reused, n.text)
-		a.w.from(a.head).Reused = true
+		ed.change.Reused = append(ed.change.Reused, n.text)
+		ed.w.from(ed.gen).Reused = true
 	}
 }
 
@@ -482,7 +482,7 @@ func (l *ledger) alias(typeURL string, n *Name, resource string) {
 }
 
 // unalias undoes alias for what an entry holds, or held last.
-func (a *apply) unalias(old *Entry) {
+func (ed *edit) unalias(old *Entry) {
 	if old == nil {
 		return
 	}
@@ -490,7 +490,7 @@ func (a *apply) unalias(old *Entry) {
 	if r == nil || r.Name == old.Name.text {
 		return
 	}
-	of := a.ledger.aliases[a.typ.URL]
+	of := ed.ledger.aliases[ed.typ.URL]
 	left := slices.DeleteFunc(of[r.Name], func(n *Name) bool { return n == old.Name })
 	if len(left) == 0 {
 		delete(of, r.Name)
@@ -501,55 +501,55 @@ func (a *apply) unalias(old *Entry) {
 
 // remove records that the origin has no such resource, and, unless that has an error
 // as well, nothing else to say of it.
-func (a *apply) remove(kind Kind, set *Set, text string, failing bool) {
-	if a.typ.Errors(kind).live == 0 || failing {
-		a.gone(kind, set, text)
+func (ed *edit) remove(kind Kind, set *Set, text string, failing bool) {
+	if ed.typ.Errors(kind).live == 0 || failing {
+		ed.removeResource(kind, set, text)
 		return
 	}
-	names := a.asked(kind, wire.Variant{Name: text})
+	names := ed.affectedNames(kind, wire.Variant{Name: text})
 	was := make(map[*Name]Seq)
 	for _, n := range names {
-		if old := set.Get(n); a.succeed(kind, n) && !old.Present() {
+		if old := set.Get(n); ed.clearError(kind, n) && !old.Present() {
 			was[n] = old.seq()
 		}
 	}
-	a.gone(kind, set, text)
+	ed.removeResource(kind, set, text)
 	for _, n := range names {
 		if seq, failed := was[n]; failed && set.Get(n).seq() == seq {
-			a.settle(kind, set, n)
+			ed.announceAbsence(kind, set, n)
 		}
-		a.index.release(n)
+		ed.index.release(n)
 	}
 }
 
 // gone records that the origin has no such resource. That says nothing of variants,
 // which go by their constraints (R121), but if text has the parameters of one name.
-func (a *apply) gone(kind Kind, set *Set, text string) {
+func (ed *edit) removeResource(kind Kind, set *Set, text string) {
 	if kind == Wildcard {
-		a.goneMember(set, a.index.names[text])
+		ed.removeMember(set, ed.index.names[text])
 		return
 	}
 	// Those who subscribed by an alias held the same resource.
-	for _, alias := range slices.Clone(a.ledger.aliases[a.typ.URL][text]) {
+	for _, alias := range slices.Clone(ed.ledger.aliases[ed.typ.URL][text]) {
 		if e := set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
-			a.absent(set, alias, e)
-			a.unalias(e)
+			ed.putAbsent(set, alias, e)
+			ed.unalias(e)
 		}
 	}
-	for _, n := range a.askedAs(text, wire.Variant{}) {
+	for _, n := range ed.subscribedAs(text, wire.Variant{}) {
 		if e := set.Get(n); !e.Present() || n.text == text && !variesAs(e, text) {
-			a.absent(set, n, e)
+			ed.putAbsent(set, n, e)
 		}
 	}
 }
 
 // goneMember is gone for a member; a nil name is none.
-func (a *apply) goneMember(set *Set, n *Name) {
+func (ed *edit) removeMember(set *Set, n *Name) {
 	if n == nil {
 		return
 	}
 	if old := set.Get(n); old.Present() {
-		a.bury(set, old)
+		ed.putTombstone(set, old)
 	}
 }
 
@@ -561,96 +561,96 @@ func variesAs(e *Entry, text string) bool {
 
 // removeVariant records that the origin no longer has one variant of a resource:
 // those who were shown it are told, and those who were shown another are not (R121).
-func (a *apply) removeVariant(kind Kind, set *Set, v wire.Variant) {
+func (ed *edit) removeVariant(kind Kind, set *Set, v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
 	}
-	own := a.index.names[v.Name]
+	own := ed.index.names[v.Name]
 	if kind == Wildcard {
 		if own != nil && gone(set.Get(own)) {
-			a.bury(set, set.Get(own))
+			ed.putTombstone(set, set.Get(own))
 		}
 		return
 	}
-	for _, n := range slices.Clone(a.ledger.aliases[a.typ.URL][v.Name]) {
+	for _, n := range slices.Clone(ed.ledger.aliases[ed.typ.URL][v.Name]) {
 		if e := set.Get(n); gone(e) {
-			a.absent(set, n, e)
-			a.unalias(e)
+			ed.putAbsent(set, n, e)
+			ed.unalias(e)
 		}
 	}
 	if own != nil && gone(set.Get(own)) {
-		a.absent(set, own, set.Get(own))
+		ed.putAbsent(set, own, set.Get(own))
 	}
 }
 
 // bury replaces a member by its tombstone.
-func (a *apply) bury(set *Set, old *Entry) {
-	e := a.removal(old)
-	set.put(a.edit, e)
-	if remembersRemovals(a.typ.URL) {
-		set.remember(e)
+func (ed *edit) putTombstone(set *Set, old *Entry) {
+	e := ed.newTombstone(old)
+	set.put(ed.txn, e)
+	if remembersRemovals(ed.typ.URL) {
+		set.rememberRemoval(e)
 	}
-	a.ledger.tombs[a.typ.URL] = append(a.ledger.tombs[a.typ.URL], tomb{e.Name, e.Seq, time.Now()})
-	a.change.Removed++
-	a.touched(Wildcard, e.Name)
-	if named := a.yielding(old.Name); named != nil && !named.Present() { // what may be older than what is gone goes on yielding
-		a.prevail(named)
+	ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})
+	ed.change.Removed++
+	ed.markChanged(Wildcard, e.Name)
+	if named := ed.yieldingEntry(old.Name); named != nil && !named.Present() { // what may be older than what is gone goes on yielding
+		ed.endYield(named)
 	}
 }
 
 // absent records that a name does not exist. To say so again on another
 // connection is no change, but streams that could not be told before now can.
-func (a *apply) absent(set *Set, n *Name, old *Entry) {
-	n.answered(a.now)
-	n.lapsed = false
+func (ed *edit) putAbsent(set *Set, n *Name, old *Entry) {
+	n.answered(ed.now)
+	n.stale = false
 	switch {
 	case old == nil:
 		n.entries++
-		set.put(a.edit, &Entry{Name: n, Seq: a.next(), epoch: a.epoch(), yields: true})
+		set.put(ed.txn, &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch(), yields: true})
 	case old.Present():
-		a.change.Removed++
-		e := a.removal(old)
-		e.Prior, e.yields = remains(old.Resource), old.yields
-		if seen, since := a.typ.Lookup(n); e.yields && seen.Present() && a.typ.member(n).shows(seen.Resource) {
+		ed.change.Removed++
+		e := ed.newTombstone(old)
+		e.Prior, e.yields = priorOf(old.Resource), old.yields
+		if seen, since := ed.typ.Lookup(n); e.yields && seen.Present() && ed.typ.member(n).shows(seen.Resource) {
 			e.since = since
-			a.reveal(n, seen)
+			ed.showMember(n, seen)
 		}
-		set.put(a.edit, e)
+		set.put(ed.txn, e)
 	default:
 		again := *old
-		again.epoch, again.Expired = a.epoch(), false
-		set.put(a.edit, &again)
+		again.epoch, again.Expired = ed.epoch(), false
+		set.put(ed.txn, &again)
 	}
-	a.touched(ByName, n)
+	ed.markChanged(ByName, n)
 }
 
 // epoch returns the connection on which the origin is speaking.
-func (a *apply) epoch() uint32 { return a.head.sources[a.w.source].epoch }
+func (ed *edit) epoch() uint32 { return ed.gen.sources[ed.w.source].epoch }
 
-func (a *apply) removal(old *Entry) *Entry {
-	e := &Entry{Name: old.Name, Seq: a.next(), born: old.born, was: old.Seq, epoch: a.epoch(), Leaf: old.Leaf}
+func (ed *edit) newTombstone(old *Entry) *Entry {
+	e := &Entry{Name: old.Name, Seq: ed.next(), born: old.born, replaced: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf}
 	e.since = e.Seq
-	if t := resourceType(a.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
-		e.Prior = remains(old.Resource)
+	if t := resourceType(ed.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
+		e.Prior = priorOf(old.Resource)
 	}
 	return e
 }
 
 // remains returns what is kept of a resource that is gone.
-func remains(r *wire.Resource) *wire.Resource {
-	if r.DoNotCache && !r.Released() {
-		return r.Release()
+func priorOf(r *wire.Resource) *wire.Resource {
+	if r.DoNotCache && !r.ContentDropped() {
+		return r.DropContent()
 	}
 	return r
 }
 
 // touched wakes who watches the name.
-func (a *apply) touched(kind Kind, n *Name) {
+func (ed *edit) markChanged(kind Kind, n *Name) {
 	if len(n.watchers) > 0 {
-		a.w.spoken = append(a.w.spoken, n)
+		ed.w.changed = append(ed.w.changed, n)
 	}
 	if kind == Wildcard {
-		a.dirty = true
+		ed.dirty = true
 	}
 }
 
@@ -659,19 +659,19 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	if w.Generation().Type(typeURL).Phase == p {
 		return
 	}
-	a := w.begin(typeURL)
-	a.typ.Phase, a.dirty = p, true
-	a.typ.Restored = a.typ.Restored && p == Settled
-	a.typ.Covered = a.typ.Covered && a.typ.Restored
-	a.index.lastKnown = a.index.lastKnown || p == Confirmed
-	w.publish(a)
+	ed := w.begin(typeURL)
+	ed.typ.Phase, ed.dirty = p, true
+	ed.typ.Restored = ed.typ.Restored && p == Settled
+	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
+	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
+	w.publish(ed)
 }
 
 // SetCovered records that the origin has said all that was restored of the members of a type.
 func (w *Writer) SetCovered(typeURL string) {
-	a := w.begin(typeURL)
-	a.typ.Covered, a.dirty = true, true
-	w.publish(a)
+	ed := w.begin(typeURL)
+	ed.typ.Covered, ed.dirty = true, true
+	w.publish(ed)
 }
 
 // SetConnected records whether the origin's stream is up. What was absent on an
@@ -686,27 +686,27 @@ func (w *Writer) SetConnected(up bool) {
 	if up {
 		from.epoch++
 	} else {
-		if from.Heard || !from.mute {
+		if from.Responded || !from.lastStreamSilent {
 			from.Lost = from.Since
 		}
-		from.Heard, from.mute = false, !from.Heard
+		from.Responded, from.lastStreamSilent = false, !from.Responded
 	}
-	w.Stand(from)
+	w.SetSource(from)
 }
 
 // OriginChanges records how the writer's source stands: as that of another view does, from
 // which the writer takes what it writes. It has the effects of SetConnected.
-func (w *Writer) Stand(as Source) {
+func (w *Writer) SetSource(as Source) {
 	x := &w.view.index
 	x.mu.Lock()
 	var wakes []*Watch
 	old := w.Source()
 	turned := as.epoch != old.epoch || as.Connected != old.Connected
 	if turned {
-		x.unasked(w.source)
+		x.clearAsked(w.source)
 		wakes = x.all(nil)
 	}
-	w.stand(as, turned)
+	w.setSource(as, turned)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
@@ -714,7 +714,7 @@ func (w *Writer) Stand(as Source) {
 }
 
 // unasked records that a source has not been asked for anything yet.
-func (x *index) unasked(source int) {
+func (x *index) clearAsked(source int) {
 	for _, t := range x.types {
 		for _, n := range t.names {
 			if n.source == source {
@@ -727,9 +727,9 @@ func (x *index) unasked(source int) {
 // Asked records that the origin has been asked for names, all in one request; at the zero time,
 // that it no longer is.
 func (w *Writer) Asked(names []*Name, at time.Time) {
-	var q *question
+	var q *originRequest
 	if !at.IsZero() {
-		q = &question{at: at}
+		q = &originRequest{at: at}
 	}
 	seq := w.Generation().Seq
 	for _, n := range names {
@@ -751,9 +751,9 @@ func (w *Writer) TakeDemand() []Demand {
 	}
 	taken, unused := w.takeDemand()
 	for _, key := range unused {
-		a := w.begin(key)
-		w.forgetType(a)
-		w.publish(a)
+		ed := w.begin(key)
+		w.forgetType(ed)
+		w.publish(ed)
 	}
 	return taken
 }
@@ -786,13 +786,13 @@ func (w *Writer) takeDemand() (taken []Demand, unused []string) {
 // take fills in what is demanded now.
 func (x *index) take(d *Demand) {
 	if d.Name == nil {
-		d.Wanted, d.Again, d.Restored = x.takeMembers(d.TypeURL)
+		d.Wanted, d.Refetch, d.Restored = x.takeMembers(d.TypeURL)
 		return
 	}
-	d.Wanted, d.Again = len(d.Name.watchers) > 0, d.Name.again && d.Name.tracked
-	d.Name.queued, d.Name.again = false, false
+	d.Wanted, d.Refetch = len(d.Name.watchers) > 0, d.Name.refetch && d.Name.tracked
+	d.Name.queued, d.Name.refetch = false, false
 	if d.Wanted {
-		d.Name.tracked, d.Name.lapsed = true, false
+		d.Name.tracked, d.Name.stale = true, false
 	}
 }
 
@@ -811,37 +811,37 @@ func (w *Writer) forgetUnused(t *indexType) (unused []string) {
 // Forget drops names that linger no longer, with what the set of the named holds
 // of them. It returns those that it kept because a stream wants them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
-	a := w.begin(typeURL)
+	ed := w.begin(typeURL)
 	for _, n := range names {
 		if len(n.watchers) > 0 {
 			kept = append(kept, n)
 			continue
 		}
-		n.tracked, n.lapsed = false, false
+		n.tracked, n.stale = false, false
 		n.asked.Store(nil) // it may live on as a member
-		for s := range a.heads() {
-			s.forget(n)
+		for s := range ed.edits() {
+			s.forgetName(n)
 		}
 	}
-	a.typ.ByName.compact()
-	w.forgetType(a)
-	w.publish(a)
+	ed.typ.ByName.compact()
+	w.forgetType(ed)
+	w.publish(ed)
 	return kept
 }
 
 // forget drops what is held of a name.
-func (a *apply) forget(n *Name) {
-	a.edit.note(n)
-	a.drop(&a.typ.ByName, n)
-	a.succeed(ByName, n)
-	a.index.release(n)
+func (ed *edit) forgetName(n *Name) {
+	ed.txn.note(n)
+	ed.dropEntry(&ed.typ.ByName, n)
+	ed.clearError(ByName, n)
+	ed.index.release(n)
 }
 
 // drop forgets what a set holds of a name.
-func (a *apply) drop(set *Set, n *Name) {
+func (ed *edit) dropEntry(set *Set, n *Name) {
 	if e := set.Get(n); e != nil {
-		set.drop(a.edit, e)
-		a.unalias(e)
+		set.drop(ed.txn, e)
+		ed.unalias(e)
 		n.entries--
 	}
 }
@@ -849,58 +849,58 @@ func (a *apply) drop(set *Set, n *Name) {
 // ForgetMembers drops the members of a type and reports whether it did: not if a
 // stream wants them again.
 func (w *Writer) ForgetMembers(typeURL string) bool {
-	a := w.begin(typeURL)
-	forget := len(a.index.wildcards) == 0
+	ed := w.begin(typeURL)
+	forget := len(ed.index.wildcards) == 0
 	if forget {
-		for s := range a.heads() {
+		for s := range ed.edits() {
 			s.forgetMembers()
 		}
-		a.index.tracked = false
-		w.forgetType(a)
+		ed.index.tracked = false
+		w.forgetType(ed)
 	}
-	w.publish(a)
+	w.publish(ed)
 	return forget
 }
 
-func (a *apply) forgetMembers() {
-	for e := range a.typ.Wildcard.Since(0) {
-		if named := a.yielding(e.Name); named != nil && e.Present() {
-			a.prevail(named)
+func (ed *edit) forgetMembers() {
+	for e := range ed.typ.Wildcard.Since(0) {
+		if named := ed.yieldingEntry(e.Name); named != nil && e.Present() {
+			ed.endYield(named)
 		}
-		a.edit.note(e.Name)
+		ed.txn.note(e.Name)
 		e.Name.entries--
-		a.index.release(e.Name)
+		ed.index.release(e.Name)
 	}
-	a.forgive()
-	a.typ.Wildcard = Set{last: a.head.Seq, floor: a.head.Seq}
-	a.typ.Phase, a.typ.Restored, a.typ.Covered = Unknown, false, false
-	a.index.lastKnown = false
-	a.w.view.index.dropReports(a.index, Wildcard)
-	delete(a.ledger.tombs, a.typ.URL)
+	ed.clearErrors()
+	ed.typ.Wildcard = Set{last: ed.gen.Seq, floor: ed.gen.Seq}
+	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered = Unknown, false, false
+	ed.index.lastKnown = false
+	ed.w.view.index.dropReports(ed.index, Wildcard)
+	delete(ed.ledger.tombstones, ed.typ.URL)
 }
 
 // forgetType drops a type or collection that is idle, and the type of a collection with it: there may be as many as clients make up.
-func (w *Writer) forgetType(a *apply) {
+func (w *Writer) forgetType(ed *edit) {
 	x := &w.view.index
-	for t := a.index; t != nil && x.idle(t, a.head); {
+	for t := ed.index; t != nil && x.idle(t, ed.gen); {
 		key := t.url
 		t = x.forget(t)
-		for s := range a.heads() {
-			if s.head.types.get(key) != nil {
-				s.head.types.drop(key)
+		for s := range ed.edits() {
+			if s.gen.types.get(key) != nil {
+				s.gen.types.drop(key)
 			}
 			delete(s.ledger.aliases, key)
 		}
-		delete(w.missed, key)
+		delete(w.refetchedAt, key)
 	}
 }
 
 // Trim forgets removals that every wildcard stream was told of, or that are too
 // old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
-	w.giveUp(now)
+	w.endOldFanouts(now)
 	w.trimReports(now)
-	for key, tombs := range w.tombs {
+	for key, tombs := range w.tombstones {
 		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
 			w.trim(key, passed, now)
 		}
@@ -921,23 +921,25 @@ func (x *index) passed(key string) Seq {
 }
 
 // passed reports whether a removal may be forgotten: all were told of it, or it is old.
-func (t *tomb) passed(passed Seq, old time.Time) bool { return t.seq <= passed || t.at.Before(old) }
+func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
+	return tomb.seq <= passed || tomb.at.Before(old)
+}
 
 func (w *Writer) trim(key string, passed Seq, now time.Time) {
-	a := w.beginOn(&w.ledger, key)
-	set, tombs := &a.typ.Wildcard, w.tombs[key]
+	ed := w.beginOn(&w.ledger, key)
+	set, tombs := &ed.typ.Wildcard, w.tombstones[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
-		t := tombs[0]
-		if e := set.Get(t.name); e != nil && e.Seq == t.seq {
-			set.drop(a.edit, e)
-			set.floor = t.seq
-			t.name.entries--
-			a.index.release(t.name)
+		tomb := tombs[0]
+		if e := set.Get(tomb.name); e != nil && e.Seq == tomb.seq {
+			set.drop(ed.txn, e)
+			set.floor = tomb.seq
+			tomb.name.entries--
+			ed.index.release(tomb.name)
 		}
 	}
-	if w.tombs[key] = tombs; len(tombs) == 0 {
-		delete(w.tombs, key)
+	if w.tombstones[key] = tombs; len(tombs) == 0 {
+		delete(w.tombstones, key)
 	}
 	set.compact()
-	w.publish(a)
+	w.publish(ed)
 }

@@ -308,14 +308,14 @@ func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
 		return false
 	}
 	e := p.head.Type(by.key).Wildcard.Get(n)
-	return e.Present() && !e.Resource.Released() && (e.Seq > by.sent || slices.Contains(by.again, text))
+	return e.Present() && !e.Resource.ContentDropped() && (e.Seq > by.sent || slices.Contains(by.again, text))
 }
 
 // owesNamed is owesAssignment for a name that the client subscribed to.
 func (s *stream) owesNamed(p *pass, eds *subscription, n subscribed) bool {
 	e, seq := p.head.Type(wire.EndpointType).Lookup(n.name)
 	if e != nil {
-		return e.Present() && !e.Resource.Released() && seq > n.sent
+		return e.Present() && !e.Resource.ContentDropped() && seq > n.sent
 	}
 	asked := n.name.Asked()
 	if asked.IsZero() {

@@ -263,7 +263,7 @@ func (s *subscription) resend(w *writer) {
 		case !e.Present() || e.Seq > s.sent:
 		case w.full(e):
 			still = append(still, n.String())
-		case e.Resource.Released():
+		case e.Resource.ContentDropped():
 			still = append(still, n.String())
 			s.askMembersAgain(w.head, w.typ)
 		default:
@@ -277,14 +277,14 @@ func (s *subscription) resend(w *writer) {
 // allow to keep the content (R125).
 func (s *subscription) askAgain(g *cache.Generation, e *cache.Entry) {
 	if g.From(e.Name).Connected {
-		s.watch.AskAgain(s.key, e.Name, e.ContentDroppedAt())
+		s.watch.Refetch(s.key, e.Name, e.ContentDroppedAt())
 	}
 }
 
 // askMembersAgain is askAgain for all members.
 func (s *subscription) askMembersAgain(g *cache.Generation, t *cache.Type) {
 	if g.WildcardSource(s.key).Connected {
-		s.watch.AskAgain(s.key, nil, t.Wildcard.LastContentDrop())
+		s.watch.Refetch(s.key, nil, t.Wildcard.LastContentDrop())
 	}
 }
 
@@ -309,7 +309,7 @@ func (s *subscription) member(w *writer, g *cache.Generation, e *cache.Entry) {
 		}
 	case s.withheld(w.typ, e): // why it is not sent is told instead
 	case s.holds(g.WildcardSource(s.key), e):
-	case e.Resource.Released():
+	case e.Resource.ContentDropped():
 		s.again = append(s.again, e.Name.String())
 		s.askMembersAgain(g, w.typ)
 	default:
@@ -483,7 +483,7 @@ func (s *subscription) answer(w *writer, g *cache.Generation, n *subscribed, lim
 
 func (s *subscription) answerPresent(w *writer, g *cache.Generation, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
 	held := n.sent == 0 && s.holds(g.From(n.name), e) && !s.alwaysSent
-	if !held && e.Resource.Released() {
+	if !held && e.Resource.ContentDropped() {
 		s.askAgain(g, e)
 		return true
 	}

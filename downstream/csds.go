@@ -20,7 +20,7 @@ type Contents map[*wire.Resource]*anypb.Any
 
 // Of returns the body of a resource, nil if it is not shown. What cannot be read is left out.
 func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
-	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.Released() {
+	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil
 	}
 	if shown, have := c[r]; have {

@@ -130,7 +130,7 @@ func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Ti
 		return until
 	}
 	unknown := s.unknown(w.typ)
-	gone := s.report.Told(unknown)
+	gone := s.report.Removable(unknown)
 	for _, text := range gone {
 		if w.full(nil) {
 			return time.Time{} // the rest follows the answer (B.32)
@@ -199,7 +199,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		return false
 	})
 	slices.SortFunc(gone, (*cache.Name).Compare)
-	for _, name := range s.report.Told(names(gone)) {
+	for _, name := range s.report.Removable(names(gone)) {
 		if w.full(nil) {
 			return earlier(until, now.Add(s.cfg.AckWait)) // the rest follows the answer (B.32)
 		}

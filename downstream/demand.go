@@ -114,7 +114,7 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 			plain = append(plain, text)
 		}
 	}
-	over, bound := s.watch.Over(s.key, plain, ceases)
+	over, bound := s.watch.OverQuota(s.key, plain, ceases)
 	for _, text := range plain {
 		if _, is := slices.BinarySearch(over, text); !is {
 			f.within = append(f.within, text)

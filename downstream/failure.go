@@ -140,7 +140,7 @@ func (s *subscription) knows(g *cache.Generation, t *cache.Type, n subscribed) b
 		return true
 	}
 	e, _ := t.Lookup(n.name)
-	return e != nil && !s.mayReturn(g, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.Released())
+	return e != nil && !s.mayReturn(g, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.ContentDropped())
 }
 
 // fail tells what is wrong with resources that the client subscribed to. Of what the

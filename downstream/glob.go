@@ -58,8 +58,8 @@ func (s *subscription) newGlob(text string, now time.Time) *subscription {
 		wrap: s.wrap, ttl: s.ttl,
 		begun: true, explicit: true, since: now,
 	}
-	if glob.wrap != wire.Bare {
-		glob.wrap = wire.WrapEveryone // or a SotW client would not learn the names (B.19)
+	if glob.wrap != wire.Unwrapped {
+		glob.wrap = wire.WrapAll // or a SotW client would not learn the names (B.19)
 	}
 	glob.subscribeAll()
 	at, _ := s.searchGlob(text)
@@ -258,7 +258,7 @@ func (s *subscription) unsettledUntil(g *cache.Generation) (until time.Time) {
 			asked = from.Since // it is asked anew on each connection
 		}
 		wait := asked.Add(resolveWait)
-		if s.version != "" && !from.Heard {
+		if s.version != "" && !from.Responded {
 			wait = wait.Add(coldMargin)
 		}
 		if wait.After(until) {

@@ -93,7 +93,7 @@ func (s *subscription) beat(w *writer, e *cache.Entry) {
 		if !w.twice(e.Resource.Key()) {
 			w.begin().Heartbeat(e.Resource, s.life(e))
 		}
-	case e.Resource.Released():
+	case e.Resource.ContentDropped():
 		s.owe(w, e)
 	default:
 		w.add(e)

@@ -211,7 +211,7 @@ func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
 func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
 	bare := p.sub.bare(g, t)
 	for _, n := range p.sub.names {
-		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() {
+		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.ContentDropped() && e.Resource.HasBody() {
 			p.sub.askAgain(g, e)
 			bare = true
 		}

@@ -98,7 +98,7 @@ func (s *subscription) bare(g *cache.Generation, t *cache.Type) (bare bool) {
 		return bare
 	}
 	for _, n := range s.names {
-		if e, _ := s.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() && n.sent != 0 {
+		if e, _ := s.see(t, n); e.Present() && e.Resource.ContentDropped() && e.Resource.HasBody() && n.sent != 0 {
 			s.askAgain(g, e)
 			bare = true
 		}
@@ -108,7 +108,7 @@ func (s *subscription) bare(g *cache.Generation, t *cache.Type) (bare bool) {
 
 // lacks reports whether the client, which has never had a resource, cannot be given it
 // now: its content was given up.
-func lacks(n subscribed, e *cache.Entry) bool { return n.sent == 0 && e.Resource.Released() }
+func lacks(n subscribed, e *cache.Entry) bool { return n.sent == 0 && e.Resource.ContentDropped() }
 
 // finalSet returns the set without what is gone, once what referred to it was
 // sent.
@@ -259,7 +259,7 @@ func (s *subscription) resolveBy(g *cache.Generation, n *cache.Name, asked, now 
 		return s.since.Add(resolveWait)
 	case asked.IsZero():
 		return now.Add(resolveWait)
-	case !from.Heard && s.version != "":
+	case !from.Responded && s.version != "":
 		return asked.Add(resolveWait + coldMargin)
 	default:
 		return asked.Add(resolveWait)
@@ -277,7 +277,7 @@ func (s *subscription) unchanged(g *cache.Generation, t *cache.Type) bool {
 		return false
 	}
 	for _, n := range s.names {
-		if e, _ := s.see(t, n); n.sent == 0 && e.Present() && !e.Resource.Released() {
+		if e, _ := s.see(t, n); n.sent == 0 && e.Present() && !e.Resource.ContentDropped() {
 			return false // just asked for
 		}
 	}
@@ -364,8 +364,8 @@ func (s *subscription) ownSet(g *cache.Generation, t *cache.Type, union bool) *r
 	b := s.collect(g, t, setBuilder{union: union})
 	s.sum = b.sum
 	wrap := s.wrap
-	if wrap != wire.Bare && len(s.globs) > 0 {
-		wrap = wire.WrapEveryone // or the client would not learn the names (B.19)
+	if wrap != wire.Unwrapped && len(s.globs) > 0 {
+		wrap = wire.WrapAll // or the client would not learn the names (B.19)
 	}
 	body := wire.NewSotWBody(s.typeURL, b.sum.Version(t.System()), wrap)
 	body.Grow(len(b.show))
@@ -440,7 +440,7 @@ type setBuilder struct {
 
 // add adds what an entry holds, or held last.
 func (b *setBuilder) add(r *wire.Resource, e *cache.Entry, changed bool) {
-	if _, twice := b.seen[r.Key()]; twice || r.Released() && !b.sumOnly {
+	if _, twice := b.seen[r.Key()]; twice || r.ContentDropped() && !b.sumOnly {
 		return
 	}
 	b.seen[r.Key()] = struct{}{}
@@ -497,7 +497,7 @@ func (s *subscription) group(g *cache.Generation, t *cache.Type, limit cache.Seq
 		n := &s.names[i]
 		switch e, seq := s.see(t, *n); {
 		case !e.Present() || !e.Resource.HasBody():
-		case e.Resource.Released():
+		case e.Resource.ContentDropped():
 			s.askAgain(g, e)
 			s.owing = append(s.owing, n.name)
 			return nil, nil // what comes wakes the stream

@@ -235,11 +235,11 @@ func (s *stream) typeOver(typeURL string) error {
 func (s *stream) wrapOf(typeURL string) wire.Wrap {
 	switch {
 	case s.delta || !s.wrap:
-		return wire.Bare
+		return wire.Unwrapped
 	case wire.Known(typeURL):
-		return wire.WrapTelling
+		return wire.WrapDetails
 	default:
-		return wire.WrapEveryone // nobody else could say what it is called
+		return wire.WrapAll // nobody else could say what it is called
 	}
 }
 

@@ -246,7 +246,7 @@ func (s *subscription) add(texts []string, first bool, now time.Time) {
 	slices.SortFunc(added, (*cache.Name).Compare)
 	added = slices.Compact(added)
 	if len(s.names) > 0 {
-		s.watch.Renew(s.key, slices.DeleteFunc(slices.Clone(added), func(n *cache.Name) bool {
+		s.watch.RefetchStale(s.key, slices.DeleteFunc(slices.Clone(added), func(n *cache.Name) bool {
 			_, had := s.find(n)
 			return !had
 		}))
@@ -527,7 +527,7 @@ func (s *subscription) answerable(g *cache.Generation) bool {
 		slices.ContainsFunc(s.globs, func(glob *subscription) bool { return glob.answerable(g) }) ||
 		slices.ContainsFunc(s.names, func(n subscribed) bool {
 			e, _ := t.Lookup(n.name)
-			return e.Present() && !e.Resource.Released() || t.Errors(cache.ByName).Get(n.name) != nil
+			return e.Present() && !e.Resource.ContentDropped() || t.Errors(cache.ByName).Get(n.name) != nil
 		})
 }
 

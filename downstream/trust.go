@@ -51,7 +51,7 @@ func (s *subscription) suspect() {
 		return
 	}
 	members := &s.watch.Generation().Type(s.key).Wildcard
-	buried := members.Buried()
+	buried := members.RecentRemovals()
 	for i, n := range s.watch.Find(s.key, buried) {
 		if _, reported := s.known[buried[i]]; !reported && (n == nil || !members.Get(n).Present()) {
 			s.known[buried[i]] = ""

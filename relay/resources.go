@@ -165,7 +165,7 @@ func (f fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 // bodyOf returns the content of a resource for people; nil of what has none to show. What
 // cannot be read is an error in the place of it.
 func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
-	if wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.Released() {
+	if wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil
 	}
 	body, err := r.RedactedJSON()

@@ -398,7 +398,7 @@ func (s *snapshots) depart(was *departed, now time.Time) error {
 
 // save writes one snapshot, if there is something new to write.
 func (s *snapshots) save(u *saved, now time.Time) error {
-	edition, from := u.w.Taken()
+	edition, from := u.w.SnapshotRevision()
 	if edition == u.edition && from == u.from && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}

@@ -389,7 +389,7 @@ func difference(here, there *cache.Entry) DifferenceKind {
 	switch {
 	case !mine.SameContent(theirs):
 		return OtherContent
-	case !mine.Released() && !theirs.Released() && !bytes.Equal(mine.Body(), theirs.Body()):
+	case !mine.ContentDropped() && !theirs.ContentDropped() && !bytes.Equal(mine.Body(), theirs.Body()):
 		return OtherContent // what is held is not what its digest was made of
 	case mine.OriginVersion != theirs.OriginVersion && !here.HasVersion(theirs.Version):
 		return OtherVersion
@@ -434,7 +434,7 @@ func (a *audit) settled(there *cache.Generation) bool {
 // review drops what the view has ceased to ask for meanwhile, doubts what the origin may be
 // about to say, and finds out which differences are no news to the view.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
-	if len(a.open) > 0 && !there.First().Heard {
+	if len(a.open) > 0 && !there.First().Responded {
 		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.grownAt).Round(time.Second))
 	}
 	for _, d := range a.open {

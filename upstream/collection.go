@@ -157,7 +157,7 @@ func (v *viewSync) demandCollection(s *subscription, glob string, d cache.Demand
 		return false
 	case c != nil:
 		v.unlinger(c)
-		return d.Again
+		return d.Refetch
 	}
 	v.follow(s, glob, d.TypeURL)
 	return true

@@ -88,13 +88,13 @@ func (s *SavedFiles) Snapshot(sensitive bool) *cache.Snapshot {
 		if wire.IsSecret(typeURL) {
 			continue
 		}
-		of := cache.TypeSnapshot{Key: typeURL, Complete: true, Members: cache.SetSnapshot{System: s.sets[typeURL].version}}
+		of := cache.TypeSnapshot{Key: typeURL, Complete: true, Wildcard: cache.SetSnapshot{System: s.sets[typeURL].version}}
 		for _, name := range slices.Sorted(maps.Keys(s.sets[typeURL].byName)) {
 			r := s.sets[typeURL].byName[name]
-			if !r.Released() && (r.DoNotCache || !sensitive && r.MayBeSensitive()) {
-				r = r.Release()
+			if !r.ContentDropped() && (r.DoNotCache || !sensitive && r.MayBeSensitive()) {
+				r = r.DropContent()
 			}
-			of.Members.Entries = append(of.Members.Entries, cache.EntrySnapshot{Name: name, Resource: r})
+			of.Wildcard.Entries = append(of.Wildcard.Entries, cache.EntrySnapshot{Name: name, Resource: r})
 		}
 		snap.Types = append(snap.Types, of)
 	}
@@ -109,7 +109,7 @@ func (f *Files) Restore(s *cache.Snapshot, frozen bool, kept []Hold) {
 	defer func() { f.lead <- r }()
 	stored := make(map[string]cache.SetSnapshot)
 	for _, t := range s.Types {
-		stored[t.Key] = t.Members
+		stored[t.Key] = t.Wildcard
 	}
 	if frozen {
 		all := r.frozenSets(stored)
@@ -132,7 +132,7 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 		set := &typeSet{version: of.System, byName: make(map[string]*wire.Resource, len(of.Entries))}
 		for _, e := range of.Entries {
 			resource := e.Resource
-			if resource.Released() {
+			if resource.ContentDropped() {
 				resource = r.serving[typeURL].get(e.Name)
 			}
 			if resource != nil {
@@ -148,7 +148,7 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 func (r *reader) restoreKept(hold Hold, stored cache.SetSnapshot) {
 	set := &typeSet{byName: make(map[string]*wire.Resource)}
 	for _, e := range stored.Entries {
-		if !e.Resource.Released() && slices.Contains(hold.Names, e.Name) && r.serving[hold.TypeURL].get(e.Name) == nil {
+		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && r.serving[hold.TypeURL].get(e.Name) == nil {
 			set.byName[e.Name] = e.Resource
 		}
 	}

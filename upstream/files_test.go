@@ -1120,7 +1120,7 @@ func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
 					for _, set := range []*cache.Set{&typ.Wildcard, &typ.ByName} {
 						for e := range set.Since(0) {
 							there++
-							if e.Resource.Intact() && !e.Resource.Released() {
+							if e.Resource.Intact() && !e.Resource.ContentDropped() {
 								intact++
 							}
 						}
@@ -1141,8 +1141,8 @@ func TestB43_FilesAreReadAnewForWhatIsDamaged(t *testing.T) {
 			}
 			n := m.view.Find(wire.ClusterType, []string{"b"})[0]
 			synctest.Wait()
-			if e, _ := m.view.Generation().Type(wire.ClusterType).Lookup(n); e.Resource.Released() { // as a client would that waits for it
-				m.watch.AskAgain(wire.ClusterType, n, e.ContentDroppedAt())
+			if e, _ := m.view.Generation().Type(wire.ClusterType).Lookup(n); e.Resource.ContentDropped() { // as a client would that waits for it
+				m.watch.Refetch(wire.ClusterType, n, e.ContentDroppedAt())
 			}
 			if bad {
 				time.Sleep(time.Minute)

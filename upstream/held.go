@@ -85,7 +85,7 @@ func (v *viewSync) take(g guarded, u wire.Update, now time.Time) cache.Change {
 	u = g.removals.screen(u, s)
 	c := g.removals.grow(u, s, func() cache.Change { return v.w.Apply(g.kind, u) })
 	if s.confirmed {
-		v.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.Gone())
+		v.reported.stated(cache.ReportedSet{Key: g.key, Kind: g.kind}, u.RemovedNames())
 	}
 	v.recount(g.removals)
 	return c

@@ -148,7 +148,7 @@ func (l *Local) tell(began keys) {
 // all returns an update that says what there is of a type, but for what is damaged.
 func (l *Local) all(typeURL string) wire.Update {
 	resources := slices.Collect(maps.Values(l.content[typeURL]))
-	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.DeleteFunc(resources, (*wire.Resource).Released)}
+	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.DeleteFunc(resources, (*wire.Resource).ContentDropped)}
 }
 
 // inspect gives up what is damaged of that which somebody asks for again, and reports whether
@@ -172,7 +172,7 @@ func giveUp(set map[string]*wire.Resource, r *wire.Resource) (damaged bool) {
 	if r.Intact() {
 		return false
 	}
-	set[r.Name] = r.Release()
+	set[r.Name] = r.DropContent()
 	return true
 }
 
@@ -185,7 +185,7 @@ func (l *Local) Answer() (damaged bool) {
 	followed := make(keys)
 	for _, d := range l.w.TakeDemand() {
 		typeURL, _, isCollection := cache.SplitCollection(d.TypeURL)
-		damaged = d.Again && l.inspect(typeURL, d.Name) || damaged
+		damaged = d.Refetch && l.inspect(typeURL, d.Name) || damaged
 		switch {
 		case isCollection:
 			l.follow(d, followed)
@@ -213,7 +213,7 @@ func (l *Local) Answer() (damaged bool) {
 }
 
 func (l *Local) answerMembers(d cache.Demand) {
-	if d.Again {
+	if d.Refetch {
 		l.w.Apply(cache.Wildcard, l.all(d.TypeURL))
 	}
 	l.confirm(d.TypeURL)
@@ -224,7 +224,7 @@ func (l *Local) answerName(u *wire.Update, name string) {
 	switch r := l.find(u.TypeURL, name); {
 	case r == nil:
 		u.Removed = append(u.Removed, name)
-	case !r.Released():
+	case !r.ContentDropped():
 		u.Resources = append(u.Resources, r)
 	}
 }

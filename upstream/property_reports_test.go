@@ -154,7 +154,7 @@ func (m *reportsRun) check() {
 		if len(lacking) == 0 {
 			continue
 		}
-		told := c.report.Told(lacking)
+		told := c.report.Removable(lacking)
 		if m.confirmed.IsZero() {
 			if len(told) > 0 {
 				m.Errorf("told %q before the set was confirmed", told)
@@ -198,7 +198,7 @@ func (m *reportsRun) end() {
 			continue
 		}
 		lacking := slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return m.has[name] })
-		told := c.report.Told(lacking)
+		told := c.report.Removable(lacking)
 		for _, name := range lacking {
 			if !slices.Contains(told, name) && !kept[name] {
 				m.Errorf("%s is withheld in the end", name)

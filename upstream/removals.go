@@ -85,7 +85,7 @@ func (r *removals) screen(u wire.Update, s screening) wire.Update {
 	}
 	u.Resources = r.screenResources(u.Resources, s)
 	waiting := make(map[string]struct{})
-	for name := range u.Gone() {
+	for name := range u.RemovedNames() {
 		delete(r.fresh, name)
 		switch {
 		case s.has(name) == nil:
@@ -169,7 +169,7 @@ func isEmptyAssignment(r *wire.Resource) bool {
 // hadEndpoints reports whether the set holds an assignment with endpoints.
 func (s *screening) hadEndpoints(name string) bool {
 	old := s.has(name)
-	return old != nil && !old.Released() && old.HasEndpoints()
+	return old != nil && !old.ContentDropped() && old.HasEndpoints()
 }
 
 // mention ends every suspicion of a resource that is there. If its removal was held back, the origin may be about to say more:

@@ -115,7 +115,7 @@ func (v *viewSync) hashed() bool {
 	for _, g := range v.guards() {
 		n := 0
 		for e := range v.setOf(g).Since(0) {
-			if !e.Present() || !sayable(e.Resource) || e.Resource.Released() {
+			if !e.Present() || !sayable(e.Resource) || e.Resource.ContentDropped() {
 				continue
 			}
 			if sum := sha256.Sum256(e.Resource.Value()); e.Resource.OriginVersion != hex.EncodeToString(sum[:]) {

@@ -89,7 +89,7 @@ func (h heldNames) drop(u wire.Update) {
 	for _, r := range u.Resources {
 		delete(h, r.Name)
 	}
-	for name := range u.Gone() {
+	for name := range u.RemovedNames() {
 		delete(h, name)
 	}
 }
@@ -191,7 +191,7 @@ func (s *subscription) restate(r role, g *cache.Generation, withVersions bool) (
 // Of one whose content was given up it is told none: it says what it is once more, or
 // that it is gone (R125).
 func heldVersion(r *wire.Resource) string {
-	if r.Released() {
+	if r.ContentDropped() {
 		return ""
 	}
 	return r.OriginVersion
@@ -200,7 +200,7 @@ func heldVersion(r *wire.Resource) string {
 // sayable reports whether the version of a resource can say what is held: not of which
 // variant it is, nor where there was none and the content is needed again.
 func sayable(r *wire.Resource) bool {
-	return r.Constraints == nil && r.HasBody() && (!r.Released() || r.OriginVersion != "")
+	return r.Constraints == nil && r.HasBody() && (!r.ContentDropped() || r.OriginVersion != "")
 }
 
 // restateNames returns all names and globs that are wanted, and adds to versions what is

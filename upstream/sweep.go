@@ -134,7 +134,7 @@ func (s *sweep) answered(u wire.Update, now time.Time) {
 		}
 		s.clear(r.Name) // still there
 	}
-	for name := range u.Gone() {
+	for name := range u.RemovedNames() {
 		if _, ok := s.suspects[name]; ok {
 			s.gone[name] = struct{}{}
 			s.alive = now

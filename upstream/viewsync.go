@@ -274,7 +274,7 @@ func (v *viewSync) demandMembers(s *subscription, d cache.Demand, now time.Time)
 		v.asks(s, d)
 	}
 	v.wantMembers(s, now)
-	if d.Again {
+	if d.Refetch {
 		v.askMembersAgain(s, now)
 	}
 }
@@ -285,7 +285,7 @@ func (v *viewSync) demandName(s *subscription, d cache.Demand, now time.Time) {
 		if _, have := s.names[d.Name]; !have {
 			v.asks(s, d)
 		}
-		v.wantName(s, d.Name, d.Again)
+		v.wantName(s, d.Name, d.Refetch)
 		return
 	}
 	v.wantName(s, d.Name, false) // if it was restored: others are

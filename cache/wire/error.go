@@ -50,7 +50,7 @@ func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) =
 
 // Gone yields the names of which the update says that no such resource exists: by
 // removing it, or by an error that says so (R123).
-func (u *Update) Gone() iter.Seq[string] {
+func (u *Update) RemovedNames() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, name := range u.Removed {
 			if !yield(name) {

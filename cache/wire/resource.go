@@ -96,13 +96,13 @@ type Resource struct {
 	// allows. What was there before stays (B.9). It is nil as a rule.
 	Refusal *ResourceError
 
-	wrapper  Digest     // of what the wrapper holds besides name, version, TTL and body
-	field    mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
-	body     mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
-	limited  bool       // the origin's message has a TTL, if only a zero one
-	full     bool       // it has a resource_name
-	standsIn bool       // its type is not the one that was asked for
-	released bool       // field and body were given up
+	wrapper        Digest     // of what the wrapper holds besides name, version, TTL and body
+	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
+	body           mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
+	limited        bool       // the origin's message has a TTL, if only a zero one
+	full           bool       // it has a resource_name
+	standsIn       bool       // its type is not the one that was asked for
+	contentDropped bool       // field and body were given up
 
 	sensitive atomic.Int32           // what MayBeSensitive found, by judgement
 	json      atomic.Pointer[[]byte] // what JSON made
@@ -132,7 +132,7 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 
 // HasBody reports whether the resource has content. One without is a heartbeat
 // (R106) or an alias that the origin could not resolve (R095).
-func (r *Resource) HasBody() bool { return r.body != nil || r.released && r.TypeURL != "" }
+func (r *Resource) HasBody() bool { return r.body != nil || r.contentDropped && r.TypeURL != "" }
 
 // Heartbeat reports that the resource has nothing but a new TTL for what the
 // client has already (R106). It may repeat the resource's aliases.
@@ -144,12 +144,12 @@ func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(
 // Released reports that the content was given up: what the resource is called and
 // what it was are known, but it cannot be sent (R125). So is the word that an alias
 // means nothing (B.20).
-func (r *Resource) Released() bool { return r.released }
+func (r *Resource) ContentDropped() bool { return r.contentDropped }
 
 // Release returns the resource without its content.
-func (r *Resource) Release() *Resource {
+func (r *Resource) DropContent() *Resource {
 	c := r.clone()
-	c.field, c.body, c.released = nil, nil, true
+	c.field, c.body, c.contentDropped = nil, nil, true
 	return c
 }
 
@@ -165,7 +165,7 @@ func (r *Resource) clone() *Resource {
 	return &Resource{
 		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
 		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
-		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, released: r.released,
+		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, contentDropped: r.contentDropped,
 	}
 }
 
