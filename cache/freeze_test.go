@@ -504,7 +504,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 			kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
 			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim",
-				"lives", "uncached", "expire", "mend", "members"}).Draw(t, "step")
+				"lives", "uncached", "expire", "members"}).Draw(t, "step")
 			switch step {
 			case "freeze":
 				if !frozen.Frozen() {
@@ -594,9 +594,6 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 		for _, after := range []time.Duration{2 * uncachedLife, 2 * yieldFor, time.Hour, 2 * time.Hour} {
 			o.Expire(time.Now().Add(after))
 		}
-	case "mend":
-		o.view.Mend(acme)
-		o.TakeDemand()
 	}
 }
 

@@ -33,7 +33,6 @@ type index struct {
 // A source is where the demand waits that one origin has to satisfy.
 type source struct {
 	demand []Demand      // changed since its writer took it; guarded by index.mu
-	faulty []string      // types and collections that the writer has to mend; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
 	quota  Quota
 

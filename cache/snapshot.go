@@ -129,7 +129,7 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 	switch {
 	case r.ContentDropped():
 		return r
-	case r.DoNotCache, failure != nil && failure.Err.Denied():
+	case r.DoNotCache, failure != nil && failure.Err.Denied(), !r.Intact(): // a restart is the way out of damage
 		return r.DropContent()
 	case !p.sensitive && r.MayBeSensitive():
 		p.omitted[resourceType(t.URL)]++

@@ -744,11 +744,8 @@ func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source
 
 // TakeDemand returns what streams began or ceased to want of this source since the
 // last call. A name that is returned as wanted stays known, and its resource is
-// accepted, until Forget. It is also the time to put right what an audit found (Mend).
+// accepted, until Forget.
 func (w *Writer) TakeDemand() []Demand {
-	for _, key := range w.takeFaulty() {
-		w.mend(key)
-	}
 	taken, unused := w.takeDemand()
 	for _, key := range unused {
 		ed := w.begin(key)
