@@ -155,11 +155,10 @@ func (w *Watch) TakeFanouts() *Fanouts {
 	return w.fanouts.Swap(nil)
 }
 
-// follow begins to follow a change that is about to be published to the streams that will be
+// followEdit begins to follow a change that is about to be published to the streams that will be
 // woken, and shows it to who looks; nil if nobody wants to know, it concerns none, or changes nothing. Who publishes it
 // releases it. The index is locked.
-func (w *Writer) followEdit(ed *edit) *Fanout {
-	cause := w.causeOf(ed)
+func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
 	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
 		cause.applied(ed, nil)
 		return nil
@@ -200,7 +199,7 @@ func (c Cause) applied(ed *edit, f *Fanout) Span {
 	return c.Trace.Applied(made)
 }
 
-// crowded reports whether as many changes of a type are followed as can be.
+// tooManyFanouts reports whether as many changes of a type are followed as can be.
 func (w *Writer) tooManyFanouts(key string) bool {
 	w.fanouts = slices.DeleteFunc(w.fanouts, func(f *Fanout) bool { return f.ended.Load() })
 	same := 0
@@ -212,7 +211,7 @@ func (w *Writer) tooManyFanouts(key string) bool {
 	return same >= maxFanouts
 }
 
-// giveUp ends fan-outs that are too old.
+// endOldFanouts ends fan-outs that are too old.
 func (w *Writer) endOldFanouts(now time.Time) {
 	for _, f := range w.fanouts {
 		if now.Sub(f.Began) >= followFor {

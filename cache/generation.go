@@ -30,7 +30,7 @@ type Source struct {
 	// Since is when that last changed; zero if it never did.
 	Since time.Time
 
-	// Heard reports whether the origin has said anything on the stream that is up.
+	// Responded reports whether the origin has said anything on the stream that is up.
 	Responded bool
 
 	// Lost is when the origin was lost; zero if it never was. Streams on which it said
@@ -96,6 +96,12 @@ func (v *View) Stale(now time.Time) bool {
 
 // Source returns how one of the view's origins stands, by its number.
 func (g *Generation) Source(source int) *Source { return &g.sources[source] }
+
+// ownSource returns a source of a generation that is not published yet, for writing.
+func (g *Generation) ownSource(source int) *Source {
+	g.sources = slices.Clone(g.sources)
+	return &g.sources[source]
+}
 
 // OriginChanges returns a number that is another whenever an origin has come or gone, and never
 // zero.

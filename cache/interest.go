@@ -216,7 +216,7 @@ func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	x.poke(p)
 }
 
-// count counts a type whose members somebody began to follow, or nobody follows any
+// countFollowed counts a type whose members somebody began to follow, or nobody follows any
 // more, if it is a collection.
 func (x *index) countFollowed(t *indexType, by int) {
 	if _, _, is := SplitCollection(t.url); is {
@@ -296,7 +296,7 @@ func (w *Watch) Refetch(typeURL string, n *Name, givenUp time.Time) {
 // before reports whether the origin was asked, if ever, before something was given up.
 func before(asked, dropped time.Time) bool { return asked.IsZero() || asked.Before(dropped) }
 
-// Renew has the origin asked once more for those of the names, which the stream
+// RefetchStale has the origin asked once more for those of the names, which the stream
 // watches, of which what it said is no longer known.
 func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
@@ -472,7 +472,7 @@ func (x *index) typ(key string) *indexType {
 	return t
 }
 
-// typFor is typ for what a watch subscribes to.
+// typForWatch is typ for what a watch subscribes to.
 func (x *index) typForWatch(w *Watch, key string) *indexType {
 	base := resourceType(key)
 	if x.types[base] == nil && !wire.Known(base) && w.peer != "" {

@@ -68,14 +68,14 @@ var endless life
 // lives returns how long the entry's resource lives.
 func (e *Entry) lives() *life { return cmp.Or(e.life, &endless) }
 
-// relive returns the same for an entry that is not published yet, for writing.
+// ownLife returns the same for an entry that is not published yet, for writing.
 func (e *Entry) ownLife() *life {
 	l := *e.lives()
 	e.life = &l
 	return e.life
 }
 
-// until gives an entry that is not published yet its deadline.
+// setDeadline gives an entry that is not published yet its deadline.
 func (e *Entry) setDeadline(deadline time.Time) {
 	if !deadline.IsZero() || e.life != nil {
 		e.ownLife().deadline = deadline
@@ -147,7 +147,7 @@ func (e *Entry) withVersion(r *wire.Resource) *Entry {
 	return &c
 }
 
-// alsoAs adds to an entry that is not published yet the versions that another one has
+// addVersionsOf adds to an entry that is not published yet the versions that another one has
 // for the same content.
 func (e *Entry) addVersionsOf(o *Entry) {
 	for _, v := range append(slices.Clone(o.otherVersions()), o.Resource.Version) {
@@ -164,7 +164,7 @@ func (e *Entry) addVersion(version string) {
 	e.equivalent = &versions
 }
 
-// further returns the versions of the content beside the present one.
+// otherVersions returns the versions of the content beside the present one.
 func (e *Entry) otherVersions() []string {
 	if e.equivalent == nil {
 		return nil

@@ -19,7 +19,7 @@ const (
 	// maxFormerSums is the same for the sets that a type's members have been.
 	maxFormerSums = 256
 
-	// maxBuried is how many removals of a type are remembered for RevertMemory.
+	// maxRecentRemovals is how many removals of a type are remembered for RevertMemory.
 	maxRecentRemovals = 1024
 )
 
@@ -41,7 +41,7 @@ func (e *Entry) mark() uint32 {
 	return uint32(e.Leaf.lo) | 1
 }
 
-// succeeds gives an entry, which is not published yet, the past of the entry that it replaces.
+// recordPast gives an entry, which is not published yet, the past of the entry that it replaces.
 func (e *Entry) recordPast(old *Entry) {
 	from, to := old.mark(), e.mark()
 	if from == to {
@@ -89,7 +89,7 @@ func recent(at time.Time) time.Time {
 	return at
 }
 
-// became records that readers saw the set with another sum before the head at a position.
+// recordSum records that readers saw the set with another sum before the head at a position.
 func (s *Set) recordSum(before Sum, at Seq) {
 	if s.sum == before {
 		return
@@ -105,7 +105,7 @@ func (s *Set) recordSum(before Sum, at Seq) {
 	}
 }
 
-// A burial is the removal of a member. It outlives the tombstone.
+// A pastRemoval is the removal of a member. It outlives the tombstone.
 type pastRemoval struct {
 	name string
 	past *past // of the tombstone
@@ -118,7 +118,7 @@ func remembersRemovals(key string) bool {
 	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
 }
 
-// remember records the removal of a member.
+// rememberRemoval records the removal of a member.
 func (s *Set) rememberRemoval(tomb *Entry) {
 	now := time.Now()
 	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
@@ -127,7 +127,7 @@ func (s *Set) rememberRemoval(tomb *Entry) {
 	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
 }
 
-// recall gives an entry, which is not published yet, the past of a member of that name that was removed.
+// recallPast gives an entry, which is not published yet, the past of a member of that name that was removed.
 func (s *Set) recallPast(e *Entry) {
 	for _, b := range slices.Backward(s.recentRemovals) {
 		if b.name == e.Name.text {
@@ -137,7 +137,7 @@ func (s *Set) recallPast(e *Entry) {
 	}
 }
 
-// Buried returns the names of members that were removed within RevertMemory. Some may be there again.
+// RecentRemovals returns the names of members that were removed within RevertMemory. Some may be there again.
 func (s *Set) RecentRemovals() (names []string) {
 	for _, b := range s.recentRemovals {
 		if !recent(b.at).IsZero() {

@@ -92,7 +92,7 @@ func (w *Watch) Room() int {
 	return room
 }
 
-// Over returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
+// OverQuota returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
 // origin, in order; and which bound of one of the origins there is. The watch would cease
 // to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
 // the view holds is over a bound: that others want what does not exist must not take it from anybody. As
@@ -157,7 +157,7 @@ func (t *Type) has(n *Name) bool {
 	return e.Present()
 }
 
-// set returns texts in order, each once.
+// sortedSet returns texts in order, each once.
 func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // find returns the Name for a text, nil if there is none, or no such type.

@@ -114,11 +114,11 @@ func (x *index) knows(t *indexType) bool {
 
 // AwaitReports has what clients report count until a time, although the source knows all members at once, or another view decides
 // (DelegateReports).
-func (w *Writer) AwaitReports(until time.Time) {
-	x := &w.view.index
+func (j reportJudge) AwaitReports(until time.Time) {
+	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.sources[w.source].reportsUntil = until
+	x.sources[j.w.source].reportsUntil = until
 }
 
 // counts reports whether anything of a report can be withheld.
@@ -198,7 +198,7 @@ func (r *Report) Close() {
 	x.namesLeft += len(r.names)
 }
 
-// Told returns those of names, which seem to be gone, of which the client may be told so.
+// Removable returns those of names, which seem to be gone, of which the client may be told so.
 func (r *Report) Removable(names []string) []string {
 	if r == nil || len(names) == 0 {
 		return names
@@ -237,6 +237,9 @@ func (r *Report) WithholdsAll() bool {
 	return r.large && len(r.typ.reporting[r.kind].held) > 0
 }
 
+// A reportJudge decides, for the source of a writer, what clients that reported resources may be told.
+type reportJudge struct{ w *Writer }
+
 // A ReportedSet is a set of which something was reported.
 type ReportedSet struct {
 	Key  string
@@ -245,13 +248,13 @@ type ReportedSet struct {
 
 // Reported returns the sets of the writer's source of which something was reported, and when the first report was made that
 // was not judged yet; zero if there is none.
-func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
-	x := &w.view.index
+func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
+	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind, of := range t.reporting {
-			if of.empty() || !w.answersFor(t, Kind(kind)) {
+			if of.empty() || !j.answersFor(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
@@ -269,27 +272,27 @@ func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
 	return sets
 }
 
-// judges reports whether the writer's source answers for what is reported of a set. The index must be locked.
-func (w *Writer) answersFor(t *indexType, kind Kind) bool {
+// answersFor reports whether the writer's source answers for what is reported of a set. The index must be locked.
+func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
-		return t.source == w.source
+		return t.source == j.w.source
 	}
 	for _, r := range t.reporting[kind].reports {
 		if n := t.names[r.names[0]]; n != nil {
-			return n.source == w.source
+			return n.source == j.w.source
 		}
 	}
-	return t.source == w.source
+	return t.source == j.w.source
 }
 
 // Judge decides of the reports of a set that were made up to a time, and not judged yet, whether the set lacks so much of
 // one that the origin may not have meant that. It returns the names that are lacking of those, none of which a client that
 // reported so is told is gone, until Withhold says otherwise. Each report is judged by itself: a client that makes up what it
 // holds delays nothing for others. From now on the members are known: what is reported of them later counts no more.
-func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
-	generation := w.Generation()
-	ed := w.beginOn(&w.ledger, of.Key)
-	defer w.publish(ed)
+func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
+	generation := j.w.Generation()
+	ed := j.w.beginOn(&j.w.ledger, of.Key)
+	defer j.w.publish(ed)
 	t := ed.index
 	t.lastKnown = t.lastKnown || of.Kind == Wildcard
 	reporting := &t.reporting[of.Kind]
@@ -304,7 +307,7 @@ func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struc
 			lacking[name] = struct{}{}
 		}
 		if !r.large {
-			w.view.index.dropReport(reporting, sum)
+			j.w.view.index.dropReport(reporting, sum)
 		}
 	}
 	if len(lacking) > 0 {
@@ -312,7 +315,7 @@ func (w *Writer) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struc
 		maps.Copy(held, reporting.held)
 		reporting.held = held
 	}
-	w.view.index.forgetReports(t)
+	j.w.view.index.forgetReports(t)
 	return lacking
 }
 
@@ -385,8 +388,8 @@ func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []s
 }
 
 // Withhold says which names of a set, of those that clients have reported, none that reported much of them is told are gone.
-func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
-	x := &w.view.index
+func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
+	x := &j.w.view.index
 	x.mu.Lock()
 	now := x.reporting(of)
 	same := now.empty() || maps.Equal(now.held, names)
@@ -394,13 +397,13 @@ func (w *Writer) Withhold(of ReportedSet, names map[string]struct{}) {
 	if same {
 		return
 	}
-	ed := w.beginOn(&w.ledger, of.Key)
+	ed := j.w.beginOn(&j.w.ledger, of.Key)
 	ed.recheckReported(of.Kind, slices.Collect(maps.Keys(now.held)))
 	now.held = names
-	w.publish(ed)
+	j.w.publish(ed)
 }
 
-// reconsider wakes the clients that are to look again at what may be gone.
+// recheckReported wakes the clients that are to look again at what may be gone.
 func (ed *edit) recheckReported(kind Kind, names []string) {
 	ed.dirty = ed.dirty || kind == Wildcard
 	for _, name := range names {
@@ -412,8 +415,8 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 
 // StillReported returns the names of a set that are in reports of which much is lacking, with those whose clients have just
 // left.
-func (w *Writer) StillReported(of ReportedSet) map[string]struct{} {
-	x := &w.view.index
+func (j reportJudge) StillReported(of ReportedSet) map[string]struct{} {
+	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := make(map[string]struct{})
@@ -428,8 +431,8 @@ func (w *Writer) StillReported(of ReportedSet) map[string]struct{} {
 }
 
 // trimReports forgets the reports of clients that have left for good.
-func (w *Writer) trimReports(now time.Time) {
-	x := &w.view.index
+func (j reportJudge) trimReports(now time.Time) {
+	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
@@ -454,14 +457,14 @@ func (x *index) forgetReports(t *indexType) {
 
 // DelegateReports has the view of another watch decide about what clients report of a set, and the clients look again what they may
 // be told.
-func (w *Writer) DelegateReports(of ReportedSet, to *Watch) {
-	fresh := w.undelegated(of)
+func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
+	fresh := j.undelegated(of)
 	vias := make([]*Report, len(fresh))
 	for i, r := range fresh {
 		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
 	}
-	ed := w.beginOn(&w.ledger, of.Key)
-	defer w.publish(ed)
+	ed := j.w.beginOn(&j.w.ledger, of.Key)
+	defer j.w.publish(ed)
 	reporting := &ed.index.reporting[of.Kind]
 	for i, r := range fresh {
 		if r.judged, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
@@ -469,7 +472,7 @@ func (w *Writer) DelegateReports(of ReportedSet, to *Watch) {
 		}
 		defer r.delegate.Close()
 		if reporting.reports[r.sum] == r {
-			w.view.index.dropReport(reporting, r.sum)
+			j.w.view.index.dropReport(reporting, r.sum)
 		}
 	}
 	for _, r := range reporting.reports {
@@ -477,9 +480,9 @@ func (w *Writer) DelegateReports(of ReportedSet, to *Watch) {
 	}
 }
 
-// unpassed returns the reports of a set that were not passed yet.
-func (w *Writer) undelegated(of ReportedSet) (fresh []*Report) {
-	x := &w.view.index
+// undelegated returns the reports of a set that were not passed yet.
+func (j reportJudge) undelegated(of ReportedSet) (fresh []*Report) {
+	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, r := range x.reporting(of).reports {

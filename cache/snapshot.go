@@ -52,11 +52,11 @@ type EntrySnapshot struct {
 	Further  []string  // versions of the same content beside the resource's own
 }
 
-// Withheld counts the resources of which a snapshot has not the content, since they may
+// OmittedContent counts the resources of which a snapshot has not the content, since they may
 // be sensitive, by type URL.
 type OmittedContent map[string]int
 
-// Taken returns what a snapshot would be of now: the edition of what readers see, and the Target of
+// SnapshotRevision returns what a snapshot would be of now: the edition of what readers see, and the Target of
 // the source. Any goroutine may call it.
 func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 	g := w.view.Generation()
@@ -90,7 +90,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	return s, p.omitted
 }
 
-// A photographer takes a snapshot of one source.
+// A snapshotter takes a snapshot of one source.
 type snapshotter struct {
 	source    int
 	sensitive bool
@@ -160,15 +160,17 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 	ed := w.begin(t.Key)
 	ed.now = now
 	if (t.Complete || t.Settled) && ed.index.source == w.source {
+		members := ed.of(Wildcard)
 		for _, e := range t.Wildcard.Entries {
-			ed.restoreEntry(Wildcard, w.view.index.name(ed.index, e.Name), e)
+			members.restoreEntry(w.view.index.name(ed.index, e.Name), e)
 		}
 		restored += len(t.Wildcard.Entries)
-		ed.restoreSet(Wildcard, t.Wildcard)
+		members.restoreSet(t.Wildcard)
 		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
 		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
 		ed.pokes |= w.view.index.want(ed.index, nil)
 	}
+	named := ed.of(ByName)
 	for _, e := range t.ByName.Entries {
 		n := w.view.index.name(ed.index, e.Name)
 		if n.source != w.source {
@@ -176,24 +178,23 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 			continue
 		}
 		n.tracked = true
-		ed.restoreEntry(ByName, n, e)
+		named.restoreEntry(n, e)
 		ed.pokes |= w.view.index.want(ed.index, n)
 		restored++
 	}
-	ed.restoreSet(ByName, t.ByName)
+	named.restoreSet(t.ByName)
 	w.publish(ed)
 	return restored
 }
 
-// restored takes over what a snapshot says of a set as a whole.
-func (ed *edit) restoreSet(kind Kind, s SetSnapshot) {
-	set := ed.set(kind)
-	set.system, set.limited, set.contentDroppedAt = s.System, set.limited || s.Limited, ed.now
+// restoreSet takes over what a snapshot says of a set as a whole.
+func (ed setEdit) restoreSet(s SetSnapshot) {
+	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
 }
 
-// restore puts one entry of a snapshot into a set. No clock that was changed since lets
+// restoreEntry puts one entry of a snapshot into a set. A clock that was changed since does not make
 // a resource live longer than the origin said.
-func (ed *edit) restoreEntry(kind Kind, n *Name, e EntrySnapshot) {
+func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	r, cfg := e.Resource, ed.w.view.cfg
 	if cfg.Interner != nil && !r.ContentDropped() {
 		r = cfg.Interner.Intern(r)
@@ -202,9 +203,8 @@ func (ed *edit) restoreEntry(kind Kind, n *Name, e EntrySnapshot) {
 	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}
-	set := ed.set(kind)
-	ed.put(kind, set, n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(ed.typ.URL), r), deadline: deadline})
-	held := *set.Get(n)
+	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(ed.typ.URL), r), deadline: deadline})
+	held := *ed.set.Get(n)
 	if r.ContentDropped() {
 		held.ownLife().contentDropped = ed.now
 	}
@@ -213,5 +213,5 @@ func (ed *edit) restoreEntry(kind Kind, n *Name, e EntrySnapshot) {
 			held.addVersion(v)
 		}
 	}
-	set.put(ed.txn, &held)
+	ed.set.put(ed.txn, &held)
 }

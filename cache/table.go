@@ -21,7 +21,7 @@ type node struct {
 	entries  *[fanout]*Entry // in a leaf
 }
 
-// An edit is one series of changes to a table. Nodes that it made itself are
+// An txn is one series of changes to a table. Nodes that it made itself are
 // changed in place, so that a response with many resources copies each node once.
 // It must not be used after a reader has got the table. It is not empty: two
 // edits must have two addresses.

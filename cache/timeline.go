@@ -17,6 +17,14 @@ type Cause struct {
 	Trace Trace
 }
 
+// receivedBy returns the cause with a time: that of the change if it has none.
+func (c Cause) receivedBy(changed time.Time) Cause {
+	if c.Received.IsZero() {
+		c.Received = changed
+	}
+	return c
+}
+
 // A Trace shows people what comes of one message of an origin. Its methods may be called from any
 // goroutine, and while the view is locked: they must not wait.
 type Trace interface {
@@ -61,7 +69,7 @@ type moment struct {
 	cause Cause
 }
 
-// passed records that the view has come to p, which is after all that were recorded.
+// record records that the view has come to p, which is after all that were recorded.
 func (l *timeline) record(p Seq, cause Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +101,7 @@ func (l *timeline) of(p Seq) Cause {
 // older, it is the cause of a later one.
 func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }
 
-// never is after all positions.
+// noSeq is after all positions.
 const noSeq = ^Seq(0)
 
 // FirstAfter returns the position of the oldest change after p of what is in the set, be it

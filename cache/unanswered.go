@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A question is a request by which an origin was asked for names.
+// A originRequest is a request by which an origin was asked for names.
 type originRequest struct {
 	at       time.Time
 	answered atomic.Pointer[time.Time] // when the origin first said something of one of the names; nil if it did not

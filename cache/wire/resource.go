@@ -141,12 +141,12 @@ func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 // Unresolved reports that the origin knows no resource by these aliases (R095).
 func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
-// Released reports that the content was given up: what the resource is called and
+// ContentDropped reports that the content was given up: what the resource is called and
 // what it was are known, but it cannot be sent (R125). So is the word that an alias
 // means nothing (B.20).
 func (r *Resource) ContentDropped() bool { return r.contentDropped }
 
-// Release returns the resource without its content.
+// DropContent returns the resource without its content.
 func (r *Resource) DropContent() *Resource {
 	c := r.clone()
 	c.field, c.body, c.contentDropped = nil, nil, true

@@ -72,7 +72,7 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 	b.count++
 }
 
-// telling reports whether the Resource message says something that a client needs
+// hasDetails reports whether the Resource message says something that a client needs
 // to know beside the content (B.19).
 func (r *Resource) hasDetails() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
 

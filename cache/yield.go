@@ -6,11 +6,11 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// lagWait is for how long what an origin says by name may be taken for older than what it
+// yieldFor is for how long what an origin says by name may be taken for older than what it
 // says of the members: then it is believed, whether or not the two have come to agree.
 const yieldFor = 5 * time.Second
 
-// lags reports whether what the origin says of a name may be older than the member that
+// mayBeOlder reports whether what the origin says of a name may be older than the member that
 // readers see. The two come on two streams, and either may skip what the other one says, so
 // nothing tells which is newer; but an answer is not older than what was said before the
 // question. So a name that is a member already is followed as such until both streams say
@@ -27,10 +27,10 @@ func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 	return (old == nil || old.yields) && member.seq() > n.askedAt
 }
 
-// yield has an entry of the named, which is not published yet, yield to the member if it may
+// setYield has an entry of the named, which is not published yet, yield to the member if it may
 // be older.
-func (ed *edit) setYield(kind Kind, e, old *Entry) {
-	if kind == Wildcard {
+func (ed setEdit) setYield(e, old *Entry) {
+	if ed.kind == Wildcard {
 		return
 	}
 	if e.yields = ed.mayBeOlder(e.Name, old, e.Resource); !e.yields || old.Present() {
@@ -42,7 +42,7 @@ func (ed *edit) setYield(kind Kind, e, old *Entry) {
 	e.alarm.yields = ed.now.Add(yieldFor)
 }
 
-// yielding returns what the origin says of a name if readers see a member in its place, should there be one; else nil.
+// yieldingEntry returns what the origin says of a name if readers see a member in its place, should there be one; else nil.
 func (ed *edit) yieldingEntry(n *Name) *Entry {
 	if e := ed.typ.ByName.Get(n); e != nil && e.yields && n.source == ed.typ.source {
 		return e
@@ -50,46 +50,46 @@ func (ed *edit) yieldingEntry(n *Name) *Entry {
 	return nil
 }
 
-// caughtUp has readers of a name follow what the origin says by name, if an entry is the
+// endYieldIfSame has readers of a name follow what the origin says by name, if an entry is the
 // member that they saw instead, and has come to be the same.
-func (ed *edit) endYieldIfSame(kind Kind, member *Entry) {
+func (ed setEdit) endYieldIfSame(member *Entry) {
 	named := ed.yieldingEntry(member.Name)
-	if kind == ByName || !named.shows(member.Resource) {
+	if ed.kind == ByName || !named.shows(member.Resource) {
 		return
 	}
 	again := *named
 	again.yields, again.since = false, member.since
 	ed.inherit(&again, member)
-	ed.setAlarm(ByName, &again)
+	ed.of(ByName).setAlarm(&again)
 	ed.typ.ByName.put(ed.txn, &again)
 }
 
-// waited has readers of a name follow what the origin says by name, since that has yielded for long enough. Behind a closed
+// yieldTimedOut has readers of a name follow what the origin says by name, since that has yielded for long enough. Behind a closed
 // gate it goes on yielding to a member: time is no change that passes.
 func (ed *edit) yieldTimedOut(named *Entry) {
 	if ed.behindGate() && ed.typ.member(named.Name).Present() {
 		named.alarm.yields = ed.now.Add(yieldFor)
-		ed.setAlarm(ByName, named)
+		ed.of(ByName).setAlarm(named)
 		return
 	}
 	ed.endYield(named)
 }
 
-// prevail makes news of what the origin says by name, which yielded: from now on readers see no member in its place. It takes
+// endYield makes news of what the origin says by name, which yielded: from now on readers see no member in its place. It takes
 // a position of its own, since the tombstone of a member may be forgotten before they look.
 func (ed *edit) endYield(named *Entry) {
 	again := *named
 	again.Seq, again.yields = ed.next(), !named.Present()
 	again.since = again.Seq
 	if named.Present() {
-		ed.setAlarm(ByName, &again)
+		ed.of(ByName).setAlarm(&again)
 	}
 	ed.typ.ByName.put(ed.txn, &again)
 	ed.typ.ByName.compact()
-	ed.markChanged(ByName, again.Name)
+	ed.of(ByName).markChanged(again.Name)
 }
 
-// reveal has the member take the place of what readers saw under its name until now,
+// showMember has the member take the place of what readers saw under its name until now,
 // which had the same content.
 func (ed *edit) showMember(n *Name, seen *Entry) {
 	member := ed.typ.Wildcard.Get(n)
