@@ -92,7 +92,7 @@ func priorOf(r *wire.Resource) *wire.Resource {
 // Trim forgets removals that every wildcard stream was told of, or that are too
 // old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
-	w.endOldFanouts(now)
+	w.following.endOld(now)
 	w.trimReports(now)
 	for key, tombs := range w.tombstones {
 		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {

@@ -14,7 +14,7 @@ type Writer struct {
 
 	cause       Cause                // of its changes
 	refetchedAt map[string]time.Time // when the whole wildcard set was last asked for because of a heartbeat, by type URL or collection
-	fanouts     []*Fanout            // that may not be over
+	following   openFanouts
 
 	// Reused by each edit.
 	wakes   []*Watch
@@ -114,7 +114,7 @@ func (w *Writer) publish(edited *edit) {
 	if ed.change.Changed+ed.change.Removed > 0 {
 		ed.typ.changed = ed.now
 	}
-	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.gen.Seq)
+	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
 	cause := w.cause.receivedBy(ed.now)
 	if ed.gen.Seq > w.view.head.Load().Seq {
 		w.view.timeline.record(ed.gen.Seq, cause)

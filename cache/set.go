@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
 	"slices"
 	"sort"
@@ -9,168 +8,6 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 )
-
-// A Seq numbers the changes of a view, over all its types. It is also a position:
-// everything up to there.
-type Seq uint64
-
-// An Entry is what a set knows of one name. It is immutable.
-type Entry struct {
-	Name *Name
-
-	// Seq is when a client that knows the name had to be told last: a change of
-	// content, or of existence.
-	Seq Seq
-
-	// Resource is nil if the origin said that the name does not exist.
-	Resource *wire.Resource
-
-	// Prior is what a resource was that is gone. It is kept of what was named, and
-	// of Clusters and ClusterLoadAssignments: a full-state response may have to
-	// hold it a little longer (B.7, B.11).
-	Prior *wire.Resource
-
-	// Leaf is what the resource, or the prior one, adds to the sum of its set.
-	Leaf Sum
-
-	// Err is, among the errors, what the origin said is wrong with the resource.
-	Err *wire.ResourceError
-
-	// Expired reports that the resource is gone because its time was up.
-	Expired bool
-
-	// yields is for what was said by name: readers see a member in its place, if there is
-	// one. What is present yields only for a while (apply.lags).
-	yields bool
-
-	epoch uint32 // upstream connection in which the absence was said
-
-	born     Seq // when the resource came to be, the last time that it did
-	replaced Seq // of the present entry that this removal replaced
-	since    Seq // when those who named the name began to see what the entry shows them
-
-	// What few entries have, so that the others are small.
-	equivalent *[]string // further versions that the origin gave the same content, newest last
-	life       *life     // nil if it is without end, and always was
-	alarm      *alarm    // nil if nothing was ever to be done about the entry at some time
-	past       *past     // nil if the content never changed
-}
-
-// A life says how long a resource lives. It is immutable.
-type life struct {
-	deadline       time.Time // when it expires unless the origin says it again; zero is never
-	renewed        Seq       // when that was last said anew, the content being the same
-	contentDropped time.Time // when the content was
-}
-
-var endless life
-
-// lives returns how long the entry's resource lives.
-func (e *Entry) lives() *life { return cmp.Or(e.life, &endless) }
-
-// ownLife returns the same for an entry that is not published yet, for writing.
-func (e *Entry) ownLife() *life {
-	l := *e.lives()
-	e.life = &l
-	return e.life
-}
-
-// setDeadline gives an entry that is not published yet its deadline.
-func (e *Entry) setDeadline(deadline time.Time) {
-	if !deadline.IsZero() || e.life != nil {
-		e.ownLife().deadline = deadline
-	}
-}
-
-// maxEquivalent is how many versions of the same content an entry remembers
-// beside its present one (B.2: four in all).
-const maxEquivalent = 3
-
-// Present reports whether the resource exists.
-func (e *Entry) Present() bool { return e != nil && e.Resource != nil }
-
-// seq returns when a client had to be told last, 0 if it never had.
-func (e *Entry) seq() Seq {
-	if e == nil {
-		return 0
-	}
-	return e.Seq
-}
-
-// shows reports whether those who see the entry would learn nothing from r but
-// another version.
-func (e *Entry) shows(r *wire.Resource) bool {
-	return e.Present() && e.Resource.Name == r.Name && e.Resource.SameContent(r)
-}
-
-// Born returns since when the resource, or the prior one, was there: a reader of
-// the whole set that stands before that has never seen it. Of an error, it is since
-// when the resource is denied, or fails otherwise.
-func (e *Entry) Born() Seq { return e.born }
-
-// ContentDroppedAt returns when the content of the resource was given up, if it was.
-func (e *Entry) ContentDroppedAt() time.Time { return e.lives().contentDropped }
-
-// Deadline returns when the resource expires unless the origin says it again; the zero
-// time is never.
-func (e *Entry) Deadline() time.Time { return e.lives().deadline }
-
-// Expires reports whether the resource has a deadline.
-func (e *Entry) Expires() bool { return !e.Deadline().IsZero() }
-
-// Renewed returns when the resource's time to live was last said anew, its content being
-// the same.
-func (e *Entry) Renewed() Seq { return e.lives().renewed }
-
-// HasVersion reports whether a client that holds the resource at this version
-// holds this content.
-func (e *Entry) HasVersion(version string) bool {
-	return e.Resource.Version == version || slices.Contains(e.otherVersions(), version)
-}
-
-// Versions returns under how many versions clients may have this content.
-func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
-
-// Life returns for how long the resource lives on; zero is without end.
-func (e *Entry) Life(now time.Time) time.Duration {
-	if !e.Expires() {
-		return 0
-	}
-	return max(e.Deadline().Sub(now), time.Millisecond)
-}
-
-// withVersion returns the entry with the same content under a new version.
-func (e *Entry) withVersion(r *wire.Resource) *Entry {
-	c := *e
-	c.Resource = r
-	c.addVersion(e.Resource.Version)
-	return &c
-}
-
-// addVersionsOf adds to an entry that is not published yet the versions that another one has
-// for the same content.
-func (e *Entry) addVersionsOf(o *Entry) {
-	for _, v := range append(slices.Clone(o.otherVersions()), o.Resource.Version) {
-		if !e.HasVersion(v) {
-			e.addVersion(v)
-		}
-	}
-}
-
-// addVersion adds to an entry that is not published yet a version of the same content.
-func (e *Entry) addVersion(version string) {
-	versions := append(slices.Clone(e.otherVersions()), version)
-	versions = versions[max(len(versions)-maxEquivalent, 0):]
-	e.equivalent = &versions
-}
-
-// otherVersions returns the versions of the content beside the present one.
-func (e *Entry) otherVersions() []string {
-	if e.equivalent == nil {
-		return nil
-	}
-	return *e.equivalent
-}
 
 // A Set is one of a type's two sets: its entries, and the log that says in which
 // order they last changed. A name that changes again moves to the log's end, so
@@ -199,11 +36,7 @@ type Set struct {
 
 	contentDroppedAt time.Time // when content was last given up
 
-	recentRemovals []pastRemoval // of the last hour, the newest last
-	former         []uint32      // marks of the sums that readers saw before, the newest last
-	reverted       time.Time     // when the present sum came back; zero if it is none of the former ones
-
-	revertedAt Seq // of the head with which it came back
+	setHistory
 }
 
 type logged struct {
@@ -393,4 +226,79 @@ func (s *Set) alive(log []logged, seq func(*Entry) Seq) []logged {
 		}
 	}
 	return out
+}
+
+// A setHistory remembers former states of a set for [RevertMemory].
+type setHistory struct {
+	recentRemovals []pastRemoval // the newest last
+	former         []uint32      // marks of the sums that readers saw before, the newest last
+	reverted       time.Time     // when the present sum came back; zero if it is none of the former ones
+	revertedAt     Seq           // of the generation with which it came back
+}
+
+// Reverted returns the position at which the set of all resources that are present returned to its present content;
+// zero if that is longer ago than RevertMemory, or if it never did.
+func (s *setHistory) Reverted() Seq {
+	if recent(s.reverted).IsZero() {
+		return 0
+	}
+	return s.revertedAt
+}
+
+// recordSum records that readers saw the set with another sum before the head at a position.
+func (s *setHistory) recordSum(before, now Sum, at Seq) {
+	if now == before {
+		return
+	}
+	was, is := uint32(before.lo)|1, uint32(now.lo)|1
+	if len(s.former) >= 2*maxFormerSums {
+		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
+	}
+	s.former = append(s.former, was) // the array is shared with older heads, as that of the log is
+	s.reverted = time.Time{}
+	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], is) {
+		s.reverted, s.revertedAt = time.Now(), at
+	}
+}
+
+// A pastRemoval is the removal of a member. It outlives the tombstone.
+type pastRemoval struct {
+	name string
+	past *past // of the tombstone
+	at   time.Time
+}
+
+// remembersRemovals reports whether removals of the members of a type are remembered: Envoy holds these types by
+// wildcard, and may have applied a resource that it never reported.
+func remembersRemovals(key string) bool {
+	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
+}
+
+// rememberRemoval records the removal of a member.
+func (s *setHistory) rememberRemoval(tomb *Entry) {
+	now := time.Now()
+	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
+		s.recentRemovals = s.recentRemovals[1:] // the array is shared with older heads
+	}
+	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
+}
+
+// recallPast gives an entry, which is not published yet, the past of a member of that name that was removed.
+func (s *setHistory) recallPast(e *Entry) {
+	for _, b := range slices.Backward(s.recentRemovals) {
+		if b.name == e.Name.text {
+			e.recordPast(&Entry{past: b.past})
+			return
+		}
+	}
+}
+
+// RecentRemovals returns the names of members that were removed within RevertMemory. Some may be there again.
+func (s *setHistory) RecentRemovals() (names []string) {
+	for _, b := range s.recentRemovals {
+		if !recent(b.at).IsZero() {
+			names = append(names, b.name)
+		}
+	}
+	return names
 }
