@@ -162,7 +162,7 @@ var plants = []planted{
 		"members : the number of entries is wrong",
 		"members : the number of resources is wrong",
 		"members : the number of resources that expire is wrong",
-		"members : the number of resources whose content was given up is wrong",
+		"members : the number of resources whose content was dropped is wrong",
 	}},
 	{"an alias that was lost", func(o *origin) {
 		o.want(o.view.Watch(), "z")

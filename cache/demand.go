@@ -78,8 +78,8 @@ func (x *index) take(d *Demand) {
 	}
 }
 
-// Forget drops names that linger no longer, with what the set of the named holds
-// of them. It returns those that it kept because a stream wants them again.
+// Forget removes names that linger no longer, with their entries in the set of names. It returns those that it kept
+// because a stream subscribes to them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	ed := w.begin(typeURL)
 	for _, n := range names {
@@ -88,7 +88,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			continue
 		}
 		n.tracked, n.stale = false, false
-		n.asked.Store(nil) // it may live on as a member
+		n.asked.Store(nil) // the wildcard set may still have it
 		for s := range ed.edits() {
 			s.forgetName(n)
 		}
@@ -99,8 +99,8 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	return kept
 }
 
-// ForgetMembers drops the members of a type and reports whether it did: not if a
-// stream wants them again.
+// ForgetMembers empties the wildcard set of a type and reports whether it did: not if a stream subscribes to it
+// again.
 func (w *Writer) ForgetMembers(typeURL string) bool {
 	ed := w.begin(typeURL)
 	forget := len(ed.index.wildcards) == 0

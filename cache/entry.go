@@ -16,14 +16,14 @@ type Seq uint64
 type Entry struct {
 	Name *Name
 
-	// Seq is when a client that knows the name had to be told last: a change of
+	// Seq is the position of the last change that a client has to be sent: of
 	// content, or of existence.
 	Seq Seq
 
-	// Resource is nil if the origin said that the name does not exist.
+	// Resource is nil if the name does not exist at the origin.
 	Resource *wire.Resource
 
-	// Prior is what a resource was that is gone. It is kept of what was named, and
+	// Prior is the last content of a removed resource. It is kept in the set of names, and
 	// of Clusters and ClusterLoadAssignments: a full-state response may have to
 	// hold it a little longer (B.7, B.11).
 	Prior *wire.Resource
@@ -31,21 +31,21 @@ type Entry struct {
 	// Leaf is what the resource, or the prior one, adds to the sum of its set.
 	Leaf Sum
 
-	// Err is, among the errors, what the origin said is wrong with the resource.
+	// Err is the error of the resource, in a set of errors.
 	Err *wire.ResourceError
 
-	// Expired reports that the resource is gone because its time was up.
+	// Expired reports that the resource was removed because its time to live was over.
 	Expired bool
 
 	// yields is for what was said by name: readers see a member in its place, if there is
 	// one. What is present yields only for a while (apply.lags).
 	yields bool
 
-	epoch uint32 // upstream connection in which the absence was said
+	epoch uint32 // upstream connection on which the origin said that the name does not exist
 
 	born     Seq // when the resource came to be, the last time that it did
 	replaced Seq // of the present entry that this removal replaced
-	since    Seq // when those who named the name began to see what the entry shows them
+	since    Seq // when subscribers to the name began to see this content
 
 	// What few entries have, so that the others are small.
 	equivalent *[]string // further versions that the origin gave the same content, newest last
@@ -56,8 +56,8 @@ type Entry struct {
 
 // A life says how long a resource lives. It is immutable.
 type life struct {
-	deadline       time.Time // when it expires unless the origin says it again; zero is never
-	renewed        Seq       // when that was last said anew, the content being the same
+	deadline       time.Time // when it expires unless the origin renews it; zero is never
+	renewed        Seq       // when the deadline was last renewed, the content being the same
 	contentDropped time.Time // when the content was
 }
 
@@ -87,7 +87,7 @@ const maxEquivalent = 3
 // Present reports whether the resource exists.
 func (e *Entry) Present() bool { return e != nil && e.Resource != nil }
 
-// seq returns when a client had to be told last, 0 if it never had.
+// seq returns the position of the last change that a client has to be sent, 0 if there was none.
 func (e *Entry) seq() Seq {
 	if e == nil {
 		return 0
@@ -95,8 +95,7 @@ func (e *Entry) seq() Seq {
 	return e.Seq
 }
 
-// shows reports whether those who see the entry would learn nothing from r but
-// another version.
+// shows reports whether a client that has the entry would learn nothing from r but another version.
 func (e *Entry) shows(r *wire.Resource) bool {
 	return e.Present() && e.Resource.Name == r.Name && e.Resource.SameContent(r)
 }
@@ -106,18 +105,16 @@ func (e *Entry) shows(r *wire.Resource) bool {
 // when the resource is denied, or fails otherwise.
 func (e *Entry) Born() Seq { return e.born }
 
-// ContentDroppedAt returns when the content of the resource was given up, if it was.
+// ContentDroppedAt returns when the content of the resource was dropped; zero if it is there.
 func (e *Entry) ContentDroppedAt() time.Time { return e.lives().contentDropped }
 
-// Deadline returns when the resource expires unless the origin says it again; the zero
-// time is never.
+// Deadline returns when the resource expires unless the origin renews it; the zero time is never.
 func (e *Entry) Deadline() time.Time { return e.lives().deadline }
 
 // Expires reports whether the resource has a deadline.
 func (e *Entry) Expires() bool { return !e.Deadline().IsZero() }
 
-// Renewed returns when the resource's time to live was last said anew, its content being
-// the same.
+// Renewed returns when the resource's time to live was last renewed, its content being the same.
 func (e *Entry) Renewed() Seq { return e.lives().renewed }
 
 // HasVersion reports whether a client that holds the resource at this version
@@ -179,7 +176,7 @@ const (
 	// maxFormer is how many former contents of a resource are remembered. A return to an older one is not noticed.
 	maxFormer = 10
 
-	// maxFormerSums is the same for the sets that a type's members have been.
+	// maxFormerSums is the same for the former states of a wildcard set.
 	maxFormerSums = 256
 
 	// maxRecentRemovals is how many removals of a type are remembered for RevertMemory.

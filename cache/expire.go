@@ -48,7 +48,7 @@ func (d *deadlines) Pop() any {
 type alarm struct {
 	due    time.Time // zero is never
 	queued time.Time // when the writer will look, at the latest when it is due
-	yields time.Time // until when the entry yields to a member, if it does
+	yields time.Time // until when the entry yields to the wildcard set, if it does
 }
 
 // awaited reports whether a deadline of an entry still stands.
@@ -139,13 +139,13 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// expire is Expire for the newest head of a ledger.
+// expire is Expire for the newest generation of a ledger.
 func (w *Writer) expire(of *ledger, now time.Time) {
 	generation := w.generationOf(of)
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if generation.Type(key) == noType {
-			heap.Pop(&of.due) // of a collection that was given up
+			heap.Pop(&of.due) // of a forgotten collection
 			continue
 		}
 		ed := w.beginOn(of, key)

@@ -11,7 +11,7 @@ import (
 // A Cause is what has a writer change its view: as a rule a message of the origin. The
 // zero value is a change that the writer makes by itself.
 type Cause struct {
-	// Received is when the message came in, before it was looked at; zero is when the
+	// Received is when the message came in, before it was decoded; zero is when the
 	// change is made.
 	Received time.Time
 
@@ -30,7 +30,7 @@ func (c Cause) receivedBy(changed time.Time) Cause {
 // A Trace shows people what comes of one message of an origin. Its methods may be called from any
 // goroutine, and while the view is locked: they must not wait.
 type Trace interface {
-	// Applied is told of a change that readers are about to see, and returns what shows its fan-out, nil if that
+	// Applied is called for a change that readers are about to see, and returns the span of its fan-out, nil if that
 	// is not followed.
 	Applied(a Application) Span
 }
@@ -50,15 +50,14 @@ type Span interface {
 	Sampled() bool
 }
 
-// SetCause says what has the writer change its view from now on. What a closed gate
-// withholds is caused by what opens it.
+// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
+// thaw.
 func (w *Writer) SetCause(c Cause) { w.cause = c }
 
 // moments is how many changes of a view have their cause remembered.
 const moments = 256
 
-// A timeline says what made the newest changes of a view, and when, for who asks how late
-// somebody learns of them. Its zero value is empty.
+// A timeline remembers the causes of the newest changes of a view. Its zero value is empty.
 type timeline struct {
 	mu   sync.Mutex
 	ring [moments]moment // by seq, from next on round to next
@@ -163,7 +162,7 @@ type Outcome int
 const (
 	Accepted Outcome = iota // by an ACK
 	Refused                 // by a NACK
-	Needless                // there was nothing to be told, or it was not wanted any more
+	Needless                // there was nothing to send, or the stream did not want it any more
 	Departed                // the stream ended
 	outcomes
 )
@@ -228,7 +227,7 @@ func (f *Fanout) Times() []time.Duration {
 	return out
 }
 
-// Next numbers what is told of the fan-out, from 0.
+// Next numbers the events of the fan-out, from 0.
 func (f *Fanout) Next() int64 { return f.next.Add(1) - 1 }
 
 // Fanouts are those that a stream has a part in. The list is immutable.
@@ -256,7 +255,7 @@ func (l *Fanouts) Open() (open *Fanouts) {
 }
 
 // TakeFanouts returns those that the watch's stream has become part of since the last call: at
-// least all that are in heads that were loaded before. The stream must see to each.
+// least all those of generations that were loaded before. The stream must call Done for each.
 func (w *Watch) TakeFanouts() *Fanouts {
 	if w.fanouts.Load() == nil {
 		return nil
@@ -264,9 +263,9 @@ func (w *Watch) TakeFanouts() *Fanouts {
 	return w.fanouts.Swap(nil)
 }
 
-// followEdit begins to follow a change that is about to be published to the streams that will be
-// woken, and shows it to who looks; nil if nobody wants to know, it concerns none, or changes nothing. Who publishes it
-// releases it. The index is locked.
+// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
+// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
+// index is locked.
 func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
 	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
 		cause.applied(ed, nil)

@@ -11,9 +11,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A gate stands between what a writer's source says (latest) and what readers see of it (served). The
-// writer always edits latest. While the gate is open, both are one generation, that of the view. While it is
-// closed, latest is a generation beside it, and the gate decides which names of an edit pass to served.
+// A gate stands between the newest state of a writer's source (latest) and what readers see (served). The writer
+// always edits latest. While the gate is open, both are one generation, that of the view. While it is closed, latest
+// is a generation beside it, and the gate decides which names of an edit pass to served.
 //
 // A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
 type gate struct {
@@ -26,7 +26,7 @@ type gate struct {
 
 func newGate(w *Writer) gate { return gate{w: w, latest: &w.ledger, ledgers: []*ledger{&w.ledger}} }
 
-// A Reason says why a gate withholds changes.
+// A Reason is why a gate withholds changes.
 type Reason string
 
 // Frozen is the reason of a gate that Freeze closed.

@@ -4,19 +4,17 @@ package cache
 // than another (B.12).
 const maxHints = 8
 
-// A hint says that something was said of a name that a stream watches, so that the stream
-// need not look at all of its names. Those of a watch are a list, newest first. Hints are
-// immutable, and streams share them.
+// A hint is a name that a stream watches and that changed, so that the stream need not check all of its names. Those
+// of a watch are a list, newest first. Hints are immutable, and streams share them.
 type hint struct {
 	key   string // of the type
 	name  *Name  // nil: this and what came before are names that nobody knows any more
-	seq   Seq    // of the first head that has what was said
+	seq   Seq    // of the first generation with the change
 	older *hint
 	n     int // of the list, this one included
 }
 
-// hint tells those who watch names of which something was said which these are, and notes
-// whom to wake.
+// hint adds hints to the watches of the changed names, and notes whom to wake.
 func (w *Writer) hint(ed *edit) {
 	if len(w.changed) == 0 {
 		return
@@ -34,9 +32,8 @@ func (w *Writer) hint(ed *edit) {
 	clear(w.changed)
 }
 
-// hint tells the watch of a name. The index is locked, and the head that has what was said
-// is not published yet: whoever reads that head finds the hint. Lost stands in the place
-// of hints that are too many.
+// hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever
+// reads that generation finds the hint. If there are too many hints, lost replaces them.
 func (w *Watch) hint(h, lost *hint) {
 	for {
 		top, next := w.hints.Load(), h
@@ -55,9 +52,9 @@ func (w *Watch) hint(h, lost *hint) {
 	}
 }
 
-// Hinted appends to names those that the stream watches of a type of which something was
-// said after p, some perhaps twice, as far as that is known for the head that the caller
-// has loaded before. It reports false if it is not known, and the logs must be read.
+// Hinted appends to names those that the stream watches of a type and that changed after p, some perhaps twice, as
+// far as that is known for the generation that the caller has loaded before. It reports false if it is not known, and
+// the logs must be read.
 func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
 	if w.call == nil {
 		return nil, false

@@ -10,9 +10,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// The index of interest says who watches what. It is at once the wake list of a
-// change, the reference count of the upstream subscriptions, and the place where
-// names become small numbers.
+// The index of interest has the watchers of each name. It is at once the wake list of a change, the reference count
+// of the upstream subscriptions, and the place where names become small numbers.
 type index struct {
 	mu            sync.Mutex
 	types         map[string]*indexType
@@ -36,7 +35,7 @@ type source struct {
 	poke   chan struct{} // one slot: there is something to take
 	quota  Quota
 
-	// reportsUntil is until when what clients report of members counts although they are confirmed. Guarded by index.mu.
+	// reportsUntil is until when reports of clients count although the wildcard set is confirmed. Guarded by index.mu.
 	reportsUntil time.Time
 
 	withheld atomic.Int64 // names of which a gate withholds something
@@ -44,24 +43,24 @@ type source struct {
 
 type indexType struct {
 	url       string
-	source    int // that has the members
+	source    int // that has the wildcard set
 	names     map[string]*Name
 	variants  map[string][]*Name // those that have dynamic parameters, by the name without
 	ids       uint32             // next id of a name
-	freeIDs   []uint32           // of names that are gone
+	freeIDs   []uint32           // of forgotten names
 	wildcards []*WildcardWatch
 	watched   int  // sum of the names' watchers
 	queued    bool // the wildcard is in a source's demand
-	tracked   bool // the session subscribed to the members, or lets them linger
-	refetch   bool // all members are to be asked for once more
-	restored  bool // the session has not been told yet that they are those of a snapshot
+	tracked   bool // the session subscribed to the wildcard, or lets the subscription linger
+	refetch   bool // the origin is to be asked again for the wildcard set
+	restored  bool // demand does not say yet that the wildcard set is restored
 
 	collections int    // of a type, those that there are of it
 	openedBy    string // the peer that was the first to ask for it; empty if that is not known, or need not be
 
-	refetchedAt time.Time // when they last were for content that was given up
+	refetchedAt time.Time // when the wildcard set was last asked for because of dropped content
 
-	// lastKnown reports that the members were confirmed, or restored: they are the last known set.
+	// lastKnown reports that the wildcard set was confirmed, or restored: it is the last known set.
 	lastKnown bool
 	reporting [2]reporting // by Kind
 }
@@ -85,7 +84,7 @@ type Name struct {
 	entries   int      // of the type's sets, in what readers see and in what closed gates have beside it
 	queued    bool     // in a source's demand
 	tracked   bool     // the session subscribed to it, or lets it linger
-	stale     bool     // what the origin said is no longer known: the next to ask has it asked again
+	stale     bool     // the answer of the origin is no longer valid: the next subscriber has it asked again
 	refetch   bool     // it is to be asked for once more
 }
 
@@ -104,8 +103,8 @@ func (n *Name) Asked() time.Time {
 	return time.Time{}
 }
 
-// countFollowed counts a type whose members somebody began to follow, or nobody follows any
-// more, if it is a collection.
+// countFollowed counts the subscribers to a collection: somebody began to follow it, or nobody does any more. Other
+// types are not counted.
 func (x *index) countFollowed(t *indexType, by int) {
 	if _, _, is := SplitCollection(t.url); is {
 		x.followed += by
@@ -127,8 +126,8 @@ func (v *View) Find(typeURL string, texts []string) []*Name {
 	return out
 }
 
-// HasType reports whether anybody watches the type, or the view holds something of it, or that is about to be given up; and how
-// many such types there are, without collections.
+// HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such
+// types there are, without collections.
 func (v *View) HasType(typeURL string) (known bool, types int) {
 	x := &v.index
 	x.mu.Lock()
@@ -144,19 +143,19 @@ func (v *View) TypesOf(peer string) int {
 	return x.typesOpenedBy[peer]
 }
 
-// A Demand is a change in what streams want of a type: its members, or one name.
+// A Demand is a change in what streams want of a type: its wildcard set, or one name.
 type Demand struct {
 	TypeURL string // or the collection, see Collection
-	Name    *Name  // nil: the members
+	Name    *Name  // nil: the wildcard
 	Wanted  bool
-	Refetch bool // asked for before, and to be answered anew
+	Refetch bool // subscribed to before, and to be asked for again
 
-	// Restored reports that the members are those of a snapshot: the session has to
+	// Restored reports that the wildcard set is restored: the session has to
 	// follow them as if a client had just ceased to, or did still. Names are tracked from
 	// the start, and need no word of it.
 	Restored bool
 
-	// By is who was the first to want it, and At is when; nil if that is not known.
+	// By is the first subscriber, and At is when it subscribed; nil if that is not known.
 	By *Subscriber
 	At time.Time
 }
@@ -229,19 +228,19 @@ func (x *index) typForWatch(w *Watch, key string) *indexType {
 	return x.typ(key)
 }
 
-// takeMembers returns what is demanded of the members of a type or collection.
+// takeMembers returns the demand for the wildcard set of a type or collection.
 func (x *index) takeMembers(key string) (wanted, again, restored bool) {
 	t := x.types[key]
 	if t == nil {
-		return false, false, false // it was given up after the demand changed
+		return false, false, false // it was forgotten after the demand changed
 	}
 	wanted, again, restored = len(t.wildcards) > 0, t.refetch, t.restored
 	t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || wanted
 	return wanted, again, restored
 }
 
-// idle reports whether a type or collection can be forgotten, of which readers see what a head holds: nobody asks for it, no session
-// follows it, and there is nothing of it. Types of the protocol stay.
+// idle reports whether a type or collection can be forgotten, given the generation that readers see: nobody
+// subscribes to it, no session follows it, and nothing is held of it. Types of the protocol stay.
 func (x *index) idle(t *indexType, g *Generation) bool {
 	if len(t.wildcards)+len(t.names)+t.collections > 0 || t.tracked {
 		return false

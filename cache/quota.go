@@ -34,7 +34,7 @@ func (q Quota) Wanted() int {
 	return q.names.Used()
 }
 
-// SetPeer says whose names the watch subscribes to, before it subscribes to any. Without it they are nobody's, and only the
+// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without it only the
 // quotas' totals bound them.
 func (w *Watch) SetPeer(peer string) {
 	w.peer = peer
@@ -68,7 +68,7 @@ func closeShares(shares []*Share) {
 	}
 }
 
-// charge has the peer of a watch charged for a name, in place of whoever is; nobody if w is nil. mu must be held.
+// charge charges the peer of a watch for a name, instead of the present one; no peer if w is nil. mu must be held.
 func (x *index) charge(n *Name, w *Watch) {
 	was, inAll := n.chargedTo, !x.sources[n.source].quota.elsewhere
 	if n.chargedTo = nil; w != nil {
@@ -136,7 +136,7 @@ func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []strin
 // demanded is how many names more there would be, of all and of those that a peer is charged for.
 type demanded struct{ all, own int }
 
-// cease counts a name, which may be nil, as given up by the watch.
+// cease counts a name, which may be nil, as unsubscribed by the watch.
 func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
 	if n == nil || !slices.Contains(n.watchers, w.id) {
 		return
@@ -181,7 +181,7 @@ type Shares struct {
 	peers map[string]*Share // guarded by mu
 }
 
-// A Share is what one peer has taken. It is forgotten once everybody who opened it has closed it.
+// A Share is what one peer has taken. It is removed once everybody who opened it has closed it.
 type Share struct {
 	of   *Shares
 	peer string // empty if it is not known: only the total bounds those
@@ -189,7 +189,7 @@ type Share struct {
 	open int // guarded by of.mu
 }
 
-// An Excess says which bound a peer has reached: that of its share if OfPeer is set, else that of the total.
+// An Excess is the limit that a peer has reached: its share if OfPeer is set, else the total.
 type Excess struct {
 	OfPeer            bool
 	Used, Most, Total int

@@ -89,8 +89,7 @@ func priorOf(r *wire.Resource) *wire.Resource {
 	return r
 }
 
-// Trim forgets removals that every wildcard stream was told of, or that are too
-// old. Call it now and then.
+// Trim forgets removals that every wildcard stream was sent, or that are too old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
 	w.following.endOld(now)
 	w.trimReports(now)
@@ -114,7 +113,7 @@ func (x *index) passed(key string) Seq {
 	return passed
 }
 
-// passed reports whether a removal may be forgotten: all were told of it, or it is old.
+// passed reports whether a removal may be forgotten: all wildcard streams were sent it, or it is old.
 func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
 	return tomb.seq <= passed || tomb.at.Before(old)
 }

@@ -9,14 +9,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Set is one of a type's two sets: its entries, and the log that says in which
-// order they last changed. A name that changes again moves to the log's end, so
-// to ask what changed since a position costs the number of changes and not of
-// resources.
+// A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. A name that
+// changes again moves to the log's end, so reading the changes since a position costs the number of changes and not
+// of resources.
 type Set struct {
 	table    table
 	log      []logged // by seq; entries that changed again are dead
-	renewals []logged // likewise, of times to live said anew
+	renewals []logged // by seq; of renewed times to live
 	live     int      // entries in table, absent ones included
 
 	aliased bool // some resource was received under an alias
@@ -25,7 +24,7 @@ type Set struct {
 	count          int    // resources present
 	bytes          int64  // of these
 	ttls           int    // of these, those that expire
-	contentDropped int    // of these, those whose content was given up
+	contentDropped int    // of these, those whose content was dropped
 	sum            Sum    // of the resources present
 	system         string // system_version_info of the last response
 	last           Seq    // of the newest change
@@ -34,7 +33,7 @@ type Set struct {
 
 	renewed Seq // of the newest renewal
 
-	contentDroppedAt time.Time // when content was last given up
+	contentDroppedAt time.Time // when content was last dropped
 
 	setHistory
 }
@@ -63,7 +62,7 @@ func (s *Set) Since(p Seq) iter.Seq[*Entry] {
 	}
 }
 
-// RenewedSince returns the entries whose time to live was said anew after p, oldest
+// RenewedSince returns the entries whose time to live was renewed after p, oldest
 // renewal first.
 func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
@@ -111,10 +110,10 @@ func (s *Set) Renewed() Seq { return s.renewed }
 // expire: a client may have lost it without a word (C31).
 func (s *Set) Limited() bool { return s.limited }
 
-// Bare returns of how many of the resources present the content was given up.
+// ContentDropped returns of how many of the resources present the content was dropped.
 func (s *Set) ContentDropped() int { return s.contentDropped }
 
-// ContentDroppedAt returns when the content of a resource was last given up.
+// LastContentDrop returns when the content of a resource was last dropped.
 func (s *Set) LastContentDrop() time.Time { return s.contentDroppedAt }
 
 // Sum identifies the content of the resources present.
@@ -148,7 +147,7 @@ func (s *Set) at(l logged) *Entry {
 	return nil
 }
 
-// put records a changed entry. The log's array is shared with older heads: they
+// put records a changed entry. The log's array is shared with older generations: they
 // see only their own length of it, and nobody but the one writer appends.
 func (s *Set) put(by *txn, e *Entry) {
 	by.note(e.Name)
@@ -245,7 +244,7 @@ func (s *setHistory) Reverted() Seq {
 	return s.revertedAt
 }
 
-// recordSum records that readers saw the set with another sum before the head at a position.
+// recordSum records that readers saw the set with another sum before the generation at a position.
 func (s *setHistory) recordSum(before, now Sum, at Seq) {
 	if now == before {
 		return
@@ -254,36 +253,36 @@ func (s *setHistory) recordSum(before, now Sum, at Seq) {
 	if len(s.former) >= 2*maxFormerSums {
 		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
 	}
-	s.former = append(s.former, was) // the array is shared with older heads, as that of the log is
+	s.former = append(s.former, was) // the array is shared with older generations, as that of the log is
 	s.reverted = time.Time{}
 	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], is) {
 		s.reverted, s.revertedAt = time.Now(), at
 	}
 }
 
-// A pastRemoval is the removal of a member. It outlives the tombstone.
+// A pastRemoval is a removal from the wildcard set. It outlives the tombstone.
 type pastRemoval struct {
 	name string
 	past *past // of the tombstone
 	at   time.Time
 }
 
-// remembersRemovals reports whether removals of the members of a type are remembered: Envoy holds these types by
+// remembersRemovals reports whether removals from the wildcard set of a type are remembered: Envoy holds these types by
 // wildcard, and may have applied a resource that it never reported.
 func remembersRemovals(key string) bool {
 	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
 }
 
-// rememberRemoval records the removal of a member.
+// rememberRemoval records a removal from the wildcard set.
 func (s *setHistory) rememberRemoval(tomb *Entry) {
 	now := time.Now()
 	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
-		s.recentRemovals = s.recentRemovals[1:] // the array is shared with older heads
+		s.recentRemovals = s.recentRemovals[1:] // the array is shared with older generations
 	}
 	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
 }
 
-// recallPast gives an entry, which is not published yet, the past of a member of that name that was removed.
+// recallPast gives an entry, which is not published yet, the past of a removed resource of that name.
 func (s *setHistory) recallPast(e *Entry) {
 	for _, b := range slices.Backward(s.recentRemovals) {
 		if b.name == e.Name.text {
@@ -293,7 +292,7 @@ func (s *setHistory) recallPast(e *Entry) {
 	}
 }
 
-// RecentRemovals returns the names of members that were removed within RevertMemory. Some may be there again.
+// RecentRemovals returns the names that were removed within RevertMemory. Some may be there again.
 func (s *setHistory) RecentRemovals() (names []string) {
 	for _, b := range s.recentRemovals {
 		if !recent(b.at).IsZero() {

@@ -19,7 +19,7 @@ type Snapshot struct {
 	Types []TypeSnapshot
 }
 
-// A Header says what a snapshot is of: only whom all of it fits may use it.
+// A Header identifies what a snapshot is of: a view may use it only if all of it matches.
 type Header struct {
 	Origin  string    // its name
 	Targets []string  // its addresses
@@ -32,8 +32,8 @@ type Header struct {
 // A TypeSnapshot is what a snapshot holds of a type, or of a collection.
 type TypeSnapshot struct {
 	Key              string
-	Complete         bool // the members are all that there were: their set was confirmed
-	Settled          bool // otherwise: the members seemed to be all, and were served
+	Complete         bool // the wildcard set was confirmed
+	Settled          bool // otherwise: the wildcard set seemed to be complete, and was served
 	Wildcard, ByName SetSnapshot
 }
 
@@ -67,7 +67,7 @@ func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 // not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
 // may be sensitive, it has all but the content: so a set is known for what it is, but
 // nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
-// said does not exist, since that has to be said again (B.7).
+// says does not exist, since it has to say so again (B.7).
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
@@ -143,7 +143,7 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 // anything yet, and returns how many resources that are. They are served at once, but
 // complete no set of a client that may have more: a set that was settled is settled, one that was
 // complete is settled and Restored, until the origin has confirmed it. TakeDemand returns what was restored as demand that
-// has just ceased. What has outlived its time is gone, as [Writer.Expire] has it; what
+// has just ceased. Expired resources are left out, as by [Writer.Expire], and those that
 // this source no longer answers for is left out.
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	for _, t := range s.Types {

@@ -7,7 +7,7 @@ import (
 
 // InterestStats say what the streams of a view want of a type now.
 type InterestStats struct {
-	Wildcards int // subscriptions to all of its members, and to collections
+	Wildcards int // wildcard subscriptions, also to collections
 	Names     int // subscriptions to names: a name that two streams want counts twice
 }
 
@@ -36,10 +36,10 @@ func (v *View) Interest() map[string]InterestStats {
 // A originRequest is a request by which an origin was asked for names.
 type originRequest struct {
 	at       time.Time
-	answered atomic.Pointer[time.Time] // when the origin first said something of one of the names; nil if it did not
+	answered atomic.Pointer[time.Time] // when the origin first answered for one of the names; nil if it did not
 }
 
-// answered records that the origin said something of a name that it was asked for.
+// answered records that the origin answered for a name that it was asked for.
 func (n *Name) answered(now time.Time) {
 	if q := n.asked.Load(); q != nil && q.answered.Load() == nil {
 		at := now // a copy, so that only the first answer allocates
@@ -47,8 +47,8 @@ func (n *Name) answered(now time.Time) {
 	}
 }
 
-// RequestAnswered returns when the origin first said something of any of the names that it was asked for by the same
-// request as this one, on the connection that is up; zero if it did not.
+// RequestAnswered returns when the origin first answered for any of the names that it was asked for by the same
+// request as this one, on the open connection; zero if it did not.
 func (n *Name) RequestAnswered() time.Time {
 	if q := n.asked.Load(); q != nil {
 		if at := q.answered.Load(); at != nil {

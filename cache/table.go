@@ -8,7 +8,7 @@ const (
 )
 
 // A table maps the ids of names to entries. It is persistent: set returns a new
-// table that shares all but the changed path with the old one, so every head has
+// table that shares all but the changed path with the old one, so every generation has
 // its own table at the cost of its changes.
 type table struct {
 	root  *node

@@ -28,7 +28,7 @@ func SplitCollection(key string) (typeURL, glob string, is bool) {
 	return strings.Cut(key, wire.Separator)
 }
 
-// types holds a head's types and collections, of which clients may make up thousands.
+// types holds a generation's types and collections, of which clients may make up thousands.
 // It is persistent, as a table is: a change copies two nodes, however many there are.
 // The log says in which order they last changed, as that of a set does.
 type types struct {
@@ -69,7 +69,7 @@ func (t *types) get(key string) *Type {
 	return nil
 }
 
-// put records a type that changed. The log's array is shared with older heads, as that
+// put records a type that changed. The log's array is shared with older generations, as that
 // of a set is.
 func (t *types) put(typ *Type) {
 	at := t.writable(typ.URL)

@@ -34,14 +34,14 @@ type Config struct {
 	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
 
-	// Began is called when there is something of a type to serve for the first time: its members have
-	// settled, or a name was answered. It must not wait. Nil is not called.
+	// Began is called when there is something of a type to serve for the first time: its wildcard set has
+	// settled, or the origin answered for a name. It must not wait. Nil is not called.
 	Began func()
 }
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is what one node group is told: as a rule by one origin, but different
+// A View is the state that one node group is served: as a rule of one origin, but different
 // types and names may come from different ones.
 type View struct {
 	cfg     Config

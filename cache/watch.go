@@ -25,7 +25,7 @@ type Watch struct {
 	shares []*Share // by source, what that has of their quotas: see SetPeer
 }
 
-// A Wildcard is a watch's subscription to all members of a type.
+// A WildcardWatch is a watch's subscription to the wildcard set of a type.
 type WildcardWatch struct {
 	watch *Watch
 	typ   *indexType
@@ -34,7 +34,7 @@ type WildcardWatch struct {
 	passed atomic.Uint64
 }
 
-// Passed records that the stream was told all removals up to p, which the set
+// Passed records that the stream was sent all removals up to p, which the set
 // may then forget.
 func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }
 
@@ -46,7 +46,7 @@ func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 
 // Such a watch has hints, which its stream must pass by and by (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
-// Observe is Watch for who wants nothing of the view, and is woken by every new head of it.
+// Observe is woken by every new generation of the view and subscribes to nothing.
 func (v *View) Observe() *Watch {
 	w := v.Watch()
 	v.index.mu.Lock()
@@ -82,7 +82,7 @@ func (w *Watch) Close() {
 	x.observers = slices.DeleteFunc(x.observers, func(o *Watch) bool { return o == w })
 }
 
-// SubscribeAll watches the members of a type.
+// SubscribeAll watches the wildcard set of a type.
 func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	x := &w.view.index
 	x.mu.Lock()
@@ -167,9 +167,8 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	return out
 }
 
-// Refetch has the origin asked once more for a name, or for all members of the type
-// if n is nil, since somebody needs content that was given up (R125); but not if it
-// was asked after that.
+// Refetch has the origin asked again for a name, or for the wildcard set of the type if n is nil, because dropped
+// content is needed (R125); but not if it was asked after the content was dropped.
 func (w *Watch) Refetch(typeURL string, n *Name, givenUp time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -187,11 +186,11 @@ func (w *Watch) Refetch(typeURL string, n *Name, givenUp time.Time) {
 	x.poke(p)
 }
 
-// before reports whether the origin was asked, if ever, before something was given up.
+// before reports whether the origin was asked, if ever, before content was dropped.
 func before(asked, dropped time.Time) bool { return asked.IsZero() || asked.Before(dropped) }
 
-// RefetchStale has the origin asked once more for those of the names, which the stream
-// watches, of which what it said is no longer known.
+// RefetchStale has the origin asked again for those of the names, which the stream watches, for which its answer is
+// no longer valid.
 func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
@@ -255,8 +254,8 @@ type Subscriber struct {
 	Stream      uint64 // its number
 }
 
-// SetSubscriber says who subscribes from now on, for demand to tell. Nil, as at first, is nobody in particular. It is
-// for the goroutine that subscribes.
+// SetSubscriber sets the subscriber that Demand shows from now on. Nil, as at first, is none. The goroutine that
+// subscribes calls it.
 func (w *Watch) SetSubscriber(by *Subscriber) { w.by = by }
 
 func (w *Watch) wake() {

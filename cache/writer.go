@@ -65,7 +65,7 @@ var kinds = [...]Kind{Wildcard, ByName}
 // View returns the view that the writer writes to.
 func (w *Writer) View() *View { return w.view }
 
-// Owns reports whether the writer's source has the members of a type.
+// Owns reports whether the writer's source has the wildcard set of a type.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
 // Source returns how the writer's source stands.
@@ -82,13 +82,13 @@ func (w *Writer) SetTarget(target string) {
 // begin locks the index and copies what is about to change of latest.
 func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.gate.latest, typeURL) }
 
-// beginOn is begin for the newest head of a ledger.
+// beginOn is begin for the newest generation of a ledger.
 func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
 	w.view.index.mu.Lock()
 	return w.beginLocked(typeURL, of)
 }
 
-// beginLocked copies what is about to change of the newest head of a ledger. The index must be locked.
+// beginLocked copies what is about to change of the newest generation of a ledger. The index must be locked.
 func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	x := &w.view.index
 	w.wakes, w.changed = w.wakes[:0], w.changed[:0]
@@ -102,7 +102,7 @@ func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	return &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of != &w.ledger}}
 }
 
-// publish makes the new head visible as far as it passes the gate, and only then wakes its readers.
+// publish makes the new generation visible as far as it passes the gate, and only then wakes its readers.
 func (w *Writer) publish(edited *edit) {
 	x := &w.view.index
 	ed := w.passEdit(edited)
@@ -143,7 +143,7 @@ func (w *Writer) publish(edited *edit) {
 	}
 }
 
-// SetPhase records how much is known of the members of a type.
+// SetPhase records the phase of the wildcard set of a type.
 func (w *Writer) SetPhase(typeURL string, p Phase) {
 	if w.Generation().Type(typeURL).Phase == p {
 		return
@@ -156,7 +156,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	w.publish(ed)
 }
 
-// SetCovered records that the origin has said all that was restored of the members of a type.
+// SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
 func (w *Writer) SetCovered(typeURL string) {
 	ed := w.begin(typeURL)
 	ed.typ.Covered, ed.dirty = true, true
@@ -164,8 +164,8 @@ func (w *Writer) SetCovered(typeURL string) {
 }
 
 // SetConnected records whether the origin's stream is up. What was absent on an
-// earlier connection counts as unknown until it is said again (B.7). Names
-// that streams wait for are asked anew.
+// earlier connection counts as unknown until the origin says it again (B.7). Names
+// that streams wait for are asked for again.
 func (w *Writer) SetConnected(up bool) {
 	from := w.Source()
 	if from.Connected == up {

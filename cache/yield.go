@@ -6,16 +6,15 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// yieldFor is for how long what an origin says by name may be taken for older than what it
-// says of the members: then it is believed, whether or not the two have come to agree.
+// yieldFor is how long a named entry yields to the wildcard set at most: then readers see it, whether or not the two
+// agree.
 const yieldFor = 5 * time.Second
 
-// mayBeOlder reports whether what the origin says of a name may be older than the member that
-// readers see. The two come on two streams, and either may skip what the other one says, so
-// nothing tells which is newer; but an answer is not older than what was said before the
-// question. So a name that is a member already is followed as such until both streams say
-// the same, if the member has changed since the origin was asked for the name. From then on
-// readers follow the stream of the name, which says everything in its order.
+// mayBeOlder reports whether a resource that came by name may be older than the entry of the wildcard set that
+// readers see. The two come on two streams, either of which may skip states of the other, so nothing tells which is
+// newer; but a response is not older than what came before the request. So readers follow a name in the wildcard set
+// until both streams have the same content, if that entry has changed since the origin was asked for the name. From
+// then on they follow the stream of the name, which has all changes in order.
 func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 	member := ed.typ.member(n)
 	if member.shows(r) {
@@ -27,8 +26,7 @@ func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 	return (old == nil || old.yields) && member.seq() > n.askedAt
 }
 
-// setYield has an entry of the named, which is not published yet, yield to the member if it may
-// be older.
+// setYield makes a named entry, which is not published yet, yield to the wildcard set if it may be older.
 func (ed setEdit) setYield(e, old *Entry) {
 	if ed.kind == Wildcard {
 		return
@@ -42,7 +40,7 @@ func (ed setEdit) setYield(e, old *Entry) {
 	e.alarm.yields = ed.now.Add(yieldFor)
 }
 
-// yieldingEntry returns what the origin says of a name if readers see a member in its place, should there be one; else nil.
+// yieldingEntry returns the named entry to which the wildcard set takes precedence, if that has the name; else nil.
 func (ed *edit) yieldingEntry(n *Name) *Entry {
 	if e := ed.typ.ByName.Get(n); e != nil && e.yields && n.source == ed.typ.source {
 		return e
@@ -50,8 +48,8 @@ func (ed *edit) yieldingEntry(n *Name) *Entry {
 	return nil
 }
 
-// endYieldIfSame has readers of a name follow what the origin says by name, if an entry is the
-// member that they saw instead, and has come to be the same.
+// endYieldIfSame makes readers of a name follow the named entry, if it has come to have the content of the entry in
+// the wildcard set that they saw instead.
 func (ed setEdit) endYieldIfSame(member *Entry) {
 	named := ed.yieldingEntry(member.Name)
 	if ed.kind == ByName || !named.shows(member.Resource) {
@@ -64,8 +62,8 @@ func (ed setEdit) endYieldIfSame(member *Entry) {
 	ed.typ.ByName.put(ed.txn, &again)
 }
 
-// yieldTimedOut has readers of a name follow what the origin says by name, since that has yielded for long enough. Behind a closed
-// gate it goes on yielding to a member: time is no change that passes.
+// yieldTimedOut makes readers follow a named entry that has yielded for long enough. Behind a closed gate it goes on
+// yielding: time is no change that passes.
 func (ed *edit) yieldTimedOut(named *Entry) {
 	if ed.behindGate() && ed.typ.member(named.Name).Present() {
 		named.alarm.yields = ed.now.Add(yieldFor)
@@ -75,8 +73,8 @@ func (ed *edit) yieldTimedOut(named *Entry) {
 	ed.endYield(named)
 }
 
-// endYield makes news of what the origin says by name, which yielded: from now on readers see no member in its place. It takes
-// a position of its own, since the tombstone of a member may be forgotten before they look.
+// endYield publishes a named entry that yielded: from now on it takes precedence over the wildcard set. It takes a
+// position of its own, since the tombstone in the wildcard set may be forgotten before readers see it.
 func (ed *edit) endYield(named *Entry) {
 	again := *named
 	again.Seq, again.yields = ed.next(), !named.Present()
@@ -89,8 +87,8 @@ func (ed *edit) endYield(named *Entry) {
 	ed.of(ByName).markChanged(again.Name)
 }
 
-// showMember has the member take the place of what readers saw under its name until now,
-// which had the same content.
+// showMember replaces the entry that readers saw under a name until now by that of the wildcard set, which has the
+// same content.
 func (ed *edit) showMember(n *Name, seen *Entry) {
 	member := ed.typ.Wildcard.Get(n)
 	if member == seen {
