@@ -33,7 +33,7 @@ func (v *View) Interest() map[string]InterestStats {
 	return stats
 }
 
-// A originRequest is a request by which an origin was asked for names.
+// An originRequest is a request by which an origin was asked for names.
 type originRequest struct {
 	at       time.Time
 	answered atomic.Pointer[time.Time] // when the origin first answered for one of the names; nil if it did not
