@@ -36,10 +36,10 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
 	}
-	if clients := r.credentials.clients; clients != nil {
+	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
 			Config:   clients.Config("h2", "http/1.1"),
-			Operator: r.credentials.authorizer.Operator,
+			Operator: r.credentials.Authorizer.Operator,
 			IsNamed:  clients.IsNamed,
 		}
 	}
@@ -79,16 +79,6 @@ func (r *Relay) AdminAddrs() []net.Addr {
 
 // ProbeAddrs returns the addresses that probes find the relay at.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
-
-// notOnLoopback returns the addresses that others than this host can reach.
-func notOnLoopback(addresses []string) []string {
-	return slices.DeleteFunc(slices.Clone(addresses), loopback)
-}
-
-// onlyLoopback returns the rest of them.
-func onlyLoopback(addresses []string) []string {
-	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !loopback(a) })
-}
 
 // onLoopback refuses an address that others than this host can reach: its name may
 // have been more than one knew.
@@ -136,33 +126,16 @@ func (r *Relay) status() admin.Status {
 			Streams:       r.Streams(),
 		},
 		Views: r.groups.status(now),
-		Files: r.credentials.status(),
+		Files: r.credentialStatus(),
 	}
 	for i, o := range r.origins {
 		status := o.status()
-		status.Name = r.cfg.originName(i)
+		status.Name = r.cfg.OriginName(i)
 		status.Freeze = r.groups.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		s.Origins = append(s.Origins, status)
 	}
 	return s
-}
-
-// originNames returns what people call the origins, in their order.
-func (c *Config) originNames() []string {
-	names := make([]string, 1+len(c.Origins))
-	for i := range names {
-		names[i] = c.originName(i)
-	}
-	return names
-}
-
-// originName returns what people call an origin.
-func (c *Config) originName(origin int) string {
-	if origin == 0 {
-		return PrimaryOrigin
-	}
-	return c.Origins[origin-1].Name
 }
 
 // status returns how the origin stands, but for its name.
@@ -222,7 +195,7 @@ func (g *groups) status(now time.Time) []admin.View {
 			if s.shared {
 				source = 0
 			}
-			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
+			v := admin.View{Group: s.key, Origin: g.cfg.OriginName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
 			stand(&v, generation.Source(source), now)
 			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view began later, or the relay

@@ -183,7 +183,7 @@ func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) ite
 func (g *groups) configs(v *standingView, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
 	configs := make([]*statuspb.ClientConfig, len(g.origins))
 	for i := range configs {
-		configs[i] = &statuspb.ClientConfig{Node: v.node, ClientScope: "origin/" + g.cfg.originName(i)}
+		configs[i] = &statuspb.ClientConfig{Node: v.node, ClientScope: "origin/" + g.cfg.OriginName(i)}
 	}
 	generation := v.view.Generation()
 	for t := range generation.ChangedSince(0) {

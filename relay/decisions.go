@@ -101,7 +101,7 @@ func (g *groups) restoreDirectories() {
 	}
 	for i, snap := range g.saved.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
-			key := savedKey{g.cfg.originName(i), ""}
+			key := savedKey{g.cfg.OriginName(i), ""}
 			files.Restore(snap, g.decisions.frozen[i] != nil, g.decisions.kept[key])
 			delete(g.decisions.kept, key)
 			g.decisions.directories[i] = savedDirectory{there: true}
@@ -193,7 +193,7 @@ func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.operated() {
 		for _, h := range o.holder.Holds(ctx) {
 			if h.Discarded {
-				all = append(all, snapshot.Kept{Origin: g.cfg.originName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
+				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
 			}
 		}
 	}
@@ -317,7 +317,7 @@ func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
 func (r *Relay) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.originName(i)))
+			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.OriginName(i)))
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/config"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -37,7 +39,7 @@ type origins []origin
 
 // openOrigins returns the origins that the configuration names, with the credentials for
 // each.
-func openOrigins(cfg Config, opts Options, creds []originCredentials, log *slog.Logger) (all origins, err error) {
+func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger) (all origins, err error) {
 	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, creds[0], log)
 	if err != nil {
 		return nil, err
@@ -62,7 +64,7 @@ func (all origins) close() error {
 }
 
 // openOrigin returns one origin, which a variable names.
-func openOrigin(variable string, targets []string, cfg Config, opts Options, creds originCredentials, log *slog.Logger) (origin, error) {
+func openOrigin(variable string, targets []string, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger) (origin, error) {
 	if dir, ok := strings.CutPrefix(targets[0], "file://"); ok {
 		dir, err := url.PathUnescape(dir)
 		if err != nil {
@@ -77,15 +79,15 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 	session, err := upstream.New(upstream.Config{
 		Targets:          targets,
 		Protocol:         protocols[cfg.OriginProtocol],
-		Credentials:      creds.transport,
-		CallCredentials:  creds.calls,
-		Authority:        creds.authority,
+		Credentials:      creds.Transport,
+		CallCredentials:  creds.Calls,
+		Authority:        creds.Authority,
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
 		MaxResourceBytes: int(cfg.MaxResourceBytes),
 		StreamRate:       cfg.OriginStreamRate,
-		StreamBurst:      streamsOfView * (cfg.MaxGroups + 1<<len(contentFeatures)),
+		StreamBurst:      streamsOfView * (cfg.MaxGroups + 1<<len(nodegroup.ContentFeatures)),
 		FullResync:       cfg.Resync == ResyncFull,
 		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
 		Linger:           cfg.Linger,

@@ -30,6 +30,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
@@ -79,7 +80,7 @@ type Relay struct {
 	log           *slog.Logger
 	level         *slog.LevelVar // nil if it cannot be changed
 	levelSet      sync.Mutex     // held while it is changed
-	credentials   *relayCredentials
+	credentials   *config.Credentials
 	chain         *chain
 	origins       origins
 	groups        *groups
@@ -124,7 +125,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 
 		adminListeners: opts.AdminListeners,
 		version:        opts.Version,
-		identifier:     identifier(ownID(cfg)),
+		identifier:     identifier(cfg.OwnID()),
 		started:        time.Now(),
 		hurried:        make(chan struct{}),
 	}
@@ -132,7 +133,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if r.credentials, err = openCredentials(&r.cfg, r.log); err != nil {
+	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
 		return nil, err
 	}
 	if r.tracer, err = r.newTracer(opts.Spans); err != nil {
@@ -143,10 +144,10 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	}
 	r.chain = newChain(r.log)
 	opts.chain = r.chain
-	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
+	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
 		return nil, err
 	}
-	own := ownNode(cfg, opts.Version)
+	own := cfg.Node(opts.Version)
 	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
@@ -197,7 +198,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		Loads:               loadsOf(r.cfg, r.origins, r.log),
 		SumLoads:            r.cfg.LRS == LRSAggregate,
 		Probed:              r.probed,
-		Authorizer:          r.credentials.authorizer,
+		Authorizer:          r.credentials.Authorizer,
 		Traces:              r.traces(),
 		Served:              opts.Served,
 		Logger:              r.log,
@@ -224,7 +225,7 @@ func (r *Relay) serve(opts Options) (err error) {
 // addServers makes the servers of streams: one, or one in plaintext and one with TLS.
 func (r *Relay) addServers(opts Options) {
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
-	if clients := r.credentials.clients; clients != nil {
+	if clients := r.credentials.Clients; clients != nil {
 		secure := credentials.NewTLS(clients.Config("h2"))
 		if len(r.cfg.TLSListen) == 0 {
 			kinds = nil
@@ -235,7 +236,7 @@ func (r *Relay) addServers(opts Options) {
 		options := []grpc.ServerOption{
 			grpc.Creds(r.server.Credentials(kind)), grpc.ChainUnaryInterceptor(r.server.CountUnary),
 			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.authorizer.refuseReflection),
+			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.Authorizer.RefuseReflection),
 		}
 		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
@@ -259,8 +260,8 @@ func (r *Relay) listen() error {
 		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
 		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
 		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", onlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
-		{"TENDER_ADMIN_LISTEN", notOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
+		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
+		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
 		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
 	} {
 		if len(*l.listeners) > 0 {
@@ -405,7 +406,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.setReady()
 	}
 	var watching sync.WaitGroup
-	watching.Go(func() { r.credentials.files.Run(views) }) // awaited below
+	watching.Go(func() { r.credentials.Files.Run(views) }) // awaited below
 	for _, o := range r.origins {
 		watching.Go(func() { o.follow(views) }) // likewise
 	}

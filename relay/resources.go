@@ -102,7 +102,7 @@ func (r *router) origin(typeURL, name string) int { return r.route(typeURL, name
 
 // show returns what is told of a resource.
 func (g *groups) show(h heldResource) admin.Resource {
-	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: g.cfg.originName(h.origin), AskedAs: h.askedAs, Exists: h.entry.Present()}
+	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: g.cfg.OriginName(h.origin), AskedAs: h.askedAs, Exists: h.entry.Present()}
 	if h.fault != nil {
 		r.Error = &admin.ResourceError{Code: codepb.Code(h.fault.Code).String(), Message: h.fault.Message}
 		if wire.IsSecret(h.typeURL) {

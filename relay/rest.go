@@ -47,7 +47,7 @@ func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
 // shut down. It encrypts below the server: the frames that the server reads are counted.
 func (r *Relay) serveREST(l net.Listener) error {
 	l = r.server.Listener(l)
-	if clients := r.credentials.clients; clients != nil {
+	if clients := r.credentials.Clients; clients != nil {
 		l = tls.NewListener(l, clients.Config("h2", "http/1.1"))
 	}
 	if err := r.rest.Serve(r.server.PollListener(l)); !errors.Is(err, http.ErrServerClosed) {

@@ -55,13 +55,13 @@ func (r *Relay) reading() telemetry.Reading {
 	}
 	for i, o := range r.origins {
 		s := o.status()
-		of := telemetry.Origin{Name: r.cfg.originName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
+		of := telemetry.Origin{Name: r.cfg.OriginName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
 		if s.Directory != nil {
 			of.Files = &telemetry.DirectoryFiles{Good: s.Directory.FileCount - s.Directory.BadCount, Bad: s.Directory.BadCount}
 		}
 		out.Origins = append(out.Origins, of)
 	}
-	for _, s := range r.credentials.files.Status() {
+	for _, s := range r.credentials.Files.Status() {
 		// The first variable says which files they are: a certificate stands before its key.
 		out.Files = append(out.Files, telemetry.Files{Variable: s.Files[0].Variable, NotAfter: s.NotAfter, Refused: s.Refused})
 	}

@@ -1,4 +1,4 @@
-package relay
+package access
 
 import (
 	"strings"
@@ -13,8 +13,8 @@ import (
 // reflectionServices begins the names of the services of reflection, of all versions.
 const reflectionServices = "/grpc.reflection."
 
-// refuseReflection refuses reflection to peers that are neither on this host nor operators.
-func (a *authorizer) refuseReflection(server any, rpc grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+// RefuseReflection refuses reflection to peers that are neither on this host nor operators.
+func (a *Authorizer) RefuseReflection(server any, rpc grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if !strings.HasPrefix(info.FullMethod, reflectionServices) {
 		return handle(server, rpc)
 	}

@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"slices"
@@ -32,27 +32,27 @@ func FuzzLoadConfig(f *testing.F) {
 		for entry := range strings.SplitSeq(text, between) {
 			environ = append(environ, prefix+entry)
 		}
-		cfg, err := LoadConfig(environ)
+		cfg, err := Load(environ)
 		table := cfg.Table()
 		for _, s := range table {
 			if strings.ContainsFunc(s.Value, unprintable) {
-				t.Errorf("LoadConfig(%q): %s is shown as %q", environ, s.Variable, s.Value)
+				t.Errorf("Load(%q): %s is shown as %q", environ, s.Variable, s.Value)
 			}
 		}
 		if err != nil {
 			checkRefusals(t, environ, err)
 			return
 		}
-		again, err := LoadConfig(shownAs(table))
+		again, err := Load(shownAs(table))
 		if err != nil {
-			t.Fatalf("LoadConfig(%q) is shown as %q, which is refused: %v", environ, shownAs(table), err)
+			t.Fatalf("Load(%q) is shown as %q, which is refused: %v", environ, shownAs(table), err)
 		}
 		// Values of headers are not shown, and what cannot be printed is shown escaped.
 		if strings.ContainsFunc(strings.ReplaceAll(text, between, ""), unprintable) || strings.Contains(text, "HEADERS=") {
 			return
 		}
 		if diff := cmp.Diff(cfg, again, cmpopts.IgnoreUnexported(Config{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("LoadConfig(%q) is shown as %q, which means (-first +shown):\n%s", environ, shownAs(table), diff)
+			t.Errorf("Load(%q) is shown as %q, which means (-first +shown):\n%s", environ, shownAs(table), diff)
 		}
 	})
 }
@@ -64,10 +64,10 @@ func checkRefusals(t *testing.T, environ []string, err error) {
 	const longest = 4 << 10 // a name that is quoted, a value that is, and what is allowed
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		if !strings.HasPrefix(line, prefix) && !strings.HasPrefix(line, `"`+prefix) {
-			t.Errorf("LoadConfig(%q) says %q, want the name of a variable first", environ, line)
+			t.Errorf("Load(%q) says %q, want the name of a variable first", environ, line)
 		}
 		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) || len(line) > longest {
-			t.Errorf("LoadConfig(%q) says %q", environ, line)
+			t.Errorf("Load(%q) says %q", environ, line)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func FuzzGroup(f *testing.F) {
 	f.Add("cluster,metadata.a", "", "", "", "1", "", `{"a":""}`, "", "", "", "1", "", `{}`)
 	f.Add("user_agent_version", "", "", "", "1", "", "{}", "", "", "", "build 1", "", "{}")
 	f.Fuzz(func(t *testing.T, by, id1, cluster1, agent1, version1, region1, metadata1, id2, cluster2, agent2, version2, region2, metadata2 string) {
-		cfg, err := LoadConfig([]string{"TENDER_NODE_GROUP_BY=" + by})
+		cfg, err := Load([]string{"TENDER_NODE_GROUP_BY=" + by})
 		if err != nil {
 			t.Skip("no list of fields")
 		}
@@ -109,7 +109,7 @@ func FuzzGroup(f *testing.F) {
 		if len(cfg.NodeGroupBy) == 0 || slices.Contains(cfg.NodeGroupBy, "id") {
 			return
 		}
-		named, err := LoadConfig([]string{"TENDER_NODE_GROUP_BY=" + by, "TENDER_NODE_ID={" + strings.Join(cfg.NodeGroupBy, "}-{") + "}"})
+		named, err := Load([]string{"TENDER_NODE_GROUP_BY=" + by, "TENDER_NODE_ID={" + strings.Join(cfg.NodeGroupBy, "}-{") + "}"})
 		if err != nil {
 			t.Skip("no fields of an id")
 		}

@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestLoadConfigOrigins(t *testing.T) {
-	cfg, err := LoadConfig([]string{
+	cfg, err := Load([]string{
 		"TENDER_ORIGIN=a:1", "TENDER_ORIGINS=west=b:1, b:2; files=file:///etc/tender",
 		"TENDER_ROUTES=type:lds=files; authority:west.example=west; authority:*=default",
 	})
@@ -64,23 +64,23 @@ func TestConflictingVariables(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, err := LoadConfig(tt.environ)
+			cfg, err := Load(tt.environ)
 			if tt.want == "" {
 				if err != nil {
-					t.Fatalf("LoadConfig(%q): %v", tt.environ, err)
+					t.Fatalf("Load(%q): %v", tt.environ, err)
 				}
 				return
 			}
 			if err == nil {
-				t.Fatalf("LoadConfig(%q) accepts it", tt.environ)
+				t.Fatalf("Load(%q) accepts it", tt.environ)
 			}
 			got, want := strings.Split(err.Error(), "\n"), strings.Split(tt.want, "\n")
 			if len(got) != len(want) {
-				t.Fatalf("LoadConfig(%q): %d errors, want %d:\n%v", tt.environ, len(got), len(want), err)
+				t.Fatalf("Load(%q): %d errors, want %d:\n%v", tt.environ, len(got), len(want), err)
 			}
 			for i := range want {
 				if !strings.HasPrefix(got[i], want[i]) {
-					t.Errorf("LoadConfig(%q): error %s\nwant %s…", tt.environ, got[i], want[i])
+					t.Errorf("Load(%q): error %s\nwant %s…", tt.environ, got[i], want[i])
 				}
 			}
 			refused := 0
@@ -90,7 +90,7 @@ func TestConflictingVariables(t *testing.T) {
 				}
 			}
 			if refused != len(want) {
-				t.Errorf("LoadConfig(%q): the table shows %d refused values, want %d", tt.environ, refused, len(want))
+				t.Errorf("Load(%q): the table shows %d refused values, want %d", tt.environ, refused, len(want))
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"flag"
@@ -83,12 +83,12 @@ func TestLoadConfigDefaults(t *testing.T) {
 	}
 	// An empty variable counts as unset; what is not ours is not looked at.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
-		got, err := LoadConfig(environ)
+		got, err := Load(environ)
 		if err != nil {
-			t.Errorf("LoadConfig(%q): %v", environ, err)
+			t.Errorf("Load(%q): %v", environ, err)
 		}
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Config{})); diff != "" {
-			t.Errorf("LoadConfig(%q) (-want +got):\n%s", environ, diff)
+			t.Errorf("Load(%q) (-want +got):\n%s", environ, diff)
 		}
 	}
 }
@@ -220,9 +220,9 @@ func TestLoadConfigGoodValues(t *testing.T) {
 			for _, entry := range beside {
 				environ = append(environ, prefix+entry)
 			}
-			cfg, err := LoadConfig(environ)
+			cfg, err := Load(environ)
 			if err != nil {
-				t.Fatalf("LoadConfig(%q): %v", environ, err)
+				t.Fatalf("Load(%q): %v", environ, err)
 			}
 			want := tt.shown
 			if want == "" {
@@ -250,7 +250,7 @@ func TestLoadConfigGoodValues(t *testing.T) {
 }
 
 func TestLoadConfigFields(t *testing.T) {
-	cfg, err := LoadConfig([]string{
+	cfg, err := Load([]string{
 		"TENDER_ORIGIN=a:1, b:2", "TENDER_NODE_LOCALITY=eu/eu-1", `TENDER_NODE_METADATA={"env":"test"}`,
 		"TENDER_NODE_GROUP_BY=none", "TENDER_PREWARM=cds", "TENDER_EDS_AFTER_CDS=off", "TENDER_LOG_LEVEL=warn",
 		"TENDER_MAX_NAME_BYTES=2KiB", "TENDER_ACK_WAIT=1s", "TENDER_ACK_WAIT=2s",
@@ -466,21 +466,21 @@ func TestBadValues(t *testing.T) {
 		seen[tt.name] = true
 		t.Run(tt.name, func(t *testing.T) {
 			entry := prefix + tt.name + "=" + tt.value
-			cfg, err := LoadConfig([]string{entry})
+			cfg, err := Load([]string{entry})
 			if err == nil {
-				t.Fatalf("LoadConfig(%q) accepts it", entry)
+				t.Fatalf("Load(%q) accepts it", entry)
 			}
 			message := err.Error()
 			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
 				if !strings.Contains(message, want) {
-					t.Errorf("LoadConfig(%q): %s\nwant it to contain %s", entry, message, want)
+					t.Errorf("Load(%q): %s\nwant it to contain %s", entry, message, want)
 				}
 			}
 			if escape(message) != message {
-				t.Errorf("LoadConfig(%q): %q holds control characters or a second line", entry, message)
+				t.Errorf("Load(%q): %q holds control characters or a second line", entry, message)
 			}
 			// The default stands in, so that the rest can be shown.
-			defaults, _ := LoadConfig(nil)
+			defaults, _ := Load(nil)
 			if diff := cmp.Diff(defaults, cfg, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
 			}
@@ -499,7 +499,7 @@ func TestBadValues(t *testing.T) {
 }
 
 func TestErrorsAreJoinedInOrder(t *testing.T) {
-	_, err := LoadConfig([]string{
+	_, err := Load([]string{
 		"TENDER_ZEBRA=1", "TENDER_DRAIN=x", "TENDER_LISTEN=x", "TENDER_ACK_WAITS=1s",
 	})
 	if err == nil {
@@ -528,9 +528,9 @@ func TestUnknownVariables(t *testing.T) {
 		{"TENDER_ORIGIN_PROXY", "TENDER_ORIGIN_PROXY: not supported by this version; allowed: the variables that tender check lists"},
 	}
 	for _, tt := range tests {
-		_, err := LoadConfig([]string{tt.name + "=secret"})
+		_, err := Load([]string{tt.name + "=secret"})
 		if err == nil || err.Error() != tt.want {
-			t.Errorf("LoadConfig(%q) = %v, want %s", tt.name, err, tt.want)
+			t.Errorf("Load(%q) = %v, want %s", tt.name, err, tt.want)
 		}
 	}
 }
@@ -541,9 +541,9 @@ func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
 		"ORIGIN_PROXY",
 	} {
-		_, err := LoadConfig([]string{prefix + name + "=x"})
+		_, err := Load([]string{prefix + name + "=x"})
 		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {
-			t.Errorf("LoadConfig(%s%s) = %v, want not supported", prefix, name, err)
+			t.Errorf("Load(%s%s) = %v, want not supported", prefix, name, err)
 		}
 		if kubernetes.MatchString(name) {
 			t.Errorf("%s%s is a name that Kubernetes sets", prefix, name)
@@ -567,12 +567,12 @@ func TestKubernetesVariables(t *testing.T) {
 		"TENDER_X_SERVICE_HOST=10.96.0.8", "TENDER_X_SERVICE_PORT=18080", "TENDER_X_SERVICE_PORT_HTTP_ADMIN=18080",
 		"TENDER_X_PORT=tcp://10.96.0.8:18080", "TENDER_X_PORT_18080_TCP_ADDR=10.96.0.8",
 	}
-	if _, err := LoadConfig(environ); err != nil {
+	if _, err := Load(environ); err != nil {
 		t.Errorf("LoadConfig of what Kubernetes sets: %v", err)
 	}
 	for _, name := range []string{"TENDER_PORTS=1", "TENDER_SERVICE=1", "TENDER_PORT_X=1"} {
-		if _, err := LoadConfig([]string{name}); err == nil {
-			t.Errorf("LoadConfig(%q) ignores it, want an error: Kubernetes sets no such name", name)
+		if _, err := Load([]string{name}); err == nil {
+			t.Errorf("Load(%q) ignores it, want an error: Kubernetes sets no such name", name)
 		}
 	}
 	for _, v := range variables {
@@ -590,7 +590,7 @@ func TestRequireOrigin(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, _ := LoadConfig([]string{"TENDER_ORIGIN=" + tt.origin})
+			cfg, _ := Load([]string{"TENDER_ORIGIN=" + tt.origin})
 			err := cfg.RequireOrigin()
 			if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
 				t.Errorf("RequireOrigin() = %v, want %q", err, tt.want)
@@ -632,7 +632,7 @@ func TestTableMatchesFields(t *testing.T) {
 }
 
 func TestTableEscapes(t *testing.T) {
-	cfg, err := LoadConfig([]string{`TENDER_NODE_METADATA={"a":"\u001b[31m"}`, "TENDER_ORIGIN=unix:/tmp/\x1b[2J"})
+	cfg, err := Load([]string{`TENDER_NODE_METADATA={"a":"\u001b[31m"}`, "TENDER_ORIGIN=unix:/tmp/\x1b[2J"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -680,7 +680,7 @@ const (
 // TestConfigurationPage holds the table of deploy/docs/configuration.md to the one
 // that the code uses. With -update it writes it.
 func TestConfigurationPage(t *testing.T) {
-	const name = "../deploy/docs/configuration.md"
+	const name = "../../deploy/docs/configuration.md"
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -688,7 +688,7 @@ func TestConfigurationPage(t *testing.T) {
 	before, rest, ok := strings.Cut(string(text), tableBegins)
 	table, after, ok2 := strings.Cut(rest, tableEnds)
 	if !ok || !ok2 {
-		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay -run TestConfigurationPage -update",
+		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay/config -run TestConfigurationPage -update",
 			name, strings.TrimSpace(tableBegins), tableEnds)
 	}
 	want := MarkdownTable()
@@ -696,7 +696,7 @@ func TestConfigurationPage(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s has another table of variables than the code; run\n\tgo test ./relay -run TestConfigurationPage -update\n(-want +got)\n%s",
+		t.Fatalf("%s has another table of variables than the code; run\n\tgo test ./relay/config -run TestConfigurationPage -update\n(-want +got)\n%s",
 			name, cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
 	}
 	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {

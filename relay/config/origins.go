@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"errors"
@@ -195,7 +195,7 @@ func (c *Config) checkUnread(wrong, found map[string]error) {
 
 // checkAdmin finds an address for operators on other hosts, if nothing says who they are.
 func (c *Config) checkAdmin(wrong, found map[string]error) {
-	remote := notOnLoopback(c.AdminListen)
+	remote := NotOnLoopback(c.AdminListen)
 	if len(remote) == 0 {
 		return
 	}
@@ -276,4 +276,21 @@ func (c *Config) checkTLS(wrong map[string]error) map[string]error {
 		found["TLS_LISTEN"], c.TLSListen = errors.New("there is no TLS without TENDER_TLS_CERT"), nil
 	}
 	return found
+}
+
+// OriginNames returns what people call the origins, in their order.
+func (c *Config) OriginNames() []string {
+	names := make([]string, 1+len(c.Origins))
+	for i := range names {
+		names[i] = c.OriginName(i)
+	}
+	return names
+}
+
+// OriginName returns what people call an origin.
+func (c *Config) OriginName(origin int) string {
+	if origin == 0 {
+		return PrimaryOrigin
+	}
+	return c.Origins[origin-1].Name
 }

@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 // TestAccessOfEachOrigin holds that each origin is spoken to as its own variables say,
 // and no other's.
 func TestAccessOfEachOrigin(t *testing.T) {
-	cfg, err := LoadConfig([]string{
+	cfg, err := Load([]string{
 		"TENDER_ORIGIN=a:1", "TENDER_ORIGIN_TLS_CA=/a/ca.pem", "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://example.org/a",
 		"TENDER_ORIGINS=tls=b:1;east-1=c:1;east=d:1", "TENDER_ROUTES=type:cds=tls;type:eds=east-1;type:lds=east",
 		"TENDER_ORIGIN_TLS_TLS_CA=/b/ca.pem", "TENDER_ORIGIN_TLS_TLS=on",
@@ -74,7 +74,7 @@ func TestAccessConflicts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := LoadConfig(tt.environ)
+			_, err := Load(tt.environ)
 			if (err == nil) != (tt.want == "") || err != nil && (!strings.HasPrefix(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary")) {
 				t.Errorf("LoadConfig: %v, want one error %s", err, tt.want)
 			}

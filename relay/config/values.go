@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"cmp"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // A Size is a number of bytes. As text it takes the units B, KiB, MiB and GiB;
@@ -118,12 +119,6 @@ const (
 	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, `locality.zone`, `locality.sub_zone`"
 	allowedTypes   = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
 )
-
-// groupFields are the Node fields that may make a node group, beside metadata.
-var groupFields = []string{
-	"id", "cluster", "user_agent_name", "user_agent_version",
-	"locality.region", "locality.zone", "locality.sub_zone",
-}
 
 // list splits at a separator and trims. An empty item is an error, and so is an
 // item that comes twice.
@@ -292,7 +287,7 @@ func parseGroupBy(raw string) (string, error) {
 			}
 			return item, nil
 		}
-		if !slices.Contains(groupFields, item) {
+		if !slices.Contains(nodegroup.Fields, item) {
 			return "", fmt.Errorf("%s is not a field of the Node that makes a group", quote(item))
 		}
 		return item, nil
@@ -363,9 +358,9 @@ func parsePathOrOff(raw string) (string, error) {
 	}
 }
 
-// loopback reports whether an address that checkAddress or checkSocket took can be
+// Loopback reports whether an address that checkAddress or checkSocket took can be
 // reached from this host alone.
-func loopback(address string) bool {
+func Loopback(address string) bool {
 	if strings.HasPrefix(address, "unix:") {
 		return true
 	}
@@ -475,4 +470,14 @@ func escape(s string) string {
 	}
 	quoted := strconv.Quote(s)
 	return quoted[1 : len(quoted)-1]
+}
+
+// NotOnLoopback returns the addresses that others than this host can reach.
+func NotOnLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), Loopback)
+}
+
+// OnlyLoopback returns the rest of them.
+func OnlyLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !Loopback(a) })
 }

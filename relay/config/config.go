@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"context"
@@ -12,15 +12,17 @@ import (
 	"time"
 
 	"github.com/sethvargo/go-envconfig"
+
+	"github.com/xdstender/tender/relay/access"
 )
 
 // prefix starts the name of every variable of ours.
 const prefix = "TENDER_"
 
 // A Config is everything that the environment says about the relay. It comes
-// from [LoadConfig], which fills every field; LoadConfig(nil) returns the
+// from [Load], which fills every field; Load(nil) returns the
 // defaults. What each field means, its default and its bounds are in the table
-// of variables (config_table.go), under the name in the field's tag.
+// of variables (table.go), under the name in the field's tag.
 type Config struct {
 	// Origin lists the targets of the origin in failover order, or holds one
 	// file:///dir. It is empty when TENDER_ORIGIN is not set: RequireOrigin
@@ -150,7 +152,7 @@ type Config struct {
 	// Debug has operators ask for profiles of the process.
 	Debug bool `env:"DEBUG"`
 
-	// given holds the variables that the environment set and LoadConfig took;
+	// given holds the variables that the environment set and Load took;
 	// refused those whose value it did not take, with that value.
 	given   map[string]bool
 	refused map[string]string
@@ -182,13 +184,26 @@ const (
 	LRSAggregate   = "aggregate"   // one stream to the origin for each node group, with sums
 )
 
-// LoadConfig reads the variables that start with TENDER_ from environ, whose
+// Values of [Config.RequestCompression].
+const (
+	CompressionOff  = "off"  // requests that are compressed are refused
+	CompressionGzip = "gzip" // they are understood
+)
+
+// Values of [Config.Secrets].
+const (
+	SecretsMTLS     = access.SecretsMTLS
+	SecretsLoopback = access.SecretsLoopback
+	SecretsOff      = access.SecretsOff
+)
+
+// Load reads the variables that start with TENDER_ from environ, whose
 // entries have the form of os.Environ. An empty variable counts as unset, and so does one of blanks.
 //
 // The error joins one line for each thing that is wrong, in the order of the
 // table of variables. The Config is complete even then: a refused value is
 // replaced by the default, so that tender check can show what would apply.
-func LoadConfig(environ []string) (Config, error) {
+func Load(environ []string) (Config, error) {
 	env := tenderVariables(environ)
 	cfg := Config{given: map[string]bool{}, refused: map[string]string{}}
 	wrong := map[string]error{}
@@ -254,7 +269,7 @@ func decode(target any, values envconfig.Lookuper) error {
 }
 
 // RequireOrigin returns an error when TENDER_ORIGIN is not set. A value that
-// LoadConfig refused was reported there and is not reported again.
+// Load refused was reported there and is not reported again.
 func (c Config) RequireOrigin() error {
 	if _, refused := c.refused["ORIGIN"]; len(c.Origin) > 0 || refused {
 		return nil

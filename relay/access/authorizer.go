@@ -1,4 +1,4 @@
-package relay
+package access
 
 import (
 	"crypto/x509"
@@ -19,16 +19,16 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// Values of [Config.Secrets].
+// Values of TENDER_SECRETS.
 const (
 	SecretsMTLS     = "mtls"     // to clients with a certificate, by a rule
 	SecretsLoopback = "loopback" // to clients on this host too
 	SecretsOff      = "off"      // to nobody
 )
 
-// An authorizer decides by TENDER_AUTHZ and TENDER_SECRETS who may be whom, and have what. It
+// An Authorizer decides by TENDER_AUTHZ and TENDER_SECRETS who may be whom, and have what. It
 // implements downstream.Authorizer.
-type authorizer struct {
+type Authorizer struct {
 	secrets string
 
 	// What those may ask for who show no certificate, without rules: on this host, and elsewhere.
@@ -43,28 +43,28 @@ type rules struct {
 	replaced chan struct{} // closed then
 }
 
-// openAuthorizer reads the file of rules, if there is one.
-func openAuthorizer(cfg *Config, files *tlsfiles.Watch) (*authorizer, error) {
-	a := &authorizer{secrets: cfg.Secrets}
+// Open reads the file of rules (TENDER_AUTHZ), unless its path is empty, and follows it; secrets is TENDER_SECRETS.
+func Open(path, secrets string, files *tlsfiles.Watch) (*Authorizer, error) {
+	a := &Authorizer{secrets: secrets}
 	a.local, a.remote = &grant{by: a, local: true}, &grant{by: a}
-	if cfg.Authz == "" {
+	if path == "" {
 		return a, nil
 	}
-	return a, files.File(tlsfiles.File{Variable: "TENDER_AUTHZ", Path: cfg.Authz}, func(content []byte) (func(), error) {
-		policy, err := authz.Parse(filepath.Base(cfg.Authz), content)
+	return a, files.File(tlsfiles.File{Variable: "TENDER_AUTHZ", Path: path}, func(content []byte) (func(), error) {
+		policy, err := authz.Parse(filepath.Base(path), content)
 		return func() { a.use(policy) }, err
 	})
 }
 
 // use puts a policy in force. Streams learn of it by the channel of the one before.
-func (a *authorizer) use(policy *authz.Policy) {
+func (a *Authorizer) use(policy *authz.Policy) {
 	if before := a.rules.Swap(&rules{policy, make(chan struct{})}); before != nil {
 		close(before.replaced)
 	}
 }
 
 // Changed implements downstream.Authorizer.
-func (a *authorizer) Changed() <-chan struct{} {
+func (a *Authorizer) Changed() <-chan struct{} {
 	if r := a.rules.Load(); r != nil {
 		return r.replaced
 	}
@@ -72,7 +72,7 @@ func (a *authorizer) Changed() <-chan struct{} {
 }
 
 // Authorize implements downstream.Authorizer.
-func (a *authorizer) Authorize(p downstream.Peer, n *corepb.Node) (downstream.Grant, error) {
+func (a *Authorizer) Authorize(p downstream.Peer, n *corepb.Node) (downstream.Grant, error) {
 	g := &grant{by: a, certificate: p.Certificate, local: isLocal(p.Host)}
 	switch {
 	case a.rules.Load() != nil:
@@ -90,30 +90,30 @@ func (a *authorizer) Authorize(p downstream.Peer, n *corepb.Node) (downstream.Gr
 	return g, nil
 }
 
-// warnings says, a line for each, where the rules leave more open, or less, than they
-// seem to.
-func (a *authorizer) warnings(cfg *Config) (lines []string) {
+// Warnings returns a line for each place where the rules allow more, or less, than they
+// seem to, given the fields of a node group, whether there is a TLS listener, and the addresses for operators on other hosts.
+func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []string) (lines []string) {
 	r := a.rules.Load()
 	if r == nil {
 		return nil
 	}
-	for _, field := range cfg.NodeGroupBy {
+	for _, field := range groupBy {
 		if free := r.Unlimited(field); len(free) > 0 && !strings.HasPrefix(field, "user_agent_") {
 			lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: TENDER_NODE_GROUP_BY tells groups apart by %s, which may be anything by the rules %s: their clients may read what any of these groups gets",
 				field, strings.Join(free, ", ")))
 		}
 	}
-	if len(cfg.TLSListen) > 0 && !r.Knows(authz.Anonymous) {
+	if hasTLS && !r.Knows(authz.Anonymous) {
 		lines = append(lines, "TENDER_AUTHZ: no rule is about anonymous: who comes by TENDER_LISTEN, which has no TLS, is refused")
 	}
-	if remote := notOnLoopback(cfg.AdminListen); len(remote) > 0 && !r.HasOperators() {
-		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: nobody is served at TENDER_ADMIN_LISTEN=%s", strings.Join(remote, ",")))
+	if len(remoteAdmin) > 0 && !r.HasOperators() {
+		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: nobody is served at TENDER_ADMIN_LISTEN=%s", strings.Join(remoteAdmin, ",")))
 	}
 	return lines
 }
 
 // Operator returns as whom the holder of a certificate operates the relay, or why it does not.
-func (a *authorizer) Operator(cert *x509.Certificate) (who string, err error) {
+func (a *Authorizer) Operator(cert *x509.Certificate) (who string, err error) {
 	r := a.rules.Load()
 	if r == nil {
 		return "", errors.New("there are no rules (TENDER_AUTHZ)")
@@ -124,7 +124,7 @@ func (a *authorizer) Operator(cert *x509.Certificate) (who string, err error) {
 
 // A grant is what one client may ask for.
 type grant struct {
-	by          *authorizer
+	by          *Authorizer
 	certificate *x509.Certificate // nil if it has shown none
 	local       bool              // it is on this host
 	allowed     *authz.Grant      // nil without rules

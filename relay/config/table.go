@@ -1,4 +1,4 @@
-package relay
+package config
 
 import (
 	"fmt"
@@ -444,5 +444,5 @@ func variable(name string) *spec {
 			return &variables[i]
 		}
 	}
-	panic("relay: no variable " + prefix + name)
+	panic("config: no variable " + prefix + name)
 }
