@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -26,7 +27,7 @@ const benchStreams = 10_000
 // clients, and for those that hold a resource.
 func BenchmarkClients(b *testing.B) {
 	server := crowded(b)
-	f := fleet{server: server}
+	f := operator.Fleet{Server: server}
 	b.Run("page", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -55,7 +56,7 @@ func BenchmarkClients(b *testing.B) {
 
 // BenchmarkPages has pages of such a server made, which is done once a second for all who look.
 func BenchmarkPages(b *testing.B) {
-	pages, err := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: fleet{server: crowded(b)}, History: new(page.History)})
+	pages, err := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"cmp"
@@ -19,12 +19,6 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
 )
-
-// fleet tells operators of clients and resources.
-type fleet struct {
-	server *downstream.Server
-	groups *groups
-}
 
 // A place is where a client stands in a list.
 type place struct {
@@ -53,13 +47,13 @@ func placeAfter(text string) (p place, err error) {
 
 // Clients implements admin.Fleet. It looks at every client, and keeps a place for each that
 // matches; what a page shows of one is looked up when the places are sorted.
-func (f fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
+func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	after, err := placeAfter(q.After)
 	if err != nil {
 		return admin.Clients{}, err
 	}
 	out := admin.Clients{Clients: []admin.Client{}}
-	var totals typeTotals
+	var totals TypeTotals
 	var places []place
 	for s := range f.matching(q, &out.Totals.Streams) {
 		at := place{math.MaxInt64, s.Number}
@@ -74,7 +68,7 @@ func (f fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		out.Totals.Matching++
 		out.Totals.Refusing += count(refusing)
 		out.Totals.Stalled += count(!s.Stalled.IsZero())
-		totals.add(&s)
+		totals.Add(&s)
 		if at.compare(after) > 0 {
 			places = append(places, at)
 		}
@@ -89,7 +83,7 @@ func (f fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		}
 	}
 	for _, at := range places {
-		if s, open := f.server.Client(at.number); open {
+		if s, open := f.Server.Client(at.number); open {
 			out.Clients = append(out.Clients, clientOf(&s, q.Type))
 		}
 	}
@@ -98,9 +92,9 @@ func (f fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 
 // matching yields the clients that a query is about, with what it asks of them alone, and
 // counts all that there are.
-func (f fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.StreamStatus] {
+func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.StreamStatus] {
 	return func(yield func(downstream.StreamStatus) bool) {
-		for s := range f.server.Clients() {
+		for s := range f.Server.Clients() {
 			*streams++
 			if matches(&s, q) && !yield(s) {
 				return
@@ -149,18 +143,20 @@ func count(is bool) int {
 	return 0
 }
 
-// typeTotals count clients by group and type. The zero value is empty.
-type typeTotals map[groupType]*admin.TypeTotals
+// TypeTotals count clients by group and type. The zero value is empty.
+type TypeTotals map[GroupType]*admin.TypeTotals
 
-type groupType struct{ group, typeURL string }
+// A GroupType is a type of a node group.
+type GroupType struct{ Group, TypeURL string }
 
-func (t *typeTotals) add(s *downstream.StreamStatus) {
+// Add counts a client.
+func (t *TypeTotals) Add(s *downstream.StreamStatus) {
 	if *t == nil {
-		*t = make(typeTotals)
+		*t = make(TypeTotals)
 	}
 	for i := range s.Types {
 		typ := &s.Types[i]
-		key := groupType{s.Group, typ.TypeURL}
+		key := GroupType{s.Group, typ.TypeURL}
 		sum := (*t)[key]
 		if sum == nil {
 			short, _ := schema.ShortName(typ.TypeURL)
@@ -175,7 +171,7 @@ func (t *typeTotals) add(s *downstream.StreamStatus) {
 }
 
 // sorted returns the sums by group, and by type in the order of sending.
-func (t typeTotals) sorted() []admin.TypeTotals {
+func (t TypeTotals) sorted() []admin.TypeTotals {
 	out := []admin.TypeTotals{}
 	for _, sum := range t {
 		out = append(out, *sum)
@@ -239,8 +235,8 @@ func refusalOf(r *downstream.Refusal) *admin.Refusal {
 }
 
 // Client implements admin.Fleet.
-func (f fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.ClientDetail, error) {
-	s, open := f.server.Client(number)
+func (f *Fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.ClientDetail, error) {
+	s, open := f.Server.Client(number)
 	if !open {
 		return admin.ClientDetail{}, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no client %d: its stream has ended, or there was none", number))
 	}
@@ -249,7 +245,7 @@ func (f fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.ClientD
 		d.Node, _ = protojson.Marshal(n) // which it was read from
 	}
 	var found []admin.ClientResource
-	for _, r := range f.server.Resources(number) {
+	for _, r := range f.Server.Resources(number) {
 		if state := r.State.String(); q.Type == "" || q.Type == r.TypeURL {
 			d.States[state]++
 			if q.State == "" || q.State == state {

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"cmp"
@@ -30,14 +30,14 @@ type heldResource struct {
 }
 
 // resources yields what the views of groups have of a type; of one group if that is given.
-func (g *groups) resources(typeURL, group string) iter.Seq[heldResource] {
+func (f *Fleet) resources(typeURL, group string) iter.Seq[heldResource] {
 	return func(yield func(heldResource) bool) {
-		for _, s := range g.standing() {
-			if s.shared || group != "" && s.key != group {
+		for _, s := range f.Views() {
+			if s.Shared || group != "" && s.Key != group {
 				continue
 			}
-			for t := range s.view.Generation().ChangedSince(0) {
-				if of, glob, _ := cache.SplitCollection(t.URL); of == typeURL && !g.held(s.key, of, glob, t, yield) {
+			for t := range s.View.Generation().ChangedSince(0) {
+				if of, glob, _ := cache.SplitCollection(t.URL); of == typeURL && !f.held(s.Key, of, glob, t, yield) {
 					return
 				}
 			}
@@ -47,13 +47,13 @@ func (g *groups) resources(typeURL, group string) iter.Seq[heldResource] {
 
 // held yields what a view has of a type, or of a collection of it, and reports whether it
 // got to the end.
-func (g *groups) held(group, typeURL, glob string, t *cache.Type, yield func(heldResource) bool) bool {
+func (f *Fleet) held(group, typeURL, glob string, t *cache.Type, yield func(heldResource) bool) bool {
 	for of := range known(t) {
 		of.typeURL, of.group = typeURL, group
 		if of.askedAs == "" {
-			of.origin = g.router.origin(typeURL, of.name.String())
+			of.origin = f.Route(typeURL, of.name.String())
 		} else {
-			of.askedAs, of.origin = cmp.Or(glob, of.askedAs), g.router.origin(typeURL, glob)
+			of.askedAs, of.origin = cmp.Or(glob, of.askedAs), f.Route(typeURL, glob)
 		}
 		if !yield(of) {
 			return false
@@ -96,13 +96,9 @@ func faultOf(t *cache.Type, kind cache.Kind, n *cache.Name) *wire.ResourceError 
 	return nil
 }
 
-// origin returns the number of the origin that answers for a name, or, if it is empty, for the
-// members of a type.
-func (r *router) origin(typeURL, name string) int { return r.route(typeURL, name) % r.origins }
-
 // show returns what is told of a resource.
-func (g *groups) show(h heldResource) admin.Resource {
-	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: g.cfg.OriginName(h.origin), AskedAs: h.askedAs, Exists: h.entry.Present()}
+func (f *Fleet) show(h heldResource) admin.Resource {
+	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: f.Origins[h.origin], AskedAs: h.askedAs, Exists: h.entry.Present()}
 	if h.fault != nil {
 		r.Error = &admin.ResourceError{Code: codepb.Code(h.fault.Code).String(), Message: h.fault.Message}
 		if wire.IsSecret(h.typeURL) {
@@ -118,9 +114,9 @@ func (g *groups) show(h heldResource) admin.Resource {
 }
 
 // Resources implements admin.Fleet.
-func (f fleet) Resources(q admin.ResourceQuery) (admin.Resources, error) {
+func (f *Fleet) Resources(q admin.ResourceQuery) (admin.Resources, error) {
 	var all []heldResource
-	for r := range f.groups.resources(q.Type, q.Group) {
+	for r := range f.resources(q.Type, q.Group) {
 		if strings.Contains(r.name.String(), q.Contains) {
 			all = append(all, r)
 		}
@@ -128,13 +124,13 @@ func (f fleet) Resources(q admin.ResourceQuery) (admin.Resources, error) {
 	page, next, err := pageOf(all, q.Page, func(r heldResource) string { return r.name.String() + "\x00" + r.group + "\x00" + r.askedAs })
 	out := admin.Resources{TypeURL: q.Type, Total: len(all), Resources: []admin.Resource{}, Next: next}
 	for _, r := range page {
-		out.Resources = append(out.Resources, f.groups.show(r))
+		out.Resources = append(out.Resources, f.show(r))
 	}
 	return out, err
 }
 
 // Resource implements admin.Fleet.
-func (f fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
+func (f *Fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 	name, err := wire.CanonicalName(c.Name)
 	if err != nil {
 		return admin.ResourceDetail{}, admin.Refuse(http.StatusBadRequest, fmt.Errorf("name=%.256s: %w", c.Name, err))
@@ -143,11 +139,11 @@ func (f fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 		TypeURL: c.Type, Name: name, Resources: []admin.Resource{}, Bodies: make(map[string]json.RawMessage),
 		States: make(map[string]int), Holders: []admin.Holder{},
 	}
-	for r := range f.groups.resources(c.Type, c.Group) {
+	for r := range f.resources(c.Type, c.Group) {
 		if r.name.String() != name {
 			continue
 		}
-		shown := f.groups.show(r)
+		shown := f.show(r)
 		d.Resources = append(d.Resources, shown)
 		if _, have := d.Bodies[shown.SHA256]; r.entry.Present() && !have && len(d.Bodies) < admin.MaxBodies {
 			if body := bodyOf(c.Type, r.entry.Resource, c.YAML); body != nil {
@@ -181,9 +177,9 @@ func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
 }
 
 // addHolders adds the clients that asked for a resource.
-func (f fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
+func (f *Fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 	var holders []downstream.Holder
-	for _, h := range f.server.Holders(d.TypeURL, d.Name) {
+	for _, h := range f.Server.Holders(d.TypeURL, d.Name) {
 		if c.Group == "" || h.Group == c.Group {
 			d.States[h.State.String()]++
 			holders = append(holders, h)
@@ -192,7 +188,7 @@ func (f fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 	urgency := map[downstream.ResourceState]int{downstream.Refused: 0, downstream.NotSent: 1, downstream.Sent: 2, downstream.Accepted: 3}
 	slices.SortStableFunc(holders, func(a, b downstream.Holder) int { return urgency[a.State] - urgency[b.State] })
 	for _, h := range holders[:min(len(holders), c.Limit)] {
-		if s, open := f.server.Client(h.Stream); open {
+		if s, open := f.Server.Client(h.Stream); open {
 			d.Holders = append(d.Holders, admin.Holder{
 				Number: h.Stream, NodeID: s.NodeID(), Group: s.Group, State: h.State.String(), Refusal: refusalOf(h.Refusal),
 			})

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"cmp"
@@ -36,13 +36,13 @@ const leftOut = "tender-left-out"
 // clients does (R141, B.30).
 type clientStatus struct {
 	statuspb.UnimplementedClientStatusDiscoveryServiceServer
-	fleet
+	*Fleet
 }
 
-// newOperatorServer returns what operators may ask by gRPC: CSDS, and what there is.
-func newOperatorServer(f fleet) *grpc.Server {
+// NewServer returns the gRPC services for operators: CSDS and reflection.
+func NewServer(f *Fleet) *grpc.Server {
 	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxOperatorRequest))
-	statuspb.RegisterClientStatusDiscoveryServiceServer(s, clientStatus{fleet: f})
+	statuspb.RegisterClientStatusDiscoveryServiceServer(s, clientStatus{Fleet: f})
 	reflection.Register(s)
 	return s
 }
@@ -160,46 +160,46 @@ func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) ite
 		if withContents {
 			contents = make(downstream.Contents)
 		}
-		for _, v := range c.groups.standing() {
-			if v.shared || !match(v.node) {
+		for _, v := range c.Views() {
+			if v.Shared || !match(v.Node) {
 				continue
 			}
-			for _, config := range c.groups.configs(&v, contents, time.Now()) {
+			for _, config := range c.configsOf(&v, contents, time.Now()) {
 				if !yield(config) {
 					return
 				}
 			}
 		}
-		for s := range c.server.Clients() {
-			if match(s.Node()) && !yield(c.server.ClientConfig(&s, contents)) {
+		for s := range c.Server.Clients() {
+			if match(s.Node()) && !yield(c.Server.ClientConfig(&s, contents)) {
 				return
 			}
 		}
 	}
 }
 
-// configs returns how the relay, for a group of nodes, stands with what it asked each origin
+// configsOf returns how the relay, for a group of nodes, stands with what it asked each origin
 // for. The client_scope is "origin/" and the name of the origin.
-func (g *groups) configs(v *standingView, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
-	configs := make([]*statuspb.ClientConfig, len(g.origins))
+func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
+	configs := make([]*statuspb.ClientConfig, len(f.Origins))
 	for i := range configs {
-		configs[i] = &statuspb.ClientConfig{Node: v.node, ClientScope: "origin/" + g.cfg.OriginName(i)}
+		configs[i] = &statuspb.ClientConfig{Node: v.Node, ClientScope: "origin/" + f.Origins[i]}
 	}
-	generation := v.view.Generation()
+	generation := v.View.Generation()
 	for t := range generation.ChangedSince(0) {
 		typeURL, glob, _ := cache.SplitCollection(t.URL)
 		for r := range known(t) {
-			origin := g.router.origin(typeURL, glob)
+			origin := f.Route(typeURL, glob)
 			if r.askedAs == "" {
-				origin = g.router.origin(typeURL, r.name.String())
+				origin = f.Route(typeURL, r.name.String())
 			}
 			config := originConfig(t, typeURL, &r, contents)
 			configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, config)
 		}
 	}
-	for _, u := range v.view.Unanswered() {
+	for _, u := range v.View.Unanswered() {
 		typeURL, _, _ := cache.SplitCollection(u.Type)
-		origin := g.router.origin(typeURL, u.Name.String())
+		origin := f.Route(typeURL, u.Name.String())
 		configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, &statuspb.ClientConfig_GenericXdsConfig{
 			TypeUrl: typeURL, Name: u.Name.String(), ClientStatus: waiting(generation, u.Name, now),
 		})

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"encoding/hex"
@@ -12,13 +12,13 @@ import (
 )
 
 // History implements admin.Fleet.
-func (f fleet) History(c admin.HistoryChoice) (admin.History, error) {
+func (f *Fleet) History(c admin.HistoryChoice) (admin.History, error) {
 	out := admin.History{TypeURL: c.Type, Changes: []admin.Change{}}
 	var err error
 	if out.Name, err = wire.CanonicalName(c.Name); err != nil {
 		return out, admin.Refuse(http.StatusBadRequest, fmt.Errorf("name=%.256s: %w", c.Name, err))
 	}
-	journal := f.groups.changes
+	journal := f.Journal
 	switch {
 	case journal == nil:
 		return out, admin.Refuse(http.StatusNotFound, errors.New("there is no history: TENDER_HISTORY is off"))
