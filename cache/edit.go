@@ -58,7 +58,7 @@ func (ed *edit) servedEdit() *edit {
 }
 
 // behindGate reports whether this is an edit of what readers see, and the gate is closed.
-func (ed *edit) behindGate() bool { return ed.ledger != ed.w.gate.latest }
+func (ed *edit) behindGate() bool { return ed.ledger != ed.w.latest }
 
 func (ed *edit) next() Seq {
 	ed.gen.Seq++

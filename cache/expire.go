@@ -128,10 +128,10 @@ func (ed *edit) schedule(d deadline) {
 // that an alias stands for nothing. It returns when to call it again; a zero time if
 // there is nothing to expire.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
-	for _, l := range w.gate.ledgers {
+	for _, l := range w.ledgers {
 		w.expire(l, now)
 	}
-	for _, l := range w.gate.ledgers {
+	for _, l := range w.ledgers {
 		if len(l.due) > 0 && (next.IsZero() || l.due[0].at.Before(next)) {
 			next = l.due[0].at
 		}

@@ -675,8 +675,8 @@ func (o *origin) check() {
 			o.Fatalf("%s is forgotten, and readers see it", n.text)
 		}
 	}
-	if o.Frozen() && len(o.gate.latest.tombstones) > 0 {
-		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.gate.latest.tombstones)
+	if o.Frozen() && len(o.latest.tombstones) > 0 {
+		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.latest.tombstones)
 	}
 	for f := range o.view.Audit(func() bool { return true }) {
 		o.Fatalf("the audit finds %+v", f)

@@ -183,7 +183,7 @@ func (w *Writer) SetConnected(up bool) {
 	w.SetSource(from)
 }
 
-// OriginChanges records how the writer's source stands: as that of another view does, from
+// SetSource records the state of the writer's source: for instance that of another view, from
 // which the writer takes what it writes. It has the effects of SetConnected.
 func (w *Writer) SetSource(as Source) {
 	x := &w.view.index
