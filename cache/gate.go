@@ -274,8 +274,7 @@ func (to copying) pass(n *Name) {
 // nothing that may be kept. The entry is that of latest; nil is none.
 func (to copying) admits(n *Name, is *Entry) bool {
 	if to.kind == Wildcard {
-		seen := to.set.Get(n)
-		return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
+		return to.admitsMember(to.set.Get(n))
 	}
 	failing, fails := to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n) != nil
 	switch seen, _ := to.typ.Lookup(n); {
@@ -286,6 +285,11 @@ func (to copying) admits(n *Name, is *Entry) bool {
 	default:
 		return seen.Expired || !cacheable(seen)
 	}
+}
+
+// admitsMember is admits for an entry of the wildcard set that readers see.
+func (to copying) admitsMember(seen *Entry) bool {
+	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
 // cacheable reports whether an entry may be shown for longer than a moment.

@@ -80,7 +80,7 @@ func (w *Writer) SetTarget(target string) {
 }
 
 // begin locks the index and copies what is about to change of latest.
-func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.gate.latest, typeURL) }
+func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
 
 // beginOn is begin for the newest generation of a ledger.
 func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
