@@ -14,6 +14,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
+var update = flag.Bool("update", false, "rewrite the transcripts")
+
 // TestTranscripts plays the conversations under testdata/transcripts and compares
 // what the relay says with what is written there; -update writes it anew, and the
 // review is the diff.
@@ -39,7 +41,6 @@ func TestTranscripts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no transcripts: %v", err)
 	}
-	update := flag.Lookup("update").Value.String() == "true" // of the internal tests
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			written, err := os.ReadFile(file)
@@ -47,7 +48,7 @@ func TestTranscripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := play(t, string(written))
-			if update {
+			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
