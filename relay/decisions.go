@@ -11,6 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // decisions are those of operators that hold until they are revoked: freezes, and resources whose
@@ -24,7 +25,7 @@ type decisions struct {
 	changed chan struct{} // receives after a freeze began or ended
 
 	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
-	kept map[savedKey][]upstream.Hold
+	kept map[savedKey][]reconcile.Hold
 
 	writing     sync.Mutex // held while decisions are collected and written
 	keeps       bool       // some resource may be kept
@@ -52,7 +53,7 @@ func (f *freezing) restate(now time.Time) {
 // is logged and given up.
 func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]savedDirectory)
-	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]upstream.Hold)
+	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]reconcile.Hold)
 	if d.saved == nil {
 		return
 	}
@@ -81,7 +82,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 	}
 	for _, k := range read.Kept {
 		key := savedKey{k.Origin, k.Group}
-		d.kept[key] = append(d.kept[key], upstream.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
+		d.kept[key] = append(d.kept[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
 		d.keeps = true
 	}
 }

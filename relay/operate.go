@@ -16,13 +16,14 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A holder keeps removals back: a view's loop, or a directory for all its views.
 type holder interface {
-	Holds(context.Context) []upstream.Hold
-	Release(context.Context, upstream.HoldChoice) []upstream.Hold
-	Discard(context.Context, upstream.HoldChoice) []upstream.Hold
+	Holds(context.Context) []reconcile.Hold
+	Release(context.Context, reconcile.HoldChoice) []reconcile.Hold
+	Discard(context.Context, reconcile.HoldChoice) []reconcile.Hold
 }
 
 // An operated view is what an operator's commands reach of an origin.
@@ -203,7 +204,7 @@ func (r *Relay) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, e
 }
 
 // decide carries out a decision about what is held back in a scope.
-func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(holder, context.Context, upstream.HoldChoice) []upstream.Hold) (admin.Holds, error) {
+func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(holder, context.Context, reconcile.HoldChoice) []reconcile.Hold) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	if of.Scope == (admin.Scope{}) && !of.All {
 		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
@@ -212,7 +213,7 @@ func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(ho
 	if err != nil {
 		return answer, err
 	}
-	choice := upstream.HoldChoice{TypeURL: typeURL, Discarded: of.Discarded}
+	choice := reconcile.HoldChoice{TypeURL: typeURL, Discarded: of.Discarded}
 	done, err := r.groups.operate(ctx)
 	if err != nil {
 		return answer, err
@@ -244,7 +245,7 @@ func (r *Relay) choose(of admin.Scope) (chosen []operated, typeURL string, err e
 }
 
 // shownHolds returns holds as people are shown them.
-func (r *Relay) shownHolds(o operated, holds []upstream.Hold) (shown []admin.Hold) {
+func (r *Relay) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.originName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),

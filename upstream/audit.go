@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // The audit of a view against its origin (B.43): a second mirror, which begins with
@@ -24,7 +25,7 @@ import (
 
 const (
 	// auditTick is how often the two are compared while anything is still to come.
-	auditTick = settleQuiet
+	auditTick = reconcile.SettleQuiet
 
 	// auditQuiet is how long a difference must have stood, with both sides saying the same
 	// all the while, and for how long no further name must have come: what has changed
@@ -36,7 +37,7 @@ const (
 	auditPatience = 3 * auditQuiet
 
 	// auditMax is how long an audit takes at most.
-	auditMax = confirmMax
+	auditMax = reconcile.ConfirmMax
 )
 
 // Errors from [Control.Audit], beside that of its context. With any of them nothing is
@@ -454,7 +455,7 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 // ask is the part of review for which the mirror's loop is asked.
 func (a *audit) ask(v *viewSync) {
 	held := make(map[string]map[string]bool) // names, by type URL
-	for _, h := range holdsOf(v.dockets()) {
+	for _, h := range holds(v) {
 		if held[h.TypeURL] == nil {
 			held[h.TypeURL] = make(map[string]bool)
 		}

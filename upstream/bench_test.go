@@ -168,7 +168,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
-		put(&clusters.removals[cache.Wildcard].kept, name(i), removal{})
+		clusters.members.Keep(name(i))
 	}
 	w.Apply(cache.Wildcard, u)
 	var versions [2][]*wire.Resource

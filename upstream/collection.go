@@ -1,96 +1,24 @@
 package upstream
 
 import (
-	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A collection is a subscription to a glob: to the origin it is a name, to the view a
 // set of members (R132). Whatever the origin says of a name that the glob matches
 // belongs to it, so it can share a stream with names.
 type collection struct {
-	sub   *subscription
+	*set
 	glob  string
-	key   string    // of the view
 	until time.Time // when lingering ends; zero while a client wants it
-	learn learning  // what is known of the members
-	doubt doubt     // what a resync has not mentioned again
 
-	removals removals
-
-	foreign heldNames // held from another target than the one that is connected
-
-	// Of the mirror's agenda.
+	// Of the view's agenda.
 	at    time.Time // when to look; zero if it is not in there
 	place int
-}
-
-// restate prepares for a new stream: it adds what is held to the versions that the
-// origin is told, but for what it had not mentioned itself.
-func (c *collection) restate(g *cache.Generation, versions map[string]string) {
-	old, t := c.doubt.marked, g.Type(c.key)
-	c.learn, c.doubt = learning{}, doubt{told: make(heldNames), marked: namesIn(&t.Wildcard)}
-	if t.Phase != cache.Confirmed && !t.Restored {
-		return
-	}
-	for e := range t.Wildcard.Since(0) {
-		if !e.Present() || !sayable(e.Resource) {
-			continue
-		}
-		_, doubtful := old[e.Resource.Name]
-		_, foreign := c.foreign[e.Resource.Name]
-		if !doubtful && !foreign {
-			versions[e.Resource.Name] = heldVersion(e.Resource)
-			c.doubt.told[e.Resource.Name] = struct{}{}
-			delete(c.doubt.marked, e.Resource.Name)
-		}
-	}
-}
-
-// doubts returns the members that may be gone, and until when that is not known at the latest.
-func (c *collection) doubts(trust bool, now time.Time) (names map[string]struct{}, until time.Time) {
-	d := &c.doubt
-	if until = d.began.Add(confirmMax); !trust && len(d.told) > 0 && now.Before(until) {
-		names = maps.Clone(d.told)
-		for name := range d.marked {
-			put(&names, name, struct{}{})
-		}
-		return names, until
-	}
-	switch {
-	case len(d.marked) == 0:
-		return nil, time.Time{}
-	case !d.askedAt.IsZero():
-		return d.marked, d.askedAt.Add(sweepQuiet)
-	}
-	return d.marked, d.began.Add(2 * sweepQuiet)
-}
-
-// trust begins to wait for what the origin says on a new stream. Unless it was told
-// what is held, and can be expected to look at it, all of that is in doubt.
-func (v *viewSync) trust(s *subscription, told bool, now time.Time) {
-	for _, c := range s.collections {
-		if c.doubt.began = now; !told {
-			c.doubt.distrust(now)
-		} else if v.w.Generation().Type(c.key).Restored {
-			c.learn.told = now
-		}
-		v.agenda.put(c, now)
-	}
-}
-
-// heard takes what an origin said of the members.
-func (v *viewSync) heard(c *collection, u wire.Update, change cache.Change, now time.Time) {
-	c.learn.heard(now, change.New > 0, v.cfg.ColdWait)
-	if c.doubt.heard(u, change.Same > 0, now) {
-		v.ignoresVersions(now)
-	}
-	v.agenda.put(c, now)
 }
 
 // look does what it is time for with a collection, and returns when to look again if
@@ -99,46 +27,7 @@ func (v *viewSync) look(c *collection, now time.Time) (next time.Time) {
 	if v.expired(c, now) {
 		return time.Time{}
 	}
-	next = earlier(v.learnedOf(c.key, &c.learn, c.doubt.none(), now), v.decide(c.guard(), now))
-	return earlier(earlier(next, v.resolve(c.sub, c, now)), c.until)
-}
-
-// resolve asks for members in doubt by name, once the origin has been quiet for a
-// while, and after as long again lets them go. It returns when to look again.
-func (v *viewSync) resolve(s *subscription, c *collection, now time.Time) (next time.Time) {
-	d, l := &c.doubt, &v.lines[s.named]
-	if len(d.marked)+len(d.asked) == 0 || !l.open {
-		return time.Time{}
-	}
-	if d.askedAt.IsZero() {
-		if next = d.began.Add(sweepQuiet); c.learn.last.After(d.began) {
-			next = c.learn.last.Add(sweepQuiet)
-		}
-		if now.Before(next) {
-			return next
-		}
-		d.asked, d.askedAt = slices.Sorted(maps.Keys(d.marked)), now
-		v.log.Info("the origin no longer mentions resources that it had: asking for them by name",
-			slog.String("type_url", s.typeURL), slog.Int("suspects", len(d.asked)))
-		v.change(l, s, d.asked, nil, now)
-	}
-	if next = d.askedAt.Add(sweepQuiet); len(d.marked) > 0 && now.Before(next) {
-		return next
-	}
-	v.change(l, s, nil, s.unwanted(d.asked), now)
-	d.asked, d.askedAt = nil, time.Time{}
-	clear(d.marked)
-	return time.Time{}
-}
-
-// unlearn forgets the timing of the responses of a stream that has ended: the silence
-// of a lost origin completes nothing.
-func (s *subscription) unlearn(r role) {
-	for _, g := range s.all() {
-		if g.role == r {
-			*g.learn = learning{}
-		}
-	}
+	return reconcile.Earlier(reconcile.Earlier(v.learned(c.set, now), v.resolve(c.set, now)), c.until)
 }
 
 // demandCollection takes over that clients began or ceased to want a glob, or want to
@@ -168,11 +57,11 @@ func (v *viewSync) follow(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
 	}
-	c := &collection{sub: s, glob: glob, key: key}
+	c := &collection{set: v.newSet(s, key, glob, cache.Wildcard), glob: glob}
 	s.collections[glob] = c
 	v.place(s, s.wildcard != nowhere)
 	for _, name := range v.keeping[key] {
-		v.keepOf(c.guard(), name)
+		c.keepHeld(name)
 	}
 	delete(v.keeping, key)
 	return c
@@ -220,9 +109,10 @@ func (v *viewSync) expired(c *collection, now time.Time) bool {
 	s := c.sub
 	delete(s.collections, c.glob)
 	v.agenda.drop(c)
-	v.drop(&c.removals)
+	asked := s.unwanted(c.Asked())
+	v.group.Drop(c.Set)
 	if l := &v.lines[s.named]; l.open {
-		v.change(l, s, nil, append(s.unwanted(c.doubt.asked), c.glob), now)
+		v.change(l, s, nil, append(asked, c.glob), now)
 	}
 	v.place(s, s.wildcard != nowhere)
 	return true
@@ -252,11 +142,8 @@ func (v *viewSync) applyCollections(s *subscription, u wire.Update, now time.Tim
 	for key, p := range parts(named, s.collectionOf) {
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
-		change := v.take(of.guard(), *p, now)
-		if p.Fails(glob) {
-			continue // which says nothing about what there is
-		}
-		v.heard(of, *p, change, now)
+		v.take(of.set, *p, now)
+		v.agenda.put(of, now)
 	}
 	for _, c := range empty {
 		v.emptied(c, u, now)
@@ -319,6 +206,7 @@ func (v *viewSync) emptied(c *collection, u wire.Update, now time.Time) {
 			u.Removed = append(u.Removed, e.Resource.Name)
 		}
 	}
-	v.heard(c, u, v.take(c.guard(), u, now), now)
+	v.take(c.set, u, now)
+	v.agenda.put(c, now)
 	v.setPhase(c.key, cache.Confirmed, now)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // FilesConfig shapes a file origin. But for Dir, the zero value of each field works.
@@ -42,6 +43,15 @@ type FilesConfig struct {
 	Logger *slog.Logger
 
 	noEvents bool // of the file system, in tests
+	counters *counters
+}
+
+// reconcile returns how removals are decided.
+func (c *FilesConfig) reconcile() reconcile.Config {
+	return reconcile.Config{
+		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: &c.counters.Counts,
+		Logger: c.Logger.With(slog.String("dir", c.Dir)),
+	}
 }
 
 func (c FilesConfig) withDefaults() (FilesConfig, error) {
@@ -51,6 +61,7 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 	if c.MassDeleteHold < 0 || c.Poll < 0 {
 		return FilesConfig{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
 	}
+	c.counters = new(counters)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.Poll = cmp.Or(c.Poll, 10*time.Second)
@@ -90,7 +101,6 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // While none of them runs, nothing is read.
 type Files struct {
 	cfg      FilesConfig
-	counters *counters // of the reader, too
 	known    chan struct{}
 	standing *atomic.Pointer[FilesStatus] // which the reader keeps
 
@@ -132,9 +142,9 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	if _, err := os.ReadDir(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("open file origin: %w", err)
 	}
-	r := newReader(cfg)
+	r := newReader(&cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, counters: r.holds.counters, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Files{cfg: cfg, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil
@@ -163,7 +173,7 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 // concerns all mirrors, Files itself says.
 func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *Control) {
 	l := filesView{f.local(w)}
-	defer l.reported.end()
+	defer l.reports.Close()
 	defer control.end()
 	control.begin(l)
 	defer w.SetConnected(false)
@@ -195,7 +205,7 @@ func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *Control) {
 			following.Go(func() { f.follow(ctx, r) }) // waited for above
 		case <-trim.C:
 			w.Trim(time.Now())
-			l.reported.look(time.Now())
+			l.reports.Check(time.Now())
 		case <-ctx.Done():
 			return
 		}
@@ -225,7 +235,7 @@ func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Tim
 // answer says to those who want something of a view what there is, and has read anew what is not
 // what it was.
 func (f *Files) answer(ctx context.Context, l filesView) {
-	defer func() { l.reported.look(time.Now()) }()
+	defer func() { l.reports.Check(time.Now()) }()
 	if l.Answer() {
 		f.do(ctx, (*reader).forgetDamaged)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // filesView is one view of a directory, as its control sees it.
@@ -13,32 +14,26 @@ type filesView struct{ *Local }
 func (v filesView) writer() *cache.Writer { return v.w }
 
 // What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
-func (v filesView) keep(discarded []Hold) {
+func (v filesView) keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
-			v.reported.keep(hold.TypeURL, name)
+			v.reports.Keep(hold.TypeURL, name)
 		}
 	}
 }
 
-func (v filesView) dockets() []docket { return v.reported.dockets() }
+func (v filesView) held() []decider { return []decider{v.reports} }
 
 // local returns a local origin that withholds what clients report.
 func (f *Files) local(w *cache.Writer) *Local {
 	l := NewLocal(w)
-	l.reported = f.reports(w)
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
-	return l
-}
-
-// reports returns what decides about what clients of a view report. A directory is known as a whole once it was read.
-func (f *Files) reports(w *cache.Writer) *reported {
 	now := time.Now()
-	return &reported{
-		w: w, atOnce: true, wait: f.cfg.MassDeleteHold, log: f.cfg.Logger, counters: f.counters,
-		complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
-		again:    func() {}, began: now, sets: make(map[batch]*removals),
-	}
+	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is known as a whole once it was read
+		Config: f.cfg.reconcile(), AtOnce: true, Again: func() {},
+		Complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
+	})
+	return l
 }
 
 // A FilesStatus says how the files of a directory stand.
@@ -53,29 +48,24 @@ type FilesStatus struct {
 func (f *Files) Status() FilesStatus { return *f.standing.Load() }
 
 // Held returns of how many resources the removal is held back.
-func (f *Files) Held() int { return int(f.counters.holding.Load()) }
+func (f *Files) Held() int { return int(f.cfg.counters.Holding.Load()) }
 
 // Holds returns the removals that are held back, and those that were discarded.
-func (f *Files) Holds(ctx context.Context) (holds []Hold) {
-	f.do(ctx, func(r *reader) { holds = holdsOf(r.holds.dockets()) })
+func (f *Files) Holds(ctx context.Context) (holds []reconcile.Hold) {
+	f.do(ctx, func(r *reader) { holds = r.group.Holds(time.Now()) })
 	return holds
 }
 
-// Release has removals made that are held back, unless the files have changed since, and
-// returns which.
-func (f *Files) Release(ctx context.Context, of HoldChoice) (released []Hold) {
-	f.do(ctx, func(r *reader) { released = decide(r.holds.dockets(), of, false, time.Now()) })
+// Release has removals made that are held back, and returns which.
+func (f *Files) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
+	f.do(ctx, func(r *reader) { released = r.group.Release(of, time.Now()) })
 	return released
 }
 
 // Discard has resources kept whose removal is held back, and returns which. They are
 // served until a file has them again.
-func (f *Files) Discard(ctx context.Context, of HoldChoice) (discarded []Hold) {
-	of.Discarded = false
-	f.do(ctx, func(r *reader) { discarded = decide(r.holds.dockets(), of, true, time.Now()) })
-	for _, hold := range discarded {
-		f.counters.discarded.Add(int64(len(hold.Names)))
-	}
+func (f *Files) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
+	f.do(ctx, func(r *reader) { discarded = r.group.Discard(of, time.Now()) })
 	return discarded
 }
 

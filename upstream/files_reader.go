@@ -7,6 +7,8 @@ import (
 	"maps"
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A reader knows what the directory held and holds. It starts no goroutine.
@@ -16,8 +18,9 @@ type reader struct {
 	shelf   shelf
 	found   sets      // what the shelf holds
 	changed []BadFile // files that turned bad or good, and were not logged yet
-	holds   fileHolds
-	trouble string // with the directory itself, as logged last
+	group   *reconcile.Group
+	sets    map[string]*dirSet // by type URL
+	trouble string             // with the directory itself, as logged last
 
 	standing atomic.Pointer[FilesStatus] // for everybody
 
@@ -27,10 +30,10 @@ type reader struct {
 	serving sets          // every type that was ever served is in it, maybe empty; never modified
 }
 
-func newReader(cfg FilesConfig) *reader {
+func newReader(cfg *FilesConfig) *reader {
 	r := &reader{
-		dir: cfg.Dir, log: cfg.Logger,
-		settled: make(chan struct{}), shelf: make(shelf), holds: newFileHolds(cfg.MassDeleteHold, cfg.HoldExplicit, new(counters)), serving: make(sets),
+		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*dirSet),
+		settled: make(chan struct{}), shelf: make(shelf), serving: make(sets),
 	}
 	r.standing.Store(new(FilesStatus))
 	return r
@@ -59,28 +62,15 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		r.waiting = true
 		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
-	serving := r.admit(looked{found, vanished, empty}, now)
-	if !maps.Equal(serving, r.serving) {
-		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", serving.count()))
+	was := r.serving
+	over = r.admit(looked{found, vanished, empty}, now)
+	if !maps.Equal(was, r.serving) {
+		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}
-	r.serving = serving
-	if empty && serving.count() == 0 {
+	if empty && r.serving.count() == 0 {
 		clear(r.shelf) // nothing is held back: what the files held is over
 	}
-	return r.holds.next()
-}
-
-// admit returns what is to be served of what was found; a set that has not changed is the one that is served.
-func (r *reader) admit(look looked, now time.Time) sets {
-	serving, decisions := r.holds.admit(r.serving, look, now)
-	r.explain(decisions)
-	r.holds.alarm(r.log.With(slog.String("dir", r.dir)), now)
-	for typeURL, set := range serving {
-		if was := r.serving[typeURL]; was.equal(set) {
-			serving[typeURL] = was
-		}
-	}
-	return serving
+	return over
 }
 
 // stand notes how many files there are, and what is wrong with them.
@@ -152,22 +142,4 @@ func (r *reader) note() {
 			slog.String("file", f.File), slog.Any("err", f.Err), slog.Int("last_good", f.LastGood))
 	}
 	r.changed = nil
-}
-
-func (r *reader) explain(decisions []decision) {
-	for _, d := range decisions {
-		attrs := []any{slog.String("dir", r.dir), slog.String("type_url", d.typeURL)}
-		if d.held > 0 {
-			r.log.Error("files seem to have lost resources: their removal is held back",
-				append(attrs, slog.Int("held", d.held), slog.Duration("hold", r.holds.wait))...)
-		}
-		switch {
-		case d.released > 0:
-			r.log.Warn("removals that were held back were released: the resources are removed", append(attrs, slog.Int("removed", d.removed))...)
-		case d.over && d.removed > 0:
-			r.log.Warn("resources are still missing after the hold and were removed", append(attrs, slog.Int("removed", d.removed))...)
-		case d.over:
-			r.log.Info("no removal is held back any more", attrs...)
-		}
-	}
 }

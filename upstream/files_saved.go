@@ -4,9 +4,11 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // Freeze has the views that are frozen, also those that begin later, show what the directory holds
@@ -56,18 +58,17 @@ func (f *Files) Saved(ctx context.Context) (saved *SavedFiles) {
 // kept returns the resources that an operator has kept.
 func (r *reader) kept() sets {
 	all := make(sets)
-	for typeURL, of := range r.holds.types {
-		names := of.kept
-		if len(names) == 0 {
+	for _, hold := range r.group.Holds(time.Now()) {
+		if !hold.Discarded {
 			continue
 		}
-		set := &typeSet{byName: make(map[string]*wire.Resource, len(names))}
-		for name := range names {
-			if resource := r.serving[typeURL].get(name); resource != nil {
+		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
+		for _, name := range hold.Names {
+			if resource := r.serving[hold.TypeURL].get(name); resource != nil {
 				set.byName[name] = resource
 			}
 		}
-		all[typeURL] = set
+		all[hold.TypeURL] = set
 	}
 	return all
 }
@@ -104,7 +105,7 @@ func (s *SavedFiles) Snapshot(sensitive bool) *cache.Snapshot {
 // Restore has the directory go on with what an earlier process has saved: frozen or not, and with what
 // an operator had kept. It is called before any mirror runs. What was stored without its content
 // is taken from the files.
-func (f *Files) Restore(s *cache.Snapshot, frozen bool, kept []Hold) {
+func (f *Files) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.lead
 	defer func() { f.lead <- r }()
 	stored := make(map[string]cache.SetSnapshot)
@@ -145,25 +146,12 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 }
 
 // restoreKept keeps what an operator had kept and the files do not have.
-func (r *reader) restoreKept(hold Hold, stored cache.SetSnapshot) {
-	set := &typeSet{byName: make(map[string]*wire.Resource)}
+func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
+	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {
-		if !e.Resource.Released() && slices.Contains(hold.Names, e.Name) && r.serving[hold.TypeURL].get(e.Name) == nil {
-			set.byName[e.Name] = e.Resource
+		if !e.Resource.Released() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
+			set.apply(wire.Update{SystemVersion: r.serving[hold.TypeURL].systemVersion(), Resources: []*wire.Resource{e.Resource}})
+			set.Keep(e.Name)
 		}
 	}
-	if len(set.byName) == 0 {
-		return
-	}
-	of, names := r.holds.of(hold.TypeURL), make(map[string]struct{}, len(set.byName))
-	for name := range set.byName {
-		put(&of.kept, name, removal{})
-		names[name] = struct{}{}
-	}
-	was := r.serving[hold.TypeURL]
-	if was == nil {
-		was = new(typeSet)
-	}
-	r.serving = maps.Clone(r.serving)
-	r.serving[hold.TypeURL] = was.with(set, names)
 }

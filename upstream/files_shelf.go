@@ -16,7 +16,7 @@ type sets map[string]*typeSet
 // count returns the number of resources.
 func (s sets) count() (n int) {
 	for _, set := range s {
-		n += len(set.byName)
+		n += set.count()
 	}
 	return n
 }
@@ -94,8 +94,11 @@ func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]str
 		}
 		for typeURL, resources := range f.good.types {
 			of := names[typeURL]
+			if of == nil {
+				of = make(map[string]struct{})
+			}
 			for _, r := range resources {
-				put(&of, r.Name, struct{}{})
+				of[r.Name] = struct{}{}
 			}
 			names[typeURL] = of
 		}
@@ -230,4 +233,12 @@ func (c *fileContent) count() (n int) {
 		n += len(resources)
 	}
 	return n
+}
+
+// systemVersion returns the version of the set, for people.
+func (s *typeSet) systemVersion() string {
+	if s == nil {
+		return ""
+	}
+	return s.version
 }

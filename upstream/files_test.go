@@ -26,6 +26,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // fileLog hands the log to the test, record by record.
@@ -572,30 +573,28 @@ func TestH03_FileHolds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newFileHolds(10*time.Minute, false, new(counters))
-			var serving sets
+			r := holdingReader()
 			for i, s := range tt.steps {
 				now := time.Unix(0, 0).Add(s.at * time.Minute)
 				found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
 				for _, name := range append(many(s.found), strings.Fields(s.extra)...) {
-					found[wire.ClusterType].byName[name] = new(wire.Resource)
+					found[wire.ClusterType].byName[name] = &wire.Resource{Name: name}
 				}
 				if s.doubtful {
 					found = nil
 				}
-				var decisions []decision
-				serving, decisions = h.admit(serving, vanishing(serving, found), now)
-				got := fmt.Sprint(serving.count())
-				for _, d := range decisions {
-					if d.held > 0 {
-						got += fmt.Sprint(" held ", d.held)
-					}
-					if d.removed > 0 {
-						got += fmt.Sprint(" -", d.removed)
-					}
-					if d.over {
-						got += " over"
-					}
+				counts, holding := r.group.Counts(), r.group.Holding()
+				held, applied := counts.Held.Load(), counts.Applied.Load()
+				r.admit(vanishing(r.serving, found), now)
+				got := fmt.Sprint(r.serving.count())
+				if n := counts.Held.Load() - held; n > 0 {
+					got += fmt.Sprint(" held ", n)
+				}
+				if n := counts.Applied.Load() - applied; n > 0 {
+					got += fmt.Sprint(" -", n)
+				}
+				if holding > 0 && r.group.Holding() == 0 {
+					got += " over"
 				}
 				if got != s.want {
 					t.Errorf("step %d: %s, want %s", i, got, s.want)
@@ -609,66 +608,48 @@ func TestH03_FileHolds(t *testing.T) {
 // apart, be they of one type; of what was released goes what is still missing.
 func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 	now := time.Unix(0, 0)
-	look := func(h *fileHolds, serving sets, names ...string) (sets, []decision) {
+	look := func(r *reader, names ...string) {
 		found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
 		for _, name := range names {
-			found[wire.ClusterType].byName[name] = new(wire.Resource)
+			found[wire.ClusterType].byName[name] = &wire.Resource{Name: name}
 		}
-		return h.admit(serving, vanishing(serving, found), now)
+		r.admit(vanishing(r.serving, found), now)
 	}
 	for _, discarded := range []bool{false, true} {
-		h := newFileHolds(10*time.Minute, false, new(counters))
+		r := holdingReader()
 		all := many(60)
-		serving, _ := look(&h, nil, all...)
-		serving, _ = look(&h, serving, all[:40]...)
-		decide(h.dockets(), HoldChoice{}, true, now) // 20 of the end
-		serving, _ = look(&h, serving, all[20:40]...)
-		before := holdsOf(h.dockets())
-		if len(before) != 2 || serving.count() != 60 {
-			t.Fatalf("holds %+v, %d resources; want two holds, and all", before, serving.count())
+		look(r, all...)
+		look(r, all[:40]...)
+		r.group.Discard(reconcile.HoldChoice{}, now) // 20 of the end
+		look(r, all[20:40]...)
+		before := r.group.Holds(now)
+		if len(before) != 2 || r.serving.count() != 60 {
+			t.Fatalf("holds %+v, %d resources; want two holds, and all", before, r.serving.count())
 		}
 		released, left := before[:1], before[1:]
 		if discarded {
 			released, left = left, released
 		}
 		released, left = slices.Clone(released), slices.Clone(left)
-		if got := decide(h.dockets(), HoldChoice{Discarded: discarded}, false, now); !cmp.Equal(got, released) {
+		if got := r.group.Release(reconcile.HoldChoice{Discarded: discarded}, now); !cmp.Equal(got, released) {
 			t.Errorf("released %+v, want %+v", got, released)
 		}
-		back := released[0].Names[:5]
-		serving, decisions := look(&h, serving, append(slices.Clone(all[20:40]), back...)...)
-		if len(decisions) != 1 || decisions[0].released != 15 || decisions[0].removed != 15 || serving.count() != 45 {
-			t.Errorf("discarded %t: %+v, %d resources; want 15 of 60 released", discarded, decisions, serving.count())
+		if r.serving.count() != 40 {
+			t.Errorf("discarded %t: %d resources, want 20 of 60 released", discarded, r.serving.count())
 		}
-		if got := holdsOf(h.dockets()); !cmp.Equal(got, left) {
+		if look(r, append(slices.Clone(all[20:40]), released[0].Names[:5]...)...); r.serving.count() != 45 {
+			t.Errorf("discarded %t: %d resources, want those that are back", discarded, r.serving.count())
+		}
+		if got := r.group.Holds(now); !cmp.Equal(got, left) {
 			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
 		}
 	}
 }
 
-// TestHoldAlarms: that something is held back is said once more every five minutes, and not
-// of what was discarded.
-func TestHoldAlarms(t *testing.T) {
-	h, began := newFileHolds(time.Hour, false, new(counters)), time.Unix(0, 0)
-	lost := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
-	for _, name := range many(20) {
-		lost[wire.ClusterType].byName[name] = new(wire.Resource)
-	}
-	h.admit(lost, vanishing(lost, nil), began)
-	alarms := func(now time.Time) []string {
-		log := newFileLog()
-		h.alarm(slog.New(log), now)
-		return log.logged(slog.LevelWarn)
-	}
-	for minute, want := range []int{4: 0, 5: 1, 6: 0, 9: 0, 10: 1} {
-		if got := alarms(began.Add(time.Duration(minute) * time.Minute)); len(got) != want {
-			t.Errorf("after %d minutes: %d alarms, want %d", minute, len(got), want)
-		}
-	}
-	decide(h.dockets(), HoldChoice{}, true, began)
-	if got := alarms(began.Add(time.Hour)); len(got) != 0 {
-		t.Errorf("discarded: %d alarms, want none", len(got))
-	}
+// holdingReader returns a reader that holds for 10 minutes.
+func holdingReader() *reader {
+	cfg, _ := FilesConfig{Dir: "none", MassDeleteHold: 10 * time.Minute}.withDefaults()
+	return newReader(&cfg)
 }
 
 // TestH11_Shelf: what counts depends on what the files hold now, but for what bad ones last held.
@@ -853,11 +834,12 @@ func TestReaderWithoutDirectory(t *testing.T) {
 	writeFiles(t, dir, "mesh.yaml", clusters("a"))
 	cfg, err := FilesConfig{Dir: dir}.withDefaults()
 	ok(t, err)
-	r, now := newReader(cfg), time.Now()
+	r, now := newReader(&cfg), time.Now()
 	r.read(now)
 	ok(t, os.RemoveAll(dir))
-	if over := r.read(now); !over.Equal(now.Add(10 * time.Minute)) {
-		t.Errorf("a vanished directory is held until %v, want 10m from %v", over, now)
+	r.read(now)
+	if holds := r.group.Holds(now); len(holds) != 1 || !holds[0].Until.Equal(now.Add(10*time.Minute)) {
+		t.Errorf("a vanished directory: holds %+v, want one until 10m from %v", holds, now)
 	}
 	ok(t, os.WriteFile(dir, nil, 0o600)) // neither there nor gone
 	if over := r.read(now.Add(time.Hour)); !over.IsZero() || r.serving.count() != 1 {
@@ -1056,7 +1038,7 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 			}
 		}
 		lose()
-		if got := m.files.Discard(t.Context(), HoldChoice{}); len(got) != 1 || len(got[0].Names) != 20 {
+		if got := m.files.Discard(t.Context(), reconcile.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 20 {
 			t.Errorf("discarded %+v, want one hold of 20", got)
 		}
 		time.Sleep(time.Hour)
@@ -1064,24 +1046,24 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 		if h := m.files.Holds(t.Context()); len(h) != 1 || !h[0].Discarded || m.files.Held() != 0 {
 			t.Errorf("holds %+v, and %d resources, an hour later; want one that is discarded, and none", h, m.files.Held())
 		}
-		if got := m.files.Release(t.Context(), HoldChoice{Discarded: true}); len(got) != 1 {
+		if got := m.files.Release(t.Context(), reconcile.HoldChoice{Discarded: true}); len(got) != 1 {
 			t.Errorf("released %+v, want what was discarded", got)
 		}
 		m.until("x")
 
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		lose()
-		if got := m.files.Release(t.Context(), HoldChoice{TypeURL: wire.ListenerType}); len(got) != 0 {
+		if got := m.files.Release(t.Context(), reconcile.HoldChoice{TypeURL: wire.ListenerType}); len(got) != 0 {
 			t.Errorf("released %+v of another type, want none", got)
 		}
-		if got := m.files.Release(t.Context(), HoldChoice{}); len(got) != 1 || len(got[0].Names) != 20 {
+		if got := m.files.Release(t.Context(), reconcile.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 20 {
 			t.Errorf("released %+v, want one hold of 20", got)
 		}
 		m.until("x")
 
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		lose()
-		m.files.Discard(t.Context(), HoldChoice{})
+		m.files.Discard(t.Context(), reconcile.HoldChoice{})
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		time.Sleep(time.Minute)
 		if h := m.files.Holds(t.Context()); len(h) != 0 {

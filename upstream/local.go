@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A Local writes a view whose content this process decides itself, such as that
@@ -24,7 +25,7 @@ type Local struct {
 	// from then on. The content of those that are damaged is given up.
 	suspect bool
 
-	reported *reported // nil: nothing of what clients report is held back
+	reports *reconcile.Reports // nil: nothing of what clients report is held back
 }
 
 // NewLocal returns a local origin of an empty view.
@@ -93,8 +94,8 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 
 // confirm publishes that all of a set is known.
 func (l *Local) confirm(key string) {
-	if now := time.Now(); l.reported != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
-		l.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
+	if now := time.Now(); l.reports != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
+		l.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
 	l.w.SetPhase(key, cache.Confirmed)
 }
@@ -132,7 +133,7 @@ func (l *Local) follow(d cache.Demand, began keys) {
 func (l *Local) tell(began keys) {
 	said := make(map[string]map[string]*wire.Update) // by type URL and key
 	for key := range began {
-		typeURL := typeOf(key)
+		typeURL, _, _ := cache.SplitCollection(key)
 		if said[typeURL] == nil {
 			said[typeURL] = began.parts(l.all(typeURL))
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // TestB15_RandomDirectories runs random histories of a directory and of operators against a model: what TestB15_RandomHistories
@@ -79,7 +80,7 @@ type dirModel struct {
 	ever     map[string]bool // content that a file ever had
 
 	seen     map[string]string // by name
-	holds    map[string]Hold
+	holds    map[string]reconcile.Hold
 	released map[string]bool // in this step
 	frozen   bool
 	thawed   bool // in this step
@@ -170,13 +171,13 @@ func (m *dirModel) step(s dirStep) {
 			writeFiles(m.t, m.dir, m.file(s.file), "resources: [")
 		}
 	case "release", "release discarded":
-		for _, h := range m.files.Release(ctx, HoldChoice{Discarded: s.what != "release"}) {
+		for _, h := range m.files.Release(ctx, reconcile.HoldChoice{Discarded: s.what != "release"}) {
 			for _, name := range h.Names {
 				m.released[name] = true
 			}
 		}
 	case "discard":
-		m.files.Discard(ctx, HoldChoice{})
+		m.files.Discard(ctx, reconcile.HoldChoice{})
 	case "freeze":
 		m.control.Freeze(ctx)
 		m.frozen = true
@@ -215,7 +216,7 @@ func (m *dirModel) look() {
 			seen[e.Name.String()] = clusterText(e)
 		}
 	}
-	holds, held := make(map[string]Hold), 0
+	holds, held := make(map[string]reconcile.Hold), 0
 	for _, h := range m.files.Holds(m.t.Context()) {
 		for _, name := range h.Names {
 			holds[name] = h
@@ -247,7 +248,7 @@ func (m *dirModel) look() {
 }
 
 // compare looks whether readers see what the files hold, and were right to lose what they lost.
-func (m *dirModel) compare(seen map[string]string, holds map[string]Hold) {
+func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Hold) {
 	found := m.found()
 	for name, version := range found {
 		if want := fmt.Sprintf("%s=%d", name, version); seen[name] != want {

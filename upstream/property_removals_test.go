@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // TestB15_RandomHistories runs random histories of two addresses of an origin, of operators and of restarts of the relay
@@ -151,7 +152,7 @@ type world struct {
 
 	seen     map[key]sight
 	began    map[key]time.Time // when readers began to see it
-	holds    map[id][]upstream.Hold
+	holds    map[id][]reconcile.Hold
 	moved    bool        // the address in use has changed since holds were taken
 	stated   map[id]bool // removed in this step at the address in use
 	released map[id]bool // by an operator in this step
@@ -243,7 +244,7 @@ func (w *world) run(h history) {
 	}()
 	w.start = time.Now()
 	w.watched, w.sotw, w.silent = h.watched, h.variant == "SotW", h.traits&2 != 0
-	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]upstream.Hold)
+	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
 	w.began, w.stated, w.released = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
 	for i, name := range []string{"one", "two"} {
 		w.addresses[i] = &address{
@@ -391,7 +392,7 @@ func (w *world) fault(s step, a *address) {
 
 // operate is step for what an operator does.
 func (w *world) operate(s step) {
-	choice := upstream.HoldChoice{Discarded: s.what == "release discarded"}
+	choice := reconcile.HoldChoice{Discarded: s.what == "release discarded"}
 	if s.amount < 2 {
 		choice.TypeURL = types[s.n%2]
 	}
@@ -558,7 +559,7 @@ func (w *world) startAs(a *address, s step) {
 // restart ends the relay and begins another with its snapshot and what operators had decided.
 func (w *world) restart() {
 	w.look(true)
-	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h upstream.Hold) bool { return !kept(h) })
+	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h reconcile.Hold) bool { return !kept(h) })
 	w.stop()
 	before := w.observe()
 	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })

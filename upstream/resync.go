@@ -5,10 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"slices"
 	"time"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A comparison is the one look at all content that follows a resume: versions say what is held, but another server
@@ -52,7 +51,7 @@ func (v *viewSync) resumed(l *adsStream, now time.Time) {
 	}
 }
 
-// met notes who speaks for the origin. The same server as before has the same content under the same versions.
+// sameServer notes who speaks for the origin. The same server as before has the same content under the same versions.
 func (v *viewSync) sameServer(identifier string) {
 	c := &v.comparison
 	switch c.another = c.another || identifier != "" && identifier != c.before; {
@@ -72,7 +71,7 @@ func (v *viewSync) sameServer(identifier string) {
 func (v *viewSync) compare(now time.Time) (next time.Time) {
 	c, l := &v.comparison, &v.lines[main]
 	if c.turn {
-		quiet := c.heard.Add(settleQuiet)
+		quiet := c.heard.Add(reconcile.SettleQuiet)
 		if next = c.until; l.open && l.responded && quiet.Before(next) {
 			next = quiet
 		}
@@ -80,7 +79,6 @@ func (v *viewSync) compare(now time.Time) (next time.Time) {
 			return next
 		}
 		v.endComparison()
-		v.confirm()
 	}
 	switch {
 	case c.at.IsZero() || !l.open:
@@ -112,10 +110,10 @@ const hashedSample = 100
 
 // hashed reports whether versions are hashes of the bytes, as go-control-plane's are: then equal versions are equal content.
 func (v *viewSync) hashed() bool {
-	for _, g := range v.guards() {
+	for s := range v.sets {
 		n := 0
-		for e := range v.setOf(g).Since(0) {
-			if !e.Present() || !sayable(e.Resource) || e.Resource.Released() {
+		for e := range s.entries {
+			if !sayable(e.Resource) || e.Resource.Released() {
 				continue
 			}
 			if sum := sha256.Sum256(e.Resource.Value()); e.Resource.OriginVersion != hex.EncodeToString(sum[:]) {
@@ -129,12 +127,11 @@ func (v *viewSync) hashed() bool {
 	return true
 }
 
-// estrange notes that another target has answered than the one that what is held came
-// from.
+// serverChanged notes that another target has answered than the one that what is held came from.
 func (v *viewSync) serverChanged() {
 	v.source, v.ignores = v.target, false
-	for _, g := range v.guards() {
-		*g.foreign = namesIn(v.setOf(g))
+	for s := range v.sets {
+		s.Changed()
 	}
 	v.w.SetTarget("")
 }
@@ -142,16 +139,17 @@ func (v *viewSync) serverChanged() {
 // ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
 func (v *viewSync) ignoresVersions(now time.Time) {
 	v.ignores, v.comparison.at = true, time.Time{} // it resends all
+	for s := range v.sets {
+		s.Distrust(now)
+	}
 	for _, s := range v.subs {
-		s.sweep.distrust(now)
 		for _, c := range s.collections {
-			c.doubt.distrust(now)
 			v.agenda.put(c, now)
 		}
 	}
 }
 
-// vouch records, once nothing is held from another target or server any more, that all has the
+// confirm records, once nothing is held from another target or server any more, that all has the
 // versions of the one that is connected: a snapshot says so too.
 func (v *viewSync) confirm() {
 	c := &v.comparison
@@ -159,14 +157,14 @@ func (v *viewSync) confirm() {
 		return
 	}
 	target := v.cfg.Targets[v.source]
-	if v.stays > 0 {
+	if v.group.Staying() > 0 {
 		target = "" // it is of another server, or of before
 	}
 	if v.w.Source().Target == target {
 		return
 	}
-	for _, s := range v.subs {
-		if slices.ContainsFunc(s.all(), func(g guarded) bool { return len(*g.foreign) > 0 }) {
+	for s := range v.sets {
+		if len(s.Foreign()) > 0 {
 			return
 		}
 	}
@@ -209,9 +207,10 @@ func (v *viewSync) place(s *subscription, members bool) {
 	if !s.place(members) {
 		return
 	}
-	s.sweep = sweep{}
-	s.unlearn(main)
-	s.unlearn(auxiliary)
+	s.members.Rest()
+	for set := range s.sets {
+		set.Lost()
+	}
 	if v.lines[main].open {
 		v.reopenFor(s)
 	}
@@ -220,52 +219,4 @@ func (v *viewSync) place(s *subscription, members bool) {
 func (v *viewSync) reopenFor(s *subscription) {
 	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
 	v.reopen()
-}
-
-// sweep looks for members that went while the relay did not follow them (B.15).
-func (v *viewSync) sweep(s *subscription, now time.Time) (next time.Time) {
-	if s.wildcard == nowhere || !v.lines[s.wildcard].open {
-		return time.Time{}
-	}
-	t := v.w.Generation().Type(s.typeURL)
-	on := &v.lines[s.wildcard.other()]
-	due, next := s.sweep.suspect(now)
-	if due {
-		names := s.sweep.ask(t, s.names, s.removals[cache.Wildcard].staying(), now)
-		v.log.Info("the origin no longer mentions resources that it had: asking for them by name",
-			slog.String("type_url", s.typeURL), slog.Int("suspects", len(s.sweep.suspects)))
-		if on.open {
-			v.change(on, s, names, nil, now)
-		}
-	}
-	if !s.sweep.asking() || !on.open {
-		return next // nobody was asked, so silence means nothing
-	}
-	over, gone, unproven, at := s.sweep.verdict(s.wantedNames, now)
-	if over {
-		v.letGo(s, now)
-		s.foreign[cache.Wildcard] = nil
-		g := s.guards()[cache.Wildcard]
-		g.removals.infer(gone, unproven)
-		v.decide(g, now)
-	}
-	return at
-}
-
-// change subscribes to names on a line, and unsubscribes from others.
-func (v *viewSync) change(l *adsStream, s *subscription, subscribe, unsubscribe []string, now time.Time) {
-	for _, r := range s.requests(subscribe, unsubscribe) {
-		v.request(l, r, now)
-	}
-}
-
-// letGo ends a sweep: it unsubscribes from all that was asked for, but for what
-// clients named.
-func (v *viewSync) letGo(s *subscription, now time.Time) {
-	l := &v.lines[s.wildcard.other()]
-	names := s.unwanted(s.sweep.asked)
-	s.sweep = sweep{}
-	if l.open {
-		v.change(l, s, nil, names, now)
-	}
 }

@@ -188,20 +188,22 @@ func (v *viewSync) withOmissions(s *subscription, r role, u wire.Update, now tim
 	}
 	u.Complete = true
 	u.Removed, u.RemovedVariants = t.omitted(u, said)
+	set := s.byName
 	if r == s.wildcard {
-		s.sweep.told, s.sweep.marked = nil, nil // the list leaves no doubt
+		set = s.members
+		set.Known()
 	}
-	g := s.guards()[kindOf(s, r)]
-	g.learn.complete = g.learn.complete || len(said) > 0
-	if !t.answered {
+	var missing map[string]struct{}
+	if first := !t.answered; first {
 		t.answered = len(said) > 0
-		missing, removed := v.neverListed(g, t, said)
+		var removed []string
+		missing, removed = set.neverListed(t, said)
 		u.Removed = append(u.Removed, removed...)
-		g.removals.infer(missing, len(said) == 0)
-		if g.kind == cache.ByName {
+		if set == s.byName {
 			v.vanished(s, t, said, now)
 		}
 	}
+	set.Listed(missing, len(said) == 0)
 	slices.Sort(u.Removed)
 	return u
 }
@@ -212,11 +214,9 @@ func (v *viewSync) vanished(s *subscription, t *list, said map[string]struct{}, 
 		if _, known := t.first[glob]; !known {
 			continue
 		}
-		missing := namesIn(&v.w.Generation().Type(c.key).Wildcard)
-		maps.DeleteFunc(missing, func(name string, _ struct{}) bool { _, there := said[name]; return there })
-		c.removals.infer(missing, len(said) == 0)
-		if len(said) > 0 {
-			c.learn.complete, c.doubt.told, c.doubt.marked = true, nil, nil // the list leaves no doubt
+		missing, _ := c.neverListed(t, said)
+		if c.Listed(missing, len(said) == 0); len(said) > 0 {
+			c.Known()
 		}
 		v.agenda.put(c, now)
 	}
@@ -268,33 +268,24 @@ func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string,
 	return names, variants
 }
 
-// kindOf returns which set of a subscription a stream carries.
-func kindOf(s *subscription, r role) cache.Kind {
-	if r == s.wildcard {
-		return cache.Wildcard
-	}
-	return cache.ByName
-}
-
 // neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
 // there, to remove which deletes nothing.
-func (v *viewSync) neverListed(g guarded, t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
-	head := v.w.Generation().Type(g.key)
+func (s *set) neverListed(t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
 	missing = make(map[string]struct{})
-	if g.kind == cache.Wildcard {
-		for e := range head.Wildcard.Since(0) {
-			if _, there := said[e.Name.String()]; e.Present() && !there {
-				missing[e.Name.String()] = struct{}{}
+	if s.kind == cache.Wildcard {
+		for e := range s.entries {
+			if _, there := said[e.Resource.Name]; !there {
+				missing[e.Resource.Name] = struct{}{}
 			}
 		}
 		return missing, nil
 	}
-	for n := range g.sub.names {
+	for n := range s.sub.names {
 		_, known := t.first[n.String()]
 		_, there := said[wire.PlainName(n.String())]
 		switch {
 		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
-		case head.ByName.Get(n).Present():
+		case s.in(s.view.w.Generation()).Get(n).Present():
 			missing[n.String()] = struct{}{}
 		case len(said) > 0:
 			removed = append(removed, n.String())

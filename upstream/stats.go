@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // Stats are what was done about an origin since it was opened, over all views. Of a
@@ -64,7 +65,8 @@ const (
 
 // counters are those of Stats. The zero value is ready.
 type counters struct {
-	connected, lost, failovers, streams, held, applied, holding, discarded, audits, drifted atomic.Int64
+	reconcile.Counts
+	connected, lost, failovers, streams, audits, drifted atomic.Int64
 
 	ended sync.Map // by reason, *atomic.Int64
 	types sync.Map // by type URL, *typeCounters
@@ -133,10 +135,10 @@ func (c *counters) stats() Stats {
 		Lost:      c.lost.Load(),
 		Failovers: c.failovers.Load(),
 		Streams:   c.streams.Load(),
-		Held:      c.held.Load(),
-		Applied:   c.applied.Load(),
-		Holding:   c.holding.Load(),
-		Discarded: c.discarded.Load(),
+		Held:      c.Counts.Held.Load(),
+		Applied:   c.Applied.Load(),
+		Holding:   c.Holding.Load(),
+		Discarded: c.Discarded.Load(),
 		Audits:    c.audits.Load(),
 		Drifted:   c.drifted.Load(),
 		Ended:     make(map[string]int64),
@@ -158,4 +160,4 @@ func (c *counters) stats() Stats {
 func (s *Session) Stats() Stats { return s.counters.stats() }
 
 // Stats returns what was done about the directory.
-func (f *Files) Stats() Stats { return f.counters.stats() }
+func (f *Files) Stats() Stats { return f.cfg.counters.stats() }

@@ -47,7 +47,7 @@ type Failure struct {
 // Status returns how the origin stands now.
 func (s *Session) Status() Status {
 	active := s.target()
-	status := Status{Held: int(s.counters.holding.Load()), Waiting: s.pace.wait()}
+	status := Status{Held: int(s.counters.Holding.Load()), Waiting: s.pace.wait()}
 	for i, conn := range s.conns {
 		status.Targets = append(status.Targets, TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()})
 	}

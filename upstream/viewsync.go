@@ -20,6 +20,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 const (
@@ -67,9 +68,9 @@ type viewSync struct {
 	ignores    bool                // the origin was seen to resend what it was told is held
 	identifier string              // of the control plane
 	keeping    map[string][]string // names that an operator had kept of collections that are not followed yet, by key
-	stays      int                 // resources that are there although the origin seems to have removed them
 	comparison comparison          // of all content, after a resume
-	reported   *reported           // what returning clients hold and the view has never known
+	group      *reconcile.Group    // the sets that are held
+	reports    *reconcile.Reports  // what returning clients hold and the view has never known
 	reused     bool                // reuse of versions was logged
 	silent     bool                // the silence of the origin was logged
 }
@@ -120,9 +121,13 @@ func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, 
 		control: control,
 		events:  make(chan event),
 		subs:    make(map[string]*subscription),
+		keeping: make(map[string][]string),
 		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
 	}
-	v.reported = v.reports()
+	cfg := reconcile.Config{
+		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait, Counts: &s.counters.Counts, Logger: log,
+	}
+	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
 	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
 	v.source, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
 	for r := range v.lines {
@@ -152,7 +157,7 @@ func (v *viewSync) run(ctx context.Context) {
 		timer.Stop()
 		next := v.act(ctx, time.Now())
 		v.flushLists()
-		v.control.setHolding(v.stays > 0 || len(v.reported.sets) > 0)
+		v.control.setHolding(v.group.Busy() || v.reports.Waits())
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}
@@ -207,16 +212,17 @@ func (v *viewSync) stop() {
 	v.endComparison()
 	v.attempts().left(v)
 	v.w.SetConnected(false)
-	for _, g := range v.guards() {
-		v.drop(g.removals)
-	}
-	v.reported.end()
+	v.group.Close()
+	v.reports.Close()
 }
 
 func (v *viewSync) sub(typeURL string) *subscription {
 	s := v.subs[typeURL]
 	if s == nil {
 		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
+		s.members = v.newSet(s, typeURL, wire.Wildcard, cache.Wildcard)
+		s.byName = v.newSet(s, typeURL, "", cache.ByName)
+		s.members.AskedOn(s.byName.Set)
 		v.subs[typeURL] = s
 	}
 	return s
@@ -309,7 +315,7 @@ func (v *viewSync) wantMembers(s *subscription, now time.Time) {
 	case l.begun[s.typeURL]:
 		v.reopenFor(s)
 	default:
-		s.learn = learning{}
+		s.members.Lost()
 		v.request(l, s.subscribeWildcard(), now)
 	}
 }
@@ -327,8 +333,8 @@ func (v *viewSync) askMembersAgain(s *subscription, now time.Time) {
 	case l.sotw != nil && wire.LegacyWildcard(s.typeURL):
 		v.reopen()
 	default:
-		v.letGo(s, now)
-		s.sweep.begin(v.w.Generation().Type(s.typeURL), s.removals[cache.Wildcard].kept, false, now)
+		v.rest(s.members, now)
+		s.members.Restart(now)
 		v.request(l, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
 		r.ResourceNamesSubscribe = []string{wire.Wildcard}
@@ -363,7 +369,7 @@ func (v *viewSync) request(l *adsStream, r *discoverypb.DeltaDiscoveryRequest, n
 
 // act does what it is time for, and returns when to look again.
 func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
-	at := func(t time.Time) { next = earlier(next, t) }
+	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
 	at(v.w.Expire(now))
 	at(v.expire(now))
 	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
@@ -371,21 +377,21 @@ func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	at(v.batchAt)
 	v.agenda.due(now)
-	order := v.inOrder()
-	for _, s := range order { // clients hear of clusters first, even if all is known at once
+	for _, s := range v.inOrder() { // clients hear of clusters first, even if all is known at once
 		for _, c := range s.due {
 			v.agenda.put(c, v.look(c, now))
 		}
 		s.due = s.due[:0]
-		at(v.learned(s, now))
-		at(v.sweep(s, now))
+		at(v.learned(s.members, now))
+		at(v.resolve(s.members, now))
 	}
-	for _, s := range slices.Backward(order) { // what refers to it goes before a cluster
-		for _, g := range s.guards() {
-			at(v.decide(g, now))
-		}
+	v.group.Untrusted = !v.comparison.at.IsZero()
+	if v.group.Look(now) {
+		v.resync()
 	}
-	at(v.reported.look(now))
+	at(v.group.Decide(now))
+	v.confirm()
+	at(v.reports.Check(now))
 	at(v.agenda.next())
 	for r := main; r <= auxiliary; r++ {
 		at(v.tend(ctx, r, now))
@@ -413,7 +419,7 @@ func (v *viewSync) expire(now time.Time) (next time.Time) {
 		v.batched += len(s.gone)
 		v.batchAt = now
 	}
-	return earlier(next, v.expireMembers(now))
+	return reconcile.Earlier(next, v.expireMembers(now))
 }
 
 // expireMembers gives up the members of types that nobody has wanted for long enough.
@@ -423,7 +429,7 @@ func (v *viewSync) expireMembers(now time.Time) (next time.Time) {
 			continue
 		}
 		if now.Before(s.until) {
-			next = earlier(next, s.until)
+			next = reconcile.Earlier(next, s.until)
 			continue
 		}
 		if v.w.Frozen() {
@@ -433,10 +439,9 @@ func (v *viewSync) expireMembers(now time.Time) (next time.Time) {
 		if !v.w.ForgetMembers(s.typeURL) {
 			continue // wanted again, and about to be reported
 		}
-		v.letGo(s, now)
+		v.rest(s.members, now)
 		l := &v.lines[s.wildcard]
-		s.learn, s.foreign[cache.Wildcard] = learning{}, nil
-		v.drop(&s.removals[cache.Wildcard])
+		s.members.Reset()
 		v.place(s, false)
 		if l.open {
 			v.request(l, s.unsubscribeWildcard(), now)
@@ -450,6 +455,8 @@ func (v *viewSync) expireMembers(now time.Time) (next time.Time) {
 // clients make up.
 func (v *viewSync) forget(s *subscription) {
 	if s.wildcard == nowhere && s.named == nowhere && len(s.added)+len(s.again)+len(s.gone) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
+		v.group.Drop(s.members.Set)
+		v.group.Drop(s.byName.Set)
 		delete(v.subs, s.typeURL)
 	}
 }
@@ -477,26 +484,21 @@ func (v *viewSync) flush(now time.Time) {
 	}
 }
 
-// learned publishes what the silence of the origin says about the members.
-func (v *viewSync) learned(s *subscription, now time.Time) (next time.Time) {
-	if s.wildcard == nowhere {
+// learned publishes what the silence of the origin says about a wildcard set or a collection.
+func (v *viewSync) learned(s *set, now time.Time) (next time.Time) {
+	if s.role() == nowhere {
 		return time.Time{}
 	}
-	return v.learnedOf(s.typeURL, &s.learn, s.sweep.none(), now)
-}
-
-// learnedOf is learned for a set, of which the origin has mentioned all that is held if covered is set.
-func (v *viewSync) learnedOf(key string, l *learning, covered bool, now time.Time) (next time.Time) {
-	t := v.w.Generation().Type(key)
-	p, next := l.phase(now, t.Phase, v.cfg.ColdWait)
-	if p != t.Phase {
-		v.setPhase(key, p, now)
-		typeURL, glob, _ := cache.SplitCollection(key)
-		v.log.Debug("members known", slog.String("type_url", typeURL), slog.String("name", cmp.Or(glob, wire.Wildcard)),
-			slog.String("phase", p.String()))
+	t := v.w.Generation().Type(s.key)
+	phase, next := s.Progress.Phase(now, t.Phase, v.cfg.ColdWait)
+	if phase != t.Phase {
+		v.setPhase(s.key, phase, now)
+		_, glob, _ := cache.SplitCollection(s.key)
+		v.log.Debug("phase of a wildcard set changed", slog.String("type_url", s.TypeURL), slog.String("name", cmp.Or(glob, wire.Wildcard)),
+			slog.String("phase", phase.String()))
 	}
-	if covered && t.Restored && !t.Covered && p == cache.Settled && t.Wildcard.Count() > 0 && l.isSettled(now) {
-		v.w.SetCovered(key)
+	if s.Covered() && t.Restored && !t.Covered && phase == cache.Settled && t.Wildcard.Count() > 0 && s.Progress.Settled(now) {
+		v.w.SetCovered(s.key)
 	}
 	return next
 }
@@ -504,7 +506,7 @@ func (v *viewSync) learnedOf(key string, l *learning, covered bool, now time.Tim
 // setPhase publishes how much is known of a set.
 func (v *viewSync) setPhase(key string, p cache.Phase, now time.Time) {
 	if p == cache.Confirmed {
-		v.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
+		v.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
 	v.w.SetPhase(key, p)
 }
@@ -548,7 +550,7 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 			return l.retryAt
 		}
 		if !v.session.up(v.session.target()) {
-			return earlier(l.retryAt, now.Add(connectedEvery))
+			return reconcile.Earlier(l.retryAt, now.Add(connectedEvery))
 		}
 	}
 	if next, ok := v.session.pace.take(l, now); !ok {
@@ -601,49 +603,30 @@ func (v *viewSync) opened(l *adsStream, now time.Time) {
 	v.resumed(l, now)
 }
 
-// doubt begins to learn of the members anew, on a new stream on which the origin is told what is held, or is not.
-func (v *viewSync) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
-	v.letGo(s, now)
-	if s.learn = (learning{}); told && t.Restored {
-		s.learn.told = now
-	}
-	s.sweep.begin(t, s.removals[cache.Wildcard].kept, told && !v.ignores, now)
-}
-
-// resumable reports whether an origin may be told which members are held: a set that was not complete could not
-// be told from one that shrank.
-func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
-
-// expectAll notes that the sets that a stream carries are about to be said anew.
-func (v *viewSync) expectAll(s *subscription, l *adsStream) {
-	for _, g := range s.all() {
-		if g.role == l.role {
-			g.removals.begin(v.count(g) > 0, v.mayResume(l))
-			v.recount(g.removals)
-		}
-	}
-}
-
 // restate asks for everything that a stream carries, now that it is open.
 func (v *viewSync) restate(l *adsStream, s *subscription, now time.Time) {
-	generation := v.w.Generation()
-	t := generation.Type(s.typeURL)
-	carries := s.wildcard == l.role
-	withVersions := v.mayResume(l) && (!carries || resumable(t))
-	if s.sweepsOn(l.role) {
-		s.sweep.renew(now)
+	switch {
+	case s.wildcard == l.role:
+		v.rest(s.members, now)
+	case s.sweepsOn(l.role):
+		s.members.Ask(nil, now)
 	}
-	v.expectAll(s, l)
-	reqs, asked := s.restate(l.role, generation, withVersions)
-	if carries {
-		v.doubt(s, t, reqs[0].InitialResourceVersions != nil, now)
-	}
-	if s.named == l.role && len(reqs) > 0 {
-		v.trust(s, reqs[0].InitialResourceVersions != nil && !v.ignores, now)
-	}
+	reqs, asked := s.restate(l.role, v.w.Generation(), v.mayResume(l))
+	var told map[string]string
 	for i, r := range reqs {
+		if i == 0 && !v.ignores {
+			told = r.InitialResourceVersions
+		}
 		l.versions = l.versions || i == 0 && r.InitialResourceVersions != nil
 		v.request(l, r, now)
+	}
+	for set := range s.sets {
+		if set.role() == l.role {
+			set.begin(told, now)
+		}
+	}
+	for _, c := range s.collections {
+		v.agenda.put(c, now)
 	}
 	v.w.Asked(asked, now)
 }
@@ -669,8 +652,10 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 		}
 	}
 	l.retryAt = now.Add(wait)
-	for _, s := range v.subs {
-		s.unlearn(role)
+	for s := range v.sets {
+		if s.role() == role {
+			s.Lost()
+		}
 	}
 	if !other {
 		v.logEnd(role, err, wait)
@@ -762,7 +747,6 @@ func (v *viewSync) update(l *adsStream, e event, now time.Time) {
 		v.apply(s, l.role, u, now)
 		v.w.SetCause(cache.Cause{})
 	}
-	v.confirm()
 	v.sameServer(u.ControlPlane)
 	v.comparison.heard = now
 	if u.Nonce != "" { // without it, an ACK would be a request
@@ -791,22 +775,14 @@ func refusal(u wire.Update) error {
 func (v *viewSync) apply(s *subscription, r role, u wire.Update, now time.Time) {
 	u = v.withOmissions(s, r, u, now)
 	if s.sweepsOn(r) {
-		s.sweep.answered(u, now)
+		s.members.Answered(u, now)
 	}
 	var c cache.Change
 	switch r {
 	case s.wildcard:
-		c = v.take(s.guards()[cache.Wildcard], u, now)
-		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
-			s.learn.heard(now, c.New > 0, v.cfg.ColdWait)
-		}
-		if s.sweep.heard(u, c, now) {
-			v.ignoresVersions(now)
-		}
+		c = v.take(s.members, u, now)
 	case s.named:
-		u = v.applyCollections(s, u, now)
-		c = v.take(s.guards()[cache.ByName], u, now)
-		s.learnNames.heard(now, c.New > 0, v.cfg.ColdWait)
+		c = v.take(s.byName, v.applyCollections(s, u, now), now)
 	default:
 		return // subscribed to no longer (R096)
 	}
