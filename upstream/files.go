@@ -196,7 +196,8 @@ func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *Control) {
 		seen = p
 		select {
 		case <-demand:
-			f.answer(ctx, l)
+			l.Answer()
+			l.reports.Check(time.Now())
 		case <-p.superseded:
 		case call := <-control.waiting():
 			call(l)
@@ -230,15 +231,6 @@ func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Tim
 	w.SetCause(causeOf(trace, at))
 	defer w.SetCause(cache.Cause{})
 	l.replace(from, to)
-}
-
-// answer says to those who want something of a view what there is, and has read anew what is not
-// what it was.
-func (f *Files) answer(ctx context.Context, l filesView) {
-	defer func() { l.reports.Check(time.Now()) }()
-	if l.Answer() {
-		f.do(ctx, (*reader).forgetDamaged)
-	}
 }
 
 // follow reads the directory whenever it changes until ctx ends, then gives the

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -25,16 +24,6 @@ type fileContent struct {
 	err     error             // why the file is bad
 	version string
 	types   map[string][]*wire.Resource // by type URL; also a type without resources, if the file says so
-}
-
-// damaged reports whether a resource is not what it was made of any more.
-func (c *fileContent) damaged() bool {
-	for _, resources := range c.types {
-		if slices.ContainsFunc(resources, func(r *wire.Resource) bool { return !r.Intact() }) {
-			return true
-		}
-	}
-	return false
 }
 
 // readDir reads the files of a directory, by name. Those that are the same as

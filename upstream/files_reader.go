@@ -103,17 +103,6 @@ func (r *reader) take(files map[string]*fileContent) sets {
 	return r.found
 }
 
-// forgetDamaged has files read anew, as if they had changed, of which a resource is not what it
-// was made of any more.
-func (r *reader) forgetDamaged() {
-	for file, f := range r.shelf {
-		if f.seen.damaged() {
-			r.shelf[file] = &shelved{seen: new(fileContent), good: f.good, err: f.err}
-			r.log.Warn("a resource is not what its file holds: the file is read anew", slog.String("file", file))
-		}
-	}
-}
-
 // report logs trouble with the directory itself, once.
 func (r *reader) report(err error) {
 	text := ""

@@ -49,10 +49,10 @@ func (s *typeSet) without(o *typeSet) map[string]struct{} {
 	return names
 }
 
-// equal reports whether nobody could tell another set from this one, of which nothing is damaged.
+// equal reports whether nobody could tell another set from this one.
 func (s *typeSet) equal(o *typeSet) bool {
 	return s != nil && o != nil && s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
-		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion && a.Intact()
+		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion
 	})
 }
 

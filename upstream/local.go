@@ -21,10 +21,6 @@ type Local struct {
 	system  map[string]string                    // version, by type URL
 	globs   keys                                 // of collections that somebody follows
 
-	// suspect reports that some resource was found to be damaged: what comes is looked at
-	// from then on. The content of those that are damaged is given up.
-	suspect bool
-
 	reports *reconcile.Reports // nil: nothing of what clients report is held back
 }
 
@@ -74,9 +70,6 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 			r = r.WithoutTTL()
 			u.Resources[i], set[r.Name] = r, r
 		}
-	}
-	if l.suspect {
-		u.Resources = slices.DeleteFunc(u.Resources, func(r *wire.Resource) bool { return giveUp(set, r) })
 	}
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
@@ -146,47 +139,19 @@ func (l *Local) tell(began keys) {
 	}
 }
 
-// all returns an update that says what there is of a type, but for what is damaged.
+// all returns an update that says what there is of a type.
 func (l *Local) all(typeURL string) wire.Update {
-	resources := slices.Collect(maps.Values(l.content[typeURL]))
-	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.DeleteFunc(resources, (*wire.Resource).Released)}
+	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
 }
 
-// inspect gives up what is damaged of that which somebody asks for again, and reports whether
-// something was.
-func (l *Local) inspect(typeURL string, n *cache.Name) (damaged bool) {
-	set := l.content[typeURL]
-	if n == nil {
-		for _, r := range set {
-			damaged = giveUp(set, r) || damaged
-		}
-	} else if r := l.find(typeURL, n.String()); r != nil {
-		damaged = giveUp(set, r)
-	}
-	l.suspect = l.suspect || damaged
-	return damaged
-}
-
-// giveUp leaves of a resource in a set only what it was, if its bytes are not those any more that
-// it was made of, and reports whether that is so.
-func giveUp(set map[string]*wire.Resource, r *wire.Resource) (damaged bool) {
-	if r.Intact() {
-		return false
-	}
-	set[r.Name] = r.Release()
-	return true
-}
-
-// Answer says to those who began to want something what there is, and once more to those whom an
-// audit has ask for it again (B.43). It reports whether something was found to be damaged: nothing
-// is said of that until there is an Update with it.
-func (l *Local) Answer() (damaged bool) {
+// Answer says to those who began to want something what there is, and once more to those who want it again
+// since it was not to be kept (R125).
+func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
 	forget := make(map[string][]*cache.Name)
 	followed := make(keys)
 	for _, d := range l.w.TakeDemand() {
-		typeURL, _, isCollection := cache.SplitCollection(d.TypeURL)
-		damaged = d.Again && l.inspect(typeURL, d.Name) || damaged
+		_, _, isCollection := cache.SplitCollection(d.TypeURL)
 		switch {
 		case isCollection:
 			l.follow(d, followed)
@@ -210,7 +175,6 @@ func (l *Local) Answer() (damaged bool) {
 	for _, u := range named {
 		l.w.Apply(cache.ByName, *u)
 	}
-	return damaged
 }
 
 func (l *Local) answerMembers(d cache.Demand) {
@@ -222,11 +186,10 @@ func (l *Local) answerMembers(d cache.Demand) {
 
 // answerName adds to an update what there is to say of a name.
 func (l *Local) answerName(u *wire.Update, name string) {
-	switch r := l.find(u.TypeURL, name); {
-	case r == nil:
-		u.Removed = append(u.Removed, name)
-	case !r.Released():
+	if r := l.find(u.TypeURL, name); r != nil {
 		u.Resources = append(u.Resources, r)
+	} else {
+		u.Removed = append(u.Removed, name)
 	}
 }
 

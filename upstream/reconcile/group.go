@@ -73,7 +73,7 @@ func (g *Group) Close() {
 // Staying returns how many resources are there although the origin seems to have removed them.
 func (g *Group) Staying() (n int) {
 	for s := range g.busy {
-		n += len(s.suspects) + len(s.held) + len(s.kept)
+		n += s.staying()
 	}
 	return n
 }
@@ -141,22 +141,6 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 	return next
 }
 
-// report logs and counts what was decided on a set.
-func (g *Group) report(s *Set, v *Removals, held, released int) {
-	typeURL, removed := slog.String("type_url", s.TypeURL), slog.Int("removed", v.Count())
-	g.cfg.Counts.Held.Add(int64(held))
-	g.cfg.Counts.Applied.Add(int64(v.Count()))
-	switch {
-	case held > 0:
-		g.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
-			typeURL, slog.Int("held", len(s.held)), slog.Duration("hold", g.cfg.Hold))
-	case released > 0:
-		g.cfg.Logger.Warn("an operator released removals: the resources are removed", typeURL, removed)
-	case v.Count() > 0:
-		g.cfg.Logger.Info("removed resources that the origin no longer has", typeURL, removed)
-	}
-}
-
 // needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
 // and may be held then: such a resource is served, and what it refers to must be.
 func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
@@ -179,7 +163,7 @@ func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources
 	for _, needer := range needers[typeURL] {
 		for s := range g.sets[needer] {
 			staying := make(names)
-			for name := range s.staying {
+			for name := range s.names {
 				staying[name] = struct{}{}
 			}
 			if doubtful {
@@ -239,19 +223,22 @@ func (s *Set) undecidedUntil(now time.Time) (until time.Time) {
 
 // Release carries out the removals of a choice, and returns which.
 func (g *Group) Release(of HoldChoice, now time.Time) (released []Hold) {
-	return g.operate(of, now, func(s *Set) { s.release(of.Discarded) })
+	return g.operate(of, now, func(s *Set) {
+		v := s.release(of.Discarded)
+		s.remove(&v, slog.LevelWarn, "an operator released removals: the resources are removed")
+	})
 }
 
 // Discard keeps the resources whose removal waits, and returns which.
 func (g *Group) Discard(of HoldChoice, now time.Time) (discarded []Hold) {
 	of.Discarded = false
-	discarded = g.operate(of, now, (*Set).discard)
-	for _, h := range discarded {
-		g.cfg.Counts.Discarded.Add(int64(len(h.Names)))
+	return g.operate(of, now, func(s *Set) {
+		n := len(s.suspects) + len(s.held)
+		s.discard()
+		g.cfg.Counts.Discarded.Add(int64(n))
 		g.cfg.Logger.Warn("an operator discarded removals: the resources stay until the origin mentions them",
-			slog.String("type_url", h.TypeURL), slog.Int("kept", len(h.Names)))
-	}
-	return discarded
+			slog.String("type_url", s.TypeURL), slog.Int("kept", n))
+	})
 }
 
 // operate has an operator decide on the holds of a choice, of which there is no doubt then.
@@ -261,12 +248,12 @@ func (g *Group) operate(of HoldChoice, now time.Time, decide func(*Set)) (chosen
 		if len(holds) == 0 {
 			continue
 		}
-		decide(s)
 		for _, h := range holds {
 			for _, name := range h.Names {
 				s.unmentioned.mention(name)
 			}
 		}
+		decide(s)
 		chosen = append(chosen, holds...)
 	}
 	g.Decide(now)

@@ -29,7 +29,6 @@ type removal struct {
 type removals struct {
 	suspects map[string]removal // undecided: until the set is complete, or as long as something held needs it
 	held     map[string]removal // too many to be believed; until a second look or an operator decides
-	approved map[string]removal // by an operator
 	kept     map[string]removal // by an operator, until the origin mentions it
 
 	unproven bool // some of the suspects were inferred without a control
@@ -38,14 +37,14 @@ type removals struct {
 	looking               bool      // the second look has begun
 }
 
-// all returns the maps: those of what waits first, approved last.
-func (r *removals) all() [4]map[string]removal {
-	return [...]map[string]removal{r.suspects, r.held, r.kept, r.approved}
+// all returns the maps.
+func (r *removals) all() [3]map[string]removal {
+	return [...]map[string]removal{r.suspects, r.held, r.kept}
 }
 
 // none reports whether there is nothing to decide.
 func (r *removals) none() bool {
-	return len(r.suspects)+len(r.held)+len(r.approved)+len(r.kept) == 0
+	return r.staying() == 0
 }
 
 // knows reports whether a name is among them.
@@ -65,10 +64,12 @@ func (r *removals) forget(name string) {
 	}
 }
 
-// staying yields the names that the set holds although the origin seems to have removed them.
-func (r *removals) staying(yield func(name string) bool) {
-	all := r.all()
-	for _, of := range all[:3] {
+// staying returns how many resources the set holds although the origin seems to have removed them.
+func (r *removals) staying() int { return len(r.suspects) + len(r.held) + len(r.kept) }
+
+// names yields them.
+func (r *removals) names(yield func(name string) bool) {
+	for _, of := range r.all() {
 		for name := range of {
 			if !yield(name) {
 				return
@@ -77,11 +78,9 @@ func (r *removals) staying(yield func(name string) bool) {
 	}
 }
 
-// suspect records a removal. One that is held stays so, and one that an operator had approved or kept is as
-// the operator chose; but what was kept is undecided again if the origin removes it, unless that repeats what
-// the operator decided on.
+// suspect records a removal. One that is held stays so, and what an operator had kept stays kept, unless the
+// origin removes it once more, which does not repeat what the operator decided on.
 func (r *removals) suspect(name string, as removal, repeats bool) {
-	_, approved := r.approved[name]
 	was, kept := r.kept[name]
 	old, held := r.held[name]
 	repeats = repeats || as.emptied != nil && was.emptied != nil && as.emptied.SameContent(was.emptied)
@@ -89,7 +88,7 @@ func (r *removals) suspect(name string, as removal, repeats bool) {
 	case held:
 		as.stated, as.again, as.reason = as.stated || old.stated, old.again || r.looking, old.reason
 		r.held[name] = as
-	case approved || kept && repeats:
+	case kept && repeats:
 	default:
 		delete(r.kept, name)
 		put(&r.suspects, name, as)
@@ -99,8 +98,7 @@ func (r *removals) suspect(name string, as removal, repeats bool) {
 // explain records what the origin says is wrong with a resource if its removal waits, and reports whether it
 // does.
 func (r *removals) explain(e *wire.ResourceError) (waits bool) {
-	all := r.all()
-	for _, of := range all[:2] {
+	for _, of := range []map[string]removal{r.suspects, r.held} {
 		if as, is := of[e.Name]; is {
 			as.reason = e
 			of[e.Name], waits = as, true
@@ -173,24 +171,26 @@ func (r *removals) holds(typeURL string, suspectsUntil time.Time) (holds []Hold)
 	return holds
 }
 
-// release approves what waits, or what was kept.
-func (r *removals) release(kept bool) {
-	if kept {
-		move(&r.approved, r.kept)
-	} else {
-		move(&r.approved, r.held, r.suspects)
+// release takes out what waits, or what was kept, and returns it.
+func (r *removals) release(kept bool) (v Removals) {
+	for _, of := range r.all() {
+		for name, as := range of {
+			if _, is := r.kept[name]; is == kept {
+				v.add(name, as)
+				delete(of, name)
+			}
+		}
 	}
+	return v
 }
 
 // discard keeps the resources whose removal waits.
-func (r *removals) discard() { move(&r.kept, r.held, r.suspects) }
-
-func move(to *map[string]removal, all ...map[string]removal) {
-	for _, from := range all {
-		for name, as := range from {
-			put(to, name, as)
+func (r *removals) discard() {
+	for _, of := range []map[string]removal{r.suspects, r.held} {
+		for name, as := range of {
+			put(&r.kept, name, as)
 		}
-		clear(from)
+		clear(of)
 	}
 }
 
@@ -200,9 +200,6 @@ type Removals struct {
 	Emptied []*wire.Resource // to be put, in the order of their names
 	Reasons []*wire.ResourceError
 }
-
-// Count returns how many there are.
-func (v *Removals) Count() int { return len(v.Names) + len(v.Emptied) }
 
 func (v *Removals) add(name string, r removal) {
 	if r.emptied != nil {

@@ -182,7 +182,7 @@ func (d *Reports) Check(now time.Time) (next time.Time) {
 	}
 	d.at = now.Add(reportedEvery)
 	for _, s := range d.sets {
-		for name := range s.staying {
+		for name := range s.names {
 			if d.answered(s.of, name) {
 				s.Mention(name, now)
 			}
@@ -233,7 +233,7 @@ func (d *Reports) publish(of cache.ReportedSet) {
 	staying := make(names)
 	for b, s := range d.sets {
 		if b.of == of {
-			for name := range s.staying {
+			for name := range s.names {
 				staying[name] = struct{}{}
 			}
 		}

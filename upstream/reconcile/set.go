@@ -1,7 +1,9 @@
 package reconcile
 
 import (
+	"context"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -377,24 +379,31 @@ func (s *Set) End(wanted func() names, now time.Time) (over bool, next time.Time
 
 // decide removes what may be, and holds what is too much. It reports whether something was removed.
 func (s *Set) decide(now time.Time) (removed bool) {
-	var v Removals
-	held := 0
 	s.prune(s.content.Get)
-	released := len(s.approved)
-	for name, a := range s.approved {
-		v.add(name, a)
+	if s.none() || s.Asking() || !s.Confirmed(now) {
+		return false
 	}
-	clear(s.approved)
-	if !s.Asking() && s.Confirmed(now) {
-		l, additions := s.look(now), s.added+len(s.fresh)
-		if held = s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v); held > 0 {
-			s.hold(now, s.group.cfg.Hold)
-		}
+	var v Removals
+	l, additions := s.look(now), s.added+len(s.fresh)
+	held := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v)
+	if held > 0 {
+		s.hold(now, s.group.cfg.Hold)
+		s.group.cfg.Counts.Held.Add(int64(held))
+		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
+			slog.String("type_url", s.TypeURL), slog.Int("held", len(s.held)), slog.Duration("hold", s.group.cfg.Hold))
+	}
+	return s.remove(&v, slog.LevelInfo, "removed resources that the origin no longer has")
+}
+
+// remove carries out removals, and reports whether there are any.
+func (s *Set) remove(v *Removals, level slog.Level, message string) bool {
+	n := len(v.Names) + len(v.Emptied)
+	if n == 0 {
+		return false
 	}
 	v.sort()
-	if v.Count() > 0 {
-		s.content.Remove(&v)
-	}
-	s.group.report(s, &v, held, released)
-	return v.Count() > 0
+	s.content.Remove(v)
+	s.group.cfg.Counts.Applied.Add(int64(n))
+	s.group.cfg.Logger.Log(context.Background(), level, message, slog.String("type_url", s.TypeURL), slog.Int("removed", n))
+	return true
 }
