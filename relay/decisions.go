@@ -11,6 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/files"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -113,7 +114,7 @@ func (g *groups) restoreDirectories() {
 
 // A savedDirectory is what is on the disk of a directory.
 type savedDirectory struct {
-	files *upstream.SavedFiles // nil if an earlier process wrote it, or nothing is there
+	files *files.SavedFiles // nil if an earlier process wrote it, or nothing is there
 	at    time.Time
 	there bool
 }

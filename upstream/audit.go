@@ -108,7 +108,7 @@ const (
 func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	var s *Session
 	err := ErrNotConnected // the loop has ended
-	c.do(ctx, func(l controlled) {
+	c.do(ctx, func(l Controlled) {
 		err = ErrNoAudit
 		if v, ok := l.(*viewSync); ok {
 			s, err = v.session, nil
@@ -125,7 +125,7 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	}
 	a := &audit{control: c}
 	err = ErrNotConnected
-	c.do(ctx, func(l controlled) { err = a.plan(l.(*viewSync), typeURL) })
+	c.do(ctx, func(l Controlled) { err = a.plan(l.(*viewSync), typeURL) })
 	if err != nil {
 		return Audit{}, cmp.Or(ctx.Err(), err)
 	}
@@ -304,7 +304,7 @@ func (a *audit) refusal() error {
 // held returns what the origin has said to the view.
 func (a *audit) held(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
-	a.control.do(ctx, func(l controlled) {
+	a.control.do(ctx, func(l Controlled) {
 		if v := l.(*viewSync); v.lines[main].open && v.target == a.target {
 			g, err = v.w.Generation(), nil
 		}
@@ -444,7 +444,7 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 		}
 	}
 	err := ErrNotConnected
-	a.control.do(ctx, func(l controlled) {
+	a.control.do(ctx, func(l Controlled) {
 		a.ask(l.(*viewSync))
 		err = nil
 	})

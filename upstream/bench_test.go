@@ -237,22 +237,3 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkLocalAmongCollections is one change of a file beside globs that clients follow.
-func BenchmarkLocalAmongCollections(b *testing.B) {
-	for _, n := range []int{100, 1000, 10_000} {
-		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
-			view, w := collections(b, n)
-			l := NewLocal(w)
-			l.Answer()
-			rounds := 0
-			for b.Loop() {
-				rounds++
-				l.Update(member(b, rounds))
-			}
-			if got := view.Generation().Seq; got < cache.Seq(rounds) {
-				b.Fatalf("%d changes were applied of %d", got, rounds)
-			}
-		})
-	}
-}

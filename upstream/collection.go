@@ -139,7 +139,7 @@ func (v *viewSync) applyCollections(s *subscription, u wire.Update, now time.Tim
 			empty = append(empty, c)
 		}
 	}
-	for key, p := range parts(named, s.collectionOf) {
+	for key, p := range Parts(named, s.collectionOf) {
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
 		v.take(of.set, *p, now)
@@ -163,9 +163,9 @@ func (s *subscription) collectionOf(name string) (key string) {
 	return key
 }
 
-// parts returns what an update says of collections, by key, but for those of which it says nothing. KeyOf returns that of the
+// Parts returns what an update says of collections, by key, but for those of which it says nothing. KeyOf returns that of the
 // collection that a name belongs to; nothing if it is not followed.
-func parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
+func Parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
 	out := make(map[string]*wire.Update)
 	part := func(name string) *wire.Update {
 		key := keyOf(name)

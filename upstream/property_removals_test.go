@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,7 +32,7 @@ import (
 //     away. It leaves the holds only if it is removed or the origin has it.
 //  4. After an hour without events nothing is held, and readers see what the origin has, plus what an operator had kept.
 func TestB15_RandomHistories(t *testing.T) {
-	upstream.Histories(t)
+	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		h := history{
 			variant: rapid.SampledFrom([]string{"Delta", "Delta", "SotW"}).Draw(rt, "variant"),
@@ -612,5 +613,18 @@ func (w *world) let(d time.Duration) {
 func (w *world) failNow() {
 	if len(w.failures) > 0 {
 		w.Fatalf("in step %d, %v after the start; address in use: %d, connected: %v", w.at, time.Since(w.start), w.active, w.connected())
+	}
+}
+
+// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+func histories(t *testing.T) {
+	const checks = "rapid.checks"
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
+	if given {
+		return
+	}
+	if err := flag.Set(checks, "50"); err != nil {
+		t.Fatal(err)
 	}
 }

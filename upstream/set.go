@@ -252,14 +252,14 @@ func (s *subscription) sets(yield func(*set) bool) {
 	}
 }
 
-// writer implements controlled.
-func (v *viewSync) writer() *cache.Writer { return v.w }
+// Writer implements Controlled.
+func (v *viewSync) Writer() *cache.Writer { return v.w }
 
-// held implements controlled.
-func (v *viewSync) held() []decider { return []decider{v.group, v.reports} }
+// Deciders implements Controlled.
+func (v *viewSync) Deciders() []Decider { return []Decider{v.group, v.reports} }
 
-// keep implements controlled.
-func (v *viewSync) keep(discarded []reconcile.Hold) {
+// Keep implements Controlled.
+func (v *viewSync) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
 			s, kept := v.sub(hold.TypeURL), false

@@ -172,7 +172,7 @@ func (s *share) follow(now time.Time) {
 	s.ask(now)
 	if !now.Before(s.trimAt) {
 		s.w.Trim(now)
-		s.trimAt = now.Add(trimEvery)
+		s.trimAt = now.Add(TrimEvery)
 	}
 	s.next = s.w.Expire(now)
 }

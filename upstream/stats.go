@@ -158,6 +158,3 @@ func (c *counters) stats() Stats {
 
 // Stats returns what was done about the origin.
 func (s *Session) Stats() Stats { return s.counters.stats() }
-
-// Stats returns what was done about the directory.
-func (f *Files) Stats() Stats { return f.cfg.counters.stats() }

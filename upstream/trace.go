@@ -77,8 +77,8 @@ func (v *viewSync) trace(u wire.Update, at time.Time) Trace {
 	})
 }
 
-// causeOf returns what a message is to the views that it changes.
-func causeOf(t Trace, at time.Time) cache.Cause {
+// CauseOf returns what a message is to the views that it changes.
+func CauseOf(t Trace, at time.Time) cache.Cause {
 	if t == nil {
 		return cache.Cause{Received: at}
 	}

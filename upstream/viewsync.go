@@ -23,11 +23,13 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
+// TrimEvery is how often a loop trims what its writer keeps.
+const TrimEvery = 10 * time.Second
+
 const (
 	batchWait    = 5 * time.Millisecond   // demand that comes within it is one request (B.5)
 	reconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
 	silenceWait  = 10 * time.Second       // before an origin that does not answer is worth a line (B.4)
-	trimEvery    = 10 * time.Second
 
 	connectedEvery = time.Second // is looked whether an origin can be reached again
 
@@ -148,16 +150,16 @@ func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, 
 }
 
 func (v *viewSync) run(ctx context.Context) {
-	timer := time.NewTimer(trimEvery) // of what act says is next
+	timer := time.NewTimer(TrimEvery) // of what act says is next
 	defer timer.Stop()
 	defer v.stop()
-	defer v.control.end()
-	v.control.begin(v)
+	defer v.control.End()
+	v.control.Begin(v)
 	for {
 		timer.Stop()
 		next := v.act(ctx, time.Now())
 		v.flushLists()
-		v.control.setHolding(v.group.Busy() || v.reports.Waits())
+		v.control.SetHolding(v.group.Busy() || v.reports.Waits())
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}
@@ -166,7 +168,7 @@ func (v *viewSync) run(ctx context.Context) {
 			v.demand(time.Now())
 		case e := <-v.events:
 			v.event(e, time.Now())
-		case call := <-v.control.waiting():
+		case call := <-v.control.Calls():
 			call(v)
 		case <-v.moved:
 			if v.moved = v.session.moved(); v.target != v.session.target() {
@@ -399,7 +401,7 @@ func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
 	at(v.compare(now))
 	if !now.Before(v.trimAt) {
 		v.w.Trim(now)
-		v.trimAt = now.Add(trimEvery)
+		v.trimAt = now.Add(TrimEvery)
 	}
 	at(v.trimAt)
 	return next
@@ -743,7 +745,7 @@ func (v *viewSync) update(l *adsStream, e event, now time.Time) {
 		v.serverChanged()
 	}
 	if s := v.subs[u.TypeURL]; s != nil {
-		v.w.SetCause(causeOf(trace, e.at))
+		v.w.SetCause(CauseOf(trace, e.at))
 		v.apply(s, l.role, u, now)
 		v.w.SetCause(cache.Cause{})
 	}

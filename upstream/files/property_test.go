@@ -1,4 +1,4 @@
-package upstream
+package files
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -25,7 +26,7 @@ import (
 // is there lacks it, or it was held and the time for that is over, or the loss is small. They see what the files hold, plus what
 // is held or kept.
 func TestB15_RandomDirectories(t *testing.T) {
-	Histories(t)
+	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) dirStep {
 			return dirStep{
@@ -49,8 +50,8 @@ func TestB15_RandomDirectories(t *testing.T) {
 	})
 }
 
-// Histories has rapid.Check make 50 histories, unless the command line says otherwise.
-func Histories(t *testing.T) {
+// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+func histories(t *testing.T) {
 	const checks = "rapid.checks"
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
@@ -71,7 +72,7 @@ type dirModel struct {
 	failures []string
 	dir      string
 	files    *Files
-	control  *Control
+	control  *upstream.Control
 	view     *cache.View
 
 	there    [3]bool           // a file is
@@ -99,7 +100,7 @@ func (m *dirModel) run(steps []dirStep) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan struct{})
-	m.files, m.view, m.control = files, view, NewControl(false, nil)
+	m.files, m.view, m.control = files, view, upstream.NewControl(false, nil)
 	go func() {
 		defer close(ended)
 		files.Sync(ctx, w, m.control)

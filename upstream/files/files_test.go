@@ -1,4 +1,4 @@
-package upstream
+package files
 
 import (
 	"bytes"
@@ -26,6 +26,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -215,7 +216,7 @@ func ok(t *testing.T, errs ...error) {
 }
 
 func TestR117_FourFormatsSameBytes(t *testing.T) {
-	asJSON, err := os.ReadFile("testdata/files/mesh.json")
+	asJSON, err := os.ReadFile("testdata/mesh.json")
 	ok(t, err)
 	var response discoverypb.DiscoveryResponse
 	ok(t, protojson.Unmarshal(asJSON, &response))
@@ -225,7 +226,7 @@ func TestR117_FourFormatsSameBytes(t *testing.T) {
 	for _, name := range []string{"mesh.yaml", "mesh.json", "mesh.txtpb", "mesh.pb"} {
 		content := binary
 		if name != "mesh.pb" {
-			content, err = os.ReadFile(filepath.Join("testdata/files", name))
+			content, err = os.ReadFile(filepath.Join("testdata", name))
 			ok(t, err)
 		}
 		m := mirrorDir(t, FilesConfig{Dir: writeFiles(t, t.TempDir(), name, string(content))})
@@ -1082,7 +1083,7 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
-		control := NewControl(false, nil)
+		control := upstream.NewControl(false, nil)
 		files, err := OpenFiles(FilesConfig{Dir: dir, noEvents: true})
 		ok(t, err)
 		view, w := cache.New(cache.Config{})

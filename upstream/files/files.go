@@ -1,4 +1,4 @@
-package upstream
+package files
 
 import (
 	"cmp"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -37,19 +38,19 @@ type FilesConfig struct {
 	Poll time.Duration
 
 	// Trace begins the trace of what a view is told of the directory. Nil if nobody looks.
-	Trace func(Received) Trace
+	Trace func(upstream.Received) upstream.Trace
 
 	// Logger receives what happens to the files. Nil discards it.
 	Logger *slog.Logger
 
 	noEvents bool // of the file system, in tests
-	counters *counters
+	counts   *reconcile.Counts
 }
 
 // reconcile returns how removals are decided.
 func (c *FilesConfig) reconcile() reconcile.Config {
 	return reconcile.Config{
-		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: &c.counters.Counts,
+		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
 		Logger: c.Logger.With(slog.String("dir", c.Dir)),
 	}
 }
@@ -61,7 +62,7 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 	if c.MassDeleteHold < 0 || c.Poll < 0 {
 		return FilesConfig{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
 	}
-	c.counters = new(counters)
+	c.counts = new(reconcile.Counts)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.Poll = cmp.Or(c.Poll, 10*time.Second)
@@ -171,15 +172,15 @@ func (f *Files) Dir() string { return f.cfg.Dir }
 //
 // The control, which may be nil, has it do what an operator wants; what is held back, which
 // concerns all mirrors, Files itself says.
-func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *Control) {
+func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
 	l := filesView{f.local(w)}
 	defer l.reports.Close()
-	defer control.end()
-	control.begin(l)
+	defer control.End()
+	control.Begin(l)
 	defer w.SetConnected(false)
 	var following sync.WaitGroup
 	defer following.Wait() // ends with ctx
-	trim := time.NewTicker(trimEvery)
+	trim := time.NewTicker(upstream.TrimEvery)
 	defer trim.Stop()
 	var (
 		seen    *publication
@@ -199,7 +200,7 @@ func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *Control) {
 			l.Answer()
 			l.reports.Check(time.Now())
 		case <-p.superseded:
-		case call := <-control.waiting():
+		case call := <-control.Calls():
 			call(l)
 			seen = nil // if it was thawed, there may be something else to show
 		case r := <-f.lead:
@@ -223,12 +224,12 @@ func (f *Files) shown(p *publication, w *cache.Writer) sets {
 
 // replace brings a view up to date with what was published at some time.
 func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Time) {
-	var trace Trace
+	var trace upstream.Trace
 	if f.cfg.Trace != nil {
-		trace = f.cfg.Trace(Received{Origin: f.cfg.Dir, At: at})
+		trace = f.cfg.Trace(upstream.Received{Origin: f.cfg.Dir, At: at})
 		defer trace.Answered(nil)
 	}
-	w.SetCause(causeOf(trace, at))
+	w.SetCause(upstream.CauseOf(trace, at))
 	defer w.SetCause(cache.Cause{})
 	l.replace(from, to)
 }

@@ -1,4 +1,4 @@
-package upstream
+package files
 
 import (
 	"maps"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -101,7 +102,7 @@ func (k keys) parts(u wire.Update) map[string]*wire.Update {
 	if len(k) == 0 {
 		return nil
 	}
-	return parts(u, func(name string) string {
+	return upstream.Parts(u, func(name string) string {
 		if glob, is := wire.GlobOf(name); is {
 			key := cache.Collection(u.TypeURL, glob)
 			if _, followed := k[key]; followed {

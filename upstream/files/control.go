@@ -1,20 +1,22 @@
-package upstream
+package files
 
 import (
 	"context"
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // filesView is one view of a directory, as its control sees it.
 type filesView struct{ *Local }
 
-func (v filesView) writer() *cache.Writer { return v.w }
+// Writer implements upstream.Controlled.
+func (v filesView) Writer() *cache.Writer { return v.w }
 
-// What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
-func (v filesView) keep(discarded []reconcile.Hold) {
+// Keep implements upstream.Controlled. What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
+func (v filesView) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
 			v.reports.Keep(hold.TypeURL, name)
@@ -22,7 +24,8 @@ func (v filesView) keep(discarded []reconcile.Hold) {
 	}
 }
 
-func (v filesView) held() []decider { return []decider{v.reports} }
+// Deciders implements upstream.Controlled.
+func (v filesView) Deciders() []upstream.Decider { return []upstream.Decider{v.reports} }
 
 // local returns a local origin that withholds what clients report.
 func (f *Files) local(w *cache.Writer) *Local {
@@ -48,7 +51,13 @@ type FilesStatus struct {
 func (f *Files) Status() FilesStatus { return *f.standing.Load() }
 
 // Held returns of how many resources the removal is held back.
-func (f *Files) Held() int { return int(f.cfg.counters.Holding.Load()) }
+func (f *Files) Held() int { return int(f.cfg.counts.Holding.Load()) }
+
+// Stats returns what was done about the directory: of deletions alone.
+func (f *Files) Stats() upstream.Stats {
+	c := f.cfg.counts
+	return upstream.Stats{Held: c.Held.Load(), Applied: c.Applied.Load(), Holding: c.Holding.Load(), Discarded: c.Discarded.Load()}
+}
 
 // Holds returns the removals that are held back, and those that were discarded.
 func (f *Files) Holds(ctx context.Context) (holds []reconcile.Hold) {
