@@ -114,7 +114,7 @@ func (g *groups) restoreDirectories() {
 
 // A savedDirectory is what is on the disk of a directory.
 type savedDirectory struct {
-	files *files.SavedFiles // nil if an earlier process wrote it, or nothing is there
+	files *files.Saved // nil if an earlier process wrote it, or nothing is there
 	at    time.Time
 	there bool
 }

@@ -69,7 +69,7 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := files.OpenFiles(files.FilesConfig{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
+		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
@@ -132,7 +132,7 @@ func (o sessionOrigin) follow(context.Context) {}
 func (o sessionOrigin) close() error { return o.Close() }
 
 // filesOrigin is a directory. It tells all nodes the same.
-type filesOrigin struct{ *files.Files }
+type filesOrigin struct{ *files.Origin }
 
 func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
 	o.Sync(ctx, w, control)

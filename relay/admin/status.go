@@ -70,7 +70,7 @@ type Directory struct {
 // MaxBadFiles is how many bad files a Directory lists.
 const MaxBadFiles = 100
 
-// A BadFile is one that cannot be read, or has names that another file has.
+// A Bad is one that cannot be read, or has names that another file has.
 type BadFile struct {
 	File  string `json:"file"`  // its name in the directory
 	Error string `json:"error"` // with the line, where it is known

@@ -9,14 +9,14 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// filesView is one view of a directory, as its control sees it.
-type filesView struct{ *Local }
+// originView is one view of a directory, as its control sees it.
+type originView struct{ *Local }
 
 // Writer implements upstream.Controlled.
-func (v filesView) Writer() *cache.Writer { return v.w }
+func (v originView) Writer() *cache.Writer { return v.w }
 
 // Keep implements upstream.Controlled. What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
-func (v filesView) Keep(discarded []reconcile.Hold) {
+func (v originView) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
 			v.reports.Keep(hold.TypeURL, name)
@@ -25,10 +25,10 @@ func (v filesView) Keep(discarded []reconcile.Hold) {
 }
 
 // Deciders implements upstream.Controlled.
-func (v filesView) Deciders() []upstream.Decider { return []upstream.Decider{v.reports} }
+func (v originView) Deciders() []upstream.Decider { return []upstream.Decider{v.reports} }
 
 // local returns a local origin that withholds what clients report.
-func (f *Files) local(w *cache.Writer) *Local {
+func (f *Origin) local(w *cache.Writer) *Local {
 	l := NewLocal(w)
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	now := time.Now()
@@ -39,47 +39,47 @@ func (f *Files) local(w *cache.Writer) *Local {
 	return l
 }
 
-// A FilesStatus says how the files of a directory stand.
-type FilesStatus struct {
+// A Status says how the files of a directory stand.
+type Status struct {
 	Files   int       // that are there
-	Bad     []BadFile // of these, those that do not count as a whole, by name
+	Bad     []Bad     // of these, those that do not count as a whole, by name
 	Trouble error     // why the directory itself cannot be read; nil if it can
-	At      time.Time // when it was looked at last
+	At      time.Time // when it was look at last
 }
 
 // Status returns how the files stood when they were last read.
-func (f *Files) Status() FilesStatus { return *f.standing.Load() }
+func (f *Origin) Status() Status { return *f.standing.Load() }
 
 // Held returns of how many resources the removal is held back.
-func (f *Files) Held() int { return int(f.cfg.counts.Holding.Load()) }
+func (f *Origin) Held() int { return int(f.cfg.counts.Holding.Load()) }
 
 // Stats returns what was done about the directory: of deletions alone.
-func (f *Files) Stats() upstream.Stats {
+func (f *Origin) Stats() upstream.Stats {
 	c := f.cfg.counts
 	return upstream.Stats{Held: c.Held.Load(), Applied: c.Applied.Load(), Holding: c.Holding.Load(), Discarded: c.Discarded.Load()}
 }
 
 // Holds returns the removals that are held back, and those that were discarded.
-func (f *Files) Holds(ctx context.Context) (holds []reconcile.Hold) {
+func (f *Origin) Holds(ctx context.Context) (holds []reconcile.Hold) {
 	f.do(ctx, func(r *reader) { holds = r.group.Holds(time.Now()) })
 	return holds
 }
 
 // Release has removals made that are held back, and returns which.
-func (f *Files) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
+func (f *Origin) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
 	f.do(ctx, func(r *reader) { released = r.group.Release(of, time.Now()) })
 	return released
 }
 
 // Discard has resources kept whose removal is held back, and returns which. They are
 // served until a file has them again.
-func (f *Files) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
+func (f *Origin) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
 	f.do(ctx, func(r *reader) { discarded = r.group.Discard(of, time.Now()) })
 	return discarded
 }
 
 // do has whoever has the reader do something, and then look at the files again.
-func (f *Files) do(ctx context.Context, call func(*reader)) {
+func (f *Origin) do(ctx context.Context, call func(*reader)) {
 	done := make(chan struct{})
 	select {
 	case f.calls <- func(r *reader) { call(r); close(done) }:

@@ -19,8 +19,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// FilesConfig shapes a file origin. But for Dir, the zero value of each field works.
-type FilesConfig struct {
+// Config shapes a file origin. But for Dir, the zero value of each field works.
+type Config struct {
 	// Dir is the directory that holds the files. Required.
 	Dir string
 
@@ -48,19 +48,19 @@ type FilesConfig struct {
 }
 
 // reconcile returns how removals are decided.
-func (c *FilesConfig) reconcile() reconcile.Config {
+func (c *Config) reconcile() reconcile.Config {
 	return reconcile.Config{
 		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
 		Logger: c.Logger.With(slog.String("dir", c.Dir)),
 	}
 }
 
-func (c FilesConfig) withDefaults() (FilesConfig, error) {
+func (c Config) withDefaults() (Config, error) {
 	if c.Dir == "" {
-		return FilesConfig{}, errors.New("open file origin: no directory")
+		return Config{}, errors.New("open file origin: no directory")
 	}
 	if c.MassDeleteHold < 0 || c.Poll < 0 {
-		return FilesConfig{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
+		return Config{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
 	}
 	c.counts = new(reconcile.Counts)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
@@ -92,7 +92,7 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // directory that cannot be read changes nothing, and one in which no file was good
 // yet says nothing: clients wait, and are not told that there is nothing.
 //
-// Writers do best to write elsewhere and rename: a change is looked at 50ms after
+// Writers do best to write elsewhere and rename: a change is look at 50ms after
 // the last sign of it, and half a list may look like a whole one.
 //
 // # Concurrency properties
@@ -100,10 +100,10 @@ func (c FilesConfig) withDefaults() (FilesConfig, error) {
 // One of the mirrors that run, or Follow, reads for all of them: a mirror's reader is a
 // goroutine that the mirror waits for. When that mirror ends, another takes the reader over.
 // While none of them runs, nothing is read.
-type Files struct {
-	cfg      FilesConfig
+type Origin struct {
+	cfg      Config
 	known    chan struct{}
-	standing *atomic.Pointer[FilesStatus] // which the reader keeps
+	standing *atomic.Pointer[Status] // which the reader keeps
 
 	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
 	// it out.
@@ -125,11 +125,11 @@ type publication struct {
 	superseded chan struct{}
 }
 
-// OpenFiles opens a directory as an origin. Files in it that are bad are logged,
+// Open opens a directory as an origin. Files in it that are bad are logged,
 // and no error.
 //
 // Errors: no directory, or one that cannot be read.
-func OpenFiles(cfg FilesConfig) (*Files, error) {
+func Open(cfg Config) (*Origin, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 	}
 	r := newReader(&cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Files{cfg: cfg, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Origin{cfg: cfg, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil
@@ -153,10 +153,10 @@ func OpenFiles(cfg FilesConfig) (*Files, error) {
 
 // Known returns a channel that is closed once it is known what the directory holds: a file was good, or
 // there was none.
-func (f *Files) Known() <-chan struct{} { return f.known }
+func (f *Origin) Known() <-chan struct{} { return f.known }
 
 // Follow reads the directory whenever it changes until ctx ends, whether or not a mirror runs.
-func (f *Files) Follow(ctx context.Context) {
+func (f *Origin) Follow(ctx context.Context) {
 	select {
 	case r := <-f.lead:
 		f.follow(ctx, r)
@@ -165,15 +165,15 @@ func (f *Files) Follow(ctx context.Context) {
 }
 
 // Dir returns the directory.
-func (f *Files) Dir() string { return f.cfg.Dir }
+func (f *Origin) Dir() string { return f.cfg.Dir }
 
 // Mirror keeps the view of w like the directory until ctx ends, and returns once
 // everything that it started has ended. Several mirrors may run at once.
 //
 // The control, which may be nil, has it do what an operator wants; what is held back, which
 // concerns all mirrors, Files itself says.
-func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
-	l := filesView{f.local(w)}
+func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
+	l := originView{f.local(w)}
 	defer l.reports.Close()
 	defer control.End()
 	control.Begin(l)
@@ -215,7 +215,7 @@ func (f *Files) Sync(ctx context.Context, w *cache.Writer, control *upstream.Con
 }
 
 // shown returns what a view is to show. Of one that is frozen, new clients find out what there was then.
-func (f *Files) shown(p *publication, w *cache.Writer) sets {
+func (f *Origin) shown(p *publication, w *cache.Writer) sets {
 	if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
 		return *frozen
 	}
@@ -223,7 +223,7 @@ func (f *Files) shown(p *publication, w *cache.Writer) sets {
 }
 
 // replace brings a view up to date with what was published at some time.
-func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Time) {
+func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.Time) {
 	var trace upstream.Trace
 	if f.cfg.Trace != nil {
 		trace = f.cfg.Trace(upstream.Received{Origin: f.cfg.Dir, At: at})
@@ -236,7 +236,7 @@ func (f *Files) replace(w *cache.Writer, l filesView, from, to sets, at time.Tim
 
 // follow reads the directory whenever it changes until ctx ends, then gives the
 // reader back.
-func (f *Files) follow(ctx context.Context, r *reader) {
+func (f *Origin) follow(ctx context.Context, r *reader) {
 	defer func() { f.lead <- r }() // there is room: it was taken out
 	if ctx.Err() != nil {
 		return
@@ -264,7 +264,7 @@ func (f *Files) follow(ctx context.Context, r *reader) {
 	}
 }
 
-func (f *Files) publish(s sets) {
+func (f *Origin) publish(s sets) {
 	old := f.newest.Swap(&publication{at: time.Now(), sets: s, superseded: make(chan struct{})})
 	close(old.superseded)
 }

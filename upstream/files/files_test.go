@@ -93,20 +93,20 @@ type mirrored struct {
 	t     *testing.T
 	dir   string
 	log   *fileLog
-	files *Files
+	files *Origin
 	view  *cache.View
 	watch *cache.Watch
 	stop  func()
 }
 
 // mirrorDir begins to mirror a directory, with a client of all clusters.
-func mirrorDir(t *testing.T, cfg FilesConfig) *mirrored {
+func mirrorDir(t *testing.T, cfg Config) *mirrored {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	m := &mirrored{t: t, dir: cfg.Dir, log: newFileLog()}
 	cfg.Logger = slog.New(m.log)
-	files, err := OpenFiles(cfg)
+	files, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func mirrorDir(t *testing.T, cfg FilesConfig) *mirrored {
 	return m
 }
 
-func startMirror(t *testing.T, files *Files) (*cache.View, func()) {
+func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -229,7 +229,7 @@ func TestR117_FourFormatsSameBytes(t *testing.T) {
 			content, err = os.ReadFile(filepath.Join("testdata", name))
 			ok(t, err)
 		}
-		m := mirrorDir(t, FilesConfig{Dir: writeFiles(t, t.TempDir(), name, string(content))})
+		m := mirrorDir(t, Config{Dir: writeFiles(t, t.TempDir(), name, string(content))})
 		m.until("bare wrapped=front")
 		typ := m.view.Generation().Type(wire.ClusterType)
 		if got := typ.System(); got != "7" {
@@ -257,7 +257,7 @@ func TestR117_FourFormatsSameBytes(t *testing.T) {
 
 func TestR118_BadFileKeepsLastGood(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"), "other.yaml", clusters("b"))
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: 20 * time.Millisecond})
+	m := mirrorDir(t, Config{Dir: dir, Poll: 20 * time.Millisecond})
 	m.until("a=1 b")
 
 	bad := clusters("a=2") + "- {'@type': " + wire.ClusterType + ", name: c, no_such_field: 1}\n"
@@ -290,7 +290,7 @@ func TestR118_BadFileKeepsLastGood(t *testing.T) {
 
 func TestR119_RenameOver(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"))
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour}) // only events tell
+	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour}) // only events tell
 	m.until("a=1")
 	writeFiles(t, dir, "mesh.yaml.tmp", clusters("a=2", "b"))
 	ok(t, os.Rename(filepath.Join(dir, "mesh.yaml.tmp"), filepath.Join(dir, "mesh.yaml")))
@@ -307,7 +307,7 @@ func TestR119_RenameOver(t *testing.T) {
 // TestFilesWrittenInPlace writes a file as slowly as can be.
 func TestFilesWrittenInPlace(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b"))
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour})
+	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b")
 	f, err := os.Create(filepath.Join(dir, "mesh.yaml"))
 	ok(t, err)
@@ -334,7 +334,7 @@ func TestR119_SymlinkSwap(t *testing.T) {
 	}
 	publish("..v1", "mesh.yaml", clusters("a=1"), "more.yaml", clusters("b=1", "c"))
 	ok(t, os.Symlink("..data/mesh.yaml", at("mesh.yaml")), os.Symlink("..data/more.yaml", at("more.yaml")))
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour})
+	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b=1 c")
 
 	publish("..v2", "mesh.yaml", clusters("a=2", "c"), "more.yaml", clusters("b=2")) // c moves
@@ -351,7 +351,7 @@ func TestFilesDirectoryReplaced(t *testing.T) {
 	one := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"))
 	two := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=2"))
 	ok(t, os.Symlink(one, link))
-	m := mirrorDir(t, FilesConfig{Dir: link, Poll: 20 * time.Millisecond})
+	m := mirrorDir(t, Config{Dir: link, Poll: 20 * time.Millisecond})
 	m.until("a=1")
 	ok(t, os.Symlink(two, link+".tmp"), os.Rename(link+".tmp", link))
 	m.until("a=2")
@@ -363,7 +363,7 @@ func TestFilesVanishedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	ok(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", clusters("a=1"))
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: 20 * time.Millisecond, MassDeleteHold: time.Hour})
+	m := mirrorDir(t, Config{Dir: dir, Poll: 20 * time.Millisecond, MassDeleteHold: time.Hour})
 	m.until("a=1")
 	ok(t, os.Rename(dir, dir+".away"))
 	m.log.await(t, slog.LevelWarn, "directory cannot be read")
@@ -381,7 +381,7 @@ func TestFilesVanishedDirectory(t *testing.T) {
 // starts: that of the first file, with all else of both. It says what is wrong.
 func TestH11_DuplicateNames(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "b.yaml", clusters("x=b", "b"))
-	m := mirrorDir(t, FilesConfig{Dir: dir})
+	m := mirrorDir(t, Config{Dir: dir})
 	m.until("b x=b")
 
 	writeFiles(t, dir, "a.yaml", clusters("x=a", "a"))
@@ -390,9 +390,9 @@ func TestH11_DuplicateNames(t *testing.T) {
 		t.Errorf("logged error %q, want %q", r.attrs["err"], want)
 	}
 	m.until("a b x=a")
-	fresh := mirrorDir(t, FilesConfig{Dir: dir})
+	fresh := mirrorDir(t, Config{Dir: dir})
 	fresh.until("a b x=a")
-	for _, files := range []*Files{m.files, fresh.files} {
+	for _, files := range []*Origin{m.files, fresh.files} {
 		if s := files.Status(); s.Files != 2 || len(s.Bad) != 1 || s.Bad[0].File != "b.yaml" || s.Bad[0].LastGood != 2 || s.Trouble != nil {
 			t.Errorf("status %+v, want b.yaml bad of two", s)
 		}
@@ -407,7 +407,7 @@ func TestH11_DuplicateNames(t *testing.T) {
 func TestFilesSubscribers(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b=1")+
 		"- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: front, aliases: [door], resource: {'@type': "+wire.ClusterType+", name: front, alt_stat_name: '1'}}\n")
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour})
+	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	named, all := m.view.Watch(), m.view.Watch()
 	names := named.Subscribe(wire.ClusterType, []string{"a", "door", "nobody"})
 	all.SubscribeAll(wire.ListenerType)
@@ -441,7 +441,7 @@ func TestFilesSubscribers(t *testing.T) {
 // TestFilesManyMirrors ends the mirror that reads for the others.
 func TestFilesManyMirrors(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=0"))
-	m := mirrorDir(t, FilesConfig{Dir: dir, Poll: time.Hour})
+	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	type one struct {
 		*mirrored
 		stop func()
@@ -487,7 +487,7 @@ func TestFilesNothingGoodYet(t *testing.T) {
 			if content != "" {
 				writeFiles(t, dir, "mesh.yaml", content)
 			}
-			m := mirrorDir(t, FilesConfig{Dir: dir})
+			m := mirrorDir(t, Config{Dir: dir})
 			m.log.await(t, slog.LevelWarn, "no good file yet")
 			names := m.watch.Subscribe(wire.ClusterType, []string{"a"})
 			writeFiles(t, dir, "mesh.yaml", clusters("a"))
@@ -507,7 +507,7 @@ func TestFilesNothingGoodYet(t *testing.T) {
 func TestMassDeleteHoldOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x", "y"))
-		m := mirrorDir(t, FilesConfig{Dir: dir, noEvents: true})
+		m := mirrorDir(t, Config{Dir: dir, noEvents: true})
 		count := func() int { return m.view.Generation().Type(wire.ClusterType).Wildcard.Count() }
 		m.until(strings.Join(many(20), " ") + " x y")
 		start := time.Now()
@@ -538,12 +538,12 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 }
 
 // vanishing is a look at a directory in which the files are gone that had what is missing.
-func vanishing(serving, found sets) looked {
+func vanishing(serving, found sets) look {
 	vanished := make(map[string]map[string]struct{})
 	for typeURL, set := range serving {
 		vanished[typeURL] = set.without(found[typeURL])
 	}
-	return looked{found, vanished, found == nil}
+	return look{found, vanished, found == nil}
 }
 
 // TestH03_FileHolds: removals from a directory are held back by the rule that holds for every origin.
@@ -649,7 +649,7 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 
 // holdingReader returns a reader that holds for 10 minutes.
 func holdingReader() *reader {
-	cfg, _ := FilesConfig{Dir: "none", MassDeleteHold: 10 * time.Minute}.withDefaults()
+	cfg, _ := Config{Dir: "none", MassDeleteHold: 10 * time.Minute}.withDefaults()
 	return newReader(&cfg)
 }
 
@@ -833,7 +833,7 @@ func TestReaderWithoutDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	ok(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", clusters("a"))
-	cfg, err := FilesConfig{Dir: dir}.withDefaults()
+	cfg, err := Config{Dir: dir}.withDefaults()
 	ok(t, err)
 	r, now := newReader(&cfg), time.Now()
 	r.read(now)
@@ -954,15 +954,15 @@ func TestDirWatchDebounces(t *testing.T) {
 func TestOpenFilesErrors(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "file", "")
 	for _, tt := range []struct {
-		cfg  FilesConfig
+		cfg  Config
 		want string
 	}{
-		{FilesConfig{}, "no directory"},
-		{FilesConfig{Dir: filepath.Join(dir, "missing")}, "no such file or directory"},
-		{FilesConfig{Dir: filepath.Join(dir, "file")}, "is not a directory"},
-		{FilesConfig{Dir: dir, MassDeleteHold: -1}, "must not be negative"},
+		{Config{}, "no directory"},
+		{Config{Dir: filepath.Join(dir, "missing")}, "no such file or directory"},
+		{Config{Dir: filepath.Join(dir, "file")}, "is not a directory"},
+		{Config{Dir: dir, MassDeleteHold: -1}, "must not be negative"},
 	} {
-		if _, err := OpenFiles(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := Open(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("OpenFiles(%+v): %v, want it to say %q", tt.cfg, err, tt.want)
 		}
 	}
@@ -1028,7 +1028,7 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
-		m := mirrorDir(t, FilesConfig{Dir: dir, noEvents: true})
+		m := mirrorDir(t, Config{Dir: dir, noEvents: true})
 		lose := func() {
 			t.Helper()
 			m.until(strings.Join(many(20), " ") + " x")
@@ -1084,7 +1084,7 @@ func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
 		control := upstream.NewControl(false, nil)
-		files, err := OpenFiles(FilesConfig{Dir: dir, noEvents: true})
+		files, err := Open(Config{Dir: dir, noEvents: true})
 		ok(t, err)
 		view, w := cache.New(cache.Config{})
 		ctx, cancel := context.WithCancel(t.Context())

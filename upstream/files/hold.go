@@ -13,24 +13,24 @@ import (
 )
 
 // What one look at a directory found.
-type looked struct {
+type look struct {
 	found    sets
 	vanished map[string]map[string]struct{} // names that files had which are gone, by type URL
 	empty    bool                           // no file is there: not a single removal is to be believed at once
 }
 
-// A dirSet is what is served of one type of a directory: what the files have, and what seems to be removed
+// A set is what is served of one type of a directory: what the files have, and what seems to be removed
 // and stays.
-type dirSet struct {
+type set struct {
 	*reconcile.Set
 	reader *reader
 }
 
 // set returns the set of a type.
-func (r *reader) set(typeURL string) *dirSet {
+func (r *reader) set(typeURL string) *set {
 	s := r.sets[typeURL]
 	if s == nil {
-		s = &dirSet{reader: r}
+		s = &set{reader: r}
 		s.Set = r.group.NewSet(typeURL, "", s)
 		r.sets[typeURL] = s
 	}
@@ -38,24 +38,24 @@ func (r *reader) set(typeURL string) *dirSet {
 }
 
 // Get implements reconcile.Content.
-func (s *dirSet) Get(name string) *wire.Resource { return s.reader.serving[s.TypeURL].get(name) }
+func (s *set) Get(name string) *wire.Resource { return s.reader.serving[s.TypeURL].get(name) }
 
 // Names implements reconcile.Content.
-func (s *dirSet) Names() iter.Seq[string] { return s.reader.serving[s.TypeURL].names() }
+func (s *set) Names() iter.Seq[string] { return s.reader.serving[s.TypeURL].names() }
 
 // Count implements reconcile.Content.
-func (s *dirSet) Count() int { return s.reader.serving[s.TypeURL].count() }
+func (s *set) Count() int { return s.reader.serving[s.TypeURL].count() }
 
 // Complete implements reconcile.Content: a directory is known as a whole.
-func (s *dirSet) Complete() (at time.Time, ok bool) { return time.Time{}, true }
+func (s *set) Complete() (at time.Time, ok bool) { return time.Time{}, true }
 
 // Remove implements reconcile.Content.
-func (s *dirSet) Remove(r *reconcile.Removals) {
+func (s *set) Remove(r *reconcile.Removals) {
 	s.apply(wire.Update{TypeURL: s.TypeURL, Resources: r.Emptied, Removed: r.Names})
 }
 
 // apply serves what an update makes of a type.
-func (s *dirSet) apply(u wire.Update) (c cache.Change) {
+func (s *set) apply(u wire.Update) (c cache.Change) {
 	was := s.reader.serving[s.TypeURL]
 	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, was.count()+len(u.Resources))}
 	if was != nil {
@@ -81,7 +81,7 @@ func (r *reader) serve(typeURL string, is *typeSet) {
 // admit serves what was found, and what seems to be removed and stays. A file that is there and lacks a
 // resource that it had states its removal; that of a file that is gone is inferred. The types that were served
 // stay, even if they are empty; a set that has not changed is the one that was served.
-func (r *reader) admit(look looked, now time.Time) (next time.Time) {
+func (r *reader) admit(look look, now time.Time) (next time.Time) {
 	was, held := r.serving, r.group.Holding()
 	r.group.Look(now) // which this is
 	all := make(sets, max(len(look.found), len(was)))
@@ -118,7 +118,7 @@ func (r *reader) admit(look looked, now time.Time) (next time.Time) {
 
 // infer infers which of the resources that are missing are gone, and returns the names that the files state
 // are removed.
-func (r *reader) infer(typeURL string, missing map[string]struct{}, look looked) (stated []string) {
+func (r *reader) infer(typeURL string, missing map[string]struct{}, look look) (stated []string) {
 	s := r.set(typeURL)
 	gone := make(map[string]struct{})
 	for name := range missing {

@@ -71,7 +71,7 @@ type dirModel struct {
 	t        *testing.T
 	failures []string
 	dir      string
-	files    *Files
+	files    *Origin
 	control  *upstream.Control
 	view     *cache.View
 
@@ -95,7 +95,7 @@ func (m *dirModel) run(steps []dirStep) {
 	for file := range m.good {
 		m.write(file, 0)
 	}
-	files, err := OpenFiles(FilesConfig{Dir: m.dir, noEvents: true})
+	files, err := Open(Config{Dir: m.dir, noEvents: true})
 	ok(m.t, err)
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(m.t.Context())

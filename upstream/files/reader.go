@@ -16,13 +16,13 @@ type reader struct {
 	dir     string
 	log     *slog.Logger
 	shelf   shelf
-	found   sets      // what the shelf holds
-	changed []BadFile // files that turned bad or good, and were not logged yet
+	found   sets  // what the shelf holds
+	changed []Bad // files that turned bad or good, and were not logged yet
 	group   *reconcile.Group
-	sets    map[string]*dirSet // by type URL
-	trouble string             // with the directory itself, as logged last
+	sets    map[string]*set // by type URL
+	trouble string          // with the directory itself, as logged last
 
-	standing atomic.Pointer[FilesStatus] // for everybody
+	standing atomic.Pointer[Status] // for everybody
 
 	settled chan struct{} // closed once known is set, or there was no file
 	known   bool          // some file was good; until then, that there is nothing is not said
@@ -30,12 +30,12 @@ type reader struct {
 	serving sets          // every type that was ever served is in it, maybe empty; never modified
 }
 
-func newReader(cfg *FilesConfig) *reader {
+func newReader(cfg *Config) *reader {
 	r := &reader{
-		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*dirSet),
+		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
 		settled: make(chan struct{}), shelf: make(shelf), serving: make(sets),
 	}
-	r.standing.Store(new(FilesStatus))
+	r.standing.Store(new(Status))
 	return r
 }
 
@@ -63,7 +63,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
 	was := r.serving
-	over = r.admit(looked{found, vanished, empty}, now)
+	over = r.admit(look{found, vanished, empty}, now)
 	if !maps.Equal(was, r.serving) {
 		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}
@@ -75,7 +75,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 
 // stand notes how many files there are, and what is wrong with them.
 func (r *reader) stand(files int, trouble error, at time.Time) {
-	now := &FilesStatus{Files: files, Trouble: trouble, At: at}
+	now := &Status{Files: files, Trouble: trouble, At: at}
 	if files > 0 {
 		now.Bad = r.shelf.bad()
 	}

@@ -13,7 +13,7 @@ import (
 
 // Freeze has the views that are frozen, also those that begin later, show what the directory holds
 // now, until Thaw. Without it, a view that begins frozen shows what there is then.
-func (f *Files) Freeze(ctx context.Context) {
+func (f *Origin) Freeze(ctx context.Context) {
 	f.do(ctx, func(r *reader) {
 		if serving := r.serving; r.known && f.frozen.Load() == nil {
 			f.frozen.Store(&serving)
@@ -22,17 +22,17 @@ func (f *Files) Freeze(ctx context.Context) {
 }
 
 // Thaw ends that. It is called before views are thawed.
-func (f *Files) Thaw() { f.frozen.Store(nil) }
+func (f *Origin) Thaw() { f.frozen.Store(nil) }
 
-// A SavedFiles is what is served of a directory although its files do not have it: while it is
+// A Saved is what is served of a directory although its files do not have it: while it is
 // frozen all that is served, else what an operator has kept. It is immutable.
-type SavedFiles struct {
+type Saved struct {
 	frozen *sets // identifies what was frozen
 	sets   sets
 }
 
 // Same reports whether both hold the same. Either may be nil.
-func (s *SavedFiles) Same(o *SavedFiles) bool {
+func (s *Saved) Same(o *Saved) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
@@ -40,15 +40,15 @@ func (s *SavedFiles) Same(o *SavedFiles) bool {
 }
 
 // Saved returns what a process that comes later cannot find in the files; nil if there is nothing.
-func (f *Files) Saved(ctx context.Context) (saved *SavedFiles) {
+func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 	f.do(ctx, func(r *reader) {
 		frozen := f.frozen.Load()
 		switch {
 		case frozen != nil:
-			saved = &SavedFiles{frozen, *frozen}
+			saved = &Saved{frozen, *frozen}
 		default:
 			if kept := r.kept(); len(kept) > 0 {
-				saved = &SavedFiles{sets: kept}
+				saved = &Saved{sets: kept}
 			}
 		}
 	})
@@ -83,7 +83,7 @@ func (s *typeSet) get(name string) *wire.Resource {
 
 // Snapshot returns what is to be stored. As in a view's snapshot, there are no Secrets in it, and of what may
 // not be kept, and unless sensitive is set of what may be sensitive, it has all but the content.
-func (s *SavedFiles) Snapshot(sensitive bool) *cache.Snapshot {
+func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 	snap := new(cache.Snapshot)
 	for _, typeURL := range slices.Sorted(maps.Keys(s.sets)) {
 		if wire.IsSecret(typeURL) {
@@ -105,7 +105,7 @@ func (s *SavedFiles) Snapshot(sensitive bool) *cache.Snapshot {
 // Restore has the directory go on with what an earlier process has saved: frozen or not, and with what
 // an operator had kept. It is called before any mirror runs. What was stored without its content
 // is taken from the files.
-func (f *Files) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
+func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.lead
 	defer func() { f.lead <- r }()
 	stored := make(map[string]cache.SetSnapshot)

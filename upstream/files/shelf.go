@@ -108,7 +108,7 @@ func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]str
 
 // take replaces what is known by what was read. It returns what counts by now, and the files, in the order of their names, that
 // turned bad, or are bad in another way, or, without an error, are good again.
-func (s shelf) take(files map[string]*fileContent) (found sets, changed []BadFile) {
+func (s shelf) take(files map[string]*fileContent) (found sets, changed []Bad) {
 	maps.DeleteFunc(s, func(name string, _ *shelved) bool { return files[name] == nil })
 	before := make(map[string]*shelved, len(files))
 	for name, seen := range files {
@@ -128,9 +128,9 @@ func (s shelf) take(files map[string]*fileContent) (found sets, changed []BadFil
 		switch {
 		case is.err != nil && was.bad(is):
 		case is.err != nil:
-			changed = append(changed, BadFile{name, is.err, is.good.count()})
+			changed = append(changed, Bad{name, is.err, is.good.count()})
 		case was != nil && was.err != nil:
-			changed = append(changed, BadFile{File: name})
+			changed = append(changed, Bad{File: name})
 		}
 	}
 	return found, changed
@@ -204,8 +204,8 @@ func describe(typeURL, name string) string {
 	return fmt.Sprintf("%s resource %q", typeURL, name)
 }
 
-// A BadFile is a file of a directory that does not count, or not all of it.
-type BadFile struct {
+// A Bad is a file of a directory that does not count, or not all of it.
+type Bad struct {
 	File string // its name in the directory
 	Err  error  // with the line, where it is known
 
@@ -215,10 +215,10 @@ type BadFile struct {
 }
 
 // bad returns the files that do not count, or not as a whole, by name.
-func (s shelf) bad() (all []BadFile) {
+func (s shelf) bad() (all []Bad) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if f := s[name]; f.err != nil {
-			all = append(all, BadFile{File: name, Err: f.err, LastGood: f.good.count()})
+			all = append(all, Bad{File: name, Err: f.err, LastGood: f.good.count()})
 		}
 	}
 	return all

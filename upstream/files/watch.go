@@ -9,7 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A change of files is looked at once there was no sign of another for
+// A change of files is look at once there was no sign of another for
 // eventQuiet, but not later than eventWait after the first.
 const (
 	eventQuiet = 50 * time.Millisecond
@@ -32,7 +32,7 @@ type dirWatch struct {
 
 // newDirWatch returns a watch that renew must begin. Where the system has no
 // events to give, that is logged, and wait only waits.
-func newDirWatch(cfg FilesConfig) *dirWatch {
+func newDirWatch(cfg Config) *dirWatch {
 	d := &dirWatch{dir: cfg.Dir, log: cfg.Logger}
 	if cfg.noEvents {
 		return d
