@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/loadreport"
 )
 
 // loadsOf returns where load reports go, or nil if they are refused: only the origin
@@ -27,9 +28,9 @@ type sessionLoads struct {
 }
 
 func (s sessionLoads) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
-	return s.session.OpenLoads(ctx)
+	return loadreport.Open(ctx, s.session)
 }
 
 func (s sessionLoads) ReportLoads(ctx context.Context, g downstream.Group, l *downstream.Loads) {
-	s.session.ReportLoads(ctx, g.Node, l, s.log.With(slog.String("group", g.Key)))
+	loadreport.Run(ctx, s.session, g.Node, l, s.log.With(slog.String("group", g.Key)))
 }

@@ -1,10 +1,12 @@
 package upstream
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -60,7 +62,7 @@ func (a *attempts) unconnected(by any, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of := a.failures[by]
-	if now.Sub(of.at) < reconnectMax {
+	if now.Sub(of.at) < ReconnectMax {
 		return false
 	}
 	of.unconnected, of.at = of.unconnected+1, now
@@ -131,3 +133,44 @@ func (s *Session) use(from, to int) bool {
 
 // moved returns a channel that is closed when another target is next made the one in use.
 func (s *Session) moved() <-chan struct{} { return *s.changed.Load() }
+
+// A Place is the address that a stream was opened to.
+type Place struct {
+	// Moved is closed once another address is in use; nil if there is only one.
+	Moved <-chan struct{}
+
+	session *Session
+	target  int
+}
+
+// Stays reports whether a stream would still be opened there, but for addresses that failed since; and has
+// Moved be closed for the next return.
+func (at *Place) Stays() bool {
+	at.Moved = at.session.moved() // before target, or a change could be missed
+	return at.session.target() >= at.target
+}
+
+// OpenStream opens a stream of another service at the address in use, and returns where. An address that
+// cannot be reached is left for the next one. Errors are gRPC statuses: UNAVAILABLE after 5s.
+func (s *Session) OpenStream(ctx context.Context, desc *grpc.StreamDesc, method string) (rpc grpc.ClientStream, at Place, err error) {
+	at.session = s
+	if len(s.conns) > 1 {
+		at.Moved = s.moved() // before target, or a change could be missed
+	}
+	at.target = s.target()
+	own, cancel := context.WithCancel(s.cfg.identified(ctx))
+	timeout := time.AfterFunc(openTimeout, cancel)
+	rpc, err = s.conns[at.target].NewStream(own, desc, method)
+	late := !timeout.Stop()
+	if err == nil && !late {
+		return rpc, at, nil
+	}
+	cancel()
+	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].attempts.unconnected(s, time.Now()) {
+		s.leave(at.target)
+	}
+	if late {
+		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
+	}
+	return nil, at, err
+}

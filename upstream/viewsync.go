@@ -28,7 +28,7 @@ const TrimEvery = 10 * time.Second
 
 const (
 	batchWait    = 5 * time.Millisecond   // demand that comes within it is one request (B.5)
-	reconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
+	ReconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
 	silenceWait  = 10 * time.Second       // before an origin that does not answer is worth a line (B.4)
 
 	connectedEvery = time.Second // is looked whether an origin can be reached again
@@ -187,7 +187,7 @@ func (v *viewSync) attempts() *attempts { return &v.session.links[v.target].atte
 // move goes on at another target, at once.
 func (v *viewSync) move(now time.Time) {
 	for r := range v.lines {
-		v.lines[r].retryAt = now.Add(rand.N(reconnectMax))
+		v.lines[r].retryAt = now.Add(rand.N(ReconnectMax))
 	}
 	v.reopen()
 }
@@ -642,10 +642,10 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 	switch {
 	case other && role == main, errors.Is(err, errResync):
 	case other: // the main stream finds out what is spoken
-		wait = reconnectMax
+		wait = ReconnectMax
 	case served:
 		l.retry.Reset()
-		wait = rand.N(reconnectMax)
+		wait = rand.N(ReconnectMax)
 	default:
 		wait = l.backOff(held)
 		l.unconnected = !v.session.up(v.target)
@@ -676,7 +676,7 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 func (l *adsStream) backOff(held bool) time.Duration {
 	if held {
 		l.retry.Reset()
-		return rand.N(reconnectMax)
+		return rand.N(ReconnectMax)
 	}
 	return l.retry.NextBackOff()
 }

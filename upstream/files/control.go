@@ -44,7 +44,7 @@ type Status struct {
 	Files   int       // that are there
 	Bad     []Bad     // of these, those that do not count as a whole, by name
 	Trouble error     // why the directory itself cannot be read; nil if it can
-	At      time.Time // when it was look at last
+	At      time.Time // when the directory was read last
 }
 
 // Status returns how the files stood when they were last read.

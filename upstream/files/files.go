@@ -92,7 +92,7 @@ func (c Config) withDefaults() (Config, error) {
 // directory that cannot be read changes nothing, and one in which no file was good
 // yet says nothing: clients wait, and are not told that there is nothing.
 //
-// Writers do best to write elsewhere and rename: a change is look at 50ms after
+// Writers do best to write elsewhere and rename: a change is read 50ms after
 // the last sign of it, and half a list may look like a whole one.
 //
 // # Concurrency properties

@@ -9,7 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A change of files is look at once there was no sign of another for
+// A change of files is read once there was no sign of another for
 // eventQuiet, but not later than eventWait after the first.
 const (
 	eventQuiet = 50 * time.Millisecond

@@ -1,4 +1,4 @@
-package upstream_test
+package loadreport_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/loadreport"
 )
 
 // loadTaker is an origin's service of load reports, which asks for one each 10 s.
@@ -88,7 +89,7 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // awaited below
 			defer close(ended)
-			session.ReportLoads(ctx, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
+			loadreport.Run(ctx, session, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
 		}()
 		pass(time.Minute)
 		expect("at first", 1, 0)
@@ -109,15 +110,15 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 		one.Stop()
 		two.Restart()
 		session = open()
-		if _, err := session.OpenLoads(t.Context()); status.Code(err) != codes.Unavailable {
+		if _, err := loadreport.Open(t.Context(), session); status.Code(err) != codes.Unavailable {
 			t.Errorf("a client's stream to an address that is gone: %v, want UNAVAILABLE", err)
 		}
 		pass(time.Second)
-		if _, err := session.OpenLoads(t.Context()); status.Code(err) != codes.Unavailable {
+		if _, err := loadreport.Open(t.Context(), session); status.Code(err) != codes.Unavailable {
 			t.Errorf("the second stream to an address that is gone: %v, want UNAVAILABLE", err)
 		}
 		again, leave := context.WithCancel(t.Context())
-		if _, err := session.OpenLoads(again); err != nil {
+		if _, err := loadreport.Open(again, session); err != nil {
 			t.Errorf("the next one: %v, want a stream", err)
 		}
 		pass(time.Second)
@@ -146,10 +147,10 @@ func TestB40_LoadReportsReturn(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { // awaited below
 			defer close(ended)
-			session.ReportLoads(ctx, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
+			loadreport.Run(ctx, session, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
 		}()
 		time.Sleep(time.Minute) // virtual
-		client, err := session.OpenLoads(ctx)
+		client, err := loadreport.Open(ctx, session)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +173,7 @@ func TestB40_LoadReportsReturn(t *testing.T) {
 		if status.Code(err) != codes.Unavailable {
 			t.Errorf("the client's stream ended with %v, want UNAVAILABLE", err)
 		}
-		if _, err = session.OpenLoads(ctx); err != nil {
+		if _, err = loadreport.Open(ctx, session); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)

@@ -1,4 +1,4 @@
-package upstream
+package loadreport
 
 import (
 	"cmp"
@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/upstream"
 )
 
 const (
@@ -34,6 +36,10 @@ const (
 	// refusalWait is how long an origin that does not know the service is left alone.
 	refusalWait = 5 * time.Minute
 
+	// sendTimeout is how long an origin may not read, endWait how long to wait for why a stream ended.
+	sendTimeout = 5 * time.Second
+	endWait     = time.Second
+
 	// lastReport is how long the last report and the end of a stream may take.
 	lastReport = time.Second
 )
@@ -42,7 +48,7 @@ const (
 // naming them (R140).
 const supportsAllClusters = "envoy.lrs.supports_send_all_clusters"
 
-var loadStream = &grpc.StreamDesc{StreamName: "StreamLoadStats", ServerStreams: true, ClientStreams: true}
+var stream = &grpc.StreamDesc{StreamName: "StreamLoadStats", ServerStreams: true, ClientStreams: true}
 
 // Loads is what is reported to an origin.
 type Loads interface {
@@ -54,28 +60,30 @@ type Loads interface {
 	Return([]*endpointpb.ClusterStats)
 }
 
+// errNotReading ends a stream whose origin does not read.
+var errNotReading = errors.New("the origin does not read")
+
 // errMoved ends a stream of load reports at an address to which the origin was moved only for
 // a while (B.40).
 var errMoved = errors.New("the origin has returned to an earlier address")
 
-// OpenLoads opens a stream of load reports, which ends with ctx, and on which
-// messages are the caller's. Errors are gRPC statuses; UNAVAILABLE where there is
-// no connection within 5s, after which the next target is the one in use, and once the
-// session has returned to an earlier one, so that the client comes again (B.40).
-func (s *Session) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
+// Open opens a stream of load reports, which ends with ctx, and on which messages are the caller's. Errors
+// are gRPC statuses; UNAVAILABLE where there is no connection within 5s, after which the next target is the
+// one in use, and once the session has returned to an earlier one, so that the client comes again (B.40).
+func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 	own, cancel := context.WithCancelCause(ctx)
-	rpc, at, err := s.openLoads(own)
+	rpc, at, err := open(own, s)
 	if err != nil {
 		cancel(err)
 		return nil, err
 	}
 	context.AfterFunc(rpc.Context(), func() { cancel(nil) })
-	if len(s.conns) > 1 {
-		// Ends with the RPC, or has it end.
+	if at.Moved != nil {
+		// Ends with the RPC, or ends it.
 		go func() {
-			for at.stays(s) {
+			for at.Stays() {
 				select {
-				case <-at.moved:
+				case <-at.Moved:
 				case <-own.Done():
 					return
 				}
@@ -83,16 +91,16 @@ func (s *Session) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
 			cancel(errMoved)
 		}()
 	}
-	return passedLoads{rpc, own}, nil
+	return passed{rpc, own}, nil
 }
 
-// passedLoads is a stream whose client is told why it ended.
-type passedLoads struct {
+// A passed stream is one whose client is told why it ended.
+type passed struct {
 	grpc.ClientStream
 	ctx context.Context
 }
 
-func (p passedLoads) RecvMsg(m any) error {
+func (p passed) RecvMsg(m any) error {
 	err := p.ClientStream.RecvMsg(m)
 	if err != nil && errors.Is(context.Cause(p.ctx), errMoved) {
 		return status.Error(codes.Unavailable, errMoved.Error())
@@ -100,43 +108,13 @@ func (p passedLoads) RecvMsg(m any) error {
 	return err
 }
 
-// An abode is which target a stream was opened to.
-type abode struct {
-	target int
-	moved  <-chan struct{} // closed once another target is in use
+func open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, upstream.Place, error) {
+	return s.OpenStream(ctx, stream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
 }
 
-// stays reports whether that is where a stream would be opened still, but for targets that
-// failed since; and has moved be closed for the next return.
-func (at *abode) stays(s *Session) bool {
-	at.moved = s.moved() // before target, or a change could be missed
-	return s.target() >= at.target
-}
-
-// openLoads opens a stream, and returns where.
-func (s *Session) openLoads(ctx context.Context) (rpc grpc.ClientStream, at abode, err error) {
-	at.moved = s.moved() // before target, or a change could be missed
-	at.target = s.target()
-	own, cancel := context.WithCancel(s.cfg.identified(ctx))
-	timeout := time.AfterFunc(openTimeout, cancel)
-	rpc, err = s.conns[at.target].NewStream(own, loadStream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
-	late := !timeout.Stop()
-	if err == nil && !late {
-		return rpc, at, nil
-	}
-	cancel()
-	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].attempts.unconnected(s, time.Now()) {
-		s.leave(at.target)
-	}
-	if late {
-		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
-	}
-	return nil, at, err
-}
-
-// A reporter reports the load of one group. It belongs to ReportLoads.
+// A reporter reports the load of one group. It belongs to Run.
 type reporter struct {
-	session *Session
+	session *upstream.Session
 	node    *corepb.Node
 	loads   Loads
 	log     *slog.Logger
@@ -147,13 +125,13 @@ type reporter struct {
 	hasty   bool      // that it asks too often was logged
 }
 
-// ReportLoads reports load to the origin, which takes the relay for a node, each time that
+// Run reports load to the origin, which takes the relay for a node, each time that
 // the interval has passed that the origin asks for, until ctx ends; then it reports
 // what is left. No failure of the origin ends it: it is logged and tried again, as
-// for a Mirror. Load that could not be sent is in the next report, unless that
+// for a view. Load that could not be sent is in the next report, unless that
 // comes more than 10 minutes later. What was sent when the connection broke may be
 // lost: nothing acknowledges a report.
-func (s *Session) ReportLoads(ctx context.Context, node *corepb.Node, loads Loads, log *slog.Logger) {
+func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Loads, log *slog.Logger) {
 	r := &reporter{
 		session: s,
 		node:    node,
@@ -185,12 +163,12 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 			r.log.Warn("the origin takes no load reports: what clients report goes nowhere", slog.Any("err", err))
 		}
 		r.refused = true
-		return jitter(refusalWait)
+		return time.Duration(float64(refusalWait) * (0.8 + 0.4*rand.Float64()))
 	}
 	var wait time.Duration
 	if answered {
 		r.retry.Reset()
-		r.refused, wait = false, rand.N(reconnectMax)
+		r.refused, wait = false, rand.N(upstream.ReconnectMax)
 	} else {
 		wait = r.retry.NextBackOff()
 	}
@@ -226,8 +204,8 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 			timer.Reset(st.interval)
 		case err := <-st.ended:
 			return st.answered(), err
-		case <-st.at.moved:
-			if !st.at.stays(r.session) {
+		case <-st.at.Moved:
+			if !st.at.Stays() {
 				r.finish(st)
 				return true, errMoved
 			}
@@ -240,7 +218,7 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 
 // open opens a stream, on which it says whom the origin is to take the relay for.
 func (r *reporter) open(ctx context.Context) (*reportStream, error) {
-	st, err := r.session.openReports(ctx)
+	st, err := openReports(ctx, r.session)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +285,7 @@ func (r *reporter) finish(st *reportStream) {
 // it belongs to report.
 type reportStream struct {
 	rpc    grpc.ClientStream
-	at     abode
+	at     upstream.Place
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	asks   chan *lrspb.LoadStatsResponse
@@ -320,10 +298,10 @@ type reportStream struct {
 func (st *reportStream) answered() bool { return st.interval > 0 }
 
 // openReports opens a stream, which outlives ctx for a last report.
-func (s *Session) openReports(ctx context.Context) (*reportStream, error) {
+func openReports(ctx context.Context, s *upstream.Session) (*reportStream, error) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	opened := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
-	rpc, at, err := s.openLoads(own)
+	rpc, at, err := open(own, s)
 	if !opened() || err != nil {
 		cancel(err)
 		return nil, cmp.Or(err, ctx.Err())
@@ -367,7 +345,7 @@ func (st *reportStream) receive() {
 // send sends a request, for which an origin that does not read has a few seconds.
 // Its error says why the stream ended.
 func (st *reportStream) send(r *lrspb.LoadStatsRequest) error {
-	stalled := time.AfterFunc(openTimeout, func() { st.cancel(errNotReading) })
+	stalled := time.AfterFunc(sendTimeout, func() { st.cancel(errNotReading) })
 	defer stalled.Stop()
 	err := st.rpc.SendMsg(r)
 	if err == nil {
@@ -375,7 +353,7 @@ func (st *reportStream) send(r *lrspb.LoadStatsRequest) error {
 	}
 	select {
 	case err = <-st.ended: // the receiver learns why, as a rule
-	case <-time.After(sendFailed):
+	case <-time.After(endWait):
 	case <-st.ctx.Done():
 	}
 	if cause := context.Cause(st.ctx); cause != nil {
