@@ -78,10 +78,7 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = session.Close() })
-	v := &viewSync{
-		session: session, cfg: &session.cfg, w: w, log: slog.New(slog.DiscardHandler),
-		subs: make(map[string]*subscription), linger: newLingering(100_000, 512<<20),
-	}
+	v := session.newViewSync(nil, w, slog.New(slog.DiscardHandler), nil)
 	v.lines[main] = adsStream{
 		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), begun: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),

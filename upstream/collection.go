@@ -5,7 +5,6 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A collection is a subscription to a glob: to the origin it is a name, to the view a
@@ -21,52 +20,6 @@ type collection struct {
 	place int
 }
 
-// look does what it is time for with a collection, and returns when to look again if
-// nothing happens.
-func (v *viewSync) look(c *collection, now time.Time) (next time.Time) {
-	if v.expired(c, now) {
-		return time.Time{}
-	}
-	return reconcile.Earlier(reconcile.Earlier(v.learned(c.set, now), v.resolve(c.set, now)), c.until)
-}
-
-// demandCollection takes over that clients began or ceased to want a glob, or want to
-// have it all again, since it was not to be kept (R125). It returns whether the origin
-// has to be asked for it.
-func (v *viewSync) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
-	c := s.collections[glob]
-	switch {
-	case !d.Wanted && c == nil && d.Restored:
-		v.letLinger(v.follow(s, glob, d.TypeURL), now)
-		return true
-	case !d.Wanted && c != nil:
-		v.letLinger(c, now)
-		return false
-	case !d.Wanted:
-		return false
-	case c != nil:
-		v.unlinger(c)
-		return d.Again
-	}
-	v.follow(s, glob, d.TypeURL)
-	return true
-}
-
-// follow begins to follow a glob.
-func (v *viewSync) follow(s *subscription, glob, key string) *collection {
-	if s.collections == nil {
-		s.collections = make(map[string]*collection)
-	}
-	c := &collection{set: v.newSet(s, key, glob, cache.Wildcard), glob: glob}
-	s.collections[glob] = c
-	v.place(s, s.wildcard != nowhere)
-	for _, name := range v.keeping[key] {
-		c.keepHeld(name)
-	}
-	delete(v.keeping, key)
-	return c
-}
-
 // maxLingeringGlobs bounds the globs that linger: a client may go through any number of
 // them. One that is too many is given up at once.
 const maxLingeringGlobs = 1000
@@ -74,82 +27,6 @@ const maxLingeringGlobs = 1000
 // frozenLinger is how often a glob that has lingered long enough is looked at while the
 // view is frozen.
 const frozenLinger = time.Minute
-
-// letLinger notes that no client wants a glob any more.
-func (v *viewSync) letLinger(c *collection, now time.Time) {
-	v.unlinger(c)
-	if c.until = now; v.lingeringGlobs < maxLingeringGlobs {
-		c.until = now.Add(jitter(v.cfg.WildcardLinger))
-	}
-	v.lingeringGlobs++
-	v.agenda.put(c, c.until)
-}
-
-// unlinger undoes letLinger.
-func (v *viewSync) unlinger(c *collection) {
-	if !c.until.IsZero() {
-		c.until = time.Time{}
-		v.lingeringGlobs--
-	}
-}
-
-// expired gives up a glob that has lingered long enough, and reports whether it did.
-func (v *viewSync) expired(c *collection, now time.Time) bool {
-	if c.until.IsZero() || now.Before(c.until) {
-		return false
-	}
-	if v.w.Frozen() && v.lingeringGlobs <= maxLingeringGlobs {
-		c.until = now.Add(frozenLinger) // those who come back are to find what there was
-		return false
-	}
-	v.unlinger(c)
-	if !v.w.ForgetMembers(c.key) {
-		return false // wanted again, and about to be reported
-	}
-	s := c.sub
-	delete(s.collections, c.glob)
-	v.agenda.drop(c)
-	asked := s.unwanted(c.Asked())
-	v.group.Drop(c.Set)
-	if l := &v.lines[s.named]; l.open {
-		v.change(l, s, nil, append(asked, c.glob), now)
-	}
-	v.place(s, s.wildcard != nowhere)
-	return true
-}
-
-// applyCollections gives each collection its part of an update, and returns the
-// update without the names of the globs themselves.
-func (v *viewSync) applyCollections(s *subscription, u wire.Update, now time.Time) wire.Update {
-	if len(s.collections) == 0 {
-		return u
-	}
-	named := u
-	named.Removed = nil
-	var empty []*collection
-	for _, name := range u.Removed {
-		if c := s.collections[name]; c != nil {
-			empty = append(empty, c)
-		} else {
-			named.Removed = append(named.Removed, name)
-		}
-	}
-	for _, e := range u.Errors {
-		if c := s.collections[e.Name]; c != nil && e.NotFound() {
-			empty = append(empty, c)
-		}
-	}
-	for key, p := range Parts(named, s.collectionOf) {
-		_, glob, _ := cache.SplitCollection(key)
-		of := s.collections[glob]
-		v.take(of.set, *p, now)
-		v.agenda.put(of, now)
-	}
-	for _, c := range empty {
-		v.emptied(c, u, now)
-	}
-	return named
-}
 
 // collectionOf returns the key of the collection that a name belongs to, or is the glob of; nothing if it is not followed.
 func (s *subscription) collectionOf(name string) (key string) {
@@ -197,16 +74,82 @@ func Parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire
 	return out
 }
 
-// emptied takes the origin's word that a glob matches nothing: then nothing more is to
-// be waited for.
-func (v *viewSync) emptied(c *collection, u wire.Update, now time.Time) {
-	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
-	for e := range v.w.Generation().Type(c.key).Wildcard.Since(0) {
-		if e.Present() {
-			u.Removed = append(u.Removed, e.Resource.Name)
-		}
+// demandCollection takes over that clients began or ceased to want a glob, or want to
+// have it all again, since it was not to be kept (R125). It returns whether the origin
+// has to be asked for it.
+func (v *wants) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
+	c := s.collections[glob]
+	switch {
+	case !d.Wanted && c == nil && d.Restored:
+		v.letLinger(v.follow(s, glob, d.TypeURL), now)
+		return true
+	case !d.Wanted && c != nil:
+		v.letLinger(c, now)
+		return false
+	case !d.Wanted:
+		return false
+	case c != nil:
+		v.unlinger(c)
+		return d.Again
 	}
-	v.take(c.set, u, now)
-	v.agenda.put(c, now)
-	v.setPhase(c.key, cache.Confirmed, now)
+	v.follow(s, glob, d.TypeURL)
+	return true
+}
+
+// follow begins to follow a glob.
+func (v *wants) follow(s *subscription, glob, key string) *collection {
+	if s.collections == nil {
+		s.collections = make(map[string]*collection)
+	}
+	c := &collection{set: v.newSet(s, key, glob, cache.Wildcard), glob: glob}
+	s.collections[glob] = c
+	v.place(s, s.wildcard != nowhere)
+	for _, name := range v.keeping[key] {
+		c.keepHeld(name)
+	}
+	delete(v.keeping, key)
+	return c
+}
+
+// letLinger notes that no client wants a glob any more.
+func (v *wants) letLinger(c *collection, now time.Time) {
+	v.unlinger(c)
+	if c.until = now; v.lingeringGlobs < maxLingeringGlobs {
+		c.until = now.Add(jitter(v.cfg.WildcardLinger))
+	}
+	v.lingeringGlobs++
+	v.agenda.put(c, c.until)
+}
+
+// unlinger undoes letLinger.
+func (v *wants) unlinger(c *collection) {
+	if !c.until.IsZero() {
+		c.until = time.Time{}
+		v.lingeringGlobs--
+	}
+}
+
+// expired gives up a glob that has lingered long enough, and reports whether it did.
+func (v *wants) expired(c *collection, now time.Time) bool {
+	if c.until.IsZero() || now.Before(c.until) {
+		return false
+	}
+	if v.w.Frozen() && v.lingeringGlobs <= maxLingeringGlobs {
+		c.until = now.Add(frozenLinger) // those who come back are to find what there was
+		return false
+	}
+	v.unlinger(c)
+	if !v.w.ForgetMembers(c.key) {
+		return false // wanted again, and about to be reported
+	}
+	s := c.sub
+	delete(s.collections, c.glob)
+	v.agenda.drop(c)
+	asked := s.unwanted(c.Asked())
+	v.group.Drop(c.Set)
+	if l := &v.lines[s.named]; l.open {
+		v.change(l, s, nil, append(asked, c.glob), now)
+	}
+	v.place(s, s.wildcard != nowhere)
+	return true
 }

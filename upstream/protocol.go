@@ -26,7 +26,7 @@ func (p Protocol) String() string { return [...]string{"auto", "delta", "sotw"}[
 
 // speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is
 // of the variant of the main one.
-func (v *viewSync) speaksSotW(r role) bool {
+func (v *streams) speaksSotW(r role) bool {
 	if r == auxiliary {
 		return v.lines[main].sotw != nil
 	}
@@ -37,7 +37,7 @@ func (v *viewSync) speaksSotW(r role) bool {
 // implement Delta, so that SotW is to be tried. Any other end that the origin puts
 // to the main stream lets Delta be tried again: what answers next may be a newer
 // server.
-func (v *viewSync) otherVariant(l *adsStream, err error) bool {
+func (v *streams) otherVariant(l *adsStream, err error) bool {
 	if errors.Is(err, errResync) {
 		return false
 	}

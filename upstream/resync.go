@@ -39,7 +39,7 @@ const (
 )
 
 // resumed decides, when a stream has said what is held, whether all of that is to be compared.
-func (v *viewSync) resumed(l *adsStream, now time.Time) {
+func (v *answers) resumed(l *adsStream, now time.Time) {
 	if l.role == main && !v.comparison.same {
 		v.comparison.before, v.comparison.another = v.identifier, false
 		if v.w.Source().Target != v.cfg.Targets[v.target] {
@@ -52,7 +52,7 @@ func (v *viewSync) resumed(l *adsStream, now time.Time) {
 }
 
 // sameServer notes who speaks for the origin. The same server as before has the same content under the same versions.
-func (v *viewSync) sameServer(identifier string) {
+func (v *answers) sameServer(identifier string) {
 	c := &v.comparison
 	switch c.another = c.another || identifier != "" && identifier != c.before; {
 	case identifier == "":
@@ -68,7 +68,7 @@ func (v *viewSync) sameServer(identifier string) {
 }
 
 // compare asks for everything once it is time and no other view does. It returns when to look again.
-func (v *viewSync) compare(now time.Time) (next time.Time) {
+func (v *answers) compare(now time.Time) (next time.Time) {
 	c, l := &v.comparison, &v.lines[main]
 	if c.turn {
 		quiet := c.heard.Add(reconcile.SettleQuiet)
@@ -98,7 +98,7 @@ func (v *viewSync) compare(now time.Time) (next time.Time) {
 }
 
 // endComparison lets the next view of the session compare.
-func (v *viewSync) endComparison() {
+func (v *answers) endComparison() {
 	if v.comparison.turn {
 		v.comparison.turn = false
 		<-v.session.comparing
@@ -109,7 +109,7 @@ func (v *viewSync) endComparison() {
 const hashedSample = 100
 
 // hashed reports whether versions are hashes of the bytes, as go-control-plane's are: then equal versions are equal content.
-func (v *viewSync) hashed() bool {
+func (v *answers) hashed() bool {
 	for s := range v.sets {
 		n := 0
 		for e := range s.entries {
@@ -128,7 +128,7 @@ func (v *viewSync) hashed() bool {
 }
 
 // serverChanged notes that another target has answered than the one that what is held came from.
-func (v *viewSync) serverChanged() {
+func (v *answers) serverChanged() {
 	v.source, v.ignores = v.target, false
 	for s := range v.sets {
 		s.Changed()
@@ -137,7 +137,7 @@ func (v *viewSync) serverChanged() {
 }
 
 // ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
-func (v *viewSync) ignoresVersions(now time.Time) {
+func (v *answers) ignoresVersions(now time.Time) {
 	v.ignores, v.comparison.at = true, time.Time{} // it resends all
 	for s := range v.sets {
 		s.Distrust(now)
@@ -151,7 +151,7 @@ func (v *viewSync) ignoresVersions(now time.Time) {
 
 // confirm records, once nothing is held from another target or server any more, that all has the
 // versions of the one that is connected: a snapshot says so too.
-func (v *viewSync) confirm() {
+func (v *answers) confirm() {
 	c := &v.comparison
 	if v.source < 0 || c.another && (c.turn || !c.at.IsZero()) {
 		return
@@ -169,54 +169,4 @@ func (v *viewSync) confirm() {
 		}
 	}
 	v.w.SetTarget(target)
-}
-
-// mayResume reports whether a new stream may say what is held. In SotW it cannot.
-func (v *viewSync) mayResume(l *adsStream) bool {
-	return l.sotw == nil && !v.cfg.FullResync && !l.full && v.source == v.target
-}
-
-// resync opens the streams anew and asks for everything.
-func (v *viewSync) resync() {
-	for r := range v.lines {
-		v.lines[r].full = true
-	}
-	v.reopen()
-}
-
-// reopen ends the streams, to open them anew at once.
-func (v *viewSync) reopen() {
-	for r := range v.lines {
-		v.lines[r].replace()
-	}
-}
-
-// replace ends a stream for the sake of a new one, which states all that is wanted. What the
-// origin still says on the old one is not looked at.
-func (l *adsStream) replace() {
-	if l.stream != nil {
-		l.open, l.replaced = false, true
-		l.cancel(errResync)
-	}
-}
-
-// place assigns the wildcard and the names of a type to the streams. If one of them moves to
-// the other stream, both streams are replaced: on an open stream, a response does not tell
-// whether it is for the wildcard or for names.
-func (v *viewSync) place(s *subscription, members bool) {
-	if !s.place(members) {
-		return
-	}
-	s.members.Rest()
-	for set := range s.sets {
-		set.Lost()
-	}
-	if v.lines[main].open {
-		v.reopenFor(s)
-	}
-}
-
-func (v *viewSync) reopenFor(s *subscription) {
-	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
-	v.reopen()
 }

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"iter"
-	"log/slog"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -14,17 +13,10 @@ import (
 // name, or a collection.
 type set struct {
 	*reconcile.Set
-	view *viewSync
+	view *streams
 	sub  *subscription
 	key  string // in the view
 	kind cache.Kind
-}
-
-// newSet returns a set, which the origin is asked for as a whole by a name; none if it is asked for each name.
-func (v *viewSync) newSet(s *subscription, key, whole string, kind cache.Kind) *set {
-	held := &set{view: v, sub: s, key: key, kind: kind}
-	held.Set = v.group.NewSet(s.typeURL, whole, held)
-	return held
 }
 
 // role returns which stream carries the set.
@@ -138,108 +130,6 @@ func (s *set) begin(told map[string]string, now time.Time) {
 	s.Begin(held, s.view.mayResume(&s.view.lines[s.role()]), told != nil && restored, now)
 }
 
-// take applies what an origin states of a set, but for the removals that must wait.
-func (v *viewSync) take(s *set, u wire.Update, now time.Time) cache.Change {
-	c, ignores := s.Take(u, now, func(u wire.Update) cache.Change { return v.w.Apply(s.kind, u) })
-	if s.Confirmed(now) {
-		v.reports.Stated(cache.ReportedSet{Key: s.key, Kind: s.kind}, u.Gone())
-	}
-	if ignores {
-		v.ignoresVersions(now)
-	}
-	return c
-}
-
-// resolve asks by name for what the origin has not mentioned on a new stream, and finds out what is gone (B.15).
-// It returns when to look again.
-func (v *viewSync) resolve(s *set, now time.Time) (next time.Time) {
-	if r := s.role(); r == nowhere || !v.lines[r].open {
-		return time.Time{}
-	}
-	on := &v.lines[s.asksOn()]
-	due, next := s.Due(now)
-	if due {
-		names := s.Ask(s.sub.wantedNames(), now)
-		v.log.Info("asking by name for resources that the origin no longer mentions",
-			slog.String("type_url", s.TypeURL), slog.Int("suspects", len(names)))
-		if on.open {
-			v.change(on, s.sub, names, nil, now)
-		}
-	}
-	if !s.Asking() || !on.open {
-		return next // nobody was asked, so silence means nothing
-	}
-	over, next := s.End(s.sub.wantedNames, now)
-	if over {
-		v.rest(s, now)
-	}
-	return next
-}
-
-// rest ends all doubt about a set: it unsubscribes from all that was asked for by name, but for what clients
-// named.
-func (v *viewSync) rest(s *set, now time.Time) {
-	names := s.sub.unwanted(s.Asked())
-	if s.Rest(); len(names) > 0 {
-		if on := &v.lines[s.asksOn()]; on.open {
-			v.change(on, s.sub, nil, names, now)
-		}
-	}
-}
-
-// change subscribes to names on a stream, and unsubscribes from others.
-func (v *viewSync) change(l *adsStream, s *subscription, subscribe, unsubscribe []string, now time.Time) {
-	for _, r := range s.requests(subscribe, unsubscribe) {
-		v.request(l, r, now)
-	}
-}
-
-// newReports returns what decides about what returning clients report.
-func (v *viewSync) newReports(cfg reconcile.Config) *reconcile.Reports {
-	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
-		Config: cfg, Quiet: min(v.cfg.ColdWait, reconcile.ConfirmMax), Again: v.resync,
-		Complete: func(of cache.ReportedSet) (at, asked time.Time) {
-			s := v.find(of)
-			if s == nil {
-				return time.Time{}, time.Time{}
-			}
-			if at, ok := s.Complete(); ok {
-				return at, v.lines[s.role()].openedAt
-			}
-			return time.Time{}, time.Time{}
-		},
-	})
-}
-
-// find returns the set of which something was reported; nil if the view does not follow it.
-func (v *viewSync) find(of cache.ReportedSet) *set {
-	typeURL, glob, isCollection := cache.SplitCollection(of.Key)
-	s := v.subs[typeURL]
-	switch {
-	case s == nil:
-		return nil
-	case !isCollection && of.Kind == cache.ByName:
-		return s.byName
-	case !isCollection:
-		return s.members
-	}
-	if c := s.collections[glob]; c != nil {
-		return c.set
-	}
-	return nil
-}
-
-// sets yields all sets of a view.
-func (v *viewSync) sets(yield func(*set) bool) {
-	for _, sub := range v.inOrder() {
-		for s := range sub.sets {
-			if !yield(s) {
-				return
-			}
-		}
-	}
-}
-
 // sets yields the sets of a subscription.
 func (s *subscription) sets(yield func(*set) bool) {
 	if !yield(s.members) || !yield(s.byName) {
@@ -248,31 +138,6 @@ func (s *subscription) sets(yield func(*set) bool) {
 	for _, c := range s.collections {
 		if !yield(c.set) {
 			return
-		}
-	}
-}
-
-// Writer implements Controlled.
-func (v *viewSync) Writer() *cache.Writer { return v.w }
-
-// Deciders implements Controlled.
-func (v *viewSync) Deciders() []Decider { return []Decider{v.group, v.reports} }
-
-// Keep implements Controlled.
-func (v *viewSync) Keep(discarded []reconcile.Hold) {
-	for _, hold := range discarded {
-		for _, name := range hold.Names {
-			s, kept := v.sub(hold.TypeURL), false
-			for _, of := range []*set{s.members, s.byName} {
-				kept = of.keepHeld(name) || kept
-			}
-			if !kept { // clients may report it
-				v.reports.Keep(hold.TypeURL, name)
-			}
-			if glob, is := wire.GlobOf(name); is {
-				key := cache.Collection(hold.TypeURL, glob)
-				v.keeping[key] = append(v.keeping[key], name)
-			}
 		}
 	}
 }

@@ -160,16 +160,6 @@ func (t *list) request(names []string) *discoverypb.DiscoveryRequest {
 	return r
 }
 
-// flushLists sends what a turn of the loop has changed on SotW streams: one
-// request for each type, however it came about.
-func (v *viewSync) flushLists() {
-	for r := main; r <= auxiliary; r++ {
-		if l := &v.lines[r]; l.open {
-			l.flush(v.node)
-		}
-	}
-}
-
 // withOmissions adds to a response of a SotW origin what it says by leaving out,
 // for types of which it holds all that was asked for (R058, R059, R065).
 //
@@ -177,7 +167,7 @@ func (v *viewSync) flushLists() {
 // its first list leaves out may be gone, or the origin has just started: that is inferred
 // (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
 // nothing. Nor does any list of names that were asked for later than the type, until they were listed.
-func (v *viewSync) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
+func (v *answers) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
 	sotw := v.lines[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
 		return u
@@ -209,7 +199,7 @@ func (v *viewSync) withOmissions(s *subscription, r role, u wire.Update, now tim
 }
 
 // vanished infers which members of collections are gone that the first list of a stream leaves out.
-func (v *viewSync) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
+func (v *answers) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
 	for glob, c := range s.collections {
 		if _, known := t.first[glob]; !known {
 			continue

@@ -47,16 +47,15 @@ type Request struct {
 const maxAskers = 8
 
 // asks notes on whose behalf the next request of a type is made.
-func (v *viewSync) asks(s *subscription, d cache.Demand) {
+func (v *wants) asks(s *subscription, d cache.Demand) {
 	if v.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
 		s.askers = append(s.askers, d)
 	}
 }
 
 // requested tells on whose behalf a request was made.
-func (v *viewSync) requested(r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
-	s := v.subs[r.TypeUrl]
-	if s == nil || len(s.askers) == 0 {
+func (v *streams) requested(s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
+	if len(s.askers) == 0 {
 		return
 	}
 	v.cfg.Requested(Request{
@@ -67,7 +66,7 @@ func (v *viewSync) requested(r *discoverypb.DeltaDiscoveryRequest, now time.Time
 }
 
 // trace begins the trace of a response; nil if nobody looks.
-func (v *viewSync) trace(u wire.Update, at time.Time) Trace {
+func (v *answers) trace(u wire.Update, at time.Time) Trace {
 	if v.cfg.Trace == nil {
 		return nil
 	}
