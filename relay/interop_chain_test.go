@@ -36,7 +36,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 
 	mark := log.mark()
 	first.stop()
-	log.await(t, mark, "stream to the origin ended")
+	log.await(t, mark, "upstream stream closed")
 	grpcs = append(grpcs, newGRPCPeer(t, second.target, "late"))
 	for _, c := range grpcs {
 		c.reaches(one)

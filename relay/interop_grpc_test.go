@@ -140,7 +140,7 @@ func grpcScenario(t *testing.T, newOrigin func(...proto.Message) interopOrigin, 
 
 	mark := log.mark()
 	o.Stop()
-	log.await(t, mark, "stream to the origin ended")
+	log.await(t, mark, "upstream stream closed")
 	first.reaches(two)
 	second := newGRPCPeer(t, address, "second")
 	second.reaches(two)

@@ -43,7 +43,7 @@ func TestInterop_Health(t *testing.T) {
 	c.WaitState(ctx, func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
 	mark := log.mark()
 	o.Stop()
-	log.await(t, mark, "stream to the origin ended")
+	log.await(t, mark, "upstream stream closed")
 	got, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	if err != nil || got.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("health with a dead origin: %v, error %v, want SERVING", got, err)

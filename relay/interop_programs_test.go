@@ -47,7 +47,7 @@ func programScenario(t *testing.T, lang language, kind string, relays int) {
 
 	mark := log.mark()
 	o.Stop()
-	log.await(t, mark, "stream to the origin ended")
+	log.await(t, mark, "upstream stream closed")
 	one.isCalled(t, 20)
 	o.edit([]proto.Message{relaytest.Endpoints("other", two.addr)}, nil)
 	o.Restart()

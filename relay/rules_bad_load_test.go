@@ -114,10 +114,10 @@ func (row badInput) asReport(t *testing.T) {
 // badAsks are what an origin may ask a group for. CANCELLED ends its stream, and
 // another one is opened; OK is borne, and 1 s is what clients are asked for.
 var badAsks = []badInput{
-	{"clusters: not UTF-8", badAsk(&lrspb.LoadStatsResponse{}, streamField(1, "\xff")), codes.Canceled, "stream of load reports to the origin ended"},
+	{"clusters: not UTF-8", badAsk(&lrspb.LoadStatsResponse{}, streamField(1, "\xff")), codes.Canceled, "load report stream closed"},
 	{"load_reporting_interval: none", badAsk(&lrspb.LoadStatsResponse{}, nil), codes.OK, "interval=0s interval_used=1s"},
 	{"load_reporting_interval: negative", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK, "interval=-5s interval_used=1s"},
-	{"load_reporting_interval: no duration", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "the origin asks for load reports too often"},
+	{"load_reporting_interval: no duration", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "origin requests load reports too often"},
 	{"load_reporting_interval: tiny", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Nanos: 1}}, nil), codes.OK, "interval=1ns interval_used=1s"},
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -12,14 +13,100 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Answers are what an origin has stated, as the view holds it.
-type answers struct {
-	wants
-	reports    *reconcile.Reports // what returning clients hold and the view has never known
-	comparison comparison         // of all content, after a resume
-	identifier string             // of the control plane
-	ignores    bool               // the origin was seen to resend what it was told is held
-	reused     bool               // reuse of versions was logged
+// withOmissions adds to a response of a SotW origin what it says by leaving out,
+// for types of which it holds all that was asked for (R058, R059, R065).
+//
+// What the origin had listed on the stream and lists no more, it has removed. What
+// its first list leaves out may be gone, or the origin has just started: that is inferred
+// (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
+// nothing. Nor does any list of names that were asked for later than the type, until they were listed.
+func (v *answers) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
+	sotw := v.lines[r].sotw
+	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
+		return u
+	}
+	t, said := sotw.types[u.TypeURL], saidBy(u)
+	if t == nil {
+		return u // not asked for yet
+	}
+	u.Complete = true
+	u.Removed, u.RemovedVariants = t.omitted(u, said)
+	set := s.byName
+	if r == s.wildcard {
+		set = s.members
+		set.Known()
+	}
+	var missing map[string]struct{}
+	if first := !t.answered; first {
+		t.answered = len(said) > 0
+		var removed []string
+		missing, removed = set.neverListed(t, said)
+		u.Removed = append(u.Removed, removed...)
+		if set == s.byName {
+			v.vanished(s, t, said, now)
+		}
+	}
+	set.Listed(missing, len(said) == 0)
+	slices.Sort(u.Removed)
+	return u
+}
+
+// vanished infers which members of collections are gone that the first list of a stream leaves out.
+func (v *answers) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
+	for glob, c := range s.collections {
+		if _, known := t.first[glob]; !known {
+			continue
+		}
+		missing, _ := c.neverListed(t, said)
+		if c.Listed(missing, len(said) == 0); len(said) > 0 {
+			c.Known()
+		}
+		v.agenda.put(c, now)
+	}
+}
+
+// hasHeartbeat reports whether a response is about lifetimes: such a one does not
+// list what there is (R106).
+func hasHeartbeat(u wire.Update) bool {
+	return slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return !r.HasBody() && len(r.Aliases) == 0 })
+}
+
+// saidBy returns all names and aliases in a response.
+func saidBy(u wire.Update) map[string]struct{} {
+	said := make(map[string]struct{}, len(u.Resources))
+	for _, r := range u.Resources {
+		said[r.Name] = struct{}{}
+		for _, alias := range r.Aliases {
+			said[alias] = struct{}{}
+		}
+	}
+	return said
+}
+
+// neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
+// there, to remove which deletes nothing.
+func (s *set) neverListed(t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
+	missing = make(map[string]struct{})
+	if s.kind == cache.Wildcard {
+		for e := range s.entries {
+			if _, there := said[e.Resource.Name]; !there {
+				missing[e.Resource.Name] = struct{}{}
+			}
+		}
+		return missing, nil
+	}
+	for n := range s.sub.names {
+		_, known := t.first[n.String()]
+		_, there := said[wire.PlainName(n.String())]
+		switch {
+		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
+		case s.in(s.view.w.Generation()).Get(n).Present():
+			missing[n.String()] = struct{}{}
+		case len(said) > 0:
+			removed = append(removed, n.String())
+		}
+	}
+	return missing, removed
 }
 
 // update takes a response: it is applied whole and acknowledged, or refused and
@@ -35,7 +122,7 @@ func (v *answers) update(l *adsStream, e event, now time.Time) {
 	l.silentAt, v.silent = time.Time{}, false
 	defer func() { v.session.counters.answered(u.TypeURL, err != nil) }()
 	if err != nil {
-		v.log.Warn("refused a response of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
+		v.log.Warn("origin response rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 		if u.TypeURL == "" || u.Nonce == "" {
 			l.cancel(err) // nothing to refuse it by
 			return
@@ -44,7 +131,7 @@ func (v *answers) update(l *adsStream, e event, now time.Time) {
 		return
 	}
 	if err = refusal(u); err != nil {
-		v.log.Warn("refused resources of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
+		v.log.Warn("origin resources rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 	}
 	if !l.responded {
 		v.attempts().responded()
@@ -111,12 +198,12 @@ func (v *answers) apply(s *subscription, r role, u wire.Update, now time.Time) {
 func (v *answers) warn(u wire.Update, c cache.Change) {
 	if len(c.Reused) > 0 && !v.reused && !v.cfg.ContentVersions {
 		v.reused = true
-		v.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
-			"TENDER_DELTA_VERSIONS=content makes versions from content",
+		v.log.Warn("origin reused a version for different content: its versions are ignored from now on; "+
+			"set TENDER_DELTA_VERSIONS=content to derive versions from content",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
 	}
 	if len(c.Ambiguous) > 0 {
-		v.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
+		v.log.Warn("origin sent several variants of a resource for the same parameters: the first is used",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
 	}
 }
@@ -256,4 +343,15 @@ func (v *answers) Keep(discarded []reconcile.Hold) {
 			}
 		}
 	}
+}
+
+// trace begins the trace of a response; nil if nobody looks.
+func (v *answers) trace(u wire.Update, at time.Time) Trace {
+	if v.cfg.Trace == nil {
+		return nil
+	}
+	return v.cfg.Trace(Received{
+		Origin: v.cfg.Targets[v.target], At: at, TypeURL: u.TypeURL, Version: u.SystemVersion, Nonce: u.Nonce,
+		Resources: len(u.Resources), Removed: len(u.Removed) + len(u.RemovedVariants),
+	})
 }

@@ -51,51 +51,6 @@ var (
 	ErrAuditEnded = errors.New("the origin does not answer a second stream")
 )
 
-// An Audit is what a view holds beside what its origin says to one who knows nothing.
-type Audit struct {
-	Target string // of the origin
-	Took   time.Duration
-	Types  []TypeAudit // by type URL, those that the view asks the origin for; none if nothing
-}
-
-// A TypeAudit is what was found of one type.
-type TypeAudit struct {
-	TypeURL string
-
-	// Equal counts resources that are the same on both sides; Changing those that are not, but
-	// changed so lately that this says nothing.
-	Equal, Changing int
-
-	Differences []Difference // by name
-}
-
-// A Difference is a resource that the view holds in another way than the origin says it.
-type Difference struct {
-	Name string
-
-	// Glob is what the resource was asked for by: "*", or a collection; empty if by its name.
-	Glob string
-
-	Kind DifferenceKind
-
-	// Here and There are the versions that the origin gave, to the view and to the audit.
-	Here, There string
-
-	// Held reports that the view knows: the removal is held back, or was discarded.
-	Held bool
-}
-
-// A DifferenceKind says in what a resource differs.
-type DifferenceKind string
-
-// The kinds of differences.
-const (
-	OtherContent DifferenceKind = "content"       // the origin says other bytes
-	OtherVersion DifferenceKind = "version"       // the same bytes, under another version
-	MissingHere  DifferenceKind = "missing_here"  // the view does not hold it
-	MissingThere DifferenceKind = "missing_there" // the origin does not say it
-)
-
 // Audit asks the origin, beside the view's own streams, for all that the view has asked it
 // for, or for one type of it, and compares the answers with what the view holds, whether or
 // not that is frozen. It changes nothing. A difference counts once both sides have said the
@@ -518,18 +473,10 @@ func (a *audit) result() Audit {
 	return result
 }
 
-// versionOf returns the version that the origin gave; nothing if it did not.
-func versionOf(e *cache.Entry) string {
-	if e == nil {
-		return ""
+// audited counts an audit.
+func (c *counters) audited(a Audit) {
+	c.audits.Add(1)
+	for _, t := range a.Types {
+		c.drifted.Add(int64(len(t.Differences)))
 	}
-	return e.Resource.OriginVersion
-}
-
-// resourceOf returns the resource of an entry that may be nil.
-func resourceOf(e *cache.Entry) *wire.Resource {
-	if e == nil {
-		return nil
-	}
-	return e.Resource
 }

@@ -7,19 +7,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A collection is a subscription to a glob: to the origin it is a name, to the view a
-// set of members (R132). Whatever the origin says of a name that the glob matches
-// belongs to it, so it can share a stream with names.
-type collection struct {
-	*set
-	glob  string
-	until time.Time // when lingering ends; zero while a client wants it
-
-	// Of the view's agenda.
-	at    time.Time // when to look; zero if it is not in there
-	place int
-}
-
 // maxLingeringGlobs bounds the globs that linger: a client may go through any number of
 // them. One that is too many is given up at once.
 const maxLingeringGlobs = 1000
@@ -152,4 +139,35 @@ func (v *wants) expired(c *collection, now time.Time) bool {
 	}
 	v.place(s, s.wildcard != nowhere)
 	return true
+}
+
+// demand takes over what clients began or ceased to want.
+func (v *wants) demand(now time.Time) {
+	globs := make(map[*subscription][]string) // to ask for
+	for _, d := range v.w.TakeDemand() {
+		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
+		s := v.sub(typeURL)
+		switch {
+		case isCollection:
+			if v.demandCollection(s, glob, d, now) {
+				v.asks(s, d)
+				globs[s] = append(globs[s], glob)
+			}
+		case d.Name == nil:
+			v.demandMembers(s, d, now)
+		default:
+			v.demandName(s, d, now)
+		}
+	}
+	for s, names := range globs {
+		if l := &v.lines[s.named]; l.open {
+			v.change(l, s, names, nil, now)
+		}
+	}
+	if v.batched > 0 && v.batchAt.IsZero() {
+		v.batchAt = now.Add(batchWait)
+	}
+	if v.batched >= namesPerRequest {
+		v.batchAt = now
+	}
 }

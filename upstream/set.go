@@ -4,20 +4,12 @@ import (
 	"iter"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
-
-// A set is one of the sets of a subscription as the view holds it: the wildcard set, what is asked for by
-// name, or a collection.
-type set struct {
-	*reconcile.Set
-	view *streams
-	sub  *subscription
-	key  string // in the view
-	kind cache.Kind
-}
 
 // role returns which stream carries the set.
 func (s *set) role() role {
@@ -148,4 +140,56 @@ func (s *set) keepHeld(name string) (is bool) {
 		s.Keep(name)
 	}
 	return is
+}
+
+// restate returns the first requests of the type on a new stream: everything that
+// is wanted, and in the first of them what is held if the origin may be told (R088, R089). There is more
+// than one only if the names would make it too large, none if nothing is wanted.
+func (s *subscription) restate(r role, g *cache.Generation, tell bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
+	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+	if s.wildcard == r {
+		req = s.subscribeWildcard()
+		reqs = append(reqs, req)
+	}
+	versions := make(map[string]string)
+	for set := range s.sets {
+		if tell && set.role() == r {
+			set.versions(g, versions)
+		}
+	}
+	if fits(versions) {
+		req.InitialResourceVersions = versions
+	}
+	var names []string
+	if s.named == r {
+		names, asked = s.restateNames()
+		if req.InitialResourceVersions != nil {
+			names = append(names, s.accompany(g)...)
+		}
+	}
+	if s.sweepsOn(r) {
+		names = append(names, s.members.Asked()...)
+	}
+	for len(names) > 0 {
+		req.ResourceNamesSubscribe, names = cutBytes(names, maxNamesBytes)
+		reqs = append(reqs, req)
+		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
+	}
+	return reqs, asked
+}
+
+// versions adds what a set holds to what the origin is told: not what another origin has stated, and nothing of a set that was not complete, which could not be told from one that
+// shrank. Of a wildcard, it is told all or nothing.
+func (s *set) versions(g *cache.Generation, versions map[string]string) {
+	t, foreign := g.Type(s.key), s.Foreign()
+	if s.kind == cache.Wildcard && t.Phase != cache.Confirmed && !t.Restored || s == s.sub.members && len(foreign) > 0 {
+		return
+	}
+	for e := range s.entries {
+		_, other := foreign[e.Resource.Name]
+		plain := s.kind == cache.Wildcard || wire.PlainName(e.Name.String()) == e.Name.String()
+		if !other && plain && sayable(e.Resource) {
+			versions[e.Resource.Name] = heldVersion(e.Resource)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -120,14 +121,6 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// audited counts an audit.
-func (c *counters) audited(a Audit) {
-	c.audits.Add(1)
-	for _, t := range a.Types {
-		c.drifted.Add(int64(len(t.Differences)))
-	}
-}
-
 // stats returns what the counters say.
 func (c *counters) stats() Stats {
 	s := Stats{
@@ -156,5 +149,9 @@ func (c *counters) stats() Stats {
 	return s
 }
 
-// Stats returns what was done about the origin.
-func (s *Session) Stats() Stats { return s.counters.stats() }
+// Errors with which the relay ends a stream.
+var (
+	errResync      = errors.New("resync") // to open it anew
+	errNotReading  = errors.New("the origin does not read")
+	errOpenTimeout = fmt.Errorf("no stream within %v", openTimeout)
+)

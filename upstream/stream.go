@@ -2,9 +2,7 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -17,19 +15,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// openTimeout bounds how long an attempt to open a stream takes: to connect, and
-// to wait for an origin that allows fewer streams than there are views.
-const openTimeout = 5 * time.Second
-
 // sendQueue is how many requests may wait for an origin that does not read. A
 // request is small; an origin that leaves so many unread is not there.
 const sendQueue = 4096
-
-// Errors with which the relay ends a stream.
-var (
-	errNotReading  = errors.New("the origin does not read")
-	errOpenTimeout = fmt.Errorf("no stream within %v", openTimeout)
-)
 
 // deltaStream and sotwStream describe the methods that the relay calls.
 var (
@@ -175,22 +163,6 @@ func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryReques
 		r.Node, st.nodeSent = node, true
 	}
 	st.queue(r)
-}
-
-// locate moves the names that have dynamic parameters to where these can be said
-// (R120).
-func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
-	plain := func(text string) bool { return wire.PlainName(text) == text }
-	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
-		return
-	}
-	for _, text := range *names {
-		if !plain(text) {
-			name, parameters := wire.SplitParameters(text)
-			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
-		}
-	}
-	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
 }
 
 // flush sends the lists of a SotW stream that changed since the last call: one

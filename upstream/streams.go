@@ -18,16 +18,12 @@ import (
 )
 
 const (
-	ReconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
-	silenceWait  = 10 * time.Second       // before an origin that does not answer is worth a line (B.4)
+	silenceWait = 10 * time.Second // before an origin that does not answer is worth a line (B.4)
 
 	connectedEvery = time.Second // is looked whether an origin can be reached again
 
 	heldFor = 5 * time.Second // a stream without a response is held by an origin that need not be spared
 )
-
-// errResync ends a stream that the relay itself wants to open anew.
-var errResync = errors.New("resync")
 
 // An adsStream is one of the two streams of a view to its origin: what is there now, and when to try again.
 type adsStream struct {
@@ -40,7 +36,7 @@ type adsStream struct {
 	retryAt  time.Time
 
 	unconnected bool      // the stream ended, or never began, for want of a connection
-	waits       bool      // for the session's pace
+	turn        turn      // of the session's pace
 	silentAt    time.Time // when to warn that nothing came; zero if something did
 }
 
@@ -150,17 +146,56 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) {
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
 	case status.Code(err) == codes.Unimplemented:
-		v.log.Warn("the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows: auto allows both, delta and sotw one",
+		v.log.Warn("origin does not implement this ADS variant: set TENDER_ORIGIN_PROTOCOL to auto",
 			slog.String("protocol", v.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case status.Code(err) == codes.FailedPrecondition:
-		v.log.Error("the origin cannot be used by this relay until a configuration is changed: what is held is served, and does not change",
+		v.log.Error("origin rejected this relay: fix the configuration (serving cached state)",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case v.cfg.tooLarge(err):
-		v.log.Error("a response of the origin is larger than TENDER_MAX_ORIGIN_RESPONSE_BYTES: what is held is served, and does not change",
+		v.log.Error("origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES (serving cached state)",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case errors.Is(err, io.EOF):
-		v.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
+		v.log.Info("upstream stream closed by the origin", slog.String("stream", r.String()), retry)
 	default:
-		v.log.Warn("stream to the origin ended", slog.String("stream", r.String()), slog.Any("err", err), retry)
+		v.log.Warn("upstream stream closed", slog.String("stream", r.String()), slog.Any("err", err), retry)
 	}
+}
+
+// speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is
+// of the variant of the main one.
+func (v *streams) speaksSotW(r role) bool {
+	if r == auxiliary {
+		return v.lines[main].sotw != nil
+	}
+	return v.noDelta || v.cfg.Protocol == ProtocolSotW
+}
+
+// otherVariant reports whether a stream has ended because the target does not
+// implement Delta, so that SotW is to be tried. Any other end that the origin puts
+// to the main stream lets Delta be tried again: what answers next may be a newer
+// server.
+func (v *streams) otherVariant(l *adsStream, err error) bool {
+	if errors.Is(err, errResync) {
+		return false
+	}
+	noDelta := v.cfg.Protocol == ProtocolAuto && l.sotw == nil && !l.responded && status.Code(err) == codes.Unimplemented
+	if l.role == main {
+		v.noDelta = noDelta
+		if noDelta {
+			v.session.tellNoDelta(v.target)
+		}
+	}
+	return noDelta
+}
+
+// requested tells on whose behalf a request was made.
+func (v *streams) requested(s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
+	if len(s.askers) == 0 {
+		return
+	}
+	v.cfg.Requested(Request{
+		Origin: v.cfg.Targets[v.target], TypeURL: r.TypeUrl, At: now,
+		Names: len(r.ResourceNamesSubscribe) + len(r.ResourceLocatorsSubscribe), By: s.askers,
+	})
+	s.askers = nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A role is which of a view's streams carries a subscription.
@@ -58,6 +59,29 @@ type subscription struct {
 	members, byName *set
 	collections     map[string]*collection // by glob; they travel with the names
 	due             []*collection          // of these, those to be looked at now
+}
+
+// A set is one of the sets of a subscription as the view holds it: the wildcard set, what is asked for by
+// name, or a collection.
+type set struct {
+	*reconcile.Set
+	view *streams
+	sub  *subscription
+	key  string // in the view
+	kind cache.Kind
+}
+
+// A collection is a subscription to a glob: to the origin it is a name, to the view a
+// set of members (R132). Whatever the origin says of a name that the glob matches
+// belongs to it, so it can share a stream with names.
+type collection struct {
+	*set
+	glob  string
+	until time.Time // when lingering ends; zero while a client wants it
+
+	// Of the view's agenda.
+	at    time.Time // when to look; zero if it is not in there
+	place int
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -117,58 +141,6 @@ func (s *subscription) wants(r role) bool {
 // sweepsOn reports whether a sweep is asking for members by name on the stream of that role,
 // which is the one without the wildcard.
 func (s *subscription) sweepsOn(r role) bool { return s.members.Asking() && s.wildcard.other() == r }
-
-// restate returns the first requests of the type on a new stream: everything that
-// is wanted, and in the first of them what is held if the origin may be told (R088, R089). There is more
-// than one only if the names would make it too large, none if nothing is wanted.
-func (s *subscription) restate(r role, g *cache.Generation, tell bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-	if s.wildcard == r {
-		req = s.subscribeWildcard()
-		reqs = append(reqs, req)
-	}
-	versions := make(map[string]string)
-	for set := range s.sets {
-		if tell && set.role() == r {
-			set.versions(g, versions)
-		}
-	}
-	if fits(versions) {
-		req.InitialResourceVersions = versions
-	}
-	var names []string
-	if s.named == r {
-		names, asked = s.restateNames()
-		if req.InitialResourceVersions != nil {
-			names = append(names, s.accompany(g)...)
-		}
-	}
-	if s.sweepsOn(r) {
-		names = append(names, s.members.Asked()...)
-	}
-	for len(names) > 0 {
-		req.ResourceNamesSubscribe, names = cutBytes(names, maxNamesBytes)
-		reqs = append(reqs, req)
-		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-	}
-	return reqs, asked
-}
-
-// versions adds what a set holds to what the origin is told: not what another origin has stated, and nothing of a set that was not complete, which could not be told from one that
-// shrank. Of a wildcard, it is told all or nothing.
-func (s *set) versions(g *cache.Generation, versions map[string]string) {
-	t, foreign := g.Type(s.key), s.Foreign()
-	if s.kind == cache.Wildcard && t.Phase != cache.Confirmed && !t.Restored || s == s.sub.members && len(foreign) > 0 {
-		return
-	}
-	for e := range s.entries {
-		_, other := foreign[e.Resource.Name]
-		plain := s.kind == cache.Wildcard || wire.PlainName(e.Name.String()) == e.Name.String()
-		if !other && plain && sayable(e.Resource) {
-			versions[e.Resource.Name] = heldVersion(e.Resource)
-		}
-	}
-}
 
 // heldVersion returns the version at which the origin is told that a resource is held.
 // Of one whose content was given up it is told none: it says what it is once more, or

@@ -119,7 +119,7 @@ func until(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecon
 func (v *viewSync) stop() {
 	for r := range v.lines {
 		l := &v.lines[r]
-		v.session.pace.leave(l)
+		v.session.pace.leave(&l.turn)
 		if l.stream != nil {
 			l.cancel(context.Canceled)
 		}
@@ -192,13 +192,13 @@ func (v *viewSync) tend(ctx context.Context, r role, now time.Time) (next time.T
 	case l.stream == nil && wanted && (r == main || v.lines[main].open):
 		return v.open(ctx, l, r, now)
 	case l.stream == nil:
-		v.session.pace.leave(l)
+		v.session.pace.leave(&l.turn)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
 		l.replace()
 	case l.silent(now):
 		l.silentAt, v.silent = time.Time{}, true
-		v.log.Warn("the origin accepted the stream and says nothing: it may not know the node that was presented to it; "+
-			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY shape it",
+		v.log.Warn("origin sends no response: it may not know this node; check "+
+			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY",
 			slog.String("node_id", v.node.GetId()), slog.String("node_cluster", v.node.GetCluster()))
 	}
 	return l.silentAt
@@ -216,7 +216,7 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 			return reconcile.Earlier(l.retryAt, now.Add(connectedEvery))
 		}
 	}
-	if next, ok := v.session.pace.take(l, now); !ok {
+	if next, ok := v.session.pace.take(&l.turn, now); !ok {
 		return next
 	}
 	if r == main {

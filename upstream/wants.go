@@ -86,37 +86,6 @@ func (v *wants) find(of cache.ReportedSet) *set {
 	return nil
 }
 
-// demand takes over what clients began or ceased to want.
-func (v *wants) demand(now time.Time) {
-	globs := make(map[*subscription][]string) // to ask for
-	for _, d := range v.w.TakeDemand() {
-		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
-		s := v.sub(typeURL)
-		switch {
-		case isCollection:
-			if v.demandCollection(s, glob, d, now) {
-				v.asks(s, d)
-				globs[s] = append(globs[s], glob)
-			}
-		case d.Name == nil:
-			v.demandMembers(s, d, now)
-		default:
-			v.demandName(s, d, now)
-		}
-	}
-	for s, names := range globs {
-		if l := &v.lines[s.named]; l.open {
-			v.change(l, s, names, nil, now)
-		}
-	}
-	if v.batched > 0 && v.batchAt.IsZero() {
-		v.batchAt = now.Add(batchWait)
-	}
-	if v.batched >= namesPerRequest {
-		v.batchAt = now
-	}
-}
-
 func (v *wants) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 	if !d.Wanted {
 		if d.Restored {
@@ -342,3 +311,13 @@ func (v *wants) rest(s *set, now time.Time) {
 		}
 	}
 }
+
+// asks notes on whose behalf the next request of a type is made.
+func (v *wants) asks(s *subscription, d cache.Demand) {
+	if v.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
+		s.askers = append(s.askers, d)
+	}
+}
+
+// maxAskers is how many of the clients are remembered for whom a type is asked for.
+const maxAskers = 8

@@ -202,7 +202,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.files(c.dir)
 	c.traces("origin.receive", "deliver")
 	c.shows("the log", c.log.String())
-	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "refused a response of the origin") || !strings.Contains(log, "secret sent") {
+	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "origin response rejected") || !strings.Contains(log, "secret sent") {
 		t.Errorf("the log has no NACK of a client, none of the relay, or no Secret:\n%s", log)
 	}
 }
@@ -367,7 +367,7 @@ func (c *canaryTest) refuse() {
 	} {
 		c.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources})
 	}
-	c.await("refused a response of the origin")
+	c.await("origin response rejected")
 }
 
 // change has the origin change all that has the key, but not the key, and waits until that is

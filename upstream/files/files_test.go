@@ -488,7 +488,7 @@ func TestFilesNothingGoodYet(t *testing.T) {
 				writeFiles(t, dir, "mesh.yaml", content)
 			}
 			m := mirrorDir(t, Config{Dir: dir})
-			m.log.await(t, slog.LevelWarn, "no good file yet")
+			m.log.await(t, slog.LevelWarn, "no valid file yet")
 			names := m.watch.Subscribe(wire.ClusterType, []string{"a"})
 			writeFiles(t, dir, "mesh.yaml", clusters("a"))
 			for clustersOf(m.view.Generation()) != "a" {

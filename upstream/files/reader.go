@@ -60,7 +60,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	r.settle(r.known || err == nil && empty)
 	if !r.known && !r.waiting {
 		r.waiting = true
-		r.log.Warn("no good file yet: clients are told nothing until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
+		r.log.Warn("no valid file yet: clients receive no response until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
 	was := r.serving
 	over = r.admit(look{found, vanished, empty}, now)

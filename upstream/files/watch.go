@@ -52,7 +52,7 @@ func (d *dirWatch) close() {
 		return
 	}
 	if err := d.watcher.Close(); err != nil {
-		d.log.Debug("watch of files did not end well", slog.String("dir", d.dir), slog.Any("err", err))
+		d.log.Debug("directory watch failed to close", slog.String("dir", d.dir), slog.Any("err", err))
 	}
 }
 
@@ -84,7 +84,7 @@ func (d *dirWatch) renew() {
 // warn logs, once, that there are no events.
 func (d *dirWatch) warn(err error) {
 	if !d.warned {
-		d.log.Warn("directory cannot be watched: it is only read now and then", slog.String("dir", d.dir), slog.Any("err", err))
+		d.log.Warn("directory cannot be watched: polling it instead", slog.String("dir", d.dir), slog.Any("err", err))
 	}
 	d.warned = true
 }
@@ -107,7 +107,7 @@ func (d *dirWatch) wait(ctx context.Context, until time.Time, calls <-chan func(
 				d.errs = nil
 				break
 			}
-			d.log.Debug("watch of files missed something", slog.String("dir", d.dir), slog.Any("err", err))
+			d.log.Debug("directory watch failed", slog.String("dir", d.dir), slog.Any("err", err))
 		case <-timer.C:
 			return nil, true
 		case call := <-calls:

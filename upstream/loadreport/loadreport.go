@@ -160,7 +160,7 @@ func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Load
 func (r *reporter) wait(answered bool, err error) time.Duration {
 	if status.Code(err) == codes.Unimplemented {
 		if !r.refused {
-			r.log.Warn("the origin takes no load reports: what clients report goes nowhere", slog.Any("err", err))
+			r.log.Warn("origin does not accept load reports: they are discarded", slog.Any("err", err))
 		}
 		r.refused = true
 		return time.Duration(float64(refusalWait) * (0.8 + 0.4*rand.Float64()))
@@ -176,7 +176,7 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 	if errors.Is(err, io.EOF) || errors.Is(err, errMoved) {
 		level = slog.LevelInfo // servers end streams to spread their clients
 	}
-	r.log.LogAttrs(context.Background(), level, "stream of load reports to the origin ended",
+	r.log.LogAttrs(context.Background(), level, "load report stream closed",
 		slog.Any("err", err), slog.Duration("retry_in", wait.Round(time.Millisecond)))
 	return wait
 }
@@ -236,7 +236,7 @@ func (r *reporter) open(ctx context.Context) (*reportStream, error) {
 func (r *reporter) asked(st *reportStream, ask *lrspb.LoadStatsResponse) (changed bool) {
 	if age := time.Since(r.took); !st.answered() && age > loadsKept {
 		r.loads.Take()
-		r.log.Info("load was dropped that the origin did not take for too long", slog.Duration("age", age.Round(time.Second)))
+		r.log.Info("old load reports dropped: the origin has not accepted them", slog.Duration("age", age.Round(time.Second)))
 	}
 	r.took = time.Now()
 	before := st.interval
@@ -255,7 +255,7 @@ func (r *reporter) interval(ask *lrspb.LoadStatsResponse) *durationpb.Duration {
 	}
 	if !r.hasty {
 		r.hasty = true
-		r.log.Warn("the origin asks for load reports too often",
+		r.log.Warn("origin requests load reports too often",
 			slog.Duration("interval", asked.AsDuration()), slog.Duration("interval_used", loadInterval))
 	}
 	return durationpb.New(loadInterval)

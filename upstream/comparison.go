@@ -10,6 +10,16 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
+// Answers are what an origin has stated, as the view holds it.
+type answers struct {
+	wants
+	reports    *reconcile.Reports // what returning clients hold and the view has never known
+	comparison comparison         // of all content, after a resume
+	identifier string             // of the control plane
+	ignores    bool               // the origin was seen to resend what it was told is held
+	reused     bool               // reuse of versions was logged
+}
+
 // A comparison is the one look at all content that follows a resume: versions say what is held, but another server
 // may have other content under the same versions (B.15). The views of a session make it one after the other, so that a restart of the
 // origin is not followed by everything for everybody at once.
@@ -60,7 +70,7 @@ func (v *answers) sameServer(identifier string) {
 	case !c.another:
 		c.at = time.Time{}
 	case identifier != v.identifier && v.identifier != "":
-		v.log.Info("another instance answers for the origin: all content will be compared with its own once", slog.String("control_plane", identifier))
+		v.log.Info("another origin instance answers: all content will be compared once", slog.String("control_plane", identifier))
 	}
 	if v.identifier = identifier; c.another && !c.at.IsZero() {
 		v.w.SetTarget("") // until it is compared, another relay must not say that it is held

@@ -3,18 +3,16 @@ package upstream
 import (
 	"maps"
 	"slices"
-	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A mirror thinks in Delta. This file makes it a client of an origin that speaks
-// SotW: a request that changes a subscription becomes one that states all of it,
-// and what a response leaves out becomes what a Delta origin would have removed.
+// The package thinks in Delta. This file and answers.go make it a client of an origin that speaks SotW: a
+// request that changes a subscription becomes one that states all of it, and what a response leaves out becomes
+// what a Delta origin would have removed.
 
 // lists are the subscriptions of one SotW stream. They do no I/O.
 type lists struct {
@@ -160,76 +158,6 @@ func (t *list) request(names []string) *discoverypb.DiscoveryRequest {
 	return r
 }
 
-// withOmissions adds to a response of a SotW origin what it says by leaving out,
-// for types of which it holds all that was asked for (R058, R059, R065).
-//
-// What the origin had listed on the stream and lists no more, it has removed. What
-// its first list leaves out may be gone, or the origin has just started: that is inferred
-// (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
-// nothing. Nor does any list of names that were asked for later than the type, until they were listed.
-func (v *answers) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
-	sotw := v.lines[r].sotw
-	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
-		return u
-	}
-	t, said := sotw.types[u.TypeURL], saidBy(u)
-	if t == nil {
-		return u // not asked for yet
-	}
-	u.Complete = true
-	u.Removed, u.RemovedVariants = t.omitted(u, said)
-	set := s.byName
-	if r == s.wildcard {
-		set = s.members
-		set.Known()
-	}
-	var missing map[string]struct{}
-	if first := !t.answered; first {
-		t.answered = len(said) > 0
-		var removed []string
-		missing, removed = set.neverListed(t, said)
-		u.Removed = append(u.Removed, removed...)
-		if set == s.byName {
-			v.vanished(s, t, said, now)
-		}
-	}
-	set.Listed(missing, len(said) == 0)
-	slices.Sort(u.Removed)
-	return u
-}
-
-// vanished infers which members of collections are gone that the first list of a stream leaves out.
-func (v *answers) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
-	for glob, c := range s.collections {
-		if _, known := t.first[glob]; !known {
-			continue
-		}
-		missing, _ := c.neverListed(t, said)
-		if c.Listed(missing, len(said) == 0); len(said) > 0 {
-			c.Known()
-		}
-		v.agenda.put(c, now)
-	}
-}
-
-// hasHeartbeat reports whether a response is about lifetimes: such a one does not
-// list what there is (R106).
-func hasHeartbeat(u wire.Update) bool {
-	return slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return !r.HasBody() && len(r.Aliases) == 0 })
-}
-
-// saidBy returns all names and aliases in a response.
-func saidBy(u wire.Update) map[string]struct{} {
-	said := make(map[string]struct{}, len(u.Resources))
-	for _, r := range u.Resources {
-		said[r.Name] = struct{}{}
-		for _, alias := range r.Aliases {
-			said[alias] = struct{}{}
-		}
-	}
-	return said
-}
-
 // forget has the absence of a name, or of any variant of it, say nothing.
 func (t *list) forget(name string) {
 	delete(t.had, name)
@@ -258,28 +186,18 @@ func (t *list) omitted(u wire.Update, said map[string]struct{}) (names []string,
 	return names, variants
 }
 
-// neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
-// there, to remove which deletes nothing.
-func (s *set) neverListed(t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
-	missing = make(map[string]struct{})
-	if s.kind == cache.Wildcard {
-		for e := range s.entries {
-			if _, there := said[e.Resource.Name]; !there {
-				missing[e.Resource.Name] = struct{}{}
-			}
-		}
-		return missing, nil
+// locate moves the names that have dynamic parameters to where these can be said
+// (R120).
+func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
+	plain := func(text string) bool { return wire.PlainName(text) == text }
+	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
+		return
 	}
-	for n := range s.sub.names {
-		_, known := t.first[n.String()]
-		_, there := said[wire.PlainName(n.String())]
-		switch {
-		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
-		case s.in(s.view.w.Generation()).Get(n).Present():
-			missing[n.String()] = struct{}{}
-		case len(said) > 0:
-			removed = append(removed, n.String())
+	for _, text := range *names {
+		if !plain(text) {
+			name, parameters := wire.SplitParameters(text)
+			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
 		}
 	}
-	return missing, removed
+	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
 }
