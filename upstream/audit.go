@@ -19,7 +19,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// The audit of a view against its origin (B.43): a second mirror, which begins with
+// The audit of a view against its origin (B.43): a second sync, which begins with
 // nothing, asks the same target on streams of its own for just what the first has asked
 // for, and what the two hold is compared.
 
@@ -92,7 +92,7 @@ type audit struct {
 	control *Control
 	session *Session
 	target  int
-	second  *Session // of the second mirror
+	second  *Session // of the second sync
 	node    *corepb.Node
 	asked   []*audited
 
@@ -128,7 +128,7 @@ type discrepancy struct {
 	held        bool
 }
 
-// plan takes over what the mirror has asked for. It is called by the mirror's loop.
+// plan takes over what the view has asked for. It is called by the view's loop.
 func (a *audit) plan(v *viewSync, typeURL string) error {
 	a.session, a.target, a.node = v.session, v.target, v.node
 	for _, s := range v.inOrder() {
@@ -176,7 +176,7 @@ func (s *Session) second(target int, sotw bool) *Session {
 	return second
 }
 
-// run makes the audit, and ends the second mirror.
+// run makes the audit, and ends the second sync.
 func (a *audit) run(ctx context.Context) (Audit, error) {
 	a.began, a.open = time.Now(), make(map[resourceID]*discrepancy)
 	a.ended = a.began
@@ -246,7 +246,7 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 func (a *audit) refusal() error {
 	for reason := range a.second.Stats().Ended {
 		if reason == EndResync {
-			continue // the second mirror itself needed another one
+			continue // the second sync itself needed another one
 		}
 		if f := a.second.failure.Load(); f != nil {
 			return fmt.Errorf("%w: %w", ErrAuditEnded, f.Err)
@@ -294,7 +294,7 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	}
 }
 
-// entries returns the resources that a head holds, by what they were asked for as, and how
+// entries returns the resources that a generation holds, by what they were asked for as, and how
 // many names it knows anything of.
 func (of *audited) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
 	t := g.Type(of.key)
@@ -407,7 +407,7 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 	return cmp.Or(ctx.Err(), err)
 }
 
-// ask is the part of review for which the mirror's loop is asked.
+// ask is the part of review for which the view's loop is asked.
 func (a *audit) ask(v *viewSync) {
 	held := make(map[string]map[string]bool) // names, by type URL
 	for _, h := range holds(v) {
@@ -430,7 +430,7 @@ func (a *audit) ask(v *viewSync) {
 	}
 }
 
-// asksFor returns whether the mirror asks the origin for a resource now.
+// asksFor returns whether the view asks the origin for a resource now.
 func (v *viewSync) asksFor(of *audited) func(name string) bool {
 	s := v.subs[of.typeURL]
 	switch of.glob {

@@ -39,7 +39,7 @@ func newStreamPace(cfg *Config) *streamPace {
 	return &streamPace{burst: burst, minute: float64(cfg.StreamRate), left: burst, log: cfg.Logger, told: rate.Sometimes{First: 1, Interval: time.Minute}}
 }
 
-// take reports whether a line may open a stream now, which counts from then on. If not, the line waits until take lets it, or leave is
+// take reports whether a stream may be opened now, which counts from then on. If not, it waits until take lets it, or leave is
 // called, and take returns when to look again.
 func (p *streamPace) take(l *turn, now time.Time) (next time.Time, ok bool) {
 	if p.minute == 0 {
@@ -72,7 +72,7 @@ func (p *streamPace) take(l *turn, now time.Time) (next time.Time, ok bool) {
 	return time.Time{}, true
 }
 
-// leave has a line wait no more.
+// leave ends the wait of a stream.
 func (p *streamPace) leave(l *turn) {
 	if !l.waits {
 		return
@@ -156,7 +156,7 @@ const failuresInARow = 2
 type attempts struct {
 	mu       sync.Mutex
 	answered bool             // a stream had a response since the connection is up
-	failures map[any]failures // by who uses the address: the mirror of a view, or the session for load reports
+	failures map[any]failures // by who uses the address: the sync of a view, or the session for load reports
 }
 
 // failures are those of one user, in a row.

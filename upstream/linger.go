@@ -28,7 +28,7 @@ type lingerer struct {
 
 func newLingering(maxNames, maxBytes int) *lingering {
 	// The bounds are kept by expired: evicting by itself, the list could not say what
-	// it evicted before the mirror is ready for it.
+	// it evicted before the view sync is ready for it.
 	names, err := simplelru.NewLRU[*cache.Name, lingerer](math.MaxInt, nil)
 	if err != nil {
 		panic(err) // only of a size that is not positive

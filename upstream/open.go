@@ -78,7 +78,7 @@ func (c *Config) dialOptions() []grpc.DialOption {
 		grpc.WithStaticStreamWindowSize(windowBytes),
 		grpc.WithStaticConnWindowSize(windowBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.Keepalive, Timeout: 20 * time.Second}),
-		// When to open a stream again is the mirror's decision; the connection tries on
+		// When to open a stream again is the view sync's decision; the connection tries on
 		// its own, often enough to be there by then.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

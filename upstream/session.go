@@ -41,7 +41,7 @@ func (s *Session) Connect() { s.conns[s.target()].Connect() }
 // up reports whether the connection to a target is up.
 func (s *Session) up(target int) bool { return s.conns[target].GetState() == connectivity.Ready }
 
-// Close ends the connection. Mirrors must have ended.
+// Close ends the connection. Syncs must have ended.
 func (s *Session) Close() error {
 	var errs []error
 	for _, conn := range s.conns {

@@ -25,7 +25,7 @@ var (
 	sotwStream  = &grpc.StreamDesc{StreamName: "StreamAggregatedResources", ServerStreams: true, ClientStreams: true}
 )
 
-// A stream is one ADS stream. Its fields belong to the mirror's loop.
+// A stream is one ADS stream. Its fields belong to the loop of the view sync.
 type stream struct {
 	role   role
 	cancel context.CancelCauseFunc
@@ -39,7 +39,7 @@ type stream struct {
 	reached   bool // the origin was asked for it; belongs to converse
 }
 
-// An event is what a stream's goroutines tell the mirror: that it is open, what it
+// An event is what a stream's goroutines send to the view sync: that it is open, what it
 // received, or that it ended.
 type event struct {
 	stream *stream
@@ -62,7 +62,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	if sotw {
 		st.sotw = newLists()
 	}
-	// Ended by cancel; the mirror waits for the event that it ended.
+	// Ended by cancel; the view sync waits for the event that it ended.
 	go func() {
 		err := st.converse(ctx, s.conns[target], &s.cfg, events)
 		if !st.reached {
@@ -146,7 +146,7 @@ func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 	}
 }
 
-// tell hands an event to the mirror, which takes events until all of its streams
+// tell hands an event to the view sync, which takes events until all of its streams
 // have ended.
 func tell(events chan<- event, e event) { events <- e }
 

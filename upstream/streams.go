@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	silenceWait = 10 * time.Second // before an origin that does not answer is worth a line (B.4)
+	silenceWait = 10 * time.Second // before it is logged that an origin does not answer (B.4)
 
 	connectedEvery = time.Second // is looked whether an origin can be reached again
 
@@ -73,7 +73,7 @@ type streams struct {
 // attempts returns those of the target in use.
 func (v *streams) attempts() *attempts { return &v.session.links[v.target].attempts }
 
-// request sends a request of a type on a line.
+// request sends a request of a type on a stream.
 func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
 	l.begun[r.TypeUrl] = true
 	// An origin that was told what is held need not say anything.
@@ -144,7 +144,7 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
 	v.session.noteEnd(err)
 	switch {
-	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
+	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Sync is about to return
 	case status.Code(err) == codes.Unimplemented:
 		v.log.Warn("origin does not implement this ADS variant: set TENDER_ORIGIN_PROTOCOL to auto",
 			slog.String("protocol", v.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)

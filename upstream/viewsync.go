@@ -29,7 +29,7 @@ type viewSync struct {
 	trimAt  time.Time
 }
 
-// Mirror keeps a view like its origin, which takes the relay for a node that must not be altered, until ctx ends
+// Sync keeps a view like its origin, which takes the relay for a node that must not be altered, until ctx ends
 // and everything that it started has ended. No failure of the origin ends it: it
 // is logged and tried again, at intervals from 1s to 30s while the origin gives
 // no response, and at once after a stream that had one, or that the origin held for

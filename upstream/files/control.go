@@ -9,9 +9,6 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// originView is one view of a directory, as its control sees it.
-type originView struct{ *Local }
-
 // Writer implements upstream.Controlled.
 func (v originView) Writer() *cache.Writer { return v.w }
 
@@ -26,26 +23,6 @@ func (v originView) Keep(discarded []reconcile.Hold) {
 
 // Deciders implements upstream.Controlled.
 func (v originView) Deciders() []upstream.Decider { return []upstream.Decider{v.reports} }
-
-// local returns a local origin that withholds what clients report.
-func (f *Origin) local(w *cache.Writer) *Local {
-	l := NewLocal(w)
-	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
-	now := time.Now()
-	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is known as a whole once it was read
-		Config: f.cfg.reconcile(), AtOnce: true, Again: func() {},
-		Complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
-	})
-	return l
-}
-
-// A Status says how the files of a directory stand.
-type Status struct {
-	Files   int       // that are there
-	Bad     []Bad     // of these, those that do not count as a whole, by name
-	Trouble error     // why the directory itself cannot be read; nil if it can
-	At      time.Time // when the directory was read last
-}
 
 // Status returns how the files stood when they were last read.
 func (f *Origin) Status() Status { return *f.standing.Load() }

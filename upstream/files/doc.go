@@ -4,8 +4,8 @@
 //
 // # Reading order
 //
-// read.go (a directory as it is now), shelf.go (what each file last held), hold.go (what is served, with
-// what seems to be removed and stays), watch.go, reader.go (all of that), local.go (a view whose content
+// read.go (a directory as it is now), shelf.go (what each file last held), config.go, hold.go (what is served,
+// with what seems to be removed and stays), watch.go, reader.go (all of that), local.go (a view whose content
 // this process decides), files.go (the directory and its views), control.go and saved.go (operators). A file
 // uses only what stands in files before it.
 //

@@ -3,9 +3,7 @@ package files
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -19,60 +17,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Config shapes a file origin. But for Dir, the zero value of each field works.
-type Config struct {
-	// Dir is the directory that holds the files. Required.
-	Dir string
-
-	// ColdWait is for how long what clients of a view say they hold counts, from when the view began (B.7). Zero means 10s.
-	ColdWait time.Duration
-
-	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
-	MassDeleteHold time.Duration
-
-	// HoldExplicit holds them back also if the files that had the resources are there, and lack them.
-	HoldExplicit bool
-
-	// Poll is how often the directory is read where no event tells of a change. Zero
-	// means 10s.
-	Poll time.Duration
-
-	// Trace begins the trace of what a view is told of the directory. Nil if nobody looks.
-	Trace func(upstream.Received) upstream.Trace
-
-	// Logger receives what happens to the files. Nil discards it.
-	Logger *slog.Logger
-
-	noEvents bool // of the file system, in tests
-	counts   *reconcile.Counts
-}
-
-// reconcile returns how removals are decided.
-func (c *Config) reconcile() reconcile.Config {
-	return reconcile.Config{
-		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
-		Logger: c.Logger.With(slog.String("dir", c.Dir)),
-	}
-}
-
-func (c Config) withDefaults() (Config, error) {
-	if c.Dir == "" {
-		return Config{}, errors.New("open file origin: no directory")
-	}
-	if c.MassDeleteHold < 0 || c.Poll < 0 {
-		return Config{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
-	}
-	c.counts = new(reconcile.Counts)
-	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
-	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
-	c.Poll = cmp.Or(c.Poll, 10*time.Second)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c, nil
-}
-
-// Files is an origin that is a directory of resources.
+// Origin is an origin that is a directory of resources.
 //
 // Each file directly in the directory counts, or symbolic link to one, whose
 // extension [schema.IsFile] knows and whose name does not begin with a dot. All
@@ -97,8 +42,8 @@ func (c Config) withDefaults() (Config, error) {
 //
 // # Concurrency properties
 //
-// One of the mirrors that run, or Follow, reads for all of them: a mirror's reader is a
-// goroutine that the mirror waits for. When that mirror ends, another takes the reader over.
+// One of the syncs that run, or Follow, reads for all of them: its reader is a
+// goroutine that it waits for. When that sync ends, another takes the reader over.
 // While none of them runs, nothing is read.
 type Origin struct {
 	cfg      Config
@@ -155,7 +100,7 @@ func Open(cfg Config) (*Origin, error) {
 // there was none.
 func (f *Origin) Known() <-chan struct{} { return f.known }
 
-// Follow reads the directory whenever it changes until ctx ends, whether or not a mirror runs.
+// Follow reads the directory whenever it changes until ctx ends, whether or not a sync runs.
 func (f *Origin) Follow(ctx context.Context) {
 	select {
 	case r := <-f.lead:
@@ -167,11 +112,11 @@ func (f *Origin) Follow(ctx context.Context) {
 // Dir returns the directory.
 func (f *Origin) Dir() string { return f.cfg.Dir }
 
-// Mirror keeps the view of w like the directory until ctx ends, and returns once
-// everything that it started has ended. Several mirrors may run at once.
+// Sync keeps the view of w like the directory until ctx ends, and returns once
+// everything that it started has ended. Several syncs may run at once.
 //
 // The control, which may be nil, has it do what an operator wants; what is held back, which
-// concerns all mirrors, Files itself says.
+// concerns all views, Origin itself has.
 func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
 	l := originView{f.local(w)}
 	defer l.reports.Close()
@@ -241,7 +186,7 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 	if ctx.Err() != nil {
 		return
 	}
-	defer f.publish(nil) // a mirror that begins later must not take over what may have changed since
+	defer f.publish(nil) // a sync that begins later must not take over what may have changed since
 	d := newDirWatch(f.cfg)
 	defer d.close()
 	for {
@@ -292,4 +237,19 @@ func (l *Local) replace(from, to sets) {
 			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
 		}
 	}
+}
+
+// originView is one view of a directory, as its control sees it.
+type originView struct{ *Local }
+
+// local returns a local origin that withholds what clients report.
+func (f *Origin) local(w *cache.Writer) *Local {
+	l := NewLocal(w)
+	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
+	now := time.Now()
+	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is known as a whole once it was read
+		Config: f.cfg.reconcile(), AtOnce: true, Again: func() {},
+		Complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
+	})
+	return l
 }

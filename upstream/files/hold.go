@@ -5,12 +5,49 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
+
+// A reader knows what the directory held and holds. It starts no goroutine.
+type reader struct {
+	dir     string
+	log     *slog.Logger
+	shelf   shelf
+	found   sets  // what the shelf holds
+	changed []Bad // files that turned bad or good, and were not logged yet
+	group   *reconcile.Group
+	sets    map[string]*set // by type URL
+	trouble string          // with the directory itself, as logged last
+
+	standing atomic.Pointer[Status] // for everybody
+
+	settled chan struct{} // closed once known is set, or there was no file
+	known   bool          // some file was good; until then, that there is nothing is not said
+	waiting bool          // it was logged that none was
+	serving sets          // every type that was ever served is in it, maybe empty; never modified
+}
+
+func newReader(cfg *Config) *reader {
+	r := &reader{
+		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
+		settled: make(chan struct{}), shelf: make(shelf), serving: make(sets),
+	}
+	r.standing.Store(new(Status))
+	return r
+}
+
+// A Status says how the files of a directory stand.
+type Status struct {
+	Files   int       // that are there
+	Bad     []Bad     // of these, those that do not count as a whole, by name
+	Trouble error     // why the directory itself cannot be read; nil if it can
+	At      time.Time // when the directory was read last
+}
 
 // What one look at a directory found.
 type look struct {
@@ -130,20 +167,4 @@ func (r *reader) infer(typeURL string, missing map[string]struct{}, look look) (
 	}
 	s.Infer(maps.Keys(gone), look.empty)
 	return stated
-}
-
-// names yields those of its resources.
-func (s *typeSet) names() iter.Seq[string] {
-	if s == nil {
-		return func(func(string) bool) {}
-	}
-	return maps.Keys(s.byName)
-}
-
-// count returns how many resources there are.
-func (s *typeSet) count() int {
-	if s == nil {
-		return 0
-	}
-	return len(s.byName)
 }

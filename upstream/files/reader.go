@@ -5,39 +5,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"sync/atomic"
 	"time"
-
-	"github.com/xdstender/tender/upstream/reconcile"
 )
-
-// A reader knows what the directory held and holds. It starts no goroutine.
-type reader struct {
-	dir     string
-	log     *slog.Logger
-	shelf   shelf
-	found   sets  // what the shelf holds
-	changed []Bad // files that turned bad or good, and were not logged yet
-	group   *reconcile.Group
-	sets    map[string]*set // by type URL
-	trouble string          // with the directory itself, as logged last
-
-	standing atomic.Pointer[Status] // for everybody
-
-	settled chan struct{} // closed once known is set, or there was no file
-	known   bool          // some file was good; until then, that there is nothing is not said
-	waiting bool          // it was logged that none was
-	serving sets          // every type that was ever served is in it, maybe empty; never modified
-}
-
-func newReader(cfg *Config) *reader {
-	r := &reader{
-		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
-		settled: make(chan struct{}), shelf: make(shelf), serving: make(sets),
-	}
-	r.standing.Store(new(Status))
-	return r
-}
 
 // read brings what is served up to date with the directory. It returns when a hold
 // is over and the directory must be read again, zero if that is not to be known.

@@ -73,14 +73,6 @@ func (r *reader) kept() sets {
 	return all
 }
 
-// get returns a resource, nil if there is none.
-func (s *typeSet) get(name string) *wire.Resource {
-	if s == nil {
-		return nil
-	}
-	return s.byName[name]
-}
-
 // Snapshot returns what is to be stored. As in a view's snapshot, there are no Secrets in it, and of what may
 // not be kept, and unless sensitive is set of what may be sensitive, it has all but the content.
 func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
@@ -103,7 +95,7 @@ func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 }
 
 // Restore has the directory go on with what an earlier process has saved: frozen or not, and with what
-// an operator had kept. It is called before any mirror runs. What was stored without its content
+// an operator had kept. It is called before any sync runs. What was stored without its content
 // is taken from the files.
 func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.lead

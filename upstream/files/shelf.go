@@ -2,6 +2,7 @@ package files
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -241,4 +242,28 @@ func (s *typeSet) systemVersion() string {
 		return ""
 	}
 	return s.version
+}
+
+// get returns a resource, nil if there is none.
+func (s *typeSet) get(name string) *wire.Resource {
+	if s == nil {
+		return nil
+	}
+	return s.byName[name]
+}
+
+// names yields those of its resources.
+func (s *typeSet) names() iter.Seq[string] {
+	if s == nil {
+		return func(func(string) bool) {}
+	}
+	return maps.Keys(s.byName)
+}
+
+// count returns how many resources there are.
+func (s *typeSet) count() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.byName)
 }

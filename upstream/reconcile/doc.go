@@ -13,8 +13,8 @@
 //
 // # Reading order
 //
-// hold.go, progress.go (is the set complete?), unmentioned.go, removals.go, set.go, group.go (with
-// references.go), reports.go. A file uses only what stands in files before it.
+// hold.go, progress.go (is the set complete?), unmentioned.go, removals.go, references.go, set.go, ask.go,
+// group.go, reports.go. A file uses only what stands in files before it.
 //
 // # Concurrency properties
 //

@@ -10,51 +10,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Config says how a group decides.
-type Config struct {
-	// Hold is how long removals that are too many to be believed are held (B.15).
-	Hold time.Duration
-
-	// HoldExplicit holds them also if the origin states them when it has stated all of the set.
-	HoldExplicit bool
-
-	// ColdWait is how long a set has to be without a new name to be complete.
-	ColdWait time.Duration
-
-	// Reported says that the sets are what returning clients report (Hold.Reported).
-	Reported bool
-
-	Counts *Counts
-	Logger *slog.Logger
-}
-
-// A Group is the sets of a view, or of a directory. What is held of one type keeps what it refers to.
-type Group struct {
-	// Untrusted says that what the origin was told is held is in doubt: its content was not compared yet.
-	Untrusted bool
-
-	cfg     Config
-	sets    map[string]map[*Set]struct{} // by type URL
-	busy    map[*Set]struct{}            // those with something to decide
-	holding int                          // what of Counts.Holding is of this group
-}
-
-// NewGroup returns a group without sets.
-func NewGroup(cfg Config) *Group {
-	return &Group{cfg: cfg, sets: make(map[string]map[*Set]struct{}), busy: make(map[*Set]struct{})}
-}
-
-// NewSet returns a set of resources of a type. Whole is the name by which an origin is asked for all of it,
-// empty if it is asked for each name.
-func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
-	s := &Set{TypeURL: typeURL, whole: whole, content: content, group: g}
-	if g.sets[typeURL] == nil {
-		g.sets[typeURL] = make(map[*Set]struct{})
-	}
-	g.sets[typeURL][s] = struct{}{}
-	return s
-}
-
 // Drop takes out a set.
 func (g *Group) Drop(s *Set) {
 	s.Reset()
@@ -86,23 +41,6 @@ func (g *Group) Counts() *Counts { return g.cfg.Counts }
 
 // Holding returns how many removals are held.
 func (g *Group) Holding() int { return g.holding }
-
-func (g *Group) noteBusy(s *Set) {
-	if !s.none() {
-		g.busy[s] = struct{}{}
-	}
-	g.count()
-}
-
-// count counts what is held, in the group and in its Counts.
-func (g *Group) count() {
-	n := 0
-	for s := range g.busy {
-		n += len(s.held)
-	}
-	g.cfg.Counts.Holding.Add(int64(n - g.holding))
-	g.holding = n
-}
 
 // inOrder returns the sets with something to decide. What refers to others goes first.
 func (g *Group) inOrder() []*Set {
@@ -139,53 +77,6 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 	}
 	g.count()
 	return next
-}
-
-// needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
-// and may be held then: such a resource is served, and what it refers to must be.
-func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
-	var found names // made when it is called first: most responses remove nothing
-	return func(name string) bool {
-		if found == nil {
-			found = make(names)
-			if by := g.staying(s.TypeURL, doubtful, now); len(by) > 0 {
-				found = references(by, s.content.Names())
-			}
-		}
-		_, is := found[name]
-		return is
-	}
-}
-
-// staying returns the resources that may need those of a type, and that are there although the origin seems to
-// have removed them, or with doubtful, may have.
-func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
-	for _, needer := range needers[typeURL] {
-		for s := range g.sets[needer] {
-			staying := make(names)
-			for name := range s.names {
-				staying[name] = struct{}{}
-			}
-			if doubtful {
-				doubted, _ := s.doubts(now)
-				maps.Copy(staying, doubted)
-			}
-			for name := range staying {
-				if r := s.content.Get(name); r != nil {
-					resources = append(resources, r)
-				}
-			}
-		}
-	}
-	return resources
-}
-
-// doubts returns the members of a set that may be gone, and until when that is not known at the latest.
-func (s *Set) doubts(now time.Time) (names, time.Time) {
-	if s.whole == "" {
-		return nil, time.Time{}
-	}
-	return s.unmentioned.doubts(!s.group.Untrusted, now)
 }
 
 // Holds returns what waits, and what was discarded.

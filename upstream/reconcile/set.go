@@ -49,6 +49,115 @@ type Set struct {
 	added   int   // new resources in the last response since it is
 }
 
+// Config says how a group decides.
+type Config struct {
+	// Hold is how long removals that are too many to be believed are held (B.15).
+	Hold time.Duration
+
+	// HoldExplicit holds them also if the origin states them when it has stated all of the set.
+	HoldExplicit bool
+
+	// ColdWait is how long a set has to be without a new name to be complete.
+	ColdWait time.Duration
+
+	// Reported says that the sets are what returning clients report (Hold.Reported).
+	Reported bool
+
+	Counts *Counts
+	Logger *slog.Logger
+}
+
+// A Group is the sets of a view, or of a directory. What is held of one type keeps what it refers to.
+type Group struct {
+	// Untrusted says that what the origin was told is held is in doubt: its content was not compared yet.
+	Untrusted bool
+
+	cfg     Config
+	sets    map[string]map[*Set]struct{} // by type URL
+	busy    map[*Set]struct{}            // those with something to decide
+	holding int                          // what of Counts.Holding is of this group
+}
+
+// NewGroup returns a group without sets.
+func NewGroup(cfg Config) *Group {
+	return &Group{cfg: cfg, sets: make(map[string]map[*Set]struct{}), busy: make(map[*Set]struct{})}
+}
+
+// NewSet returns a set of resources of a type. Whole is the name by which an origin is asked for all of it,
+// empty if it is asked for each name.
+func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
+	s := &Set{TypeURL: typeURL, whole: whole, content: content, group: g}
+	if g.sets[typeURL] == nil {
+		g.sets[typeURL] = make(map[*Set]struct{})
+	}
+	g.sets[typeURL][s] = struct{}{}
+	return s
+}
+
+func (g *Group) noteBusy(s *Set) {
+	if !s.none() {
+		g.busy[s] = struct{}{}
+	}
+	g.count()
+}
+
+// count counts what is held, in the group and in its Counts.
+func (g *Group) count() {
+	n := 0
+	for s := range g.busy {
+		n += len(s.held)
+	}
+	g.cfg.Counts.Holding.Add(int64(n - g.holding))
+	g.holding = n
+}
+
+// needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
+// and may be held then: such a resource is served, and what it refers to must be.
+func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
+	var found names // made when it is called first: most responses remove nothing
+	return func(name string) bool {
+		if found == nil {
+			found = make(names)
+			if by := g.staying(s.TypeURL, doubtful, now); len(by) > 0 {
+				found = references(by, s.content.Names())
+			}
+		}
+		_, is := found[name]
+		return is
+	}
+}
+
+// staying returns the resources that may need those of a type, and that are there although the origin seems to
+// have removed them, or with doubtful, may have.
+func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
+	for _, needer := range needers[typeURL] {
+		for s := range g.sets[needer] {
+			staying := make(names)
+			for name := range s.names {
+				staying[name] = struct{}{}
+			}
+			if doubtful {
+				doubted, _ := s.doubts(now)
+				maps.Copy(staying, doubted)
+			}
+			for name := range staying {
+				if r := s.content.Get(name); r != nil {
+					resources = append(resources, r)
+				}
+			}
+		}
+	}
+	return resources
+}
+
+// doubts returns the members of a set that may be gone, and until when that is not known at the latest.
+func (s *Set) doubts(now time.Time) (names, time.Time) {
+	if s.whole == "" {
+		return nil, time.Time{}
+	}
+	return s.unmentioned.doubts(!s.group.Untrusted, now)
+}
+
 // AskedOn says that what a set has not mentioned is asked for on the stream of another set: a removal from
 // that is then an answer, and not one that the origin makes.
 func (s *Set) AskedOn(o *Set) { o.asker = s }
@@ -307,75 +416,8 @@ func (s *Set) Keep(name string) {
 	s.group.noteBusy(s)
 }
 
-// Due reports whether it is time to ask the origin by name for what it has not mentioned, and if not, when it
-// may be.
-func (s *Set) Due(now time.Time) (due bool, next time.Time) {
-	if s.whole == "" {
-		return false, time.Time{}
-	}
-	return s.unmentioned.due(s.whole != wire.Wildcard, now)
-}
-
-// Ask begins to ask for what was not mentioned, or asks again on a new stream, and returns the names. Of a
-// wildcard set, the origin is also asked for a control: a resource that is known to be there. It is one that
-// clients did not ask for by name (wanted) if there is any: go-control-plane does not say again what a stream
-// is subscribed to already.
-func (s *Set) Ask(wanted names, now time.Time) []string {
-	if !s.Asking() && s.whole == wire.Wildcard {
-		for name := range s.content.Names() {
-			if s.unmentioned.has(name) || s.knows(name) {
-				continue
-			}
-			s.unmentioned.control = name
-			if _, s.unmentioned.repeated = wanted[name]; !s.unmentioned.repeated {
-				break
-			}
-		}
-	}
-	return s.unmentioned.ask(now)
-}
-
 // Asking reports whether the origin is being asked for names.
 func (s *Set) Asking() bool { return s.unmentioned.asking() }
-
-// Asked returns the names that the origin is being asked for.
-func (s *Set) Asked() []string { return s.unmentioned.asked }
-
-// Answered takes a response to names that the origin is asked for, on the stream of another set.
-func (s *Set) Answered(u wire.Update, now time.Time) {
-	m := &s.unmentioned
-	for _, r := range u.Resources {
-		m.alive = m.alive || r.Name == m.control
-		if m.asks(r.Name) {
-			m.mention(r.Name)
-			s.Mention(r.Name, now)
-		}
-	}
-	for name := range u.Gone() {
-		if m.asks(name) {
-			m.alive = true
-			m.mention(name)
-			s.suspect(name, removal{stated: true}, true)
-			s.group.noteBusy(s)
-		}
-	}
-}
-
-// End reports whether the origin has answered for all that it was asked for by name, or had the time for
-// it; if not, it returns when it will have had. The caller calls Rest then. Of a wildcard set, silence may say
-// that resources are gone, unless clients had asked for them by name (wanted) before. What of the members of a
-// collection an origin is silent on stays.
-func (s *Set) End(wanted func() names, now time.Time) (over bool, next time.Time) {
-	over, next = s.unmentioned.over(now)
-	if !over {
-		return false, next
-	}
-	if s.whole == wire.Wildcard {
-		gone, unproven := s.unmentioned.gone(wanted())
-		s.Infer(maps.Keys(gone), unproven)
-	}
-	return true, time.Time{}
-}
 
 // decide removes what may be, and holds what is too much. It reports whether something was removed.
 func (s *Set) decide(now time.Time) (removed bool) {
