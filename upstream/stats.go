@@ -128,7 +128,7 @@ func (c *counters) stats() Stats {
 		Lost:      c.lost.Load(),
 		Failovers: c.failovers.Load(),
 		Streams:   c.streams.Load(),
-		Held:      c.Counts.Held.Load(),
+		Held:      c.Held.Load(),
 		Applied:   c.Applied.Load(),
 		Holding:   c.Holding.Load(),
 		Discarded: c.Discarded.Load(),

@@ -315,11 +315,7 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 		}
 	}
 	l.retryAt = now.Add(wait)
-	for s := range v.sets {
-		if s.role() == role {
-			s.Lost()
-		}
-	}
+	v.lost(role)
 	if !other {
 		v.logEnd(role, err, wait)
 	}

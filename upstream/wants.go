@@ -321,3 +321,12 @@ func (v *wants) asks(s *subscription, d cache.Demand) {
 
 // maxAskers is how many of the clients are remembered for whom a type is asked for.
 const maxAskers = 8
+
+// lost notes that a stream has ended.
+func (v *wants) lost(r role) {
+	for s := range v.sets {
+		if s.role() == r {
+			s.Lost()
+		}
+	}
+}

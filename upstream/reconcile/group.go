@@ -53,7 +53,7 @@ func (g *Group) inOrder() []*Set {
 // origin is to be asked for everything.
 func (g *Group) Look(now time.Time) (look bool) {
 	for s := range g.busy {
-		look = s.removals.due(now) || look
+		look = s.due(now) || look
 	}
 	return look
 }
@@ -116,7 +116,8 @@ func (s *Set) undecidedUntil(now time.Time) (until time.Time) {
 func (g *Group) Release(of HoldChoice, now time.Time) (released []Hold) {
 	return g.operate(of, now, func(s *Set) {
 		v := s.release(of.Discarded)
-		s.remove(&v, slog.LevelWarn, "an operator released removals: the resources are removed")
+		g.cfg.Logger.Warn("an operator released removals: the resources are removed",
+			slog.String("type_url", s.TypeURL), slog.Int("removed", s.remove(&v)))
 	})
 }
 

@@ -283,5 +283,5 @@ func (d *Reports) Keep(typeURL, name string) {
 	} else if wire.FullState(typeURL) {
 		b.of.Kind = cache.Wildcard
 	}
-	d.in(b).Set.Keep(name)
+	d.in(b).Keep(name)
 }

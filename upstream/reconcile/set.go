@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"context"
 	"iter"
 	"log/slog"
 	"maps"
@@ -434,18 +433,20 @@ func (s *Set) decide(now time.Time) (removed bool) {
 		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
 			slog.String("type_url", s.TypeURL), slog.Int("held", len(s.held)), slog.Duration("hold", s.group.cfg.Hold))
 	}
-	return s.remove(&v, slog.LevelInfo, "removed resources that the origin no longer has")
+	n := s.remove(&v)
+	if n > 0 {
+		s.group.cfg.Logger.Info("removed resources that the origin no longer has",
+			slog.String("type_url", s.TypeURL), slog.Int("removed", n))
+	}
+	return n > 0
 }
 
-// remove carries out removals, and reports whether there are any.
-func (s *Set) remove(v *Removals, level slog.Level, message string) bool {
-	n := len(v.Names) + len(v.Emptied)
-	if n == 0 {
-		return false
+// remove carries out removals, and returns how many there are.
+func (s *Set) remove(v *Removals) (n int) {
+	if n = len(v.Names) + len(v.Emptied); n > 0 {
+		v.sort()
+		s.content.Remove(v)
+		s.group.cfg.Counts.Applied.Add(int64(n))
 	}
-	v.sort()
-	s.content.Remove(v)
-	s.group.cfg.Counts.Applied.Add(int64(n))
-	s.group.cfg.Logger.Log(context.Background(), level, message, slog.String("type_url", s.TypeURL), slog.Int("removed", n))
-	return true
+	return n
 }

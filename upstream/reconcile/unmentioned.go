@@ -66,6 +66,19 @@ func (m *unmentioned) mention(name string) {
 	delete(m.foreign, name)
 }
 
+// mentions takes that the origin has mentioned all names of an update.
+func (m *unmentioned) mentions(u wire.Update) {
+	for _, r := range u.Resources {
+		m.mention(r.Name)
+		for _, alias := range r.Aliases {
+			m.mention(alias)
+		}
+	}
+	for name := range u.Gone() {
+		m.mention(name)
+	}
+}
+
 // responded takes a response that has changed a set of which so much was unmentioned before. It reports
 // whether the response showed that the origin does not look at what it was told.
 func (m *unmentioned) responded(told, count int, u wire.Update, c cache.Change, fails bool, now time.Time) (ignores bool) {
@@ -77,15 +90,7 @@ func (m *unmentioned) responded(told, count int, u wire.Update, c cache.Change, 
 	case told > 0 && c.Same > 0:
 		ignores = m.distrust(now)
 	}
-	for _, r := range u.Resources {
-		m.mention(r.Name)
-		for _, alias := range r.Aliases {
-			m.mention(alias)
-		}
-	}
-	for name := range u.Gone() {
-		m.mention(name)
-	}
+	m.mentions(u)
 	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
 	// says nothing about its members.
 	if m.count() < count || c.Changed > 0 || m.last.IsZero() && !fails {
