@@ -232,7 +232,7 @@ func (s *Set) Take(u wire.Update, now time.Time, apply func(wire.Update) cache.C
 	told, count := len(s.unmentioned.told), s.unmentioned.count()
 	fails := s.whole != "" && u.Fails(s.whole)
 	l := s.look(now)
-	c = s.grow(s.screen(u, l), l, apply)
+	c = l.grow(l.screen(u), apply)
 	if s.whole == "" {
 		told = 0 // an origin answers for each name that it is asked for
 	}
@@ -275,30 +275,32 @@ func (s *Set) Changed() {
 
 // A look is what is known of a set at one time to decide about removals from it.
 type look struct {
+	set                 *Set
 	now                 time.Time
 	confirmed           bool
 	needed, mayBeNeeded func(name string) bool
 }
 
 func (s *Set) look(now time.Time) look {
-	return look{now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
+	return look{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
 }
 
 // screen returns an update without the removals that must wait, and records these. What the update mentions
 // otherwise is suspect no more.
-func (s *Set) screen(u wire.Update, l look) wire.Update {
+func (l look) screen(u wire.Update) wire.Update {
+	s := l.set
 	if l.confirmed {
 		s.fresh = nil
 	}
-	u.Resources = s.screenResources(u.Resources, l)
+	u.Resources = l.screenResources(u.Resources)
 	waiting := make(names)
 	for name := range u.Gone() {
 		delete(s.fresh, name)
 		switch {
 		case s.content.Get(name) == nil:
-		case s.waits(name, l) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
+		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
-			s.suspect(name, removal{stated: true}, s.repeats(name, l))
+			s.suspect(name, removal{stated: true}, l.repeats(name))
 			continue
 		}
 		s.forget(name)
@@ -314,12 +316,13 @@ func (s *Set) screen(u wire.Update, l look) wire.Update {
 }
 
 // screenResources is screen for the resources of an update.
-func (s *Set) screenResources(resources []*wire.Resource, l look) []*wire.Resource {
+func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
+	s := l.set
 	var emptied []*wire.Resource
 	for _, res := range resources {
-		if isEmptyAssignment(res) && s.waits(res.Name, l) && s.hasEndpoints(res.Name) { // what is needed is found by a search
+		if isEmptyAssignment(res) && l.waits(res.Name) && hasEndpoints(s.content.Get(res.Name)) { // what is needed is found by a search
 			emptied = append(emptied, res)
-			s.suspect(res.Name, removal{emptied: res, stated: true}, s.repeats(res.Name, l))
+			s.suspect(res.Name, removal{emptied: res, stated: true}, l.repeats(res.Name))
 			continue
 		}
 		s.Mention(res.Name, l.now)
@@ -332,17 +335,19 @@ func (s *Set) screenResources(resources []*wire.Resource, l look) []*wire.Resour
 
 // waits reports whether the removal of a name waits: the origin has not mentioned it on a stream on which it
 // has not yet stated all of the set, or says so since it was asked, or something needs the resource.
-func (s *Set) waits(name string, l look) bool {
-	return !l.confirmed && (s.unmentioned.has(name) || s.knows(name)) || s.answers(name) || l.needed(name)
+func (l look) waits(name string) bool {
+	s := l.set
+	return !l.confirmed && (s.unmentioned.has(name) || s.knows(name)) || l.answers(name) || l.needed(name)
 }
 
 // answers reports whether what the origin says of a name answers a question of the relay.
-func (s *Set) answers(name string) bool {
+func (l look) answers(name string) bool {
+	s := l.set
 	return s.unmentioned.asks(name) || s.asker != nil && s.asker.unmentioned.asks(name)
 }
 
 // repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
-func (s *Set) repeats(name string, l look) bool { return !l.confirmed || s.answers(name) }
+func (l look) repeats(name string) bool { return !l.confirmed || l.answers(name) }
 
 // without returns the elements of a slice of which out is false, and leaves the slice as it is.
 func without[E any](all []E, out func(E) bool) []E {
@@ -357,14 +362,12 @@ func isEmptyAssignment(r *wire.Resource) bool {
 	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
 }
 
-// hasEndpoints reports whether the set holds an assignment with endpoints.
-func (s *Set) hasEndpoints(name string) bool {
-	old := s.content.Get(name)
-	return old != nil && !old.Released() && old.HasEndpoints()
-}
+// hasEndpoints reports whether a resource, nil if there is none, is an assignment with endpoints.
+func hasEndpoints(r *wire.Resource) bool { return r != nil && !r.Released() && r.HasEndpoints() }
 
 // grow applies an update, and counts the resources that it adds to the set.
-func (s *Set) grow(u wire.Update, l look, apply func(wire.Update) cache.Change) cache.Change {
+func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Change {
+	s := l.set
 	var absent []string
 	if !l.confirmed && s.earlier {
 		for _, res := range u.Resources {
