@@ -115,7 +115,7 @@ func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
 		o.Restart()
 		time.Sleep(35 * time.Second)
 		p.converge()
-		if log.has("says nothing") {
+		if log.has("sends no response") {
 			t.Error("the origin is called silent, although it was told what is held, and nothing of that changed")
 		}
 	})

@@ -419,7 +419,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		if n := loads.count() - 8; n < 59/6 || n > 59/4+1 {
 			t.Errorf("tried %d times in an hour, want about 12", n)
 		}
-		if n := log.count("the origin takes no load reports"); n != 1 {
+		if n := log.count("origin does not accept load reports"); n != 1 {
 			t.Errorf("logged %d times that the origin takes no load reports, want once", n)
 		}
 		loads.refuse(nil)
