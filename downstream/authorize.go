@@ -153,7 +153,7 @@ func (s *stream) checkType(typeURL string) error {
 func (s *stream) grantAnew(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
-		if err := s.checkType(sub.typeURL); err != nil {
+		if err := s.checkType(sub.TypeURL); err != nil {
 			return err
 		}
 		if err := s.regrantNames(sub); err != nil {
@@ -165,7 +165,7 @@ func (s *stream) grantAnew(grant Grant) error {
 
 // limits reports whether there may be names of a type that are denied.
 func (s *stream) limits(sub *subscription) bool {
-	return s.grant != nil && (s.grant.LimitsNames(sub.typeURL) || len(sub.denied) > 0)
+	return s.grant != nil && (s.grant.LimitsNames(sub.TypeURL) || len(sub.denied) > 0)
 }
 
 // restrict takes names out of a request that the client may not ask for: on an aggregated
@@ -197,7 +197,7 @@ func (s *stream) restrict(sub *subscription, r *wire.Request) error {
 // checkName returns an error if the client may not ask for a name, which may come with
 // parameters.
 func (s *stream) checkName(sub *subscription, text string) error {
-	return s.grant.Name(sub.typeURL, wire.PlainName(text))
+	return s.grant.Name(sub.TypeURL, wire.PlainName(text))
 }
 
 // deny takes note of names that the client may not ask for. The error ends the stream.
@@ -237,11 +237,11 @@ func (s *stream) regrantNames(sub *subscription) error {
 		given = append(given, text)
 		return true
 	})
-	if err := s.deny(sub, sub.withdraw(allowed)); err != nil {
+	if err := s.deny(sub, sub.revoke(allowed)); err != nil {
 		return err
 	}
 	if len(given) > 0 {
-		sub.give(given)
+		sub.grant(given)
 	}
 	return nil
 }
@@ -277,7 +277,7 @@ func (s *Server) audit(to *client, g Grant, names []string) {
 
 // withdraw ends the subscriptions to what is not allowed, and returns them. The client is told
 // nothing: what it has is not gone.
-func (s *subscription) withdraw(allowed func(text string) bool) (texts []string) {
+func (s *subscription) revoke(allowed func(text string) bool) (texts []string) {
 	if s.wildcard != nil && !allowed(wire.Wildcard) {
 		s.unsubscribeAll()
 		texts = append(texts, wire.Wildcard)
@@ -296,8 +296,8 @@ func (s *subscription) withdraw(allowed func(text string) bool) (texts []string)
 		}
 		gone, texts = append(gone, n.name), append(texts, text)
 		delete(s.variants, n.name)
-		delete(s.failures.unasked, n.name)
-		delete(s.known, text)
+		delete(s.failures.unreachableSent, n.name)
+		delete(s.initialVersions, text)
 		return true
 	})
 	s.watch.Unsubscribe(s.key, gone)
@@ -305,11 +305,11 @@ func (s *subscription) withdraw(allowed func(text string) bool) (texts []string)
 }
 
 // give subscribes to what was denied before.
-func (s *subscription) give(texts []string) {
+func (s *subscription) grant(texts []string) {
 	names, globs := splitGlobs(texts)
 	now := time.Now()
 	if len(names) > 0 {
-		s.add(names, false, now)
+		s.subscribe(names, false, now)
 	}
 	s.addGlobs(globs, false, now)
 }

@@ -50,11 +50,11 @@ const maxBatches = 8
 // was not sent for all that is new. What a client newly asks for is exempt from the
 // position: it does not use that yet.
 func (s *stream) limit(p *pass, sub *subscription, t *cache.Type) (limit cache.Seq, waits bool) {
-	if !sub.dependent || !sub.behind(t) {
+	if !sub.Dependent || !sub.behind(t) {
 		return p.of(sub).Seq, false
 	}
 	limit, shut := s.dependentLimit(p)
-	return limit, shut || limit < p.cut.Seq && sub.opening()
+	return limit, shut || limit < p.cut.Seq && sub.firstLook()
 }
 
 // dependentLimit returns the position up to which dependent types may be read, and
@@ -87,10 +87,10 @@ func (s *stream) cut(p *pass) *cache.Generation {
 func (s *stream) keepCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
-		if sub.dependent && !sub.answered {
+		if sub.Dependent && !sub.sentAny {
 			return
 		}
-		dependents = dependents || sub.dependent
+		dependents = dependents || sub.Dependent
 	}
 	if dependents && s.barrier.cut == nil {
 		s.barrier.cut, s.barrier.until = p.cut, p.now.Add(s.cfg.AckWait)
@@ -102,7 +102,7 @@ func (s *stream) holdCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
-		!slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.owes(p.cut) }):
+		!slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.behindCut(p.cut) }):
 		s.barrier.cut = nil
 	default:
 		p.held = true
@@ -115,7 +115,7 @@ func (s *stream) uncut(p *pass) bool { return s.barrier.cut == nil && p.cut != p
 
 // of returns the head that a type is read from.
 func (p *pass) of(sub *subscription) *cache.Generation {
-	if sub.dependent || sub.typeURL == wire.ClusterType {
+	if sub.Dependent || sub.TypeURL == wire.ClusterType {
 		return p.cut
 	}
 	return p.head
@@ -123,23 +123,23 @@ func (p *pass) of(sub *subscription) *cache.Generation {
 
 // owes reports whether clusters or a dependent type changed in a head after what the
 // client was sent of them.
-func (s *subscription) owes(g *cache.Generation) bool {
-	if !s.dependent && s.typeURL != wire.ClusterType {
+func (s *subscription) behindCut(g *cache.Generation) bool {
+	if !s.Dependent && s.TypeURL != wire.ClusterType {
 		return false
 	}
 	for glob := range s.followed() {
-		if t := g.Type(glob.key); t.Phase >= cache.Settled && t.Wildcard.Last() > glob.sent {
+		if t := g.Type(glob.key); t.Phase >= cache.Settled && t.Wildcard.Last() > glob.sentUpTo {
 			return true
 		}
 	}
-	return len(s.names) > 0 && g.Type(s.key).Last() > s.scanned
+	return len(s.names) > 0 && g.Type(s.key).Last() > s.scannedUpTo
 }
 
 // takeAsked takes the names from those that are owed an answer that the client does not
 // use yet. The newest head answers for them, since no hint tells of what changed before the
 // client asked.
-func (s *subscription) takeAsked() (names []*cache.Name) {
-	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool {
+func (s *subscription) takeNewNames() (names []*cache.Name) {
+	s.pendingNames = slices.DeleteFunc(s.pendingNames, func(n *cache.Name) bool {
 		at, ok := s.find(n)
 		if ok = ok && s.names[at].sent == 0; ok {
 			names = append(names, n)
@@ -152,7 +152,7 @@ func (s *subscription) takeAsked() (names []*cache.Name) {
 // clustersUnknown reports whether the client asked for all clusters and the set is not
 // known well enough to be sent (B.7).
 func (s *stream) clustersUnknown(p *pass, cds *subscription) bool {
-	if cds.wildcard == nil || cds.begunAll || cds.synced {
+	if cds.wildcard == nil || cds.wildcardStarted || cds.holdsSet {
 		return false
 	}
 	if s.barrier.coldSince.IsZero() {
@@ -174,14 +174,14 @@ func (s *stream) clustersUnknown(p *pass, cds *subscription) bool {
 // clustersSent returns the position up to which clusters were sent, while those that
 // were not wait for an answer or for content.
 func (s *stream) clustersSent(p *pass, cds *subscription) cache.Seq {
-	until := cds.overtakenFrom(p.now)
+	until := cds.overtakenAt(p.now)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
 		return p.cut.Seq
 	}
 	unsent, upTo := cds.unsentAdditions(p.cut.Type(wire.ClusterType))
 	for _, glob := range cds.globs {
-		if glob.atRest {
+		if glob.idle {
 			continue
 		}
 		some, sent := glob.unsentAdditions(p.cut.Type(glob.key))
@@ -224,11 +224,11 @@ func (s *stream) awaitEndpoints(p *pass, cds *subscription, assignments []string
 	if s.barrier.unsentSince = (time.Time{}); since.IsZero() {
 		since = p.now
 	}
-	if len(assignments) == 0 || s.agent.grpc || !s.closed.IsZero() {
+	if len(assignments) == 0 || s.agent.GRPC || !s.closed.IsZero() {
 		return
 	}
-	dependents := slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.dependent })
-	if returns := floor == 0 && cds.saidState(); !returns && (!dependents || s.of(wire.EndpointType) == nil) {
+	dependents := slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.Dependent })
+	if returns := floor == 0 && cds.returns(); !returns && (!dependents || s.of(wire.EndpointType) == nil) {
 		return
 	}
 	if n := len(s.barrier.batches); n == maxBatches {
@@ -308,7 +308,7 @@ func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
 		return false
 	}
 	e := p.head.Type(by.key).Wildcard.Get(n)
-	return e.Present() && !e.Resource.Released() && (e.Seq > by.sent || slices.Contains(by.again, text))
+	return e.Present() && !e.Resource.Released() && (e.Seq > by.sentUpTo || slices.Contains(by.resend, text))
 }
 
 // owesNamed is owesAssignment for a name that the client subscribed to.
@@ -319,15 +319,17 @@ func (s *stream) owesNamed(p *pass, eds *subscription, n subscribed) bool {
 	}
 	asked := n.name.Asked()
 	if asked.IsZero() {
-		asked = eds.since // the origin is about to be asked
+		asked = eds.namesSince // the origin is about to be asked
 	}
 	return p.head.From(n.name).Connected && p.now.Before(asked.Add(s.cfg.AckWait))
 }
 
 // saidState reports whether the client said in its first request that it holds
 // resources of the type.
-func (s *subscription) saidState() bool { return cmp.Or(s.parent, s).version != "" || s.knownN > 0 }
+func (s *subscription) returns() bool {
+	return cmp.Or(s.parent, s).initialVersion != "" || s.initialCount > 0
+}
 
 // opening reports whether the client returns with resources of the type and was told
 // nothing of it yet on this stream.
-func (s *subscription) opening() bool { return s.scanned == 0 && s.saidState() }
+func (s *subscription) firstLook() bool { return s.scannedUpTo == 0 && s.returns() }

@@ -9,15 +9,15 @@ import (
 )
 
 // A reply is a response in the making, and what follows from it.
-type reply struct {
-	body *wire.Body
+type Response struct {
+	Body *wire.Body
 	// eds names the ClusterLoadAssignments that clusters in the response need
 	// anew (B.16).
-	eds []string
+	Endpoints []string
 	// cut is set if the response was full before the changes were.
-	cut bool
+	Cut bool
 	// secrets names the Secrets in the response.
-	secrets []string
+	Secrets []string
 }
 
 // A writer collects what one response holds.
@@ -25,31 +25,31 @@ type writer struct {
 	sub     *subscription
 	head    *cache.Generation
 	typ     *cache.Type
-	reply   reply
+	reply   Response
 	about   int                 // how many resources there may be, if that is known
 	emitted map[string]struct{} // what was said something of, kept only where that may happen twice
 }
 
 func (s *subscription) newWriter(g *cache.Generation, t *cache.Type) *writer {
 	w := &writer{sub: s, head: g, typ: t}
-	if t.ByName.Aliased() || len(s.again) > 0 || s.lives(t) || s.failures.behind(t) {
+	if t.ByName.Aliased() || len(s.resend) > 0 || s.ttlsDue(t) || s.failures.behind(t) {
 		w.emitted = make(map[string]struct{})
 	}
 	return w
 }
 
 // begin makes sure that there is a response, be it empty.
-func (w *writer) begin() *wire.Body {
-	if w.reply.body == nil {
-		w.reply.body = w.sub.newBody(w.head, w.typ)
-		w.reply.body.Grow(w.about)
+func (w *writer) ensureBody() *wire.Body {
+	if w.reply.Body == nil {
+		w.reply.Body = w.sub.newBody(w.head, w.typ)
+		w.reply.Body.Grow(w.about)
 	}
-	return w.reply.body
+	return w.reply.Body
 }
 
 // twice reports whether something was said already of what has a key, and notes that
 // something is now.
-func (w *writer) twice(key string) bool {
+func (w *writer) alreadyEmitted(key string) bool {
 	if w.emitted == nil {
 		return false
 	}
@@ -60,15 +60,15 @@ func (w *writer) twice(key string) bool {
 
 func (w *writer) add(e *cache.Entry) {
 	r := e.Resource
-	if !w.sub.delta && !r.HasBody() || w.twice(r.Key()) {
+	if !w.sub.delta && !r.HasBody() || w.alreadyEmitted(r.Key()) {
 		return // SotW has no way to say that an alias is not known
 	}
-	w.begin().Add(r, w.sub.life(e))
-	if w.sub.secret {
-		w.reply.secrets = append(w.reply.secrets, r.Name)
+	w.ensureBody().Add(r, w.sub.ttlOf(e))
+	if w.sub.Secret {
+		w.reply.Secrets = append(w.reply.Secrets, r.Name)
 	}
 	if r.EDSName != "" {
-		w.reply.eds = append(w.reply.eds, r.EDSName)
+		w.reply.Endpoints = append(w.reply.Endpoints, r.EDSName)
 	}
 }
 
@@ -76,31 +76,31 @@ func (w *writer) add(e *cache.Entry) {
 // from what refers to the resource (R067).
 func (w *writer) remove(name string) {
 	name = wire.PlainName(name)
-	if w.sub.delta && !w.sub.keeps(w.head, name) && !w.twice(name) {
-		w.begin().Remove(name)
+	if w.sub.delta && !w.sub.visibleElsewhere(w.head, name) && !w.alreadyEmitted(name) {
+		w.ensureBody().Remove(name)
 	}
 }
 
 // lose is remove, unless the client sees the resource by another name too (R092).
-func (w *writer) lose(name string) {
-	if !w.sub.sees(w.typ, name) {
+func (w *writer) removeUnlessAliased(name string) {
+	if !w.sub.seesByAlias(w.typ, name) {
 		w.remove(name)
 	}
 }
 
 // loseMember is lose for a member that is gone.
-func (w *writer) loseMember(e *cache.Entry) {
+func (w *writer) removeMember(e *cache.Entry) {
 	if r := e.Prior; r != nil && r.Constraints != nil {
-		w.goneVariant(r.Variant())
+		w.removeVariant(r.Variant())
 		return
 	}
-	w.lose(e.Name.String())
+	w.removeUnlessAliased(e.Name.String())
 }
 
 // gone tells a Delta client that what an entry stands for is gone: by the name that it
 // asked for, or, if it had the resource, by that under which it knows it. One that
 // returns and says that it holds the resource is told by both (R086).
-func (w *writer) gone(e *cache.Entry, had bool) {
+func (w *writer) removeEntry(e *cache.Entry, had bool) {
 	r := e.Prior
 	switch {
 	case !w.sub.delta:
@@ -109,28 +109,28 @@ func (w *writer) gone(e *cache.Entry, had bool) {
 		if r == nil || r.Constraints != nil || r.Name == e.Name.String() {
 			return
 		}
-		if _, holds := w.sub.known[r.Name]; holds {
-			delete(w.sub.known, r.Name)
-			w.lose(r.Name)
+		if _, holds := w.sub.initialVersions[r.Name]; holds {
+			delete(w.sub.initialVersions, r.Name)
+			w.removeUnlessAliased(r.Name)
 		}
 	case r.Constraints == nil:
-		w.lose(r.Name)
+		w.removeUnlessAliased(r.Name)
 	default:
-		w.goneVariant(r.Variant())
+		w.removeVariant(r.Variant())
 	}
 }
 
 // goneVariant tells a Delta client that one variant of a resource is gone, unless it is
 // told of that very one otherwise.
-func (w *writer) goneVariant(v wire.Variant) {
-	if w.sub.delta && !w.twice(v.Key()) {
-		w.begin().RemoveVariant(v)
+func (w *writer) removeVariant(v wire.Variant) {
+	if w.sub.delta && !w.alreadyEmitted(v.Key()) {
+		w.ensureBody().RemoveVariant(v)
 	}
 }
 
 // sees reports whether the client sees a resource of which one name that it has is
 // gone: as a member, or by another name.
-func (s *subscription) sees(t *cache.Type, resource string) bool {
+func (s *subscription) seesByAlias(t *cache.Type, resource string) bool {
 	if !t.ByName.Aliased() {
 		return false
 	}
@@ -139,7 +139,7 @@ func (s *subscription) sees(t *cache.Type, resource string) bool {
 			return true
 		}
 	}
-	return s.reaches(t, resource)
+	return s.namedByAlias(t, resource)
 }
 
 // maxResponseBytes is what a response that can be cut never exceeds, unless by a
@@ -149,20 +149,20 @@ const maxResponseBytes = 3_500_000
 // full reports whether the response should end before this entry, which may be
 // nil, and the rest follow in the next one (B.32).
 func (w *writer) full(next *cache.Entry) bool {
-	if w.reply.body == nil || w.reply.cut {
-		return w.reply.cut
+	if w.reply.Body == nil || w.reply.Cut {
+		return w.reply.Cut
 	}
-	size, more := w.reply.body.Size(), 0
+	size, more := w.reply.Body.Size(), 0
 	if next.Present() {
 		more = next.Resource.Size()
 	}
-	w.reply.cut = size >= w.sub.cfg.ResponseBytes || size+more > maxResponseBytes && w.reply.body.Len() > 0
-	return w.reply.cut
+	w.reply.Cut = size >= w.sub.cfg.ResponseBytes || size+more > maxResponseBytes && w.reply.Body.Len() > 0
+	return w.reply.Cut
 }
 
 // result returns the response, nil if there is nothing to say.
-func (w *writer) result() *reply {
-	if w.reply.body == nil {
+func (w *writer) result() *Response {
+	if w.reply.Body == nil {
 		return nil
 	}
 	return &w.reply
@@ -170,21 +170,21 @@ func (w *writer) result() *reply {
 
 func (s *subscription) newBody(g *cache.Generation, t *cache.Type) *wire.Body {
 	if s.delta {
-		return wire.NewDeltaBody(s.typeURL, t.System())
+		return wire.NewDeltaBody(s.TypeURL, t.System())
 	}
 	whole := s
 	if s.parent != nil {
 		whole = s.parent // the version is of all that the client sees of the type
 	}
-	return wire.NewSotWBody(s.typeURL, whole.visibleSum(g).Version(t.System()), s.wrap)
+	return wire.NewSotWBody(s.TypeURL, whole.visibleSum(g).Version(t.System()), s.wrap)
 }
 
 // changes returns what the client must be told now of a type whose responses
 // hold only what changed: every Delta type, and the partial SotW ones. It reads
 // the logs up to limit; what was just asked for is exempt from the limit (B.11).
 // Removals that may have to wait are left to removals.
-func (s *subscription) changes(g *cache.Generation, t *cache.Type, limit cache.Seq, now time.Time) (*reply, error) {
-	if s.wildcard != nil && s.begunAll && s.delta && s.removed < t.Wildcard.Floor() {
+func (s *subscription) changes(g *cache.Generation, t *cache.Type, limit cache.Seq, now time.Time) (*Response, error) {
+	if s.wildcard != nil && s.wildcardStarted && s.delta && s.removedUpTo < t.Wildcard.Floor() {
 		return nil, errOutrun
 	}
 	all := s.wildcard != nil && t.Phase >= cache.Settled
@@ -193,17 +193,17 @@ func (s *subscription) changes(g *cache.Generation, t *cache.Type, limit cache.S
 	}
 	w := s.newWriter(g, t)
 	if all {
-		s.answerLet(w)
-		s.members(w, g, limit)
+		s.answerUnsubscribed(w)
+		s.addMembers(w, g, limit)
 	}
-	if !w.reply.cut {
-		s.named(w, g, limit)
+	if !w.reply.Cut {
+		s.addNamed(w, g, limit)
 	}
-	if !w.reply.cut {
-		s.renew(w)
+	if !w.reply.Cut {
+		s.addRenewals(w)
 	}
-	if !w.reply.cut {
-		s.fail(w, now)
+	if !w.reply.Cut {
+		s.addErrors(w, now)
 	}
 	return w.result(), nil
 }
@@ -211,7 +211,7 @@ func (s *subscription) changes(g *cache.Generation, t *cache.Type, limit cache.S
 // shareable reports whether what the client is owed depends only on its
 // positions in the log of the members.
 func (s *subscription) shareable(t *cache.Type) bool {
-	if len(s.names)+len(s.owing)+len(s.known)+len(s.again)+len(s.let) > 0 || s.failures.behind(t) {
+	if len(s.names)+len(s.pendingNames)+len(s.initialVersions)+len(s.resend)+len(s.unsubscribeReplies) > 0 || s.failures.behind(t) {
 		return false
 	}
 	ownVersion := s.delta || s.parent == nil && len(s.globs) == 0
@@ -221,46 +221,46 @@ func (s *subscription) shareable(t *cache.Type) bool {
 // sharesContent reports whether the client is sent members as every other: not with
 // what is left of their lives, and not only when the origin is asked for them again.
 func (s *subscription) sharesContent(t *cache.Type) bool {
-	return (!s.ttl || t.Wildcard.TTLs() == 0) && !s.lives(t) && t.Wildcard.ContentDropped() == 0
+	return (!s.sendsTTLs || t.Wildcard.TTLs() == 0) && !s.ttlsDue(t) && t.Wildcard.ContentDropped() == 0
 }
 
 // members adds the members that changed after the client's position. It skips
 // those that the client also named: named answers for them.
-func (s *subscription) members(w *writer, g *cache.Generation, limit cache.Seq) {
-	initial := s.fresh
-	if s.fresh {
+func (s *subscription) addMembers(w *writer, g *cache.Generation, limit cache.Seq) {
+	initial := s.sendAll
+	if s.sendAll {
 		limit = g.Seq
-		s.begin(g)
+		s.startWildcard(g)
 	}
-	s.resend(w)
-	w.about = w.typ.Wildcard.ChangedSince(s.sent)
-	for e := range w.typ.Wildcard.Since(s.sent) {
+	s.resendMembers(w)
+	w.about = w.typ.Wildcard.ChangedSince(s.sentUpTo)
+	for e := range w.typ.Wildcard.Since(s.sentUpTo) {
 		if e.Seq > limit {
 			break
 		}
 		if w.full(e) {
 			return
 		}
-		s.member(w, g, e)
-		s.sent = e.Seq
+		s.addMember(w, g, e)
+		s.sentUpTo = e.Seq
 	}
-	s.sent = max(s.sent, limit)
+	s.sentUpTo = max(s.sentUpTo, limit)
 	s.passRemovals(w.typ, limit)
-	if initial && w.reply.body == nil && s.knownN == 0 && len(s.again) == 0 && !s.withholds(w.typ) {
-		w.begin() // an empty set is an answer too (R097)
-		s.matchesNothing(w)
+	if initial && w.reply.Body == nil && s.initialCount == 0 && len(s.resend) == 0 && !s.withholds(w.typ) {
+		w.ensureBody() // an empty set is an answer too (R097)
+		s.removeEmptyGlob(w)
 	}
 }
 
 // resend adds members that are sent again although they did not change (B.16).
-func (s *subscription) resend(w *writer) {
+func (s *subscription) resendMembers(w *writer) {
 	var still []string
-	for _, n := range s.watch.Find(s.key, s.again) {
+	for _, n := range s.watch.Find(s.key, s.resend) {
 		if n == nil {
 			continue
 		}
 		switch e := w.typ.Wildcard.Get(n); {
-		case !e.Present() || e.Seq > s.sent:
+		case !e.Present() || e.Seq > s.sentUpTo:
 		case w.full(e):
 			still = append(still, n.String())
 		case e.Resource.Released():
@@ -270,7 +270,7 @@ func (s *subscription) resend(w *writer) {
 			w.add(e)
 		}
 	}
-	s.again = still
+	s.resend = still
 }
 
 // askAgain has the origin asked once more for what an entry holds, since it did not
@@ -291,26 +291,26 @@ func (s *subscription) askMembersAgain(g *cache.Generation, t *cache.Type) {
 // begin records that the members begin to be sent. What went before is nothing to
 // a client that did not have them; one that asked for them anew is still owed
 // the removals.
-func (s *subscription) begin(g *cache.Generation) {
-	s.joined = g.Seq
-	if s.fresh = false; !s.begunAll {
-		s.begunAll, s.removed = true, g.Seq
+func (s *subscription) startWildcard(g *cache.Generation) {
+	s.wildcardSince = g.Seq
+	if s.sendAll = false; !s.wildcardStarted {
+		s.wildcardStarted, s.removedUpTo = true, g.Seq
 	}
 }
 
-func (s *subscription) member(w *writer, g *cache.Generation, e *cache.Entry) {
+func (s *subscription) addMember(w *writer, g *cache.Generation, e *cache.Entry) {
 	if _, named := s.find(e.Name); named {
 		return
 	}
 	switch {
 	case !e.Present():
-		if !s.lateRemovals && e.Seq > s.removed {
-			w.loseMember(e)
+		if !s.LateRemovals && e.Seq > s.removedUpTo {
+			w.removeMember(e)
 		}
 	case s.withheld(w.typ, e): // why it is not sent is told instead
-	case s.holds(g.WildcardSource(s.key), e):
+	case s.holdsVersion(g.WildcardSource(s.key), e):
 	case e.Resource.Released():
-		s.again = append(s.again, e.Name.String())
+		s.resend = append(s.resend, e.Name.String())
 		s.askMembersAgain(g, w.typ)
 	default:
 		w.add(e)
@@ -319,7 +319,7 @@ func (s *subscription) member(w *writer, g *cache.Generation, e *cache.Entry) {
 
 // sharedMembers is members for clients whose state is nothing but positions. All
 // that are at the same one get the same body, built once.
-func (s *subscription) sharedMembers(g *cache.Generation, t *cache.Type, limit cache.Seq) *reply {
+func (s *subscription) sharedMembers(g *cache.Generation, t *cache.Type, limit cache.Seq) *Response {
 	type key struct {
 		delta               bool
 		wrap                wire.Wrap
@@ -328,39 +328,39 @@ func (s *subscription) sharedMembers(g *cache.Generation, t *cache.Type, limit c
 		sent, removed, upTo cache.Seq
 	}
 	type shared struct {
-		reply *reply
+		reply *Response
 		sent  cache.Seq
 	}
-	if s.fresh {
+	if s.sendAll {
 		limit = g.Seq
 	}
 	k := key{
-		delta: s.delta, wrap: s.wrap, fresh: s.fresh, begun: s.begunAll, returning: s.knownN > 0,
-		sent: t.Wildcard.Align(s.sent), removed: t.Wildcard.Align(s.removed), upTo: t.Wildcard.Align(limit),
+		delta: s.delta, wrap: s.wrap, fresh: s.sendAll, begun: s.wildcardStarted, returning: s.initialCount > 0,
+		sent: t.Wildcard.Align(s.sentUpTo), removed: t.Wildcard.Align(s.removedUpTo), upTo: t.Wildcard.Align(limit),
 	}
-	if !s.begunAll {
+	if !s.wildcardStarted {
 		k.removed = 0 // not looked at
 	}
 	slot := 1 + int(k.sent%(cache.SharedSlots-1)) // the first one is for complete sets
 	got := t.Shared(k, slot, func() any {
 		c := *s // positions move in a copy
 		w := c.newWriter(g, t)
-		c.members(w, g, limit)
+		c.addMembers(w, g, limit)
 		r := w.result()
 		if r != nil {
-			r.body.Join()
+			r.Body.Join()
 		}
-		return shared{r, c.sent}
+		return shared{r, c.sentUpTo}
 	}).(shared)
-	cut := got.reply != nil && got.reply.cut
-	if s.fresh {
-		s.begin(g)
+	cut := got.reply != nil && got.reply.Cut
+	if s.sendAll {
+		s.startWildcard(g)
 	}
 	if !cut {
 		s.passRemovals(t, limit)
 	}
-	if s.sent = max(s.sent, limit); cut {
-		s.sent = got.sent
+	if s.sentUpTo = max(s.sentUpTo, limit); cut {
+		s.sentUpTo = got.sent
 	}
 	return got.reply
 }
@@ -368,32 +368,32 @@ func (s *subscription) sharedMembers(g *cache.Generation, t *cache.Type, limit c
 // passRemovals records that the client was told of the members up to limit: of their
 // removals too, if those do not wait, or if there were none.
 func (s *subscription) passRemovals(t *cache.Type, limit cache.Seq) {
-	if !s.lateRemovals || t.Wildcard.LastRemoval() <= s.removed {
-		s.removed = max(s.removed, limit)
+	if !s.LateRemovals || t.Wildcard.LastRemoval() <= s.removedUpTo {
+		s.removedUpTo = max(s.removedUpTo, limit)
 	}
 }
 
 // named adds what the client named and was not told.
-func (s *subscription) named(w *writer, g *cache.Generation, limit cache.Seq) {
+func (s *subscription) addNamed(w *writer, g *cache.Generation, limit cache.Seq) {
 	if len(s.names) == 0 {
-		s.owing, s.scanned = nil, limit
+		s.pendingNames, s.scannedUpTo = nil, limit
 		return
 	}
-	if s.owed(w, g, limit) && s.changed(w, g, limit) {
-		s.scanned = max(s.scanned, limit)
+	if s.addPending(w, g, limit) && s.addChanged(w, g, limit) {
+		s.scannedUpTo = max(s.scannedUpTo, limit)
 	}
 }
 
 // owed answers for the names that are owed an answer, each once however often it
 // was asked for. It reports whether it came to the end.
-func (s *subscription) owed(w *writer, g *cache.Generation, limit cache.Seq) bool {
-	slices.SortFunc(s.owing, (*cache.Name).Compare)
-	owing := slices.Compact(s.owing)
-	s.owing = nil
+func (s *subscription) addPending(w *writer, g *cache.Generation, limit cache.Seq) bool {
+	slices.SortFunc(s.pendingNames, (*cache.Name).Compare)
+	owing := slices.Compact(s.pendingNames)
+	s.pendingNames = nil
 	w.about = len(owing)
 	for i, n := range owing {
 		if e, _ := w.typ.Lookup(n); w.full(e) {
-			s.owing = append(s.owing, owing[i:]...)
+			s.pendingNames = append(s.pendingNames, owing[i:]...)
 			return false
 		}
 		s.answerName(w, g, n, limit)
@@ -404,14 +404,14 @@ func (s *subscription) owed(w *writer, g *cache.Generation, limit cache.Seq) boo
 // changed answers for the names of which something was said since the last look: those
 // that the wake-up was about, if that is known; else it goes through all names or through
 // what was said, whichever is less. It reports whether it came to the end.
-func (s *subscription) changed(w *writer, g *cache.Generation, limit cache.Seq) bool {
+func (s *subscription) addChanged(w *writer, g *cache.Generation, limit cache.Seq) bool {
 	var room [8]*cache.Name
-	if hinted, known := s.watch.Hinted(s.key, s.scanned, room[:0]); known {
+	if hinted, known := s.watch.Hinted(s.key, s.scannedUpTo, room[:0]); known {
 		slices.Reverse(hinted) // as the logs have it: in the order in which it was said
 		return s.answerNames(w, g, hinted, limit)
 	}
 	t := w.typ
-	if t.Wildcard.ChangedSince(s.scanned)+t.ByName.ChangedSince(s.scanned) > len(s.names) {
+	if t.Wildcard.ChangedSince(s.scannedUpTo)+t.ByName.ChangedSince(s.scannedUpTo) > len(s.names) {
 		for i := range s.names {
 			if e, _ := t.Lookup(s.names[i].name); w.full(e) {
 				return false
@@ -421,7 +421,7 @@ func (s *subscription) changed(w *writer, g *cache.Generation, limit cache.Seq) 
 		return true
 	}
 	for _, set := range []*cache.Set{&t.Wildcard, &t.ByName} {
-		for e := range set.Since(s.scanned) {
+		for e := range set.Since(s.scannedUpTo) {
 			if w.full(e) {
 				return false
 			}
@@ -433,10 +433,10 @@ func (s *subscription) changed(w *writer, g *cache.Generation, limit cache.Seq) 
 
 // followedTo returns up to where the subscription needs no hints any more.
 func (s *subscription) followedTo(g *cache.Generation) cache.Seq {
-	if len(s.names) == 0 || !s.delta && s.fullState {
+	if len(s.names) == 0 || !s.delta && s.FullState {
 		return g.Seq // it never looks at any
 	}
-	return s.scanned
+	return s.scannedUpTo
 }
 
 func (s *subscription) answerNames(w *writer, g *cache.Generation, names []*cache.Name, limit cache.Seq) bool {
@@ -458,7 +458,7 @@ func (s *subscription) answerName(w *writer, g *cache.Generation, n *cache.Name,
 // answerOrOwe may owe a name that is owed already; owed sees to that.
 func (s *subscription) answerOrOwe(w *writer, g *cache.Generation, n *subscribed, limit cache.Seq) {
 	if s.answer(w, g, n, limit) {
-		s.owing = append(s.owing, n.name)
+		s.pendingNames = append(s.pendingNames, n.name)
 	}
 }
 
@@ -470,10 +470,10 @@ func (s *subscription) answer(w *writer, g *cache.Generation, n *subscribed, lim
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when there is something to say
 		return false
-	case n.sent == 0 && s.older:
+	case n.sent == 0 && s.olderGeneration:
 		return true // the newest head answers for it
 	case n.sent != 0 && seq > limit:
-		return seq <= w.sub.scanned // the log will not tell of it again
+		return seq <= w.sub.scannedUpTo // the log will not tell of it again
 	case e.Present():
 		return s.answerPresent(w, g, n, e, seq)
 	default:
@@ -482,13 +482,13 @@ func (s *subscription) answer(w *writer, g *cache.Generation, n *subscribed, lim
 }
 
 func (s *subscription) answerPresent(w *writer, g *cache.Generation, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
-	held := n.sent == 0 && s.holds(g.From(n.name), e) && !s.alwaysSent
+	held := n.sent == 0 && s.holdsVersion(g.From(n.name), e) && !s.alwaysSent
 	if !held && e.Resource.Released() {
 		s.askAgain(g, e)
 		return true
 	}
 	if n.sent = seq; !held {
-		s.vary(w, n.name, e.Resource.Constraints)
+		s.switchVariant(w, n.name, e.Resource.Constraints)
 		w.add(e)
 	}
 	return false
@@ -496,7 +496,7 @@ func (s *subscription) answerPresent(w *writer, g *cache.Generation, n *subscrib
 
 // vary notes which variant of a resource the client is sent, and has it drop the one
 // that it had: of those that its parameters match there is only one (R122).
-func (s *subscription) vary(w *writer, n *cache.Name, constraints []byte) {
+func (s *subscription) switchVariant(w *writer, n *cache.Name, constraints []byte) {
 	had := s.variants[n]
 	if constraints == nil {
 		delete(s.variants, n)
@@ -506,13 +506,13 @@ func (s *subscription) vary(w *writer, n *cache.Name, constraints []byte) {
 		}
 		s.variants[n] = constraints
 	}
-	if gone := (wire.Variant{Name: wire.PlainName(n.String()), Constraints: had}); had != nil && !s.shown(gone) {
-		w.goneVariant(gone)
+	if gone := (wire.Variant{Name: wire.PlainName(n.String()), Constraints: had}); had != nil && !s.hasVariant(gone) {
+		w.removeVariant(gone)
 	}
 }
 
 // shown reports whether the client has a variant of a resource, by whatever parameters.
-func (s *subscription) shown(v wire.Variant) bool {
+func (s *subscription) hasVariant(v wire.Variant) bool {
 	for n, constraints := range s.variants {
 		if string(constraints) == string(v.Constraints) && wire.PlainName(n.String()) == v.Name {
 			return true
@@ -522,54 +522,54 @@ func (s *subscription) shown(v wire.Variant) bool {
 }
 
 func (s *subscription) answerAbsent(w *writer, g *cache.Generation, n *subscribed, e *cache.Entry, seq cache.Seq) (owed bool) {
-	late := s.lateRemovals && s.delta && n.sent != 0
-	if late || s.mayReturn(g, e, *n) || !g.Absent(e) {
+	late := s.LateRemovals && s.delta && n.sent != 0
+	if late || s.mayReappear(g, e, *n) || !g.Absent(e) {
 		return true
 	}
-	w.gone(e, n.sent != 0)
+	w.removeEntry(e, n.sent != 0)
 	n.sent = seq
-	delete(s.known, e.Name.String())
+	delete(s.initialVersions, e.Name.String())
 	delete(s.variants, n.name)
 	return false
 }
 
 // holds reports whether a Delta client holds this very content: it said so in its
 // first request, which counts once, and the version can be trusted (B.3).
-func (s *subscription) holds(from *cache.Source, e *cache.Entry) bool {
-	version, said := s.known[e.Resource.Name]
+func (s *subscription) holdsVersion(from *cache.Source, e *cache.Entry) bool {
+	version, said := s.initialVersions[e.Resource.Name]
 	if !said {
 		return false
 	}
-	delete(s.known, e.Resource.Name)
+	delete(s.initialVersions, e.Resource.Name)
 	return e.HasVersion(version) && s.trustsResource(from, e)
 }
 
 // answerLet answers names that a client with a wildcard unsubscribed: it cannot
 // know whether the resource is still its own (R079). Of members that it is told
 // of anyway, what it is told then is the answer.
-func (s *subscription) answerLet(w *writer) {
-	if len(s.let) == 0 {
+func (s *subscription) answerUnsubscribed(w *writer) {
+	if len(s.unsubscribeReplies) == 0 {
 		return
 	}
-	for i, n := range s.watch.Find(s.key, s.let) {
+	for i, n := range s.watch.Find(s.key, s.unsubscribeReplies) {
 		if w.full(nil) {
-			s.let = s.let[i:]
+			s.unsubscribeReplies = s.unsubscribeReplies[i:]
 			return
 		}
 		if n != nil {
 			switch e := w.typ.Wildcard.Get(n); {
-			case e.Present() && (s.fresh || e.Seq > s.sent):
+			case e.Present() && (s.sendAll || e.Seq > s.sentUpTo):
 				continue
 			case e.Present():
 				w.add(e)
 				continue
-			case e != nil && s.begunAll && e.Seq > s.removed:
+			case e != nil && s.wildcardStarted && e.Seq > s.removedUpTo:
 				continue
 			}
 		}
-		w.remove(s.let[i])
+		w.remove(s.unsubscribeReplies[i])
 	}
-	s.let = nil
+	s.unsubscribeReplies = nil
 }
 
 // visibleSum identifies all that the client sees of the type (B.2).

@@ -304,7 +304,7 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 
 // standingRefusal returns the newest refusal of a type that stands, nil if none does.
 func (s *stream) standingRefusal(sub *subscription) *Refusal {
-	if sub.refusal != nil && sub.refusal.At.After(sub.acceptedAt.time()) {
+	if sub.refusal != nil && sub.refusal.At.After(sub.ackedAt.time()) {
 		return sub.refusal
 	}
 	g := s.group.View.Generation()
@@ -334,15 +334,15 @@ func (s *subscription) refusedMember(g *cache.Generation, r *Refusal) bool {
 
 func (s *subscription) status(now time.Time) TypeStatus {
 	t := TypeStatus{
-		TypeURL: s.typeURL, Wildcard: s.wildcard != nil, Names: len(s.names),
-		Nonce: s.nonce, Version: s.said, SentAt: s.sentAt, Pending: s.pending,
-		Accepted: s.accepted, AcceptedAt: s.acceptedAt.time(),
+		TypeURL: s.TypeURL, Wildcard: s.wildcard != nil, Names: len(s.names),
+		Nonce: s.nonce, Version: s.version, SentAt: s.sentAt, Pending: s.pending,
+		Accepted: s.ackedVersion, AcceptedAt: s.ackedAt.time(),
 		Refusal: s.refusal,
 	}
 	for _, glob := range s.globs {
 		t.Globs = append(t.Globs, glob.glob)
 	}
-	if lacks := s.lacking(); lacks != 0 {
+	if lacks := s.lackingSince(); lacks != 0 {
 		t.Lacks = lacks.time()
 		t.Lag = max(lacks.ago(now), 0)
 	}
@@ -365,7 +365,7 @@ func (s *stream) resources() (out []ResourceStatus) {
 		for part := range sub.followed() {
 			t := g.Type(part.key)
 			for e := range t.Wildcard.Since(0) {
-				if _, named := part.find(e.Name); !named && (e.Present() || e.Seq > part.removed) {
+				if _, named := part.find(e.Name); !named && (e.Present() || e.Seq > part.removedUpTo) {
 					out = append(out, part.standingMember(e))
 				}
 			}
@@ -413,17 +413,17 @@ func (s *subscription) standing(t *cache.Type, n subscribed) ResourceStatus {
 
 // standingMember returns how the client stands with a member.
 func (s *subscription) standingMember(e *cache.Entry) ResourceStatus {
-	upTo := s.sent
+	upTo := s.sentUpTo
 	if !e.Present() {
-		upTo = s.removed
+		upTo = s.removedUpTo
 	}
-	begun := s.begunAll || !s.delta && s.fullState // where complete sets are sent, only fresh says it
-	return s.stateOf(e, e.Seq, begun && !s.fresh && e.Seq <= upTo)
+	begun := s.wildcardStarted || !s.delta && s.FullState // where complete sets are sent, only sendAll says it
+	return s.stateOf(e, e.Seq, begun && !s.sendAll && e.Seq <= upTo)
 }
 
 // stateOf returns what became of what an entry says since a position.
 func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) ResourceStatus {
-	r := ResourceStatus{TypeURL: s.typeURL, Entry: e}
+	r := ResourceStatus{TypeURL: s.TypeURL, Entry: e}
 	if !sent {
 		return r
 	}
@@ -434,7 +434,7 @@ func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) Resou
 		}
 	}
 	switch {
-	case s.pending && since > s.acceptedUpTo():
+	case s.pending && since > s.ackedUpTo():
 		r.State = Sent
 	default:
 		r.State = Accepted
@@ -446,7 +446,7 @@ func (s *subscription) stateOf(e *cache.Entry, since cache.Seq, sent bool) Resou
 // complete set since, none does.
 func (s *subscription) refusals() iter.Seq[*Refusal] {
 	return func(yield func(*Refusal) bool) {
-		if s.refusal == nil || s.sendsWhole() && s.acceptedAt.time().After(s.refusal.At) || !yield(s.refusal) {
+		if s.refusal == nil || s.sendsWhole() && s.ackedAt.time().After(s.refusal.At) || !yield(s.refusal) {
 			return
 		}
 		for _, r := range s.refusal.earlier {
@@ -460,19 +460,19 @@ func (s *subscription) refusals() iter.Seq[*Refusal] {
 // noteTold records that a response leaves that holds what changed after a position, which
 // was received at some time, or, if that is zero, what the client asked for. The response before it went up to another
 // position.
-func (c *conversation) noteTold(after, before cache.Seq, received, now time.Time) {
+func (c *conversation) noteSending(after, before cache.Seq, received, now time.Time) {
 	caused := momentOf(received)
-	if c.asked || caused == 0 {
+	if c.newRequest || caused == 0 {
 		received, caused = now, 0
 	}
-	if c.asked = false; c.pending {
+	if c.newRequest = false; c.pending {
 		c.supersede(before)
 	}
-	if c.lacks == 0 {
-		c.toldAfter, c.lacks = after, momentOf(received)
+	if c.behindSince == 0 {
+		c.sentAfter, c.behindSince = after, momentOf(received)
 	}
-	if c.caused == 0 && c.answered { // of the first one, the client waited for something, not for this
-		c.caused = caused
+	if c.causedAt == 0 && c.sentAny { // of the first one, the client waited for something, not for this
+		c.causedAt = caused
 	}
 }
 
@@ -484,7 +484,7 @@ func (s *subscription) wantedSince(v *cache.View, g *cache.Generation, after cac
 	if s.wildcard != nil {
 		first = min(first, t.Wildcard.FirstAfter(after))
 	}
-	if !s.delta && s.fullState {
+	if !s.delta && s.FullState {
 		for _, n := range s.names {
 			if _, seq := s.see(t, n); seq > after {
 				first = min(first, seq)
@@ -503,28 +503,28 @@ func (s *subscription) wantedSince(v *cache.View, g *cache.Generation, after cac
 }
 
 // noteAccepted records that the client accepts the newest response.
-func (c *conversation) noteAccepted(now time.Time) {
-	if c.caused != 0 {
-		c.tally.propagated(c.caused.ago(now))
+func (c *conversation) noteACK(now time.Time) {
+	if c.causedAt != 0 {
+		c.counter.propagated(c.causedAt.ago(now))
 	}
-	c.accepted, c.acceptedAt, c.lacks, c.earlier = c.said, momentOf(now), 0, nil
+	c.ackedVersion, c.ackedAt, c.behindSince, c.earlier = c.version, momentOf(now), 0, nil
 }
 
 // noteRefused records that the client refuses a response that holds what changed up to a
 // position. Earlier refusals stand beside it, but for what a complete set holds anew.
-func (s *subscription) noteRefused(r *wire.Request, upTo cache.Seq, now time.Time) {
+func (s *subscription) noteNACK(r *wire.Request, upTo cache.Seq, now time.Time) {
 	version := "" // of an earlier response, whose version is not known any more
-	if s.answers(r) {
+	if s.answersNewest(r) {
 		s.mergeEarlier()
 	}
 	if r.Nonce == s.nonce {
-		version = s.said
+		version = s.version
 	}
-	s.noteRefusedRange(r, s.toldAfter, upTo, version, now)
+	s.noteNACKRange(r, s.sentAfter, upTo, version, now)
 }
 
 // noteRefusedRange is noteRefused for a response of a version that holds what changed after a position.
-func (s *subscription) noteRefusedRange(r *wire.Request, after, upTo cache.Seq, version string, now time.Time) {
+func (s *subscription) noteNACKRange(r *wire.Request, after, upTo cache.Seq, version string, now time.Time) {
 	var earlier []*Refusal
 	switch last := s.refusal; {
 	case last == nil || s.sendsWhole():
@@ -544,7 +544,7 @@ func (s *subscription) noteRefusedRange(r *wire.Request, after, upTo cache.Seq, 
 }
 
 // sendsWhole reports whether each response holds the complete set.
-func (s *subscription) sendsWhole() bool { return !s.delta && s.fullState }
+func (s *subscription) sendsWhole() bool { return !s.delta && s.FullState }
 
 // cut returns the beginning of a text that is longer than so many bytes.
 func cut(text string, bytes int) string {
@@ -557,16 +557,16 @@ func cut(text string, bytes int) string {
 // noteAnswer records an answer to a response.
 func (s *subscription) noteAnswer(r *wire.Request, now time.Time) {
 	if r.Refused {
-		s.noteRefused(r, s.position(), now)
+		s.noteNACK(r, s.position(), now)
 	} else {
-		s.noteAccepted(now)
+		s.noteACK(now)
 	}
 }
 
 // position returns up to where the client was told of changes.
 func (s *subscription) position() cache.Seq {
 	if s.wildcard != nil {
-		return s.sent
+		return s.sentUpTo
 	}
-	return s.scanned
+	return s.scannedUpTo
 }

@@ -12,52 +12,52 @@ import (
 // removals returns the removals that had to wait until what referred to the
 // resources was sent (B.11). Delta only: a SotW client is told by the next full
 // set, or not at all.
-func (s *subscription) removals(g *cache.Generation, t *cache.Type) *reply {
+func (s *subscription) removals(g *cache.Generation, t *cache.Type) *Response {
 	w := s.newWriter(g, t)
-	if s.wildcard != nil && !s.fresh && t.Phase >= cache.Settled {
-		from := s.removed
+	if s.wildcard != nil && !s.sendAll && t.Phase >= cache.Settled {
+		from := s.removedUpTo
 		for e := range t.Wildcard.Since(from) {
 			if w.full(nil) {
 				break // the rest follows the answer (B.32)
 			}
 			if _, named := s.find(e.Name); !named && !e.Present() {
-				w.loseMember(e)
+				w.removeMember(e)
 			}
-			s.removed = max(s.removed, e.Seq)
+			s.removedUpTo = max(s.removedUpTo, e.Seq)
 		}
-		if !w.reply.cut {
-			s.removed = max(s.removed, g.Seq)
+		if !w.reply.Cut {
+			s.removedUpTo = max(s.removedUpTo, g.Seq)
 		}
 	}
-	s.owing = slices.DeleteFunc(s.owing, func(n *cache.Name) bool { return !w.full(nil) && s.remove(w, g, n) })
+	s.pendingNames = slices.DeleteFunc(s.pendingNames, func(n *cache.Name) bool { return !w.full(nil) && s.removeName(w, g, n) })
 	return w.result()
 }
 
 // removalsTold reports whether the client is owed no removal that has to wait.
-func (s *subscription) removalsTold(t *cache.Type) bool {
-	members := s.wildcard == nil || t.Wildcard.LastRemoval() <= s.removed
-	return s.delta && members && len(s.owing)+len(s.known)+len(s.again)+len(s.let) == 0 && t.Failed() == 0
+func (s *subscription) removalsSent(t *cache.Type) bool {
+	members := s.wildcard == nil || t.Wildcard.LastRemoval() <= s.removedUpTo
+	return s.delta && members && len(s.pendingNames)+len(s.initialVersions)+len(s.resend)+len(s.unsubscribeReplies) == 0 && t.Failed() == 0
 }
 
 // remove tells that a name is gone whose removal had to wait, and reports whether
 // nothing is owed for it any more.
-func (s *subscription) remove(w *writer, g *cache.Generation, n *cache.Name) (done bool) {
+func (s *subscription) removeName(w *writer, g *cache.Generation, n *cache.Name) (done bool) {
 	at, ok := s.find(n)
 	if !ok {
 		return true
 	}
 	e, seq := w.typ.Lookup(n)
-	if e.Present() || seq <= s.names[at].sent || !g.Absent(e) || s.mayReturn(g, e, s.names[at]) {
+	if e.Present() || seq <= s.names[at].sent || !g.Absent(e) || s.mayReappear(g, e, s.names[at]) {
 		return false
 	}
-	w.gone(e, s.names[at].sent != 0)
+	w.removeEntry(e, s.names[at].sent != 0)
 	s.names[at].sent = seq
 	return true
 }
 
 // isBack reports whether what an origin does not mention counts as gone: on its first connection, on which the set was
 // confirmed, and once it has been back for a while on others; if not, it returns when to look again.
-func (s *subscription) isBack(from *cache.Source, now time.Time) (back bool, until time.Time) {
+func (s *subscription) originSettled(from *cache.Source, now time.Time) (back bool, until time.Time) {
 	switch {
 	case !from.Connected || !from.Frozen.IsZero():
 		return false, time.Time{} // of one that is frozen, what it has made since is not known here
@@ -76,15 +76,15 @@ func (c *Config) confirmWait() time.Duration { return min(c.ColdWait, time.Minut
 // has nothing of before, that is its last known set (B.7). The view then says what of it the client may be told is gone. It is
 // called before the client subscribes: some origins answer at once.
 func (s *subscription) reportMembers(asked []string) {
-	if len(s.known) == 0 {
+	if len(s.initialVersions) == 0 {
 		return
 	}
 	named := make(map[string]struct{}, len(asked))
 	for _, text := range asked {
 		named[text] = struct{}{}
 	}
-	names := make([]string, 0, len(s.known))
-	for text := range s.known {
+	names := make([]string, 0, len(s.initialVersions))
+	for text := range s.initialVersions {
 		_, own := named[text]
 		glob, _ := wire.GlobOf(text)
 		if _, ofGlob := named[glob]; !own && !ofGlob {
@@ -99,50 +99,50 @@ func (s *subscription) reportMembers(asked []string) {
 // reportNames is reportMembers for names that the client asks for, and that the view has never heard of.
 func (s *subscription) reportNames() {
 	var names []string
-	for n := range s.unheard {
+	for n := range s.unansweredNames {
 		names = append(names, n.String())
 	}
 	if len(names) > 0 {
-		s.report = s.watch.Report(s.key, cache.ByName, names, s.knownN)
+		s.report = s.watch.Report(s.key, cache.ByName, names, s.initialCount)
 	}
 }
 
 // forgotten returns the removal of what a returning client says it holds and the origin no longer has (R086), but for what
 // the view withholds. It returns when to look again.
-func (s *subscription) forgotten(g *cache.Generation, t *cache.Type, now time.Time) (r *reply, until time.Time) {
-	if len(s.known) == 0 {
+func (s *subscription) removeStale(g *cache.Generation, t *cache.Type, now time.Time) (r *Response, until time.Time) {
+	if len(s.initialVersions) == 0 {
 		return nil, time.Time{}
 	}
 	w := s.newWriter(g, t)
-	until = s.forgottenMembers(w, now)
-	until = earlier(until, s.forgottenNames(w, now))
+	until = s.removeStaleMembers(w, now)
+	until = earlier(until, s.removeStaleNames(w, now))
 	return w.result(), until
 }
 
 // forgottenMembers is forgotten for a client with a wildcard. What it holds is known to be gone only once the set is
 // confirmed. What came to be while the relay was without its origin is unknown too, so the origin has to be back for a
 // while (R068).
-func (s *subscription) forgottenMembers(w *writer, now time.Time) (until time.Time) {
-	if s.wildcard == nil || s.fresh || w.typ.Phase < cache.Confirmed {
+func (s *subscription) removeStaleMembers(w *writer, now time.Time) (until time.Time) {
+	if s.wildcard == nil || s.sendAll || w.typ.Phase < cache.Confirmed {
 		return time.Time{}
 	}
-	if back, until := s.isBack(w.head.WildcardSource(s.key), now); !back {
+	if back, until := s.originSettled(w.head.WildcardSource(s.key), now); !back {
 		return until
 	}
-	unknown := s.unknown(w.typ)
+	unknown := s.staleMembers(w.typ)
 	gone := s.report.Told(unknown)
 	for _, text := range gone {
 		if w.full(nil) {
 			return time.Time{} // the rest follows the answer (B.32)
 		}
-		delete(s.known, text)
+		delete(s.initialVersions, text)
 		w.remove(text)
 	}
 	if len(gone) > 0 {
-		s.matchesNothing(w)
+		s.removeEmptyGlob(w)
 	}
 	if len(s.names) == 0 && len(gone) == len(unknown) {
-		s.known = nil
+		s.initialVersions = nil
 	}
 	return time.Time{} // what is withheld yet, the view wakes the stream for
 }
@@ -156,13 +156,13 @@ const lookAgain = 5 * time.Second
 // unheardOf returns the names that a returning client holds and of which the relay knows nothing. Names beside a
 // wildcard, and those of VHDS, may be asked for on demand: the origin may take its time, and a wildcard need not have
 // them.
-func (s *subscription) unheardOf() (unheard map[*cache.Name]struct{}) {
-	if len(s.known) == 0 || s.wildcard != nil || s.typeURL == wire.VirtualHostType {
+func (s *subscription) namesWithoutAnswer() (unheard map[*cache.Name]struct{}) {
+	if len(s.initialVersions) == 0 || s.wildcard != nil || s.TypeURL == wire.VirtualHostType {
 		return nil
 	}
 	t := s.watch.Generation().Type(s.key)
 	for _, n := range s.names {
-		if _, holds := s.known[n.name.String()]; !holds {
+		if _, holds := s.initialVersions[n.name.String()]; !holds {
 			continue
 		}
 		if e, _ := t.Lookup(n.name); e == nil {
@@ -177,19 +177,19 @@ func (s *subscription) unheardOf() (unheard map[*cache.Name]struct{}) {
 
 // forgottenNames is forgotten for names that the client subscribed to and of which the origin says nothing: many
 // origins never say that a name does not exist to who they have not told of it.
-func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time) {
-	if len(s.unheard) == 0 {
+func (s *subscription) removeStaleNames(w *writer, now time.Time) (until time.Time) {
+	if len(s.unansweredNames) == 0 {
 		return time.Time{}
 	}
 	var gone []*cache.Name
-	maps.DeleteFunc(s.unheard, func(n *cache.Name, _ struct{}) bool {
+	maps.DeleteFunc(s.unansweredNames, func(n *cache.Name, _ struct{}) bool {
 		_, subscribed := s.find(n)
-		_, holds := s.known[n.String()]
+		_, holds := s.initialVersions[n.String()]
 		e, _ := w.typ.Lookup(n)
 		if !subscribed || !holds || e != nil || s.wildcard != nil {
 			return true
 		}
-		switch at := s.silentUntil(w.head, w.typ, n, now); {
+		switch at := s.absentFrom(w.head, w.typ, n, now); {
 		case at.Equal(forever):
 		case now.Before(at):
 			until = earlier(until, at)
@@ -203,7 +203,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 		if w.full(nil) {
 			return earlier(until, now.Add(s.cfg.AckWait)) // the rest follows the answer (B.32)
 		}
-		delete(s.known, name)
+		delete(s.initialVersions, name)
 		w.remove(name)
 	}
 	return until
@@ -212,7 +212,7 @@ func (s *subscription) forgottenNames(w *writer, now time.Time) (until time.Time
 // silentUntil returns when the silence of the origin on a name means that there is no such resource: the confirmed
 // wildcard lacks it, or the origin has answered for other names of the request (B.15). If neither is so yet, it returns
 // when to look again.
-func (s *subscription) silentUntil(g *cache.Generation, t *cache.Type, n *cache.Name, now time.Time) (at time.Time) {
+func (s *subscription) absentFrom(g *cache.Generation, t *cache.Type, n *cache.Name, now time.Time) (at time.Time) {
 	from, asked := g.From(n), n.Asked()
 	if !from.Connected || !from.Frozen.IsZero() {
 		return forever // the stream is woken
@@ -225,7 +225,7 @@ func (s *subscription) silentUntil(g *cache.Generation, t *cache.Type, n *cache.
 		at = earlier(at, later(asked, from.Since).Add(s.cfg.confirmWait()))
 	}
 	if at.IsZero() {
-		at = now.Add(max(lookAgain, now.Sub(s.since)))
+		at = now.Add(max(lookAgain, now.Sub(s.namesSince)))
 	}
 	return at
 }
@@ -240,8 +240,8 @@ func names(of []*cache.Name) []string {
 
 // unknown returns what the client says it holds and the members have not; names
 // that it subscribed to are answered as such.
-func (s *subscription) unknown(t *cache.Type) (gone []string) {
-	texts := slices.Sorted(maps.Keys(s.known))
+func (s *subscription) staleMembers(t *cache.Type) (gone []string) {
+	texts := slices.Sorted(maps.Keys(s.initialVersions))
 	for i, n := range s.watch.Find(s.key, texts) {
 		if _, named := s.find(n); !named && (n == nil || !t.Wildcard.Get(n).Present()) {
 			gone = append(gone, texts[i])

@@ -87,7 +87,7 @@ func (s *subscription) has() map[string]struct{} {
 
 // all reports whether a name stands for all resources of the type.
 func (s *subscription) all(text string) bool {
-	return text == wire.Wildcard || text == "" && wire.Known(s.typeURL)
+	return text == wire.Wildcard || text == "" && wire.Known(s.TypeURL)
 }
 
 // add is fit for names that the subscription does not have.
@@ -138,7 +138,7 @@ func (s *subscription) globOver(glob string, others int, followed *int) error {
 	if others >= s.cfg.MaxGlobs {
 		return Exceeds(LimitGlobs, "more globs on one stream than the %d that are served", s.cfg.MaxGlobs)
 	}
-	if more, all := s.watch.Unfollowed([]string{cache.Collection(s.typeURL, glob)}); more > 0 {
+	if more, all := s.watch.Unfollowed([]string{cache.Collection(s.TypeURL, glob)}); more > 0 {
 		if all+*followed >= s.cfg.MaxGroupGlobs {
 			return Exceeds(LimitGroupGlobs, "more globs in one node group than the %d that are served", s.cfg.MaxGroupGlobs)
 		}

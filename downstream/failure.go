@@ -15,33 +15,33 @@ import (
 // failures is what is wrong with resources that a stream subscribed to, as far as
 // its client has not been told.
 type failures struct {
-	scanned cache.Seq     // up to where the log of errors was read
-	whole   bool          // the members were asked for since: what went wrong before concerns them
-	due     []*cache.Name // of which the origin said what is wrong
+	scannedUpTo   cache.Seq     // up to where the log of errors was read
+	wildcardAsked bool          // the members were asked for since: what went wrong before concerns them
+	due           []*cache.Name // of which the origin said what is wrong
 
-	own    []*wire.ResourceError // what the relay itself has to say
-	silent bool                  // it is not said: the stream is to end without a response (B.8)
-	bad    map[string]struct{}   // names that cannot be, of which the client was told
+	relayErrors  []*wire.ResourceError // what the relay itself has to say
+	muted        bool                  // it is not said: the stream is to end without a response (B.8)
+	misnamedSent map[string]struct{}   // names that cannot be, of which the client was told
 
 	// Names that cannot be asked for.
-	unasked map[*cache.Name]struct{} // that the client was told of
-	checked uint64                   // how the origins stood when all were looked at
-	lookAt  time.Time                // when to look again; zero if that is not needed
+	unreachableSent map[*cache.Name]struct{} // that the client was told of
+	originsChecked  uint64                   // how the origins stood when all were looked at
+	recheckAt       time.Time                // when to look again; zero if that is not needed
 }
 
 // behind reports whether there may be something to tell.
 func (f *failures) behind(t *cache.Type) bool {
-	return t.Failed() > f.scanned || f.whole && t.Failed() > 0 || f.any()
+	return t.Failed() > f.scannedUpTo || f.wildcardAsked && t.Failed() > 0 || f.any()
 }
 
 // any reports whether something waits to be told.
-func (f *failures) any() bool { return len(f.due)+len(f.own) > 0 }
+func (f *failures) any() bool { return len(f.due)+len(f.relayErrors) > 0 }
 
 // asked records that the client asked for a name, or asked for it again: what is wrong
 // with it is told to it.
-func (f *failures) asked(t *cache.Type, n *cache.Name) {
-	f.checked = 0
-	delete(f.unasked, n)
+func (f *failures) nameRequested(t *cache.Type, n *cache.Name) {
+	f.originsChecked = 0
+	delete(f.unreachableSent, n)
 	if t.Failed() > 0 {
 		f.due = append(f.due, n)
 	}
@@ -49,8 +49,8 @@ func (f *failures) asked(t *cache.Type, n *cache.Name) {
 
 // collect finds what the client has to be told (R123, R124).
 func (f *failures) collect(s *subscription, t *cache.Type) {
-	from := [...]cache.Seq{cache.Wildcard: f.scanned, cache.ByName: f.scanned}
-	if f.whole {
+	from := [...]cache.Seq{cache.Wildcard: f.scannedUpTo, cache.ByName: f.scannedUpTo}
+	if f.wildcardAsked {
 		from[cache.Wildcard] = 0
 	}
 	for kind, p := range from {
@@ -58,16 +58,16 @@ func (f *failures) collect(s *subscription, t *cache.Type) {
 			f.due = append(f.due, e.Name)
 		}
 	}
-	f.scanned, f.whole = max(f.scanned, t.Failed()), false
+	f.scannedUpTo, f.wildcardAsked = max(f.scannedUpTo, t.Failed()), false
 	if len(f.due) == 0 {
 		return
 	}
 	slices.SortFunc(f.due, (*cache.Name).Compare)
-	f.due = slices.DeleteFunc(slices.Compact(f.due), func(n *cache.Name) bool { return s.failureOf(t, n) == nil })
+	f.due = slices.DeleteFunc(slices.Compact(f.due), func(n *cache.Name) bool { return s.errorOf(t, n) == nil })
 }
 
 // failureOf returns what is wrong with a resource as the client sees it, if it does.
-func (s *subscription) failureOf(t *cache.Type, n *cache.Name) *cache.Entry {
+func (s *subscription) errorOf(t *cache.Type, n *cache.Name) *cache.Entry {
 	if _, named := s.find(n); named {
 		return t.Errors(cache.ByName).Get(n)
 	}
@@ -79,36 +79,36 @@ func (s *subscription) failureOf(t *cache.Type, n *cache.Name) *cache.Entry {
 
 // misnamed has the client told that a name cannot be.
 func (f *failures) misnamed(b wire.BadName) {
-	if _, told := f.bad[b.Name]; told {
+	if _, told := f.misnamedSent[b.Name]; told {
 		return
 	}
-	if f.bad == nil {
-		f.bad = make(map[string]struct{})
+	if f.misnamedSent == nil {
+		f.misnamedSent = make(map[string]struct{})
 	}
-	f.bad[b.Name] = struct{}{}
-	f.own = append(f.own, wire.NewResourceError(b.Name, codes.Unavailable, b.Err.Error()))
+	f.misnamedSent[b.Name] = struct{}{}
+	f.relayErrors = append(f.relayErrors, wire.NewResourceError(b.Name, codes.Unavailable, b.Err.Error()))
 }
 
 // unreachable tells a client that understands it of names that cannot be asked for,
 // since the origin is not there: it goes on with what it has, and knows why (B.7).
 func (f *failures) unreachable(s *subscription, g *cache.Generation, t *cache.Type, now time.Time) {
-	if !s.tells() || f.checked == g.OriginChanges() {
+	if !s.tellsUnreachable() || f.originsChecked == g.OriginChanges() {
 		return
 	}
-	f.lookAt = time.Time{}
+	f.recheckAt = time.Time{}
 	for _, n := range s.names {
 		from := g.From(n.name)
-		if _, told := f.unasked[n.name]; told || from.Connected || s.knows(g, t, n) {
+		if _, told := f.unreachableSent[n.name]; told || from.Connected || s.answerKnown(g, t, n) {
 			continue
 		}
-		if at := later(s.since, from.Lost).Add(s.cfg.ColdWait); now.Before(at) {
-			f.lookAt = earlier(f.lookAt, at)
+		if at := later(s.namesSince, from.Lost).Add(s.cfg.ColdWait); now.Before(at) {
+			f.recheckAt = earlier(f.recheckAt, at)
 		} else {
-			f.unaskable(n.name)
+			f.addUnreachable(n.name)
 		}
 	}
-	if f.lookAt.IsZero() {
-		f.checked = g.OriginChanges()
+	if f.recheckAt.IsZero() {
+		f.originsChecked = g.OriginChanges()
 	}
 }
 
@@ -120,78 +120,78 @@ func later(a, b time.Time) time.Time {
 }
 
 // unaskable has the client told that a name cannot be asked for.
-func (f *failures) unaskable(n *cache.Name) {
-	if f.unasked == nil {
-		f.unasked = make(map[*cache.Name]struct{})
+func (f *failures) addUnreachable(n *cache.Name) {
+	if f.unreachableSent == nil {
+		f.unreachableSent = make(map[*cache.Name]struct{})
 	}
-	f.unasked[n] = struct{}{}
-	f.own = append(f.own, wire.NewResourceError(n.String(), codes.Unavailable, "the origin cannot be reached"))
+	f.unreachableSent[n] = struct{}{}
+	f.relayErrors = append(f.relayErrors, wire.NewResourceError(n.String(), codes.Unavailable, "the origin cannot be reached"))
 }
 
 // tells reports whether the client is told by errors what the relay itself has to say of
 // names (B.39); of those of complete sets it is told nothing (B.7).
-func (s *subscription) tells() bool {
-	return s.errors && !s.failures.silent && (s.delta || !s.fullState)
+func (s *subscription) tellsUnreachable() bool {
+	return s.errors && !s.failures.muted && (s.delta || !s.FullState)
 }
 
 // knows reports whether the client was told of a name, or can be.
-func (s *subscription) knows(g *cache.Generation, t *cache.Type, n subscribed) bool {
+func (s *subscription) answerKnown(g *cache.Generation, t *cache.Type, n subscribed) bool {
 	if t.Errors(cache.ByName).Get(n.name) != nil {
 		return true
 	}
 	e, _ := t.Lookup(n.name)
-	return e != nil && !s.mayReturn(g, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.Released())
+	return e != nil && !s.mayReappear(g, e, n) && (n.sent != 0 || !e.Present() || !e.Resource.Released())
 }
 
 // fail tells what is wrong with resources that the client subscribed to. Of what the
 // response says something else, it is told later: a name is never in both (R124).
-func (s *subscription) fail(w *writer, now time.Time) {
+func (s *subscription) addErrors(w *writer, now time.Time) {
 	f := &s.failures
 	f.collect(s, w.typ)
 	f.unreachable(s, w.head, w.typ, now)
 	var told []*wire.ResourceError
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
-		e := s.failureOf(w.typ, n)
+		e := s.errorOf(w.typ, n)
 		if slices.Contains(told, e.Err) {
 			return true // by another of its names
 		}
-		if w.full(nil) || !s.timely(w.head, w.typ, e) || w.twice(e.Err.Key()) {
+		if w.full(nil) || !s.errorInOrder(w.head, w.typ, e) || w.alreadyEmitted(e.Err.Key()) {
 			return false
 		}
 		told = append(told, e.Err)
-		w.begin().Error(e.Err)
+		w.ensureBody().Error(e.Err)
 		return true
 	})
-	f.tellOwn(w.begin, func() bool { return w.full(nil) })
+	f.addRelayErrors(w.ensureBody, func() bool { return w.full(nil) })
 }
 
 // tellOwn adds what the relay itself has to say to a body, until that is full.
-func (f *failures) tellOwn(begin func() *wire.Body, full func() bool) {
-	for !f.silent && len(f.own) > 0 && !full() {
-		begin().Error(f.own[0])
-		f.own = f.own[1:]
+func (f *failures) addRelayErrors(begin func() *wire.Body, full func() bool) {
+	for !f.muted && len(f.relayErrors) > 0 && !full() {
+		begin().Error(f.relayErrors[0])
+		f.relayErrors = f.relayErrors[1:]
 	}
 }
 
 // timely reports whether the client can be told of an error now. What is wrong with a
 // member follows the members. An error that says that a resource is gone follows its
 // removal, which has its time (B.7, B.11): to be told the one is as good as the other.
-func (s *subscription) timely(g *cache.Generation, t *cache.Type, e *cache.Entry) bool {
+func (s *subscription) errorInOrder(g *cache.Generation, t *cache.Type, e *cache.Entry) bool {
 	at, named := s.find(e.Name)
 	switch {
 	case !named && e.Name.String() == cmp.Or(s.glob, wire.Wildcard):
 		return true
-	case !named && !s.begunAll:
+	case !named && !s.wildcardStarted:
 		return false
 	case !e.Err.NotFound():
 		return true
 	case !named:
 		gone := t.Wildcard.Get(e.Name)
-		return gone == nil || gone.Seq <= s.removed
+		return gone == nil || gone.Seq <= s.removedUpTo
 	}
 	told := s.names[at].sent
-	if !s.delta && s.lateRemovals {
-		told = s.removed // the removal itself is not told
+	if !s.delta && s.LateRemovals {
+		told = s.removedUpTo // the removal itself is not told
 	}
 	seen, seq := t.Lookup(e.Name)
 	return g.Absent(seen) && seq <= told
@@ -199,30 +199,30 @@ func (s *subscription) timely(g *cache.Generation, t *cache.Type, e *cache.Entry
 
 // lateFailures tells a SotW client what is wrong with resources whose removal had to
 // wait.
-func (s *subscription) lateFailures(g *cache.Generation, t *cache.Type, now time.Time) *reply {
-	if s.removed = g.Seq; !s.failures.any() {
+func (s *subscription) lateErrors(g *cache.Generation, t *cache.Type, now time.Time) *Response {
+	if s.removedUpTo = g.Seq; !s.failures.any() {
 		return nil
 	}
 	w := s.newWriter(g, t)
-	s.fail(w, now)
+	s.addErrors(w, now)
 	return w.result()
 }
 
 // failing reports whether a response that holds all that the client is to have is due
 // for what is wrong with resources that are not in it. Of those that are in it, nothing
 // is told: for the client, the resource ends the error.
-func (s *subscription) failing(g *cache.Generation, t *cache.Type) (due bool) {
+func (s *subscription) errorsDue(g *cache.Generation, t *cache.Type) (due bool) {
 	f := &s.failures
 	f.collect(s, t)
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
-		in, lasting := s.inSet(g, t, n, s.lateRemovals && s.synced)
+		in, lasting := s.inSet(g, t, n, s.LateRemovals && s.holdsSet)
 		due = due || !in
 		return lasting
 	})
 	for _, glob := range s.globs {
-		due = glob.failing(g, g.Type(glob.key)) || due
+		due = glob.errorsDue(g, g.Type(glob.key)) || due
 	}
-	return due || len(f.own) > 0 && !f.silent
+	return due || len(f.relayErrors) > 0 && !f.muted
 }
 
 // inSet reports whether a set has a resource with an error, and whether it will be in
@@ -236,7 +236,7 @@ func (s *subscription) inSet(g *cache.Generation, t *cache.Type, n *cache.Name, 
 	if e.Present() {
 		return true, true
 	}
-	if err := s.failureOf(t, n).Err; err.NotFound() && !g.Absent(e) {
+	if err := s.errorOf(t, n).Err; err.NotFound() && !g.Absent(e) {
 		return true, false // that it is gone is yet to be confirmed
 	}
 	return e != nil && e.Prior != nil && union && s.names[at].sent != 0 && seq > s.names[at].sent, false
@@ -253,21 +253,21 @@ func (s *subscription) inSetAsMember(t *cache.Type, n *cache.Name, union bool) (
 }
 
 // tellWith adds to a complete set what is wrong with resources that are not in it.
-func (s *subscription) tellWith(body *wire.Body, g *cache.Generation, t *cache.Type, union bool) {
+func (s *subscription) addErrorsTo(body *wire.Body, g *cache.Generation, t *cache.Type, union bool) {
 	f := &s.failures
 	var told []*wire.ResourceError
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
 		in, lasting := s.inSet(g, t, n, union)
-		if e := s.failureOf(t, n); !in && !slices.Contains(told, e.Err) {
+		if e := s.errorOf(t, n); !in && !slices.Contains(told, e.Err) {
 			told = append(told, e.Err)
 			body.Error(e.Err)
 		}
 		return !in || lasting
 	})
 	set := body.Size()
-	f.tellOwn(func() *wire.Body { return body }, func() bool { return body.Size()-set >= s.cfg.ResponseBytes })
+	f.addRelayErrors(func() *wire.Body { return body }, func() bool { return body.Size()-set >= s.cfg.ResponseBytes })
 	for _, glob := range s.globs {
-		glob.tellWith(body, g, g.Type(glob.key), union)
+		glob.addErrorsTo(body, g, g.Type(glob.key), union)
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *subscription) withheld(t *cache.Type, member *cache.Entry) bool {
 		return false
 	}
 	err := t.Errors(cache.Wildcard).Get(member.Name)
-	return err != nil && err.Err.Denied() && (s.fresh || err.Born() <= s.joined)
+	return err != nil && err.Err.Denied() && (s.sendAll || err.Born() <= s.wildcardSince)
 }
 
 // withheldMembers yields the members that are kept from the client.
@@ -314,4 +314,4 @@ func (s *subscription) withholds(t *cache.Type) bool {
 }
 
 // returning reports whether the client may hold what a complete set would lack.
-func (s *subscription) returning() bool { return !s.delta && s.fullState && s.version != "" }
+func (s *subscription) returning() bool { return !s.delta && s.FullState && s.initialVersion != "" }

@@ -16,7 +16,7 @@ func (s *stream) joinFanouts(now time.Time) {
 			l.Done(cache.Needless, now)
 			continue
 		}
-		sub.reaching = sub.reaching.And(l.Fanout)
+		sub.fanoutsDue = sub.fanoutsDue.And(l.Fanout)
 	}
 }
 
@@ -24,20 +24,20 @@ func (s *stream) joinFanouts(now time.Time) {
 // answered for by the answer to the newest response. If there is none, or it has come, there was nothing to
 // be told of them.
 func (s *subscription) passFanouts(now time.Time) {
-	before := s.reaching
-	s.reaching = nil
+	before := s.fanoutsDue
+	s.fanoutsDue = nil
 	for l := before; l != nil; l = l.Others {
 		switch f := l.Fanout; {
 		case !s.past(f):
-			s.reaching = s.reaching.And(f)
+			s.fanoutsDue = s.fanoutsDue.And(f)
 		case s.pending:
-			s.reached = s.reached.And(f)
+			s.fanoutsSent = s.fanoutsSent.And(f)
 		default:
 			f.Done(cache.Needless, now)
 		}
 	}
-	if s.reached != nil && s.reached.Others != nil {
-		s.reached = s.reached.Open() // a client may never answer
+	if s.fanoutsSent != nil && s.fanoutsSent.Others != nil {
+		s.fanoutsSent = s.fanoutsSent.Open() // a client may never answer
 	}
 }
 
@@ -50,16 +50,16 @@ func (s *subscription) past(f *cache.Fanout) bool {
 			return true // it is not wanted any more
 		}
 	}
-	late := f.Change.Removed > 0 && part.lateRemovals && part.wildcard != nil
-	return part.position() >= f.Seq && (!late || part.removed >= f.Seq)
+	late := f.Change.Removed > 0 && part.LateRemovals && part.wildcard != nil
+	return part.position() >= f.Seq && (!late || part.removedUpTo >= f.Seq)
 }
 
 // settle answers for the changes that the client was told of.
 func (c *conversation) settle(o cache.Outcome, now time.Time) {
-	for l := c.reached; l != nil; l = l.Others {
+	for l := c.fanoutsSent; l != nil; l = l.Others {
 		l.Done(o, now)
 	}
-	c.reached = nil
+	c.fanoutsSent = nil
 }
 
 // leaveFanouts is for a stream that ends and whose watch is closed.
@@ -67,24 +67,24 @@ func (s *stream) leaveFanouts(now time.Time) {
 	s.joinFanouts(now)
 	for _, sub := range s.subs {
 		if sub.pending {
-			sub.ended(cache.Departed, nil, now)
+			sub.closeResponse(cache.Departed, nil, now)
 		}
 		sub.settle(cache.Departed, now)
-		sub.reached, sub.reaching = sub.reaching, nil
+		sub.fanoutsSent, sub.fanoutsDue = sub.fanoutsDue, nil
 		sub.settle(cache.Departed, now)
 	}
 }
 
 // ended notes that the newest response was answered by a request, or, if that is nil, never will be.
-func (s *subscription) ended(o cache.Outcome, r *wire.Request, now time.Time) {
+func (s *subscription) closeResponse(o cache.Outcome, r *wire.Request, now time.Time) {
 	if t := s.cfg.Traces; t != nil {
 		traceID, spanID := t.show(s, o, r, now)
 		if o == cache.Refused {
 			s.refusal.TraceID, s.refusal.SpanID = traceID, spanID
 		}
 	}
-	s.pending, s.caused = false, 0
-	if s.reached != nil {
+	s.pending, s.causedAt = false, 0
+	if s.fanoutsSent != nil {
 		s.settle(o, now)
 	}
 }

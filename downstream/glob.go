@@ -40,12 +40,12 @@ func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
 			began[text] = s.newGlob(text, now)
 		}
 	}
-	s.handOver(began)
+	s.moveInitialVersions(began)
 	for _, text := range globs {
 		if glob := s.findGlob(text); !first {
-			glob.fresh, glob.sent, glob.known, glob.knownN, glob.atRest = true, 0, nil, 0, false
+			glob.sendAll, glob.sentUpTo, glob.initialVersions, glob.initialCount, glob.idle = true, 0, nil, 0, false
 		}
-		s.until = now // see add
+		s.ackDeadline = now // see add
 	}
 }
 
@@ -53,10 +53,10 @@ func (s *subscription) addGlobs(globs []string, first bool, now time.Time) {
 func (s *subscription) newGlob(text string, now time.Time) *subscription {
 	s.explicit = true
 	glob := &subscription{
-		traits: s.traits, conversation: s.conversation, client: s.client,
-		key: cache.Collection(s.typeURL, text), glob: text, parent: s,
-		wrap: s.wrap, ttl: s.ttl,
-		begun: true, explicit: true, since: now,
+		Traits: s.Traits, conversation: s.conversation, client: s.client,
+		key: cache.Collection(s.TypeURL, text), glob: text, parent: s,
+		wrap: s.wrap, sendsTTLs: s.sendsTTLs,
+		started: true, explicit: true, namesSince: now,
 	}
 	if glob.wrap != wire.Bare {
 		glob.wrap = wire.WrapEveryone // or a SotW client would not learn the names (B.19)
@@ -69,25 +69,25 @@ func (s *subscription) newGlob(text string, now time.Time) *subscription {
 
 // handOver gives globs that were just subscribed to what the client says it holds of
 // them: that is no longer the type's own affair, but for what it also named.
-func (s *subscription) handOver(globs map[string]*subscription) {
+func (s *subscription) moveInitialVersions(globs map[string]*subscription) {
 	if len(globs) == 0 {
 		return
 	}
 	var texts []string
-	for text, version := range s.known {
+	for text, version := range s.initialVersions {
 		glob, _ := wire.GlobOf(text)
 		if g := globs[glob]; g != nil {
-			if g.known == nil {
-				g.known = make(map[string]string)
+			if g.initialVersions == nil {
+				g.initialVersions = make(map[string]string)
 			}
-			g.known[text] = version
-			g.knownN++
+			g.initialVersions[text] = version
+			g.initialCount++
 			texts = append(texts, text)
 		}
 	}
 	for i, n := range s.watch.Find(s.key, texts) {
 		if _, named := s.find(n); !named {
-			delete(s.known, texts[i])
+			delete(s.initialVersions, texts[i])
 		}
 	}
 	for _, g := range globs {
@@ -159,8 +159,8 @@ func (s *subscription) followed() iter.Seq[*subscription] {
 
 // apart returns the globs that are served on their own: a complete SotW set holds what
 // they match, all else is answered for each.
-func (s *subscription) apart() []*subscription {
-	if !s.delta && s.fullState {
+func (s *subscription) separateGlobs() []*subscription {
+	if !s.delta && s.FullState {
 		return nil
 	}
 	return s.globs
@@ -169,21 +169,21 @@ func (s *subscription) apart() []*subscription {
 // inTurn yields the type's own subscription and its globs, which share one outstanding
 // response: first what comes after the one that was sent something last, so that none
 // keeps the others waiting, however much there is to say of it. What rests is left out.
-func (s *subscription) inTurn() iter.Seq[*subscription] {
+func (s *subscription) parts() iter.Seq[*subscription] {
 	return func(yield func(*subscription) bool) {
-		globs := s.apart()
+		globs := s.separateGlobs()
 		if len(globs) == 0 {
 			yield(s)
 			return
 		}
-		first, n := s.turn, 1+len(globs)
+		first, n := s.nextPart, 1+len(globs)
 		for i := range n {
 			at := (first + i) % n
 			part := s
 			if at > 0 {
 				part = globs[at-1]
 			}
-			if part.atRest {
+			if part.idle {
 				continue
 			}
 			said := s.nonce
@@ -191,28 +191,28 @@ func (s *subscription) inTurn() iter.Seq[*subscription] {
 				return
 			}
 			if s.nonce != said {
-				s.turn = at + 1
+				s.nextPart = at + 1
 			}
 		}
 	}
 }
 
 // rest leaves globs alone of which the client knows everything, until something changes.
-func (s *subscription) rest(g *cache.Generation) {
-	for _, glob := range s.apart() {
-		glob.atRest = glob.atRest || !glob.behind(g.Type(glob.key))
+func (s *subscription) settleGlobs(g *cache.Generation) {
+	for _, glob := range s.separateGlobs() {
+		glob.idle = glob.idle || !glob.behind(g.Type(glob.key))
 	}
 }
 
 // matchesNothing tells a client whose glob is empty: by its name (R132).
-func (s *subscription) matchesNothing(w *writer) {
+func (s *subscription) removeEmptyGlob(w *writer) {
 	if s.glob != "" && w.typ.Wildcard.Count() == 0 {
 		w.remove(s.glob)
 	}
 }
 
 // shows reports whether the client sees a resource other than by a glob.
-func (s *subscription) shows(t *cache.Type, n *cache.Name) bool {
+func (s *subscription) showsDirectly(t *cache.Type, n *cache.Name) bool {
 	if at, named := s.find(n); named {
 		e, _ := s.see(t, s.names[at])
 		return e.Present()
@@ -227,38 +227,38 @@ func (s *subscription) shows(t *cache.Type, n *cache.Name) bool {
 // keeps reports whether the client goes on seeing a resource, which is gone from what
 // it subscribed to, by what else it subscribed to: a glob is another set than the
 // wildcard of the type, and may be another origin's.
-func (s *subscription) keeps(h *cache.Generation, name string) bool {
+func (s *subscription) visibleElsewhere(h *cache.Generation, name string) bool {
 	if p := s.parent; p != nil {
-		return p.shows(h.Type(p.key), s.watch.Find(p.key, []string{name})[0])
+		return p.showsDirectly(h.Type(p.key), s.watch.Find(p.key, []string{name})[0])
 	}
 	if len(s.globs) == 0 {
 		return false
 	}
 	glob, _ := wire.GlobOf(name)
 	g := s.findGlob(glob)
-	return g != nil && g.shows(h.Type(g.key), s.watch.Find(g.key, []string{name})[0])
+	return g != nil && g.showsDirectly(h.Type(g.key), s.watch.Find(g.key, []string{name})[0])
 }
 
 // unsettledUntil returns until when a complete SotW set waits for what its globs stand
 // for, as it does for names: an origin may know nothing of globs, and say nothing. A
 // glob that is added to a set that the client has holds nothing back.
-func (s *subscription) unsettledUntil(g *cache.Generation) (until time.Time) {
-	if s.synced {
+func (s *subscription) globsResolvedBy(g *cache.Generation) (until time.Time) {
+	if s.holdsSet {
 		return time.Time{}
 	}
 	for _, glob := range s.globs {
-		if s.enough(g.Type(glob.key)) {
+		if s.settledEnough(g.Type(glob.key)) {
 			continue
 		}
-		from, asked := g.WildcardSource(glob.key), glob.since
+		from, asked := g.WildcardSource(glob.key), glob.namesSince
 		switch {
-		case !from.Connected && s.version != "":
+		case !from.Connected && s.initialVersion != "":
 			return forever
 		case from.Connected && from.Since.After(asked):
 			asked = from.Since // it is asked anew on each connection
 		}
 		wait := asked.Add(resolveWait)
-		if s.version != "" && !from.Heard {
+		if s.initialVersion != "" && !from.Heard {
 			wait = wait.Add(coldMargin)
 		}
 		if wait.After(until) {

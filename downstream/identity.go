@@ -29,7 +29,7 @@ type identity struct {
 	kept  *keptNode
 
 	id, label string
-	agent     agent
+	agent     Software
 	wrap, ttl bool
 
 	allClusters bool // of a stream of load reports; see supportsAllClusters
@@ -120,7 +120,7 @@ func (s *stream) identify(who *identity) error {
 	s.agent, s.wrap, s.ttl = who.agent, who.wrap, who.ttl
 	s.client = &client{
 		cfg: s.cfg, watch: s.watch, stream: s.number, node: who.label, group: who.group.Key,
-		delta: s.delta, errors: s.agent.grpc || s.agent.relay,
+		delta: s.delta, errors: s.agent.GRPC || s.agent.Relay,
 	}
 	if s.cfg.Traces != nil {
 		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: who.group.Key, Stream: s.number})

@@ -101,7 +101,7 @@ func (s *stream) satisfied() bool {
 
 // hadAll reports whether the client was found to have all members when it came.
 func (s *subscription) hadAll() bool {
-	return s.synced || s.begunAll && s.knownN > 0 || slices.ContainsFunc(s.globs, (*subscription).hadAll)
+	return s.holdsSet || s.wildcardStarted && s.initialCount > 0 || slices.ContainsFunc(s.globs, (*subscription).hadAll)
 }
 
 // closeStatus ends the stream as its client likes it best: when it was served, OK is no

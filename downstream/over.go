@@ -22,7 +22,7 @@ const maxOver = 1000
 // held returns how many names the stream holds, over all its types.
 func (s *stream) held() (n int) {
 	for _, sub := range s.subs {
-		n += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad) + len(sub.denied)
+		n += len(sub.names) + len(sub.unsubscribeReplies) + len(sub.globs) + len(sub.failures.misnamedSent) + len(sub.denied)
 	}
 	return n
 }
@@ -34,7 +34,7 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 		s.refuseNames(sub, nil, r.Skipped, Exceeds(LimitNames, "%d entries more in one request than are looked at", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
-		delete(sub.over, text)
+		delete(sub.overLimit, text)
 	}
 	f := sub.fit(r.Subscribe, r.Unsubscribe, !s.delta, s.held(), s.globs())
 	r.Subscribe = f.within
@@ -45,7 +45,7 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 				listed[text] = struct{}{}
 			}
 		}
-		maps.DeleteFunc(sub.over, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
+		maps.DeleteFunc(sub.overLimit, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
 	}
 	for _, over := range f.over {
 		for _, text := range over.names {
@@ -57,12 +57,12 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 
 // limitVersions drops what a client says it holds where that is more than is looked at: it is sent more than it needs.
 func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
-	if sub.begun || len(r.InitialVersions) == 0 {
+	if sub.started || len(r.InitialVersions) == 0 {
 		return
 	}
 	total := len(r.InitialVersions)
 	for _, other := range s.subs {
-		total += len(other.known)
+		total += len(other.initialVersions)
 	}
 	surplus := min(total-s.cfg.MaxNames, len(r.InitialVersions))
 	if surplus <= 0 {
@@ -81,11 +81,11 @@ func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
 func (s *stream) refuseNames(sub *subscription, names []string, n int, why error) {
 	room := maxOver
 	for _, other := range s.subs {
-		room -= len(other.over)
+		room -= len(other.overLimit)
 	}
 	first := ""
 	for _, text := range names {
-		if _, again := sub.over[text]; again {
+		if _, again := sub.overLimit[text]; again {
 			n--
 			continue
 		}
@@ -95,12 +95,12 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 		if room--; room < 0 {
 			continue
 		}
-		if sub.over == nil {
-			sub.over = make(map[string]struct{})
+		if sub.overLimit == nil {
+			sub.overLimit = make(map[string]struct{})
 		}
-		sub.over[text] = struct{}{}
+		sub.overLimit[text] = struct{}{}
 		if sub.errors {
-			sub.failures.own = append(sub.failures.own, wire.NewResourceError(text, codes.ResourceExhausted, status.Convert(why).Message()))
+			sub.failures.relayErrors = append(sub.failures.relayErrors, wire.NewResourceError(text, codes.ResourceExhausted, status.Convert(why).Message()))
 		}
 	}
 	if len(names) > 0 {
@@ -113,7 +113,7 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 	if l := &s.server.names; l.allow() {
 		limit, _ := LimitOf(why)
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
-			slog.String("type_url", sub.typeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
+			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
 			slog.String("err", status.Convert(why).Message()), slog.Int64("others_left_out", l.skipped.Swap(0)))
 	}
 }
@@ -121,15 +121,15 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 // admitRefused subscribes to names that were refused, as far as there is room now.
 func (s *stream) admitRefused() {
 	for _, sub := range s.subs {
-		if len(sub.over) == 0 || s.held() >= s.cfg.MaxNames {
+		if len(sub.overLimit) == 0 || s.held() >= s.cfg.MaxNames {
 			continue
 		}
-		within := sub.fit(slices.Sorted(maps.Keys(sub.over)), nil, false, s.held(), s.globs()).within
+		within := sub.fit(slices.Sorted(maps.Keys(sub.overLimit)), nil, false, s.held(), s.globs()).within
 		for _, text := range within {
-			delete(sub.over, text)
+			delete(sub.overLimit, text)
 		}
 		if len(within) > 0 {
-			sub.give(within)
+			sub.grant(within)
 		}
 	}
 }

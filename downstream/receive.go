@@ -88,7 +88,7 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 // has caused.
 func (s *stream) awaited(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && sub.pending && (sub.answers(r) || sub.earlier.find(r) >= 0)
+	return sub != nil && sub.pending && (sub.answersNewest(r) || sub.earlier.find(r) >= 0)
 }
 
 // answers reports whether a request accepts a response, or answers none, and asks for

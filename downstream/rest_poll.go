@@ -40,7 +40,7 @@ type poll struct {
 // newPoll returns the poll of a client.
 func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, error) {
 	sub := &subscription{
-		traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
+		Traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
 		conversation: new(conversation),
 		client:       &client{cfg: &s.cfg, watch: who.group.View.Watch(), node: who.label, group: who.group.Key},
 		key:          req.TypeURL,
@@ -51,7 +51,7 @@ func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, erro
 	}
 	for _, b := range req.Canonicalise() {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.names.misnamed(sub.client, sub.typeURL, b)
+		s.names.misnamed(sub.client, sub.TypeURL, b)
 	}
 	p := &poll{
 		sub: sub, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
@@ -83,11 +83,11 @@ func (p *poll) check() error {
 	if p.grant == nil {
 		return nil
 	}
-	if err := p.grant.Type(p.sub.typeURL); err != nil || !p.grant.LimitsNames(p.sub.typeURL) {
+	if err := p.grant.Type(p.sub.TypeURL); err != nil || !p.grant.LimitsNames(p.sub.TypeURL) {
 		return err
 	}
 	for _, text := range p.names {
-		if err := p.grant.Name(p.sub.typeURL, wire.PlainName(text)); err != nil {
+		if err := p.grant.Name(p.sub.TypeURL, wire.PlainName(text)); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	defer timer.Stop()
 	for {
 		g, now := p.view.Generation(), time.Now()
-		p.sub.pass(g.Seq) // who gets complete sets needs no removals
+		p.sub.skipRemovals(g.Seq) // who gets complete sets needs no removals
 		told, again := p.look(g, now)
 		switch {
 		case told == due, told == incomplete && !now.Before(p.until) && !p.deletes():
@@ -174,8 +174,8 @@ func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again ti
 	if !p.heard(g, t) {
 		return unheard, time.Time{}
 	}
-	if sum := s.visibleSum(g); s.version != "" && sum.SameVersion(s.version) {
-		s.synced = true // what is new from now on deletes nothing else that it has
+	if sum := s.visibleSum(g); s.initialVersion != "" && sum.SameVersion(s.initialVersion) {
+		s.holdsSet = true // what is new from now on deletes nothing else that it has
 		if p.trusts(g, sum) {
 			return current, time.Time{}
 		}
@@ -209,7 +209,7 @@ func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
 // lacks reports whether the content of something that the client asked for was given
 // up; the origin is asked for it (R125).
 func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
-	bare := p.sub.bare(g, t)
+	bare := p.sub.contentDropped(g, t)
 	for _, n := range p.sub.names {
 		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() {
 			p.sub.askAgain(g, e)
@@ -222,7 +222,7 @@ func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
 // deletes reports whether the client would take what is missing for gone, and may
 // have it (B.7).
 func (p *poll) deletes() bool {
-	return p.sub.fullState && p.sub.version != "" && (!p.sub.synced || p.bare)
+	return p.sub.FullState && p.sub.initialVersion != "" && (!p.sub.holdsSet || p.bare)
 }
 
 // overdue returns what a poll is told that may be held no longer: nothing if its
@@ -252,20 +252,20 @@ type restResponse struct {
 func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
 	s, t := p.sub, g.Type(p.sub.key)
 	set := s.collect(g, t, setBuilder{})
-	if set.sum.SameVersion(s.version) && p.trusts(g, set.sum) {
+	if set.sum.SameVersion(s.initialVersion) && p.trusts(g, set.sum) {
 		return nil, nil
 	}
 	resp := &restResponse{
 		sum:    set.sum,
 		before: slices.Concat([]byte(`{"versionInfo":`), quote(set.sum.Version(t.System())), []byte(`,"resources":[`)),
-		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),
+		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.TypeURL),
 			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),
 	}
 	for _, r := range set.show {
 		if !r.HasBody() {
 			continue // as in a SotW response (R111)
 		}
-		if s.secret {
+		if s.Secret {
 			resp.secrets = append(resp.secrets, r.Name)
 		}
 		resource, err := r.JSON()

@@ -174,15 +174,15 @@ func TestH10_ResponsesWithoutAnAnswerAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowWorld(t)
 		began := time.Now()
-		for i := range 3 * maxUnaccepted {
+		for i := range 3 * maxEarlierResponses {
 			s.put(fmt.Sprint(2+i), i%3)
 			time.Sleep(6 * time.Second)
 		}
 		s.expect("without an answer", time.Since(began), "1", "sent", "sent", "sent")
-		if n := len(s.server.registry.get(s.number).subs[0].earlier.list); n != maxUnaccepted {
-			t.Fatalf("%d responses are remembered, want %d", n, maxUnaccepted)
+		if n := len(s.server.registry.get(s.number).subs[0].earlier.list); n != maxEarlierResponses {
+			t.Fatalf("%d responses are remembered, want %d", n, maxEarlierResponses)
 		}
 		s.accept(0)
-		s.expect("after an ACK of the newest", 0, fmt.Sprint(1+3*maxUnaccepted), "accepted", "accepted", "accepted")
+		s.expect("after an ACK of the newest", 0, fmt.Sprint(1+3*maxEarlierResponses), "accepted", "accepted", "accepted")
 	})
 }

@@ -17,13 +17,13 @@ import (
 func sotwClient(view *cache.View, typeURL string) *subscription {
 	cfg := &Config{ResponseBytes: 1 << 20}
 	return &subscription{
-		traits: cfg.traitsOf(typeURL, agent{}), conversation: new(conversation), key: typeURL,
+		Traits: cfg.traitsOf(typeURL, Software{}), conversation: new(conversation), key: typeURL,
 		client: &client{cfg: cfg, watch: view.Watch()},
 	}
 }
 
 // list has a client list names, and returns what it is sent for that.
-func (s *subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *reply {
+func (s *subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *Response {
 	s.request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
 	w.TakeDemand()
 	g := view.Generation()
@@ -45,11 +45,11 @@ func TestR044_AGlobThatComesBack(t *testing.T) {
 	s.list(view, w, 1, glob)
 	w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
 	w.SetPhase(key, cache.Confirmed)
-	if got := s.list(view, w, 1, glob); got == nil || got.body.Len() != 1 {
+	if got := s.list(view, w, 1, glob); got == nil || got.Body.Len() != 1 {
 		t.Fatalf("got %v, want a set of one", got)
 	}
 	s.list(view, w, 2, "a")
-	if got := s.list(view, w, 3, glob, "a"); got == nil || got.body.Len() != 1 {
+	if got := s.list(view, w, 3, glob, "a"); got == nil || got.Body.Len() != 1 {
 		t.Errorf("after it came back: got %v, want the set of one again", got)
 	}
 }

@@ -159,8 +159,8 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 				s.list(gw.view, gw.w, uint64(i+1), names...)
 			}
 			g := gw.view.Generation()
-			if got, set := s.visibleSum(g), s.ownSet(g, g.Type(s.key), false); got.Version("") != set.body.Version() {
-				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.body.Version())
+			if got, set := s.visibleSum(g), s.ownSet(g, g.Type(s.key), false); got.Version("") != set.Body.Version() {
+				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.Body.Version())
 			}
 			if versions[want] == nil {
 				versions[want] = make(map[string]string)
@@ -197,8 +197,8 @@ func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
 			if r == nil {
 				t.Fatalf("%s, %q: nothing was sent", name, asks)
 			}
-			if got := s.visibleSum(gw.view.Generation()).Version(""); got != r.body.Version() {
-				t.Errorf("%s, %q: the sum is %v, and that of the set that was sent %v", name, asks, got, r.body.Version())
+			if got := s.visibleSum(gw.view.Generation()).Version(""); got != r.Body.Version() {
+				t.Errorf("%s, %q: the sum is %v, and that of the set that was sent %v", name, asks, got, r.Body.Version())
 			}
 		}
 	}
@@ -241,7 +241,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 		respond := func() *subscription {
 			var before []cache.Seq
 			for _, p := range parts {
-				before = append(before, p.sent)
+				before = append(before, p.sentUpTo)
 			}
 			said := sub.nonce
 			if _, err := s.flush(time.Now(), true); err != nil {
@@ -249,7 +249,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 			}
 			sub.pending = false // as an ACK has it
 			for i, p := range parts {
-				if sub.nonce != said && p.sent != before[i] {
+				if sub.nonce != said && p.sentUpTo != before[i] {
 					return p
 				}
 			}

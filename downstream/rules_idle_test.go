@@ -91,7 +91,7 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 		}
 		for all, sent := false, true; sent || !all; all, sent = s.flushed(true) {
 			for _, sub := range s.subs {
-				s.receives(&wire.Request{Delta: true, TypeURL: sub.typeURL, Nonce: sub.nonce})
+				s.receives(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.nonce})
 			}
 		}
 		if s.ended || len(s.subs) != len(named) || s.unanswered() {

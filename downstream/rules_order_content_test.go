@@ -51,7 +51,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			t.Errorf("after the wait routes are read up to %d, want %d", got, view.Generation().Seq)
 		}
 		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
-		if r := cds.list(view, w, 1, wire.Wildcard); r == nil || r.body.Len() != 2 {
+		if r := cds.list(view, w, 1, wire.Wildcard); r == nil || r.Body.Len() != 2 {
 			t.Errorf("once the content is there: got %v, want the set of two", r)
 		}
 	})

@@ -16,7 +16,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 	watch := view.Watch()
 	cfg := &Config{ResponseBytes: 1 << 20}
 	sub := &subscription{
-		traits: cfg.traitsOf(wire.EndpointType, agent{envoy: true}), conversation: new(conversation), key: wire.EndpointType,
+		Traits: cfg.traitsOf(wire.EndpointType, Software{Envoy: true}), conversation: new(conversation), key: wire.EndpointType,
 		client: &client{cfg: cfg, watch: watch, delta: true},
 	}
 	sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
@@ -35,10 +35,10 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 		sub.request(&wire.Request{Delta: true, Subscribe: []string{"silence"}}, time.Now())
 		g := view.Generation()
 		r, err := sub.changes(g, g.Type(wire.EndpointType), g.Seq, time.Now())
-		if err != nil || r == nil || r.body.Len() != 2 {
+		if err != nil || r == nil || r.Body.Len() != 2 {
 			t.Fatalf("change %d: got %v, %v, want a and b", i, r, err)
 		}
-		if got := len(sub.owing); got > 2 { // one look, and what a response cut short left
+		if got := len(sub.pendingNames); got > 2 { // one look, and what a response cut short left
 			t.Fatalf("change %d: %d names are owed, want 1", i, got)
 		}
 	}

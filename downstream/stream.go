@@ -51,7 +51,7 @@ type stream struct {
 	grant  Grant // nil if the client may have anything
 	watch  *cache.Watch
 	client *client // for its subscriptions
-	agent  agent
+	agent  Software
 	wrap   bool // the client understands wrapped resources
 	ttl    bool // and that resources expire
 	kept   *keptNode
@@ -96,8 +96,8 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 // sent nothing.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.answered && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
-			slices.ContainsFunc(sub.globs, func(glob *subscription) bool { return glob.fresh })
+		return !sub.sentAny && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
+			slices.ContainsFunc(sub.globs, func(glob *subscription) bool { return glob.sendAll })
 	})
 }
 
@@ -124,13 +124,13 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 		return err
 	}
 	if earlier := sub.earlier.find(r); earlier >= 0 {
-		s.read = max(s.read, sub.earlier.list[earlier].through)
+		s.read = max(s.read, sub.earlier.list[earlier].endOffset)
 	}
 	if sub.request(r, now) {
 		s.refused(sub, r)
 	}
 	if !sub.pending {
-		s.read = max(s.read, sub.through)
+		s.read = max(s.read, sub.endOffset)
 	}
 	s.admitRefused()
 	return nil
@@ -167,7 +167,7 @@ func (s *stream) checkRequest(r *wire.Request) error {
 // that a map would be slower, and larger than what it is for.
 func (s *stream) of(typeURL string) *subscription {
 	for _, sub := range s.subs {
-		if sub.typeURL == typeURL {
+		if sub.TypeURL == typeURL {
 			return sub
 		}
 	}
@@ -183,16 +183,16 @@ func (s *stream) subscription(typeURL string) (*subscription, error) {
 		return nil, err
 	}
 	sub := &subscription{
-		traits:       s.cfg.traitsOf(typeURL, s.agent),
-		conversation: &conversation{tally: s.group.Counts.tally(typeURL, s.number)},
+		Traits:       s.cfg.traitsOf(typeURL, s.agent),
+		conversation: &conversation{counter: s.group.Counts.tally(typeURL, s.number)},
 		client:       s.client,
 		key:          typeURL,
 		wrap:         s.wrapOf(typeURL),
-		ttl:          s.ttl && (s.delta || s.wrap),
+		sendsTTLs:    s.ttl && (s.delta || s.wrap),
 	}
 	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
-		if a.rank != b.rank {
-			return a.rank - b.rank
+		if a.Rank != b.Rank {
+			return a.Rank - b.Rank
 		}
 		return -1 // after its equals
 	})
@@ -212,7 +212,7 @@ func (s *stream) typeOver(typeURL string) error {
 	}
 	peer, share, own := s.watch.Peer(), max(s.cfg.MaxTypes/10, leastTypes), 0
 	for _, sub := range s.subs {
-		if !wire.Known(sub.typeURL) {
+		if !wire.Known(sub.TypeURL) {
 			own++
 		}
 	}
@@ -270,7 +270,7 @@ func (s *stream) globs() (n int) {
 func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.server.names.misnamed(s.client, sub.typeURL, b)
+		s.server.names.misnamed(s.client, sub.TypeURL, b)
 		if sub.errors && s.held() < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
@@ -312,7 +312,7 @@ type pass struct {
 func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
 
 // more notes that a type has more than was sent of it.
-func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.lateRemovals }
+func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.LateRemovals }
 
 // flush sends what the client must be told now. It returns when to look again if nothing
 // happens before. Without mayBlock it ends with errMayBlock before a send that may block;
@@ -337,7 +337,7 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	_, p.silent = s.cold(p.head, now)
 	s.rouse(p.head)
 	for _, sub := range s.subs {
-		for part := range sub.inTurn() {
+		for part := range sub.parts() {
 			if err := s.serve(p, part); err != nil {
 				return time.Time{}, err
 			}
@@ -351,10 +351,10 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	}
 	followed := p.head.Seq
 	for _, sub := range s.subs {
-		sub.asked = sub.asked && sub.waits // what is not answered by now, a change will
-		sub.passed()
-		sub.rest(p.head)
-		if sub.reaching != nil {
+		sub.newRequest = sub.newRequest && sub.waitsForClusters // what is not answered by now, a change will
+		sub.releaseRemovals()
+		sub.settleGlobs(p.head)
+		if sub.fanoutsDue != nil {
 			sub.passFanouts(now)
 		}
 		followed = min(followed, sub.followedTo(p.of(sub)))
@@ -376,7 +376,7 @@ func (s *stream) rouse(h *cache.Generation) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
 		if sub := s.of(typeURL); is && sub != nil {
 			if g := sub.findGlob(glob); g != nil {
-				g.atRest = false
+				g.idle = false
 			}
 		}
 	}
@@ -393,7 +393,7 @@ func (s *stream) flushRemovals(p *pass) error {
 		if sub == nil {
 			continue
 		}
-		for part := range sub.inTurn() {
+		for part := range sub.parts() {
 			if err := s.serveRemovals(p, part); err != nil {
 				return err
 			}
@@ -413,7 +413,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 		return errMayBlock
 	}
 	limit, ahead := s.limit(p, sub, t)
-	if sub.waits = ahead; ahead {
+	if sub.waitsForClusters = ahead; ahead {
 		p.held = true
 		p.more(sub)
 		return nil
@@ -430,15 +430,15 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 	if r == nil {
 		return nil
 	}
-	if r.cut {
+	if r.Cut {
 		p.more(sub)
 	}
 	if err := s.send(p, g, sub, r, after, after); err != nil {
 		return err
 	}
-	p.held = p.held || !sub.removalsTold(t)
+	p.held = p.held || !sub.removalsSent(t)
 	if sub.behind(t) {
-		p.at(sub.until) // the rest follows its answer, or the end of the wait for it
+		p.at(sub.ackDeadline) // the rest follows its answer, or the end of the wait for it
 	}
 	return nil
 }
@@ -448,7 +448,7 @@ func (s *stream) postpone(p *pass, sub *subscription, t *cache.Type) {
 	p.held = true
 	if sub.behind(t) {
 		s.server.counters.coalesced.Add(1)
-		p.at(sub.until)
+		p.at(sub.ackDeadline)
 		p.more(sub)
 	}
 }
@@ -461,17 +461,17 @@ func (s *stream) blocked(p *pass, sub *subscription) bool {
 
 // nextOf is next from the cut of a pass, or of the newest head for names that the client
 // asked for since, and returns the head.
-func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *reply, g *cache.Generation, until time.Time, err error) {
+func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *Response, g *cache.Generation, until time.Time, err error) {
 	g = p.of(s)
 	if g == p.head {
 		r, until, err = s.next(p, g, g.Type(s.key), limit)
 		return r, g, until, err
 	}
-	asked := s.takeAsked()
-	s.older = true
+	asked := s.takeNewNames()
+	s.olderGeneration = true
 	r, until, err = s.next(p, g, g.Type(s.key), limit)
-	s.older = false
-	if s.owing = append(s.owing, asked...); err == nil && r == nil && len(asked) > 0 {
+	s.olderGeneration = false
+	if s.pendingNames = append(s.pendingNames, asked...); err == nil && r == nil && len(asked) > 0 {
 		g = p.head
 		r, until, err = s.next(p, g, g.Type(s.key), limit)
 	}
@@ -479,20 +479,20 @@ func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *reply, g *cache.Gene
 }
 
 // next returns the additions and changes that the client is to be sent.
-func (s *subscription) next(p *pass, g *cache.Generation, t *cache.Type, limit cache.Seq) (r *reply, until time.Time, err error) {
-	s.failures.silent = p.silent
+func (s *subscription) next(p *pass, g *cache.Generation, t *cache.Type, limit cache.Seq) (r *Response, until time.Time, err error) {
+	s.failures.muted = p.silent
 	switch {
-	case !s.delta && s.fullState:
+	case !s.delta && s.FullState:
 		r, until = s.fullSet(g, t, limit, p.now)
 	case !s.delta && s.grouped:
 		r, err = s.group(g, t, limit, p.now)
 	default:
 		r, err = s.changes(g, t, limit, p.now)
 	}
-	until = earlier(until, s.failures.lookAt)
-	if r == nil && err == nil && s.delta && !s.lateRemovals {
+	until = earlier(until, s.failures.recheckAt)
+	if r == nil && err == nil && s.delta && !s.LateRemovals {
 		var again time.Time
-		r, again = s.forgotten(g, t, p.now)
+		r, again = s.removeStale(g, t, p.now)
 		until = earlier(until, again)
 	}
 	return r, until, err
@@ -502,23 +502,23 @@ func (s *subscription) next(p *pass, g *cache.Generation, t *cache.Type, limit c
 func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 	t := p.cut.Type(sub.key)
 	if sub.blocked(p.now) {
-		p.held = p.held || !sub.removalsTold(t)
+		p.held = p.held || !sub.removalsSent(t)
 		return nil // serve has seen to the timer
 	}
 	if s.mustWait(p) {
 		return errMayBlock
 	}
-	var r *reply
+	var r *Response
 	var until time.Time
-	after := cmp.Or(sub.removed, p.cut.Seq) // who only names things has no such position
+	after := cmp.Or(sub.removedUpTo, p.cut.Seq) // who only names things has no such position
 	if sub.delta {
 		if r = sub.removals(p.cut, t); r == nil {
-			r, until = sub.forgotten(p.cut, t, p.now)
+			r, until = sub.removeStale(p.cut, t, p.now)
 		}
-	} else if sub.fullState {
+	} else if sub.FullState {
 		r, until = sub.finalSet(p.cut, t, p.now)
 	} else {
-		r = sub.lateFailures(p.cut, t, p.now)
+		r = sub.lateErrors(p.cut, t, p.now)
 	}
 	p.at(until)
 	if r == nil {
@@ -526,8 +526,8 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 	}
 	p.held = true // serve looks at the type again after the answer
 	err := s.send(p, p.cut, sub, r, after, sub.position())
-	if r.cut {
-		p.at(sub.until) // or after the wait for it
+	if r.Cut {
+		p.at(sub.ackDeadline) // or after the wait for it
 	}
 	return err
 }
@@ -535,14 +535,14 @@ func (s *stream) serveRemovals(p *pass, sub *subscription) error {
 // send sends a response made from a head, which holds what changed after a position, where the client was told of
 // changes and additions up to another before, and sees to it that
 // endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply, after, before cache.Seq) error {
+func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *Response, after, before cache.Seq) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
-	resp := &wire.Response{Body: r.body, Nonce: nonce}
-	if !sub.answered {
+	resp := &wire.Response{Body: r.Body, Nonce: nonce}
+	if !sub.sentAny {
 		resp.ControlPlane = s.cfg.Identifier
 	}
-	s.server.large.oversized(s.client, sub.typeURL, r.body)
+	s.server.large.oversized(s.client, sub.TypeURL, r.Body)
 	if err := s.transmit(resp); err != nil {
 		return err
 	}
@@ -551,22 +551,22 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply,
 		s.sent = true
 		s.served.Store(true)
 	}
-	sub.tally.sent(r.body.Size())
-	s.backlog.wrote(r.body.Size())
-	s.server.audit(s.client, s.grant, r.secrets)
-	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
+	sub.counter.sent(r.Body.Size())
+	s.backlog.wrote(r.Body.Size())
+	s.server.audit(s.client, s.grant, r.Secrets)
+	s.written += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.noteTold(after, before, sub.wantedSince(s.group.View, g, after), sentAt)
-	sub.responded(nonce, r.body, s.written, sentAt)
-	if sub.reaching != nil {
+	sub.noteSending(after, before, sub.wantedSince(s.group.View, g, after), sentAt)
+	sub.responded(nonce, r.Body, s.written, sentAt)
+	if sub.fanoutsDue != nil {
 		cmp.Or(sub.parent, sub).passFanouts(sentAt)
 	}
-	if sub.typeURL == wire.ClusterType {
-		s.renewEndpoints(p, r.eds)
-		s.awaitEndpoints(p, sub, r.eds, after)
+	if sub.TypeURL == wire.ClusterType {
+		s.renewEndpoints(p, r.Endpoints)
+		s.awaitEndpoints(p, sub, r.Endpoints, after)
 		s.keepCut(p)
 	}
 	return nil
@@ -576,7 +576,7 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply,
 // warms such a cluster until it gets them, changed or not (B.16).
 func (s *stream) renewEndpoints(p *pass, names []string) {
 	eds := s.of(wire.EndpointType)
-	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.grpc {
+	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
 	}
 	t := p.head.Type(wire.EndpointType)
@@ -584,10 +584,10 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 		if at, ok := eds.find(n); ok {
 			if e, _ := t.Lookup(n); e.Present() && eds.names[at].sent != 0 {
 				eds.names[at].sent = 0
-				eds.owing = append(eds.owing, n)
+				eds.pendingNames = append(eds.pendingNames, n)
 			}
-		} else if by := eds.memberOf(names[i]); by != nil && !by.fresh {
-			by.again, by.atRest = append(by.again, names[i]), false
+		} else if by := eds.memberOf(names[i]); by != nil && !by.sendAll {
+			by.resend, by.idle = append(by.resend, names[i]), false
 		}
 	}
 }

@@ -45,14 +45,14 @@ type Delivery struct {
 // span shows it; empty ones if none does.
 func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now time.Time) (traceID, spanID string) {
 	d := Delivery{
-		Caused: s.caused.time(), Began: s.sentAt, Sent: s.sentAt, Ended: now,
-		Outcome: o, Fanouts: s.reached,
+		Caused: s.causedAt.time(), Began: s.sentAt, Sent: s.sentAt, Ended: now,
+		Outcome: o, Fanouts: s.fanoutsSent,
 	}
 	if d.Caused.IsZero() {
 		d.Caused = s.sentAt
 	}
 	shown := o == cache.Refused || t.Slow > 0 && now.Sub(d.Caused) >= t.Slow
-	for l := s.reached; l != nil; l = l.Others {
+	for l := s.fanoutsSent; l != nil; l = l.Others {
 		if l.Began.Before(d.Began) {
 			d.Began = l.Began
 		}
@@ -64,7 +64,7 @@ func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now tim
 		return "", ""
 	}
 	d.Node, d.Group, d.Stream = s.node, s.client.group, s.stream
-	d.TypeURL, d.Version, d.Nonce, d.Bytes = s.typeURL, s.said, s.nonce, s.bytes
+	d.TypeURL, d.Version, d.Nonce, d.Bytes = s.TypeURL, s.version, s.nonce, s.bytes
 	if r != nil {
 		d.Code, d.Detail = r.ErrorCode, cut(r.ErrorMessage, maxDetail)
 	}

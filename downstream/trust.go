@@ -20,7 +20,7 @@ import (
 // trustsResource reports whether the version of one resource may be trusted. The origin's versions have to
 // distinguish its contents, and the resource must not have expired at the client (C31).
 func (s *subscription) trustsResource(from *cache.Source, e *cache.Entry) bool {
-	expires := s.ttl && e.Expires()
+	expires := s.sendsTTLs && e.Expires()
 	return !expires && (!from.Reused || s.cfg.ContentVersions) && e.Reverted().IsZero()
 }
 
@@ -46,15 +46,15 @@ func (s *subscription) reverted(g *cache.Generation) (at cache.Seq) {
 
 // suspect adds to what a returning Delta client holds the members that were removed lately: it may have applied one
 // in a response that it refused, and then it does not report it.
-func (s *subscription) suspect() {
-	if s.wildcard == nil || s.knownN == 0 {
+func (s *subscription) addRecentlyRemoved() {
+	if s.wildcard == nil || s.initialCount == 0 {
 		return
 	}
 	members := &s.watch.Generation().Type(s.key).Wildcard
 	buried := members.Buried()
 	for i, n := range s.watch.Find(s.key, buried) {
-		if _, reported := s.known[buried[i]]; !reported && (n == nil || !members.Get(n).Present()) {
-			s.known[buried[i]] = ""
+		if _, reported := s.initialVersions[buried[i]]; !reported && (n == nil || !members.Get(n).Present()) {
+			s.initialVersions[buried[i]] = ""
 		}
 	}
 }
@@ -87,7 +87,7 @@ type answered struct {
 
 func (p *poll) keyOf(peer Peer) pollKey {
 	return pollKey{
-		peer: peer.Host, node: p.sub.node, typeURL: p.sub.typeURL, view: weak.Make(p.view),
+		peer: peer.Host, node: p.sub.node, typeURL: p.sub.TypeURL, view: weak.Make(p.view),
 		names: maphash.String(namesSeed, strings.Join(p.names, "\n")),
 	}
 }
