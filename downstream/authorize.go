@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // An Authorizer says which nodes a client may be, and what it may ask for then (B.36, B.37). Its
@@ -164,14 +164,14 @@ func (s *stream) grantAnew(grant Grant) error {
 }
 
 // limits reports whether there may be names of a type that are denied.
-func (s *stream) limits(sub *subscription) bool {
-	return s.grant != nil && (s.grant.LimitsNames(sub.TypeURL) || len(sub.denied) > 0)
+func (s *stream) limits(sub *subscription.Subscription) bool {
+	return s.grant != nil && (s.grant.LimitsNames(sub.TypeURL) || len(sub.Denied) > 0)
 }
 
 // restrict takes names out of a request that the client may not ask for: on an aggregated
 // stream nobody answers for them, so that one name does not take all else from the client; a stream of
 // one type ends (B.36).
-func (s *stream) restrict(sub *subscription, r *wire.Request) error {
+func (s *stream) restrict(sub *subscription.Subscription, r *wire.Request) error {
 	if !s.limits(sub) {
 		return nil
 	}
@@ -186,37 +186,37 @@ func (s *stream) restrict(sub *subscription, r *wire.Request) error {
 	})
 	maps.DeleteFunc(r.InitialVersions, func(text, _ string) bool { return !allowed(text) })
 	if !s.delta {
-		maps.DeleteFunc(sub.denied, func(text string, _ struct{}) bool { return !slices.Contains(denied, text) })
+		maps.DeleteFunc(sub.Denied, func(text string, _ struct{}) bool { return !slices.Contains(denied, text) })
 	}
 	for _, text := range r.Unsubscribe {
-		delete(sub.denied, text)
+		delete(sub.Denied, text)
 	}
 	return s.deny(sub, denied)
 }
 
 // checkName returns an error if the client may not ask for a name, which may come with
 // parameters.
-func (s *stream) checkName(sub *subscription, text string) error {
+func (s *stream) checkName(sub *subscription.Subscription, text string) error {
 	return s.grant.Name(sub.TypeURL, wire.PlainName(text))
 }
 
 // deny takes note of names that the client may not ask for. The error ends the stream.
-func (s *stream) deny(sub *subscription, names []string) error {
+func (s *stream) deny(sub *subscription.Subscription, names []string) error {
 	for _, text := range names {
-		if _, again := sub.denied[text]; again {
+		if _, again := sub.Denied[text]; again {
 			continue
 		}
 		err := s.checkName(sub, text)
 		if s.typeURL != "" {
 			return err
 		}
-		if sub.denied == nil {
-			sub.denied = make(map[string]struct{})
+		if sub.Denied == nil {
+			sub.Denied = make(map[string]struct{})
 		}
 		if s.held() < s.cfg.MaxNames {
-			sub.denied[text] = struct{}{}
+			sub.Denied[text] = struct{}{}
 		}
-		sub.explicit = true // to ask for what one may not have is not to ask for everything
+		sub.Explicit() // to ask for what one may not have is not to ask for everything
 		s.server.nameDenied(s.client, err)
 	}
 	return nil
@@ -224,24 +224,24 @@ func (s *stream) deny(sub *subscription, names []string) error {
 
 // regrantNames has a subscription lose what the client may ask for no longer, and get
 // what it asked for in vain before.
-func (s *stream) regrantNames(sub *subscription) error {
+func (s *stream) regrantNames(sub *subscription.Subscription) error {
 	if !s.limits(sub) {
 		return nil
 	}
 	allowed := func(text string) bool { return s.checkName(sub, text) == nil }
 	var given []string
-	maps.DeleteFunc(sub.denied, func(text string, _ struct{}) bool {
+	maps.DeleteFunc(sub.Denied, func(text string, _ struct{}) bool {
 		if !allowed(text) {
 			return false
 		}
 		given = append(given, text)
 		return true
 	})
-	if err := s.deny(sub, sub.revoke(allowed)); err != nil {
+	if err := s.deny(sub, sub.Revoke(allowed)); err != nil {
 		return err
 	}
 	if len(given) > 0 {
-		sub.grant(given)
+		sub.Grant(given, time.Now())
 	}
 	return nil
 }
@@ -273,43 +273,4 @@ func (s *Server) audit(to *client, g Grant, names []string) {
 		to.log().LogAttrs(context.Background(), slog.LevelInfo, "secret sent",
 			slog.String("identity", g.Identity()), slog.String("name", name))
 	}
-}
-
-// withdraw ends the subscriptions to what is not allowed, and returns them. The client is told
-// nothing: what it has is not gone.
-func (s *subscription) revoke(allowed func(text string) bool) (texts []string) {
-	if s.wildcard != nil && !allowed(wire.Wildcard) {
-		s.unsubscribeAll()
-		texts = append(texts, wire.Wildcard)
-	}
-	for _, glob := range s.globs {
-		if !allowed(glob.glob) {
-			texts = append(texts, glob.glob)
-		}
-	}
-	s.dropGlobs(texts)
-	var gone []*cache.Name
-	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool {
-		text := n.name.String()
-		if allowed(text) {
-			return false
-		}
-		gone, texts = append(gone, n.name), append(texts, text)
-		delete(s.variants, n.name)
-		delete(s.failures.unreachableSent, n.name)
-		delete(s.initialVersions, text)
-		return true
-	})
-	s.watch.Unsubscribe(s.key, gone)
-	return texts
-}
-
-// give subscribes to what was denied before.
-func (s *subscription) grant(texts []string) {
-	names, globs := splitGlobs(texts)
-	now := time.Now()
-	if len(names) > 0 {
-		s.subscribe(names, false, now)
-	}
-	s.addGlobs(globs, false, now)
 }

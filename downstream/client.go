@@ -5,18 +5,15 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A client is what all subscriptions of one client have in common. It does not change.
 type client struct {
+	subscription.Client
 	cfg         *Config
-	watch       *cache.Watch
 	node, group string // for people
 	stream      uint64 // its number
-
-	delta  bool
-	errors bool // it is known to understand resource_errors (B.39)
 }
 
 // log returns a logger that names the client. It is made anew each time: of most clients
@@ -33,7 +30,7 @@ func (c *client) debugs() bool {
 // began logs the begin of a stream of one type, or of all if typeURL is empty.
 func (c *client) began(typeURL string) {
 	if c.debugs() {
-		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.delta))
+		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.Delta))
 	}
 }
 
@@ -44,4 +41,13 @@ func nodeLabel(n *node) string {
 		return strings.ToValidUTF8(id[:most], "") + "…"
 	}
 	return n.GetId()
+}
+
+// softwareOf returns what the relay needs to know of a client's software.
+func softwareOf(n *node) subscription.Software {
+	return subscription.Software{
+		Envoy: n.GetUserAgentName() == "envoy",
+		GRPC:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
+		Relay: n.GetUserAgentName() == "tender",
+	}
 }

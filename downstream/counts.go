@@ -106,16 +106,16 @@ type tally struct {
 	_ [24]byte
 }
 
-// sent counts a response whose body has so many bytes.
-func (t *tally) sent(bytes int) {
+// Sent counts a response whose body has so many bytes.
+func (t *tally) Sent(bytes int) {
 	if t != nil {
 		t.responses.Add(1)
 		t.bytes.Add(int64(bytes))
 	}
 }
 
-// answered counts the answer to a response.
-func (t *tally) answered(refused bool) {
+// Answered counts the answer to a response.
+func (t *tally) Answered(refused bool) {
 	switch {
 	case t == nil:
 	case refused:
@@ -125,8 +125,8 @@ func (t *tally) answered(refused bool) {
 	}
 }
 
-// propagated counts a change that a client has accepted, so long after the relay received it.
-func (t *tally) propagated(took time.Duration) {
+// Propagated counts a change that a client has accepted, so long after the relay received it.
+func (t *tally) Propagated(took time.Duration) {
 	if t != nil {
 		t.propagation.observe(took)
 	}

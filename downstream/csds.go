@@ -44,15 +44,15 @@ func (s *Server) ClientConfig(of *StreamStatus, contents Contents) *statuspb.Cli
 	}
 	for _, r := range s.Resources(of.Number) {
 		if t := types[r.TypeURL]; t != nil { // else the client subscribed to the type meanwhile
-			config.GenericXdsConfigs = append(config.GenericXdsConfigs, r.config(t, of.Delta, contents))
+			config.GenericXdsConfigs = append(config.GenericXdsConfigs, configOf(&r, t, of.Delta, contents))
 		}
 	}
 	return config
 }
 
-// config returns how a client stands with a resource. In SotW it knows the versions of
+// configOf returns how a client stands with a resource. In SotW it knows the versions of
 // responses, in Delta those of resources.
-func (r *ResourceStatus) config(t *TypeStatus, delta bool, contents Contents) *statuspb.ClientConfig_GenericXdsConfig {
+func configOf(r *ResourceStatus, t *TypeStatus, delta bool, contents Contents) *statuspb.ClientConfig_GenericXdsConfig {
 	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: r.TypeURL, Name: r.Entry.Name.String()}
 	version := ""
 	if r.Entry.Present() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // nodeSeed makes a sum of a node's bytes enough to see that it was repeated
@@ -29,7 +30,7 @@ type identity struct {
 	kept  *keptNode
 
 	id, label string
-	agent     Software
+	agent     subscription.Software
 	wrap, ttl bool
 
 	allClusters bool // of a stream of load reports; see supportsAllClusters
@@ -93,7 +94,7 @@ func (s *stream) identityOf(raw rawNode, first bool) *identity {
 			return err
 		}
 		s.met.leave = who.group.Leave
-		who.id, who.label, who.agent = n.GetId(), nodeLabel(n), agentOf(n)
+		who.id, who.label, who.agent = n.GetId(), nodeLabel(n), softwareOf(n)
 		who.wrap, who.ttl = features(n)
 		return nil
 	})
@@ -119,10 +120,14 @@ func (s *stream) identify(who *identity) error {
 	s.watch.SetPeer(s.cfg.peerName(PeerOf(s.rpc.Context())))
 	s.agent, s.wrap, s.ttl = who.agent, who.wrap, who.ttl
 	s.client = &client{
-		cfg: s.cfg, watch: s.watch, stream: s.number, node: who.label, group: who.group.Key,
-		delta: s.delta, errors: s.agent.GRPC || s.agent.Relay,
+		Client: subscription.Client{
+			Settings: &s.cfg.subscriptions, Watch: s.watch,
+			Delta: s.delta, Errors: s.agent.GRPC || s.agent.Relay,
+		},
+		cfg: s.cfg, stream: s.number, node: who.label, group: who.group.Key,
 	}
 	if s.cfg.Traces != nil {
+		s.client.Closed = s.client.delivered
 		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: who.group.Key, Stream: s.number})
 	}
 	s.client.began(s.typeURL)

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // errDrained stands for the end of a stream that has to end at once.
@@ -64,7 +66,7 @@ func (d *departure) due(now time.Time) bool { return !d.at.IsZero() && !now.Befo
 func (s *stream) depart() {
 	s.lock.take()
 	s.leave.why, s.leave.end = EndedDrained, s.server.drainBy
-	s.leave.at = earlier(s.leave.at, s.server.departure())
+	s.leave.at = subscription.Earlier(s.leave.at, s.server.departure())
 	s.lock.leave()
 	s.wake()
 }
@@ -77,7 +79,7 @@ func (s *stream) leaves(now time.Time) bool {
 		return false
 	}
 	until := s.leave.at.Add(s.cfg.AckWait)
-	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.blocked(now) }) {
+	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Blocked(now) }) {
 		s.rearm(until, now)
 		return true
 	}
@@ -88,20 +90,15 @@ func (s *stream) leaves(now time.Time) bool {
 // leaving returns when to look again, given when there is something else to look for.
 func (s *stream) leaving(next, now time.Time) time.Time {
 	if s.leave.due(now) {
-		return earlier(next, s.leave.end)
+		return subscription.Earlier(next, s.leave.end)
 	}
-	return earlier(next, s.leave.at)
+	return subscription.Earlier(next, s.leave.at)
 }
 
 // satisfied reports whether the client was sent something, or had all of something that it asked
 // for, to which silence is the answer (B.3).
 func (s *stream) satisfied() bool {
-	return s.sent || slices.ContainsFunc(s.subs, (*subscription).hadAll)
-}
-
-// hadAll reports whether the client was found to have all members when it came.
-func (s *subscription) hadAll() bool {
-	return s.holdsSet || s.wildcardStarted && s.initialCount > 0 || slices.ContainsFunc(s.globs, (*subscription).hadAll)
+	return s.sent || slices.ContainsFunc(s.subs, (*subscription.Subscription).HeldAll)
 }
 
 // closeStatus ends the stream as its client likes it best: when it was served, OK is no

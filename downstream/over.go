@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // The functions of this file refuse names that are over a limit, each by itself: nobody answers for them, and a client
@@ -22,21 +24,21 @@ const maxOver = 1000
 // held returns how many names the stream holds, over all its types.
 func (s *stream) held() (n int) {
 	for _, sub := range s.subs {
-		n += len(sub.names) + len(sub.unsubscribeReplies) + len(sub.globs) + len(sub.failures.misnamedSent) + len(sub.denied)
+		n += sub.Size()
 	}
 	return n
 }
 
 // limitNames takes what is over a limit out of a request.
-func (s *stream) limitNames(sub *subscription, r *wire.Request) {
+func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
 	s.limitVersions(sub, r)
 	if r.Skipped > 0 {
 		s.refuseNames(sub, nil, r.Skipped, Exceeds(LimitNames, "%d entries more in one request than are looked at", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
-		delete(sub.overLimit, text)
+		delete(sub.OverLimit, text)
 	}
-	f := sub.fit(r.Subscribe, r.Unsubscribe, !s.delta, s.held(), s.globs())
+	f := s.client.fit(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.held(), s.globs())
 	r.Subscribe = f.within
 	if !s.delta { // what the client lists no more, it gave up
 		listed := make(map[string]struct{})
@@ -45,7 +47,7 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 				listed[text] = struct{}{}
 			}
 		}
-		maps.DeleteFunc(sub.overLimit, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
+		maps.DeleteFunc(sub.OverLimit, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
 	}
 	for _, over := range f.over {
 		for _, text := range over.names {
@@ -56,13 +58,13 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 }
 
 // limitVersions drops what a client says it holds where that is more than is looked at: it is sent more than it needs.
-func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
-	if sub.started || len(r.InitialVersions) == 0 {
+func (s *stream) limitVersions(sub *subscription.Subscription, r *wire.Request) {
+	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
 	}
 	total := len(r.InitialVersions)
 	for _, other := range s.subs {
-		total += len(other.initialVersions)
+		total += other.InitialVersions()
 	}
 	surplus := min(total-s.cfg.MaxNames, len(r.InitialVersions))
 	if surplus <= 0 {
@@ -78,14 +80,14 @@ func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
 
 // refuseNames takes note of names that are not served, or of a number of them that are not known, and counts, logs and
 // tells those that are new.
-func (s *stream) refuseNames(sub *subscription, names []string, n int, why error) {
+func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n int, why error) {
 	room := maxOver
 	for _, other := range s.subs {
-		room -= len(other.overLimit)
+		room -= len(other.OverLimit)
 	}
 	first := ""
 	for _, text := range names {
-		if _, again := sub.overLimit[text]; again {
+		if _, again := sub.OverLimit[text]; again {
 			n--
 			continue
 		}
@@ -95,16 +97,16 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 		if room--; room < 0 {
 			continue
 		}
-		if sub.overLimit == nil {
-			sub.overLimit = make(map[string]struct{})
+		if sub.OverLimit == nil {
+			sub.OverLimit = make(map[string]struct{})
 		}
-		sub.overLimit[text] = struct{}{}
-		if sub.errors {
-			sub.failures.relayErrors = append(sub.failures.relayErrors, wire.NewResourceError(text, codes.ResourceExhausted, status.Convert(why).Message()))
+		sub.OverLimit[text] = struct{}{}
+		if sub.Errors {
+			sub.AddError(text, codes.ResourceExhausted, status.Convert(why).Message())
 		}
 	}
 	if len(names) > 0 {
-		sub.explicit = true // to ask for what is too many is not to ask for everything
+		sub.Explicit() // to ask for what is too many is not to ask for everything
 	}
 	if n == 0 {
 		return
@@ -121,15 +123,15 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 // admitRefused subscribes to names that were refused, as far as there is room now.
 func (s *stream) admitRefused() {
 	for _, sub := range s.subs {
-		if len(sub.overLimit) == 0 || s.held() >= s.cfg.MaxNames {
+		if len(sub.OverLimit) == 0 || s.held() >= s.cfg.MaxNames {
 			continue
 		}
-		within := sub.fit(slices.Sorted(maps.Keys(sub.overLimit)), nil, false, s.held(), s.globs()).within
+		within := s.client.fit(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.held(), s.globs()).within
 		for _, text := range within {
-			delete(sub.overLimit, text)
+			delete(sub.OverLimit, text)
 		}
 		if len(within) > 0 {
-			sub.grant(within)
+			sub.Grant(within, time.Now())
 		}
 	}
 }

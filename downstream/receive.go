@@ -88,14 +88,14 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 // has caused.
 func (s *stream) awaited(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && sub.pending && (sub.answersNewest(r) || sub.earlier.find(r) >= 0)
+	return sub != nil && sub.Answers(r)
 }
 
 // answers reports whether a request accepts a response, or answers none, and asks for
 // nothing.
 func (s *stream) answers(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && r.Err == nil && !r.Refused && sub.repeats(r)
+	return sub != nil && r.Err == nil && !r.Refused && sub.Repeats(r)
 }
 
 // answered handles a request that asks for nothing.

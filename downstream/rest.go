@@ -122,7 +122,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	defer p.close()
 	if withholdDetail(&req.Request); req.Refused {
-		s.nacks.refused(p.sub.client, &req.Request, nil)
+		s.nacks.refused(p.client, &req.Request, nil)
 	}
 	generation, err := p.await(ctx, s)
 	if generation == nil || err != nil {
@@ -130,13 +130,13 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	resp, err := p.render(generation, s.cfg.Identifier)
 	if err != nil && s.nacks.allow() {
-		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
+		p.client.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
 			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
 	}
 	if resp != nil {
 		p.noteAnswer(generation, resp.sum)
-		s.audit(p.sub.client, p.grant, resp.secrets)
-		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
+		s.audit(p.client, p.grant, resp.secrets)
+		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).Sent(resp.size())
 	}
 	return resp, err
 }
@@ -146,7 +146,7 @@ func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from Peer) (*
 	who := &identity{rules: s.cfg.regranted()}
 	var err error
 	who.kept, err = s.meet(ctx, from, rawNode{r.Node, r.NodeBytes}, func(n *node) (err error) {
-		who.label, who.agent = nodeLabel(n), agentOf(n)
+		who.label, who.agent = nodeLabel(n), softwareOf(n)
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
 		}

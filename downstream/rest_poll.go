@@ -16,20 +16,22 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A poll is a request over REST while it waits for its answer: a subscription that
 // is sent one complete set and ends. What it asked for by name lingers upstream
 // until the client is back (B.6).
 type poll struct {
-	sub   *subscription
-	view  *cache.View
-	peer  Peer      // who polls
-	kept  *keptNode // what of the Node rules need
-	grant Grant     // nil if the client may have anything
-	names []string  // that it asks for
-	until time.Time // when it is answered at the latest
-	bare  bool      // content that it asked for was given up, and is asked for again
+	sub    *subscription.Poll
+	client *client
+	view   *cache.View
+	peer   Peer      // who polls
+	kept   *keptNode // what of the Node rules need
+	grant  Grant     // nil if the client may have anything
+	names  []string  // that it asks for
+	until  time.Time // when it is answered at the latest
+	bare   bool      // content that it asked for was given up, and is asked for again
 
 	key    pollKey
 	memory *pollMemory
@@ -39,40 +41,41 @@ type poll struct {
 
 // newPoll returns the poll of a client.
 func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, error) {
-	sub := &subscription{
-		Traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
-		conversation: new(conversation),
-		client:       &client{cfg: &s.cfg, watch: who.group.View.Watch(), node: who.label, group: who.group.Key},
-		key:          req.TypeURL,
+	c := &client{
+		Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: who.group.View.Watch()},
+		cfg:    &s.cfg, node: who.label, group: who.group.Key,
 	}
-	sub.watch.SetPeer(s.cfg.peerName(peer))
+	sub := &subscription.Poll{
+		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Bare, false, nil),
+	}
+	sub.Watch.SetPeer(s.cfg.peerName(peer))
 	if s.cfg.DynamicParameters {
 		req.Parameterise(who.kept.dynamic[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
-		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.names.misnamed(sub.client, sub.TypeURL, b)
+		sub.Explicit() // to ask for what cannot be is not to ask for everything
+		s.names.misnamed(c, sub.TypeURL, b)
 	}
 	p := &poll{
-		sub: sub, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
+		sub: sub, client: c, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
 		regranted: who.rules, memory: &s.polls,
 	}
 	p.key = p.keyOf(peer)
 	err := p.check()
 	if err == nil {
-		err = sub.checkDemand(req.Subscribe)
+		err = c.checkDemand(sub.Subscription, req.Subscribe)
 	}
 	if err != nil {
-		sub.watch.Close()
+		sub.Watch.Close()
 		return nil, err
 	}
-	sub.request(&req.Request, time.Now())
+	sub.Request(&req.Request, time.Now())
 	return p, nil
 }
 
 // checkDemand refuses a poll whose names are over a limit.
-func (s *subscription) checkDemand(names []string) error {
-	if over := s.fit(names, nil, true, 0, 0).over; len(over) > 0 {
+func (c *client) checkDemand(sub *subscription.Subscription, names []string) error {
+	if over := c.fit(sub, names, nil, true, 0, 0).over; len(over) > 0 {
 		return over[0].why
 	}
 	return nil
@@ -103,23 +106,9 @@ func (p *poll) regrant(ctx context.Context, server *Server) (err error) {
 }
 
 func (p *poll) close() {
-	p.sub.close()
-	p.sub.watch.Close()
+	p.sub.Close()
+	p.sub.Watch.Close()
 }
-
-// A prospect is what a poll can be told.
-type prospect int
-
-const (
-	// unheard: nothing, for the origin has said nothing of what was asked for.
-	unheard prospect = iota
-	// incomplete: a part, for the origin may yet say more.
-	incomplete
-	// current: that the client has it all.
-	current
-	// due: all, and the client has something else.
-	due
-)
 
 // await waits until there is something to tell, but no longer than the poll may be
 // held. It returns the head that has it, or nil if what the client has is current.
@@ -130,15 +119,15 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	defer timer.Stop()
 	for {
 		g, now := p.view.Generation(), time.Now()
-		p.sub.skipRemovals(g.Seq) // who gets complete sets needs no removals
+		p.sub.Skip(g.Seq) // who gets complete sets needs no removals
 		told, again := p.look(g, now)
 		switch {
-		case told == due, told == incomplete && !now.Before(p.until) && !p.deletes():
+		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
 			return g, nil
 		case !now.Before(p.until):
 			return nil, p.overdue(told)
 		}
-		timer.Reset(max(time.Until(earlier(p.until, again)), time.Nanosecond))
+		timer.Reset(max(time.Until(subscription.Earlier(p.until, again)), time.Nanosecond))
 		if over, err := p.sleep(ctx, server, timer.C, told); over || err != nil {
 			return nil, err
 		}
@@ -147,17 +136,17 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 
 // sleep waits until there may be something else to tell than what is now. The poll is over if
 // there cannot be, or an error says why there is nothing to tell.
-func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told prospect) (over bool, err error) {
+func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told subscription.Prospect) (over bool, err error) {
 	select {
-	case <-p.sub.watch.C:
+	case <-p.sub.Watch.C:
 	case <-timer:
 	case <-p.regranted:
 		p.regranted = server.cfg.regranted()
 		return false, p.regrant(ctx, server)
 	case <-p.draining:
-		p.until, p.draining = earlier(p.until, server.departure()), nil
+		p.until, p.draining = subscription.Earlier(p.until, server.departure()), nil
 	case <-server.hurried:
-		if told == current {
+		if told == subscription.Current {
 			return true, nil
 		}
 		return true, status.Error(codes.Unavailable, "the relay is shutting down")
@@ -167,71 +156,18 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 	return false, nil
 }
 
-// look returns what the client can be told, and when to look again even if nothing
-// happens.
-func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again time.Time) {
-	s, t := p.sub, g.Type(p.sub.key)
-	if !p.heard(g, t) {
-		return unheard, time.Time{}
-	}
-	if sum := s.visibleSum(g); s.initialVersion != "" && sum.SameVersion(s.initialVersion) {
-		s.holdsSet = true // what is new from now on deletes nothing else that it has
-		if p.trusts(g, sum) {
-			return current, time.Time{}
-		}
-	}
-	if !s.complete(t) {
-		return incomplete, time.Time{}
-	}
-	if p.bare = p.lacks(g, t); p.bare {
-		return incomplete, time.Time{} // what comes wakes the poll
-	}
-	if again = s.unresolvedUntil(g, t, now); now.Before(again) {
-		return incomplete, again
-	}
-	return due, time.Time{}
-}
-
-// heard reports whether the origin has ever said something of what was asked for.
-func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
-	s := p.sub
-	for glob := range s.followed() {
-		if g.Type(glob.key).Phase < cache.Settled {
-			return false
-		}
-	}
-	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
-		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors(cache.ByName).Get(n.name) != nil
-	})
-}
-
-// lacks reports whether the content of something that the client asked for was given
-// up; the origin is asked for it (R125).
-func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
-	bare := p.sub.contentDropped(g, t)
-	for _, n := range p.sub.names {
-		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() {
-			p.sub.askAgain(g, e)
-			bare = true
-		}
-	}
-	return bare
-}
-
-// deletes reports whether the client would take what is missing for gone, and may
-// have it (B.7).
-func (p *poll) deletes() bool {
-	return p.sub.FullState && p.sub.initialVersion != "" && (!p.sub.holdsSet || p.bare)
+// look returns what the client can be sent, and when to look again even if nothing happens.
+func (p *poll) look(g *cache.Generation, now time.Time) (subscription.Prospect, time.Time) {
+	return p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 }
 
 // overdue returns what a poll is told that may be held no longer: nothing if its
 // client is up to date.
-func (p *poll) overdue(told prospect) error {
+func (p *poll) overdue(told subscription.Prospect) error {
 	switch told {
-	case current:
+	case subscription.Current:
 		return nil
-	case unheard:
+	case subscription.Unheard:
 		return status.Error(codes.Unavailable, "nothing is known yet of what was asked for: the origin has not answered")
 	default:
 		return status.Error(codes.Unavailable, "the set is not complete yet: the origin has not answered for all of it")
@@ -250,18 +186,18 @@ type restResponse struct {
 // version that streams have for the same set; nil if that is a part, and the client has
 // just this (B.3).
 func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
-	s, t := p.sub, g.Type(p.sub.key)
-	set := s.collect(g, t, setBuilder{})
-	if set.sum.SameVersion(s.initialVersion) && p.trusts(g, set.sum) {
+	s := p.sub
+	resources, sum := s.Set(g)
+	if s.Holds(sum) && p.trusts(g, sum) {
 		return nil, nil
 	}
 	resp := &restResponse{
-		sum:    set.sum,
-		before: slices.Concat([]byte(`{"versionInfo":`), quote(set.sum.Version(t.System())), []byte(`,"resources":[`)),
+		sum:    sum,
+		before: slices.Concat([]byte(`{"versionInfo":`), quote(sum.Version(g.Type(s.Key).System())), []byte(`,"resources":[`)),
 		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.TypeURL),
 			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),
 	}
-	for _, r := range set.show {
+	for _, r := range resources {
 		if !r.HasBody() {
 			continue // as in a SotW response (R111)
 		}

@@ -117,7 +117,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		w.SetConnected(true)
 		s := newTestStream(t, view, Config{})
 		s.watch = view.WatchFunc(s.changed)
-		s.client.watch = s.watch
+		s.client.Watch = s.watch
 		s.timer = time.AfterFunc(time.Hour, s.wake)
 		defer s.timer.Stop()
 		s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}})

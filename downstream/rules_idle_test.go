@@ -46,7 +46,7 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 				t.Errorf("handled by the receiver: %v, want %v", got, tt.byReceiver)
 			}
 			s.flushed(true)
-			if len(s.subs) != 1 || len(s.subs[0].names) != tt.names {
+			if len(s.subs) != 1 || len(s.subs[0].Names()) != tt.names {
 				t.Errorf("after its turn the stream has %d subscriptions, want one of %d names", len(s.subs), tt.names)
 			}
 			if got := len(s.waiting); got != 0 {
@@ -91,7 +91,7 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 		}
 		for all, sent := false, true; sent || !all; all, sent = s.flushed(true) {
 			for _, sub := range s.subs {
-				s.receives(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.nonce})
+				s.receives(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.Nonce()})
 			}
 		}
 		if s.ended || len(s.subs) != len(named) || s.unanswered() {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // Config shapes a server. But for Views, the zero value of each field works.
@@ -151,7 +152,7 @@ type Config struct {
 	// Logger receives what happens to streams. Nil discards it.
 	Logger *slog.Logger
 
-	fullState, wildcard map[string]bool
+	subscriptions subscription.Settings
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -181,12 +182,15 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.fullState, c.wildcard = make(map[string]bool), make(map[string]bool)
+	c.subscriptions = subscription.Settings{
+		AckWait: c.AckWait, ColdWait: c.ColdWait, ResponseBytes: c.ResponseBytes, ContentVersions: c.ContentVersions,
+		FullState: make(map[string]bool), LegacyWildcard: make(map[string]bool),
+	}
 	for _, t := range c.FullStateTypes {
-		c.fullState[t] = true
+		c.subscriptions.FullState[t] = true
 	}
 	for _, t := range c.WildcardTypes {
-		c.wildcard[t] = true
+		c.subscriptions.LegacyWildcard[t] = true
 	}
 	return c, nil
 }
@@ -451,7 +455,7 @@ func (s *Server) slowed(peer string) {
 // oversized tells of a response that could not be cut and that not every client takes
 // (B.32).
 func (l *refusalLog) oversized(to *client, typeURL string, body *wire.Body) {
-	if body.Size() <= maxResponseBytes || !l.allow() {
+	if body.Size() <= subscription.MaxResponseBytes || !l.allow() {
 		return
 	}
 	to.log().LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",

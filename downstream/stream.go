@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // errOutrun ends a Delta stream that is further behind than the view remembers
@@ -51,14 +51,14 @@ type stream struct {
 	grant  Grant // nil if the client may have anything
 	watch  *cache.Watch
 	client *client // for its subscriptions
-	agent  Software
+	agent  subscription.Software
 	wrap   bool // the client understands wrapped resources
 	ttl    bool // and that resources expire
 	kept   *keptNode
 
-	waiting []*waiting      // to be handled when it is the stream's turn
-	subs    []*subscription // in the order of sending
-	edition uint64          // of the last head that was looked at
+	waiting []*waiting                   // to be handled when it is the stream's turn
+	subs    []*subscription.Subscription // in the order of sending
+	edition uint64                       // of the last head that was looked at
 	nonces  uint64
 	timer   *time.Timer // wakes the stream
 	armed   bool        // the timer may be running
@@ -77,7 +77,7 @@ type stream struct {
 	// certain: it answered what came after them.
 	written, read uint64
 
-	lentAt moment // when the lock was lent the last time
+	lentAt subscription.Moment // when the lock was lent the last time
 
 	barrier barrier
 }
@@ -89,15 +89,14 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 		return next, false
 	}
 	until = s.closed.Add(s.cfg.ColdWait)
-	return earlier(next, until), !s.unanswered() || !time.Now().Before(until)
+	return subscription.Earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
 
 // unanswered reports whether the client asked for a type, or a glob, of which it was
 // sent nothing.
 func (s *stream) unanswered() bool {
-	return slices.ContainsFunc(s.subs, func(sub *subscription) bool {
-		return !sub.sentAny && (sub.wildcard != nil || len(sub.names)+len(sub.globs) > 0) ||
-			slices.ContainsFunc(sub.globs, func(glob *subscription) bool { return glob.sendAll })
+	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
+		return sub.Unanswered()
 	})
 }
 
@@ -123,23 +122,19 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if err := s.lookAtNames(sub, r); err != nil {
 		return err
 	}
-	if earlier := sub.earlier.find(r); earlier >= 0 {
-		s.read = max(s.read, sub.earlier.list[earlier].endOffset)
-	}
-	if sub.request(r, now) {
+	read, refused := sub.Request(r, now)
+	if refused {
 		s.refused(sub, r)
 	}
-	if !sub.pending {
-		s.read = max(s.read, sub.endOffset)
-	}
+	s.read = max(s.read, read)
 	s.admitRefused()
 	return nil
 }
 
 // lookAtNames leaves in a request the names that the client may have, unless it repeats those that it has.
-func (s *stream) lookAtNames(sub *subscription, r *wire.Request) error {
+func (s *stream) lookAtNames(sub *subscription.Subscription, r *wire.Request) error {
 	switch {
-	case sub.repeats(r):
+	case sub.Repeats(r):
 		return nil
 	case r.Repeated: // the request before, which has them, was handled before
 		return status.Errorf(codes.Internal, "the names of %s are not known that this request repeats", r.TypeURL)
@@ -165,7 +160,7 @@ func (s *stream) checkRequest(r *wire.Request) error {
 
 // of returns the stream's subscription of a type, nil if it has none. There are so few
 // that a map would be slower, and larger than what it is for.
-func (s *stream) of(typeURL string) *subscription {
+func (s *stream) of(typeURL string) *subscription.Subscription {
 	for _, sub := range s.subs {
 		if sub.TypeURL == typeURL {
 			return sub
@@ -175,22 +170,16 @@ func (s *stream) of(typeURL string) *subscription {
 }
 
 // subscription returns the stream's subscription of a type, a new one if need be.
-func (s *stream) subscription(typeURL string) (*subscription, error) {
+func (s *stream) subscription(typeURL string) (*subscription.Subscription, error) {
 	if sub := s.of(typeURL); sub != nil {
 		return sub, nil
 	}
 	if err := s.typeOver(typeURL); err != nil {
 		return nil, err
 	}
-	sub := &subscription{
-		Traits:       s.cfg.traitsOf(typeURL, s.agent),
-		conversation: &conversation{counter: s.group.Counts.tally(typeURL, s.number)},
-		client:       s.client,
-		key:          typeURL,
-		wrap:         s.wrapOf(typeURL),
-		sendsTTLs:    s.ttl && (s.delta || s.wrap),
-	}
-	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription) int {
+	sub := subscription.New(&s.client.Client, s.cfg.subscriptions.TraitsOf(typeURL, s.agent), s.wrapOf(typeURL),
+		s.ttl && (s.delta || s.wrap), s.group.Counts.tally(typeURL, s.number))
+	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription.Subscription) int {
 		if a.Rank != b.Rank {
 			return a.Rank - b.Rank
 		}
@@ -260,42 +249,37 @@ func features(n *node) (wrap, ttl bool) {
 // globs returns the number of globs on the stream.
 func (s *stream) globs() (n int) {
 	for _, sub := range s.subs {
-		n += len(sub.globs)
+		n += sub.GlobCount()
 	}
 	return n
 }
 
 // misnamed takes note of names that cannot be: nobody is asked for them, and a client
 // that understands it is told why (B.23).
-func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
+func (s *stream) misnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
-		sub.explicit = true // to ask for what cannot be is not to ask for everything
+		sub.Explicit() // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.client, sub.TypeURL, b)
-		if sub.errors && s.held() < s.cfg.MaxNames {
-			sub.failures.misnamed(b)
+		if sub.Errors && s.held() < s.cfg.MaxNames {
+			sub.AddMisnamed(b)
 		}
 	}
 }
 
 // refused records a NACK: nothing is resent until the origin changes something
 // (B.10).
-func (s *stream) refused(sub *subscription, r *wire.Request) {
-	s.server.nacks.refused(s.client, r, sub.refusal)
+func (s *stream) refused(sub *subscription.Subscription, r *wire.Request) {
+	s.server.nacks.refused(s.client, r, sub.Refusal())
 }
 
 // A pass is one look at what the client must be told.
 type pass struct {
-	head *cache.Generation // the newest
-	cut  *cache.Generation // what clusters and dependent types are read from (see barrier); mostly the same
-	now  time.Time
-	next time.Time // when to look again; zero: when something happens
+	subscription.Look           // see barrier for its cut
+	next              time.Time // when to look again; zero: when something happens
 
 	// waiting is set while a type that may refer to clusters has changes that were
 	// not sent, so that removals must not overtake them.
 	waiting bool
-
-	// silent is set while the stream may have to end without a response (B.8).
-	silent bool
 
 	// mayBlock is set if the one who sends may wait for the client.
 	mayBlock bool
@@ -309,18 +293,18 @@ type pass struct {
 	shut, limitKnown bool
 }
 
-func (p *pass) at(t time.Time) { p.next = earlier(p.next, t) }
+func (p *pass) at(t time.Time) { p.next = subscription.Earlier(p.next, t) }
 
 // more notes that a type has more than was sent of it.
-func (p *pass) more(sub *subscription) { p.waiting = p.waiting || !sub.LateRemovals }
+func (p *pass) more(sub *subscription.Subscription) { p.waiting = p.waiting || !sub.LateRemovals }
 
 // flush sends what the client must be told now. It returns when to look again if nothing
 // happens before. Without mayBlock it ends with errMayBlock before a send that may block;
 // what was sent is sent.
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
-		p := &pass{head: s.group.View.Generation(), now: now, mayBlock: mayBlock}
-		p.cut = s.cut(p)
+		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
+		p.Cut = s.cut(p)
 		next, err = s.flushCut(p)
 		if err != nil || !s.uncut(p) {
 			return next, err
@@ -332,12 +316,12 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 // and changes, then the removals that waited for them (B.11).
 func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	s.rested = false
-	now := p.now
+	now := p.Now
 	s.joinFanouts(now)
-	_, p.silent = s.cold(p.head, now)
-	s.rouse(p.head)
+	_, p.Muted = s.cold(p.Newest, now)
+	s.rouse(p.Newest)
 	for _, sub := range s.subs {
-		for part := range sub.parts() {
+		for part := range sub.Parts() {
 			if err := s.serve(p, part); err != nil {
 				return time.Time{}, err
 			}
@@ -349,15 +333,9 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
 	}
-	followed := p.head.Seq
+	followed := p.Newest.Seq
 	for _, sub := range s.subs {
-		sub.newRequest = sub.newRequest && sub.waitsForClusters // what is not answered by now, a change will
-		sub.releaseRemovals()
-		sub.settleGlobs(p.head)
-		if sub.fanoutsDue != nil {
-			sub.passFanouts(now)
-		}
-		followed = min(followed, sub.followedTo(p.of(sub)))
+		followed = min(followed, sub.EndTurn(&p.Look))
 	}
 	s.watch.PassHints(followed)
 	s.holdCut(p)
@@ -375,9 +353,7 @@ func (s *stream) rouse(h *cache.Generation) {
 	for t := range h.ChangedSince(since) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
 		if sub := s.of(typeURL); is && sub != nil {
-			if g := sub.findGlob(glob); g != nil {
-				g.idle = false
-			}
+			sub.Wake(glob)
 		}
 	}
 }
@@ -393,7 +369,7 @@ func (s *stream) flushRemovals(p *pass) error {
 		if sub == nil {
 			continue
 		}
-		for part := range sub.parts() {
+		for part := range sub.Parts() {
 			if err := s.serveRemovals(p, part); err != nil {
 				return err
 			}
@@ -403,143 +379,88 @@ func (s *stream) flushRemovals(p *pass) error {
 }
 
 // serve sends one type's additions and changes.
-func (s *stream) serve(p *pass, sub *subscription) error {
-	t := p.of(sub).Type(sub.key)
+func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
 	if s.blocked(p, sub) {
-		s.postpone(p, sub, t)
+		s.postpone(p, sub)
 		return nil
 	}
 	if s.mustWait(p) {
 		return errMayBlock
 	}
-	limit, ahead := s.limit(p, sub, t)
-	if sub.waitsForClusters = ahead; ahead {
+	limit, ahead := s.limit(p, sub)
+	if sub.Waits = ahead; ahead {
 		p.held = true
 		p.more(sub)
 		return nil
 	}
-	after := sub.position()
-	r, g, until, err := sub.nextOf(p, limit)
+	r, until, err := sub.Next(&p.Look, limit)
 	if err != nil {
-		return err
+		return errOutrun
 	}
 	p.at(until)
-	if limit < p.cut.Seq && sub.behind(t) {
+	if limit < p.Cut.Seq && sub.At(p.Of(sub)).Behind() {
 		p.more(sub)
 	}
-	if r == nil {
+	if r.Body == nil {
 		return nil
 	}
 	if r.Cut {
 		p.more(sub)
 	}
-	if err := s.send(p, g, sub, r, after, after); err != nil {
+	if err := s.send(p, sub, &r); err != nil {
 		return err
 	}
-	p.held = p.held || !sub.removalsSent(t)
-	if sub.behind(t) {
-		p.at(sub.ackDeadline) // the rest follows its answer, or the end of the wait for it
+	p.held = p.held || !sub.At(p.Of(sub)).RemovalsSent()
+	if sub.At(p.Of(sub)).Behind() {
+		p.at(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
 	}
 	return nil
 }
 
 // postpone leaves a type alone until its newest response is answered.
-func (s *stream) postpone(p *pass, sub *subscription, t *cache.Type) {
+func (s *stream) postpone(p *pass, sub *subscription.Subscription) {
 	p.held = true
-	if sub.behind(t) {
+	if sub.At(p.Of(sub)).Behind() {
 		s.server.counters.coalesced.Add(1)
-		p.at(sub.ackDeadline)
+		p.at(sub.Deadline())
 		p.more(sub)
 	}
 }
 
 // blocked reports whether a type waits for the answer to its newest response. Who has
 // closed its side answers nothing.
-func (s *stream) blocked(p *pass, sub *subscription) bool {
-	return s.closed.IsZero() && sub.blocked(p.now)
-}
-
-// nextOf is next from the cut of a pass, or of the newest head for names that the client
-// asked for since, and returns the head.
-func (s *subscription) nextOf(p *pass, limit cache.Seq) (r *Response, g *cache.Generation, until time.Time, err error) {
-	g = p.of(s)
-	if g == p.head {
-		r, until, err = s.next(p, g, g.Type(s.key), limit)
-		return r, g, until, err
-	}
-	asked := s.takeNewNames()
-	s.olderGeneration = true
-	r, until, err = s.next(p, g, g.Type(s.key), limit)
-	s.olderGeneration = false
-	if s.pendingNames = append(s.pendingNames, asked...); err == nil && r == nil && len(asked) > 0 {
-		g = p.head
-		r, until, err = s.next(p, g, g.Type(s.key), limit)
-	}
-	return r, g, until, err
-}
-
-// next returns the additions and changes that the client is to be sent.
-func (s *subscription) next(p *pass, g *cache.Generation, t *cache.Type, limit cache.Seq) (r *Response, until time.Time, err error) {
-	s.failures.muted = p.silent
-	switch {
-	case !s.delta && s.FullState:
-		r, until = s.fullSet(g, t, limit, p.now)
-	case !s.delta && s.grouped:
-		r, err = s.group(g, t, limit, p.now)
-	default:
-		r, err = s.changes(g, t, limit, p.now)
-	}
-	until = earlier(until, s.failures.recheckAt)
-	if r == nil && err == nil && s.delta && !s.LateRemovals {
-		var again time.Time
-		r, again = s.removeStale(g, t, p.now)
-		until = earlier(until, again)
-	}
-	return r, until, err
+func (s *stream) blocked(p *pass, sub *subscription.Subscription) bool {
+	return s.closed.IsZero() && sub.Blocked(p.Now)
 }
 
 // serveRemovals sends the removals of a type that were held back.
-func (s *stream) serveRemovals(p *pass, sub *subscription) error {
-	t := p.cut.Type(sub.key)
-	if sub.blocked(p.now) {
-		p.held = p.held || !sub.removalsSent(t)
+func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
+	if sub.Blocked(p.Now) {
+		p.held = p.held || !sub.At(p.Cut).RemovalsSent()
 		return nil // serve has seen to the timer
 	}
 	if s.mustWait(p) {
 		return errMayBlock
 	}
-	var r *Response
-	var until time.Time
-	after := cmp.Or(sub.removedUpTo, p.cut.Seq) // who only names things has no such position
-	if sub.delta {
-		if r = sub.removals(p.cut, t); r == nil {
-			r, until = sub.removeStale(p.cut, t, p.now)
-		}
-	} else if sub.FullState {
-		r, until = sub.finalSet(p.cut, t, p.now)
-	} else {
-		r = sub.lateErrors(p.cut, t, p.now)
-	}
+	r, until := sub.Removals(&p.Look)
 	p.at(until)
-	if r == nil {
+	if r.Body == nil {
 		return nil
 	}
 	p.held = true // serve looks at the type again after the answer
-	err := s.send(p, p.cut, sub, r, after, sub.position())
+	err := s.send(p, sub, &r)
 	if r.Cut {
-		p.at(sub.ackDeadline) // or after the wait for it
+		p.at(sub.Deadline()) // or after the wait for it
 	}
 	return err
 }
 
-// send sends a response made from a head, which holds what changed after a position, where the client was told of
-// changes and additions up to another before, and sees to it that
-// endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *Response, after, before cache.Seq) error {
+// send sends a response, and sees to it that endpoints follow the clusters that need them.
+func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.Body, Nonce: nonce}
-	if !sub.sentAny {
+	if !sub.SentAny() {
 		resp.ControlPlane = s.cfg.Identifier
 	}
 	s.server.large.oversized(s.client, sub.TypeURL, r.Body)
@@ -551,22 +472,17 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *Respon
 		s.sent = true
 		s.served.Store(true)
 	}
-	sub.counter.sent(r.Body.Size())
 	s.backlog.wrote(r.Body.Size())
 	s.server.audit(s.client, s.grant, r.Secrets)
 	s.written += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
-	sentAt := p.now
+	sentAt := p.Now
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.noteSending(after, before, sub.wantedSince(s.group.View, g, after), sentAt)
-	sub.responded(nonce, r.Body, s.written, sentAt)
-	if sub.fanoutsDue != nil {
-		cmp.Or(sub.parent, sub).passFanouts(sentAt)
-	}
+	sub.NoteSent(r, nonce, s.group.View, s.written, sentAt)
 	if sub.TypeURL == wire.ClusterType {
 		s.renewEndpoints(p, r.Endpoints)
-		s.awaitEndpoints(p, sub, r.Endpoints, after)
+		s.awaitEndpoints(p, sub, r.Endpoints, r.After)
 		s.keepCut(p)
 	}
 	return nil
@@ -579,17 +495,7 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
 	}
-	t := p.head.Type(wire.EndpointType)
-	for i, n := range s.watch.Find(wire.EndpointType, names) {
-		if at, ok := eds.find(n); ok {
-			if e, _ := t.Lookup(n); e.Present() && eds.names[at].sent != 0 {
-				eds.names[at].sent = 0
-				eds.pendingNames = append(eds.pendingNames, n)
-			}
-		} else if by := eds.memberOf(names[i]); by != nil && !by.sendAll {
-			by.resend, by.idle = append(by.resend, names[i]), false
-		}
-	}
+	eds.At(p.Newest).Resend(names)
 }
 
 // inlineBytes is how much may be un-ACKed on a stream for a send not to block:
@@ -609,7 +515,7 @@ func (s *stream) transmit(r *wire.Response) error {
 		return s.rpc.SendMsg(r)
 	}
 	ctx := s.rpc.Context()
-	s.lentAt = momentOf(time.Now())
+	s.lentAt = subscription.MomentOf(time.Now())
 	s.lock.lend()
 	defer s.lock.giveBack()
 	done := make(chan error, 1)
@@ -636,10 +542,10 @@ func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold
 	}
 	asks := false
 	for _, sub := range s.subs {
-		if sub.answerable(g) {
+		if sub.At(g).Answerable() {
 			return since, false
 		}
-		for from := range sub.sources(g) {
+		for from := range sub.At(g).Sources() {
 			asks = true
 			if from.Connected {
 				return since, false
@@ -664,12 +570,12 @@ func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold
 // checkCold ends a stream that is cold for too long: without a response, so that a
 // client that has another server goes there (B.8).
 func (s *stream) checkCold(p *pass) error {
-	since, cold := s.cold(p.head, p.now)
+	since, cold := s.cold(p.Newest, p.Now)
 	if !cold {
 		return nil
 	}
 	until := since.Add(s.cfg.ColdWait)
-	if p.now.Before(until) {
+	if p.Now.Before(until) {
 		p.at(until)
 		return nil
 	}
@@ -685,7 +591,7 @@ func (s *stream) close() {
 		return
 	}
 	for _, sub := range s.subs {
-		sub.close()
+		sub.Close()
 	}
 	s.watch.Close()
 	s.leaveFanouts(time.Now())

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // Traces shows deliveries to people. Its fields are read-only once a server has it.
@@ -41,18 +41,19 @@ type Delivery struct {
 	Fanouts *cache.Fanouts
 }
 
-// show tells of the newest response that it is over, if that is to be shown, and returns which
-// span shows it; empty ones if none does.
-func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now time.Time) (traceID, spanID string) {
+// delivered reports a response whose exchange with the client has ended, if it is to be shown. It returns the span that
+// shows it; empty strings if none does.
+func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
+	t := c.cfg.Traces
 	d := Delivery{
-		Caused: s.causedAt.time(), Began: s.sentAt, Sent: s.sentAt, Ended: now,
-		Outcome: o, Fanouts: s.fanoutsSent,
+		Caused: x.CausedAt, Began: x.SentAt, Sent: x.SentAt, Ended: x.ClosedAt,
+		Outcome: x.Outcome, Fanouts: x.Fanouts,
 	}
 	if d.Caused.IsZero() {
-		d.Caused = s.sentAt
+		d.Caused = x.SentAt
 	}
-	shown := o == cache.Refused || t.Slow > 0 && now.Sub(d.Caused) >= t.Slow
-	for l := s.fanoutsSent; l != nil; l = l.Others {
+	shown := x.Outcome == cache.Refused || t.Slow > 0 && x.ClosedAt.Sub(d.Caused) >= t.Slow
+	for l := x.Fanouts; l != nil; l = l.Others {
 		if l.Began.Before(d.Began) {
 			d.Began = l.Began
 		}
@@ -63,10 +64,10 @@ func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now tim
 	if !shown {
 		return "", ""
 	}
-	d.Node, d.Group, d.Stream = s.node, s.client.group, s.stream
-	d.TypeURL, d.Version, d.Nonce, d.Bytes = s.TypeURL, s.version, s.nonce, s.bytes
-	if r != nil {
-		d.Code, d.Detail = r.ErrorCode, cut(r.ErrorMessage, maxDetail)
+	d.Node, d.Group, d.Stream = c.node, c.group, c.stream
+	d.TypeURL, d.Version, d.Nonce, d.Bytes = x.TypeURL, x.Version, x.Nonce, x.Bytes
+	if r := x.Answer; r != nil {
+		d.Code, d.Detail = r.ErrorCode, subscription.Detail(r)
 	}
 	return t.Delivered(d)
 }

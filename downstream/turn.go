@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A queue holds the streams that may have something to send, and has workers go through
@@ -329,7 +331,7 @@ func (s *stream) rearm(next, now time.Time) {
 	}
 	s.armedFor = next
 	switch {
-	case !next.IsZero() && next != forever:
+	case !next.IsZero() && next != subscription.Forever:
 		wait := time.Until(next)
 		if wait <= 0 {
 			s.wake() // as the timer would, at once

@@ -1,4 +1,4 @@
-package downstream
+package subscription
 
 import (
 	"fmt"
@@ -13,22 +13,25 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// sotwClient returns a subscription of a SotW client that is not Envoy.
-func sotwClient(view *cache.View, typeURL string) *subscription {
-	cfg := &Config{ResponseBytes: 1 << 20}
-	return &subscription{
-		Traits: cfg.traitsOf(typeURL, Software{}), conversation: new(conversation), key: typeURL,
-		client: &client{cfg: cfg, watch: view.Watch()},
-	}
+// newClient returns a subscription of a client that is not Envoy.
+func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
+	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
+	c := &Client{Settings: settings, Watch: view.Watch(), Delta: delta}
+	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Bare, false, nil)
 }
 
 // list has a client list names, and returns what it is sent for that.
-func (s *subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *Response {
-	s.request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
+func (s *Subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *wire.Body {
+	s.Request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
 	w.TakeDemand()
+	return s.nextBody(view)
+}
+
+// nextBody returns what the client is to be sent.
+func (s *Subscription) nextBody(view *cache.View) *wire.Body {
 	g := view.Generation()
-	r, _, _ := s.next(&pass{head: g, now: time.Now()}, g, g.Type(s.key), g.Seq)
-	return r
+	r, _, _ := s.Next(&Look{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
+	return r.Body
 }
 
 // A glob that a SotW client leaves out and lists again is answered again, though the
@@ -41,15 +44,15 @@ func TestR044_AGlobThatComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sotwClient(view, wire.ListenerType)
+	s := newClient(view, wire.ListenerType, false)
 	s.list(view, w, 1, glob)
 	w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
 	w.SetPhase(key, cache.Confirmed)
-	if got := s.list(view, w, 1, glob); got == nil || got.Body.Len() != 1 {
+	if got := s.list(view, w, 1, glob); got == nil || got.Len() != 1 {
 		t.Fatalf("got %v, want a set of one", got)
 	}
 	s.list(view, w, 2, "a")
-	if got := s.list(view, w, 3, glob, "a"); got == nil || got.Body.Len() != 1 {
+	if got := s.list(view, w, 3, glob, "a"); got == nil || got.Len() != 1 {
 		t.Errorf("after it came back: got %v, want the set of one again", got)
 	}
 }
@@ -57,14 +60,13 @@ func TestR044_AGlobThatComesBack(t *testing.T) {
 // Which variant a client was sent of a name that it gave up is forgotten (D.4, 11).
 func TestB1_VariantsOfNamesThatAreGone(t *testing.T) {
 	view, w := cache.New(cache.Config{})
-	s := sotwClient(view, wire.EndpointType)
+	s := newClient(view, wire.EndpointType, false)
 	for i := range 100 {
 		name := fmt.Sprint(i)
 		s.list(view, w, uint64(i+1), name)
 		w.Apply(cache.ByName, constrained(t, name))
-		g := view.Generation()
-		if r, err := s.changes(g, g.Type(s.key), g.Seq, time.Now()); err != nil || r == nil {
-			t.Fatalf("%s: got %v, %v, want the resource", name, r, err)
+		if r := s.nextBody(view); r == nil {
+			t.Fatalf("%s: nothing was sent, want the resource", name)
 		}
 	}
 	if got := len(s.variants); got != 1 {

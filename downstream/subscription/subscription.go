@@ -1,0 +1,228 @@
+package subscription
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Subscription is what one stream wants of one type, what the client holds and was sent of it, and the
+// conversation about it. A glob is a subscription of its own, beside that of its type (R132). It does no I/O, starts
+// no goroutine and has no lock: it belongs to whoever holds the stream's.
+type Subscription struct {
+	state
+
+	// Of the type's own subscription.
+	globs    globList
+	nextPart int // which of it and of its globs comes next, see Parts
+
+	// Of a glob.
+	parent *Subscription // the type's own
+	glob   string
+	idle   bool // it is served apart, and nothing is due until something changes
+}
+
+// New returns the subscription of a client to a type, which wants nothing yet. Responses wrap resources as wrap says,
+// and hold TTLs if ttls is set. A nil counter counts nothing.
+func New(c *Client, t Traits, wrap wire.Wrap, ttls bool, counter Counter) *Subscription {
+	if counter == nil {
+		counter = noCounter{}
+	}
+	return &Subscription{state: state{
+		Traits: t, Client: c, Conversation: &Conversation{counter: counter},
+		Key: t.TypeURL, wrap: wrap, sendsTTLs: ttls,
+	}}
+}
+
+// newGlob adds the subscription to a glob.
+func (s *Subscription) newGlob(text string, now time.Time) *Subscription {
+	s.explicit = true
+	glob := &Subscription{state: state{
+		Traits: s.Traits, Client: s.Client, Conversation: s.Conversation,
+		Key: cache.Collection(s.TypeURL, text), wrap: s.wrap, sendsTTLs: s.sendsTTLs,
+		want: want{started: true, explicit: true, since: now},
+	}, glob: text, parent: s}
+	if glob.wrap != wire.Bare {
+		glob.wrap = wire.WrapEveryone // or a SotW client would not learn the names (B.19)
+	}
+	glob.subscribeAll()
+	at, _ := s.globs.search(text)
+	s.globs = slices.Insert(s.globs, at, glob)
+	return glob
+}
+
+// GlobCount returns the number of globs that the client subscribed to.
+func (s *Subscription) GlobCount() int { return len(s.globs) }
+
+// Wake has a glob looked at again, since something of it has changed.
+func (s *Subscription) Wake(glob string) {
+	if g := s.globs.find(glob); g != nil {
+		g.idle = false
+	}
+}
+
+// Has returns the names and globs of the subscription.
+func (s *Subscription) Has() map[string]struct{} {
+	has := make(map[string]struct{}, len(s.names)+len(s.globs))
+	for _, n := range s.names {
+		has[n.name.String()] = struct{}{}
+	}
+	for _, glob := range s.globs {
+		has[glob.glob] = struct{}{}
+	}
+	return has
+}
+
+// Size returns how many names and globs the subscription keeps, including those that are not served.
+func (s *Subscription) Size() int {
+	return len(s.names) + len(s.unsubscribeReplies) + len(s.globs) + len(s.errors.misnamedSent) + len(s.Denied)
+}
+
+// wildcardOf returns the subscription to the wildcard set that a resource, which the client did not name, would be
+// in: that of a glob or of the type. It returns nil if there is none.
+func (s *Subscription) wildcardOf(name string) *Subscription {
+	if glob, ok := wire.GlobOf(name); ok {
+		if g := s.globs.find(glob); g != nil {
+			return g
+		}
+	}
+	if s.wildcard != nil {
+		return s
+	}
+	return nil
+}
+
+// wildcards yields the subscriptions to wildcard sets: to that of the type, and to each glob.
+func (s *Subscription) wildcards() iter.Seq[*Subscription] {
+	return func(yield func(*Subscription) bool) {
+		if s.wildcard != nil && !yield(s) {
+			return
+		}
+		for _, glob := range s.globs {
+			if !yield(glob) {
+				return
+			}
+		}
+	}
+}
+
+// separateGlobs returns the globs that are served on their own. A complete SotW set holds their resources; all other
+// responses are of one glob.
+func (s *Subscription) separateGlobs() []*Subscription {
+	if s.sendsSets() {
+		return nil
+	}
+	return s.globs
+}
+
+// Parts yields the type's own subscription and its globs, which share one pending response. It begins after the one
+// that was sent something last, so that none keeps the others waiting. Idle globs are left out.
+func (s *Subscription) Parts() iter.Seq[*Subscription] {
+	return func(yield func(*Subscription) bool) {
+		globs := s.separateGlobs()
+		if len(globs) == 0 {
+			yield(s)
+			return
+		}
+		first, n := s.nextPart, 1+len(globs)
+		for i := range n {
+			at := (first + i) % n
+			part := s
+			if at > 0 {
+				part = globs[at-1]
+			}
+			if part.idle {
+				continue
+			}
+			nonce := s.nonce
+			if !yield(part) {
+				return
+			}
+			if s.nonce != nonce {
+				s.nextPart = at + 1
+			}
+		}
+	}
+}
+
+// Returns reports whether the client reported in its first request that it holds resources of the type.
+func (s *Subscription) Returns() bool {
+	return cmp.Or(s.parent, s).initialVersion != "" || s.initialCount > 0
+}
+
+// HeldAll reports whether the client was found to have a whole wildcard set when it came, or was sent it.
+func (s *Subscription) HeldAll() bool {
+	return s.holdsSet || s.wildcardStarted && s.initialCount > 0 || slices.ContainsFunc(s.globs, (*Subscription).HeldAll)
+}
+
+// Unanswered reports whether the client asked for the type, or for a glob, and was sent nothing of it.
+func (s *Subscription) Unanswered() bool {
+	return !s.sentAny && (s.wildcard != nil || len(s.names)+len(s.globs) > 0) ||
+		slices.ContainsFunc(s.globs, func(glob *Subscription) bool { return glob.sendAll })
+}
+
+// Close unsubscribes from everything.
+func (s *Subscription) Close() {
+	for _, glob := range s.globs {
+		glob.Close()
+	}
+	s.unsubscribeAll()
+	s.closeReport()
+	s.Watch.Unsubscribe(s.Key, s.Names())
+	s.names = nil
+}
+
+// String returns what the client wants, how far it was sent that, and the conversation about it:
+// "* names=2 | sent=7 removed=5 scanned=7 | nonce=3 pending".
+func (s *Subscription) String() string {
+	wants := s.want.String()
+	if n := len(s.globs); n > 0 {
+		wants = strings.TrimPrefix(wants+" globs="+strconv.Itoa(n), "nothing ")
+	}
+	return wants + " | " + s.sent.String() + " | " + s.Conversation.String()
+}
+
+// A globList has the globs of a type, sorted.
+type globList []*Subscription
+
+// names returns the globs.
+func (l globList) names() (names []string) {
+	for _, g := range l {
+		names = append(names, g.glob)
+	}
+	return names
+}
+
+// search returns the index of a glob, or where it would be.
+func (l globList) search(text string) (at int, have bool) {
+	return slices.BinarySearchFunc(l, text, func(g *Subscription, text string) int { return cmp.Compare(g.glob, text) })
+}
+
+func (l globList) find(text string) *Subscription {
+	if at, have := l.search(text); have {
+		return l[at]
+	}
+	return nil
+}
+
+// drop ends the subscriptions to the globs among texts, and returns the rest.
+func (l *globList) drop(texts []string) (rest []string) {
+	if len(*l) == 0 {
+		return texts
+	}
+	for _, text := range texts {
+		if at, have := l.search(text); have {
+			(*l)[at].Close()
+			*l = slices.Delete(*l, at, at+1)
+			continue
+		}
+		rest = append(rest, text)
+	}
+	return rest
+}
