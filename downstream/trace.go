@@ -66,8 +66,6 @@ func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
 	}
 	d.Node, d.Group, d.Stream = c.node, c.group, c.stream
 	d.TypeURL, d.Version, d.Nonce, d.Bytes = x.TypeURL, x.Version, x.Nonce, x.Bytes
-	if r := x.Answer; r != nil {
-		d.Code, d.Detail = r.ErrorCode, subscription.Detail(r)
-	}
+	d.Code, d.Detail = x.Code, x.Detail
 	return t.Delivered(d)
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // Settings are what a server configures of its subscriptions. They do not change.
@@ -59,7 +58,8 @@ type Exchange struct {
 	ClosedAt time.Time // when it was answered, or the stream ended
 
 	Outcome cache.Outcome
-	Answer  *wire.Request  // nil if the stream ended before
+	Code    int32          // of gRPC, if it was refused
+	Detail  string         // the client's error message, likewise
 	Fanouts *cache.Fanouts // of the changes in it, as far as they are followed
 }
 

@@ -131,13 +131,17 @@ func (c *Conversation) ackedUpTo() cache.Seq {
 	return c.sentAfter
 }
 
-// exchange returns the newest response, with its outcome.
+// exchange returns the newest response, with its outcome; answer is nil if the stream ended before.
 func (c *Conversation) exchange(typeURL string, o cache.Outcome, answer *wire.Request, now time.Time) Exchange {
-	return Exchange{
+	x := Exchange{
 		TypeURL: typeURL, Version: c.version, Nonce: c.nonce, Bytes: c.bytes,
 		CausedAt: c.causedAt.Time(), SentAt: c.sentAt, ClosedAt: now,
-		Outcome: o, Answer: answer, Fanouts: c.fanouts.unacked,
+		Outcome: o, Fanouts: c.fanouts.unacked,
 	}
+	if answer != nil {
+		x.Code, x.Detail = answer.ErrorCode, cut(answer.ErrorMessage, maxDetail)
+	}
+	return x
 }
 
 // String returns the newest response and its answer: "nonce=3 version=1 pending".

@@ -30,9 +30,6 @@ const (
 	maxRefusals = 8
 )
 
-// Detail returns the beginning of a client's error message, as refusals show it.
-func Detail(r *wire.Request) string { return cut(r.ErrorMessage, maxDetail) }
-
 // newRefusal returns the refusal of a response, which r answers, that held what changed after one position and up to
 // another. Earlier refusals stand beside it, unless each response holds the complete set.
 func newRefusal(r *wire.Request, last *Refusal, whole bool, after, upTo cache.Seq, version string, now time.Time) *Refusal {
@@ -49,7 +46,7 @@ func newRefusal(r *wire.Request, last *Refusal, whole bool, after, upTo cache.Se
 	}
 	return &Refusal{
 		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
-		Code: r.ErrorCode, Detail: strings.Clone(Detail(r)),
+		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
 		after: after, upTo: upTo, earlier: earlier,
 	}
 }
