@@ -14,10 +14,10 @@ import (
 type pendingErrors struct {
 	scannedUpTo   cache.Seq     // position up to which the logs of errors were read
 	wildcardAsked bool          // the client asked for the wildcard set since, so earlier errors concern it
+	muted         bool          // errors of the relay are not sent: the stream is to end without a response (B.8)
 	due           []*cache.Name // with an error of the origin
 
 	relayErrors  []*wire.ResourceError // of the relay itself
-	muted        bool                  // they are not sent: the stream is to end without a response (B.8)
 	misnamedSent map[string]struct{}   // invalid names that the client was sent an error for
 
 	// Names that cannot be asked for.

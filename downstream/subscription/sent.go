@@ -37,6 +37,8 @@ func (h *held) closeReport() {
 type sent struct {
 	sendAll         bool // the whole wildcard set is to be sent
 	wildcardStarted bool // some of it was sent since the client subscribed to it
+	holdsSet        bool // SotW: the client holds a complete set that this stream knows
+	idle            bool // of a glob that is served apart: nothing is due until something changes
 	sentUpTo        cache.Seq
 	removedUpTo     cache.Seq
 	scannedUpTo     cache.Seq
@@ -48,9 +50,7 @@ type sent struct {
 	ttlsSentUpTo       positions
 	variants           variants
 
-	// SotW: the complete set that the client holds.
-	holdsSet     bool // the client holds a set that this stream knows
-	setSum       cache.Sum
+	setSum       cache.Sum // of the complete set that the client holds
 	contentUntil time.Time // until when dependent types wait for a set whose content was dropped
 }
 

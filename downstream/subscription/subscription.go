@@ -25,7 +25,6 @@ type Subscription struct {
 	// Of a glob.
 	parent *Subscription // the type's own
 	glob   string
-	idle   bool // it is served apart, and nothing is due until something changes
 }
 
 // New returns the subscription of a client to a type, which wants nothing yet. Responses wrap resources as wrap says,
