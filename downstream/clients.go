@@ -76,12 +76,15 @@ func (s *StreamStatus) NodeID() string {
 	return string(text)
 }
 
-// The states of a client's subscriptions, as package subscription has them.
 type (
-	TypeStatus     = subscription.TypeStatus
+	// A TypeStatus is the state of a stream's subscription to one resource type.
+	TypeStatus = subscription.TypeStatus
+	// A ResourceStatus is the state of one resource for a stream.
 	ResourceStatus = subscription.ResourceStatus
-	ResourceState  = subscription.ResourceState
-	Refusal        = subscription.Refusal
+	// A ResourceState says what became of a resource on the way to a client.
+	ResourceState = subscription.ResourceState
+	// A Refusal is a response that a client did not accept.
+	Refusal = subscription.Refusal
 )
 
 // The states of a resource on the way to a client.

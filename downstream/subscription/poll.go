@@ -18,6 +18,7 @@ type Poll struct {
 // A Prospect is what a poll can be sent.
 type Prospect int
 
+// What a poll can be sent.
 const (
 	Unheard    Prospect = iota // nothing: the origin has not answered
 	Incomplete                 // a part: the origin may yet send more
@@ -68,7 +69,7 @@ func (p *Poll) Deletes() bool {
 // did not.
 func (p *Poll) Reverted(g *cache.Generation) cache.Seq { return p.in(g).reverted() }
 
-// Has reports whether the client reported the version of a set.
+// Holds reports whether the client reported the version of a set.
 func (p *Poll) Holds(sum cache.Sum) bool { return sum.SameVersion(p.initialVersion) }
 
 // Set returns all that the client asked for and that exists, and what identifies that.

@@ -31,7 +31,7 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 	}
 	due, gone := s.due()
 	again := s.mustRepeat()
-	if !due && !again && (!gone || s.LateRemovals) {
+	if needed := due || again || gone && !s.LateRemovals; !needed {
 		s.catchUp()
 		return Response{}, time.Time{}
 	}
@@ -39,15 +39,11 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 		return Response{}, until
 	}
 	if !again && s.unchanged() {
-		s.holdsSet, s.setSum = true, s.sum()
-		s.catchUp()
-		s.recordSet(false)
+		s.skip()
 		return Response{}, time.Time{}
 	}
 	if s.contentDropped() {
-		if s.contentUntil.IsZero() {
-			s.contentUntil = s.now.Add(s.Settings.AckWait)
-		}
+		s.awaitContent()
 		return Response{}, time.Time{} // the content wakes the stream
 	}
 	return s.make(s.LateRemovals && gone && s.holdsSet), time.Time{}
@@ -72,6 +68,20 @@ func (s sets) final() (Response, time.Time) {
 		return Response{}, time.Time{}
 	}
 	return s.make(false), time.Time{}
+}
+
+// skip records that the client has just this set, so it is not sent.
+func (s sets) skip() {
+	s.holdsSet, s.setSum = true, s.sum()
+	s.catchUp()
+	s.recordSet(false)
+}
+
+// awaitContent notes until when dependent types wait for the set's content.
+func (s sets) awaitContent() {
+	if s.contentUntil.IsZero() {
+		s.contentUntil = s.now.Add(s.Settings.AckWait)
+	}
 }
 
 // mustRepeat reports whether the set has to be sent although it may be the same: for TTLs or errors.

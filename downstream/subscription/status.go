@@ -74,7 +74,7 @@ func (s At) Status(now time.Time) TypeStatus {
 		t.Lacks = lacks.Time()
 		t.Lag = max(lacks.ago(now), 0)
 	}
-	if stands := (standings{s.shown}).refusal(); stands != nil {
+	if stands := s.standingRefusal(); stands != nil {
 		t.Refusal, t.Refused = stands, true
 	}
 	return t
@@ -83,12 +83,11 @@ func (s At) Status(now time.Time) TypeStatus {
 // Resources returns the state of what the client asked for: first all that it named, then what wildcards and globs
 // stand for.
 func (s At) Resources() (out []ResourceStatus) {
-	v := standings{s.shown}
 	for _, n := range s.names {
-		out = append(out, v.named(n))
+		out = append(out, s.named(n))
 	}
 	for part := range s.wildcards() {
-		v := standings{part.in(s.g)}
+		v := part.At(s.g)
 		for e := range v.t.Wildcard.Since(0) {
 			if _, named := v.find(e.Name); !named && (e.Present() || e.Seq > v.removedUpTo) {
 				out = append(out, v.member(e))
@@ -101,14 +100,14 @@ func (s At) Resources() (out []ResourceStatus) {
 // Resource returns the state of one resource, and whether the client asked for it.
 func (s At) Resource(name string) (r ResourceStatus, asked bool) {
 	if at, ok := s.find(s.Watch.Find(s.Key, []string{name})[0]); ok {
-		return standings{s.shown}.named(s.names[at]), true
+		return s.named(s.names[at]), true
 	}
 	for part := range s.wildcards() {
 		n := s.Watch.Find(part.Key, []string{name})[0]
 		if n == nil {
 			continue
 		}
-		v := standings{part.in(s.g)}
+		v := part.At(s.g)
 		if e := v.t.Wildcard.Get(n); e.Present() {
 			return v.member(e), true
 		}
@@ -116,16 +115,13 @@ func (s At) Resource(name string) (r ResourceStatus, asked bool) {
 	return r, false
 }
 
-// standings say what became of the resources of a subscription at one generation.
-type standings struct{ shown }
-
-// refusal returns the newest refusal that stands, nil if none does.
-func (v standings) refusal() *Refusal {
-	if r := v.Refusal(); r != nil && r.At.After(v.ackedAt.Time()) {
+// standingRefusal returns the newest refusal that stands, nil if none does.
+func (s At) standingRefusal() *Refusal {
+	if r := s.Refusal(); r != nil && r.At.After(s.ackedAt.Time()) {
 		return r
 	}
-	for r := range v.refusals() {
-		if slices.ContainsFunc(v.names, func(n subscribed) bool { return v.named(n).Refusal == r }) || v.refusedMember(r) {
+	for r := range s.refusals() {
+		if slices.ContainsFunc(s.names, func(n subscribed) bool { return s.named(n).Refusal == r }) || s.refusedMember(r) {
 			return r
 		}
 	}
@@ -133,10 +129,10 @@ func (v standings) refusal() *Refusal {
 }
 
 // refusals yields the refusals that may stand, the newest first. If the client accepted a complete set since, none does.
-func (v standings) refusals() iter.Seq[*Refusal] {
+func (s At) refusals() iter.Seq[*Refusal] {
 	return func(yield func(*Refusal) bool) {
-		newest := v.Refusal()
-		if newest == nil || v.sendsSets() && v.ackedAt.Time().After(newest.At) || !yield(newest) {
+		newest := s.Refusal()
+		if newest == nil || s.sendsSets() && s.ackedAt.Time().After(newest.At) || !yield(newest) {
 			return
 		}
 		for _, r := range newest.earlier {
@@ -148,9 +144,9 @@ func (v standings) refusals() iter.Seq[*Refusal] {
 }
 
 // refusedMember reports whether a resource of a wildcard set is as it was when it was refused.
-func (v standings) refusedMember(r *Refusal) bool {
-	for s := range v.wildcards() {
-		part := standings{s.in(v.g)}
+func (s At) refusedMember(r *Refusal) bool {
+	for w := range s.wildcards() {
+		part := w.At(s.g)
 		for e := range part.t.Wildcard.Since(r.after) {
 			if e.Seq > r.upTo {
 				break
@@ -164,38 +160,38 @@ func (v standings) refusedMember(r *Refusal) bool {
 }
 
 // named returns the state of what the client named.
-func (v standings) named(n subscribed) ResourceStatus {
-	e, seq := v.see(n)
+func (s At) named(n subscribed) ResourceStatus {
+	e, seq := s.see(n)
 	if e == nil {
 		e = &cache.Entry{Name: n.name}
 	}
-	return v.stateOf(e, seq, n.sent != 0 && seq <= n.sent)
+	return s.stateOf(e, seq, n.sent != 0 && seq <= n.sent)
 }
 
 // member returns the state of a resource of the wildcard set.
-func (v standings) member(e *cache.Entry) ResourceStatus {
-	upTo := v.sentUpTo
+func (s At) member(e *cache.Entry) ResourceStatus {
+	upTo := s.sentUpTo
 	if !e.Present() {
-		upTo = v.removedUpTo
+		upTo = s.removedUpTo
 	}
-	started := v.wildcardStarted || v.sendsSets() // of complete sets, only sendAll shows it
-	return v.stateOf(e, e.Seq, started && !v.sendAll && e.Seq <= upTo)
+	started := s.wildcardStarted || s.sendsSets() // of complete sets, only sendAll shows it
+	return s.stateOf(e, e.Seq, started && !s.sendAll && e.Seq <= upTo)
 }
 
 // stateOf returns what became of an entry that changed at a position.
-func (v standings) stateOf(e *cache.Entry, changed cache.Seq, sent bool) ResourceStatus {
-	r := ResourceStatus{TypeURL: v.TypeURL, Entry: e}
+func (s At) stateOf(e *cache.Entry, changed cache.Seq, sent bool) ResourceStatus {
+	r := ResourceStatus{TypeURL: s.TypeURL, Entry: e}
 	if !sent {
 		return r
 	}
-	for refusal := range v.refusals() {
+	for refusal := range s.refusals() {
 		if refusal.after < changed && changed <= refusal.upTo {
 			r.State, r.Refusal = Refused, refusal
 			return r
 		}
 	}
 	switch {
-	case v.pending && changed > v.ackedUpTo():
+	case s.pending && changed > s.ackedUpTo():
 		r.State = Sent
 	default:
 		r.State = Accepted
