@@ -140,7 +140,7 @@ func (r *registry) all() []*stream {
 func (s *Server) Clients() iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
 		for _, stream := range s.registry.all() {
-			if status, open := stream.status(time.Now()); open && !yield(status) {
+			if status, open := stream.status(time.Now(), false); open && !yield(status) {
 				return
 			}
 		}
@@ -150,7 +150,7 @@ func (s *Server) Clients() iter.Seq[StreamStatus] {
 // Client returns how the stream with that number stands, and whether it is open.
 func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
 	if stream := s.registry.get(number); stream != nil {
-		return stream.status(time.Now())
+		return stream.status(time.Now(), true)
 	}
 	return StreamStatus{}, false
 }
@@ -189,8 +189,8 @@ func (l *lock) peek() (stalled bool) {
 	return l.lent != nil
 }
 
-// status returns how the stream stands, and whether it is open.
-func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
+// status returns how the stream stands, with the state of its subscriptions if detailed, and whether it is open.
+func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
 	stalled := s.lock.peek()
 	defer s.lock.leave()
 	if s.ended {
@@ -212,7 +212,9 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 	}
 	status.Types = make([]TypeStatus, len(s.subs))
 	for i, sub := range s.subs {
-		status.Types[i] = sub.At(s.group.View.Generation()).Status(now)
+		if status.Types[i] = sub.At(s.group.View.Generation()).Status(now); detailed {
+			status.Types[i].State = sub.String()
+		}
 	}
 	return status, true
 }

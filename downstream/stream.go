@@ -127,6 +127,10 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 		s.refused(sub, r)
 	}
 	s.read = max(s.read, read)
+	if s.client.debugs() {
+		s.client.log().Debug("request handled", slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
+			slog.Bool("refused", refused), slog.String("subscription", sub.String()))
+	}
 	s.admitRefused()
 	return nil
 }

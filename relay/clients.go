@@ -223,7 +223,7 @@ func clientOf(s *downstream.StreamStatus, only string) admin.Client {
 func clientType(t *downstream.TypeStatus) admin.ClientType {
 	short, _ := schema.ShortName(t.TypeURL)
 	return admin.ClientType{
-		TypeURL: t.TypeURL, Name: short, Wildcard: t.Wildcard, Names: t.Names, Globs: t.Globs,
+		TypeURL: t.TypeURL, Name: short, Wildcard: t.Wildcard, Names: t.Names, Globs: t.Globs, State: t.State,
 		Version: t.Version, Nonce: t.Nonce, SentAt: t.SentAt, Pending: t.Pending,
 		Accepted: t.Accepted, AcceptedAt: t.AcceptedAt, LagSeconds: t.Lag.Seconds(),
 		Refusing: t.Refused, Refusal: refusalOf(t.Refusal),

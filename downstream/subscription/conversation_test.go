@@ -30,6 +30,7 @@ func TestConversation(t *testing.T) {
 		{"all", []string{"1", "2", "3"}, 0, 20, "nonce=3"},
 		{"the first refused", []string{"!1"}, 1, 0, "nonce=3 pending unaccepted=2 refused=1"},
 		{"the first refused, the newest accepted", []string{"!1", "3"}, 0, 20, "nonce=3 refused=1"},
+		{"the second refused", []string{"!2"}, 1, 0, "nonce=3 pending unaccepted=1 refused=2"},
 		{"the newest refused", []string{"!3"}, 1, 0, "nonce=3 refused=3"},
 		{"of another stream", []string{"99"}, 1, 0, "nonce=3 pending unaccepted=2"},
 	} {

@@ -15,7 +15,7 @@ type TypeStatus struct {
 	Names    int // that the client subscribed to
 	Globs    []string
 
-	// State is the subscription in one line, for whoever looks for a fault: see [Subscription.String].
+	// State is [Subscription.String], where one client is asked for.
 	State string
 
 	// Nonce and Version are those of the newest response, SentAt is when it left; all zero before the first. Pending
@@ -65,7 +65,7 @@ func (s ResourceState) String() string {
 // Status returns the state of the subscription.
 func (s At) Status(now time.Time) TypeStatus {
 	t := TypeStatus{
-		TypeURL: s.TypeURL, Wildcard: s.wildcard != nil, Names: len(s.names), Globs: s.globs.names(), State: s.String(),
+		TypeURL: s.TypeURL, Wildcard: s.wildcard != nil, Names: len(s.names), Globs: s.globs.names(),
 		Nonce: s.nonce, Version: s.version, SentAt: s.sentAt, Pending: s.pending,
 		Accepted: s.ackedVersion, AcceptedAt: s.ackedAt.Time(),
 		Refusal: s.Refusal(),

@@ -148,10 +148,10 @@ func (p *player) connect(args []string) {
 
 func (p *player) origin(args []string) {
 	kind, key := cache.Wildcard, p.sub.TypeURL
-	switch {
-	case args[0] == "by":
+	switch args[0] {
+	case "by":
 		kind, args = cache.ByName, args[2:]
-	case args[0] == "of":
+	case "of":
 		key, args = cache.Collection(key, args[1]), args[2:]
 	}
 	u := wire.Update{TypeURL: key}
