@@ -9,9 +9,9 @@ import (
 // and a fourth of all that are open. It has been served once none has come, and nothing
 // was sent, for a while.
 const (
-	herdSize  = 500
-	herdPart  = 4
-	herdPause = 250 * time.Millisecond
+	herdStreams  = 500
+	herdFraction = 4
+	herdPause    = 250 * time.Millisecond
 )
 
 // arrivals says when a herd has been served.
@@ -27,14 +27,14 @@ type arrivals struct {
 }
 
 // came counts a stream.
-func (a *arrivals) came() {
+func (a *arrivals) arrived() {
 	if a.served == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch a.fresh++; {
-	case a.fresh < herdSize:
+	case a.fresh < herdStreams:
 	case a.timer == nil:
 		a.timer = time.AfterFunc(herdPause, a.check)
 	default:
@@ -52,7 +52,7 @@ func (a *arrivals) check() {
 func (a *arrivals) herdServed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.fresh < max(herdSize, a.open()/herdPart) {
+	if a.fresh < max(herdStreams, a.open()/herdFraction) {
 		return false
 	}
 	taken, busy := a.turns()

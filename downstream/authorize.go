@@ -213,7 +213,7 @@ func (s *stream) deny(sub *subscription.Subscription, names []string) error {
 		if sub.Denied == nil {
 			sub.Denied = make(map[string]struct{})
 		}
-		if s.held() < s.cfg.MaxNames {
+		if s.nameCount() < s.cfg.MaxNames {
 			sub.Denied[text] = struct{}{}
 		}
 		sub.Explicit() // to ask for what one may not have is not to ask for everything

@@ -105,13 +105,13 @@ func (s *stream) holdCut(p *pass) {
 		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.Cut).BehindCut() }):
 		s.barrier.cut = nil
 	default:
-		p.held = true
-		p.at(s.barrier.until)
+		p.answersWait = true
+		p.wakeAt(s.barrier.until)
 	}
 }
 
 // uncut reports whether a cut has ended in a pass, and there is a newer head.
-func (s *stream) uncut(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
+func (s *stream) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
 
 // clustersUnknown reports whether the client asked for all clusters and the set is not
 // known well enough to be sent (B.7).
@@ -131,7 +131,7 @@ func (s *stream) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
 		s.barrier.answered, s.barrier.coldSince = true, p.Now
 		until = p.Now.Add(s.cfg.ColdWait)
 	}
-	p.at(until)
+	p.wakeAt(until)
 	return true
 }
 
@@ -151,7 +151,7 @@ func (s *stream) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq
 	if s.barrier.unsentSince.IsZero() {
 		s.barrier.unsentSince = p.Now
 	}
-	p.at(until)
+	p.wakeAt(until)
 	return upTo
 }
 
@@ -165,7 +165,7 @@ func (s *stream) endpointsSent(p *pass) cache.Seq {
 	limit := p.Cut.Seq
 	for _, b := range s.barrier.batches {
 		if b.nonce == "" || s.sentAssignments(p, b.assignments) < len(b.assignments) {
-			p.at(b.until)
+			p.wakeAt(b.until)
 			limit = min(limit, b.floor)
 		}
 	}
@@ -206,7 +206,7 @@ func (s *stream) settleBatches(p *pass) {
 	for _, b := range s.barrier.batches {
 		if !s.settled(p, &b) {
 			open = append(open, b)
-			p.held = true // answers and requests end it
+			p.answersWait = true // answers and requests end it
 		}
 	}
 	clear(s.barrier.batches[len(open):])

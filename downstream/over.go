@@ -22,7 +22,7 @@ import (
 const maxOver = 1000
 
 // held returns how many names the stream holds, over all its types.
-func (s *stream) held() (n int) {
+func (s *stream) nameCount() (n int) {
 	for _, sub := range s.subs {
 		n += sub.Size()
 	}
@@ -38,7 +38,7 @@ func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
 	for _, text := range r.Unsubscribe {
 		delete(sub.OverLimit, text)
 	}
-	f := s.client.fit(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.held(), s.globs())
+	f := s.client.fit(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.nameCount(), s.globCount())
 	r.Subscribe = f.within
 	if !s.delta { // what the client lists no more, it gave up
 		listed := make(map[string]struct{})
@@ -123,10 +123,10 @@ func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n i
 // admitRefused subscribes to names that were refused, as far as there is room now.
 func (s *stream) admitRefused() {
 	for _, sub := range s.subs {
-		if len(sub.OverLimit) == 0 || s.held() >= s.cfg.MaxNames {
+		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue
 		}
-		within := s.client.fit(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.held(), s.globs()).within
+		within := s.client.fit(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(), s.globCount()).within
 		for _, text := range within {
 			delete(sub.OverLimit, text)
 		}

@@ -106,7 +106,7 @@ func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
 		s.end(err)
 		return
 	}
-	if s.leave.due(now) || !s.rested { // else nothing waits for it, and what changes wakes the stream
+	if s.leave.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
 		s.wake()
 	}
 }

@@ -345,7 +345,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		return err
 	}
 	defer leave()
-	s.arrivals.came()
+	s.arrivals.arrived()
 	st := &stream{
 		server:  s,
 		cfg:     &s.cfg,

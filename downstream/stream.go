@@ -69,7 +69,7 @@ type stream struct {
 	begun  time.Time
 	asked  time.Time // when something was first asked for, nothing being sent
 	closed time.Time // when the client said that it asks for nothing more
-	rested bool      // at the last look nothing was owed nor waited for
+	idle   bool      // at the last look nothing was owed nor waited for
 	ended  bool      // or is about to, by run
 	leave  departure
 
@@ -119,7 +119,7 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := s.lookAtNames(sub, r); err != nil {
+	if err := s.filterNames(sub, r); err != nil {
 		return err
 	}
 	read, refused := sub.Request(r, now)
@@ -136,7 +136,7 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 }
 
 // lookAtNames leaves in a request the names that the client may have, unless it repeats those that it has.
-func (s *stream) lookAtNames(sub *subscription.Subscription, r *wire.Request) error {
+func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) error {
 	switch {
 	case sub.Repeats(r):
 		return nil
@@ -146,7 +146,7 @@ func (s *stream) lookAtNames(sub *subscription.Subscription, r *wire.Request) er
 	if s.cfg.DynamicParameters {
 		r.Parameterise(s.dynamic()[r.TypeURL].GetParams())
 	}
-	s.misnamed(sub, r.Canonicalise())
+	s.addMisnamed(sub, r.Canonicalise())
 	if err := s.restrict(sub, r); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func features(n *node) (wrap, ttl bool) {
 }
 
 // globs returns the number of globs on the stream.
-func (s *stream) globs() (n int) {
+func (s *stream) globCount() (n int) {
 	for _, sub := range s.subs {
 		n += sub.GlobCount()
 	}
@@ -260,11 +260,11 @@ func (s *stream) globs() (n int) {
 
 // misnamed takes note of names that cannot be: nobody is asked for them, and a client
 // that understands it is told why (B.23).
-func (s *stream) misnamed(sub *subscription.Subscription, bad []wire.BadName) {
+func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.Explicit() // to ask for what cannot be is not to ask for everything
 		s.server.names.misnamed(s.client, sub.TypeURL, b)
-		if sub.Errors && s.held() < s.cfg.MaxNames {
+		if sub.Errors && s.nameCount() < s.cfg.MaxNames {
 			sub.AddMisnamed(b)
 		}
 	}
@@ -283,13 +283,13 @@ type pass struct {
 
 	// waiting is set while a type that may refer to clusters has changes that were
 	// not sent, so that removals must not overtake them.
-	waiting bool
+	removalsWait bool
 
 	// mayBlock is set if the one who sends may wait for the client.
 	mayBlock bool
 
 	// held is set if something may be owed that waits for an answer.
-	held bool
+	answersWait bool
 
 	// How far dependent types may be read, and whether they wait altogether, once that
 	// is known (see barrier).
@@ -297,10 +297,12 @@ type pass struct {
 	shut, limitKnown bool
 }
 
-func (p *pass) at(t time.Time) { p.next = subscription.Earlier(p.next, t) }
+func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
 
 // more notes that a type has more than was sent of it.
-func (p *pass) more(sub *subscription.Subscription) { p.waiting = p.waiting || !sub.LateRemovals }
+func (p *pass) moreDue(sub *subscription.Subscription) {
+	p.removalsWait = p.removalsWait || !sub.LateRemovals
+}
 
 // flush sends what the client must be told now. It returns when to look again if nothing
 // happens before. Without mayBlock it ends with errMayBlock before a send that may block;
@@ -310,7 +312,7 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
 		p.Cut = s.cut(p)
 		next, err = s.flushCut(p)
-		if err != nil || !s.uncut(p) {
+		if err != nil || !s.cutEnded(p) {
 			return next, err
 		}
 	}
@@ -319,11 +321,11 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 // flushCut sends what the client must be told now, in make-before-break order: additions
 // and changes, then the removals that waited for them (B.11).
 func (s *stream) flushCut(p *pass) (next time.Time, err error) {
-	s.rested = false
+	s.idle = false
 	now := p.Now
 	s.joinFanouts(now)
 	_, p.Muted = s.cold(p.Newest, now)
-	s.rouse(p.Newest)
+	s.wakeGlobs(p.Newest)
 	for _, sub := range s.subs {
 		for part := range sub.Parts() {
 			if err := s.serve(p, part); err != nil {
@@ -344,14 +346,14 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	s.watch.PassHints(followed)
 	s.holdCut(p)
 	err = s.checkCold(p)
-	s.rested = p.next.IsZero() && !p.waiting && !p.held
+	s.idle = p.next.IsZero() && !p.removalsWait && !p.answersWait
 	return p.next, err
 }
 
 // rouse has globs looked at again of which something has changed.
-func (s *stream) rouse(h *cache.Generation) {
+func (s *stream) wakeGlobs(h *cache.Generation) {
 	since := s.edition
-	if s.edition = h.Revision; s.globs() == 0 {
+	if s.edition = h.Revision; s.globCount() == 0 {
 		return // as with nearly all
 	}
 	for t := range h.ChangedSince(since) {
@@ -365,7 +367,7 @@ func (s *stream) rouse(h *cache.Generation) {
 // flushRemovals sends the removals that waited, if nothing that may refer to what is
 // gone is left to be sent.
 func (s *stream) flushRemovals(p *pass) error {
-	if p.waiting {
+	if p.removalsWait {
 		return nil
 	}
 	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
@@ -388,46 +390,46 @@ func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
 		s.postpone(p, sub)
 		return nil
 	}
-	if s.mustWait(p) {
+	if s.mayNotBlock(p) {
 		return errMayBlock
 	}
 	limit, ahead := s.limit(p, sub)
 	if sub.Waits = ahead; ahead {
-		p.held = true
-		p.more(sub)
+		p.answersWait = true
+		p.moreDue(sub)
 		return nil
 	}
 	r, until, err := sub.Next(&p.Look, limit)
 	if err != nil {
 		return errOutrun
 	}
-	p.at(until)
+	p.wakeAt(until)
 	if limit < p.Cut.Seq && sub.At(p.Of(sub)).Behind() {
-		p.more(sub)
+		p.moreDue(sub)
 	}
 	if r.Body == nil {
 		return nil
 	}
 	if r.Cut {
-		p.more(sub)
+		p.moreDue(sub)
 	}
 	if err := s.send(p, sub, &r); err != nil {
 		return err
 	}
-	p.held = p.held || !sub.At(p.Of(sub)).RemovalsSent()
+	p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
 	if sub.At(p.Of(sub)).Behind() {
-		p.at(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
+		p.wakeAt(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
 	}
 	return nil
 }
 
 // postpone leaves a type alone until its newest response is answered.
 func (s *stream) postpone(p *pass, sub *subscription.Subscription) {
-	p.held = true
+	p.answersWait = true
 	if sub.At(p.Of(sub)).Behind() {
 		s.server.counters.coalesced.Add(1)
-		p.at(sub.Deadline())
-		p.more(sub)
+		p.wakeAt(sub.Deadline())
+		p.moreDue(sub)
 	}
 }
 
@@ -440,21 +442,21 @@ func (s *stream) blocked(p *pass, sub *subscription.Subscription) bool {
 // serveRemovals sends the removals of a type that were held back.
 func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
-		p.held = p.held || !sub.At(p.Cut).RemovalsSent()
+		p.answersWait = p.answersWait || !sub.At(p.Cut).RemovalsSent()
 		return nil // serve has seen to the timer
 	}
-	if s.mustWait(p) {
+	if s.mayNotBlock(p) {
 		return errMayBlock
 	}
 	r, until := sub.Removals(&p.Look)
-	p.at(until)
+	p.wakeAt(until)
 	if r.Body == nil {
 		return nil
 	}
-	p.held = true // serve looks at the type again after the answer
+	p.answersWait = true // serve looks at the type again after the answer
 	err := s.send(p, sub, &r)
 	if r.Cut {
-		p.at(sub.Deadline()) // or after the wait for it
+		p.wakeAt(sub.Deadline()) // or after the wait for it
 	}
 	return err
 }
@@ -485,7 +487,7 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 	}
 	sub.NoteSent(r, nonce, s.group.View, s.written, sentAt)
 	if sub.TypeURL == wire.ClusterType {
-		s.renewEndpoints(p, r.Endpoints)
+		s.resendEndpoints(p, r.Endpoints)
 		s.awaitEndpoints(p, sub, r.Endpoints, r.After)
 		s.keepCut(p)
 	}
@@ -494,7 +496,7 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 
 // renewEndpoints marks the endpoints of clusters that were just sent: an Envoy
 // warms such a cluster until it gets them, changed or not (B.16).
-func (s *stream) renewEndpoints(p *pass, names []string) {
+func (s *stream) resendEndpoints(p *pass, names []string) {
 	eds := s.of(wire.EndpointType)
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
@@ -508,7 +510,7 @@ func (s *stream) renewEndpoints(p *pass, names []string) {
 const inlineBytes = 64 << 10
 
 // mustWait reports whether a send may block, and this one must not.
-func (s *stream) mustWait(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
+func (s *stream) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
 
 // transmit sends a response. A send that may block, because the client is slow
 // to read, is watched: one that takes longer than the limit ends the stream, for
@@ -580,7 +582,7 @@ func (s *stream) checkCold(p *pass) error {
 	}
 	until := since.Add(s.cfg.ColdWait)
 	if p.Now.Before(until) {
-		p.at(until)
+		p.wakeAt(until)
 		return nil
 	}
 	return ended(EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
