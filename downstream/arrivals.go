@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A herd is streams that come together, as when a fleet or its relay restarts: this many
-// and a fourth of all that are open. It has been served once none has come, and nothing
-// was sent, for a while.
+// A herd is many streams that begin together, as when a fleet or its relay restarts: at least herdStreams, and a quarter
+// of all that are open. It has been served once no stream began and nothing was sent for herdPause.
 const (
 	herdStreams  = 500
 	herdFraction = 4
@@ -16,7 +15,7 @@ const (
 
 // arrivals says when a herd has been served.
 type arrivals struct {
-	served func()                          // is told; nil if nobody wants to know
+	served func()                          // called for each herd; nil if nobody wants to know
 	turns  func() (taken int64, busy bool) // of the queue
 	open   func() int64                    // streams
 
@@ -26,7 +25,7 @@ type arrivals struct {
 	timer *time.Timer // runs while there may be a herd
 }
 
-// came counts a stream.
+// arrived counts a stream that begins.
 func (a *arrivals) arrived() {
 	if a.served == nil {
 		return
@@ -42,7 +41,7 @@ func (a *arrivals) arrived() {
 	}
 }
 
-// check tells that a herd has been served, if one has.
+// check calls served if a herd has been served.
 func (a *arrivals) check() {
 	if a.herdServed() {
 		a.served()

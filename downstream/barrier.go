@@ -9,10 +9,9 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A barrier keeps a stream from sending dependent types, which refer to clusters,
-// before the clusters and the endpoints that these need (B.11). Nothing waits longer
-// than TENDER_ACK_WAIT for a change of clusters and its endpoints, or longer than
-// TENDER_COLD_WAIT for the first set of clusters, and as long again if the origin answers for it.
+// A barrier keeps a stream from sending dependent types, which refer to clusters, before the clusters and the endpoints
+// that these need (B.11). Nothing waits longer than TENDER_ACK_WAIT for a change of clusters and its endpoints, or longer
+// than TENDER_COLD_WAIT for the first set of clusters, and as long again once the origin has answered for it.
 type barrier struct {
 	coldSince   time.Time // when a dependent type first waited for the first set of clusters, or then the origin answered for it
 	answered    bool      // it did
@@ -20,10 +19,9 @@ type barrier struct {
 
 	batches []batch // oldest first
 
-	// The client is told of one cut at a time: once it was sent clusters of a head, the
-	// dependent types follow from that head too, however often they change meanwhile, and
-	// further clusters follow after these. Otherwise types that change with every change of
-	// clusters would wait until these pause. The cut is nil while there is none to finish.
+	// The client is sent one cut at a time: once it was sent clusters of a generation, the dependent types follow from
+	// that generation too, however often they change meanwhile, and further clusters follow after these. Otherwise types
+	// that change with every change of clusters would wait until these pause. The cut is nil while none is unfinished.
 	cut   *cache.Generation
 	until time.Time // when the wait for the cut ends
 }
@@ -45,10 +43,9 @@ type batch struct {
 // maxBatches bounds the batches of a stream. Further clusters join the newest batch.
 const maxBatches = 8
 
-// limit returns the position up to which a type may be read, and whether nothing of it
-// may be sent yet: the client returns, and would take what refers to clusters that it
-// was not sent for all that is new. What a client newly asks for is exempt from the
-// position: it does not use that yet.
+// limit returns the position up to which a type may be read, and whether nothing of it may be sent yet: a client that
+// returns would take a part that refers to clusters which it has for all that is new. What a client newly asks for is
+// exempt from the position: the client does not use it yet.
 func (s *stream) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
 	if !sub.Dependent || !sub.At(p.Of(sub)).Behind() {
 		return p.Of(sub).Seq, false
@@ -57,9 +54,8 @@ func (s *stream) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq
 	return limit, shut || limit < p.Cut.Seq && sub.Opening()
 }
 
-// dependentLimit returns the position up to which dependent types may be read, and
-// whether nothing of them may be sent yet. Clusters and endpoints have had their turn
-// in this pass.
+// dependentLimit returns the position up to which dependent types may be read, and whether nothing of them may be sent
+// yet. Clusters and endpoints were served earlier in this pass.
 func (s *stream) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 	if p.limitKnown {
 		return p.limit, p.shut
@@ -72,7 +68,7 @@ func (s *stream) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 	return p.limit, p.shut
 }
 
-// cut returns the head that a pass reads clusters and dependent types from.
+// cut returns the generation that a pass reads clusters and dependent types from.
 func (s *stream) cut(p *pass) *cache.Generation {
 	if s.barrier.cut == nil || !p.Now.Before(s.barrier.until) {
 		s.barrier.cut = nil
@@ -81,9 +77,8 @@ func (s *stream) cut(p *pass) *cache.Generation {
 	return s.barrier.cut
 }
 
-// keepCut has dependent types follow the clusters that were just sent, from the same head.
-// A client that still waits for its first answer of one is told what is newest: a set may
-// not have been known in that head.
+// keepCut has dependent types follow the clusters that were just sent, from the same generation. A client that still
+// waits for its first response of a dependent type is sent what is newest: that generation may lack a set.
 func (s *stream) keepCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
@@ -97,7 +92,7 @@ func (s *stream) keepCut(p *pass) {
 	}
 }
 
-// holdCut ends the cut if the client was sent all of it.
+// holdCut ends the cut if the client was sent all of it, and otherwise has the stream look again.
 func (s *stream) holdCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
@@ -110,11 +105,11 @@ func (s *stream) holdCut(p *pass) {
 	}
 }
 
-// uncut reports whether a cut has ended in a pass, and there is a newer head.
+// cutEnded reports whether a cut has ended in a pass, and there is a newer generation.
 func (s *stream) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
 
-// clustersUnknown reports whether the client asked for all clusters and the set is not
-// known well enough to be sent (B.7).
+// clustersUnknown reports whether the client asked for all clusters, and too little of the set is known to send it
+// (B.7).
 func (s *stream) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsAll() {
 		return false
@@ -135,8 +130,7 @@ func (s *stream) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
 	return true
 }
 
-// clustersSent returns the position up to which clusters were sent, while those that
-// were not wait for an answer or for content.
+// clustersSent returns the position up to which clusters were sent, while later ones wait for an answer or for content.
 func (s *stream) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq {
 	until := cds.OvertakenAt(p.Now)
 	if until.IsZero() {
@@ -155,8 +149,7 @@ func (s *stream) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq
 	return upTo
 }
 
-// endpointsSent returns the position before the first batch whose endpoints were not
-// all sent.
+// endpointsSent returns the position before the first batch with endpoints that were not sent.
 func (s *stream) endpointsSent(p *pass) cache.Seq {
 	s.settleBatches(p)
 	if len(s.barrier.batches) == 0 || s.of(wire.EndpointType) == nil {
@@ -172,10 +165,9 @@ func (s *stream) endpointsSent(p *pass) cache.Seq {
 	return limit
 }
 
-// awaitEndpoints begins a batch: a response of clusters has just left, and the clusters
-// before it were sent up to the position floor. A stream without endpoints or dependent
-// types waits for nothing, unless its client returns and is about to ask for these.
-// gRPC asks for clusters because of its routes, not the other way around.
+// awaitEndpoints begins a batch: a response of clusters has just left, and the clusters before it were sent up to the
+// position floor. A stream without endpoints or dependent types waits for nothing, unless its client returns and is about
+// to ask for these. gRPC asks for clusters because of its routes, not the other way around.
 func (s *stream) awaitEndpoints(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
 	since := s.barrier.unsentSince
 	if s.barrier.unsentSince = (time.Time{}); since.IsZero() {
@@ -234,8 +226,8 @@ func (s *stream) settled(p *pass, b *batch) bool {
 	return !eds.Blocked(p.Now)
 }
 
-// sentAssignments returns how many of the assignments, from the first on, need not be
-// waited for: up to the first that the client is to be sent.
+// sentAssignments returns how many of the assignments, from the first on, nothing waits for: those before the first that
+// is due to the client.
 func (s *stream) sentAssignments(p *pass, assignments []string) int {
 	const chunk = 64 // the first of many is often not sent
 	for at := 0; at < len(assignments); at += chunk {
@@ -249,9 +241,8 @@ func (s *stream) sentAssignments(p *pass, assignments []string) int {
 	return len(assignments)
 }
 
-// owesAssignment reports whether the client is to be sent an assignment that it needs
-// for a cluster that it was sent: the view holds it, or the origin was asked for it a
-// moment ago. While the client has not answered for the cluster, it may still ask.
+// owesAssignment reports whether the client is to be sent an assignment that it needs for a cluster that it was sent.
+// While the client has not answered for the cluster, it may still subscribe to the assignment.
 func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
 	owes, subscribed := s.of(wire.EndpointType).At(p.Newest).Owes(text, n, p.Now)
 	if !subscribed {

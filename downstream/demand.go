@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A fit is which names of a request are within the limits, and which are over each of them, and why.
+// A fit says which names of a request are within the limits, and which are over each limit, and why.
 type fit struct {
 	within []string
 	over   []overLimit
@@ -32,9 +32,9 @@ func (f *fit) refuse(text string, why error) {
 	f.over = append(f.over, overLimit{[]string{text}, why})
 }
 
-// fit sorts out which names are over a limit if the subscription gives up others at the same time, on a stream that
-// holds so many names and globs; replaces is set if it gives up all that is not among the names. What it has already is
-// within, and what other clients want of an origin, too.
+// fit finds the names of a request that are over a limit. The subscription gives up the names in ceases at the same time,
+// and with replaces all that are not in the request. The stream holds so many names and globs. Names that the
+// subscription has are within the limits, and so are names that other clients want of an origin.
 func (c *client) fit(sub *subscription.Subscription, names, ceases []string, replaces bool, held, globs int) (f fit) {
 	if c.fitAll(names, held) {
 		f.within = names // as nearly always
@@ -69,7 +69,7 @@ func (c *client) fit(sub *subscription.Subscription, names, ceases []string, rep
 	return f
 }
 
-// fitAll reports whether all names are within the limits, whatever the subscription has.
+// fitAll reports whether all names are within the limits whatever the subscription has, as nearly always.
 func (c *client) fitAll(names []string, held int) bool {
 	return held+len(names) <= c.cfg.MaxNames && len(names) <= c.Watch.Room() && !slices.ContainsFunc(names, wire.Glob)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// joinFanouts takes the fan-outs that the stream has become part of, and has the type of each see to it.
+// joinFanouts takes the fan-outs that the stream has become part of, and gives each to the subscription of its type.
 func (s *stream) joinFanouts(now time.Time) {
 	for l := s.watch.TakeFanouts(); l != nil; l = l.Others {
 		typeURL, _, _ := cache.SplitCollection(l.Key)
@@ -19,7 +19,7 @@ func (s *stream) joinFanouts(now time.Time) {
 	}
 }
 
-// leaveFanouts is for a stream that ends and whose watch is closed.
+// leaveFanouts leaves all fan-outs. The stream has ended, and its watch is closed.
 func (s *stream) leaveFanouts(now time.Time) {
 	s.joinFanouts(now)
 	for _, sub := range s.subs {

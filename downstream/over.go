@@ -14,14 +14,15 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// The functions of this file refuse names that are over a limit, each by itself: nobody answers for them, and a client
-// that understands it is told why. The stream goes on, so that one name does not take all else from the client (B.35).
+// The functions of this file refuse the names that are over a limit. No origin is asked for them, and a client that
+// understands resource_errors is told why. The stream goes on, so that one name does not cost the client all others
+// (B.35).
 
 // maxOver bounds the refused names of a stream that are remembered: they are subscribed to once there is room. Of
 // further ones the client is told nothing.
 const maxOver = 1000
 
-// held returns how many names the stream holds, over all its types.
+// nameCount returns how many names the stream holds, over all its types.
 func (s *stream) nameCount() (n int) {
 	for _, sub := range s.subs {
 		n += sub.Size()
@@ -57,7 +58,7 @@ func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
 	}
 }
 
-// limitVersions drops what a client says it holds where that is more than is looked at: it is sent more than it needs.
+// limitVersions drops initial_resource_versions that are over the limit: the client is sent more than it needs.
 func (s *stream) limitVersions(sub *subscription.Subscription, r *wire.Request) {
 	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
@@ -78,8 +79,8 @@ func (s *stream) limitVersions(sub *subscription.Subscription, r *wire.Request) 
 	s.refuseNames(sub, nil, surplus, Exceeds(LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
 }
 
-// refuseNames takes note of names that are not served, or of a number of them that are not known, and counts, logs and
-// tells those that are new.
+// refuseNames records that n names are not served, which may be unknown. It counts and logs the new ones, and has the
+// client told.
 func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n int, why error) {
 	room := maxOver
 	for _, other := range s.subs {

@@ -8,15 +8,14 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// maxWaiting is how many requests of a stream may wait for its turn, and manyNames how
-// many names one of them may have. The receiver handles those of a client that sends
-// more, which would hold up the streams that are next.
+// maxWaiting is how many requests of a stream may wait for its turn, and manyNames how many names one of them may have.
+// If a client sends more, its receiver handles them: a worker would keep the next streams waiting.
 const (
 	maxWaiting = 8
 	manyNames  = 1000
 )
 
-// A waiting request is to be handled when it is the stream's turn.
+// A waiting request is handled in the stream's turn.
 type waiting struct {
 	wire.Request
 	from *identity // whom it introduces; nil if nobody
@@ -52,12 +51,10 @@ func sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// received takes a request and whom it introduces, or the end of the client's side, and reports whether there
-// may be more, and when: of a client that sends more than it may, the rest stays with it
-// until then. One that only answers a response is handled at once. Any other waits for
-// the stream's turn, since what it takes to handle one makes a goroutine's stack grow to
-// 8 KiB for good, and each stream has a receiver; those that wait are answered together,
-// by the newest one of each type (R034).
+// received takes a request and the identity that it introduces, or the end of the client's side. It reports whether more
+// may come, and how long to wait before reading it, if the client is over its rate limit. A request that only answers a
+// response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack grow to 8 KiB
+// for good, and each stream has a receiver. Those that wait are answered together, by the newest of each type (R034).
 func (s *stream) received(r *wire.Request, who *identity, err error) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
@@ -84,21 +81,19 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 	return err == nil && !s.ended, wait
 }
 
-// awaited reports whether a request is the answer to a response, which the relay itself
-// has caused.
+// awaited reports whether a request is the answer to a response, which does not count against the rate limit.
 func (s *stream) awaited(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
 	return sub != nil && sub.Answers(r)
 }
 
-// answers reports whether a request accepts a response, or answers none, and asks for
-// nothing.
+// answers reports whether a request changes no names and refuses nothing.
 func (s *stream) answers(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
 	return sub != nil && r.Err == nil && !r.Refused && sub.Repeats(r)
 }
 
-// answered handles a request that asks for nothing.
+// answered handles a request that changes no names.
 func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
 	err := s.handle(r, who, now)
 	s.backlog.handled(r.Size)
@@ -124,7 +119,7 @@ func (s *stream) handleWaiting(now time.Time) {
 	s.waiting = nil
 }
 
-// noMore takes how the client's side ended. Who has only closed it is still answered.
+// noMore records that the client's side has ended. A client that only closed it is still answered.
 func (s *stream) noMore(err error, now time.Time) {
 	switch {
 	case s.ended:

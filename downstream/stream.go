@@ -5,7 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -19,13 +18,11 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// errOutrun ends a Delta stream that is further behind than the view remembers
-// removals: the client returns, says what it holds, and is told the difference
-// (B.11).
-var errOutrun = ended(EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
+// errOutrun ends a Delta stream for [subscription.ErrOutrun].
+var errOutrun = ended(EndedReturn, codes.Unavailable, "%v", subscription.ErrOutrun)
 
-// A stream serves one client. Its receiver handles answers; all other requests a worker
-// handles when it is the stream's turn, and sends what these and changes give cause to.
+// A stream serves one client. Its receiver handles answers. A worker handles all other requests in the stream's turn,
+// and sends what is due.
 type stream struct {
 	// Set at creation, read-only afterwards.
 	server  *Server
@@ -37,13 +34,13 @@ type stream struct {
 	number  uint64 // of the server's streams
 
 	turn   turn
-	served atomic.Bool // something was sent, as sent says to who holds the lock
+	served atomic.Bool // some response was sent: sent, for goroutines that do not hold the lock
 	over   chan error  // one slot: how the stream ended, for run
 
 	stale chan struct{} // one slot: the grant may have to be renewed, for run; nil if grants do not change
 
 	pace *rate.Limiter // of requests; used by the receiver alone
-	met  introduction  // likewise
+	met  introduction  // used by the receiver alone
 	lock lock          // guards what follows
 
 	// Set by the first request.
@@ -58,7 +55,7 @@ type stream struct {
 
 	waiting []*waiting                   // to be handled when it is the stream's turn
 	subs    []*subscription.Subscription // in the order of sending
-	edition uint64                       // of the last head that was looked at
+	edition uint64                       // revision of the last generation that was looked at
 	nonces  uint64
 	timer   *time.Timer // wakes the stream
 	armed   bool        // the timer may be running
@@ -69,7 +66,7 @@ type stream struct {
 	begun  time.Time
 	asked  time.Time // when something was first asked for, nothing being sent
 	closed time.Time // when the client said that it asks for nothing more
-	idle   bool      // at the last look nothing was owed nor waited for
+	idle   bool      // at the last look nothing was due and nothing waited
 	ended  bool      // or is about to, by run
 	leave  departure
 
@@ -82,8 +79,8 @@ type stream struct {
 	barrier barrier
 }
 
-// closing reports whether a client that has closed its side was answered, or has
-// waited long enough; if not, it returns when to look again.
+// closing reports whether a client that has closed its side was answered, or has waited for TENDER_COLD_WAIT. If not, it
+// returns when to look again.
 func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	if s.closed.IsZero() {
 		return next, false
@@ -92,15 +89,14 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	return subscription.Earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
 
-// unanswered reports whether the client asked for a type, or a glob, of which it was
-// sent nothing.
+// unanswered reports whether the client asked for a type, or a glob, and was sent nothing of it.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
 		return sub.Unanswered()
 	})
 }
 
-// handle takes a request, and whom it introduces. Its error ends the stream.
+// handle takes a request, and the identity that it introduces. Its error ends the stream.
 func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if r.Err != nil {
 		return s.cfg.unreadable(r.Err)
@@ -135,7 +131,7 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	return nil
 }
 
-// lookAtNames leaves in a request the names that the client may have, unless it repeats those that it has.
+// filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.
 func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) error {
 	switch {
 	case sub.Repeats(r):
@@ -162,8 +158,8 @@ func (s *stream) checkRequest(r *wire.Request) error {
 	return s.cfg.checkNames(r)
 }
 
-// of returns the stream's subscription of a type, nil if it has none. There are so few
-// that a map would be slower, and larger than what it is for.
+// of returns the stream's subscription to a type, nil if it has none. There are so few that a map would be slower and
+// larger.
 func (s *stream) of(typeURL string) *subscription.Subscription {
 	for _, sub := range s.subs {
 		if sub.TypeURL == typeURL {
@@ -173,7 +169,7 @@ func (s *stream) of(typeURL string) *subscription.Subscription {
 	return nil
 }
 
-// subscription returns the stream's subscription of a type, a new one if need be.
+// subscription returns the stream's subscription to a type, a new one if it has none.
 func (s *stream) subscription(typeURL string) (*subscription.Subscription, error) {
 	if sub := s.of(typeURL); sub != nil {
 		return sub, nil
@@ -236,8 +232,7 @@ func (s *stream) wrapOf(typeURL string) wire.Wrap {
 	}
 }
 
-// features reports what a client said that it understands, in the spellings that
-// there are (R142).
+// features reports which features a client declares, in all spellings that are in use (R142).
 func features(n *node) (wrap, ttl bool) {
 	for _, f := range n.GetClientFeatures() {
 		switch f {
@@ -258,8 +253,8 @@ func (s *stream) globCount() (n int) {
 	return n
 }
 
-// misnamed takes note of names that cannot be: nobody is asked for them, and a client
-// that understands it is told why (B.23).
+// addMisnamed records invalid names: no origin is asked for them, and a client that understands resource_errors is told
+// why (B.23).
 func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.Explicit() // to ask for what cannot be is not to ask for everything
@@ -274,318 +269,6 @@ func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName)
 // (B.10).
 func (s *stream) refused(sub *subscription.Subscription, r *wire.Request) {
 	s.server.nacks.refused(s.client, r, sub.Refusal())
-}
-
-// A pass is one look at what the client must be told.
-type pass struct {
-	subscription.Look           // see barrier for its cut
-	next              time.Time // when to look again; zero: when something happens
-
-	// waiting is set while a type that may refer to clusters has changes that were
-	// not sent, so that removals must not overtake them.
-	removalsWait bool
-
-	// mayBlock is set if the one who sends may wait for the client.
-	mayBlock bool
-
-	// held is set if something may be owed that waits for an answer.
-	answersWait bool
-
-	// How far dependent types may be read, and whether they wait altogether, once that
-	// is known (see barrier).
-	limit            cache.Seq
-	shut, limitKnown bool
-}
-
-func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
-
-// more notes that a type has more than was sent of it.
-func (p *pass) moreDue(sub *subscription.Subscription) {
-	p.removalsWait = p.removalsWait || !sub.LateRemovals
-}
-
-// flush sends what the client must be told now. It returns when to look again if nothing
-// happens before. Without mayBlock it ends with errMayBlock before a send that may block;
-// what was sent is sent.
-func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
-	for {
-		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut = s.cut(p)
-		next, err = s.flushCut(p)
-		if err != nil || !s.cutEnded(p) {
-			return next, err
-		}
-	}
-}
-
-// flushCut sends what the client must be told now, in make-before-break order: additions
-// and changes, then the removals that waited for them (B.11).
-func (s *stream) flushCut(p *pass) (next time.Time, err error) {
-	s.idle = false
-	now := p.Now
-	s.joinFanouts(now)
-	_, p.Muted = s.cold(p.Newest, now)
-	s.wakeGlobs(p.Newest)
-	for _, sub := range s.subs {
-		for part := range sub.Parts() {
-			if err := s.serve(p, part); err != nil {
-				return time.Time{}, err
-			}
-		}
-	}
-	if !p.limitKnown {
-		s.settleBatches(p)
-	}
-	if err := s.flushRemovals(p); err != nil {
-		return time.Time{}, err
-	}
-	followed := p.Newest.Seq
-	for _, sub := range s.subs {
-		followed = min(followed, sub.EndTurn(&p.Look))
-	}
-	s.watch.PassHints(followed)
-	s.holdCut(p)
-	err = s.checkCold(p)
-	s.idle = p.next.IsZero() && !p.removalsWait && !p.answersWait
-	return p.next, err
-}
-
-// rouse has globs looked at again of which something has changed.
-func (s *stream) wakeGlobs(h *cache.Generation) {
-	since := s.edition
-	if s.edition = h.Revision; s.globCount() == 0 {
-		return // as with nearly all
-	}
-	for t := range h.ChangedSince(since) {
-		typeURL, glob, is := cache.SplitCollection(t.URL)
-		if sub := s.of(typeURL); is && sub != nil {
-			sub.Wake(glob)
-		}
-	}
-}
-
-// flushRemovals sends the removals that waited, if nothing that may refer to what is
-// gone is left to be sent.
-func (s *stream) flushRemovals(p *pass) error {
-	if p.removalsWait {
-		return nil
-	}
-	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
-		sub := s.of(typeURL)
-		if sub == nil {
-			continue
-		}
-		for part := range sub.Parts() {
-			if err := s.serveRemovals(p, part); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// serve sends one type's additions and changes.
-func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
-	if s.blocked(p, sub) {
-		s.postpone(p, sub)
-		return nil
-	}
-	if s.mayNotBlock(p) {
-		return errMayBlock
-	}
-	limit, ahead := s.limit(p, sub)
-	if sub.Waits = ahead; ahead {
-		p.answersWait = true
-		p.moreDue(sub)
-		return nil
-	}
-	r, until, err := sub.Next(&p.Look, limit)
-	if err != nil {
-		return errOutrun
-	}
-	p.wakeAt(until)
-	if limit < p.Cut.Seq && sub.At(p.Of(sub)).Behind() {
-		p.moreDue(sub)
-	}
-	if r.Body == nil {
-		return nil
-	}
-	if r.Cut {
-		p.moreDue(sub)
-	}
-	if err := s.send(p, sub, &r); err != nil {
-		return err
-	}
-	p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
-	if sub.At(p.Of(sub)).Behind() {
-		p.wakeAt(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
-	}
-	return nil
-}
-
-// postpone leaves a type alone until its newest response is answered.
-func (s *stream) postpone(p *pass, sub *subscription.Subscription) {
-	p.answersWait = true
-	if sub.At(p.Of(sub)).Behind() {
-		s.server.counters.coalesced.Add(1)
-		p.wakeAt(sub.Deadline())
-		p.moreDue(sub)
-	}
-}
-
-// blocked reports whether a type waits for the answer to its newest response. Who has
-// closed its side answers nothing.
-func (s *stream) blocked(p *pass, sub *subscription.Subscription) bool {
-	return s.closed.IsZero() && sub.Blocked(p.Now)
-}
-
-// serveRemovals sends the removals of a type that were held back.
-func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
-	if sub.Blocked(p.Now) {
-		p.answersWait = p.answersWait || !sub.At(p.Cut).RemovalsSent()
-		return nil // serve has seen to the timer
-	}
-	if s.mayNotBlock(p) {
-		return errMayBlock
-	}
-	r, until := sub.Removals(&p.Look)
-	p.wakeAt(until)
-	if r.Body == nil {
-		return nil
-	}
-	p.answersWait = true // serve looks at the type again after the answer
-	err := s.send(p, sub, &r)
-	if r.Cut {
-		p.wakeAt(sub.Deadline()) // or after the wait for it
-	}
-	return err
-}
-
-// send sends a response, and sees to it that endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
-	s.nonces++
-	nonce := strconv.FormatUint(s.nonces, 10)
-	resp := &wire.Response{Body: r.Body, Nonce: nonce}
-	if !sub.SentAny() {
-		resp.ControlPlane = s.cfg.Identifier
-	}
-	s.server.large.oversized(s.client, sub.TypeURL, r.Body)
-	if err := s.transmit(resp); err != nil {
-		return err
-	}
-	const overhead = 16 // tags and lengths, generously
-	if !s.sent {
-		s.sent = true
-		s.served.Store(true)
-	}
-	s.backlog.wrote(r.Body.Size())
-	s.server.audit(s.client, s.grant, r.Secrets)
-	s.written += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
-	sentAt := p.Now
-	if p.mayBlock {
-		sentAt = time.Now()
-	}
-	sub.NoteSent(r, nonce, s.group.View, s.written, sentAt)
-	if sub.TypeURL == wire.ClusterType {
-		s.resendEndpoints(p, r.Endpoints)
-		s.awaitEndpoints(p, sub, r.Endpoints, r.After)
-		s.keepCut(p)
-	}
-	return nil
-}
-
-// renewEndpoints marks the endpoints of clusters that were just sent: an Envoy
-// warms such a cluster until it gets them, changed or not (B.16).
-func (s *stream) resendEndpoints(p *pass, names []string) {
-	eds := s.of(wire.EndpointType)
-	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
-		return
-	}
-	eds.At(p.Newest).Resend(names)
-}
-
-// inlineBytes is how much may be un-ACKed on a stream for a send not to block:
-// what gRPC lets a stream buffer. Responses that are not waited for any more count
-// until a later one is answered, or small ones would fill the buffer unseen.
-const inlineBytes = 64 << 10
-
-// mustWait reports whether a send may block, and this one must not.
-func (s *stream) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
-
-// transmit sends a response. A send that may block, because the client is slow
-// to read, is watched: one that takes longer than the limit ends the stream, for
-// a client that cannot be told anything must not stay stale for ever (B.12).
-func (s *stream) transmit(r *wire.Response) error {
-	unacked := s.written - s.read
-	if unacked < inlineBytes {
-		return s.rpc.SendMsg(r)
-	}
-	ctx := s.rpc.Context()
-	s.lentAt = subscription.MomentOf(time.Now())
-	s.lock.lend()
-	defer s.lock.giveBack()
-	done := make(chan error, 1)
-	// Ends at the latest when the stream does.
-	go func() { done <- s.rpc.SendMsg(r) }()
-	stall := time.NewTimer(s.cfg.SendStall)
-	defer stall.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-stall.C:
-		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
-		return ended(EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
-}
-
-// cold reports whether nothing can be sent, since the relay knows nothing of what the
-// client asked for and the origin is not there; and since when.
-func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
-	if s.sent {
-		return since, false
-	}
-	asks := false
-	for _, sub := range s.subs {
-		if sub.At(g).Answerable() {
-			return since, false
-		}
-		for from := range sub.At(g).Sources() {
-			asks = true
-			if from.Connected {
-				return since, false
-			}
-			if from.Lost.After(since) {
-				since = from.Lost
-			}
-		}
-	}
-	if !asks {
-		return since, false // who asks for nothing lacks nothing
-	}
-	if s.asked.IsZero() {
-		s.asked = now
-	}
-	if s.asked.After(since) {
-		since = s.asked
-	}
-	return since, true
-}
-
-// checkCold ends a stream that is cold for too long: without a response, so that a
-// client that has another server goes there (B.8).
-func (s *stream) checkCold(p *pass) error {
-	since, cold := s.cold(p.Newest, p.Now)
-	if !cold {
-		return nil
-	}
-	until := since.Add(s.cfg.ColdWait)
-	if p.Now.Before(until) {
-		p.wakeAt(until)
-		return nil
-	}
-	return ended(EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
 }
 
 func (s *stream) close() {

@@ -12,13 +12,11 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A queue holds the streams that may have something to send, and has workers go through
-// them. A goroutine of each stream's own would have to be woken for each delivery, which
-// costs as much as half of what the transport does.
+// A queue holds the streams that may have something to send, for a few workers. A goroutine for each stream would have
+// to be woken for each delivery, which costs half as much as the transport.
 //
-// Newcomers, which were sent nothing yet, stand in a line of their own: they are never
-// refused, but their first responses are large, and a herd of them must not hold up what
-// changes for those that are served (B.35).
+// New streams, which were sent nothing yet, have a queue of their own: they are never refused, but their first responses
+// are large, and many of them at once must not delay changes for streams that are served (B.35).
 type queue struct {
 	mu        sync.Mutex
 	served    line
@@ -29,7 +27,7 @@ type queue struct {
 	turns, idle int64 // how many were taken, and in how many of them nothing was sent
 }
 
-// patience is how many turns of streams that are served a newcomer lets pass.
+// patience is how many turns of served streams may pass before a new stream has one.
 const patience = 8
 
 // A line holds streams in the order in which they came.
@@ -73,8 +71,8 @@ func (q *queue) push(s *stream) {
 	}
 }
 
-// pop returns the stream whose turn it is, or nil, and then the worker ends. It is told
-// whether the worker sent anything in its last turn, if it had one.
+// pop returns the stream whose turn it is, or nil, and then the worker ends. The worker passes whether it had a turn
+// before, and whether it sent anything in that.
 func (q *queue) pop(had, sent bool) *stream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,7 +95,7 @@ func (q *queue) pop(had, sent bool) *stream {
 	}
 }
 
-// waiting returns how many newcomers wait for their turn.
+// waiting returns how many new streams wait for their turn.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -117,8 +115,8 @@ func (q *queue) work() {
 	}
 }
 
-// A turn says where a stream stands: nobody goes through what it has to send twice at
-// the same time, and nobody waits for another to have done so.
+// A turn is the state of a stream in the queue. Only one goroutine at a time looks at what a stream has to send, and none
+// waits for another to do so.
 type turn struct{ atomic.Uint32 }
 
 const (
@@ -128,8 +126,7 @@ const (
 	again // the same, and meanwhile something happened
 )
 
-// A lock is a mutex, but that one who holds it for as long as a client does not read
-// says so, by lend, and whoever wants it then waits as for a channel.
+// A lock is a mutex. A holder that may wait for the client to read calls lend, and others then wait on a channel.
 type lock struct {
 	mu   sync.Mutex
 	lent chan struct{} // closed when it is given back
@@ -147,7 +144,7 @@ func (l *lock) take() {
 
 func (l *lock) leave() { l.mu.Unlock() }
 
-// lend is for who holds the lock: nobody else gets it until giveBack.
+// lend keeps the lock until giveBack, while peek may still read what it guards. The caller holds the lock.
 func (l *lock) lend() {
 	l.lent = make(chan struct{})
 	l.mu.Unlock()
@@ -184,9 +181,8 @@ func (s *stream) turned() bool {
 	}
 }
 
-// takeTurn sends what there is to send. A client that is slow to read, for which that may
-// have to wait, has a goroutine of its own wait: the others must not (B.12). It reports
-// whether anything was sent, or may be.
+// takeTurn sends what is due. If a send may have to wait for a slow client, a goroutine of the stream's own does so: other
+// streams must not wait (B.12). It reports whether anything was sent, or may be.
 func (s *stream) takeTurn() (sent bool) {
 	s.turn.Store(taken)
 	all, sent := s.flushed(false)
@@ -194,8 +190,8 @@ func (s *stream) takeTurn() (sent bool) {
 	return sent || !all
 }
 
-// endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may
-// wait.
+// endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may wait. Nobody waits for that
+// goroutine: it ends the turn itself, at the latest when the stream ends.
 func (s *stream) endTurn(all bool) {
 	switch {
 	case !all:
@@ -214,8 +210,8 @@ func (s *stream) endTurn(all bool) {
 // errMayBlock ends a flush that may have to wait for the client.
 var errMayBlock = errors.New("the client may be slow to read")
 
-// run serves the stream until its client leaves, breaks the protocol, or the
-// server drains. Its error is the stream's status.
+// run serves the stream until its client leaves or breaks the protocol, or the server drains. Its error is the stream's
+// status.
 func (s *stream) run() error {
 	leave, err := s.server.enterChain(s.rpc, s.endFor)
 	if err != nil {
@@ -267,8 +263,8 @@ func (s *stream) endFor(err error) {
 	}
 }
 
-// finish ends the stream and returns its status. One that has just ended by itself is
-// not drained.
+// finish ends the stream and returns its status. If the stream has just ended by itself, that status counts and not that
+// of a drain.
 func (s *stream) finish(err error) error {
 	s.lock.take()
 	defer s.lock.leave()
@@ -284,9 +280,8 @@ func (s *stream) finish(err error) error {
 	return err
 }
 
-// flushed takes the lock, handles the requests that wait for that, and sends what there
-// is to send. It reports whether that was all, which without mayBlock it is not if a client that is slow to read might hold it
-// up, and whether it was anything.
+// flushed takes the lock, handles the requests that wait, and sends what is due. It reports whether that was all, and
+// whether anything was sent. Without mayBlock, it stops before a send that may wait for a slow client.
 func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	s.lock.take()
 	defer s.lock.leave()
@@ -296,8 +291,7 @@ func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	return all, s.nonces != before
 }
 
-// sendDue sends what there is to send, for who holds the lock. It has the stream wake when it must look
-// again.
+// sendDue sends what is due, and sets the timer for the next look. The caller holds the lock.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
 	case s.ended, s.leaves(now):

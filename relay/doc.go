@@ -24,7 +24,7 @@
 //	                            type, subscription.Next: what changed (Delta, partial SotW) or a set
 //	wire.Response               shared bytes and a nonce, handed to gRPC as they are
 //
-// That is the hot path, and all of it: start with downstream/stream.go, func
+// That is the hot path, and all of it: start with downstream/flush.go, func
 // flush. The others are in stream.go and viewsync.go of upstream, cache/writer.go,
 // changes.go and sets.go of downstream/subscription, and cache/wire/response.go.
 // This package has no part in it, and knows no rule of the protocol but
