@@ -46,7 +46,7 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 		s.awaitContent()
 		return Response{}, time.Time{} // the content wakes the stream
 	}
-	return s.make(s.LateRemovals && gone && s.holdsSet), time.Time{}
+	return s.build(s.LateRemovals && gone && s.holdsSet), time.Time{}
 }
 
 // final returns the set without what is gone, once what referred to it was sent.
@@ -67,7 +67,7 @@ func (s sets) final() (Response, time.Time) {
 	if s.contentDropped() {
 		return Response{}, time.Time{}
 	}
-	return s.make(false), time.Time{}
+	return s.build(false), time.Time{}
 }
 
 // skip records that the client has just this set, so it is not sent.
@@ -276,8 +276,8 @@ func (s sets) reportedThisSet() bool {
 		s.t.Wildcard.TTLs() == 0 && (!s.sendsTTLs || !s.t.Wildcard.Limited()) && s.t.Wildcard.Sum().SameVersion(s.initialVersion)
 }
 
-// make builds a complete set and records it as sent.
-func (s sets) make(union bool) (r Response) {
+// build builds a complete set and records it as sent.
+func (s sets) build(union bool) (r Response) {
 	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent() && !s.errors.any() && !s.withholds() {
 		r = s.shared()
 		s.setSum = s.t.Wildcard.Sum()
