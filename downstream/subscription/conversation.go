@@ -245,3 +245,109 @@ func (c *Conversation) mergeEarlier() {
 		c.sentAfter, c.behindSince, c.earlier = u.after, u.behindSince, nil
 	}
 }
+
+// A Refusal is a response that a client did not accept. It is immutable.
+type Refusal struct {
+	At             time.Time
+	Nonce, Version string // of the response
+	Code           int32  // of gRPC
+	Detail         string // the client's error message, cut off after 2 KiB; of Secrets, only its length
+
+	// TraceID and SpanID are those of the span that shows it; empty if nobody looks.
+	TraceID, SpanID string
+
+	after, upTo cache.Seq  // the response held what changed after the one and up to the other
+	earlier     []*Refusal // of the newest of a type: those before it, newest first
+}
+
+// Bounds on what is kept of refusals: bytes of the client's words, and how many refusals of a type that the client
+// did not undo by accepting a later response.
+const (
+	maxDetail   = 2 << 10
+	maxNonce    = 64
+	maxRefusals = 8
+)
+
+// newRefusal returns the refusal of a response, which r answers, that held what changed after one position and up to
+// another. Earlier refusals stand beside it, unless each response holds the complete set.
+func newRefusal(r *wire.Request, last *Refusal, whole bool, after, upTo cache.Seq, version string, now time.Time) *Refusal {
+	var earlier []*Refusal
+	switch {
+	case last == nil || whole:
+	case upTo == last.upTo: // the same response once more
+		after, earlier = last.after, last.earlier
+	default:
+		after = max(after, last.upTo)
+		alone := *last
+		alone.earlier = nil
+		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
+	}
+	return &Refusal{
+		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
+		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		after: after, upTo: upTo, earlier: earlier,
+	}
+}
+
+// cut returns the beginning of a text that is longer than so many bytes.
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "") + "…"
+}
+
+// fanouts are the changes that are followed on their way to all clients, as far as this client is part of that.
+type fanouts struct {
+	due     *cache.Fanouts // the client is to be sent them
+	unacked *cache.Fanouts // the client was sent them and has not answered
+}
+
+// pass notes which changes the client was sent. Those are closed by the answer to the newest response, if that is
+// pending. Otherwise the client needed none.
+func (f *fanouts) pass(sent func(*cache.Fanout) bool, pending bool, now time.Time) {
+	before := f.due
+	f.due = nil
+	for l := before; l != nil; l = l.Others {
+		switch change := l.Fanout; {
+		case !sent(change):
+			f.due = f.due.And(change)
+		case pending:
+			f.unacked = f.unacked.And(change)
+		default:
+			change.Done(cache.Needless, now)
+		}
+	}
+	if f.unacked != nil && f.unacked.Others != nil {
+		f.unacked = f.unacked.Open() // a client may never answer
+	}
+}
+
+// close closes the changes that the client was sent.
+func (f *fanouts) close(o cache.Outcome, now time.Time) {
+	for l := f.unacked; l != nil; l = l.Others {
+		l.Done(o, now)
+	}
+	f.unacked = nil
+}
+
+// closeUpTo closes the changes of a type up to a position, which the client accepted by the answer to an earlier
+// response. Removals that wait are closed by the answer to the newest response.
+func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now time.Time) {
+	before := f.unacked
+	f.unacked = nil
+	for l := before; l != nil; l = l.Others {
+		if c := l.Fanout; c.Key == key && c.Seq <= upTo && (c.Change.Removed == 0 || !lateRemovals) {
+			c.Done(cache.Accepted, now)
+		} else {
+			f.unacked = f.unacked.And(c)
+		}
+	}
+}
+
+// leave closes all changes, since the stream has ended.
+func (f *fanouts) leave(now time.Time) {
+	f.close(cache.Departed, now)
+	f.unacked, f.due = f.due, nil
+	f.close(cache.Departed, now)
+}

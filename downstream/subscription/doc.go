@@ -22,20 +22,15 @@
 //
 //	client.go         what is configured, and what all subscriptions of a client share
 //	traits.go         how the protocol treats a type
-//	moment.go         small times
 //	want.go           names and the wildcard
 //	sent.go           how far the client was served
-//	refusal.go        NACKs
-//	fanouts.go        changes that are followed to all clients
-//	conversation.go   responses and their answers
+//	conversation.go   responses, their answers, NACKs, and changes that are followed to all clients
 //	pending.go        errors that are due
-//	state.go          all of that, composed
-//	subscription.go   with globs
+//	subscription.go   all of that, composed, and globs
 //	returning.go      what a returning client reports
 //	request.go        requests
 //	shown.go          what the client is to see
-//	response.go       a response being built
-//	ttl.go            TTLs in it
+//	response.go       a response being built, and TTLs in it
 //	errors.go         errors in it
 //	changes.go        encoder: what changed
 //	removals.go       encoder: removals
