@@ -167,7 +167,7 @@ func (p *poll) overdue(told subscription.Prospect) error {
 	switch told {
 	case subscription.Current:
 		return nil
-	case subscription.Unheard:
+	case subscription.NoAnswer:
 		return status.Error(codes.Unavailable, "nothing is known yet of what was asked for: the origin has not answered")
 	default:
 		return status.Error(codes.Unavailable, "the set is not complete yet: the origin has not answered for all of it")

@@ -253,7 +253,7 @@ type Refusal struct {
 	Code           int32  // of gRPC
 	Detail         string // the client's error message, cut off after 2 KiB; of Secrets, only its length
 
-	// TraceID and SpanID are those of the span that shows it; empty if nobody looks.
+	// TraceID and SpanID are those of the span that shows it; empty if nothing is traced.
 	TraceID, SpanID string
 
 	after, upTo cache.Seq  // the response held what changed after the one and up to the other

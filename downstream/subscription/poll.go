@@ -20,7 +20,7 @@ type Prospect int
 
 // What a poll can be sent.
 const (
-	Unheard    Prospect = iota // nothing: the origin has not answered
+	NoAnswer   Prospect = iota // nothing: the origin has not answered
 	Incomplete                 // a part: the origin may yet send more
 	Current                    // nothing: the client has it all
 	Due                        // all, and the client has something else
@@ -30,8 +30,8 @@ const (
 // reports counts only if trusts says so.
 func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(cache.Sum) bool) (is Prospect, again time.Time) {
 	v := sets{p.in(g), now}
-	if !v.heard() {
-		return Unheard, time.Time{}
+	if !v.answered() {
+		return NoAnswer, time.Time{}
 	}
 	if sum := v.sum(); p.initialVersion != "" && sum.SameVersion(p.initialVersion) {
 		p.holdsSet = true // what is new from now on deletes nothing else that the client has
@@ -60,7 +60,7 @@ func (p *Poll) Skip(upTo cache.Seq) {
 	p.releaseRemovals()
 }
 
-// Deletes reports whether the client would take what is missing for gone, and may have it (B.7).
+// Deletes reports whether the client would remove what is missing, and may have it (B.7).
 func (p *Poll) Deletes() bool {
 	return p.FullState && p.initialVersion != "" && (!p.holdsSet || p.contentDropped)
 }
@@ -78,8 +78,8 @@ func (p *Poll) Set(g *cache.Generation) ([]*wire.Resource, cache.Sum) {
 	return set.resources, set.sum
 }
 
-// heard reports whether the origin has ever answered for what was asked for.
-func (s sets) heard() bool {
+// answered reports whether the origin has ever answered for what was asked for.
+func (s sets) answered() bool {
 	for part := range s.wildcards() {
 		if s.g.Type(part.Key).Phase < cache.Settled {
 			return false

@@ -274,7 +274,7 @@ func (c change) sotw(r *wire.Request) {
 }
 
 // updateFullState decides whether SotW responses of a type that the protocol does not define hold the complete set:
-// while the client asks for all resources. A client that knows no names can only learn from what a response lacks that a
+// while the client asks for all resources. A client that has no names can only learn from what a response lacks that a
 // resource was removed (B.17).
 func (c change) updateFullState() {
 	whole := c.wildcard != nil

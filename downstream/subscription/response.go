@@ -109,7 +109,7 @@ func (w *writer) removeUnlessAliased(name string) {
 	}
 }
 
-// removeMember removes a resource that is gone from the wildcard set.
+// removeMember removes a resource that left the wildcard set.
 func (w *writer) removeMember(e *cache.Entry) {
 	if r := e.Prior; r != nil && r.Constraints != nil {
 		w.removeVariant(r.Variant())

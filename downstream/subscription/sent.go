@@ -37,7 +37,7 @@ func (h *held) closeReport() {
 type sent struct {
 	sendAll         bool // the whole wildcard set is to be sent
 	wildcardStarted bool // some of it was sent since the client subscribed to it
-	holdsSet        bool // SotW: the client holds a complete set that this stream knows
+	holdsSet        bool // SotW: the client holds a complete set that was sent on this stream, or reported
 	idle            bool // of a glob that is served apart: nothing is due until something changes
 	sentUpTo        cache.Seq
 	removedUpTo     cache.Seq
@@ -100,7 +100,7 @@ func (s *sent) caughtUp(at cache.Seq, lateRemovals bool) {
 // due returns how many names need a look or an answer, whatever the logs say.
 func (s *sent) due() int { return len(s.pendingNames) + len(s.resend) + len(s.unsubscribeReplies) }
 
-// hadMember reports whether the client was sent a resource of the wildcard set that is gone.
+// hadMember reports whether the client was sent a resource that left the wildcard set.
 func (s *sent) hadMember(e *cache.Entry) bool { return e.Seq > s.removedUpTo && e.Born() <= s.sentUpTo }
 
 // String returns how far the client was served: "sent=7 removed=5 scanned=7 pending=2".

@@ -130,7 +130,7 @@ func (v shown) ttlsDue() bool {
 
 // mayReappear reports whether a resource is gone only because it expired, and the client asks for it now: then its
 // absence is no answer. The origin is asked again, and until it answers nothing is known. A client that holds the
-// resource is told that it is gone if the origin is not connected (R107).
+// resource is sent its removal if the origin is not connected (R107).
 func (v shown) mayReappear(e *cache.Entry, n subscribed) bool {
 	if !e.Expired || n.sent != 0 {
 		return false

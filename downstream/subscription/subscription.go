@@ -144,7 +144,7 @@ func (s *state) LeaveFanouts(now time.Time) {
 
 // A Subscription is what one stream wants of one type, what the client holds and was sent of it, and the
 // conversation about it. A glob is a subscription of its own, beside that of its type (R132). It does no I/O, starts
-// no goroutine and has no lock: it belongs to whoever holds the stream's.
+// no goroutine and has no lock: it is guarded by the lock of its stream.
 type Subscription struct {
 	state
 
