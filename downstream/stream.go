@@ -124,8 +124,8 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	}
 	s.read = max(s.read, read)
 	if s.client.debugs() {
-		s.client.log().Debug("request handled", slog.String("type_url", r.TypeURL), slog.String("nonce", r.Nonce),
-			slog.Bool("refused", refused), slog.String("subscription", sub.String()))
+		s.client.log().Debug("request handled", slog.String("type_url", r.TypeURL), slog.Bool("refused", refused),
+			slog.String("subscription", sub.String()))
 	}
 	s.admitRefused()
 	return nil
