@@ -10,33 +10,33 @@ import (
 const (
 	// placesPerCore is how many streams whose client is slow to read may have a first
 	// response of a type made and handed over at the same time.
-	placesPerCore = 64
+	slotsPerCore = 64
 
 	// placeHeld is how long one of them keeps its place if the client does not read.
-	placeHeld = time.Second
+	slotTimeout = time.Second
 )
 
 // Places are given to streams whose first responses a worker cannot send, since that may
 // have to wait for the client: each is made by a goroutine of the stream's own, and thousands
 // that do so at once would need memory for all that they make. Who finds no place waits for
 // one, in the order of coming (B.35).
-type places struct {
+type Slots struct {
 	taken   chan struct{}
 	waiting atomic.Int64
 }
 
-func newPlaces() places {
-	return places{taken: make(chan struct{}, placesPerCore*runtime.GOMAXPROCS(0))}
+func NewSlots() Slots {
+	return Slots{taken: make(chan struct{}, slotsPerCore*runtime.GOMAXPROCS(0))}
 }
 
 // take waits for a place, and returns the function that frees it; it is free after placeHeld
 // in any case.
-func (p *places) take() (free func()) {
+func (p *Slots) Take() (free func()) {
 	p.waiting.Add(1)
 	p.taken <- struct{}{} // first come, first served
 	p.waiting.Add(-1)
 	release := sync.OnceFunc(func() { <-p.taken })
-	timer := time.AfterFunc(placeHeld, release)
+	timer := time.AfterFunc(slotTimeout, release)
 	return func() {
 		timer.Stop()
 		release()
@@ -51,5 +51,5 @@ func (s *stream) admit() (free func()) {
 	if !first {
 		return func() {}
 	}
-	return s.server.places.take()
+	return s.server.slots.Take()
 }

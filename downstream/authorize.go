@@ -64,29 +64,29 @@ func PeerOf(ctx context.Context) (p Peer) {
 		return p
 	}
 	if from.Addr != nil {
-		p.Host = hostOf(from.Addr.String())
+		p.Host = hostIP(from.Addr.String())
 	}
 	info := from.AuthInfo
-	if c, ok := info.(connection); ok {
+	if c, ok := info.(connInfo); ok {
 		info = c.AuthInfo
 	}
 	if info, ok := info.(credentials.TLSInfo); ok {
-		p.Certificate = verified(info.State.VerifiedChains)
+		p.Certificate = verifiedCertificate(info.State.VerifiedChains)
 	}
 	return p
 }
 
 // peerOfPoll returns the peer of a poll.
-func peerOfPoll(r *http.Request) (p Peer) {
-	p.Host = hostOf(r.RemoteAddr)
-	if c := polledOf(r); c != nil {
+func PeerOfPoll(r *http.Request) (p Peer) {
+	p.Host = hostIP(r.RemoteAddr)
+	if c := pollConnOf(r); c != nil {
 		p.Certificate = c.certificate()
 	}
 	return p
 }
 
 // verified returns the certificate that chains begin with.
-func verified(chains [][]*x509.Certificate) *x509.Certificate {
+func verifiedCertificate(chains [][]*x509.Certificate) *x509.Certificate {
 	if len(chains) == 0 {
 		return nil
 	}
@@ -113,12 +113,12 @@ func (d Denial) String() string { return denialNames[d] }
 
 // Denies returns the error of a client that may not do what it does.
 func Denies(d Denial, format string, args ...any) error {
-	return &ending{why: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
+	return &endError{why: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
 }
 
 // DenialOf returns what an error of Denies is about, and whether it is one.
 func DenialOf(err error) (Denial, bool) {
-	e, ok := errors.AsType[*ending](err)
+	e, ok := errors.AsType[*endError](err)
 	if !ok || e.why != EndedDenied {
 		return 0, false
 	}
@@ -248,19 +248,19 @@ func (s *stream) regrantNames(sub *subscription) error {
 
 // nameDenied counts and logs that a client asked for a name that it may not ask for.
 func (s *Server) nameDenied(to *client, err error) {
-	s.counters.turnedAway(err)
-	if s.denials.allow() {
+	s.counters.Rejected(err)
+	if s.denialLog.Allow() {
 		to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for what it may not have: it is not answered",
-			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denials.skipped.Swap(0)))
+			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denialLog.skipped.Swap(0)))
 	}
 }
 
 // clientDenied logs that a client was sent away by an error, if it was since it may not do
 // something.
 func (s *Server) clientDenied(err error) {
-	if _, is := DenialOf(err); is && s.denials.allow() {
+	if _, is := DenialOf(err); is && s.denialLog.Allow() {
 		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client was refused: it may not do this",
-			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denials.skipped.Swap(0)))
+			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denialLog.skipped.Swap(0)))
 	}
 }
 

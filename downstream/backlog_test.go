@@ -20,13 +20,13 @@ import (
 // seen are credentials that hand over the backlogs of connections.
 type seen struct {
 	credentials.TransportCredentials
-	backlogs chan *backlog
+	backlogs chan *Account
 }
 
 func (s seen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err == nil {
-		s.backlogs <- info.(connection).backlog
+		s.backlogs <- info.(connInfo).account
 	}
 	return conn, info, err
 }
@@ -37,7 +37,7 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	creds := seen{server.Credentials(insecure.NewCredentials()), make(chan *backlog, 1)}
+	creds := seen{server.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
 	g := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(server.CountUnary))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,12 +59,12 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 		check(size)
 	}
 	// A message of few bytes is taken for a frame's least, and so is what is left of a large one.
-	if held := b.held.Load(); held < 0 || held > 16*frameBytes {
+	if held := b.held.Load(); held < 0 || held > 16*minFrameBytes {
 		t.Errorf("%d bytes are held in the end, want next to none", held)
 	}
 	check(0) // which is answered
-	if n := b.answering.Load(); n < framesAnswering {
-		t.Errorf("%d frames may answer, want %d for each response", n, framesAnswering)
+	if n := b.replyFrames.Load(); n < replyPrice {
+		t.Errorf("%d frames may answer, want %d for each response", n, replyPrice)
 	}
 	_ = conn.Close()
 	g.Stop()
@@ -97,14 +97,14 @@ func frames(t testing.TB, number, size int) []byte {
 // What counts are frames of data, wherever a read has cut them: the small ones as what they take.
 func TestB35_HeldIsCountedByFrames(t *testing.T) {
 	for _, tt := range []struct{ number, size, want int }{
-		{1000, 0, 0}, {1000, 1, 1000 * frameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
+		{1000, 0, 0}, {1000, 1, 1000 * minFrameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
 	} {
 		for _, cut := range []int{1, 7, 10, 4096} {
 			all := connections{mostUnread: 1 << 30}
-			b := newBacklog(&all, "")
+			b := newAccount(&all, "")
 			for rest := frames(t, tt.number, tt.size); len(rest) > 0; {
 				n := min(cut, len(rest))
-				if err := b.came(rest[:n]); err != nil {
+				if err := b.received(rest[:n]); err != nil {
 					t.Fatal(err)
 				}
 				rest = rest[n:]
@@ -120,25 +120,25 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 // ended.
 func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	const mib = 1 << 20
-	all := connections{most: 100, mostOfPeer: 100, mostUnread: 4 * mib, peers: make(map[string]*peerOpen)}
+	all := connections{most: 100, mostOfPeer: 100, mostUnread: 4 * mib, peers: make(map[string]*peerUse)}
 	now := time.Now()
-	open := func(peer string, held int64) (*backlog, error) {
+	open := func(peer string, held int64) (*Account, error) {
 		if _, err := all.enter(peer); err != nil {
 			t.Fatal(err)
 		}
-		b := newBacklog(&all, peer)
+		b := newAccount(&all, peer)
 		b.held.Store(held)
-		b.leaked = now
+		b.forgivenAt = now
 		return b, all.claim(b, now)
 	}
 	greedy, err := open("a", mib)
 	if err != nil {
 		t.Errorf("a fourth: %v", err)
 	}
-	if _, err := open("a", unreadFree); err != nil {
+	if _, err := open("a", freeUnread); err != nil {
 		t.Errorf("a small request of the same peer: %v", err)
 	}
-	if _, err := open("a", unreadFree+1); err == nil || !strings.Contains(err.Error(), "TENDER_MAX_UNREAD_BYTES") {
+	if _, err := open("a", freeUnread+1); err == nil || !strings.Contains(err.Error(), "TENDER_MAX_UNREAD_BYTES") {
 		t.Errorf("more than a fourth: %v, want an error that names the variable", err)
 	}
 	for _, peer := range []string{"b", "c", "d"} {
@@ -146,24 +146,24 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 			t.Errorf("%s: %v", peer, err)
 		}
 	}
-	if _, err := open("e", unreadFree+1); err == nil {
+	if _, err := open("e", freeUnread+1); err == nil {
 		t.Error("more than all may have: no error")
 	}
-	greedy.handled(mib - unreadFree)
+	greedy.Release(mib - freeUnread)
 	again, err := open("a", mib)
 	if err != nil {
 		t.Errorf("a fourth that is free again: %v", err)
 	}
-	again.end()
-	again.end()
-	if got := all.peers["a"].unread; got != 0 || all.claims() != 3*mib {
-		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claims(), 3*mib)
+	again.close()
+	again.close()
+	if got := all.peers["a"].unread; got != 0 || all.claimed() != 3*mib {
+		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claimed(), 3*mib)
 	}
 	// What nobody reads since its stream has ended is forgiven in time.
-	old := newBacklog(&all, "a")
-	old.held.Store(unreadFree + 1000)
-	old.leaked = now
-	if err := all.claim(old, now.Add(time.Minute)); err != nil || old.claimed.Load() != 0 || old.held.Load() != unreadFree+1000-60*unreadLeak {
+	old := newAccount(&all, "a")
+	old.held.Store(freeUnread + 1000)
+	old.forgivenAt = now
+	if err := all.claim(old, now.Add(time.Minute)); err != nil || old.claimed.Load() != 0 || old.held.Load() != freeUnread+1000-60*forgivenUnread {
 		t.Errorf("after a minute: %v, %d claimed, %d held", err, old.claimed.Load(), old.held.Load())
 	}
 }
@@ -171,14 +171,14 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 // BenchmarkBacklog is what the count of held bytes costs for each answer of a client.
 func BenchmarkBacklog(b *testing.B) {
 	all := connections{mostUnread: 1 << 30}
-	log := newBacklog(&all, "")
+	log := newAccount(&all, "")
 	log.skip = 0
 	answer := frames(b, 1, 110)[len(http2.ClientPreface):]
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := log.came(answer); err != nil {
+		if err := log.received(answer); err != nil {
 			b.Fatal(err)
 		}
-		log.handled(110)
+		log.Release(110)
 	}
 }

@@ -38,7 +38,7 @@ func (c *client) began(typeURL string) {
 }
 
 // nodeLabel returns the id of a node as people are shown it, for as long as its stream lives.
-func nodeLabel(n *node) string {
+func NodeLabel(n *node) string {
 	const most = 256
 	if id := n.GetId(); len(id) > most {
 		return strings.ToValidUTF8(id[:most], "") + "…"

@@ -284,7 +284,7 @@ func (s *stream) status(now time.Time) (status StreamStatus, open bool) {
 		grant: s.grant, Group: s.group.Key,
 	}
 	if s.kept != nil {
-		status.node = s.kept.shown
+		status.node = s.kept.Shown
 	}
 	if p, ok := peer.FromContext(s.rpc.Context()); ok && p.Addr != nil {
 		status.Address = p.Addr.String()

@@ -24,18 +24,18 @@ type connections struct {
 
 	mu     sync.Mutex
 	open   int
-	unread int64                // what connections claimed
-	peers  map[string]*peerOpen // those with an open one, or that had too many lately, by host
-	swept  time.Time            // when peers was last looked through for those that rest
+	unread int64               // what connections claimed
+	peers  map[string]*peerUse // those with an open one, or that had too many lately, by host
+	swept  time.Time           // when peers was last looked through for those that rest
 }
 
 // peerOpen is what a peer has open.
-type peerOpen struct {
+type peerUse struct {
 	connections int
 	unread      int64 // what they claimed
-	budget      frameBudget
-	arrivals    frameBudget // of new connections
-	slowed      bool        // its polls, or new connections, wait
+	budget      budget
+	arrivals    budget // of new connections
+	slowed      bool   // its polls, or new connections, wait
 }
 
 // enter counts a connection of a peer, empty if that is none, which must call leave when it ends, or
@@ -58,10 +58,10 @@ func (c *connections) enter(peer string) (leave func(), err error) {
 }
 
 // of returns what a peer has open. c.mu must be held.
-func (c *connections) of(peer string) *peerOpen {
+func (c *connections) of(peer string) *peerUse {
 	of := c.peers[peer]
 	if of == nil {
-		of = new(peerOpen)
+		of = new(peerUse)
 		c.peers[peer] = of
 	}
 	return of
@@ -102,7 +102,7 @@ func (c *connections) count() int {
 }
 
 // claims returns what all claim of what may be unread.
-func (c *connections) claims() int64 {
+func (c *connections) claimed() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.unread
@@ -110,24 +110,24 @@ func (c *connections) claims() int64 {
 
 // Listener returns a listener of which the connections come from l, but for those of a peer that opens too many
 // (B.35): these are closed before anything else is done for them.
-func (s *Server) Listener(l net.Listener) net.Listener { return arriving{l, s} }
+func (s *Server) Listener(l net.Listener) net.Listener { return countingListener{l, s} }
 
-type arriving struct {
+type countingListener struct {
 	net.Listener
 	server *Server
 }
 
 // Accept implements net.Listener.
-func (l arriving) Accept() (net.Conn, error) {
+func (l countingListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
 		peer := l.server.cfg.peerAt(conn)
-		news, may := l.server.connections.arrive(peer, time.Now())
+		news, may := l.server.connections.admit(peer, time.Now())
 		if news {
-			l.server.slowed(peer)
+			l.server.throttled(peer)
 		}
 		if may {
 			return conn, nil
@@ -140,8 +140,8 @@ func (l arriving) Accept() (net.Conn, error) {
 func (s *Server) connected(conn net.Conn) (leave func(), err error) {
 	peer := s.cfg.peerAt(conn)
 	if leave, err = s.connections.enter(peer); err != nil {
-		s.counters.turnedAway(err)
-		s.crowds.refusedConnection(s.cfg.Logger, peer, err)
+		s.counters.Rejected(err)
+		s.refusedConnLog.refusedConnection(s.cfg.Logger, peer, err)
 	}
 	return leave, err
 }
@@ -151,36 +151,36 @@ func (s *Server) connected(conn net.Conn) (leave func(), err error) {
 // out about the peer. Without them, connections are not bounded, and streams do not know how
 // old theirs is. The server needs [Server.CountOthers] and [Server.CountUnary] too.
 func (s *Server) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
-	return counting{c, s}
+	return countingCredentials{c, s}
 }
 
-type counting struct {
+type countingCredentials struct {
 	credentials.TransportCredentials
 	server *Server
 }
 
 // ServerHandshake implements credentials.TransportCredentials. One connection too many is
 // closed before a byte is exchanged.
-func (c counting) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c countingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	leave, err := c.server.connected(raw)
 	if err != nil {
 		return nil, nil, err
 	}
 	peer := c.server.cfg.peerAt(raw)
-	c.server.await(context.Background(), c.server.connections.due(peer, time.Now()))
+	c.server.await(context.Background(), c.server.connections.delay(peer, time.Now()))
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		leave()
 		return nil, nil, err
 	}
-	b := newBacklog(&c.server.connections, peer)
-	end := func() { b.end(); leave() }
-	return &counted{conn, newWaitingReader(conn), b, c.server, end}, connection{info, time.Now(), b, new(keptNodes)}, nil
+	b := newAccount(&c.server.connections, peer)
+	end := func() { b.close(); leave() }
+	return &grpcConn{conn, newWaitingReader(conn), b, c.server, end}, connInfo{info, time.Now(), b, new(nodeCache)}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
-func (c counting) Clone() credentials.TransportCredentials {
-	return counting{c.TransportCredentials.Clone(), c.server}
+func (c countingCredentials) Clone() credentials.TransportCredentials {
+	return countingCredentials{c.TransportCredentials.Clone(), c.server}
 }
 
 // ConnState counts the connections of a server of polls, as [http.Server] tells of them,
@@ -202,18 +202,18 @@ func (s *Server) ConnState(conn net.Conn, state http.ConnState) {
 }
 
 // A counted connection is one that gRPC reads and writes.
-type counted struct {
+type grpcConn struct {
 	net.Conn
 	waiting *waitingReader // nil: a buffer is held while nothing comes
-	backlog *backlog
+	account *Account
 	server  *Server
 	end     func()
 }
 
 // Read implements net.Conn.
-func (c *counted) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b[:c.backlog.await(len(b))])
-	if tooMuch := c.came(b[:n]); tooMuch != nil {
+func (c *grpcConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b[:c.account.awaitRead(len(b))])
+	if tooMuch := c.received(b[:n]); tooMuch != nil {
 		return 0, tooMuch
 	}
 	return n, err
@@ -221,21 +221,21 @@ func (c *counted) Read(b []byte) (int, error) {
 
 // came takes what was read, and returns an error if it is too much, which ends the
 // connection.
-func (c *counted) came(b []byte) error {
-	err := c.backlog.came(b)
+func (c *grpcConn) received(b []byte) error {
+	err := c.account.received(b)
 	if err != nil {
-		c.server.counters.turnedAway(err)
-		c.server.crowds.refusedConnection(c.server.cfg.Logger, c.backlog.peer, err)
+		c.server.counters.Rejected(err)
+		c.server.refusedConnLog.refusedConnection(c.server.cfg.Logger, c.account.peer, err)
 	}
-	if c.backlog.pay() {
-		c.server.slowed(c.backlog.peer)
+	if c.account.throttle() {
+		c.server.throttled(c.account.peer)
 	}
 	return err
 }
 
 // Write implements net.Conn. A connection that cannot be written to ends; if that happens
 // before gRPC has taken it over, it closes not this one, but what is below.
-func (c *counted) Write(b []byte) (int, error) {
+func (c *grpcConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
 		c.end()
@@ -245,8 +245,8 @@ func (c *counted) Write(b []byte) (int, error) {
 
 // ReadOnReady reads into a buffer from pool, which gRPC then has. Idle connections in
 // plaintext have none, which is most of what they would cost.
-func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
-	size = c.backlog.await(size)
+func (c *grpcConn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	size = c.account.awaitRead(size)
 	var b *[]byte
 	var n int
 	var err error
@@ -259,7 +259,7 @@ func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, erro
 	if b == nil {
 		return nil, n, err
 	}
-	if tooMuch := c.came((*b)[:n]); tooMuch != nil {
+	if tooMuch := c.received((*b)[:n]); tooMuch != nil {
 		n, err = 0, tooMuch
 	}
 	if n == 0 {
@@ -270,21 +270,21 @@ func (c *counted) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, erro
 }
 
 // Close implements net.Conn.
-func (c *counted) Close() error {
+func (c *grpcConn) Close() error {
 	c.end()
 	return c.Conn.Close()
 }
 
 // A connection is what is known of the connection of a stream.
-type connection struct {
+type connInfo struct {
 	credentials.AuthInfo
 	begun   time.Time
-	backlog *backlog
-	nodes   *keptNodes // of its streams
+	account *Account
+	nodes   *nodeCache // of its streams
 }
 
 // hostOf returns the IP address in an address, empty if there is none.
-func hostOf(address string) string {
+func hostIP(address string) string {
 	from, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return ""
@@ -300,12 +300,12 @@ func Grace(age time.Duration) time.Duration { return age / 2 }
 // moment of its own, after the connection was told to take no more streams, which gRPC
 // does at the age give or take a tenth, and long before the grace is over (B.33). A zero
 // time is never.
-func outlives(ctx context.Context, age time.Duration) time.Time {
+func Expiry(ctx context.Context, age time.Duration) time.Time {
 	p, _ := peer.FromContext(ctx)
 	if age == 0 || p == nil {
 		return time.Time{}
 	}
-	c, ok := p.AuthInfo.(connection)
+	c, ok := p.AuthInfo.(connInfo)
 	if !ok {
 		return time.Time{}
 	}

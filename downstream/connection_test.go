@@ -57,7 +57,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := &counted{near, newWaitingReader(near), newBacklog(&server.connections, ""), server, func() { left++ }}
+	conn := &grpcConn{near, newWaitingReader(near), newAccount(&server.connections, ""), server, func() { left++ }}
 	pool := &lender{BufferPool: mem.DefaultBufferPool(), back: make(chan struct{}, 1)}
 	type result struct {
 		b   *[]byte
@@ -85,7 +85,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	if got := <-read; got.err == nil || got.b != nil || pool.out.Load() != 1 {
 		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
 	}
-	last := &counted{lastWords{near}, nil, newBacklog(&server.connections, ""), server, func() {}}
+	last := &grpcConn{lastWords{near}, nil, newAccount(&server.connections, ""), server, func() {}}
 	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
 		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
 	}

@@ -8,28 +8,28 @@ import (
 )
 
 // flooded are connections of one peer, of which each may send a hundred frames a second.
-func flooded(t *testing.T, number int) []*backlog {
+func flooded(t *testing.T, number int) []*Account {
 	t.Helper()
-	all := &connections{most: 100, mostOfPeer: 100, mostUnread: 1 << 30, frameRate: 100, peers: make(map[string]*peerOpen)}
-	of := make([]*backlog, number)
+	all := &connections{most: 100, mostOfPeer: 100, mostUnread: 1 << 30, frameRate: 100, peers: make(map[string]*peerUse)}
+	of := make([]*Account, number)
 	for i := range of {
 		if _, err := all.enter("a"); err != nil {
 			t.Fatal(err)
 		}
-		of[i] = newBacklog(all, "a")
+		of[i] = newAccount(all, "a")
 	}
 	return of
 }
 
 // flood has frames come for a while, as fast as they are read, and returns how many were.
-func flood(b *backlog, during time.Duration) (frames int) {
+func flood(b *Account, during time.Duration) (frames int) {
 	for began := time.Now(); time.Since(began) < during; {
-		_ = b.await(1)
+		_ = b.awaitRead(1)
 		for range frameStep {
-			b.frame(0x6, 9)
+			b.countFrame(0x6, 9)
 		}
 		frames += frameStep
-		b.pay()
+		b.throttle()
 	}
 	return frames
 }
@@ -37,7 +37,7 @@ func flood(b *backlog, during time.Duration) (frames int) {
 // B.35: of one connection so many frames a second are read, and ten times as many at once; of
 // a peer, four times as many, and what is free for each of its connections.
 func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
-	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*framesFree*(20+60)}} {
+	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*freeFrames*(20+60)}} {
 		synctest.Test(t, func(t *testing.T) {
 			read := make(chan int)
 			for _, b := range flooded(t, tt.connections) {
@@ -59,9 +59,9 @@ func TestB35_BytesAreReadAtABoundedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, read := flooded(t, 1)[0], 0
 		for began := time.Now(); time.Since(began) < time.Minute; read += 4 << 10 {
-			_ = b.await(1)
-			b.bytes(4 << 10)
-			b.pay()
+			_ = b.awaitRead(1)
+			b.countBytes(4 << 10)
+			b.throttle()
 		}
 		most := 100 * (10 + 60) * frameSize
 		if slack := 2 * frameStep * frameSize; read < most-slack || read > most+slack {
@@ -80,12 +80,12 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 		}
 		began := time.Now()
 		for range 100_000 { // of deliveries
-			peers[0].wrote(100)
-			peers[0].frame(dataFrame, 100)
+			peers[0].Responded(100)
+			peers[0].countFrame(dataFrame, 100)
 			for range 3 {
-				peers[0].frame(0x8, 4)
+				peers[0].countFrame(0x8, 4)
 			}
-			if peers[0].pay(); peers[0].pause > 0 {
+			if peers[0].throttle(); peers[0].pause > 0 {
 				t.Fatal("answers are held up")
 			}
 		}
@@ -94,8 +94,8 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 		}
 		for range 60 { // reports of loads
 			time.Sleep(time.Second)
-			peers[1].frame(dataFrame, 100)
-			if peers[1].pay(); peers[1].pause > 0 {
+			peers[1].countFrame(dataFrame, 100)
+			if peers[1].throttle(); peers[1].pause > 0 {
 				t.Fatalf("who sends little is held up for %v", peers[1].pause)
 			}
 		}
@@ -130,13 +130,13 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 				for range tt.rounds {
 					for _, size := range tt.frames {
 						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
-							b.frame(dataFrame, min(rest, 16<<10))
+							b.countFrame(dataFrame, min(rest, 16<<10))
 						}
 						if tt.begin {
-							b.frame(headersFrame, 300)
-							b.frame(dataFrame, 1<<10)
+							b.countFrame(headersFrame, 300)
+							b.countFrame(dataFrame, 1<<10)
 						}
-						if b.pay(); b.pause > 0 {
+						if b.throttle(); b.pause > 0 {
 							t.Fatalf("it is held up for %v", b.pause)
 						}
 					}
@@ -149,24 +149,24 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 
 // A fleet behind one address comes at once, each client with a dozen requests: none is held up.
 func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
-	all := &connections{most: 10_000, mostOfPeer: 10_000, mostUnread: 1 << 30, frameRate: 5000, peers: make(map[string]*peerOpen)}
+	all := &connections{most: 10_000, mostOfPeer: 10_000, mostUnread: 1 << 30, frameRate: 5000, peers: make(map[string]*peerUse)}
 	now := time.Now()
 	for i := range 10_000 {
-		if _, may := all.arrive("a", now); !may {
+		if _, may := all.admit("a", now); !may {
 			t.Fatalf("connection %d may not come", i)
 		}
-		if wait := all.due("a", now); wait > 0 {
+		if wait := all.delay("a", now); wait > 0 {
 			t.Fatalf("connection %d waits for %v", i, wait)
 		}
 		if _, err := all.enter("a"); err != nil {
 			t.Fatal(err)
 		}
-		b := newBacklog(all, "a")
-		b.frame(headersFrame, 300)
+		b := newAccount(all, "a")
+		b.countFrame(headersFrame, 300)
 		for range 12 {
-			b.frame(dataFrame, 10<<10)
+			b.countFrame(dataFrame, 10<<10)
 		}
-		if b.pay(); b.pause > 0 {
+		if b.throttle(); b.pause > 0 {
 			t.Fatalf("client %d is held up for %v", i, b.pause)
 		}
 	}
@@ -201,9 +201,9 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 // in a second, of whom none waits for longer than 5 s. It is forgotten once it has rested.
 func TestB35_ConnectionsOfAPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := &connections{most: 100, mostOfPeer: 100, frameRate: 5000, peers: make(map[string]*peerOpen)}
+		all := &connections{most: 100, mostOfPeer: 100, frameRate: 5000, peers: make(map[string]*peerUse)}
 		visit := func() (wait time.Duration, may bool) {
-			if _, may := all.arrive("a", time.Now()); !may {
+			if _, may := all.admit("a", time.Now()); !may {
 				return 0, false
 			}
 			leave, err := all.enter("a")
@@ -211,7 +211,7 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer leave()
-			return all.due("a", time.Now()), true
+			return all.delay("a", time.Now()), true
 		}
 		once := 0
 		for wait, may := visit(); wait == 0 && may && once < 20_000; wait, may = visit() {
@@ -225,7 +225,7 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 			switch wait, may := visit(); {
 			case !may:
 				refused++
-			case wait > framePause:
+			case wait > maxPause:
 				t.Fatalf("a connection waits for %v", wait)
 			default:
 				soon++
@@ -265,7 +265,7 @@ func TestB35_TheListenerTurnsAway(t *testing.T) {
 	go func() { // ends with the listener
 		defer close(ended)
 		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-			came <- hostOf(conn.RemoteAddr().String())
+			came <- hostIP(conn.RemoteAddr().String())
 			_ = conn.Close()
 		}
 	}()
@@ -298,11 +298,11 @@ func TestB35_TheListenerTurnsAway(t *testing.T) {
 // What is due is never more than a pause, however much came.
 func TestB35_PausesAreShort(t *testing.T) {
 	now := time.Now()
-	var b frameBudget
-	if pause := b.spend(1<<30, 1, now); pause != framePause {
-		t.Errorf("the pause is %v, want %v", pause, framePause)
+	var b budget
+	if pause := b.spend(1<<30, 1, now); pause != maxPause {
+		t.Errorf("the pause is %v, want %v", pause, maxPause)
 	}
-	if pause := b.spend(1, 1000, now.Add(framePause+time.Second)); pause != 0 {
+	if pause := b.spend(1, 1000, now.Add(maxPause+time.Second)); pause != 0 {
 		t.Errorf("the pause is %v a while later, want none", pause)
 	}
 }
@@ -312,13 +312,13 @@ func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := flooded(t, 1)[0]
 		b.frames = 1 << 20
-		if news := b.pay(); !news || b.pause != framePause {
-			t.Fatalf("the pause is %v, want %v", b.pause, framePause)
+		if news := b.throttle(); !news || b.pause != maxPause {
+			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
 		}
-		time.AfterFunc(time.Second, b.end)
+		time.AfterFunc(time.Second, b.close)
 		began := time.Now()
-		if n := b.await(1 << 15); n != frameRead || time.Since(began) != time.Second {
-			t.Errorf("%d bytes may be read after %v, want %d after 1s", n, time.Since(began), frameRead)
+		if n := b.awaitRead(1 << 15); n != throttledRead || time.Since(began) != time.Second {
+			t.Errorf("%d bytes may be read after %v, want %d after 1s", n, time.Since(began), throttledRead)
 		}
 	})
 }
@@ -326,13 +326,13 @@ func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 // BenchmarkFrames is what the bound of frames costs for each delivery, of which the answer is an ACK and a credit for
 // a window.
 func BenchmarkFrames(b *testing.B) {
-	all := connections{mostUnread: 1 << 30, frameRate: 5000, peers: map[string]*peerOpen{"a": {}}}
-	log := newBacklog(&all, "a")
+	all := connections{mostUnread: 1 << 30, frameRate: 5000, peers: map[string]*peerUse{"a": {}}}
+	log := newAccount(&all, "a")
 	b.ReportAllocs()
 	for b.Loop() {
-		log.wrote(1100)
-		log.frame(dataFrame, 110)
-		log.frame(0x8, 4)
-		log.pay()
+		log.Responded(1100)
+		log.countFrame(dataFrame, 110)
+		log.countFrame(0x8, 4)
+		log.throttle()
 	}
 }

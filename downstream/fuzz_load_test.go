@@ -28,14 +28,14 @@ func FuzzLoadReport(f *testing.F) {
 		f.Add(b, b)
 	}
 	f.Fuzz(func(t *testing.T, one, another []byte) {
-		sum, clients := newLoadSum(), []*loadClient{{}, {}}
+		sum, clients := newLoadSum(), []*reporter{{}, {}}
 		for i, b := range [][]byte{one, another} {
 			if report, ok := reported(b); ok {
 				sum.add(clients[i], report, true)
 			}
 		}
 		room := sum.bytes
-		report, _ := sum.take(time.Second)
+		report, _ := sum.takeReport(time.Second)
 		b, err := proto.Marshal(&lrspb.LoadStatsRequest{ClusterStats: report})
 		if err != nil {
 			t.Fatalf("%v cannot be encoded: %v", report, err)
@@ -59,10 +59,10 @@ func reported(b []byte) (report []*endpointpb.ClusterStats, ok bool) {
 		return nil, false
 	}
 	for _, stats := range r.GetClusterStats() {
-		if err := checkLoad(stats); err != nil {
+		if err := checkCluster(stats); err != nil {
 			return nil, false
 		}
-		dropNoNumbers(stats)
+		dropNonFinite(stats)
 	}
 	return r.GetClusterStats(), true
 }

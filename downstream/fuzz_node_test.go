@@ -35,7 +35,7 @@ func FuzzNode(f *testing.F) {
 			}
 			return
 		}
-		got, err := server.cfg.node(rawNode{stripped, size})
+		got, err := server.cfg.node(RawNode{stripped, size})
 		_, limited := LimitOf(err)
 		switch {
 		case err != nil && refused == nil && !limited && !strings.Contains(err.Error(), "in one another"):

@@ -26,7 +26,7 @@ type identity struct {
 	group Group
 	grant Grant           // nil if the client may have anything
 	rules <-chan struct{} // closed once the grant may have to be renewed
-	kept  *keptNode
+	kept  *KeptNode
 
 	id, label string
 	agent     agent
@@ -43,7 +43,7 @@ func (who *identity) drop() {
 	if who.group.Leave != nil {
 		who.group.Leave()
 	}
-	who.kept.leave()
+	who.kept.Release()
 }
 
 // An introduction is what the receiver of a stream remembers of who its client said that it is. Nobody else may use it.
@@ -57,13 +57,13 @@ type introduction struct {
 // else it returns nil. Whoever calls it does so for the client alone, and has no lock: what a client says takes as long as it likes
 // (B.35). The request loses its Node.
 func (s *stream) introduce(r *wire.Request) *identity {
-	raw := rawNode{r.Node, r.NodeBytes}
+	raw := RawNode{r.Node, r.NodeBytes}
 	r.Node = nil
 	first := !s.met.made
-	if r.Err != nil || s.fixType(r) != nil || !first && raw.encoded == nil {
+	if r.Err != nil || s.fixType(r) != nil || !first && raw.Encoded == nil {
 		return nil // of what is wrong, handle tells
 	}
-	sum := maphash.Bytes(nodeSeed, raw.encoded)
+	sum := maphash.Bytes(nodeSeed, raw.Encoded)
 	if !first && sum == s.met.sum && s.cfg.checkNode(raw) == nil {
 		return nil
 	}
@@ -75,11 +75,11 @@ func (s *stream) introduce(r *wire.Request) *identity {
 }
 
 // identityOf decodes a Node, and joins its group.
-func (s *stream) identityOf(raw rawNode, first bool) *identity {
+func (s *stream) identityOf(raw RawNode, first bool) *identity {
 	ctx := s.rpc.Context()
 	from := PeerOf(ctx)
 	who := &identity{rules: s.cfg.regranted()}
-	who.kept, who.err = s.server.meet(ctx, from, raw, func(n *node) (err error) {
+	who.kept, who.err = s.server.WithNode(ctx, from, raw, func(n *node) (err error) {
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
 		}
@@ -89,11 +89,11 @@ func (s *stream) identityOf(raw rawNode, first bool) *identity {
 		if s.met.leave != nil {
 			s.met.leave() // so that a client that was alone in its group makes room for its new one
 		}
-		if who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from)); err != nil {
+		if who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from)); err != nil {
 			return err
 		}
 		s.met.leave = who.group.Leave
-		who.id, who.label, who.agent = n.GetId(), nodeLabel(n), agentOf(n)
+		who.id, who.label, who.agent = n.GetId(), NodeLabel(n), agentOf(n)
 		who.wrap, who.ttl = features(n)
 		return nil
 	})
@@ -116,7 +116,7 @@ func (s *stream) identify(who *identity) error {
 	}
 	s.take(who)
 	s.watch = who.group.View.WatchFunc(s.changed)
-	s.watch.SetPeer(s.cfg.peerName(PeerOf(s.rpc.Context())))
+	s.watch.SetPeer(s.cfg.PeerName(PeerOf(s.rpc.Context())))
 	s.agent, s.wrap, s.ttl = who.agent, who.wrap, who.ttl
 	s.client = &client{
 		cfg: s.cfg, watch: s.watch, stream: s.number, node: who.label, group: who.group.Key,
@@ -131,7 +131,7 @@ func (s *stream) identify(who *identity) error {
 
 // take has the stream be of an identity's group, and keep what it keeps.
 func (s *stream) take(who *identity) {
-	s.kept.leave()
+	s.kept.Release()
 	s.group, s.grant, s.kept = who.group, who.grant, who.kept
 	select {
 	case <-who.rules: // the rules have changed since, and run may have found no grant to renew
@@ -149,10 +149,10 @@ func (s *stream) reidentify(who *identity) error {
 	before, parameters := s.group.View, s.dynamic()
 	s.take(who)
 	if who.group.View != before {
-		return ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", who.id, who.group.Key)
+		return Ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", who.id, who.group.Key)
 	}
 	if !sameParameters(parameters, s.dynamic()) {
-		return ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
+		return Ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
 	}
 	return s.grantAnew(who.grant)
 }
@@ -168,7 +168,7 @@ func (s *stream) probed() error {
 	if err := s.rpc.SendHeader(metadata.Pairs(wire.ProbeHeader, "ready")); err != nil {
 		return err
 	}
-	return ended(EndedByClient, codes.OK, "")
+	return Ended(EndedByClient, codes.OK, "")
 }
 
 // regrant has the stream obey what the client may ask for by now. Whom a Node is kept of is decided without the lock.
@@ -185,7 +185,7 @@ func (s *stream) regrant() {
 }
 
 // granted returns what is kept of the Node that the client has a grant for; nil if it has none.
-func (s *stream) granted() *keptNode {
+func (s *stream) granted() *KeptNode {
 	s.lock.take()
 	defer s.lock.leave()
 	if s.ended || s.grant == nil {
@@ -195,7 +195,7 @@ func (s *stream) granted() *keptNode {
 }
 
 // renew gives the client that a Node is kept of another grant, or ends the stream by err. It reports whether that is the client still.
-func (s *stream) renew(of *keptNode, grant Grant, err error) bool {
+func (s *stream) renew(of *KeptNode, grant Grant, err error) bool {
 	s.lock.take()
 	defer s.lock.leave()
 	switch {
@@ -225,7 +225,7 @@ func (s *stream) dynamic() map[string]*xdspb.ContextParams {
 	if s.kept == nil {
 		return nil
 	}
-	return s.kept.dynamic
+	return s.kept.Parameters
 }
 
 func sameParameters(a, b map[string]*xdspb.ContextParams) bool {

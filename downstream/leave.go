@@ -32,7 +32,7 @@ func (s *Server) Drain(spread time.Duration) {
 	}
 	s.checkIdle()
 	<-s.idle
-	s.loads.wait()
+	s.loads.Wait()
 }
 
 // departure returns when one of the streams of a draining server ends.
@@ -108,9 +108,9 @@ func (s *subscription) hadAll() bool {
 // error to it; before, it must not think that it was (R134).
 func (s *stream) closeStatus(why Ending) error {
 	if s.satisfied() {
-		return ended(why, codes.OK, "")
+		return Ended(why, codes.OK, "")
 	}
-	return ended(why, codes.Unavailable, "the relay is shutting down")
+	return Ended(why, codes.Unavailable, "the relay is shutting down")
 }
 
 // leaveAt returns a context for a stream of load reports, which ends for errDraining when

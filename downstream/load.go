@@ -25,16 +25,16 @@ const (
 
 // loadMemory is how many reports a cluster is remembered for that nobody mentions
 // any more.
-const loadMemory = 10
+const clusterRetention = 10
 
 // A loadSum is the sum of what the clients of a group report (B.29). What they
 // count from one report to the next is added up until it is taken; of what is a
 // level at the time of a report, requests in progress and active connections, each
 // client's newest value is in the sum. It does no I/O.
-type loadSum struct {
+type sum struct {
 	clusters map[clusterKey]*clusterLoad
 	bytes    int // what the sum takes in a report, at most
-	left     int // parts of reports for which there was no room
+	omitted  int // parts of reports for which there was no room
 }
 
 type clusterKey struct{ name, service string }
@@ -70,16 +70,16 @@ type endpointLoad struct {
 type level struct{ inProgress, active uint64 }
 
 // A loadClient is one client of a group.
-type loadClient struct {
+type reporter struct {
 	all    bool             // it can be asked for all clusters (R140)
 	levels map[*level]level // its part in them; belongs to the sum
 }
 
-func newLoadSum() *loadSum { return &loadSum{clusters: make(map[clusterKey]*clusterLoad)} }
+func newLoadSum() *sum { return &sum{clusters: make(map[clusterKey]*clusterLoad)} }
 
 // add adds a client's report, whose levels replace those of its last one. Endpoints
 // are left out unless they were asked for. For a nil client, levels do not count.
-func (s *loadSum) add(c *loadClient, report []*endpointpb.ClusterStats, endpoints bool) {
+func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool) {
 	s.leave(c)
 	for _, stats := range report {
 		cluster := s.cluster(stats)
@@ -100,7 +100,7 @@ func (s *loadSum) add(c *loadClient, report []*endpointpb.ClusterStats, endpoint
 }
 
 // leave takes a client's part out of the levels.
-func (s *loadSum) leave(c *loadClient) {
+func (s *sum) leave(c *reporter) {
 	if c == nil {
 		return
 	}
@@ -113,7 +113,7 @@ func (s *loadSum) leave(c *loadClient) {
 
 // has makes values a client's part in a level, or adds them to it where one report
 // has the same place twice.
-func (c *loadClient) has(sum *level, values level) {
+func (c *reporter) has(sum *level, values level) {
 	if c == nil || values == (level{}) {
 		return
 	}
@@ -127,9 +127,9 @@ func (c *loadClient) has(sum *level, values level) {
 }
 
 // room reports whether there is room for so many bytes more, which it takes.
-func (s *loadSum) room(bytes int) bool {
+func (s *sum) room(bytes int) bool {
 	if s.bytes+bytes > maxLoadBytes {
-		s.left++
+		s.omitted++
 		return false
 	}
 	s.bytes += bytes
@@ -137,7 +137,7 @@ func (s *loadSum) room(bytes int) bool {
 }
 
 // cluster returns the load of a cluster, or nil if there is no room for it.
-func (s *loadSum) cluster(stats *endpointpb.ClusterStats) *clusterLoad {
+func (s *sum) cluster(stats *endpointpb.ClusterStats) *clusterLoad {
 	key := clusterKey{stats.GetClusterName(), stats.GetClusterServiceName()}
 	c := s.clusters[key]
 	if c == nil && s.room(key.bytes()) {
@@ -154,7 +154,7 @@ func newClusterLoad() *clusterLoad {
 func (k clusterKey) bytes() int  { return clusterBytes + len(k.name) + len(k.service) }
 func (k localityKey) bytes() int { return localityBytes + len(k.region) + len(k.zone) + len(k.subZone) }
 
-func (s *loadSum) addLocality(c *loadClient, to *clusterLoad, from *endpointpb.UpstreamLocalityStats, endpoints bool) {
+func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.UpstreamLocalityStats, endpoints bool) {
 	at := from.GetLocality()
 	key := localityKey{at.GetRegion(), at.GetZone(), at.GetSubZone(), from.GetPriority()}
 	l := to.localities[key]
@@ -202,7 +202,7 @@ func utilization(sum, more *endpointpb.UnnamedEndpointLoadMetricStats) *endpoint
 	}
 }
 
-func (s *loadSum) addMetrics(to map[string]*endpointpb.EndpointLoadMetricStats, from []*endpointpb.EndpointLoadMetricStats) {
+func (s *sum) addMetrics(to map[string]*endpointpb.EndpointLoadMetricStats, from []*endpointpb.EndpointLoadMetricStats) {
 	for _, m := range from {
 		name := m.GetMetricName()
 		sum := to[name]
@@ -218,7 +218,7 @@ func (s *loadSum) addMetrics(to map[string]*endpointpb.EndpointLoadMetricStats, 
 	}
 }
 
-func (s *loadSum) addEndpoint(c *loadClient, to *localityLoad, from *endpointpb.UpstreamEndpointStats) {
+func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.UpstreamEndpointStats) {
 	address, err := proto.MarshalOptions{Deterministic: true}.Marshal(from.GetAddress())
 	if err != nil {
 		return // what was decoded can be encoded
@@ -254,10 +254,10 @@ func (e *endpointLoad) bytes() int { return endpointBytes + proto.Size(e.stats) 
 // take returns the sum of all that was reported since the last call, which was so
 // long ago, and how many parts of reports are not in it for want of room. What is
 // left are the levels.
-func (s *loadSum) take(window time.Duration) (report []*endpointpb.ClusterStats, left int) {
+func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStats, left int) {
 	before := s.clusters
-	left = s.left
-	s.clusters, s.bytes, s.left = make(map[clusterKey]*clusterLoad), 0, 0
+	left = s.omitted
+	s.clusters, s.bytes, s.omitted = make(map[clusterKey]*clusterLoad), 0, 0
 	for key, c := range before {
 		if c.silent == 0 || len(c.localities) > 0 {
 			report = append(report, c.report(key, window))
@@ -301,7 +301,7 @@ func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
 
 // keep keeps of a cluster that was reported what clients have levels in, and its
 // name for a while. There is room: it was there before, with more.
-func (s *loadSum) keep(key clusterKey, c *clusterLoad) {
+func (s *sum) keep(key clusterKey, c *clusterLoad) {
 	kept := newClusterLoad()
 	kept.silent = c.silent + 1
 	for at, l := range c.localities {
@@ -309,14 +309,14 @@ func (s *loadSum) keep(key clusterKey, c *clusterLoad) {
 			kept.localities[at] = left
 		}
 	}
-	if len(kept.localities) > 0 || kept.silent <= loadMemory {
+	if len(kept.localities) > 0 || kept.silent <= clusterRetention {
 		s.bytes += key.bytes()
 		s.clusters[key] = kept
 	}
 }
 
 // keepLocality returns what is left of a locality, or nil.
-func (s *loadSum) keepLocality(key localityKey, l *localityLoad) *localityLoad {
+func (s *sum) keepLocality(key localityKey, l *localityLoad) *localityLoad {
 	kept := newLocalityLoad(l.stats.GetLocality(), key.priority, l.level)
 	for address, e := range l.endpoints {
 		if *e.level != (level{}) {

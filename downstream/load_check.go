@@ -16,7 +16,7 @@ const maxPriority = 128
 // protocol has for it, of those that hold for what is in a sum.
 //
 // Source: envoy/config/endpoint/v3/load_report.proto.
-func checkLoad(stats *endpointpb.ClusterStats) error {
+func checkCluster(stats *endpointpb.ClusterStats) error {
 	if stats.GetClusterName() == "" {
 		return errors.New("cluster_name is empty")
 	}
@@ -36,7 +36,7 @@ func checkLoad(stats *endpointpb.ClusterStats) error {
 
 // dropNoNumbers takes out metrics that are infinite or no numbers: added to those of
 // other clients, they would make as little of the sum. It returns the name of one.
-func dropNoNumbers(stats *endpointpb.ClusterStats) (metric string, found bool) {
+func dropNonFinite(stats *endpointpb.ClusterStats) (metric string, found bool) {
 	bad := func(name string, value float64) bool {
 		isBad := math.IsNaN(value) || math.IsInf(value, 0)
 		if isBad {

@@ -144,11 +144,11 @@ func drawReport(t *rapid.T) []*endpointpb.ClusterStats {
 // states the sum of what each client stated last.
 func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		sum, clients := newLoadSum(), []*loadClient{{}, {}, {}}
+		sum, clients := newLoadSum(), []*reporter{{}, {}, {}}
 		counted, taken, stated := make(numbers), make(numbers), make([]numbers, len(clients))
 		take := func() {
 			room := sum.bytes
-			report, left := sum.take(time.Second)
+			report, left := sum.takeReport(time.Second)
 			counts, levels := numbersOf(report...)
 			taken.merge(counts)
 			want := make(numbers)
@@ -177,7 +177,7 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 				sum.leave(clients[i])
 				stated[i] = nil
 			case "return":
-				report, _ := sum.take(time.Second)
+				report, _ := sum.takeReport(time.Second)
 				sum.add(nil, report, true)
 			}
 		}
@@ -192,12 +192,12 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 }
 
 // leavesNothing has the clients of a sum leave, and returns what is left of it a while later.
-func leavesNothing(sum *loadSum, clients []*loadClient) error {
+func leavesNothing(sum *sum, clients []*reporter) error {
 	for _, c := range clients {
 		sum.leave(c)
 	}
-	for range loadMemory + 2 {
-		sum.take(time.Second)
+	for range clusterRetention + 2 {
+		sum.takeReport(time.Second)
 	}
 	if len(sum.clusters) > 0 || sum.bytes != 0 {
 		return fmt.Errorf("%d clusters, %d bytes are left of nothing", len(sum.clusters), sum.bytes)
@@ -235,23 +235,23 @@ func hugeReport(n int, name string) []*endpointpb.ClusterStats {
 // A report is never larger than servers accept; what has no room is counted, and
 // what is known goes on being summed. With the next report there is room again.
 func TestB29_ReportIsBounded(t *testing.T) {
-	sum, c := newLoadSum(), new(loadClient)
+	sum, c := newLoadSum(), new(reporter)
 	for range 2 {
 		sum.add(c, hugeReport(10_000, "cluster"), true)
 		sum.leave(c)
-		before, left := sum.clusters[clusterKey{"cluster0", "service"}].dropped, sum.left
+		before, left := sum.clusters[clusterKey{"cluster0", "service"}].dropped, sum.omitted
 		sum.add(c, hugeReport(10_000, "cluster"), true)
-		if after := sum.clusters[clusterKey{"cluster0", "service"}].dropped; after == before || sum.left < 2*left || left == 0 {
-			t.Errorf("dropped %d and then %d, left out %d and then %d", before, after, left, sum.left)
+		if after := sum.clusters[clusterKey{"cluster0", "service"}].dropped; after == before || sum.omitted < 2*left || left == 0 {
+			t.Errorf("dropped %d and then %d, left out %d and then %d", before, after, left, sum.omitted)
 		}
 		sum.leave(c)
-		report, left := sum.take(time.Hour)
+		report, left := sum.takeReport(time.Hour)
 		size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report})
 		if size > maxLoadBytes || size < maxLoadBytes/2 || left == 0 {
 			t.Errorf("a report of %d bytes, with %d left out; want at most %d, and something left out", size, left, maxLoadBytes)
 		}
-		for range loadMemory {
-			sum.take(time.Hour)
+		for range clusterRetention {
+			sum.takeReport(time.Hour)
 		}
 	}
 }
@@ -260,8 +260,8 @@ func TestB29_ReportIsBounded(t *testing.T) {
 func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		sum := newLoadSum()
-		sum.add(new(loadClient), hugeReport(1, "cluster"), asked)
-		report, _ := sum.take(time.Second)
+		sum.add(new(reporter), hugeReport(1, "cluster"), asked)
+		report, _ := sum.takeReport(time.Second)
 		if got := len(report[0].GetUpstreamLocalityStats()[0].GetUpstreamEndpointStats()); (got == 1) != asked {
 			t.Errorf("asked for endpoints: %t, got %d of them", asked, got)
 		}
@@ -270,7 +270,7 @@ func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 
 // A cluster that nobody reports any more is not reported, and is forgotten.
 func TestB29_ClustersAreForgotten(t *testing.T) {
-	sum, c := newLoadSum(), new(loadClient)
+	sum, c := newLoadSum(), new(reporter)
 	names := func(report []*endpointpb.ClusterStats, _ int) map[string]bool {
 		out := make(map[string]bool)
 		for _, r := range report {
@@ -285,18 +285,18 @@ func TestB29_ClustersAreForgotten(t *testing.T) {
 	sum.add(c, busy, false)
 	sum.add(nil, []*endpointpb.ClusterStats{{ClusterName: "idle"}}, false)
 	for i, want := range []map[string]bool{{"busy": true, "idle": true}, {"busy": true}} {
-		if got := names(sum.take(time.Second)); !maps.Equal(got, want) {
+		if got := names(sum.takeReport(time.Second)); !maps.Equal(got, want) {
 			t.Errorf("report %d has %v, want %v", i+1, got, want)
 		}
 	}
-	for range loadMemory - 2 {
-		sum.take(time.Second)
+	for range clusterRetention - 2 {
+		sum.takeReport(time.Second)
 	}
 	if got := sum.names(); len(got) != 2 {
-		t.Errorf("after %d reports, %v are known, want both", loadMemory, got)
+		t.Errorf("after %d reports, %v are known, want both", clusterRetention, got)
 	}
-	sum.take(time.Second)
+	sum.takeReport(time.Second)
 	if got := sum.names(); len(got) != 1 {
-		t.Errorf("after %d reports, %v are known, want the busy one", loadMemory+1, got)
+		t.Errorf("after %d reports, %v are known, want the busy one", clusterRetention+1, got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // Loads is the load that the clients of one group report, and what the origin asks
 // of them (B.29). Its methods may be called from any goroutine.
-type Loads struct {
+type LoadGroup struct {
 	log *slog.Logger
 
 	// Guarded by loadGroups.mu.
@@ -25,7 +25,7 @@ type Loads struct {
 	stop    context.CancelFunc // ends the reporting to the origin
 
 	mu      sync.Mutex
-	sum     *loadSum                 // guarded by mu
+	sum     *sum                     // guarded by mu
 	since   time.Time                // guarded by mu; when the sum began
 	asked   *lrspb.LoadStatsResponse // guarded by mu; by the origin; nil: nothing yet
 	listed  *lrspb.LoadStatsResponse // guarded by mu; the same, for legacy clients; nil: nothing yet
@@ -35,7 +35,7 @@ type Loads struct {
 
 // Ask has every client of the group asked for what the origin asks for, from now
 // on. The message must not be changed any more.
-func (l *Loads) Ask(r *lrspb.LoadStatsResponse) {
+func (l *LoadGroup) Ask(r *lrspb.LoadStatsResponse) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if proto.Equal(l.asked, r) {
@@ -50,10 +50,10 @@ func (l *Loads) Ask(r *lrspb.LoadStatsResponse) {
 }
 
 // Take returns what clients reported since the last call.
-func (l *Loads) Take() []*endpointpb.ClusterStats {
+func (l *LoadGroup) Take() []*endpointpb.ClusterStats {
 	l.mu.Lock()
 	now := time.Now()
-	report, left := l.sum.take(now.Sub(l.since))
+	report, left := l.sum.takeReport(now.Sub(l.since))
 	l.since = now
 	if before := l.listed; l.list() != before {
 		l.wake()
@@ -68,7 +68,7 @@ func (l *Loads) Take() []*endpointpb.ClusterStats {
 
 // Return takes back what Take returned and could not be sent: the next report has
 // it.
-func (l *Loads) Return(report []*endpointpb.ClusterStats) {
+func (l *LoadGroup) Return(report []*endpointpb.ClusterStats) {
 	if len(report) == 0 {
 		return
 	}
@@ -80,7 +80,7 @@ func (l *Loads) Return(report []*endpointpb.ClusterStats) {
 
 // list brings up to date what legacy clients are asked for: where the origin asks
 // for all clusters, those that clients of the group report (R140). Locked.
-func (l *Loads) list() *lrspb.LoadStatsResponse {
+func (l *LoadGroup) list() *lrspb.LoadStatsResponse {
 	switch {
 	case !l.asked.GetSendAllClusters():
 		l.listed = l.asked
@@ -98,7 +98,7 @@ func (l *Loads) list() *lrspb.LoadStatsResponse {
 }
 
 // wake lets streams look at what is asked. Locked.
-func (l *Loads) wake() {
+func (l *LoadGroup) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -106,7 +106,7 @@ func (l *Loads) wake() {
 // ask returns what a client is to be asked for, nil if that is nothing yet, and a
 // channel that is closed when it may have changed. The message is the same for as
 // long as it says the same.
-func (l *Loads) ask(c *loadClient) (*lrspb.LoadStatsResponse, <-chan struct{}) {
+func (l *LoadGroup) ask(c *reporter) (*lrspb.LoadStatsResponse, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.all {
@@ -115,14 +115,14 @@ func (l *Loads) ask(c *loadClient) (*lrspb.LoadStatsResponse, <-chan struct{}) {
 	return l.listed, l.changed
 }
 
-func (l *Loads) add(c *loadClient, report []*endpointpb.ClusterStats) {
+func (l *LoadGroup) add(c *reporter, report []*endpointpb.ClusterStats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sum.add(c, report, l.asked.GetReportEndpointGranularity())
 }
 
 // names returns the names of the clusters that clients reported lately, sorted.
-func (s *loadSum) names() []string {
+func (s *sum) names() []string {
 	names := make(map[string]struct{}, len(s.clusters))
 	for key := range s.clusters {
 		names[key.name] = struct{}{}
@@ -132,18 +132,18 @@ func (s *loadSum) names() []string {
 
 // loadGroups has the Loads of every group whose clients report. Its methods may be
 // called from any goroutine.
-type loadGroups struct {
+type groups struct {
 	origin    LoadOrigin
 	reporting sync.WaitGroup
 
 	mu     sync.Mutex
-	byKey  map[string]*Loads // guarded by mu
-	closed bool              // guarded by mu; wait was called
+	byKey  map[string]*LoadGroup // guarded by mu
+	closed bool                  // guarded by mu; wait was called
 }
 
 // join counts a client in. The first of a group has the reports to the origin
 // begin, and the last to leave has them end.
-func (g *loadGroups) join(group Group, c *loadClient, log *slog.Logger) (l *Loads, leave func(), err error) {
+func (g *groups) join(group Group, c *reporter, log *slog.Logger) (l *LoadGroup, leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -158,9 +158,9 @@ func (g *loadGroups) join(group Group, c *loadClient, log *slog.Logger) (l *Load
 	return l, func() { g.leave(group.Key, l, c) }, nil
 }
 
-func (g *loadGroups) begin(group Group, log *slog.Logger) *Loads {
+func (g *groups) begin(group Group, log *slog.Logger) *LoadGroup {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &Loads{
+	l := &LoadGroup{
 		log:     log.With(slog.String("group", group.Key)),
 		stop:    stop,
 		sum:     newLoadSum(),
@@ -173,7 +173,7 @@ func (g *loadGroups) begin(group Group, log *slog.Logger) *Loads {
 	return l
 }
 
-func (g *loadGroups) leave(key string, l *Loads, c *loadClient) {
+func (g *groups) leave(key string, l *LoadGroup, c *reporter) {
 	l.leave(c)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -184,14 +184,14 @@ func (g *loadGroups) leave(key string, l *Loads, c *loadClient) {
 }
 
 // wait returns when nothing is reported any more, and nothing will be.
-func (g *loadGroups) wait() {
+func (g *groups) Wait() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
 	g.reporting.Wait()
 }
 
-func (l *Loads) join(c *loadClient) {
+func (l *LoadGroup) join(c *reporter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !c.all {
@@ -200,7 +200,7 @@ func (l *Loads) join(c *loadClient) {
 	}
 }
 
-func (l *Loads) leave(c *loadClient) {
+func (l *LoadGroup) leave(c *reporter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !c.all {

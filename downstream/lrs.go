@@ -28,7 +28,7 @@ type LoadOrigin interface {
 
 	// ReportLoads reports what the clients of a group report until ctx ends, and
 	// then what is left.
-	ReportLoads(ctx context.Context, g Group, l *Loads)
+	ReportLoads(ctx context.Context, g Group, l *LoadGroup)
 }
 
 // supportsAllClusters is the client feature of those that can be asked for all
@@ -52,13 +52,13 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 		log:      s.server.cfg.Logger,
 		pace:     s.server.requestPace(),
 		messages: make(chan loadMessage),
-		backlog:  backlogOf(rpc.Context()),
+		account:  AccountOf(rpc.Context()),
 		ended:    make(chan error, 1),
 	}
 	err = st.run(rpc.Context())
-	s.server.counters.streamEnded(err)
+	s.server.counters.StreamEnded(err)
 	s.server.clientDenied(err)
-	return told(err)
+	return Status(err)
 }
 
 // A loadStream serves the load reports of one client.
@@ -71,16 +71,16 @@ type loadStream struct {
 	pace     *rate.Limiter
 	messages chan loadMessage // from receive
 	ended    chan error       // from receive: how the client's side ended
-	backlog  *backlog         // of the connection; nil if nobody counts
+	account  *Account         // of the connection; nil if nobody counts
 
-	answered atomic.Bool // the client was sent something
-	noNumber bool        // that a metric is no number was logged; belongs to sum
+	answered        atomic.Bool // the client was sent something
+	loggedNonFinite bool        // that a metric is no number was logged; belongs to sum
 }
 
 // A loadMessage is a request of a client.
 type loadMessage struct {
 	bytes []byte
-	charge
+	Charge
 }
 
 // Why streams of load reports end by themselves: the server drains, the connection is old.
@@ -92,7 +92,7 @@ var (
 // run serves the stream until its client leaves, breaks the protocol, or the
 // server drains. Its error is the stream's status.
 func (s *loadStream) run(ctx context.Context) error {
-	ctx, cancel := leaveAt(ctx, outlives(ctx, s.cfg.ConnectionAge))
+	ctx, cancel := leaveAt(ctx, Expiry(ctx, s.cfg.ConnectionAge))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -109,9 +109,9 @@ func (s *loadStream) run(ctx context.Context) error {
 	case !errors.Is(err, errDraining):
 		return err
 	case s.answered.Load():
-		return ended(why, codes.OK, "") // as stream.closeStatus has it (R134)
+		return Ended(why, codes.OK, "") // as stream.closeStatus has it (R134)
 	default:
-		return ended(why, codes.Unavailable, "the relay is shutting down")
+		return Ended(why, codes.Unavailable, "the relay is shutting down")
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *loadStream) begin(ctx context.Context) error {
 	case first := <-s.messages:
 		return s.serve(ctx, first)
 	case <-timer.C:
-		return ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
+		return Ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
 	case err := <-s.ended:
 		return err
 	case <-s.server.draining:
@@ -141,7 +141,7 @@ func (s *loadStream) receive(ctx context.Context) {
 	for {
 		var m wire.Message
 		if err := s.rpc.RecvMsg(&m); err != nil {
-			s.ended <- recvStatus(err)
+			s.ended <- ReceiveStatus(err)
 			return
 		}
 		in, err := s.inflated(m.Bytes)
@@ -152,7 +152,7 @@ func (s *loadStream) receive(ctx context.Context) {
 		select {
 		case s.messages <- in:
 		case <-ctx.Done():
-			in.handled()
+			in.Release()
 			return
 		}
 		if s.pace.Wait(ctx) != nil {
@@ -163,24 +163,24 @@ func (s *loadStream) receive(ctx context.Context) {
 
 // inflated returns a message as it was before it was compressed.
 func (s *loadStream) inflated(m []byte) (in loadMessage, err error) {
-	in = loadMessage{m, charge{s.backlog, wire.Framed(len(m))}}
+	in = loadMessage{m, Charge{s.account, wire.Framed(len(m))}}
 	if s.cfg.GzipRequests {
 		in.bytes, err = wire.Inflate(m, s.cfg.MaxRequestBytes, &in)
 	}
 	if err != nil {
-		in.handled()
+		in.Release()
 		return in, s.cfg.unreadable(err)
 	}
 	return in, nil
 }
 
 func (s *loadStream) serve(ctx context.Context, first loadMessage) error {
-	defer first.handled()
+	defer first.Release()
 	r, raw, err := s.decode(&first)
 	if err != nil {
 		return err
 	}
-	if raw.encoded == nil {
+	if raw.Encoded == nil {
 		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -202,16 +202,16 @@ func (s *loadStream) serve(ctx context.Context, first loadMessage) error {
 }
 
 // identify returns who the client is, which must be dropped. It has a group if that is needed.
-func (s *loadStream) identify(ctx context.Context, raw rawNode) (*identity, error) {
+func (s *loadStream) identify(ctx context.Context, raw RawNode) (*identity, error) {
 	from := PeerOf(ctx)
 	who := &identity{rules: s.cfg.regranted()}
 	var err error
-	who.kept, err = s.server.meet(ctx, from, raw, func(n *node) (err error) {
-		who.label, who.allClusters = nodeLabel(n), slices.Contains(n.GetClientFeatures(), supportsAllClusters)
+	who.kept, err = s.server.WithNode(ctx, from, raw, func(n *node) (err error) {
+		who.label, who.allClusters = NodeLabel(n), slices.Contains(n.GetClientFeatures(), supportsAllClusters)
 		if who.grant, err = s.cfg.authorize(from, n); err != nil || !s.cfg.SumLoads {
 			return err
 		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from))
+		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
 		return err
 	})
 	return who, err
@@ -257,12 +257,12 @@ const (
 )
 
 // decode decodes a report without its Node, which is bounded by itself, and charges for that.
-func (s *loadStream) decode(m *loadMessage) (r *lrspb.LoadStatsRequest, raw rawNode, err error) {
+func (s *loadStream) decode(m *loadMessage) (r *lrspb.LoadStatsRequest, raw RawNode, err error) {
 	const nodeField = 1
 	var rest []byte
 	r = new(lrspb.LoadStatsRequest)
 	n := 0
-	if raw.encoded, raw.size, rest, err = wire.TakeNode(m.bytes, nodeField); err == nil {
+	if raw.Encoded, raw.Size, rest, err = wire.TakeNode(m.bytes, nodeField); err == nil {
 		n, err = wire.Messages(r.ProtoReflect().Descriptor(), rest, maxLoadMessages)
 	}
 	switch {
@@ -299,12 +299,12 @@ func (s *loadStream) pass(ctx context.Context, first *loadMessage) error {
 	if err := s.forward(ctx, origin, first.bytes); err != nil {
 		return err
 	}
-	first.handled()
+	first.Release()
 	for {
 		select {
 		case m := <-s.messages:
 			err := s.forward(ctx, origin, m.bytes)
-			m.handled()
+			m.Release()
 			if err != nil {
 				return err
 			}
@@ -328,7 +328,7 @@ func (s *loadStream) answer(origin grpc.ClientStream) error {
 	for {
 		m := new(wire.Message)
 		if err := origin.RecvMsg(m); err != nil {
-			return recvStatus(err)
+			return ReceiveStatus(err)
 		}
 		if err := s.rpc.SendMsg(m); err != nil {
 			return err
@@ -340,7 +340,7 @@ func (s *loadStream) answer(origin grpc.ClientStream) error {
 // forward passes a message of the client on. That the stream to the origin has
 // ended is not its error: answer knows why.
 func (s *loadStream) forward(ctx context.Context, origin grpc.ClientStream, m []byte) error {
-	err := s.within(ctx, func() error { return origin.SendMsg(&wire.Message{Bytes: m}) })
+	err := s.bounded(ctx, func() error { return origin.SendMsg(&wire.Message{Bytes: m}) })
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -352,24 +352,24 @@ func (s *loadStream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, who *id
 	if err := s.check(r); err != nil {
 		return err
 	}
-	client := &loadClient{all: who.allClusters}
+	client := &reporter{all: who.allClusters}
 	loads, leave, err := s.server.loads.join(who.group, client, s.cfg.Logger)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	loads.add(client, r.GetClusterStats())
-	first.handled()
+	first.Release()
 	return s.converse(ctx, loads, client)
 }
 
 // converse takes the client's reports, and asks it for what the origin asks for.
-func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadClient) error {
+func (s *loadStream) converse(ctx context.Context, loads *LoadGroup, client *reporter) error {
 	var told *lrspb.LoadStatsResponse
 	for {
 		ask, changed := loads.ask(client)
 		if ask != told && ask != nil {
-			if err := s.within(ctx, func() error { return s.rpc.SendMsg(ask) }); err != nil {
+			if err := s.bounded(ctx, func() error { return s.rpc.SendMsg(ask) }); err != nil {
 				return err
 			}
 			s.answered.Store(true)
@@ -392,8 +392,8 @@ func (s *loadStream) converse(ctx context.Context, loads *Loads, client *loadCli
 }
 
 // add adds a report of the client.
-func (s *loadStream) add(loads *Loads, client *loadClient, m loadMessage) error {
-	defer m.handled()
+func (s *loadStream) add(loads *LoadGroup, client *reporter, m loadMessage) error {
+	defer m.Release()
 	r, _, err := s.decode(&m)
 	if err != nil {
 		return err
@@ -409,11 +409,11 @@ func (s *loadStream) add(loads *Loads, client *loadClient, m loadMessage) error 
 // sum, and takes out of it what would spoil their metrics.
 func (s *loadStream) check(r *lrspb.LoadStatsRequest) error {
 	for i, stats := range r.GetClusterStats() {
-		if err := checkLoad(stats); err != nil {
+		if err := checkCluster(stats); err != nil {
 			return status.Errorf(codes.InvalidArgument, "load report: cluster_stats[%d]: %v", i, err)
 		}
-		if metric, found := dropNoNumbers(stats); found && !s.noNumber {
-			s.noNumber = true
+		if metric, found := dropNonFinite(stats); found && !s.loggedNonFinite {
+			s.loggedNonFinite = true
 			s.log.Warn("client reported a metric that is no number: it is left out of the sums",
 				slog.String("cluster", stats.GetClusterName()), slog.String("metric", metric))
 		}
@@ -422,7 +422,7 @@ func (s *loadStream) check(r *lrspb.LoadStatsRequest) error {
 }
 
 // within bounds a send: to a peer that does not read it would block for ever.
-func (s *loadStream) within(ctx context.Context, send func() error) error {
+func (s *loadStream) bounded(ctx context.Context, send func() error) error {
 	done := make(chan error, 1)
 	// Ends at the latest when the stream does.
 	go func() { done <- send() }()
@@ -432,7 +432,7 @@ func (s *loadStream) within(ctx context.Context, send func() error) error {
 	case err := <-done:
 		return err
 	case <-stall.C:
-		return ended(EndedStalled, codes.Unavailable, "the peer has not read for %v", s.cfg.SendStall)
+		return Ended(EndedStalled, codes.Unavailable, "the peer has not read for %v", s.cfg.SendStall)
 	case <-s.server.draining:
 		return errDraining
 	case <-ctx.Done():

@@ -28,36 +28,36 @@ type node = corepb.Node
 var nodeDescriptor = new(node).ProtoReflect().Descriptor()
 
 // A rawNode is a Node as it came, without its extensions.
-type rawNode struct {
-	encoded []byte
-	size    int // with its extensions
+type RawNode struct {
+	Encoded []byte
+	Size    int // with its extensions
 }
 
 // checkNode refuses a Node that is too large to be looked at.
-func (c *Config) checkNode(raw rawNode) error {
+func (c *Config) checkNode(raw RawNode) error {
 	switch {
-	case raw.size > c.MaxNodeBytes:
-		return exceeds(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed", raw.size, c.MaxNodeBytes)
-	case len(raw.encoded) > maxNodeContent:
-		return exceeds(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes without its extensions, at most %d are allowed", len(raw.encoded), maxNodeContent)
+	case raw.Size > c.MaxNodeBytes:
+		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed", raw.Size, c.MaxNodeBytes)
+	case len(raw.Encoded) > maxNodeContent:
+		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes without its extensions, at most %d are allowed", len(raw.Encoded), maxNodeContent)
 	default:
 		return nil
 	}
 }
 
 // node decodes a Node, once it is known that this takes no more memory than a Node may.
-func (c *Config) node(raw rawNode) (*node, error) {
+func (c *Config) node(raw RawNode) (*node, error) {
 	if err := c.checkNode(raw); err != nil {
 		return nil, err
 	}
 	values := maxNodeValues
-	err := countValues(raw.encoded, nodeDescriptor, maxNodeDepth, &values)
-	if errors.Is(err, errManyValues) {
+	err := countValues(raw.Encoded, nodeDescriptor, maxNodeDepth, &values)
+	if errors.Is(err, errTooManyValues) {
 		return nil, tooManyValues()
 	}
 	n := new(node)
 	if err == nil {
-		err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw.encoded, n)
+		err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw.Encoded, n)
 	}
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
@@ -69,10 +69,10 @@ func (c *Config) node(raw rawNode) (*node, error) {
 }
 
 func tooManyValues() error {
-	return exceeds(LimitNodeBytes, codes.InvalidArgument, "node of more than %d values, counting list elements and fields of structs at any depth: no more are allowed", maxNodeValues)
+	return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of more than %d values, counting list elements and fields of structs at any depth: no more are allowed", maxNodeValues)
 }
 
-var errManyValues = errors.New("too many values")
+var errTooManyValues = errors.New("too many values")
 
 // countValues takes the values in an encoded message from those that are left: each element of a list, each entry of a map, and each
 // further occurrence of any other field, which replaces the one before or is merged with it. What is not known is not decoded.
@@ -99,7 +99,7 @@ func countValues(msg []byte, of protoreflect.MessageDescriptor, depth int, left 
 		bit := uint64(1) << (num % 64)
 		if field.Cardinality() == protoreflect.Repeated || seen&bit != 0 {
 			if *left--; *left < 0 {
-				return errManyValues
+				return errTooManyValues
 			}
 		}
 		seen |= bit

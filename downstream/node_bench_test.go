@@ -85,11 +85,11 @@ func BenchmarkLargestNode(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				kept, err := server.meet(b.Context(), Peer{}, rawNode{encoded, len(encoded)}, func(*node) error { return nil })
+				kept, err := server.WithNode(b.Context(), Peer{}, RawNode{encoded, len(encoded)}, func(*node) error { return nil })
 				if err != nil {
 					b.Fatal(err)
 				}
-				kept.leave()
+				kept.Release()
 			}
 		})
 	}

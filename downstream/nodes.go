@@ -25,34 +25,34 @@ const (
 
 // nodeShares bounds what the large Nodes of each peer take: to decode them, of half of the cores an eighth of the time, and memory for
 // those that wait for that or are kept (B.35). Small ones are bounded by how many streams there may be.
-type nodeShares struct {
+type nodes struct {
 	most int64 // bytes of a peer
 
 	mu sync.Mutex
-	of map[string]*nodeShare // peers that have, or had just now, large Nodes
+	of map[string]*peerNodes // peers that have, or had just now, large Nodes
 }
 
 // nodeShare is what one peer has.
-type nodeShare struct {
+type peerNodes struct {
 	held     int64         // guarded by nodeShares.mu
 	uses     int           // likewise: those that hold something, or decode
 	decoding chan struct{} // as many slots as Nodes may be decoded at a time
 }
 
 // use returns the share of a peer, which is kept until it is left.
-func (s *nodeShares) use(peer string) *nodeShare {
+func (s *nodes) enter(peer string) *peerNodes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	share := s.of[peer]
 	if share == nil {
-		share = &nodeShare{decoding: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		share = &peerNodes{decoding: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 		s.of[peer] = share
 	}
 	share.uses++
 	return share
 }
 
-func (s *nodeShares) leave(peer string, share *nodeShare) {
+func (s *nodes) leave(peer string, share *peerNodes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if share.uses--; share.uses == 0 {
@@ -61,12 +61,12 @@ func (s *nodeShares) leave(peer string, share *nodeShare) {
 }
 
 // hold charges a peer for bytes that are kept until release, or refuses them.
-func (s *nodeShares) hold(peer string, bytes int) (release func(), err error) {
+func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	charged := int64(bytes - largeNode)
 	if charged <= 0 {
 		return func() {}, nil
 	}
-	share := s.use(peer)
+	share := s.enter(peer)
 	s.mu.Lock()
 	held := share.held
 	fits := held+charged <= s.most
@@ -87,11 +87,11 @@ func (s *nodeShares) hold(peer string, bytes int) (release func(), err error) {
 }
 
 // decode waits until a peer may have bytes decoded, which it must call done after. The error is that of ctx, which ended before.
-func (s *nodeShares) decode(ctx context.Context, peer string, bytes int) (done func(), err error) {
+func (s *nodes) decode(ctx context.Context, peer string, bytes int) (done func(), err error) {
 	if bytes <= largeNode {
 		return func() {}, nil
 	}
-	share := s.use(peer)
+	share := s.enter(peer)
 	select {
 	case share.decoding <- struct{}{}:
 		began := time.Now()
@@ -108,28 +108,28 @@ func (s *nodeShares) decode(ctx context.Context, peer string, bytes int) (done f
 }
 
 // keptNodes are the Nodes that streams of one connection keep.
-type keptNodes struct {
+type nodeCache struct {
 	mu   sync.Mutex
-	kept []*keptNode
+	kept []*KeptNode
 }
 
 // A keptNode is what the streams of a connection keep of equal Nodes. It does not change.
-type keptNode struct {
-	of  *keptNodes // nil: of a single stream
+type KeptNode struct {
+	of  *nodeCache // nil: of a single stream
 	sum [sha256.Size]byte
 
-	shown   string                          // encoded, for who asks how a stream stands
-	encoded string                          // all that was decoded, for rules; empty if nobody needs it again
-	dynamic map[string]*xdspb.ContextParams // dynamic parameters, by type URL; nil if nobody looks at them
+	Shown      string                          // encoded, for who asks how a stream stands
+	encoded    string                          // all that was decoded, for rules; empty if nobody needs it again
+	Parameters map[string]*xdspb.ContextParams // dynamic parameters, by type URL; nil if nobody looks at them
 
-	release func()
-	streams int // guarded by of.mu
+	uncharge func()
+	streams  int // guarded by of.mu
 }
 
 // nodesOf returns the Nodes of the connection of a stream, nil if it is not known.
-func nodesOf(ctx context.Context) *keptNodes {
+func nodeCacheOf(ctx context.Context) *nodeCache {
 	if p, ok := peer.FromContext(ctx); ok {
-		if c, ok := p.AuthInfo.(connection); ok {
+		if c, ok := p.AuthInfo.(connInfo); ok {
 			return c.nodes
 		}
 	}
@@ -138,7 +138,7 @@ func nodesOf(ctx context.Context) *keptNodes {
 
 // share returns what is kept of a Node that is equal to another one, which counts as one stream's more; else that, once charge has charged
 // for it.
-func (k *keptNodes) share(other *keptNode, charge func() error) (*keptNode, error) {
+func (k *nodeCache) share(other *KeptNode, charge func() error) (*KeptNode, error) {
 	if k == nil {
 		return other, charge()
 	}
@@ -159,7 +159,7 @@ func (k *keptNodes) share(other *keptNode, charge func() error) (*keptNode, erro
 }
 
 // leave is called by each stream that keeps a Node no longer.
-func (n *keptNode) leave() {
+func (n *KeptNode) Release() {
 	if n == nil {
 		return
 	}
@@ -169,25 +169,25 @@ func (n *keptNode) leave() {
 		if n.streams--; n.streams > 0 {
 			return
 		}
-		k.kept = slices.DeleteFunc(k.kept, func(other *keptNode) bool { return other == n })
+		k.kept = slices.DeleteFunc(k.kept, func(other *KeptNode) bool { return other == n })
 	}
-	n.release()
+	n.uncharge()
 }
 
 // meet decodes a client's Node and has use find out who that is. It returns what a stream of it keeps, which must be left. The Node
 // itself is use's as long as it runs: decoded it is many times as large. Goroutines that serve others too must not call it, and nobody
 // with a lock that others want.
-func (s *Server) meet(ctx context.Context, from Peer, raw rawNode, use func(*node) error) (*keptNode, error) {
+func (s *Server) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*node) error) (*KeptNode, error) {
 	if err := s.cfg.checkNode(raw); err != nil {
 		return nil, err
 	}
-	whose := s.cfg.peerName(from)
-	release, err := s.nodes.hold(whose, len(raw.encoded))
+	whose := s.cfg.PeerName(from)
+	release, err := s.nodes.hold(whose, len(raw.Encoded))
 	if err != nil {
 		return nil, err
 	}
 	defer release() // what is kept of it is charged by itself
-	done, err := s.nodes.decode(ctx, whose, len(raw.encoded))
+	done, err := s.nodes.decode(ctx, whose, len(raw.Encoded))
 	if err != nil {
 		return nil, err
 	}
@@ -197,12 +197,12 @@ func (s *Server) meet(ctx context.Context, from Peer, raw rawNode, use func(*nod
 		return nil, err
 	}
 	release()
-	kept, err := s.keep(nodesOf(ctx), whose, n)
+	kept, err := s.keep(nodeCacheOf(ctx), whose, n)
 	if err != nil {
 		return nil, err
 	}
 	if err := use(n); err != nil {
-		kept.leave()
+		kept.Release()
 		return nil, err
 	}
 	return kept, nil
@@ -210,28 +210,28 @@ func (s *Server) meet(ctx context.Context, from Peer, raw rawNode, use func(*nod
 
 // keep returns what streams keep of a Node: what of it is shown, and what they need again. Equal Nodes share it, which need not have the
 // same bytes: maps have no order.
-func (s *Server) keep(of *keptNodes, whose string, n *node) (*keptNode, error) {
+func (s *Server) keep(of *nodeCache, whose string, n *node) (*KeptNode, error) {
 	const parameter = 128 // bytes that a dynamic parameter takes beside its own
 	all := &node{
 		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(), DynamicParameters: n.GetDynamicParameters(),
 		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
 	}
-	kept := &keptNode{dynamic: n.GetDynamicParameters(), release: func() {}}
+	kept := &KeptNode{Parameters: n.GetDynamicParameters(), uncharge: func() {}}
 	size := 0
-	if s.cfg.regranted() != nil || len(kept.dynamic) > 0 {
+	if s.cfg.regranted() != nil || len(kept.Parameters) > 0 {
 		kept.encoded = encodeNode(all)
 		size = len(kept.encoded)
-		kept.shown = kept.encoded
+		kept.Shown = kept.encoded
 	}
 	if size == 0 || size > maxShown {
-		kept.shown = shownOf(all)
+		kept.Shown = shownOf(all)
 	}
-	for _, of := range kept.dynamic {
+	for _, of := range kept.Parameters {
 		size += parameter * (1 + len(of.GetParams()))
 	}
-	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.shown)))
+	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.Shown)))
 	return of.share(kept, func() (err error) {
-		kept.release, err = s.nodes.hold(whose, size)
+		kept.uncharge, err = s.nodes.hold(whose, size)
 		return err
 	})
 }
@@ -256,13 +256,13 @@ func shownOf(all *node) string {
 	case proto.Size(some) <= maxShown:
 		return encodeNode(some)
 	default:
-		return encodeNode(&node{Id: nodeLabel(all)})
+		return encodeNode(&node{Id: NodeLabel(all)})
 	}
 }
 
 // reauthorize returns what a peer may ask for by now of whom a Node is kept.
-func (s *Server) reauthorize(ctx context.Context, from Peer, kept *keptNode) (grant Grant, err error) {
-	done, err := s.nodes.decode(ctx, s.cfg.peerName(from), len(kept.encoded))
+func (s *Server) reauthorize(ctx context.Context, from Peer, kept *KeptNode) (grant Grant, err error) {
+	done, err := s.nodes.decode(ctx, s.cfg.PeerName(from), len(kept.encoded))
 	if err != nil {
 		return nil, err
 	}

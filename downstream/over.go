@@ -109,8 +109,8 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 	if n == 0 {
 		return
 	}
-	s.server.counters.turnedAway(why)
-	if l := &s.server.names; l.allow() {
+	s.server.counters.Rejected(why)
+	if l := &s.server.badNameLog; l.Allow() {
 		limit, _ := LimitOf(why)
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
 			slog.String("type_url", sub.typeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),

@@ -32,19 +32,19 @@ func (s *Server) CountOthers(of any, rpc grpc.ServerStream, _ *grpc.StreamServer
 	case *Server, loadService:
 		return handle(of, rpc)
 	}
-	leave, err := s.enterShare(s.cfg.peerName(PeerOf(rpc.Context())))
+	leave, err := s.enterShare(s.cfg.PeerName(PeerOf(rpc.Context())))
 	if err != nil {
-		s.counters.turnedAway(err)
+		s.counters.Rejected(err)
 		return err
 	}
 	defer leave()
-	return handle(of, countedStream{rpc, backlogOf(rpc.Context())})
+	return handle(of, chargedStream{rpc, AccountOf(rpc.Context())})
 }
 
 // peerName returns whose a stream is: what its certificate says, since many share an address, else the address.
-func (c *Config) peerName(p Peer) string {
+func (c *Config) PeerName(p Peer) string {
 	if p.Certificate == nil {
-		return c.hostName(p.Host)
+		return c.HostName(p.Host)
 	}
 	return identityOf(p.Certificate)
 }
@@ -63,10 +63,10 @@ func identityOf(cert *x509.Certificate) string {
 }
 
 // peerAt returns whose a connection is before anything was said on it: what its host counts as.
-func (c *Config) peerAt(conn net.Conn) string { return c.hostName(hostOf(conn.RemoteAddr().String())) }
+func (c *Config) peerAt(conn net.Conn) string { return c.HostName(hostIP(conn.RemoteAddr().String())) }
 
 // hostName returns what a host counts as: of IPv6, which gives each host many addresses, the prefix.
-func (c *Config) hostName(host string) string {
+func (c *Config) HostName(host string) string {
 	address, err := netip.ParseAddr(host)
 	if err != nil || !address.Is6() || address.IsLoopback() {
 		return host

@@ -28,7 +28,7 @@ func TestB35_WhoAPeerIs(t *testing.T) {
 		{Peer{Host: "192.0.2.1", Certificate: &x509.Certificate{DNSNames: []string{"c"}}}, 64, "c"},
 		{Peer{Host: "192.0.2.1", Certificate: new(x509.Certificate)}, 64, "key e3b0c44298fc1c14"},
 	} {
-		if got := (&Config{PeerIPv6Prefix: tt.bits}).peerName(tt.peer); got != tt.want {
+		if got := (&Config{PeerIPv6Prefix: tt.bits}).PeerName(tt.peer); got != tt.want {
 			t.Errorf("%+v is the peer %q, want %q", tt.peer, got, tt.want)
 		}
 	}

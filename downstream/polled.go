@@ -22,50 +22,50 @@ const (
 // PollListener returns a listener of connections from l for a server of polls, on which the frames of HTTP/2, and
 // the bytes of HTTP/1, are bounded as they are for gRPC (B.35). If l encrypts, what is inside is counted: so the server must not encrypt
 // itself, and must take HTTP/2 without TLS. It needs [Server.PollContext] too.
-func (s *Server) PollListener(l net.Listener) net.Listener { return polls{l, s} }
+func (s *Server) PollListener(l net.Listener) net.Listener { return pollListener{l, s} }
 
-type polls struct {
+type pollListener struct {
 	net.Listener
 	server *Server
 }
 
 // Accept implements net.Listener.
-func (l polls) Accept() (net.Conn, error) {
+func (l pollListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	b := newBacklog(&l.server.connections, l.server.cfg.peerAt(conn))
-	b.elsewhere = true
-	return &polled{Conn: conn, backlog: b, server: l.server}, nil
+	b := newAccount(&l.server.connections, l.server.cfg.peerAt(conn))
+	b.framesOnly = true
+	return &pollConn{Conn: conn, account: b, server: l.server}, nil
 }
 
 // polledKey is that of a context's *polled.
-type polledKey struct{}
+type pollConnKey struct{}
 
 // PollContext is the [http.Server.ConnContext] of a server of polls.
 func (s *Server) PollContext(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, polledKey{}, conn)
+	return context.WithValue(ctx, pollConnKey{}, conn)
 }
 
 // polledOf returns the connection of a poll, nil if it is none of [Server.PollListener].
-func polledOf(r *http.Request) *polled {
-	c, _ := r.Context().Value(polledKey{}).(*polled)
+func pollConnOf(r *http.Request) *pollConn {
+	c, _ := r.Context().Value(pollConnKey{}).(*pollConn)
 	return c
 }
 
 // chargeOf returns who is charged for the memory of a poll.
-func chargeOf(r *http.Request) *charge {
-	if c := polledOf(r); c != nil {
-		return &charge{backlog: c.backlog}
+func ChargeOf(r *http.Request) *Charge {
+	if c := pollConnOf(r); c != nil {
+		return &Charge{account: c.account}
 	}
-	return new(charge)
+	return new(Charge)
 }
 
 // A polled connection is one that a server of polls reads and writes.
-type polled struct {
+type pollConn struct {
 	net.Conn
-	backlog *backlog
+	account *Account
 	server  *Server
 
 	// Of the one who reads the connection: how much of what HTTP/2 begins with has come, and whether
@@ -75,24 +75,24 @@ type polled struct {
 }
 
 // Read implements net.Conn.
-func (c *polled) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b[:c.backlog.await(len(b))])
+func (c *pollConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b[:c.account.awaitRead(len(b))])
 	if c.begun == 0 && !c.http1 && n == 0 && err != nil && !errors.Is(err, io.EOF) { // such as a handshake of TLS that failed
-		c.server.cfg.Logger.Debug("connection for polls has ended before a poll", slog.String("peer", c.backlog.peer), slog.Any("err", err))
+		c.server.cfg.Logger.Debug("connection for polls has ended before a poll", slog.String("peer", c.account.peer), slog.Any("err", err))
 	}
 	if c.isHTTP2(b[:n]) {
-		_ = c.backlog.came(b[:n]) // it holds nothing
+		_ = c.account.received(b[:n]) // it holds nothing
 	} else {
-		c.backlog.bytes(n)
+		c.account.countBytes(n)
 	}
-	if c.backlog.pay() {
-		c.server.slowed(c.backlog.peer)
+	if c.account.throttle() {
+		c.server.throttled(c.account.peer)
 	}
 	return n, err
 }
 
 // isHTTP2 reports whether what came is of HTTP/2, as far as one can tell.
-func (c *polled) isHTTP2(came []byte) bool {
+func (c *pollConn) isHTTP2(came []byte) bool {
 	if c.http1 || c.begun == http2Begins {
 		return !c.http1
 	}
@@ -104,15 +104,15 @@ func (c *polled) isHTTP2(came []byte) bool {
 }
 
 // Close implements net.Conn.
-func (c *polled) Close() error {
-	c.backlog.end()
+func (c *pollConn) Close() error {
+	c.account.close()
 	return c.Conn.Close()
 }
 
 // certificate returns the certificate that the client was verified by, nil if there is none.
-func (c *polled) certificate() *x509.Certificate {
+func (c *pollConn) certificate() *x509.Certificate {
 	if conn, ok := c.Conn.(*tls.Conn); ok {
-		return verified(conn.ConnectionState().VerifiedChains)
+		return verifiedCertificate(conn.ConnectionState().VerifiedChains)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ type waiting struct {
 // receive takes requests until the client closes its side or the stream ends.
 func (s *stream) receive() {
 	r := new(wire.Request)
-	limits := s.cfg.limits(s.backlog)
+	limits := s.cfg.limits(s.account)
 	limits.Latest = new(wire.LatestNames)
 	for more := true; more; {
 		*r = wire.Request{Delta: s.delta, Limits: limits}
@@ -67,11 +67,11 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 	}
 	switch {
 	case s.ended:
-		s.backlog.handled(r.Size)
+		s.account.Release(r.Size)
 		who.drop()
 	case err != nil:
 		s.handleWaiting(now)
-		s.noMore(recvStatus(err), now)
+		s.noMore(ReceiveStatus(err), now)
 	case len(s.waiting) == 0 && s.answers(r):
 		s.answered(r, who, now)
 	default:
@@ -101,7 +101,7 @@ func (s *stream) answers(r *wire.Request) bool {
 // answered handles a request that asks for nothing.
 func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
 	err := s.handle(r, who, now)
-	s.backlog.handled(r.Size)
+	s.account.Release(r.Size)
 	if err != nil {
 		s.end(err)
 		return
@@ -119,7 +119,7 @@ func (s *stream) handleWaiting(now time.Time) {
 		} else if err := s.handle(&r.Request, r.from, now); err != nil {
 			s.end(err)
 		}
-		s.backlog.handled(r.Size)
+		s.account.Release(r.Size)
 	}
 	s.waiting = nil
 }

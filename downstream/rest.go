@@ -56,13 +56,13 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		s.accepted.Add(1)
 		err = s.pacePoll(r)
 	}
-	memory := chargeOf(r)
-	defer memory.handled()
+	memory := ChargeOf(r)
+	defer memory.Release()
 	if err == nil {
 		req, err = s.readREST(w, r, began, memory)
 	}
 	if err == nil {
-		resp, err = s.answer(r.Context(), req, peerOfPoll(r))
+		resp, err = s.answer(r.Context(), req, PeerOfPoll(r))
 	}
 	select {
 	case <-s.draining:
@@ -72,13 +72,13 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotModified
 	switch {
 	case err != nil:
-		s.counters.turnedAway(err)
+		s.counters.Rejected(err)
 		s.clientDenied(err)
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
-		if c := polledOf(r); c != nil {
-			c.backlog.wrote(resp.size())
+		if c := pollConnOf(r); c != nil {
+			c.account.Responded(resp.size())
 		}
 		resp.write(w)
 	default:
@@ -90,7 +90,7 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 
 // admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
 func (s *Server) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.enterShare(s.cfg.peerName(peerOfPoll(r))); err == nil {
+	if leave, err = s.enterShare(s.cfg.PeerName(PeerOfPoll(r))); err == nil {
 		return leave, nil
 	}
 	s.counters.refused[LimitStreams].Add(1)
@@ -99,7 +99,7 @@ func (s *Server) admit(r *http.Request) (leave func(), err error) {
 
 // pacePoll has a poll wait whose peer sends more than it may, or refuses it.
 func (s *Server) pacePoll(r *http.Request) error {
-	if !s.pace(r.Context(), s.cfg.hostName(peerOfPoll(r).Host)) {
+	if !s.pace(r.Context(), s.cfg.HostName(PeerOfPoll(r).Host)) {
 		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "more is sent from this address than is allowed (%v)", LimitFrames)
 	}
 	return nil
@@ -122,16 +122,16 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	defer p.close()
 	if withholdDetail(&req.Request); req.Refused {
-		s.nacks.refused(p.sub.client, &req.Request, nil)
+		s.nackLog.refused(p.sub.client, &req.Request, nil)
 	}
 	generation, err := p.await(ctx, s)
 	if generation == nil || err != nil {
 		return nil, err
 	}
 	resp, err := p.render(generation, s.cfg.Identifier)
-	if err != nil && s.nacks.allow() {
+	if err != nil && s.nackLog.Allow() {
 		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
-			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
+			slog.Int64("others_left_out", s.nackLog.skipped.Swap(0)))
 	}
 	if resp != nil {
 		p.noteAnswer(generation, resp.sum)
@@ -145,12 +145,12 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from Peer) (*identity, error) {
 	who := &identity{rules: s.cfg.regranted()}
 	var err error
-	who.kept, err = s.meet(ctx, from, rawNode{r.Node, r.NodeBytes}, func(n *node) (err error) {
-		who.label, who.agent = nodeLabel(n), agentOf(n)
+	who.kept, err = s.WithNode(ctx, from, RawNode{r.Node, r.NodeBytes}, func(n *node) (err error) {
+		who.label, who.agent = NodeLabel(n), agentOf(n)
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
 		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from))
+		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
 		return err
 	})
 	return who, err

@@ -25,7 +25,7 @@ type poll struct {
 	sub   *subscription
 	view  *cache.View
 	peer  Peer      // who polls
-	kept  *keptNode // what of the Node rules need
+	kept  *KeptNode // what of the Node rules need
 	grant Grant     // nil if the client may have anything
 	names []string  // that it asks for
 	until time.Time // when it is answered at the latest
@@ -45,13 +45,13 @@ func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, erro
 		client:       &client{cfg: &s.cfg, watch: who.group.View.Watch(), node: who.label, group: who.group.Key},
 		key:          req.TypeURL,
 	}
-	sub.watch.SetPeer(s.cfg.peerName(peer))
+	sub.watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
-		req.Parameterise(who.kept.dynamic[req.TypeURL].GetParams())
+		req.Parameterise(who.kept.Parameters[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.names.misnamed(sub.client, sub.typeURL, b)
+		s.badNameLog.misnamed(sub.client, sub.typeURL, b)
 	}
 	p := &poll{
 		sub: sub, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,

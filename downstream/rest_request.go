@@ -73,14 +73,14 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 	if err != nil {
 		return req, refuseBody(err)
 	}
-	done, err := s.nodes.decode(r.Context(), s.cfg.peerName(peerOfPoll(r)), len(body))
+	done, err := s.nodes.decode(r.Context(), s.cfg.PeerName(PeerOfPoll(r)), len(body))
 	if err != nil {
 		return req, err
 	}
 	defer done()
 	size, err := skimNode(body)
 	if err == nil {
-		err = cmp.Or(s.cfg.checkNode(rawNode{size: size}), s.cfg.checkBody(body, memory))
+		err = cmp.Or(s.cfg.checkNode(RawNode{Size: size}), s.cfg.checkBody(body, memory))
 	}
 	if err != nil {
 		return req, err
@@ -113,7 +113,7 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
-	r.id, msg.TypeUrl = nodeLabel(msg.Node), typeURL
+	r.id, msg.TypeUrl = NodeLabel(msg.Node), typeURL
 	return r.decode(msg)
 }
 

@@ -49,7 +49,7 @@ func TestB35_TooManyGlobs(t *testing.T) {
 			f := s.fit(tt.asks, nil, !tt.delta, len(s.globs)+tt.others, len(s.globs)+tt.others)
 			got := codes.OK
 			for _, over := range f.over {
-				if got = status.Code(told(over.why)); len(over.names) != 1 {
+				if got = status.Code(Status(over.why)); len(over.names) != 1 {
 					t.Errorf("%q are refused for %v, want one of them", over.names, over.why)
 				}
 			}

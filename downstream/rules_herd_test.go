@@ -60,10 +60,10 @@ func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
 func TestB35_PlacesAreFreedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 10
-		p := newPlaces()
+		p := NewSlots()
 		var frees []func()
 		for range cap(p.taken) {
-			frees = append(frees, p.take())
+			frees = append(frees, p.Take())
 			time.Sleep(time.Microsecond) // timers of a bubble that fire at the same time crash the race detector (Go 1.26)
 		}
 		began := time.Now()
@@ -71,7 +71,7 @@ func TestB35_PlacesAreFreedInOrder(t *testing.T) {
 		var order []int // guarded by mu
 		for i := range waiters {
 			go func() { // ends once it had its place
-				p.take()
+				p.Take()
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, i)
@@ -95,12 +95,12 @@ func TestB35_PlacesAreFreedInOrder(t *testing.T) {
 				t.Fatalf("after %d places were freed, they were taken by %v", i+1, got)
 			}
 		}
-		time.Sleep(placeHeld)
+		time.Sleep(slotTimeout)
 		synctest.Wait()
 		if n := len(served()); n != waiters || p.waiting.Load() != 0 {
 			t.Errorf("%d of %d had places after %v", n, waiters, time.Since(began))
 		}
-		time.Sleep(placeHeld)
+		time.Sleep(slotTimeout)
 		synctest.Wait()
 		if n := len(p.taken); n != 0 {
 			t.Errorf("%d places are taken after %v, want none", n, time.Since(began))

@@ -64,7 +64,7 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	var streams []*stream
-	joins := func(of *keptNodes, host string, encoded []byte) error {
+	joins := func(of *nodeCache, host string, encoded []byte) error {
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), host, of, nil), delta: true,
 			over: make(chan error, 1), timer: time.NewTimer(time.Hour),
@@ -90,10 +90,10 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 	}
 
 	encoded := marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))
-	one, two := new(keptNodes), new(keptNodes)
+	one, two := new(nodeCache), new(nodeCache)
 	before := liveHeap()
 	for range 500 {
-		for _, of := range []*keptNodes{one, two} {
+		for _, of := range []*nodeCache{one, two} {
 			if err := joins(of, "192.0.2.1", encoded); err != nil {
 				t.Fatal(err)
 			}
@@ -128,7 +128,7 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 	if got := liveHeap() - before; got > bound+1400*20<<10 {
 		t.Errorf("the streams take %d bytes, want at most %d and a few KiB each", got, bound)
 	}
-	if err := joins(new(keptNodes), "192.0.2.2", encoded); err != nil {
+	if err := joins(new(nodeCache), "192.0.2.2", encoded); err != nil {
 		t.Errorf("another peer is refused: %v", err)
 	}
 	for _, s := range streams {
@@ -148,7 +148,7 @@ func TestB35_WithoutRulesNodesAreNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, size := range []int{1 << 10, 240 << 10} {
-		kept, err := server.meet(t.Context(), Peer{Host: "192.0.2.1"}, rawNode{marshalNode(t, nodeOfBytes(t, size)), size}, func(*node) error { return nil })
+		kept, err := server.WithNode(t.Context(), Peer{Host: "192.0.2.1"}, RawNode{marshalNode(t, nodeOfBytes(t, size)), size}, func(*node) error { return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,10 +158,10 @@ func TestB35_WithoutRulesNodesAreNotKept(t *testing.T) {
 			charged += share.held
 		}
 		server.nodes.mu.Unlock()
-		if kept.encoded != "" || len(kept.shown) > maxShown || charged != 0 {
-			t.Errorf("%d bytes are kept, %d shown, and %d charged", len(kept.encoded), len(kept.shown), charged)
+		if kept.encoded != "" || len(kept.Shown) > maxShown || charged != 0 {
+			t.Errorf("%d bytes are kept, %d shown, and %d charged", len(kept.encoded), len(kept.Shown), charged)
 		}
-		kept.leave()
+		kept.Release()
 	}
 }
 
@@ -205,7 +205,7 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes := new(keptNodes)
+	nodes := new(nodeCache)
 	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nodes, nil), delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.requestPace()}
 	s.turn.Store(queued) // no worker comes
 	ask := func() {

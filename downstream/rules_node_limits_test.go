@@ -158,7 +158,7 @@ func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
 	} {
 		t.Run(tt.took.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := nodeShares{of: make(map[string]*nodeShare)}
+				s := nodes{of: make(map[string]*peerNodes)}
 				decode := func() (done func()) {
 					done, err := s.decode(t.Context(), "peer", largeNode+1)
 					if err != nil {
@@ -237,8 +237,8 @@ func pollOf(t *testing.T, inJSON []byte) error {
 }
 
 // A peerClient is an eager one that comes from an address, of a connection.
-func peerClient(ctx context.Context, host string, nodes *keptNodes, encoded []byte) *eagerClient {
-	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}, AuthInfo: connection{nodes: nodes}})
+func peerClient(ctx context.Context, host string, nodes *nodeCache, encoded []byte) *eagerClient {
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}, AuthInfo: connInfo{nodes: nodes}})
 	first := true
 	return &eagerClient{ctx: ctx, sent: make(chan *wire.Response, 10), next: func() (wire.Request, error) {
 		if !first {

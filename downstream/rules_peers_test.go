@@ -16,7 +16,7 @@ func TestB35_PeersAreHosts(t *testing.T) {
 		"bufconn":              "",
 		"not-an-address:12345": "",
 	} {
-		if got := hostOf(address); got != want {
+		if got := hostIP(address); got != want {
 			t.Errorf("hostOf(%q) = %q, want %q", address, got, want)
 		}
 	}

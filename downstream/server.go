@@ -194,7 +194,7 @@ func (c Config) withDefaults() (Config, error) {
 // checkNames refuses a request whose names are too long.
 func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
-		return exceeds(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+		return ExceedsAs(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
 	for name := range r.InitialVersions {
 		if len(name) > c.MaxNameBytes {
@@ -212,11 +212,11 @@ func (c *Config) checkNames(r *wire.Request) error {
 }
 
 func (c *Config) tooLong(name string) error {
-	return exceeds(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+	return ExceedsAs(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
 // limits returns with what a request of a connection is read.
-func (c *Config) limits(b *backlog) wire.Limits {
+func (c *Config) limits(b *Account) wire.Limits {
 	return wire.Limits{
 		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
@@ -231,7 +231,7 @@ func (c *Config) unreadable(err error) error {
 	case errors.Is(err, wire.ErrTooLarge):
 		return Exceeds(LimitRequest, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
-		return exceeds(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
+		return ExceedsAs(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
 	default:
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -260,29 +260,29 @@ type Group struct {
 // A Server serves views to xDS clients. Its methods may be called from any
 // goroutine.
 type Server struct {
-	cfg     Config
-	nacks   refusalLog
-	names   refusalLog
-	loads   loadGroups
-	large   refusalLog
-	denials refusalLog
-	shares  *cache.Shares // of streams of all services, and of polls
-	nodes   nodeShares
-	streams atomic.Int64 // of those that a drain waits for, and held polls
+	cfg              Config
+	nackLog          LogLimiter
+	badNameLog       LogLimiter
+	loads            groups
+	largeResponseLog LogLimiter
+	denialLog        LogLimiter
+	shares           *cache.Shares // of streams of all services, and of polls
+	nodes            nodes
+	streams          atomic.Int64 // of those that a drain waits for, and held polls
 
-	connections connections
-	crowds      refusalLog
-	floods      refusalLog
-	polls       pollMemory
-	pollers     sync.Map // net.Conn of a server of polls → func() that counts it out
+	connections    connections
+	refusedConnLog LogLimiter
+	throttleLog    LogLimiter
+	polls          pollMemory
+	pollers        sync.Map // net.Conn of a server of polls → func() that counts it out
 
 	arrivals arrivals
-	counters counters
+	counters Counters
 	accepted atomic.Uint64 // likewise
 	numbers  atomic.Uint64 // given to streams
 	registry registry
 	queue    queue
-	places   places
+	slots    Slots
 
 	draining, hurried chan struct{} // closed to have streams end within a time, and at once
 	drain, hurry      sync.Once
@@ -300,24 +300,24 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg:      cfg,
-		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
-		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
-		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
-		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
-		crowds:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
-		floods:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
-		denials:  refusalLog{limit: rate.NewLimiter(5, 20)},
-		draining: make(chan struct{}),
-		hurried:  make(chan struct{}),
-		places:   newPlaces(),
-		idle:     make(chan struct{}),
+		cfg:              cfg,
+		nackLog:          LogLimiter{limit: rate.NewLimiter(5, 20)},
+		badNameLog:       LogLimiter{limit: rate.NewLimiter(5, 20)},
+		loads:            groups{origin: cfg.Loads, byKey: make(map[string]*LoadGroup)},
+		largeResponseLog: LogLimiter{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
+		refusedConnLog:   LogLimiter{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
+		throttleLog:      LogLimiter{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
+		denialLog:        LogLimiter{limit: rate.NewLimiter(5, 20)},
+		draining:         make(chan struct{}),
+		hurried:          make(chan struct{}),
+		slots:            NewSlots(),
+		idle:             make(chan struct{}),
 	}
 	s.connections = connections{
 		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
-		peers: make(map[string]*peerOpen),
+		peers: make(map[string]*peerUse),
 	}
-	s.nodes = nodeShares{most: nodesOfPeer * int64(cfg.MaxNodeBytes), of: make(map[string]*nodeShare)}
+	s.nodes = nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), of: make(map[string]*peerNodes)}
 	s.shares = cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams))
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
@@ -346,7 +346,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		server:  s,
 		cfg:     &s.cfg,
 		rpc:     rpc,
-		backlog: backlogOf(rpc.Context()),
+		account: AccountOf(rpc.Context()),
 		typeURL: typeURL,
 		delta:   delta,
 		pace:    s.requestPace(),
@@ -359,9 +359,9 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 	s.registry.add(st)
 	defer s.registry.remove(st)
 	err = st.run()
-	s.counters.streamEnded(err)
+	s.counters.StreamEnded(err)
 	s.clientDenied(err)
-	return told(err)
+	return Status(err)
 }
 
 // requestPace bounds the requests of a stream.
@@ -371,9 +371,9 @@ func (s *Server) requestPace() *rate.Limiter {
 
 // enter counts a stream, which must call leave when it ends, or refuses it.
 func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	end, err := s.enterShare(s.cfg.peerName(PeerOf(ctx)))
+	end, err := s.enterShare(s.cfg.PeerName(PeerOf(ctx)))
 	if err != nil {
-		s.counters.streamEnded(err)
+		s.counters.StreamEnded(err)
 		return nil, err
 	}
 	s.streams.Add(1)
@@ -387,7 +387,7 @@ func (s *Server) enter(ctx context.Context) (leave func(), err error) {
 
 // A refusalLog writes what clients can cause at will, at a bounded rate, and says
 // how much it left out.
-type refusalLog struct {
+type LogLimiter struct {
 	limit   *rate.Limiter
 	skipped atomic.Int64
 }
@@ -399,8 +399,8 @@ func withholdDetail(r *wire.Request) {
 	}
 }
 
-func (l *refusalLog) refused(to *client, r *wire.Request, as *Refusal) {
-	if !l.allow() {
+func (l *LogLimiter) refused(to *client, r *wire.Request, as *Refusal) {
+	if !l.Allow() {
 		return
 	}
 	log := to.log()
@@ -414,7 +414,7 @@ func (l *refusalLog) refused(to *client, r *wire.Request, as *Refusal) {
 }
 
 // allow reports whether a line may be written now; if not, it counts it.
-func (l *refusalLog) allow() bool {
+func (l *LogLimiter) Allow() bool {
 	if l.limit.Allow() {
 		return true
 	}
@@ -422,8 +422,8 @@ func (l *refusalLog) allow() bool {
 	return false
 }
 
-func (l *refusalLog) misnamed(to *client, typeURL string, b wire.BadName) {
-	if !l.allow() {
+func (l *LogLimiter) misnamed(to *client, typeURL string, b wire.BadName) {
+	if !l.Allow() {
 		return
 	}
 	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
@@ -431,8 +431,8 @@ func (l *refusalLog) misnamed(to *client, typeURL string, b wire.BadName) {
 		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }
 
-func (l *refusalLog) refusedConnection(log *slog.Logger, peer string, err error) {
-	if !l.allow() {
+func (l *LogLimiter) refusedConnection(log *slog.Logger, peer string, err error) {
+	if !l.Allow() {
 		return
 	}
 	log.LogAttrs(context.Background(), slog.LevelWarn, "connection of a client was refused",
@@ -440,18 +440,18 @@ func (l *refusalLog) refusedConnection(log *slog.Logger, peer string, err error)
 }
 
 // slowed tells of a peer of which is read no more than is allowed.
-func (s *Server) slowed(peer string) {
+func (s *Server) throttled(peer string) {
 	s.counters.refused[LimitFrames].Add(1)
-	if s.floods.allow() {
+	if s.throttleLog.Allow() {
 		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client sends more than it may, and is read later", slog.String("peer", peer),
-			slog.String("limit", LimitFrames.String()), slog.Int64("others_left_out", s.floods.skipped.Swap(0)))
+			slog.String("limit", LimitFrames.String()), slog.Int64("others_left_out", s.throttleLog.skipped.Swap(0)))
 	}
 }
 
 // oversized tells of a response that could not be cut and that not every client takes
 // (B.32).
-func (l *refusalLog) oversized(to *client, typeURL string, body *wire.Body) {
-	if body.Size() <= maxResponseBytes || !l.allow() {
+func (l *LogLimiter) oversized(to *client, typeURL string, body *wire.Body) {
+	if body.Size() <= maxResponseBytes || !l.Allow() {
 		return
 	}
 	to.log().LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",

@@ -73,42 +73,42 @@ func (e Ending) String() string { return endingNames[e] }
 
 // An ending is an error that ends a stream, with what the client is told. It is a gRPC
 // status.
-type ending struct {
+type endError struct {
 	why    Ending
 	limit  Limit  // of EndedRefused
 	denial Denial // of EndedDenied
 	status *status.Status
 }
 
-func (e *ending) Error() string              { return e.status.String() }
-func (e *ending) GRPCStatus() *status.Status { return e.status }
+func (e *endError) Error() string              { return e.status.String() }
+func (e *endError) GRPCStatus() *status.Status { return e.status }
 
-func ended(why Ending, code codes.Code, format string, args ...any) error {
-	return &ending{why: why, status: status.Newf(code, format, args...)}
+func Ended(why Ending, code codes.Code, format string, args ...any) error {
+	return &endError{why: why, status: status.Newf(code, format, args...)}
 }
 
 // Exceeds returns the error of a client that wants more than a limit allows: its
 // message says what, and ends with the name of the variable.
 func Exceeds(l Limit, format string, args ...any) error {
-	return exceeds(l, codes.ResourceExhausted, format, args...)
+	return ExceedsAs(l, codes.ResourceExhausted, format, args...)
 }
 
 // LimitOf returns the limit that an error of Exceeds is about, and whether it is one.
 func LimitOf(err error) (Limit, bool) {
-	e, ok := errors.AsType[*ending](err)
+	e, ok := errors.AsType[*endError](err)
 	if !ok || e.why != EndedRefused {
 		return 0, false
 	}
 	return e.limit, true
 }
 
-func exceeds(l Limit, code codes.Code, format string, args ...any) error {
-	return &ending{why: EndedRefused, limit: l, status: status.New(code, fmt.Sprintf(format, args...)+" ("+l.String()+")")}
+func ExceedsAs(l Limit, code codes.Code, format string, args ...any) error {
+	return &endError{why: EndedRefused, limit: l, status: status.New(code, fmt.Sprintf(format, args...)+" ("+l.String()+")")}
 }
 
 // told returns what a client is told of how its stream ended.
-func told(err error) error {
-	if e, ok := errors.AsType[*ending](err); ok {
+func Status(err error) error {
+	if e, ok := errors.AsType[*endError](err); ok {
 		return e.status.Err()
 	}
 	return err
@@ -116,7 +116,7 @@ func told(err error) error {
 
 // endingOf returns why a stream ended with an error.
 func endingOf(err error) Ending {
-	if e, ok := errors.AsType[*ending](err); ok {
+	if e, ok := errors.AsType[*endError](err); ok {
 		return e.why
 	}
 	switch code := status.Code(err); {
@@ -164,7 +164,7 @@ type Stats struct {
 }
 
 // counters are those of Stats that only grow.
-type counters struct {
+type Counters struct {
 	ended     [endings]atomic.Int64
 	refused   [limits]atomic.Int64
 	denied    [denials]atomic.Int64
@@ -173,15 +173,15 @@ type counters struct {
 }
 
 // streamEnded counts a stream that ended with an error, or nil.
-func (c *counters) streamEnded(err error) {
+func (c *Counters) StreamEnded(err error) {
 	c.ended[endingOf(err)].Add(1)
-	c.turnedAway(err)
+	c.Rejected(err)
 }
 
 // turnedAway counts an error that says that a limit was reached, or that the client may not
 // do this.
-func (c *counters) turnedAway(err error) {
-	if e, ok := errors.AsType[*ending](err); ok && e.why == EndedRefused {
+func (c *Counters) Rejected(err error) {
+	if e, ok := errors.AsType[*endError](err); ok && e.why == EndedRefused {
 		c.refused[e.limit].Add(1)
 	}
 	if d, is := DenialOf(err); is {
@@ -193,11 +193,11 @@ func (c *counters) turnedAway(err error) {
 func (s *Server) Stats() Stats {
 	stats := Stats{
 		Connections: s.connections.count(),
-		Unread:      s.connections.claims(),
+		Unread:      s.connections.claimed(),
 
 		Streams:   s.Streams(),
 		Accepted:  int64(s.accepted.Load()),
-		Waiting:   s.queue.waiting() + int(s.places.waiting.Load()),
+		Waiting:   s.queue.waiting() + int(s.slots.waiting.Load()),
 		Ended:     make(map[Ending]int64, endings),
 		Refused:   make(map[Limit]int64, limits),
 		Denied:    make(map[Denial]int64, denials),

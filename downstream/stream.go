@@ -22,7 +22,7 @@ import (
 // errOutrun ends a Delta stream that is further behind than the view remembers
 // removals: the client returns, says what it holds, and is told the difference
 // (B.11).
-var errOutrun = ended(EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
+var errOutrun = Ended(EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
 
 // A stream serves one client. Its receiver handles answers; all other requests a worker
 // handles when it is the stream's turn, and sends what these and changes give cause to.
@@ -31,7 +31,7 @@ type stream struct {
 	server  *Server
 	cfg     *Config
 	rpc     grpc.ServerStream
-	backlog *backlog // of its connection; nil if nobody counts
+	account *Account // of its connection; nil if nobody counts
 	typeURL string   // the only one served; empty on an aggregated stream
 	delta   bool
 	number  uint64 // of the server's streams
@@ -54,7 +54,7 @@ type stream struct {
 	agent  agent
 	wrap   bool // the client understands wrapped resources
 	ttl    bool // and that resources expire
-	kept   *keptNode
+	kept   *KeptNode
 
 	waiting []*waiting      // to be handled when it is the stream's turn
 	subs    []*subscription // in the order of sending
@@ -270,7 +270,7 @@ func (s *stream) globs() (n int) {
 func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.server.names.misnamed(s.client, sub.typeURL, b)
+		s.server.badNameLog.misnamed(s.client, sub.typeURL, b)
 		if sub.errors && s.held() < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
@@ -280,7 +280,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 // refused records a NACK: nothing is resent until the origin changes something
 // (B.10).
 func (s *stream) refused(sub *subscription, r *wire.Request) {
-	s.server.nacks.refused(s.client, r, sub.refusal)
+	s.server.nackLog.refused(s.client, r, sub.refusal)
 }
 
 // A pass is one look at what the client must be told.
@@ -542,7 +542,7 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply,
 	if !sub.answered {
 		resp.ControlPlane = s.cfg.Identifier
 	}
-	s.server.large.oversized(s.client, sub.typeURL, r.body)
+	s.server.largeResponseLog.oversized(s.client, sub.typeURL, r.body)
 	if err := s.transmit(resp); err != nil {
 		return err
 	}
@@ -552,7 +552,7 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply,
 		s.served.Store(true)
 	}
 	sub.tally.sent(r.body.Size())
-	s.backlog.wrote(r.body.Size())
+	s.account.Responded(r.body.Size())
 	s.server.audit(s.client, s.grant, r.secrets)
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now
@@ -622,7 +622,7 @@ func (s *stream) transmit(r *wire.Response) error {
 		return err
 	case <-stall.C:
 		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
-		return ended(EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
+		return Ended(EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -673,7 +673,7 @@ func (s *stream) checkCold(p *pass) error {
 		p.at(until)
 		return nil
 	}
-	return ended(EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
+	return Ended(EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
 }
 
 func (s *stream) close() {
@@ -690,7 +690,7 @@ func (s *stream) close() {
 	s.watch.Close()
 	s.leaveFanouts(time.Now())
 	s.group.Leave()
-	s.kept.leave()
+	s.kept.Release()
 	s.kept = nil
 	if s.client.debugs() {
 		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
@@ -698,7 +698,7 @@ func (s *stream) close() {
 }
 
 // recvStatus returns the status with which a stream ends when its receiver does.
-func recvStatus(err error) error {
+func ReceiveStatus(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil

@@ -246,7 +246,7 @@ func (s *stream) begin(now time.Time) {
 	s.lock.take()
 	defer s.lock.leave()
 	s.begun = now
-	s.leave = departure{at: outlives(s.rpc.Context(), s.cfg.ConnectionAge), why: EndedAged}
+	s.leave = departure{at: Expiry(s.rpc.Context(), s.cfg.ConnectionAge), why: EndedAged}
 	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
@@ -302,7 +302,7 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 		return true
 	case s.watch == nil:
 		if !now.Before(s.begun.Add(s.cfg.FirstRequestTimeout)) {
-			s.end(ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
+			s.end(Ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
 		}
 		return true
 	}

@@ -30,6 +30,6 @@ func (s sessionLoads) OpenLoads(ctx context.Context) (grpc.ClientStream, error) 
 	return s.session.OpenLoads(ctx)
 }
 
-func (s sessionLoads) ReportLoads(ctx context.Context, g downstream.Group, l *downstream.Loads) {
+func (s sessionLoads) ReportLoads(ctx context.Context, g downstream.Group, l *downstream.LoadGroup) {
 	s.session.ReportLoads(ctx, g.Node, l, s.log.With(slog.String("group", g.Key)))
 }
