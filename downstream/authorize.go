@@ -2,21 +2,13 @@ package downstream
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
-	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
-
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // An Authorizer says which nodes a client may be, and what it may ask for then (B.36, B.37). Its
@@ -24,7 +16,7 @@ import (
 type Authorizer interface {
 	// Authorize returns what a peer may ask for that says it is n, which is nobody's once it has returned. The error, of [Denies],
 	// is what the client is told if it may not be.
-	Authorize(p Peer, n *node) (Grant, error)
+	Authorize(p guard.Peer, n *node) (Grant, error)
 
 	// Changed returns a channel that is closed once Authorize may return another grant than before, or
 	// none. Nil if that never happens.
@@ -47,90 +39,21 @@ type Grant interface {
 	Name(typeURL, name string) error
 }
 
-// A Peer is who a client is, but for what it says in its requests.
-type Peer struct {
-	// Host is the IP address that its connection comes from; empty if that is none, as on
-	// a Unix socket.
-	Host string
-
-	// Certificate was verified in the handshake. Nil without mTLS.
-	Certificate *x509.Certificate
-}
-
-// PeerOf returns the peer of a stream, by its context.
-func PeerOf(ctx context.Context) (p Peer) {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return p
-	}
-	if from.Addr != nil {
-		p.Host = hostIP(from.Addr.String())
-	}
-	info := from.AuthInfo
-	if c, ok := info.(connInfo); ok {
-		info = c.AuthInfo
-	}
-	if info, ok := info.(credentials.TLSInfo); ok {
-		p.Certificate = verifiedCertificate(info.State.VerifiedChains)
-	}
-	return p
-}
-
-// peerOfPoll returns the peer of a poll.
-func PeerOfPoll(r *http.Request) (p Peer) {
-	p.Host = hostIP(r.RemoteAddr)
-	if c := pollConnOf(r); c != nil {
-		p.Certificate = c.certificate()
-	}
-	return p
-}
-
-// verified returns the certificate that chains begin with.
-func verifiedCertificate(chains [][]*x509.Certificate) *x509.Certificate {
-	if len(chains) == 0 {
-		return nil
-	}
-	return chains[0][0]
-}
-
-// A Denial is what clients may not do.
-type Denial int
-
-// What an [Authorizer] denies.
-const (
-	DeniedIdentity Denial = iota // to be a client: nothing is said about its identity
-	DeniedNode                   // to be the node that it says it is
-	DeniedType                   // to ask for a type
-	DeniedName                   // to ask for a name
-	DeniedSecret                 // to ask for a Secret
-	denials
-)
-
-var denialNames = [denials]string{"identity", "node", "type", "name", "secret"}
-
-// String returns a word for the denial, as it may stand in a metric.
-func (d Denial) String() string { return denialNames[d] }
-
-// Denies returns the error of a client that may not do what it does.
-func Denies(d Denial, format string, args ...any) error {
-	return &endError{why: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
-}
-
-// DenialOf returns what an error of Denies is about, and whether it is one.
-func DenialOf(err error) (Denial, bool) {
-	e, ok := errors.AsType[*endError](err)
-	if !ok || e.why != EndedDenied {
-		return 0, false
-	}
-	return e.denial, true
-}
-
 // authorize returns what a peer may ask for that says it is n; nil if that is anything.
-func (c *Config) authorize(p Peer, n *node) (Grant, error) {
+func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 	if c.Authorizer == nil {
 		return nil, nil
 	}
 	return c.Authorizer.Authorize(p, n)
+}
+
+// reauthorize returns what a peer may ask for now, as the node that was kept.
+func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.KeptNode) (grant Grant, err error) {
+	err = s.guard.WithKept(ctx, from, kept, func(n *node) (err error) {
+		grant, err = s.cfg.authorize(from, n)
+		return err
+	})
+	return grant, err
 }
 
 // regranted returns a channel that is closed once grants may have to be renewed.
@@ -217,7 +140,7 @@ func (s *stream) deny(sub *subscription, names []string) error {
 			sub.denied[text] = struct{}{}
 		}
 		sub.explicit = true // to ask for what one may not have is not to ask for everything
-		s.server.nameDenied(s.client, err)
+		s.server.logDeniedName(s.client, err)
 	}
 	return nil
 }
@@ -244,35 +167,6 @@ func (s *stream) regrantNames(sub *subscription) error {
 		sub.give(given)
 	}
 	return nil
-}
-
-// nameDenied counts and logs that a client asked for a name that it may not ask for.
-func (s *Server) nameDenied(to *client, err error) {
-	s.counters.Rejected(err)
-	if s.denialLog.Allow() {
-		to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for what it may not have: it is not answered",
-			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denialLog.skipped.Swap(0)))
-	}
-}
-
-// clientDenied logs that a client was sent away by an error, if it was since it may not do
-// something.
-func (s *Server) clientDenied(err error) {
-	if _, is := DenialOf(err); is && s.denialLog.Allow() {
-		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client was refused: it may not do this",
-			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denialLog.skipped.Swap(0)))
-	}
-}
-
-// audit logs who is sent which Secrets.
-func (s *Server) audit(to *client, g Grant, names []string) {
-	if g == nil {
-		return
-	}
-	for _, name := range names {
-		to.log().LogAttrs(context.Background(), slog.LevelInfo, "secret sent",
-			slog.String("identity", g.Identity()), slog.String("name", name))
-	}
 }
 
 // withdraw ends the subscriptions to what is not allowed, and returns them. The client is told

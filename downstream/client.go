@@ -3,7 +3,6 @@ package downstream
 import (
 	"context"
 	"log/slog"
-	"strings"
 
 	"github.com/xdstender/tender/cache"
 )
@@ -35,13 +34,4 @@ func (c *client) began(typeURL string) {
 	if c.debugs() {
 		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.delta))
 	}
-}
-
-// nodeLabel returns the id of a node as people are shown it, for as long as its stream lives.
-func NodeLabel(n *node) string {
-	const most = 256
-	if id := n.GetId(); len(id) > most {
-		return strings.ToValidUTF8(id[:most], "") + "…"
-	}
-	return n.GetId()
 }

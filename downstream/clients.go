@@ -537,22 +537,14 @@ func (s *subscription) noteRefusedRange(r *wire.Request, after, upTo cache.Seq, 
 		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
 	}
 	s.refusal = &Refusal{
-		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
-		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		At: now, Nonce: strings.Clone(wire.Shorten(r.Nonce, maxNonce)), Version: version,
+		Code: r.ErrorCode, Detail: strings.Clone(wire.Shorten(r.ErrorMessage, maxDetail)),
 		after: after, upTo: upTo, earlier: earlier,
 	}
 }
 
 // sendsWhole reports whether each response holds the complete set.
 func (s *subscription) sendsWhole() bool { return !s.delta && s.fullState }
-
-// cut returns the beginning of a text that is longer than so many bytes.
-func cut(text string, bytes int) string {
-	if len(text) <= bytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:bytes], "") + "…"
-}
 
 // noteAnswer records an answer to a response.
 func (s *subscription) noteAnswer(r *wire.Request, now time.Time) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // A fit is which names of a request are within the limits, and which are over each of them, and why.
@@ -21,9 +22,9 @@ type overLimit struct {
 }
 
 func (f *fit) refuse(text string, why error) {
-	limit, _ := LimitOf(why)
+	limit, _ := guard.LimitOf(why)
 	for i := range f.over {
-		if l, _ := LimitOf(f.over[i].why); l == limit {
+		if l, _ := guard.LimitOf(f.over[i].why); l == limit {
 			f.over[i].names = append(f.over[i].names, text)
 			return
 		}
@@ -99,7 +100,7 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 		var why error
 		switch {
 		case held >= s.cfg.MaxNames:
-			why = Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", wanted, s.cfg.MaxNames)
+			why = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are served", wanted, s.cfg.MaxNames)
 		case wire.Glob(text):
 			why = s.globOver(text, globs, &followed)
 		}
@@ -127,20 +128,20 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 // originOver returns why a name of a peer is over a bound of its origin.
 func originOver(peer string, bound cache.Excess) error {
 	if bound.OfPeer {
-		return Exceeds(LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
+		return guard.Exceeds(guard.LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
 			peer, bound.Used, bound.Most, bound.Total)
 	}
-	return Exceeds(LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Most)
+	return guard.Exceeds(guard.LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Most)
 }
 
 // globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.
 func (s *subscription) globOver(glob string, others int, followed *int) error {
 	if others >= s.cfg.MaxGlobs {
-		return Exceeds(LimitGlobs, "more globs on one stream than the %d that are served", s.cfg.MaxGlobs)
+		return guard.Exceeds(guard.LimitGlobs, "more globs on one stream than the %d that are served", s.cfg.MaxGlobs)
 	}
 	if more, all := s.watch.Unfollowed([]string{cache.Collection(s.typeURL, glob)}); more > 0 {
 		if all+*followed >= s.cfg.MaxGroupGlobs {
-			return Exceeds(LimitGroupGlobs, "more globs in one node group than the %d that are served", s.cfg.MaxGroupGlobs)
+			return guard.Exceeds(guard.LimitGroupGlobs, "more globs in one node group than the %d that are served", s.cfg.MaxGroupGlobs)
 		}
 		*followed++
 	}

@@ -5,17 +5,22 @@ import (
 	"maps"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // nodeSeed makes a sum of a node's bytes enough to see that it was repeated
 // (R017).
 var nodeSeed = maphash.MakeSeed()
+
+// A node is what a client says of itself.
+type node = corepb.Node
 
 // An identity is who a client says that it is in a request. It counts as a member of its group until the stream takes it over, or drops
 // it.
@@ -26,13 +31,11 @@ type identity struct {
 	group Group
 	grant Grant           // nil if the client may have anything
 	rules <-chan struct{} // closed once the grant may have to be renewed
-	kept  *KeptNode
+	kept  *guard.KeptNode
 
 	id, label string
 	agent     agent
 	wrap, ttl bool
-
-	allClusters bool // of a stream of load reports; see supportsAllClusters
 }
 
 // drop undoes what identify has done for a stream that takes nothing over any more.
@@ -57,14 +60,14 @@ type introduction struct {
 // else it returns nil. Whoever calls it does so for the client alone, and has no lock: what a client says takes as long as it likes
 // (B.35). The request loses its Node.
 func (s *stream) introduce(r *wire.Request) *identity {
-	raw := RawNode{r.Node, r.NodeBytes}
+	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}
 	r.Node = nil
 	first := !s.met.made
 	if r.Err != nil || s.fixType(r) != nil || !first && raw.Encoded == nil {
 		return nil // of what is wrong, handle tells
 	}
 	sum := maphash.Bytes(nodeSeed, raw.Encoded)
-	if !first && sum == s.met.sum && s.cfg.checkNode(raw) == nil {
+	if !first && sum == s.met.sum && s.cfg.CheckNode(raw) == nil {
 		return nil
 	}
 	s.met.made, s.met.sum = true, sum
@@ -75,11 +78,11 @@ func (s *stream) introduce(r *wire.Request) *identity {
 }
 
 // identityOf decodes a Node, and joins its group.
-func (s *stream) identityOf(raw RawNode, first bool) *identity {
+func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
 	ctx := s.rpc.Context()
-	from := PeerOf(ctx)
+	from := guard.PeerOf(ctx)
 	who := &identity{rules: s.cfg.regranted()}
-	who.kept, who.err = s.server.WithNode(ctx, from, raw, func(n *node) (err error) {
+	who.kept, who.err = s.server.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
 		}
@@ -93,7 +96,7 @@ func (s *stream) identityOf(raw RawNode, first bool) *identity {
 			return err
 		}
 		s.met.leave = who.group.Leave
-		who.id, who.label, who.agent = n.GetId(), NodeLabel(n), agentOf(n)
+		who.id, who.label, who.agent = n.GetId(), guard.NodeLabel(n), agentOf(n)
 		who.wrap, who.ttl = features(n)
 		return nil
 	})
@@ -116,7 +119,7 @@ func (s *stream) identify(who *identity) error {
 	}
 	s.take(who)
 	s.watch = who.group.View.WatchFunc(s.changed)
-	s.watch.SetPeer(s.cfg.PeerName(PeerOf(s.rpc.Context())))
+	s.watch.SetPeer(s.cfg.PeerName(guard.PeerOf(s.rpc.Context())))
 	s.agent, s.wrap, s.ttl = who.agent, who.wrap, who.ttl
 	s.client = &client{
 		cfg: s.cfg, watch: s.watch, stream: s.number, node: who.label, group: who.group.Key,
@@ -149,10 +152,10 @@ func (s *stream) reidentify(who *identity) error {
 	before, parameters := s.group.View, s.dynamic()
 	s.take(who)
 	if who.group.View != before {
-		return Ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", who.id, who.group.Key)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", who.id, who.group.Key)
 	}
 	if !sameParameters(parameters, s.dynamic()) {
-		return Ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
 	}
 	return s.grantAnew(who.grant)
 }
@@ -168,7 +171,7 @@ func (s *stream) probed() error {
 	if err := s.rpc.SendHeader(metadata.Pairs(wire.ProbeHeader, "ready")); err != nil {
 		return err
 	}
-	return Ended(EndedByClient, codes.OK, "")
+	return guard.Ended(guard.EndedByClient, codes.OK, "")
 }
 
 // regrant has the stream obey what the client may ask for by now. Whom a Node is kept of is decided without the lock.
@@ -179,13 +182,13 @@ func (s *stream) regrant() {
 		if kept == nil {
 			return // over, or who it is is not said yet
 		}
-		grant, err := s.server.reauthorize(ctx, PeerOf(ctx), kept)
+		grant, err := s.server.reauthorize(ctx, guard.PeerOf(ctx), kept)
 		done = s.renew(kept, grant, err)
 	}
 }
 
 // granted returns what is kept of the Node that the client has a grant for; nil if it has none.
-func (s *stream) granted() *KeptNode {
+func (s *stream) granted() *guard.KeptNode {
 	s.lock.take()
 	defer s.lock.leave()
 	if s.ended || s.grant == nil {
@@ -195,7 +198,7 @@ func (s *stream) granted() *KeptNode {
 }
 
 // renew gives the client that a Node is kept of another grant, or ends the stream by err. It reports whether that is the client still.
-func (s *stream) renew(of *KeptNode, grant Grant, err error) bool {
+func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.take()
 	defer s.lock.leave()
 	switch {

@@ -1,14 +1,14 @@
 package downstream
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // errDrained stands for the end of a stream that has to end at once.
@@ -28,7 +28,7 @@ func (s *Server) Drain(spread time.Duration) {
 		close(s.draining)
 	})
 	if spread == 0 {
-		s.hurry.Do(func() { close(s.hurried) })
+		s.stop.Do(func() { close(s.stopping) })
 	}
 	s.checkIdle()
 	<-s.idle
@@ -53,7 +53,7 @@ func (s *Server) checkIdle() {
 // A departure is when a stream ends itself, and why.
 type departure struct {
 	at  time.Time // zero: it does not
-	why Ending
+	why guard.Ending
 	end time.Time // when it does so even without a response; zero: never
 }
 
@@ -63,7 +63,7 @@ func (d *departure) due(now time.Time) bool { return !d.at.IsZero() && !now.Befo
 // depart has the stream end itself, since the server drains.
 func (s *stream) depart() {
 	s.lock.take()
-	s.leave.why, s.leave.end = EndedDrained, s.server.drainBy
+	s.leave.why, s.leave.end = guard.EndedDrained, s.server.drainBy
 	s.leave.at = earlier(s.leave.at, s.server.departure())
 	s.lock.leave()
 	s.wake()
@@ -106,27 +106,9 @@ func (s *subscription) hadAll() bool {
 
 // closeStatus ends the stream as its client likes it best: when it was served, OK is no
 // error to it; before, it must not think that it was (R134).
-func (s *stream) closeStatus(why Ending) error {
+func (s *stream) closeStatus(why guard.Ending) error {
 	if s.satisfied() {
-		return Ended(why, codes.OK, "")
+		return guard.Ended(why, codes.OK, "")
 	}
-	return Ended(why, codes.Unavailable, "the relay is shutting down")
-}
-
-// leaveAt returns a context for a stream of load reports, which ends for errDraining when
-// its connection is old enough.
-func leaveAt(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
-	if at.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, at, errAged)
-}
-
-// over returns why a stream of load reports ends with its context.
-func over(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if _, is := status.FromError(cause); is || errors.Is(cause, errAged) {
-		return cause
-	}
-	return status.FromContextError(ctx.Err()).Err()
+	return guard.Ended(why, codes.Unavailable, "the relay is shutting down")
 }

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // The functions of this file refuse names that are over a limit, each by itself: nobody answers for them, and a client
@@ -31,7 +31,7 @@ func (s *stream) held() (n int) {
 func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 	s.limitVersions(sub, r)
 	if r.Skipped > 0 {
-		s.refuseNames(sub, nil, r.Skipped, Exceeds(LimitNames, "%d entries more in one request than are looked at", r.Skipped))
+		s.refuseNames(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames, "%d entries more in one request than are looked at", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
 		delete(sub.over, text)
@@ -73,7 +73,7 @@ func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
 		dropped++
 		return dropped <= surplus
 	})
-	s.refuseNames(sub, nil, surplus, Exceeds(LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
+	s.refuseNames(sub, nil, surplus, guard.Exceeds(guard.LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
 }
 
 // refuseNames takes note of names that are not served, or of a number of them that are not known, and counts, logs and
@@ -109,12 +109,12 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 	if n == 0 {
 		return
 	}
-	s.server.counters.Rejected(why)
+	s.server.guard.Counters.Rejected(why)
 	if l := &s.server.badNameLog; l.Allow() {
-		limit, _ := LimitOf(why)
-		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
+		limit, _ := guard.LimitOf(why)
+		l.Warn(s.client.log(), "resource names over a limit are not served",
 			slog.String("type_url", sub.typeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
-			slog.String("err", status.Convert(why).Message()), slog.Int64("others_left_out", l.skipped.Swap(0)))
+			slog.String("err", status.Convert(why).Message()))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // maxWaiting is how many requests of a stream may wait for its turn, and manyNames how
@@ -36,7 +37,7 @@ func (s *stream) receive() {
 		}
 		var wait time.Duration
 		if more, wait = s.received(r, who, err); wait > 0 {
-			s.server.counters.throttled.Add(1)
+			s.server.throttled.Add(1)
 			sleep(s.rpc.Context(), wait)
 		}
 	}
@@ -71,7 +72,7 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 		who.drop()
 	case err != nil:
 		s.handleWaiting(now)
-		s.noMore(ReceiveStatus(err), now)
+		s.noMore(guard.ReceiveStatus(err), now)
 	case len(s.waiting) == 0 && s.answers(r):
 		s.answered(r, who, now)
 	default:

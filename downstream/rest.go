@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // restPath begins the path of every poll.
@@ -56,13 +57,13 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		s.accepted.Add(1)
 		err = s.pacePoll(r)
 	}
-	memory := ChargeOf(r)
+	memory := guard.AccountOfPoll(r).Charged(0)
 	defer memory.Release()
 	if err == nil {
-		req, err = s.readREST(w, r, began, memory)
+		req, err = s.readREST(w, r, began, &memory)
 	}
 	if err == nil {
-		resp, err = s.answer(r.Context(), req, PeerOfPoll(r))
+		resp, err = s.answer(r.Context(), req, guard.PeerOfPoll(r))
 	}
 	select {
 	case <-s.draining:
@@ -72,14 +73,12 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotModified
 	switch {
 	case err != nil:
-		s.counters.Rejected(err)
+		s.guard.Counters.Rejected(err)
 		s.clientDenied(err)
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
-		if c := pollConnOf(r); c != nil {
-			c.account.Responded(resp.size())
-		}
+		guard.AccountOfPoll(r).Responded(resp.size())
 		resp.write(w)
 	default:
 		w.WriteHeader(code)
@@ -90,24 +89,24 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 
 // admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
 func (s *Server) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.enterShare(s.cfg.PeerName(PeerOfPoll(r))); err == nil {
+	if leave, err = s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r))); err == nil {
 		return leave, nil
 	}
-	s.counters.refused[LimitStreams].Add(1)
+	s.guard.Counters.Rejected(err)
 	return nil, refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 }
 
 // pacePoll has a poll wait whose peer sends more than it may, or refuses it.
 func (s *Server) pacePoll(r *http.Request) error {
-	if !s.pace(r.Context(), s.cfg.HostName(PeerOfPoll(r).Host)) {
-		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "more is sent from this address than is allowed (%v)", LimitFrames)
+	if !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)) {
+		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
 	}
 	return nil
 }
 
 // answer returns the response to a poll of a peer, nil if what the client has is current, or
 // why there is none.
-func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restResponse, error) {
+func (s *Server) answer(ctx context.Context, req restRequest, peer guard.Peer) (*restResponse, error) {
 	if err := s.cfg.checkNames(&req.Request); err != nil {
 		return nil, err
 	}
@@ -122,7 +121,7 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	defer p.close()
 	if withholdDetail(&req.Request); req.Refused {
-		s.nackLog.refused(p.sub.client, &req.Request, nil)
+		s.logNACK(p.sub.client, &req.Request, nil)
 	}
 	generation, err := p.await(ctx, s)
 	if generation == nil || err != nil {
@@ -130,23 +129,22 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	resp, err := p.render(generation, s.cfg.Identifier)
 	if err != nil && s.nackLog.Allow() {
-		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
-			slog.Int64("others_left_out", s.nackLog.skipped.Swap(0)))
+		s.nackLog.Warn(p.sub.log(), "poll cannot be answered in json", slog.Any("err", err))
 	}
 	if resp != nil {
 		p.noteAnswer(generation, resp.sum)
-		s.audit(p.sub.client, p.grant, resp.secrets)
+		s.logSecrets(p.sub.client, p.grant, resp.secrets)
 		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}
 	return resp, err
 }
 
 // identifyPoll returns who polls, which must be dropped.
-func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from Peer) (*identity, error) {
+func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from guard.Peer) (*identity, error) {
 	who := &identity{rules: s.cfg.regranted()}
 	var err error
-	who.kept, err = s.WithNode(ctx, from, RawNode{r.Node, r.NodeBytes}, func(n *node) (err error) {
-		who.label, who.agent = NodeLabel(n), agentOf(n)
+	who.kept, err = s.guard.WithNode(ctx, from, guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}, func(n *node) (err error) {
+		who.label, who.agent = guard.NodeLabel(n), agentOf(n)
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@ package downstream
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // tokensOfValue is how many commas and brackets a value of a Node takes in JSON at most.
@@ -13,11 +15,11 @@ const tokensOfValue = 4
 // tells.
 func skimNode(body []byte) (size int, err error) {
 	s := nodeSkimmer{body: body, from: -1}
-	for s.at < len(body) && s.tokens <= tokensOfValue*maxNodeValues {
+	for s.at < len(body) && s.tokens <= tokensOfValue*guard.MaxNodeValues {
 		s.next()
 	}
-	if s.tokens > tokensOfValue*maxNodeValues {
-		return 0, tooManyValues()
+	if s.tokens > tokensOfValue*guard.MaxNodeValues {
+		return 0, guard.TooManyValues()
 	}
 	return s.size, nil
 }

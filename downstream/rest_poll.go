@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // A poll is a request over REST while it waits for its answer: a subscription that
@@ -24,12 +25,12 @@ import (
 type poll struct {
 	sub   *subscription
 	view  *cache.View
-	peer  Peer      // who polls
-	kept  *KeptNode // what of the Node rules need
-	grant Grant     // nil if the client may have anything
-	names []string  // that it asks for
-	until time.Time // when it is answered at the latest
-	bare  bool      // content that it asked for was given up, and is asked for again
+	peer  guard.Peer      // who polls
+	kept  *guard.KeptNode // what of the Node rules need
+	grant Grant           // nil if the client may have anything
+	names []string        // that it asks for
+	until time.Time       // when it is answered at the latest
+	bare  bool            // content that it asked for was given up, and is asked for again
 
 	key    pollKey
 	memory *pollMemory
@@ -38,7 +39,7 @@ type poll struct {
 }
 
 // newPoll returns the poll of a client.
-func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, error) {
+func (s *Server) newPoll(who *identity, req restRequest, peer guard.Peer) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
 		conversation: new(conversation),
@@ -51,7 +52,7 @@ func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, erro
 	}
 	for _, b := range req.Canonicalise() {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.badNameLog.misnamed(sub.client, sub.typeURL, b)
+		s.logBadName(sub.client, sub.typeURL, b)
 	}
 	p := &poll{
 		sub: sub, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
@@ -156,7 +157,7 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 		return false, p.regrant(ctx, server)
 	case <-p.draining:
 		p.until, p.draining = earlier(p.until, server.departure()), nil
-	case <-server.hurried:
+	case <-server.stopping:
 		if told == current {
 			return true, nil
 		}

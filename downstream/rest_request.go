@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // MaxHold is the longest time for which a poll is held.
@@ -47,7 +48,7 @@ type restRequest struct {
 // What a body may have, and takes for each, once it is decoded: values in JSON beside names, and bytes.
 const (
 	maxRESTValues  = 10_000
-	maxRESTNesting = maxNodeDepth
+	maxRESTNesting = guard.MaxNodeDepth
 	restValueBytes = 128
 )
 
@@ -73,14 +74,14 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 	if err != nil {
 		return req, refuseBody(err)
 	}
-	done, err := s.nodes.decode(r.Context(), s.cfg.PeerName(PeerOfPoll(r)), len(body))
+	done, err := s.guard.DecodeTurn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
 	if err != nil {
 		return req, err
 	}
 	defer done()
 	size, err := skimNode(body)
 	if err == nil {
-		err = cmp.Or(s.cfg.checkNode(RawNode{Size: size}), s.cfg.checkBody(body, memory))
+		err = cmp.Or(s.cfg.CheckNode(guard.RawNode{Size: size}), s.cfg.checkBody(body, memory))
 	}
 	if err != nil {
 		return req, err
@@ -113,7 +114,7 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
-	r.id, msg.TypeUrl = NodeLabel(msg.Node), typeURL
+	r.id, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
 	return r.decode(msg)
 }
 
@@ -149,7 +150,7 @@ func refuseBody(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
 	}
-	if _, limit := LimitOf(err); limit {
+	if _, limit := guard.LimitOf(err); limit {
 		return err
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {

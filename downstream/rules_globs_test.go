@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // The globs of a stream are bounded, and so are those of its group: who asks for one
@@ -49,7 +50,7 @@ func TestB35_TooManyGlobs(t *testing.T) {
 			f := s.fit(tt.asks, nil, !tt.delta, len(s.globs)+tt.others, len(s.globs)+tt.others)
 			got := codes.OK
 			for _, over := range f.over {
-				if got = status.Code(Status(over.why)); len(over.names) != 1 {
+				if got = status.Code(guard.Status(over.why)); len(over.names) != 1 {
 					t.Errorf("%q are refused for %v, want one of them", over.names, over.why)
 				}
 			}

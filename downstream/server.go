@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/loadreport"
 )
 
 // Config shapes a server. But for Views, the zero value of each field works.
@@ -54,34 +55,13 @@ type Config struct {
 	// the rest follows in further ones. Zero means 1 MiB.
 	ResponseBytes int
 
-	// MaxConnections bounds the connections of clients, MaxPeerConnections those of one host,
-	// by [Server.Credentials] and [Server.ConnState]. Zero means 50,000 and 10,000.
-	MaxConnections, MaxPeerConnections int
-
-	// MaxUnreadBytes bounds the memory that the requests of all connections together take until they are handled, beyond 64 KiB
-	// for each, and a fourth of it for those of one host: what is not whole or not read yet, decompressed, or waits.
-	// What exceeds it is closed. It needs [Server.Credentials]. Zero means 1 GiB.
-	MaxUnreadBytes int
-
-	// PeerIPv6Prefix is how many bits of an IPv6 address make a peer. Zero means 64.
-	PeerIPv6Prefix int
-
-	// MaxStreams bounds the streams of the server, and the polls that are held beside
-	// them. Zero means 50,000.
-	MaxStreams int
+	// Limits bound connections, streams, frames, Nodes and buffered requests.
+	guard.Limits
 
 	// MaxRequestRate bounds the requests a second of a stream that answer no response;
 	// ten times as many may come at once. Those that are too many are read later. Zero
 	// means 100.
 	MaxRequestRate int
-
-	// MaxFrameRate bounds the frames of HTTP/2 a second of a connection that answer no response; ten times
-	// as many may come at once, and over all connections of one host four times as many of both, but for
-	// 50 a second of each connection. 2 KiB more count as a frame, a frame of data, the beginning of a stream
-	// or a poll as 10, and the reset of a stream as 50. A new connection is 100 of those of its host, of which
-	// 50 seconds' worth may be spent so at once. Those that are too many are read later. It needs
-	// [Server.Credentials]. Zero means 5,000.
-	MaxFrameRate int
 
 	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
 	// them. Zero means 100,000.
@@ -93,10 +73,6 @@ type Config struct {
 
 	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
-
-	// MaxNodeBytes bounds the encoded Node of a client, of which all but its extensions may be 256 KiB and 10,000 values at most, and
-	// 64 times as many bytes what is kept of the Nodes of one peer, beside the first 16 KiB of each. Zero means 1 MiB.
-	MaxNodeBytes int
 
 	// MaxRequestBytes bounds a request, decompressed, where GzipRequests has those that are compressed accepted; of others, the
 	// gRPC server sees to it. Zero means 4 MiB.
@@ -124,7 +100,7 @@ type Config struct {
 
 	// Loads takes load reports to the origin. Nil means that none are taken: clients
 	// are told UNIMPLEMENTED (R139).
-	Loads LoadOrigin
+	Loads loadreport.Origin
 
 	// SumLoads has the reports of a group's clients summed; else each client has a
 	// stream of its own to the origin (B.29).
@@ -163,15 +139,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
-	c.MaxConnections = cmp.Or(c.MaxConnections, 50_000)
-	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)
-	c.MaxUnreadBytes = cmp.Or(c.MaxUnreadBytes, 1<<30)
-	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
-	c.PeerIPv6Prefix = cmp.Or(c.PeerIPv6Prefix, 64)
+	c.Limits = c.Limits.WithDefaults()
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
-	c.MaxFrameRate = cmp.Or(c.MaxFrameRate, 5000)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
-	c.MaxNodeBytes = cmp.Or(c.MaxNodeBytes, 1<<20)
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
 	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
 	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
@@ -194,7 +164,7 @@ func (c Config) withDefaults() (Config, error) {
 // checkNames refuses a request whose names are too long.
 func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
-		return ExceedsAs(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
 	for name := range r.InitialVersions {
 		if len(name) > c.MaxNameBytes {
@@ -212,11 +182,11 @@ func (c *Config) checkNames(r *wire.Request) error {
 }
 
 func (c *Config) tooLong(name string) error {
-	return ExceedsAs(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
 // limits returns with what a request of a connection is read.
-func (c *Config) limits(b *Account) wire.Limits {
+func (c *Config) limits(b *guard.Account) wire.Limits {
 	return wire.Limits{
 		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
@@ -225,13 +195,13 @@ func (c *Config) limits(b *Account) wire.Limits {
 
 // unreadable returns what a client is told whose request could not be decoded.
 func (c *Config) unreadable(err error) error {
-	switch _, limit := LimitOf(err); {
+	switch _, limit := guard.LimitOf(err); {
 	case limit:
 		return err
 	case errors.Is(err, wire.ErrTooLarge):
-		return Exceeds(LimitRequest, "%v", err)
+		return guard.Exceeds(guard.LimitRequest, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
-		return ExceedsAs(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
+		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
 	default:
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -260,34 +230,29 @@ type Group struct {
 // A Server serves views to xDS clients. Its methods may be called from any
 // goroutine.
 type Server struct {
-	cfg              Config
-	nackLog          LogLimiter
-	badNameLog       LogLimiter
-	loads            groups
-	largeResponseLog LogLimiter
-	denialLog        LogLimiter
-	shares           *cache.Shares // of streams of all services, and of polls
-	nodes            nodes
-	streams          atomic.Int64 // of those that a drain waits for, and held polls
+	// Read-only after construction.
+	cfg   Config
+	guard *guard.Guard
+	loads *loadreport.Server
 
-	connections    connections
-	refusedConnLog LogLimiter
-	throttleLog    LogLimiter
-	polls          pollMemory
-	pollers        sync.Map // net.Conn of a server of polls → func() that counts it out
+	// Each has its own lock, or is atomic.
+	streams   atomic.Int64  // those that a drain waits for: open streams and held polls
+	accepted  atomic.Uint64 // all streams and polls so far
+	numbers   atomic.Uint64 // given to streams
+	coalesced atomic.Int64  // see Stats
+	throttled atomic.Int64  // see Stats
+	polls     pollMemory
+	arrivals  arrivals
+	registry  registry
+	queue     queue
+	slots     guard.Slots
 
-	arrivals arrivals
-	counters Counters
-	accepted atomic.Uint64 // likewise
-	numbers  atomic.Uint64 // given to streams
-	registry registry
-	queue    queue
-	slots    Slots
+	nackLog, badNameLog, largeResponseLog, denialLog guard.LogLimiter
 
-	draining, hurried chan struct{} // closed to have streams end within a time, and at once
-	drain, hurry      sync.Once
-	drainBy           time.Time // when the last of them do; set before draining is closed
-	spread            time.Duration
+	draining, stopping chan struct{} // closed to have streams end within a time, and at once
+	drain, stop        sync.Once
+	drainBy            time.Time // when the last of them do; set before draining is closed
+	spread             time.Duration
 
 	idle  chan struct{} // closed once a draining server has no stream and no poll left
 	idled sync.Once
@@ -301,27 +266,32 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg:              cfg,
-		nackLog:          LogLimiter{limit: rate.NewLimiter(5, 20)},
-		badNameLog:       LogLimiter{limit: rate.NewLimiter(5, 20)},
-		loads:            groups{origin: cfg.Loads, byKey: make(map[string]*LoadGroup)},
-		largeResponseLog: LogLimiter{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
-		refusedConnLog:   LogLimiter{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
-		throttleLog:      LogLimiter{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
-		denialLog:        LogLimiter{limit: rate.NewLimiter(5, 20)},
+		nackLog:          guard.NewLogLimiter(5, 20),
+		badNameLog:       guard.NewLogLimiter(5, 20),
+		denialLog:        guard.NewLogLimiter(5, 20),
+		largeResponseLog: guard.NewLogLimiter(rate.Every(time.Minute), 5),
 		draining:         make(chan struct{}),
-		hurried:          make(chan struct{}),
-		slots:            NewSlots(),
+		stopping:         make(chan struct{}),
+		slots:            guard.NewSlots(),
 		idle:             make(chan struct{}),
 	}
-	s.connections = connections{
-		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
-		peers: make(map[string]*peerUse),
-	}
-	s.nodes = nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), of: make(map[string]*peerNodes)}
-	s.shares = cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams))
+	s.guard = guard.New(guard.Config{
+		Limits: cfg.Limits, Own: isOwn, KeepNodes: func() bool { return s.cfg.regranted() != nil },
+		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
+	})
+	s.loads = loadreport.New(loadreport.Config{
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: s.identifyReporter, RequestError: s.cfg.unreadable,
+		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
+		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
+		Draining: s.draining, Logger: cfg.Logger,
+	})
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
+
+// Guard returns what bounds the clients of the server. The gRPC server and the HTTP server for polls must use its
+// listeners, credentials and interceptors.
+func (s *Server) Guard() *guard.Guard { return s.guard }
 
 // Streams returns the number of open streams, held polls included.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
@@ -346,10 +316,10 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		server:  s,
 		cfg:     &s.cfg,
 		rpc:     rpc,
-		account: AccountOf(rpc.Context()),
+		account: guard.AccountOf(rpc.Context()),
 		typeURL: typeURL,
 		delta:   delta,
-		pace:    s.requestPace(),
+		pace:    rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
 		number:  s.numbers.Add(1),
 		over:    make(chan error, 1),
 	}
@@ -359,21 +329,21 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 	s.registry.add(st)
 	defer s.registry.remove(st)
 	err = st.run()
-	s.counters.StreamEnded(err)
+	return s.streamEnded(err)
+}
+
+// streamEnded counts a stream that ended with an error, and returns the status that the client is sent.
+func (s *Server) streamEnded(err error) error {
+	s.guard.Counters.StreamEnded(err)
 	s.clientDenied(err)
-	return Status(err)
+	return guard.Status(err)
 }
 
-// requestPace bounds the requests of a stream.
-func (s *Server) requestPace() *rate.Limiter {
-	return rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate)
-}
-
-// enter counts a stream, which must call leave when it ends, or refuses it.
+// enter counts a stream, which must call leave when it ends, or rejects it.
 func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	end, err := s.enterShare(s.cfg.PeerName(PeerOf(ctx)))
+	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
 	if err != nil {
-		s.counters.StreamEnded(err)
+		s.guard.Counters.StreamEnded(err)
 		return nil, err
 	}
 	s.streams.Add(1)
@@ -383,78 +353,4 @@ func (s *Server) enter(ctx context.Context) (leave func(), err error) {
 		s.streams.Add(-1)
 		s.checkIdle()
 	}, nil
-}
-
-// A refusalLog writes what clients can cause at will, at a bounded rate, and says
-// how much it left out.
-type LogLimiter struct {
-	limit   *rate.Limiter
-	skipped atomic.Int64
-}
-
-// withholdDetail replaces what a client says of Secrets, which may quote them, so that no log, status or trace has it (B.36).
-func withholdDetail(r *wire.Request) {
-	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
-		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
-	}
-}
-
-func (l *LogLimiter) refused(to *client, r *wire.Request, as *Refusal) {
-	if !l.Allow() {
-		return
-	}
-	log := to.log()
-	if as != nil && as.TraceID != "" {
-		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
-	}
-	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
-		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
-		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
-		slog.Int64("others_left_out", l.skipped.Swap(0)))
-}
-
-// allow reports whether a line may be written now; if not, it counts it.
-func (l *LogLimiter) Allow() bool {
-	if l.limit.Allow() {
-		return true
-	}
-	l.skipped.Add(1)
-	return false
-}
-
-func (l *LogLimiter) misnamed(to *client, typeURL string, b wire.BadName) {
-	if !l.Allow() {
-		return
-	}
-	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
-		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
-		slog.Int64("others_left_out", l.skipped.Swap(0)))
-}
-
-func (l *LogLimiter) refusedConnection(log *slog.Logger, peer string, err error) {
-	if !l.Allow() {
-		return
-	}
-	log.LogAttrs(context.Background(), slog.LevelWarn, "connection of a client was refused",
-		slog.String("peer", peer), slog.Any("err", err), slog.Int64("others_left_out", l.skipped.Swap(0)))
-}
-
-// slowed tells of a peer of which is read no more than is allowed.
-func (s *Server) throttled(peer string) {
-	s.counters.refused[LimitFrames].Add(1)
-	if s.throttleLog.Allow() {
-		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client sends more than it may, and is read later", slog.String("peer", peer),
-			slog.String("limit", LimitFrames.String()), slog.Int64("others_left_out", s.throttleLog.skipped.Swap(0)))
-	}
-}
-
-// oversized tells of a response that could not be cut and that not every client takes
-// (B.32).
-func (l *LogLimiter) oversized(to *client, typeURL string, body *wire.Body) {
-	if body.Size() <= maxResponseBytes || !l.Allow() {
-		return
-	}
-	to.log().LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",
-		slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()),
-		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

@@ -53,6 +53,16 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}
 }
 
+// isOwn reports whether a service takes shares of streams itself.
+func isOwn(service any) bool {
+	switch service.(type) {
+	case *Server, loadService:
+		return true
+	default:
+		return false
+	}
+}
+
 // streams describes the service with its streams alone, served by a [*Server]. Its
 // Fetch method is how REST is defined; gRPC answers for what is left out:
 // UNIMPLEMENTED.

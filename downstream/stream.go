@@ -2,8 +2,6 @@ package downstream
 
 import (
 	"cmp"
-	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -17,12 +15,13 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // errOutrun ends a Delta stream that is further behind than the view remembers
 // removals: the client returns, says what it holds, and is told the difference
 // (B.11).
-var errOutrun = Ended(EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
+var errOutrun = guard.Ended(guard.EndedReturn, codes.Unavailable, "the stream has fallen too far behind, connect again")
 
 // A stream serves one client. Its receiver handles answers; all other requests a worker
 // handles when it is the stream's turn, and sends what these and changes give cause to.
@@ -31,8 +30,8 @@ type stream struct {
 	server  *Server
 	cfg     *Config
 	rpc     grpc.ServerStream
-	account *Account // of its connection; nil if nobody counts
-	typeURL string   // the only one served; empty on an aggregated stream
+	account *guard.Account // of its connection; nil if nobody counts
+	typeURL string         // the only one served; empty on an aggregated stream
 	delta   bool
 	number  uint64 // of the server's streams
 
@@ -54,7 +53,7 @@ type stream struct {
 	agent  agent
 	wrap   bool // the client understands wrapped resources
 	ttl    bool // and that resources expire
-	kept   *KeptNode
+	kept   *guard.KeptNode
 
 	waiting []*waiting      // to be handled when it is the stream's turn
 	subs    []*subscription // in the order of sending
@@ -222,9 +221,9 @@ func (s *stream) typeOver(typeURL string) error {
 	}
 	switch types = max(types, len(s.subs)); {
 	case types >= s.cfg.MaxTypes:
-		return Exceeds(LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+		return guard.Exceeds(guard.LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
 	case cache.Room(s.cfg.MaxTypes, share, types, own) == 0:
-		return Exceeds(LimitTypes, "type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
+		return guard.Exceeds(guard.LimitTypes, "type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
 			typeURL, peer, share, s.cfg.MaxTypes)
 	default:
 		return nil
@@ -270,7 +269,7 @@ func (s *stream) globs() (n int) {
 func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.server.badNameLog.misnamed(s.client, sub.typeURL, b)
+		s.server.logBadName(s.client, sub.typeURL, b)
 		if sub.errors && s.held() < s.cfg.MaxNames {
 			sub.failures.misnamed(b)
 		}
@@ -280,7 +279,7 @@ func (s *stream) misnamed(sub *subscription, bad []wire.BadName) {
 // refused records a NACK: nothing is resent until the origin changes something
 // (B.10).
 func (s *stream) refused(sub *subscription, r *wire.Request) {
-	s.server.nackLog.refused(s.client, r, sub.refusal)
+	s.server.logNACK(s.client, r, sub.refusal)
 }
 
 // A pass is one look at what the client must be told.
@@ -447,7 +446,7 @@ func (s *stream) serve(p *pass, sub *subscription) error {
 func (s *stream) postpone(p *pass, sub *subscription, t *cache.Type) {
 	p.held = true
 	if sub.behind(t) {
-		s.server.counters.coalesced.Add(1)
+		s.server.coalesced.Add(1)
 		p.at(sub.until)
 		p.more(sub)
 	}
@@ -542,7 +541,7 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply,
 	if !sub.answered {
 		resp.ControlPlane = s.cfg.Identifier
 	}
-	s.server.largeResponseLog.oversized(s.client, sub.typeURL, r.body)
+	s.server.logLargeResponse(s.client, sub.typeURL, r.body)
 	if err := s.transmit(resp); err != nil {
 		return err
 	}
@@ -553,7 +552,7 @@ func (s *stream) send(p *pass, g *cache.Generation, sub *subscription, r *reply,
 	}
 	sub.tally.sent(r.body.Size())
 	s.account.Responded(r.body.Size())
-	s.server.audit(s.client, s.grant, r.secrets)
+	s.server.logSecrets(s.client, s.grant, r.secrets)
 	s.written += uint64(r.body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.now
 	if p.mayBlock {
@@ -622,7 +621,7 @@ func (s *stream) transmit(r *wire.Response) error {
 		return err
 	case <-stall.C:
 		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
-		return Ended(EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
+		return guard.Ended(guard.EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -673,7 +672,7 @@ func (s *stream) checkCold(p *pass) error {
 		p.at(until)
 		return nil
 	}
-	return Ended(EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
+	return guard.Ended(guard.EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
 }
 
 func (s *stream) close() {
@@ -694,17 +693,5 @@ func (s *stream) close() {
 	s.kept = nil
 	if s.client.debugs() {
 		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
-	}
-}
-
-// recvStatus returns the status with which a stream ends when its receiver does.
-func ReceiveStatus(err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case status.Code(err) == codes.ResourceExhausted:
-		return Exceeds(LimitRequest, "%s", status.Convert(err).Message()) // for the counters: the client knows by now
-	default:
-		return err
 	}
 }

@@ -66,7 +66,7 @@ func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now tim
 	d.Node, d.Group, d.Stream = s.node, s.client.group, s.stream
 	d.TypeURL, d.Version, d.Nonce, d.Bytes = s.typeURL, s.said, s.nonce, s.bytes
 	if r != nil {
-		d.Code, d.Detail = r.ErrorCode, cut(r.ErrorMessage, maxDetail)
+		d.Code, d.Detail = r.ErrorCode, wire.Shorten(r.ErrorMessage, maxDetail)
 	}
 	return t.Delivered(d)
 }

@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // The functions of this file answer one question: may the version that a returning client reports be trusted? (B.3)
@@ -85,7 +86,7 @@ type answered struct {
 	at  cache.Seq
 }
 
-func (p *poll) keyOf(peer Peer) pollKey {
+func (p *poll) keyOf(peer guard.Peer) pollKey {
 	return pollKey{
 		peer: peer.Host, node: p.sub.node, typeURL: p.sub.typeURL, view: weak.Make(p.view),
 		names: maphash.String(namesSeed, strings.Join(p.names, "\n")),

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // A queue holds the streams that may have something to send, and has workers go through
@@ -160,7 +162,7 @@ func (l *lock) giveBack() {
 // changed wakes the stream since something that it watches has changed.
 func (s *stream) changed() {
 	if !s.turned() {
-		s.server.counters.coalesced.Add(1)
+		s.server.coalesced.Add(1)
 	}
 }
 
@@ -236,7 +238,7 @@ func (s *stream) run() error {
 		case <-draining:
 			s.depart()
 			draining = nil
-		case <-s.server.hurried:
+		case <-s.server.stopping:
 			return s.finish(errDrained)
 		}
 	}
@@ -246,7 +248,7 @@ func (s *stream) begin(now time.Time) {
 	s.lock.take()
 	defer s.lock.leave()
 	s.begun = now
-	s.leave = departure{at: Expiry(s.rpc.Context(), s.cfg.ConnectionAge), why: EndedAged}
+	s.leave = departure{at: guard.Expiry(s.rpc.Context(), s.cfg.ConnectionAge), why: guard.EndedAged}
 	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
@@ -271,7 +273,7 @@ func (s *stream) finish(err error) error {
 	s.lock.take()
 	defer s.lock.leave()
 	if errors.Is(err, errDrained) {
-		if err = s.closeStatus(EndedDrained); s.ended {
+		if err = s.closeStatus(guard.EndedDrained); s.ended {
 			err = <-s.over
 		}
 	}
@@ -302,7 +304,7 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 		return true
 	case s.watch == nil:
 		if !now.Before(s.begun.Add(s.cfg.FirstRequestTimeout)) {
-			s.end(Ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
+			s.end(guard.Ended(guard.EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
 		}
 		return true
 	}
@@ -341,4 +343,15 @@ func (s *stream) rearm(next, now time.Time) {
 		s.timer.Stop()
 		s.armed = false
 	}
+}
+
+// admit waits for a slot if the stream has first responses to send.
+func (s *stream) admit() (free func()) {
+	s.lock.take()
+	first := s.unanswered()
+	s.lock.leave()
+	if !first {
+		return func() {}
+	}
+	return s.server.slots.Take()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/authz"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
@@ -72,7 +73,7 @@ func (a *authorizer) Changed() <-chan struct{} {
 }
 
 // Authorize implements downstream.Authorizer.
-func (a *authorizer) Authorize(p downstream.Peer, n *corepb.Node) (downstream.Grant, error) {
+func (a *authorizer) Authorize(p guard.Peer, n *corepb.Node) (downstream.Grant, error) {
 	g := &grant{by: a, certificate: p.Certificate, local: isLocal(p.Host)}
 	switch {
 	case a.rules.Load() != nil:
@@ -132,11 +133,11 @@ type grant struct {
 
 // denies returns a refusal as clients are told it.
 func denies(err error) error {
-	what := downstream.DeniedNode
+	what := guard.DeniedNode
 	if refusal, ok := errors.AsType[*authz.Refusal](err); ok && refusal.Reason == authz.NoIdentity {
-		what = downstream.DeniedIdentity
+		what = guard.DeniedIdentity
 	}
-	return downstream.Denies(what, "%v", err)
+	return guard.Denies(what, "%v", err)
 }
 
 func (g *grant) identities() []authz.Identity { return authz.Identities(g.certificate) }
@@ -149,7 +150,7 @@ func (g *grant) Type(typeURL string) error {
 	if g.allowed == nil || g.allowed.AllowsType(typeURL) {
 		return nil
 	}
-	return downstream.Denies(downstream.DeniedType, "%s may not have the type %.256q: the rules %q allow %q",
+	return guard.Denies(guard.DeniedType, "%s may not have the type %.256q: the rules %q allow %q",
 		g.Identity(), typeURL, g.allowed.Rules(), shortNames(g.allowed.Types()))
 }
 
@@ -174,10 +175,10 @@ func (g *grant) Name(typeURL, name string) error {
 		if g.allowed == nil || g.allowed.Allows(typeURL, name) {
 			return nil
 		}
-		return downstream.Denies(downstream.DeniedName, "%s may not have %.256q: it is in no xdstp of the rules %q", g.Identity(), name, g.allowed.Rules())
+		return guard.Denies(guard.DeniedName, "%s may not have %.256q: it is in no xdstp of the rules %q", g.Identity(), name, g.allowed.Rules())
 	}
 	if why := g.secretDenied(name); why != "" {
-		return downstream.Denies(downstream.DeniedSecret, "%s may not have the Secret %.256q: %s", g.Identity(), name, why)
+		return guard.Denies(guard.DeniedSecret, "%s may not have the Secret %.256q: %s", g.Identity(), name, why)
 	}
 	return nil
 }

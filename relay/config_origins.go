@@ -10,7 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // PrimaryOrigin is what [Route.Origin] calls the origin of TENDER_ORIGIN. No other
@@ -185,7 +185,7 @@ const defaultUnreadBytes Size = gibibyte
 // checkUnread finds that the largest request of a client would not come: a peer may have a
 // fourth of what all may.
 func (c *Config) checkUnread(wrong, found map[string]error) {
-	least := downstream.UnreadOfPeer * c.MaxRequestBytes
+	least := guard.UnreadOfPeer * c.MaxRequestBytes
 	if c.MaxUnreadBytes >= least || wrong["MAX_REQUEST_BYTES"] != nil || wrong["MAX_UNREAD_BYTES"] != nil {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // reflectionServices begins the names of the services of reflection, of all versions.
@@ -18,7 +18,7 @@ func (a *authorizer) refuseReflection(server any, rpc grpc.ServerStream, info *g
 	if !strings.HasPrefix(info.FullMethod, reflectionServices) {
 		return handle(server, rpc)
 	}
-	p := downstream.PeerOf(rpc.Context())
+	p := guard.PeerOf(rpc.Context())
 	if isLocal(p.Host) {
 		return handle(server, rpc)
 	}

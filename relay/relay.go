@@ -29,6 +29,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/page"
@@ -174,33 +175,35 @@ func (r *Relay) serve(opts Options) (err error) {
 		ColdWait:            r.cfg.ColdWait,
 		FirstRequestTimeout: r.cfg.FirstRequestTimeout,
 		ConnectionAge:       r.cfg.ConnectionAge,
-		MaxConnections:      r.cfg.MaxConnections,
-		MaxPeerConnections:  r.cfg.MaxPeerConnections,
-		MaxUnreadBytes:      int(r.cfg.MaxUnreadBytes),
-		MaxStreams:          r.cfg.MaxStreams,
-		PeerIPv6Prefix:      r.cfg.PeerIPv6Prefix,
-		MaxRequestRate:      r.cfg.MaxRequestRate,
-		MaxFrameRate:        r.cfg.MaxFrameRate,
-		MaxNames:            r.cfg.MaxNames,
-		MaxRequestBytes:     int(r.cfg.MaxRequestBytes),
-		GzipRequests:        r.cfg.RequestCompression == CompressionGzip,
-		MaxNodeBytes:        int(r.cfg.MaxNodeBytes),
-		MaxGlobs:            r.cfg.MaxGlobs,
-		MaxGroupGlobs:       r.cfg.MaxGroupGlobs,
-		MaxNameBytes:        int(r.cfg.MaxNameBytes),
-		MaxTypes:            r.cfg.MaxTypes,
-		FullStateTypes:      r.cfg.FullStateTypes,
-		WildcardTypes:       r.cfg.WildcardTypes,
-		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
-		DynamicParameters:   r.cfg.DynamicParameters,
-		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
-		Loads:               loadsOf(r.cfg, r.origins, r.log),
-		SumLoads:            r.cfg.LRS == LRSAggregate,
-		Probed:              r.probed,
-		Authorizer:          r.credentials.authorizer,
-		Traces:              r.traces(),
-		Served:              opts.Served,
-		Logger:              r.log,
+		Limits: guard.Limits{
+			MaxConnections:     r.cfg.MaxConnections,
+			MaxPeerConnections: r.cfg.MaxPeerConnections,
+			MaxUnreadBytes:     int(r.cfg.MaxUnreadBytes),
+			MaxStreams:         r.cfg.MaxStreams,
+			PeerIPv6Prefix:     r.cfg.PeerIPv6Prefix,
+			MaxFrameRate:       r.cfg.MaxFrameRate,
+			MaxNodeBytes:       int(r.cfg.MaxNodeBytes),
+		},
+		MaxRequestRate:    r.cfg.MaxRequestRate,
+		MaxNames:          r.cfg.MaxNames,
+		MaxRequestBytes:   int(r.cfg.MaxRequestBytes),
+		GzipRequests:      r.cfg.RequestCompression == CompressionGzip,
+		MaxGlobs:          r.cfg.MaxGlobs,
+		MaxGroupGlobs:     r.cfg.MaxGroupGlobs,
+		MaxNameBytes:      int(r.cfg.MaxNameBytes),
+		MaxTypes:          r.cfg.MaxTypes,
+		FullStateTypes:    r.cfg.FullStateTypes,
+		WildcardTypes:     r.cfg.WildcardTypes,
+		NoEDSAfterCDS:     !r.cfg.EDSAfterCDS,
+		DynamicParameters: r.cfg.DynamicParameters,
+		ContentVersions:   r.cfg.DeltaVersions == VersionsOfContent,
+		Loads:             loadsOf(r.cfg, r.origins, r.log),
+		SumLoads:          r.cfg.LRS == LRSAggregate,
+		Probed:            r.probed,
+		Authorizer:        r.credentials.authorizer,
+		Traces:            r.traces(),
+		Served:            opts.Served,
+		Logger:            r.log,
 	})
 	if err != nil {
 		return err
@@ -231,11 +234,12 @@ func (r *Relay) addServers(opts Options) {
 		}
 		kinds = append(kinds, secure)
 	}
+	bounds := r.server.Guard()
 	for _, kind := range kinds {
 		options := []grpc.ServerOption{
-			grpc.Creds(r.server.Credentials(kind)), grpc.ChainUnaryInterceptor(r.server.CountUnary),
+			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
 			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.authorizer.refuseReflection),
+			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, r.credentials.authorizer.refuseReflection),
 		}
 		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
@@ -314,7 +318,7 @@ var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * tim
 func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
 	if cfg.ConnectionAge > 0 {
-		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, downstream.Grace(cfg.ConnectionAge)
+		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
 	}
 	return p
 }
@@ -415,10 +419,10 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
-		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Listener(l)) })
+		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Guard().Listener(l)) })
 	}
 	for _, l := range r.tlsListeners {
-		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Listener(l)) })
+		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Guard().Listener(l)) })
 	}
 	for _, l := range r.restListeners {
 		serving.Go(func() error { return r.serveREST(l) })

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -82,7 +82,7 @@ func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 			if n := r.Streams(); n != 1 || stays.Ended() {
 				t.Errorf("%d streams are open 40s after one of two clients was cut off, want that of the other", n)
 			}
-			if got := r.Stats().Ended[downstream.EndedByClient]; got != 1 {
+			if got := r.Stats().Ended[guard.EndedByClient]; got != 1 {
 				t.Errorf("%d streams are counted as ended by their clients, want 1", got)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -150,7 +150,7 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 				t.Errorf("%s: ended with %v, want FAILED_PRECONDITION and %q", tt.name, err, tt.says)
 			}
 		}
-		if got := below.Stats().Ended[downstream.EndedChain]; got != 4 {
+		if got := below.Stats().Ended[guard.EndedChain]; got != 4 {
 			t.Errorf("counted %d chains, want 4", got)
 		}
 		o.Put(relaytest.Cluster("d"))
@@ -206,7 +206,7 @@ func TestB41_LoadReportsInACircle(t *testing.T) {
 		if n := loads.count(); n != 1 {
 			t.Errorf("the origin had %d streams, want the first alone", n)
 		}
-		if got := r.Stats().Ended[downstream.EndedChain]; got != 2 {
+		if got := r.Stats().Ended[guard.EndedChain]; got != 2 {
 			t.Errorf("counted %d chains, want 2", got)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -32,7 +32,7 @@ func TestB8_WhoAsksForNothingStays(t *testing.T) {
 		if waited := time.Since(began); waited != 10*time.Second {
 			t.Errorf("it ended %v after something was asked for, want TENDER_COLD_WAIT", waited)
 		}
-		if got := r.Stats().Ended[downstream.EndedCold]; got != 1 {
+		if got := r.Stats().Ended[guard.EndedCold]; got != 1 {
 			t.Errorf("counted %d streams for which nothing was known, want 1", got)
 		}
 	})

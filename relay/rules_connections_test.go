@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -106,7 +106,7 @@ func TestB35_ConnectionsAreBounded(t *testing.T) {
 	_ = open("127.0.0.2", polls, 5)
 	refused("127.0.0.3", polls)
 	refused("127.0.0.3", streams)
-	if s := r.Stats(); s.Refused[downstream.LimitPeerConnections] != 2 || s.Refused[downstream.LimitConnections] != 2 {
+	if s := r.Stats(); s.Refused[guard.LimitPeerConnections] != 2 || s.Refused[guard.LimitConnections] != 2 {
 		t.Errorf("counted: %+v, want 2 refused for each limit", s.Refused)
 	}
 	if err := last.(*net.TCPConn).SetLinger(0); err != nil { // which resets it

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -196,7 +196,7 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 		if took := <-stopped; took < last || took > last+2*time.Second {
 			t.Errorf("it took %v to stop, want %v", took, last)
 		}
-		if got := r.Stats().Ended[downstream.EndedDrained]; got != clients+clients/4+1 {
+		if got := r.Stats().Ended[guard.EndedDrained]; got != clients+clients/4+1 {
 			t.Errorf("%d streams are counted as drained, want %d", got, clients+clients/4+1)
 		}
 	})
@@ -304,7 +304,7 @@ func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 		if e := ends[next]; !errors.Is(e.err, io.EOF) || e.after < 27*time.Minute+least {
 			t.Errorf("a stream on the next connection ended after %v with %v, want OK after %v", e.after, e.err, 27*time.Minute+least)
 		}
-		if got := r.Stats().Ended[downstream.EndedAged]; got != 41 {
+		if got := r.Stats().Ended[guard.EndedAged]; got != 41 {
 			t.Errorf("%d streams are counted as ended for their age, want 41", got)
 		}
 	})

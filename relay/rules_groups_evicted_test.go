@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -134,7 +134,7 @@ func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 				if evicted := tt.name == ""; evicted == c.Ended() {
 					t.Fatalf("the stream of a further group has ended: %t (evicted %t)", c.Ended(), evicted)
 				}
-				if limit := r.Stats().Refused[downstream.LimitGroups]; tt.name != "" && (limit != 1 || status.Code(c.WaitEnd(t.Context())) != codes.ResourceExhausted) {
+				if limit := r.Stats().Refused[guard.LimitGroups]; tt.name != "" && (limit != 1 || status.Code(c.WaitEnd(t.Context())) != codes.ResourceExhausted) {
 					t.Errorf("%d were refused for the limit, want 1 and RESOURCE_EXHAUSTED", limit)
 				}
 			}, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=1", operated)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -21,33 +21,33 @@ import (
 func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		limit downstream.Limit
+		limit guard.Limit
 		value string
 		code  codes.Code
 		ask   func(c *relaytest.Client)
 	}{
-		{downstream.LimitStreams, "1", codes.ResourceExhausted, func(*relaytest.Client) {}},
-		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
+		{guard.LimitStreams, "1", codes.ResourceExhausted, func(*relaytest.Client) {}},
+		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
 		}},
-		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
+		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{
 				{Name: "a", DynamicParameters: map[string]string{"k": strings.Repeat("v", 65)}},
 			}})
 		}},
-		{downstream.LimitNodeBytes, "1KiB", codes.InvalidArgument, func(c *relaytest.Client) {
+		{guard.LimitNodeBytes, "1KiB", codes.InvalidArgument, func(c *relaytest.Client) {
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, Node: &corepb.Node{Id: strings.Repeat("n", 1<<10)}})
 		}},
-		{downstream.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 65)) }},
-		{downstream.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 4<<10)) }},
-		{downstream.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamAcmeType, "a") }},
-		{downstream.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamCDS) }},
+		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 65)) }},
+		{guard.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 4<<10)) }},
+		{guard.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamAcmeType, "a") }},
+		{guard.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamCDS) }},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {
 			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				env := []string{tt.limit.String() + "=" + tt.value}
-				if tt.limit == downstream.LimitGroups {
+				if tt.limit == guard.LimitGroups {
 					env = append(env, "TENDER_NODE_GROUP_BY=id")
 				}
 				r := start(t, o, true, env...)
@@ -58,11 +58,11 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 				tt.ask(c)
 				err := c.WaitEnd(t.Context())
 				named := strings.HasSuffix(status.Convert(err).Message(), "("+tt.limit.String()+")")
-				if status.Code(err) != tt.code || !named && tt.limit != downstream.LimitRequest { // of which gRPC tells clients
+				if status.Code(err) != tt.code || !named && tt.limit != guard.LimitRequest { // of which gRPC tells clients
 					t.Errorf("the client was told %v, want %v and the variable", err, tt.code)
 				}
 				synctest.Wait()
-				if s := r.Stats(); s.Refused[tt.limit] != 1 || s.Ended[downstream.EndedRefused] != 1 || s.Streams != 1 {
+				if s := r.Stats(); s.Refused[tt.limit] != 1 || s.Ended[guard.EndedRefused] != 1 || s.Streams != 1 {
 					t.Errorf("counted: %+v, want 1 refused for the limit, and 1 stream", s)
 				}
 				o.Put(relaytest.Cluster("a", "changed"))
@@ -123,7 +123,7 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 		wanted(3)
 		o.Put(streamRoute("a", "2"))
 		streamHas(t, one.Recv(t.Context()), streamRDS, "a")
-		if n := r.Stats().Refused[downstream.LimitOriginNames]; n != 2 {
+		if n := r.Stats().Refused[guard.LimitOriginNames]; n != 2 {
 			t.Errorf("%d refusals are counted, want 2", n)
 		}
 	})

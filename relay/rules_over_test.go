@@ -10,7 +10,7 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -20,14 +20,14 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 	t.Parallel()
 	const globs = "xdstp://x/envoy.config.route.v3.RouteConfiguration/"
 	for _, tt := range []struct {
-		limit downstream.Limit
+		limit guard.Limit
 		value int
 		names []string // the last one is over the limit
 	}{
-		{downstream.LimitNames, 3, []string{"a", "b", "c"}}, // and one of another type
-		{downstream.LimitOriginNames, 2, []string{"a", "b", "c"}},
-		{downstream.LimitGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
-		{downstream.LimitGroupGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
+		{guard.LimitNames, 3, []string{"a", "b", "c"}}, // and one of another type
+		{guard.LimitOriginNames, 2, []string{"a", "b", "c"}},
+		{guard.LimitGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
+		{guard.LimitGroupGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {
 			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -45,7 +45,7 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 					}
 					opts.AutoAck = true
 					c := r.client(opts)
-					if tt.limit == downstream.LimitNames {
+					if tt.limit == guard.LimitNames {
 						c.Subscribe(streamEDS, "e")
 					}
 					c.Subscribe(streamRDS, tt.names...)

@@ -14,7 +14,7 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -97,7 +97,7 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	awaitStreams(t, r, 2)
 	served("127.0.0.1", "four")
 	refused("127.0.0.1", "one") // it made room
-	if s := r.Stats(); s.Refused[downstream.LimitPeerGroups] != 4 {
+	if s := r.Stats(); s.Refused[guard.LimitPeerGroups] != 4 {
 		t.Errorf("counted: %+v, want 4 refused for the limit", s)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -237,7 +237,7 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 				if n := r.Streams(); n != 1 {
 					t.Errorf("%d streams are open, want the other client's alone", n)
 				}
-				if got := r.Stats().Ended; got[downstream.EndedStalled] != 1 || got[downstream.EndedByClient] != 0 {
+				if got := r.Stats().Ended; got[guard.EndedStalled] != 1 || got[guard.EndedByClient] != 0 {
 					t.Errorf("streams that ended, by why: %v, want one as stalled", got)
 				}
 				put(-1)

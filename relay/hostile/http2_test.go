@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
 )
 
@@ -164,7 +164,7 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 				if err := a.open(1); err != nil {
 					t.Error(err)
 				}
-				v.await("it is counted", func() bool { return v.Stats().Refused[downstream.LimitFrames] == 1 })
+				v.await("it is counted", func() bool { return v.Stats().Refused[guard.LimitFrames] == 1 })
 			})
 			if n := v.Streams(); n != 1 {
 				t.Errorf("%d streams are open, want the neighbour's alone", n)
@@ -221,7 +221,7 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 					t.Errorf("the connection has ended after %d frames, long before %d bytes", sent, peer)
 				}
 			})
-			if n := v.Stats().Refused[downstream.LimitUnread]; n != 1 {
+			if n := v.Stats().Refused[guard.LimitUnread]; n != 1 {
 				t.Errorf("%d connections were counted, want 1", n)
 			}
 		})

@@ -1,4 +1,4 @@
-package downstream
+package guard
 
 import (
 	"errors"
@@ -53,11 +53,8 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := 0
-	server, err := New(Config{Views: oneView{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn := &grpcConn{near, newWaitingReader(near), newAccount(&server.connections, ""), server, func() { left++ }}
+	guard := newGuard(Limits{})
+	conn := &grpcConn{near, newWaitingReader(near), newAccount(&guard.connections, ""), guard, func() { left++ }}
 	pool := &lender{BufferPool: mem.DefaultBufferPool(), back: make(chan struct{}, 1)}
 	type result struct {
 		b   *[]byte
@@ -85,7 +82,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	if got := <-read; got.err == nil || got.b != nil || pool.out.Load() != 1 {
 		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
 	}
-	last := &grpcConn{lastWords{near}, nil, newAccount(&server.connections, ""), server, func() {}}
+	last := &grpcConn{lastWords{near}, nil, newAccount(&guard.connections, ""), guard, func() {}}
 	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
 		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
 	}

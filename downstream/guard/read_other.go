@@ -1,6 +1,6 @@
 //go:build !unix
 
-package downstream
+package guard
 
 import (
 	"net"

@@ -1,6 +1,8 @@
-package downstream
+package loadreport
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -9,12 +11,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// maxLoadBytes bounds the sums of a group: what they take as one message, for
-// which 4 MiB is what gRPC servers accept unless they are told otherwise. The same
-// number keeps the memory of a group in bounds.
-const maxLoadBytes = 4 << 20
+// maxReportBytes bounds the report of a group, and so the memory of its sum: gRPC servers accept messages of 4 MiB by
+// default.
+const maxReportBytes = 4 << 20
 
-// What the parts of a report take at most as bytes, names not counted.
+// The largest encoded sizes of the parts of a report, without names.
 const (
 	clusterBytes  = 48
 	localityBytes = 176
@@ -23,17 +24,14 @@ const (
 	dropBytes     = 24
 )
 
-// loadMemory is how many reports a cluster is remembered for that nobody mentions
-// any more.
+// clusterRetention is how many reports a cluster is kept for that no client reports any more.
 const clusterRetention = 10
 
-// A loadSum is the sum of what the clients of a group report (B.29). What they
-// count from one report to the next is added up until it is taken; of what is a
-// level at the time of a report, requests in progress and active connections, each
-// client's newest value is in the sum. It does no I/O.
+// A sum is the sum of what the clients of a group report (B.29). Counters are added up until the sum is taken. Gauges
+// (requests in progress, active connections) are the sum of each client's newest value.
 type sum struct {
 	clusters map[clusterKey]*clusterLoad
-	bytes    int // what the sum takes in a report, at most
+	bytes    int // of the encoded report, at most
 	omitted  int // parts of reports for which there was no room
 }
 
@@ -43,7 +41,7 @@ type clusterLoad struct {
 	dropped    uint64
 	drops      map[string]uint64 // by category
 	localities map[localityKey]*localityLoad
-	silent     int // how many reports ago it was mentioned
+	silent     int // how many reports ago a client reported it
 }
 
 type localityKey struct {
@@ -51,7 +49,7 @@ type localityKey struct {
 	priority              uint32
 }
 
-// A localityLoad is the load of a locality. Its counters are those of stats.
+// A localityLoad is the load of a locality. The counters are in stats.
 type localityLoad struct {
 	stats     *endpointpb.UpstreamLocalityStats
 	metrics   map[string]*endpointpb.EndpointLoadMetricStats
@@ -65,20 +63,20 @@ type endpointLoad struct {
 	level   *level
 }
 
-// A level is what a report states as of its time. Clients have a part in one only
-// where theirs is not zero, so one that is zero is nobody's.
+// A level has the gauges of a locality or an endpoint, summed over clients. Each client whose values are not zero has a
+// part in it, so a level of zero has no client.
 type level struct{ inProgress, active uint64 }
 
-// A loadClient is one client of a group.
+// A reporter is one client of a group.
 type reporter struct {
-	all    bool             // it can be asked for all clusters (R140)
-	levels map[*level]level // its part in them; belongs to the sum
+	all    bool             // it has the AllClustersFeature (R140)
+	levels map[*level]level // its parts; guarded as the sum is
 }
 
-func newLoadSum() *sum { return &sum{clusters: make(map[clusterKey]*clusterLoad)} }
+func newSum() *sum { return &sum{clusters: make(map[clusterKey]*clusterLoad)} }
 
-// add adds a client's report, whose levels replace those of its last one. Endpoints
-// are left out unless they were asked for. For a nil client, levels do not count.
+// add adds a client's report, whose gauges replace those of its previous one. It ignores endpoints unless they were asked
+// for, and the gauges of a nil client.
 func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool) {
 	s.leave(c)
 	for _, stats := range report {
@@ -99,7 +97,7 @@ func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool
 	}
 }
 
-// leave takes a client's part out of the levels.
+// leave removes a client's gauges.
 func (s *sum) leave(c *reporter) {
 	if c == nil {
 		return
@@ -111,9 +109,8 @@ func (s *sum) leave(c *reporter) {
 	clear(c.levels)
 }
 
-// has makes values a client's part in a level, or adds them to it where one report
-// has the same place twice.
-func (c *reporter) has(sum *level, values level) {
+// addLevel adds gauges of a client to a level.
+func (c *reporter) addLevel(sum *level, values level) {
 	if c == nil || values == (level{}) {
 		return
 	}
@@ -126,9 +123,9 @@ func (c *reporter) has(sum *level, values level) {
 	c.levels[sum] = level{part.inProgress + values.inProgress, part.active + values.active}
 }
 
-// room reports whether there is room for so many bytes more, which it takes.
+// room takes room for so many bytes more, and reports whether there was any.
 func (s *sum) room(bytes int) bool {
-	if s.bytes+bytes > maxLoadBytes {
+	if s.bytes+bytes > maxReportBytes {
 		s.omitted++
 		return false
 	}
@@ -136,7 +133,7 @@ func (s *sum) room(bytes int) bool {
 	return true
 }
 
-// cluster returns the load of a cluster, or nil if there is no room for it.
+// cluster returns the load of a cluster, nil if there is no room for it.
 func (s *sum) cluster(stats *endpointpb.ClusterStats) *clusterLoad {
 	key := clusterKey{stats.GetClusterName(), stats.GetClusterServiceName()}
 	c := s.clusters[key]
@@ -174,7 +171,7 @@ func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.Upstrea
 	l.stats.MemUtilization = utilization(l.stats.GetMemUtilization(), from.GetMemUtilization())
 	l.stats.ApplicationUtilization = utilization(l.stats.GetApplicationUtilization(), from.GetApplicationUtilization())
 	s.addMetrics(l.metrics, from.GetLoadMetricStats())
-	c.has(l.level, level{from.GetTotalRequestsInProgress(), from.GetTotalActiveConnections()})
+	c.addLevel(l.level, level{from.GetTotalRequestsInProgress(), from.GetTotalActiveConnections()})
 	if endpoints {
 		for _, e := range from.GetUpstreamEndpointStats() {
 			s.addEndpoint(c, l, e)
@@ -191,7 +188,7 @@ func newLocalityLoad(at *corepb.Locality, priority uint32, level *level) *locali
 	}
 }
 
-// utilization returns the sum of two, of which either may be nil.
+// utilization returns the sum of two values, which may be nil.
 func utilization(sum, more *endpointpb.UnnamedEndpointLoadMetricStats) *endpointpb.UnnamedEndpointLoadMetricStats {
 	if more == nil {
 		return sum
@@ -235,11 +232,11 @@ func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.Upstre
 	e.stats.TotalErrorRequests += from.GetTotalErrorRequests()
 	e.stats.TotalIssuedRequests += from.GetTotalIssuedRequests()
 	s.addMetrics(e.metrics, from.GetLoadMetricStats())
-	c.has(e.level, level{inProgress: from.GetTotalRequestsInProgress()})
+	c.addLevel(e.level, level{inProgress: from.GetTotalRequestsInProgress()})
 }
 
-// newEndpointLoad returns one for the endpoint that stats are of, without what they
-// count. The metadata is the origin's own, and the same in every client.
+// newEndpointLoad returns the load of an endpoint, with all counters at zero. The metadata comes from the origin, and is
+// the same in every client.
 func newEndpointLoad(of *endpointpb.UpstreamEndpointStats, level *level) *endpointLoad {
 	return &endpointLoad{
 		stats:   &endpointpb.UpstreamEndpointStats{Address: of.GetAddress(), Metadata: of.GetMetadata()},
@@ -248,12 +245,11 @@ func newEndpointLoad(of *endpointpb.UpstreamEndpointStats, level *level) *endpoi
 	}
 }
 
-// bytes must be called before anything was added.
+// bytes returns the size of an endpoint to which nothing was added yet.
 func (e *endpointLoad) bytes() int { return endpointBytes + proto.Size(e.stats) }
 
-// take returns the sum of all that was reported since the last call, which was so
-// long ago, and how many parts of reports are not in it for want of room. What is
-// left are the levels.
+// takeReport returns the sum of all that was reported since the last call, a window ago, and how many parts of reports
+// had no room in it. The gauges stay in the sum.
 func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStats, left int) {
 	before := s.clusters
 	left = s.omitted
@@ -283,7 +279,7 @@ func (c *clusterLoad) report(key clusterKey, window time.Duration) *endpointpb.C
 	return r
 }
 
-// report returns the stats, which belong to the caller from then on.
+// report returns the stats, which the caller owns from then on.
 func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
 	l.stats.TotalRequestsInProgress, l.stats.TotalActiveConnections = l.level.inProgress, l.level.active
 	for _, m := range l.metrics {
@@ -299,8 +295,8 @@ func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
 	return l.stats
 }
 
-// keep keeps of a cluster that was reported what clients have levels in, and its
-// name for a while. There is room: it was there before, with more.
+// keep keeps the gauges of a cluster that was reported, and its name for a while. There is room for that, as there was
+// for more.
 func (s *sum) keep(key clusterKey, c *clusterLoad) {
 	kept := newClusterLoad()
 	kept.silent = c.silent + 1
@@ -315,7 +311,7 @@ func (s *sum) keep(key clusterKey, c *clusterLoad) {
 	}
 }
 
-// keepLocality returns what is left of a locality, or nil.
+// keepLocality returns a locality with its gauges alone, nil if it has none.
 func (s *sum) keepLocality(key localityKey, l *localityLoad) *localityLoad {
 	kept := newLocalityLoad(l.stats.GetLocality(), key.priority, l.level)
 	for address, e := range l.endpoints {
@@ -330,4 +326,13 @@ func (s *sum) keepLocality(key localityKey, l *localityLoad) *localityLoad {
 	}
 	s.bytes += key.bytes()
 	return kept
+}
+
+// names returns the names of the clusters that are in the sum or were reported lately, sorted.
+func (s *sum) names() []string {
+	names := make(map[string]struct{}, len(s.clusters))
+	for key := range s.clusters {
+		names[key.name] = struct{}{}
+	}
+	return slices.Sorted(maps.Keys(names))
 }

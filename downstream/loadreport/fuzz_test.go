@@ -1,4 +1,4 @@
-package downstream
+package loadreport
 
 import (
 	"testing"
@@ -28,7 +28,7 @@ func FuzzLoadReport(f *testing.F) {
 		f.Add(b, b)
 	}
 	f.Fuzz(func(t *testing.T, one, another []byte) {
-		sum, clients := newLoadSum(), []*reporter{{}, {}}
+		sum, clients := newSum(), []*reporter{{}, {}}
 		for i, b := range [][]byte{one, another} {
 			if report, ok := reported(b); ok {
 				sum.add(clients[i], report, true)

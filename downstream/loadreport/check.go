@@ -1,4 +1,4 @@
-package downstream
+package loadreport
 
 import (
 	"errors"
@@ -9,11 +9,11 @@ import (
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 )
 
-// maxPriority is that of a locality.
+// maxPriority is the highest priority of a locality.
 const maxPriority = 128
 
-// checkLoad returns what is wrong with the load of a cluster by the rules that the
-// protocol has for it, of those that hold for what is in a sum.
+// checkCluster returns how the load of a cluster violates the rules of the protocol for the parts of a report that are
+// summed.
 //
 // Source: envoy/config/endpoint/v3/load_report.proto.
 func checkCluster(stats *endpointpb.ClusterStats) error {
@@ -34,8 +34,8 @@ func checkCluster(stats *endpointpb.ClusterStats) error {
 	return nil
 }
 
-// dropNoNumbers takes out metrics that are infinite or no numbers: added to those of
-// other clients, they would make as little of the sum. It returns the name of one.
+// dropNonFinite removes metrics that are infinite or not a number: a sum with one of them would be the same. It returns
+// the name of one.
 func dropNonFinite(stats *endpointpb.ClusterStats) (metric string, found bool) {
 	bad := func(name string, value float64) bool {
 		isBad := math.IsNaN(value) || math.IsInf(value, 0)

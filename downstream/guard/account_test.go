@@ -1,4 +1,4 @@
-package downstream
+package guard
 
 import (
 	"bytes"
@@ -33,12 +33,9 @@ func (s seen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, err
 
 // What was handled is held no longer, of whatever size.
 func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
-	server, err := New(Config{Views: oneView{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	creds := seen{server.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
-	g := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(server.CountUnary))
+	guard := newGuard(Limits{})
+	creds := seen{guard.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
+	g := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(guard.UnaryInterceptor))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,10 +68,8 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	server.connections.mu.Lock()
-	defer server.connections.mu.Unlock()
-	if server.connections.unread != 0 {
-		t.Errorf("%d bytes are claimed in the end, want 0", server.connections.unread)
+	if _, unread := guard.Usage(); unread != 0 {
+		t.Errorf("%d bytes are claimed in the end, want 0", unread)
 	}
 }
 
@@ -100,7 +95,7 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 		{1000, 0, 0}, {1000, 1, 1000 * minFrameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
 	} {
 		for _, cut := range []int{1, 7, 10, 4096} {
-			all := connections{mostUnread: 1 << 30}
+			all := newConnections(Limits{}.WithDefaults())
 			b := newAccount(&all, "")
 			for rest := frames(t, tt.number, tt.size); len(rest) > 0; {
 				n := min(cut, len(rest))
@@ -120,7 +115,7 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 // ended.
 func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	const mib = 1 << 20
-	all := connections{most: 100, mostOfPeer: 100, mostUnread: 4 * mib, peers: make(map[string]*peerUse)}
+	all := newConnections(Limits{MaxUnreadBytes: 4 * mib}.WithDefaults())
 	now := time.Now()
 	open := func(peer string, held int64) (*Account, error) {
 		if _, err := all.enter(peer); err != nil {
@@ -156,8 +151,8 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	}
 	again.close()
 	again.close()
-	if got := all.peers["a"].unread; got != 0 || all.claimed() != 3*mib {
-		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claimed(), 3*mib)
+	if got := all.peers["a"].claimed; got != 0 || all.claimed != 3*mib {
+		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claimed, 3*mib)
 	}
 	// What nobody reads since its stream has ended is forgiven in time.
 	old := newAccount(&all, "a")
@@ -170,7 +165,7 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 
 // BenchmarkBacklog is what the count of held bytes costs for each answer of a client.
 func BenchmarkBacklog(b *testing.B) {
-	all := connections{mostUnread: 1 << 30}
+	all := newConnections(Limits{}.WithDefaults())
 	log := newAccount(&all, "")
 	log.skip = 0
 	answer := frames(b, 1, 110)[len(http2.ClientPreface):]

@@ -1,4 +1,4 @@
-package downstream
+package guard
 
 import (
 	"net"
@@ -10,7 +10,8 @@ import (
 // flooded are connections of one peer, of which each may send a hundred frames a second.
 func flooded(t *testing.T, number int) []*Account {
 	t.Helper()
-	all := &connections{most: 100, mostOfPeer: 100, mostUnread: 1 << 30, frameRate: 100, peers: make(map[string]*peerUse)}
+	connections := newConnections(Limits{MaxFrameRate: 100}.WithDefaults())
+	all := &connections
 	of := make([]*Account, number)
 	for i := range of {
 		if _, err := all.enter("a"); err != nil {
@@ -121,12 +122,8 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				cfg, err := Config{Views: oneView{}}.withDefaults()
-				if err != nil {
-					t.Fatal(err)
-				}
 				b := flooded(t, 1)[0]
-				b.all.frameRate = cfg.MaxFrameRate
+				b.connections.limits = Limits{}.WithDefaults()
 				for range tt.rounds {
 					for _, size := range tt.frames {
 						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
@@ -149,7 +146,7 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 
 // A fleet behind one address comes at once, each client with a dozen requests: none is held up.
 func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
-	all := &connections{most: 10_000, mostOfPeer: 10_000, mostUnread: 1 << 30, frameRate: 5000, peers: make(map[string]*peerUse)}
+	all := newConnections(Limits{}.WithDefaults())
 	now := time.Now()
 	for i := range 10_000 {
 		if _, may := all.admit("a", now); !may {
@@ -161,7 +158,7 @@ func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
 		if _, err := all.enter("a"); err != nil {
 			t.Fatal(err)
 		}
-		b := newAccount(all, "a")
+		b := newAccount(&all, "a")
 		b.countFrame(headersFrame, 300)
 		for range 12 {
 			b.countFrame(dataFrame, 10<<10)
@@ -174,7 +171,7 @@ func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
 
 // Polls count too: each for ten. Those that would wait for long are refused.
 func TestB35_PollsOfAPeer(t *testing.T) {
-	all := flooded(t, 1)[0].all
+	all := flooded(t, 1)[0].connections
 	now := time.Now()
 	waited, news, refused := 0, 0, 0
 	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
@@ -201,7 +198,7 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 // in a second, of whom none waits for longer than 5 s. It is forgotten once it has rested.
 func TestB35_ConnectionsOfAPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := &connections{most: 100, mostOfPeer: 100, frameRate: 5000, peers: make(map[string]*peerUse)}
+		all := newConnections(Limits{}.WithDefaults())
 		visit := func() (wait time.Duration, may bool) {
 			if _, may := all.admit("a", time.Now()); !may {
 				return 0, false
@@ -252,15 +249,12 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 
 // A connection that is one too many is closed by the listener; others are not.
 func TestB35_TheListenerTurnsAway(t *testing.T) {
-	s, err := New(Config{Views: oneView{}, MaxFrameRate: 1}) // of which a connection is 25 s' worth
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := newGuard(Limits{MaxFrameRate: 1}) // of which a connection is 25 s' worth
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := s.Listener(inner)
+	l := g.Listener(inner)
 	came, ended := make(chan string, 10), make(chan struct{})
 	go func() { // ends with the listener
 		defer close(ended)
@@ -311,7 +305,7 @@ func TestB35_PausesAreShort(t *testing.T) {
 func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := flooded(t, 1)[0]
-		b.frames = 1 << 20
+		b.unpaid = 1 << 20
 		if news := b.throttle(); !news || b.pause != maxPause {
 			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
 		}
@@ -326,7 +320,8 @@ func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 // BenchmarkFrames is what the bound of frames costs for each delivery, of which the answer is an ACK and a credit for
 // a window.
 func BenchmarkFrames(b *testing.B) {
-	all := connections{mostUnread: 1 << 30, frameRate: 5000, peers: map[string]*peerUse{"a": {}}}
+	all := newConnections(Limits{}.WithDefaults())
+	all.peers["a"] = new(peerUse)
 	log := newAccount(&all, "a")
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,4 +1,4 @@
-package downstream
+package loadreport
 
 import (
 	"fmt"
@@ -144,7 +144,7 @@ func drawReport(t *rapid.T) []*endpointpb.ClusterStats {
 // states the sum of what each client stated last.
 func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		sum, clients := newLoadSum(), []*reporter{{}, {}, {}}
+		sum, clients := newSum(), []*reporter{{}, {}, {}}
 		counted, taken, stated := make(numbers), make(numbers), make([]numbers, len(clients))
 		take := func() {
 			room := sum.bytes
@@ -235,7 +235,7 @@ func hugeReport(n int, name string) []*endpointpb.ClusterStats {
 // A report is never larger than servers accept; what has no room is counted, and
 // what is known goes on being summed. With the next report there is room again.
 func TestB29_ReportIsBounded(t *testing.T) {
-	sum, c := newLoadSum(), new(reporter)
+	sum, c := newSum(), new(reporter)
 	for range 2 {
 		sum.add(c, hugeReport(10_000, "cluster"), true)
 		sum.leave(c)
@@ -247,8 +247,8 @@ func TestB29_ReportIsBounded(t *testing.T) {
 		sum.leave(c)
 		report, left := sum.takeReport(time.Hour)
 		size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report})
-		if size > maxLoadBytes || size < maxLoadBytes/2 || left == 0 {
-			t.Errorf("a report of %d bytes, with %d left out; want at most %d, and something left out", size, left, maxLoadBytes)
+		if size > maxReportBytes || size < maxReportBytes/2 || left == 0 {
+			t.Errorf("a report of %d bytes, with %d left out; want at most %d, and something left out", size, left, maxReportBytes)
 		}
 		for range clusterRetention {
 			sum.takeReport(time.Hour)
@@ -259,7 +259,7 @@ func TestB29_ReportIsBounded(t *testing.T) {
 // Endpoints are in the sum only where the origin asked for them.
 func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		sum := newLoadSum()
+		sum := newSum()
 		sum.add(new(reporter), hugeReport(1, "cluster"), asked)
 		report, _ := sum.takeReport(time.Second)
 		if got := len(report[0].GetUpstreamLocalityStats()[0].GetUpstreamEndpointStats()); (got == 1) != asked {
@@ -270,7 +270,7 @@ func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 
 // A cluster that nobody reports any more is not reported, and is forgotten.
 func TestB29_ClustersAreForgotten(t *testing.T) {
-	sum, c := newLoadSum(), new(reporter)
+	sum, c := newSum(), new(reporter)
 	names := func(report []*endpointpb.ClusterStats, _ int) map[string]bool {
 		out := make(map[string]bool)
 		for _, r := range report {

@@ -1,0 +1,34 @@
+package guard
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+)
+
+// A LogLimiter rate-limits a warning that clients can cause at will, and logs how many were suppressed.
+type LogLimiter struct {
+	limit      *rate.Limiter
+	suppressed atomic.Int64
+}
+
+// NewLogLimiter returns a limiter of so many lines a second, with bursts.
+func NewLogLimiter(perSecond rate.Limit, burst int) LogLimiter {
+	return LogLimiter{limit: rate.NewLimiter(perSecond, burst)}
+}
+
+// Allow reports whether [LogLimiter.Warn] may be called now; if not, it counts the line as suppressed.
+func (l *LogLimiter) Allow() bool {
+	if l.limit.Allow() {
+		return true
+	}
+	l.suppressed.Add(1)
+	return false
+}
+
+// Warn logs a line that Allow has allowed.
+func (l *LogLimiter) Warn(log *slog.Logger, message string, attrs ...slog.Attr) {
+	log.LogAttrs(context.Background(), slog.LevelWarn, message, append(attrs, slog.Int64("suppressed", l.suppressed.Swap(0)))...)
+}
