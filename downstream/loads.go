@@ -14,19 +14,19 @@ import (
 )
 
 // loadService serves load reports (R139).
-type loadService struct{ server *Server }
+type loadService struct{ *Server }
 
 // StreamLoadStats serves a stream of load reports.
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	leave, err := s.server.enter(rpc.Context())
+	leave, err := s.enter(rpc.Context())
 	if err != nil {
 		return err
 	}
 	defer leave()
-	return s.server.streamEnded(s.server.serveLoads(rpc))
+	return s.streamEnded(s.serve(rpc))
 }
 
-func (s *Server) serveLoads(rpc grpc.ServerStream) error {
+func (s loadService) serve(rpc grpc.ServerStream) error {
 	ctx, end := context.WithCancelCause(rpc.Context())
 	defer end(nil)
 	leave, err := s.enterChain(rpc, end)
@@ -40,8 +40,8 @@ func (s *Server) serveLoads(rpc grpc.ServerStream) error {
 	return s.loads.Serve(ctx, rpc, guard.Expiry(ctx, s.cfg.ConnectionAge))
 }
 
-// identifyReporter returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
-func (s *Server) identifyReporter(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
+// identify returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
+func (s loadService) identify(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
 	from := guard.PeerOf(ctx)
 	who := &identity{rules: s.cfg.regranted()}
 	client := &loadreport.Client{Leave: who.drop}
@@ -63,7 +63,7 @@ func (s *Server) identifyReporter(ctx context.Context, raw guard.RawNode) (*load
 
 // awaitRevocation waits until a client is no longer authorized to be the node that it says it is, and returns why; nil
 // if ctx ends first.
-func (s *Server) awaitRevocation(ctx context.Context, from guard.Peer, who *identity) (err error) {
+func (s loadService) awaitRevocation(ctx context.Context, from guard.Peer, who *identity) (err error) {
 	for rules := who.rules; err == nil; {
 		select {
 		case <-rules:

@@ -28,7 +28,7 @@ func (s *Server) logNACK(from *client, r *wire.Request, as *Refusal) {
 	if as != nil && as.TraceID != "" {
 		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
 	}
-	s.nackLog.Warn(log, "client rejected a response",
+	s.nackLog.Warn(log, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
 		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)))
 }

@@ -20,26 +20,26 @@ import (
 )
 
 // A poll is a request over REST while it waits for its answer: a subscription that
-// is sent one complete set and ends. What it asked for by name lingers upstream
-// until the client is back (B.6).
+// is sent one complete set and ends. The names that it asked for stay subscribed upstream for a while, until the client
+// polls again (B.6).
 type poll struct {
 	sub   *subscription
 	view  *cache.View
-	peer  guard.Peer      // who polls
-	kept  *guard.KeptNode // what of the Node rules need
+	peer  guard.Peer
+	kept  *guard.KeptNode // the Node, for the rules
 	grant Grant           // nil if the client may have anything
-	names []string        // that it asks for
+	names []string        // requested
 	until time.Time       // when it is answered at the latest
-	bare  bool            // content that it asked for was given up, and is asked for again
+	bare  bool            // requested content was dropped from the cache, and is requested from the origin again
 
 	key    pollKey
 	memory *pollMemory
 
-	draining, regranted <-chan struct{} // that are waited for
+	draining, regranted <-chan struct{} // nil once they were closed, or never are
 }
 
 // newPoll returns the poll of a client.
-func (s *Server) newPoll(who *identity, req restRequest, peer guard.Peer) (*poll, error) {
+func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*poll, error) {
 	sub := &subscription{
 		traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
 		conversation: new(conversation),
@@ -71,7 +71,7 @@ func (s *Server) newPoll(who *identity, req restRequest, peer guard.Peer) (*poll
 	return p, nil
 }
 
-// checkDemand refuses a poll whose names are over a limit.
+// checkDemand rejects a poll whose names exceed a limit.
 func (s *subscription) checkDemand(names []string) error {
 	if over := s.fit(names, nil, true, 0, 0).over; len(over) > 0 {
 		return over[0].why
@@ -79,7 +79,7 @@ func (s *subscription) checkDemand(names []string) error {
 	return nil
 }
 
-// check returns why the client may not ask for what it asks for.
+// check returns an error if the client is not authorized for the type or a name.
 func (p *poll) check() error {
 	if p.grant == nil {
 		return nil
@@ -95,7 +95,7 @@ func (p *poll) check() error {
 	return nil
 }
 
-// regrant has the poll obey what the client may ask for by now.
+// regrant checks the poll against the rules that apply now.
 func (p *poll) regrant(ctx context.Context, server *Server) (err error) {
 	if p.grant, err = server.reauthorize(ctx, p.peer, p.kept); err != nil {
 		return err
@@ -108,23 +108,22 @@ func (p *poll) close() {
 	p.sub.watch.Close()
 }
 
-// A prospect is what a poll can be told.
+// A prospect says what a poll can be answered.
 type prospect int
 
 const (
-	// unheard: nothing, for the origin has said nothing of what was asked for.
+	// unheard: nothing, as the origin has not answered for any of it.
 	unheard prospect = iota
-	// incomplete: a part, for the origin may yet say more.
+	// incomplete: a part, as the origin has not answered for all of it.
 	incomplete
-	// current: that the client has it all.
+	// current: 304, as the client has all of it.
 	current
-	// due: all, and the client has something else.
+	// due: all of it, as the client has another version.
 	due
 )
 
-// await waits until there is something to tell, but no longer than the poll may be
-// held. It returns the head that has it, or nil if what the client has is current.
-// Errors: nothing can be told for now, or ctx has ended.
+// await waits until the poll can be answered, but no longer than it may be held. It returns the generation to answer
+// from, or nil if the client's version is current. Errors: there is no answer for now, or ctx has ended.
 func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, error) {
 	p.draining = server.draining
 	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
@@ -146,8 +145,8 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	}
 }
 
-// sleep waits until there may be something else to tell than what is now. The poll is over if
-// there cannot be, or an error says why there is nothing to tell.
+// sleep waits until the prospect may have changed. The poll is over if it cannot change any more; the error says why
+// there is no answer then.
 func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told prospect) (over bool, err error) {
 	select {
 	case <-p.sub.watch.C:
@@ -168,8 +167,8 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 	return false, nil
 }
 
-// look returns what the client can be told, and when to look again even if nothing
-// happens.
+// look returns what the poll can be answered, and when to look again even if nothing
+// changes.
 func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again time.Time) {
 	s, t := p.sub, g.Type(p.sub.key)
 	if !p.heard(g, t) {
@@ -193,7 +192,7 @@ func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again ti
 	return due, time.Time{}
 }
 
-// heard reports whether the origin has ever said something of what was asked for.
+// heard reports whether the origin has ever answered for some of what was requested.
 func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
 	s := p.sub
 	for glob := range s.followed() {
@@ -207,8 +206,7 @@ func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
 	})
 }
 
-// lacks reports whether the content of something that the client asked for was given
-// up; the origin is asked for it (R125).
+// lacks reports whether requested content was dropped from the cache, and requests it from the origin (R125).
 func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
 	bare := p.sub.bare(g, t)
 	for _, n := range p.sub.names {
@@ -220,14 +218,12 @@ func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
 	return bare
 }
 
-// deletes reports whether the client would take what is missing for gone, and may
-// have it (B.7).
+// deletes reports whether the client would delete what a response lacks, and may have it (B.7).
 func (p *poll) deletes() bool {
 	return p.sub.fullState && p.sub.version != "" && (!p.sub.synced || p.bare)
 }
 
-// overdue returns what a poll is told that may be held no longer: nothing if its
-// client is up to date.
+// overdue returns the error of a poll that may be held no longer, nil if its client is up to date.
 func (p *poll) overdue(told prospect) error {
 	switch told {
 	case current:
@@ -239,7 +235,7 @@ func (p *poll) overdue(told prospect) error {
 	}
 }
 
-// A restResponse is a DiscoveryResponse in JSON, in pieces.
+// A restResponse is a DiscoveryResponse in JSON, in parts that are shared between responses.
 type restResponse struct {
 	before, after []byte
 	resources     [][]byte // shared with other responses
@@ -247,9 +243,8 @@ type restResponse struct {
 	sum           cache.Sum
 }
 
-// render returns all that the client asked for and that exists (R113), under the
-// version that streams have for the same set; nil if that is a part, and the client has
-// just this (B.3).
+// render returns a response with all that was requested and exists (R113), under the version that streams use for the
+// same set; nil if that is a part, and the client has that part already (B.3).
 func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
 	s, t := p.sub, g.Type(p.sub.key)
 	set := s.collect(g, t, setBuilder{})
@@ -278,8 +273,7 @@ func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, er
 	return resp, nil
 }
 
-// unrendered returns why a resource cannot be shown in JSON. A response without it
-// would be a wrong one.
+// unrendered returns the error of a poll for a resource that cannot be encoded as JSON. A response must not omit it.
 func unrendered(r *wire.Resource, err error) error {
 	if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); ok {
 		return refuse(http.StatusNotImplemented, codes.Unimplemented,
@@ -294,7 +288,7 @@ func quote(text string) []byte {
 	return b
 }
 
-// size returns how many bytes the response has.
+// size returns the size of the response in bytes.
 func (r *restResponse) size() int {
 	size := len(r.before) + len(r.after) + max(len(r.resources)-1, 0)
 	for _, resource := range r.resources {
@@ -303,7 +297,7 @@ func (r *restResponse) size() int {
 	return size
 }
 
-// write answers with the response. A client that has left is not told.
+// write answers with the response. Write errors are ignored: they mean that the client has left.
 func (r *restResponse) write(w http.ResponseWriter) {
 	size := r.size()
 	w.Header().Set("Content-Type", "application/json")

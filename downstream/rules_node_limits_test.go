@@ -150,7 +150,7 @@ func reportEncoded(t *testing.T, encoded []byte) error {
 	if err := proto.Unmarshal(encoded, rpc.report.GetNode()); err != nil {
 		t.Fatal(err)
 	}
-	return server.serveLoads(rpc)
+	return loadService{server}.serve(rpc)
 }
 
 // A loadClient sends a load report, and closes its stream.

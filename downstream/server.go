@@ -280,7 +280,7 @@ func New(cfg Config) (*Server, error) {
 		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
 	})
 	s.loads = loadreport.New(loadreport.Config{
-		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: s.identifyReporter, RequestError: s.cfg.unreadable,
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identify, RequestError: s.cfg.unreadable,
 		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
 		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
 		Draining: s.draining, Logger: cfg.Logger,

@@ -165,7 +165,7 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 						t.Errorf("a response of %d bytes has %d resources, want one", size, len(resp.Resources))
 					}
 				}
-				if n := log.count("response is larger than many clients take"); n != 1 {
+				if n := log.count("response exceeds the default limit of gRPC clients"); n != 1 {
 					t.Errorf("%d lines of log tell of the large response, want 1", n)
 				}
 			})
@@ -202,7 +202,7 @@ func TestB32_AFullSetIsNotCut(t *testing.T) {
 			for _, resp := range c.Responses() {
 				streamHas(t, resp, typeURL, names...)
 			}
-			if n := log.count("response is larger than many clients take"); n < 1 || n > 5 {
+			if n := log.count("response exceeds the default limit of gRPC clients"); n < 1 || n > 5 {
 				t.Errorf("%s: %d lines of log tell of 10 large responses, want a few", orderShort(typeURL), n)
 			}
 		})

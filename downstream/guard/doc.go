@@ -25,4 +25,6 @@
 // is: connections.mu (connections, hosts and claimed bytes), nodes.mu (bytes of large Nodes), nodeCache.mu (Nodes of a
 // connection). Nothing blocks while one is held. The package starts no goroutine; pauses end with the connection, the
 // poll's context or the drain.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package guard

@@ -14,4 +14,6 @@
 // does, which is when Serve has returned. groups.mu guards which
 // groups report, Group.mu the sum of one; groups.mu is taken first where both are. Nothing blocks while one is held. One goroutine for each group
 // reports to the origin; [Server.Wait] waits for all of them.
+//
+// It is no stable API: programs that embed Tender use package relay.
 package loadreport

@@ -75,7 +75,7 @@ func TestB37_Nodes(t *testing.T) {
 	if n := len(m.origin.State().Streams); n != 1 {
 		t.Errorf("the relay opened %d streams, want just that for who may be somebody", n)
 	}
-	m.logs("client was refused: it may not do this")
+	m.logs("client not authorized")
 }
 
 // poll returns how a poll of who has a SPIFFE ID is answered.
