@@ -11,35 +11,35 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// An Authorizer says which nodes a client may be, and what it may ask for then (B.36, B.37). Its
-// methods may be called from any goroutine.
+// An Authorizer decides which Nodes a client may use, and what it may request (B.36, B.37). Its methods may be called
+// from any goroutine.
 type Authorizer interface {
-	// Authorize returns what a peer may ask for that says it is n, which is nobody's once it has returned. The error, of [Denies],
-	// is what the client is told if it may not be.
+	// Authorize returns the grant of a peer with a Node, which it must not keep. The error, of [guard.Denies], rejects
+	// the client.
 	Authorize(p guard.Peer, n *node) (Grant, error)
 
-	// Changed returns a channel that is closed once Authorize may return another grant than before, or
-	// none. Nil if that never happens.
+	// Changed returns a channel that is closed once Authorize may return something else than before. Nil if that never
+	// happens.
 	Changed() <-chan struct{}
 }
 
-// A Grant is what a client may ask for. It does not change.
+// A Grant is what a client may request. It does not change.
 type Grant interface {
-	// Identity says for the log who the client is.
+	// Identity returns the client's identity for logs.
 	Identity() string
 
-	// Type returns an error, of [Denies], if the client may not ask for a type.
+	// Type returns an error, of [guard.Denies], if the client may not request a type.
 	Type(typeURL string) error
 
-	// LimitsNames reports whether Name has to be asked about the names of a type.
+	// LimitsNames reports whether Name must be called for the names of a type.
 	LimitsNames(typeURL string) bool
 
-	// Name returns an error, of [Denies], if the client may not ask for a name of a type,
-	// which may be the wildcard. Names are canonical and without parameters.
+	// Name returns an error, of [guard.Denies], if the client may not request a name of a type, which may be the
+	// wildcard. Names are canonical and without parameters.
 	Name(typeURL, name string) error
 }
 
-// authorize returns what a peer may ask for that says it is n; nil if that is anything.
+// authorize returns the grant of a peer with a Node, nil without an Authorizer.
 func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 	if c.Authorizer == nil {
 		return nil, nil
@@ -47,7 +47,7 @@ func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 	return c.Authorizer.Authorize(p, n)
 }
 
-// reauthorize returns what a peer may ask for now, as the node that was kept.
+// reauthorize returns the grant that a peer with a kept Node has now.
 func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.KeptNode) (grant Grant, err error) {
 	err = s.guard.WithKept(ctx, from, kept, func(n *node) (err error) {
 		grant, err = s.cfg.authorize(from, n)
@@ -56,7 +56,7 @@ func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.K
 	return grant, err
 }
 
-// regranted returns a channel that is closed once grants may have to be renewed.
+// regranted returns a channel that is closed once grants may have changed.
 func (c *Config) regranted() <-chan struct{} {
 	if c.Authorizer == nil {
 		return nil
@@ -64,7 +64,7 @@ func (c *Config) regranted() <-chan struct{} {
 	return c.Authorizer.Changed()
 }
 
-// checkType returns an error if the client may not ask for a type.
+// checkType returns an error if the client may not request a type.
 func (s *stream) checkType(typeURL string) error {
 	if s.grant == nil {
 		return nil
@@ -72,7 +72,7 @@ func (s *stream) checkType(typeURL string) error {
 	return s.grant.Type(typeURL)
 }
 
-// grantAnew gives the client another grant. The error ends the stream.
+// grantAnew replaces the client's grant. The error ends the stream.
 func (s *stream) grantAnew(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
@@ -86,14 +86,13 @@ func (s *stream) grantAnew(grant Grant) error {
 	return nil
 }
 
-// limits reports whether there may be names of a type that are denied.
+// limits reports whether names of a type may be denied.
 func (s *stream) limits(sub *subscription) bool {
 	return s.grant != nil && (s.grant.LimitsNames(sub.typeURL) || len(sub.denied) > 0)
 }
 
-// restrict takes names out of a request that the client may not ask for: on an aggregated
-// stream nobody answers for them, so that one name does not take all else from the client; a stream of
-// one type ends (B.36).
+// restrict removes denied names from a request. On an aggregated stream they are not answered, so that one name does not
+// cost the client everything else; a stream of one type ends (B.36).
 func (s *stream) restrict(sub *subscription, r *wire.Request) error {
 	if !s.limits(sub) {
 		return nil
@@ -117,13 +116,12 @@ func (s *stream) restrict(sub *subscription, r *wire.Request) error {
 	return s.deny(sub, denied)
 }
 
-// checkName returns an error if the client may not ask for a name, which may come with
-// parameters.
+// checkName returns an error if the client may not request a name, which may have parameters.
 func (s *stream) checkName(sub *subscription, text string) error {
 	return s.grant.Name(sub.typeURL, wire.PlainName(text))
 }
 
-// deny takes note of names that the client may not ask for. The error ends the stream.
+// deny records denied names. The error ends the stream.
 func (s *stream) deny(sub *subscription, names []string) error {
 	for _, text := range names {
 		if _, again := sub.denied[text]; again {
@@ -139,14 +137,13 @@ func (s *stream) deny(sub *subscription, names []string) error {
 		if s.held() < s.cfg.MaxNames {
 			sub.denied[text] = struct{}{}
 		}
-		sub.explicit = true // to ask for what one may not have is not to ask for everything
+		sub.explicit = true // else a subscription without names would be a wildcard
 		s.server.logDeniedName(s.client, err)
 	}
 	return nil
 }
 
-// regrantNames has a subscription lose what the client may ask for no longer, and get
-// what it asked for in vain before.
+// regrantNames removes names that are denied now from a subscription, and adds those that were denied before.
 func (s *stream) regrantNames(sub *subscription) error {
 	if !s.limits(sub) {
 		return nil
@@ -169,8 +166,7 @@ func (s *stream) regrantNames(sub *subscription) error {
 	return nil
 }
 
-// withdraw ends the subscriptions to what is not allowed, and returns them. The client is told
-// nothing: what it has is not gone.
+// withdraw unsubscribes what is denied, and returns it. The client is sent no removals: the resources still exist.
 func (s *subscription) withdraw(allowed func(text string) bool) (texts []string) {
 	if s.wildcard != nil && !allowed(wire.Wildcard) {
 		s.unsubscribeAll()
@@ -198,7 +194,7 @@ func (s *subscription) withdraw(allowed func(text string) bool) (texts []string)
 	return texts
 }
 
-// give subscribes to what was denied before.
+// give subscribes to names that were denied before.
 func (s *subscription) give(texts []string) {
 	names, globs := splitGlobs(texts)
 	now := time.Now()

@@ -1,5 +1,5 @@
-// Package downstream serves what a view holds to xDS clients, in both variants
-// of the protocol, on thousands of streams, aggregated ones and those of one type.
+// Package downstream serves the resources of views to xDS clients: thousands of streams in both variants of the
+// protocol, aggregated or of one type (services.go), and polls over REST (rest.go). server.go has the configuration.
 //
 // # Where to read
 //
@@ -14,11 +14,14 @@
 // (glob.go). A stream of one type is the same with the type given (services.go, B.26): it
 // knows of no other type, so nothing on it waits for one.
 //
-// Over REST (rest.go), a poll is a subscription that is sent one complete set, or
-// waits until there is one that its client has not (rest_poll.go).
+// A stream's client is identified by its Node and its connection (identity.go), and authorized (authorize.go). A
+// poll is a subscription that is sent one complete set, or waits until there is one that its client lacks (rest_poll.go).
 //
-// Load reports go the other way (lrs.go): they are passed through, or summed for
-// each group (loads.go; the sums, without I/O, are in load.go).
+// clients.go, csds.go and stats.go report the state of streams to operators, trace.go and fanout.go follow changes to
+// clients. leave.go ends streams.
+//
+// Two packages stand below this one: guard bounds what clients take, and has the errors that end streams; loadreport
+// serves load reports (loads.go connects it).
 //
 // # Concurrency properties
 //

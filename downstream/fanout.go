@@ -7,7 +7,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// joinFanouts takes the fan-outs that the stream has become part of, and has the type of each see to it.
+// joinFanouts hands the fan-outs that the stream has joined since the last call to their subscriptions.
 func (s *stream) joinFanouts(now time.Time) {
 	for l := s.watch.TakeFanouts(); l != nil; l = l.Others {
 		typeURL, _, _ := cache.SplitCollection(l.Key)
@@ -20,9 +20,8 @@ func (s *stream) joinFanouts(now time.Time) {
 	}
 }
 
-// passFanouts notes, once the client was sent what there is to send, which changes it has been told of: those are
-// answered for by the answer to the newest response. If there is none, or it has come, there was nothing to
-// be told of them.
+// passFanouts moves the fan-outs of changes that were sent to those that the answer to the newest response completes. If
+// that was answered, or there is none, the client did not need the change.
 func (s *subscription) passFanouts(now time.Time) {
 	before := s.reaching
 	s.reaching = nil
@@ -41,7 +40,7 @@ func (s *subscription) passFanouts(now time.Time) {
 	}
 }
 
-// past reports whether the client was told of a change as far as it is to be.
+// past reports whether all of a change that the client needs was sent.
 func (s *subscription) past(f *cache.Fanout) bool {
 	part := s
 	if f.Key != s.key {
@@ -54,7 +53,7 @@ func (s *subscription) past(f *cache.Fanout) bool {
 	return part.position() >= f.Seq && (!late || part.removed >= f.Seq)
 }
 
-// settle answers for the changes that the client was told of.
+// settle completes the fan-outs that wait for the answer to the newest response.
 func (c *conversation) settle(o cache.Outcome, now time.Time) {
 	for l := c.reached; l != nil; l = l.Others {
 		l.Done(o, now)
@@ -62,7 +61,7 @@ func (c *conversation) settle(o cache.Outcome, now time.Time) {
 	c.reached = nil
 }
 
-// leaveFanouts is for a stream that ends and whose watch is closed.
+// leaveFanouts completes all fan-outs of a stream that ends. Its watch must be closed.
 func (s *stream) leaveFanouts(now time.Time) {
 	s.joinFanouts(now)
 	for _, sub := range s.subs {
@@ -75,7 +74,7 @@ func (s *stream) leaveFanouts(now time.Time) {
 	}
 }
 
-// ended notes that the newest response was answered by a request, or, if that is nil, never will be.
+// ended records the outcome of the newest response: answered by a request, or, if that is nil, never.
 func (s *subscription) ended(o cache.Outcome, r *wire.Request, now time.Time) {
 	if t := s.cfg.Traces; t != nil {
 		traceID, spanID := t.show(s, o, r, now)

@@ -15,21 +15,20 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// nodeSeed makes a sum of a node's bytes enough to see that it was repeated
-// (R017).
+// nodeSeed seeds the hash by which a repeated Node is recognised (R017).
 var nodeSeed = maphash.MakeSeed()
 
-// A node is what a client says of itself.
+// A node is the Node of a client.
 type node = corepb.Node
 
-// An identity is who a client says that it is in a request. It counts as a member of its group until the stream takes it over, or drops
-// it.
+// An identity is the client that a request introduces: its Node, its group and its grant. It counts as a member of the
+// group until the stream takes it over or drops it.
 type identity struct {
-	err   error // why the client may not be that; ends the stream
-	probe bool  // it only asks whether it would be served, and has no group
+	err   error // the client is rejected; ends the stream
+	probe bool  // the stream is a probe, which has no group
 
 	group Group
-	grant Grant           // nil if the client may have anything
+	grant Grant           // nil without an Authorizer
 	rules <-chan struct{} // closed once the grant may have to be renewed
 	kept  *guard.KeptNode
 
@@ -38,7 +37,7 @@ type identity struct {
 	wrap, ttl bool
 }
 
-// drop undoes what identify has done for a stream that takes nothing over any more.
+// drop leaves the group and releases the Node, unless the stream has taken the identity over.
 func (who *identity) drop() {
 	if who == nil {
 		return
@@ -49,35 +48,35 @@ func (who *identity) drop() {
 	who.kept.Release()
 }
 
-// An introduction is what the receiver of a stream remembers of who its client said that it is. Nobody else may use it.
+// An introduction is what the receiver of a stream remembers of the last identity. It is owned by the receiver.
 type introduction struct {
 	made  bool
 	sum   uint64 // of the Node
 	leave func() // leaves the group of the Node
 }
 
-// introduce finds out who a client is if a request says so, which the first one does (R016), and a later one with another Node (R018);
-// else it returns nil. Whoever calls it does so for the client alone, and has no lock: what a client says takes as long as it likes
-// (B.35). The request loses its Node.
+// introduce returns the identity of the client if a request has a new one: the first request does (R016), and a later
+// one with another Node (R018). Else it returns nil. It may take long, so it must be called without a lock, and by a
+// goroutine that serves this client alone (B.35). The request loses its Node.
 func (s *stream) introduce(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}
 	r.Node = nil
 	first := !s.met.made
 	if r.Err != nil || s.fixType(r) != nil || !first && raw.Encoded == nil {
-		return nil // of what is wrong, handle tells
+		return nil // handle reports what is wrong
 	}
 	sum := maphash.Bytes(nodeSeed, raw.Encoded)
 	if !first && sum == s.met.sum && s.cfg.CheckNode(raw) == nil {
 		return nil
 	}
 	s.met.made, s.met.sum = true, sum
-	// In a goroutine that ends at once, since it makes a stack grow, and the receiver would have the large one for good.
+	// In a goroutine, awaited below: decoding makes a stack grow, and the receiver would keep the large one.
 	found := make(chan *identity)
 	go func() { found <- s.identityOf(raw, first) }()
 	return <-found
 }
 
-// identityOf decodes a Node, and joins its group.
+// identityOf decodes a Node, authorizes the client, and joins its group.
 func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
 	ctx := s.rpc.Context()
 	from := guard.PeerOf(ctx)
@@ -103,8 +102,8 @@ func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
 	return who
 }
 
-// identify has the stream serve the client that a request comes from; nil if that has not changed. A client that says later that it is
-// somebody else belongs to another group, and must not go on being served from this one (R018). The error ends the stream.
+// identify applies the identity of a request; nil if it is unchanged. A client that changes its group must not be served
+// from the old one (R018). The error ends the stream.
 func (s *stream) identify(who *identity) error {
 	switch {
 	case who == nil:
@@ -132,12 +131,12 @@ func (s *stream) identify(who *identity) error {
 	return nil
 }
 
-// take has the stream be of an identity's group, and keep what it keeps.
+// take replaces the group, the grant and the Node of the stream by those of an identity.
 func (s *stream) take(who *identity) {
 	s.kept.Release()
 	s.group, s.grant, s.kept = who.group, who.grant, who.kept
 	select {
-	case <-who.rules: // the rules have changed since, and run may have found no grant to renew
+	case <-who.rules: // the rules have changed meanwhile, when run may have found no grant to renew
 		select {
 		case s.stale <- struct{}{}:
 		default: // it does so anyway
@@ -146,8 +145,7 @@ func (s *stream) take(who *identity) {
 	}
 }
 
-// reidentify goes on with a client that says something else of itself than before. The error
-// ends the stream.
+// reidentify applies an identity that differs from the first one. The error ends the stream.
 func (s *stream) reidentify(who *identity) error {
 	before, parameters := s.group.View, s.dynamic()
 	s.take(who)
@@ -160,10 +158,10 @@ func (s *stream) reidentify(who *identity) error {
 	return s.grantAnew(who.grant)
 }
 
-// probes reports whether the stream is a probe, which its first request tells.
+// probes reports whether the stream is a probe, by its first request.
 func (s *stream) probes() bool { return s.cfg.Probed != nil && isProbe(s.rpc) }
 
-// probed answers a relay that only asks whether it would be served. The error ends the stream.
+// probed answers a relay that asks whether it would be served. The error ends the stream.
 func (s *stream) probed() error {
 	if err := s.cfg.Probed(); err != nil {
 		return err
@@ -174,20 +172,20 @@ func (s *stream) probed() error {
 	return guard.Ended(guard.EndedByClient, codes.OK, "")
 }
 
-// regrant has the stream obey what the client may ask for by now. Whom a Node is kept of is decided without the lock.
+// regrant authorizes the client again, without the lock, after rules have changed.
 func (s *stream) regrant() {
 	ctx := s.rpc.Context()
 	for done := false; !done; {
 		kept := s.granted()
 		if kept == nil {
-			return // over, or who it is is not said yet
+			return // the stream has ended, or has no identity yet
 		}
 		grant, err := s.server.reauthorize(ctx, guard.PeerOf(ctx), kept)
 		done = s.renew(kept, grant, err)
 	}
 }
 
-// granted returns what is kept of the Node that the client has a grant for; nil if it has none.
+// granted returns the Node that the grant is for; nil if there is no grant.
 func (s *stream) granted() *guard.KeptNode {
 	s.lock.take()
 	defer s.lock.leave()
@@ -197,7 +195,8 @@ func (s *stream) granted() *guard.KeptNode {
 	return s.kept
 }
 
-// renew gives the client that a Node is kept of another grant, or ends the stream by err. It reports whether that is the client still.
+// renew replaces the grant of the client with a Node, or ends the stream by err. It reports whether the client still has
+// that Node.
 func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.take()
 	defer s.lock.leave()
@@ -218,7 +217,7 @@ func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 	return true
 }
 
-// isProbe reports whether a stream is a relay's probe.
+// isProbe reports whether a stream is the probe of a relay.
 func isProbe(rpc grpc.ServerStream) bool {
 	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
 }

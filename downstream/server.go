@@ -20,111 +20,99 @@ import (
 	"github.com/xdstender/tender/downstream/loadreport"
 )
 
-// Config shapes a server. But for Views, the zero value of each field works.
+// Config shapes a server. The zero value of each field but Views works.
 type Config struct {
 	// Views finds the view that serves a node. Required.
 	Views Views
 
-	// Identifier tells clients who serves them; it should be unique to the process
-	// (R126). Empty means "tender".
+	// Identifier is the ControlPlane.identifier in responses; it should be unique to the process (R126). Empty means
+	// "tender".
 	Identifier string
 
-	// AckWait bounds how long a response waits for its answer before the next one
-	// of its type is sent all the same. Zero means 5s.
+	// AckWait bounds how long a response waits for the answer to the previous one of its type. Zero means 5s.
 	AckWait time.Duration
 
-	// SendStall is how long a send may block before the stream is ended. Zero means
-	// 60s.
+	// SendStall is how long a send may block before the stream is ended. Zero means 60s.
 	SendStall time.Duration
 
-	// ColdWait is how long a stream waits for the first word of an origin that is
-	// not there, and how long an origin has to be back before what it does not
-	// mention counts as gone. Zero means 10s.
+	// ColdWait is how long a stream without a response waits for an unreachable origin, and how long an origin must be
+	// connected before what it does not mention counts as removed. Zero means 10s.
 	ColdWait time.Duration
 
-	// FirstRequestTimeout is how long a new stream may stay silent. Zero means 10s.
+	// FirstRequestTimeout bounds the wait for the first request of a stream. Zero means 10s.
 	FirstRequestTimeout time.Duration
 
-	// ConnectionAge is how old the connection of a client gets before it is told to take
-	// no more streams, which the gRPC server has to do: streams end themselves then, some
-	// time between a tenth and somewhat more than a quarter of it later (B.33). It needs
-	// [Server.Credentials]. Zero means that no age is too old.
+	// ConnectionAge is the age at which the gRPC server tells a client to open no more streams on its connection. The
+	// streams end themselves between a tenth and a bit more than a quarter of it later (B.33). It needs
+	// [guard.Guard.Credentials]. Zero means no maximum.
 	ConnectionAge time.Duration
 
-	// ResponseBytes is the size at which a response that need not be complete ends;
-	// the rest follows in further ones. Zero means 1 MiB.
+	// ResponseBytes is the size from which a response that may be partial is divided. Zero means 1 MiB.
 	ResponseBytes int
 
 	// Limits bound connections, streams, frames, Nodes and buffered requests.
 	guard.Limits
 
-	// MaxRequestRate bounds the requests a second of a stream that answer no response;
-	// ten times as many may come at once. Those that are too many are read later. Zero
-	// means 100.
+	// MaxRequestRate bounds the requests a second of a stream that do not answer a response, with bursts of ten times as
+	// many. Further ones are read later. Zero means 100.
 	MaxRequestRate int
 
-	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
-	// them. Zero means 100,000.
+	// MaxNames bounds the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those that the clients of a view
-	// follow. Zero means 1,000 and 10,000.
+	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those of all clients of a view. Zero means 1,000 and 10,000.
 	MaxGlobs, MaxGroupGlobs int
 
 	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
 
-	// MaxRequestBytes bounds a request, decompressed, where GzipRequests has those that are compressed accepted; of others, the
-	// gRPC server sees to it. Zero means 4 MiB.
+	// MaxRequestBytes bounds a decompressed request, where GzipRequests accepts compressed ones; the gRPC server bounds
+	// others. Zero means 4 MiB.
 	MaxRequestBytes int
 	GzipRequests    bool
 
-	// MaxTypes bounds the types that are known to a view. Zero means 64.
+	// MaxTypes bounds the types of a view. Zero means 64.
 	MaxTypes int
 
 	// FullStateTypes and WildcardTypes are further types with these traits (B.17).
 	FullStateTypes, WildcardTypes []string
 
-	// NoEDSAfterCDS switches off that endpoints follow their changed cluster
-	// (B.16).
+	// NoEDSAfterCDS disables sending the endpoints of changed clusters again (B.16).
 	NoEDSAfterCDS bool
 
-	// DynamicParameters lets the parameters that a client gives, with a name or in its
-	// Node, choose among the variants of a resource (R122). Without it they are not
-	// looked at.
+	// DynamicParameters has the parameters of names and Nodes choose among the variants of a resource (R122). Otherwise
+	// they are ignored.
 	DynamicParameters bool
 
-	// ContentVersions says that Delta versions are made from content, which no
-	// reuse by the origin can confuse (B.2).
+	// ContentVersions says that Delta versions are hashes of the content, which no reuse by the origin can confuse
+	// (B.2).
 	ContentVersions bool
 
-	// Loads takes load reports to the origin. Nil means that none are taken: clients
-	// are told UNIMPLEMENTED (R139).
+	// Loads is the origin of load reports. Nil rejects them with UNIMPLEMENTED (R139).
 	Loads loadreport.Origin
 
-	// SumLoads has the reports of a group's clients summed; else each client has a
-	// stream of its own to the origin (B.29).
+	// SumLoads sums the reports of the clients of a group; otherwise each client has a stream of its own to the origin
+	// (B.29).
 	SumLoads bool
 
-	// Probed returns why a relay below, which asks by a probe (wire.ProbeHeader) whether it would be
-	// served, would not; nil if it would. Errors are gRPC statuses. Nil has probes be streams like others.
+	// Probed returns nil if this relay would serve a client, which a relay below asks by a probe (wire.ProbeHeader), or
+	// else a gRPC status with the reason. Nil serves probes as other streams.
 	Probed func() error
 
-	// Chain knows the relays above and below this one. Nil if nobody looks.
+	// Chain knows the relays above and below this one. Nil without any.
 	Chain Chain
 
-	// Authorizer says who may be whom, and have what. Nil lets everybody be anybody, and have
-	// anything.
+	// Authorizer decides which Nodes clients may use, and what they may request. Nil allows everything.
 	Authorizer Authorizer
 
-	// Traces shows deliveries. Nil shows none.
+	// Traces exports spans of deliveries. Nil exports none.
 	Traces *Traces
 
-	// Served is called once many streams that came together have what they came for, so
-	// that what it took to serve them can be given back. Nil if nobody wants to know.
+	// Served is called once many streams that began together were served, so that the memory that this took can be given
+	// back. May be nil.
 	Served func()
 
-	// Logger receives what happens to streams. Nil discards it.
+	// Logger receives the server's log. Nil discards it.
 	Logger *slog.Logger
 
 	fullState, wildcard map[string]bool
@@ -161,7 +149,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// checkNames refuses a request whose names are too long.
+// checkNames rejects a request whose names are too long.
 func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
@@ -185,7 +173,7 @@ func (c *Config) tooLong(name string) error {
 	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
-// limits returns with what a request of a connection is read.
+// limits returns the bounds of a request that is charged to an account.
 func (c *Config) limits(b *guard.Account) wire.Limits {
 	return wire.Limits{
 		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
@@ -193,7 +181,7 @@ func (c *Config) limits(b *guard.Account) wire.Limits {
 	}
 }
 
-// unreadable returns what a client is told whose request could not be decoded.
+// unreadable returns the error that ends a stream for a request that could not be decoded.
 func (c *Config) unreadable(err error) error {
 	switch _, limit := guard.LimitOf(err); {
 	case limit:
@@ -209,21 +197,19 @@ func (c *Config) unreadable(err error) error {
 
 // Views finds views.
 type Views interface {
-	// Join returns the group of a node, and counts the stream as one of its
-	// members until the group's Leave is called. The peer is what the node's certificate says, or
-	// else the host that its connection comes from; empty if that is none, as on a Unix socket. Errors are gRPC
-	// statuses.
+	// Join returns the group of a node, and counts the stream as a member until the group's Leave is called. The peer is
+	// the identity of the client's certificate, or else its host; empty on a Unix socket. Errors are gRPC statuses.
 	Join(n *node, peer string) (Group, error)
 }
 
-// A Group is a set of nodes that an origin tells the same.
+// A Group is a set of nodes that an origin sends the same resources.
 type Group struct {
 	View  *cache.View
-	Key   string // for people
-	Node  *node  // whom the origin takes the group for; read-only
+	Key   string // for logs and operators
+	Node  *node  // that the origin takes the group for; read-only
 	Leave func() // may be called again
 
-	// Counts are the group's. Nil counts nothing.
+	// Counts is the group's. Nil counts nothing.
 	Counts *Counts
 }
 
@@ -293,11 +279,11 @@ func New(cfg Config) (*Server, error) {
 // listeners, credentials and interceptors.
 func (s *Server) Guard() *guard.Guard { return s.guard }
 
-// Streams returns the number of open streams, held polls included.
+// Streams returns the number of open streams and held polls.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
-// Turns returns how often a stream was looked at because something that it may want has
-// changed, or was asked for, and how often there was nothing to send.
+// Turns returns how often a stream was looked at because something that it may want has changed, or was requested, and
+// how often there was nothing to send.
 func (s *Server) Turns() (all, idle int64) {
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()

@@ -4,35 +4,32 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// Stats are what a server has done since it began, and what it does now.
+// Stats are the counters and gauges of a server.
 type Stats struct {
-	Connections int // of clients, that are open now
+	Connections int // open connections of clients
 
-	// Unread is how many bytes of [Config.MaxUnreadBytes] connections claim for requests that are not
-	// whole or not read.
+	// Unread is how many bytes of MaxUnreadBytes connections claim for buffered requests.
 	Unread int64
 
-	Streams  int   // open now, held polls and streams of load reports included
-	Accepted int64 // since the server began, likewise
+	Streams  int   // open streams, held polls, and streams of load reports
+	Accepted int64 // all of these so far
 
-	// Turns counts how often a stream was looked at because something that it may want
-	// has changed, or was asked for; IdleTurns those in which nothing had to be sent.
+	// Turns counts how often a stream was looked at because something that it may want has changed, or was requested;
+	// IdleTurns counts those without a response.
 	Turns, IdleTurns int64
 
-	Waiting int                    // first responses that wait for their turn now
-	Ended   map[guard.Ending]int64 // streams, by why they ended
-	Refused map[guard.Limit]int64  // connections, streams and polls, by the limit that they ran into
+	Waiting int                    // first responses that wait for their turn
+	Ended   map[guard.Ending]int64 // streams, by reason
+	Refused map[guard.Limit]int64  // connections, streams and polls, by limit
 
-	// Denied counts what clients tried that they may not do. For names and Secrets, the stream may
-	// go on.
+	// Denied counts denied actions. After a denied name or Secret, the stream may go on.
 	Denied map[guard.Denial]int64
 
-	// Coalesced counts changes that came to a stream that was still to be told of an
-	// earlier one, or whose client had not answered yet: it is told of all of them at once.
+	// Coalesced counts changes that reached a stream before an earlier change was sent, or before the client had
+	// answered: one response has all of them.
 	Coalesced int64
 
-	// Throttled counts requests that were read late, since their stream sent more of
-	// them than allowed.
+	// Throttled counts rate-limited requests, which were read later.
 	Throttled int64
 }
 
