@@ -56,8 +56,8 @@ func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.K
 	return grant, err
 }
 
-// regranted returns a channel that is closed once grants may have changed.
-func (c *Config) regranted() <-chan struct{} {
+// rulesChanged returns a channel that is closed once grants may have changed.
+func (c *Config) rulesChanged() <-chan struct{} {
 	if c.Authorizer == nil {
 		return nil
 	}
@@ -72,8 +72,8 @@ func (s *stream) checkType(typeURL string) error {
 	return s.grant.Type(typeURL)
 }
 
-// grantAnew replaces the client's grant. The error ends the stream.
-func (s *stream) grantAnew(grant Grant) error {
+// setGrant replaces the client's grant. The error ends the stream.
+func (s *stream) setGrant(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
 		if err := s.checkType(sub.typeURL); err != nil {

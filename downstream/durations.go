@@ -14,13 +14,13 @@ var Bounds = [...]time.Duration{
 
 // A Distribution is a histogram of durations.
 type Distribution struct {
-	Classes [len(Bounds) + 1]int64 // each without those of the classes before it
+	Buckets [len(Bounds) + 1]int64 // each without those of the classes before it
 	Sum     time.Duration
 }
 
 // Count returns the number of durations.
 func (d Distribution) Count() (n int64) {
-	for _, in := range d.Classes {
+	for _, in := range d.Buckets {
 		n += in
 	}
 	return n
@@ -28,8 +28,8 @@ func (d Distribution) Count() (n int64) {
 
 // Plus returns the sum of both.
 func (d Distribution) Plus(o Distribution) Distribution {
-	for i, n := range o.Classes {
-		d.Classes[i] += n
+	for i, n := range o.Buckets {
+		d.Buckets[i] += n
 	}
 	d.Sum += o.Sum
 	return d
@@ -37,7 +37,7 @@ func (d Distribution) Plus(o Distribution) Distribution {
 
 // durations counts a Distribution. The zero value is ready. Its methods may be called from any goroutine.
 type durations struct {
-	classes [len(Bounds) + 1]atomic.Int64
+	buckets [len(Bounds) + 1]atomic.Int64
 	sum     atomic.Int64 // nanoseconds
 }
 
@@ -48,14 +48,14 @@ func (d *durations) observe(took time.Duration) {
 	for class < len(Bounds) && took > Bounds[class] {
 		class++
 	}
-	d.classes[class].Add(1)
+	d.buckets[class].Add(1)
 	d.sum.Add(int64(took))
 }
 
 // read returns a copy.
 func (d *durations) read() (out Distribution) {
-	for i := range d.classes {
-		out.Classes[i] = d.classes[i].Load()
+	for i := range d.buckets {
+		out.Buckets[i] = d.buckets[i].Load()
 	}
 	out.Sum = time.Duration(d.sum.Load())
 	return out

@@ -32,7 +32,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
 		group: Group{View: view, Leave: func() {}}, watch: c.watch, client: c,
-		over: make(chan error, 1), pace: rate.NewLimiter(rate.Inf, 1), met: introduction{made: true},
+		over: make(chan error, 1), pace: rate.NewLimiter(rate.Inf, 1), introduced: introduction{made: true},
 	}
 }
 

@@ -61,15 +61,15 @@ type introduction struct {
 func (s *stream) introduce(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}
 	r.Node = nil
-	first := !s.met.made
+	first := !s.introduced.made
 	if r.Err != nil || s.fixType(r) != nil || !first && raw.Encoded == nil {
 		return nil // handle reports what is wrong
 	}
 	sum := maphash.Bytes(nodeSeed, raw.Encoded)
-	if !first && sum == s.met.sum && s.cfg.CheckNode(raw) == nil {
+	if !first && sum == s.introduced.sum && s.cfg.CheckNode(raw) == nil {
 		return nil
 	}
-	s.met.made, s.met.sum = true, sum
+	s.introduced.made, s.introduced.sum = true, sum
 	// In a goroutine, awaited below: decoding makes a stack grow, and the receiver would keep the large one.
 	found := make(chan *identity)
 	go func() { found <- s.identityOf(raw, first) }()
@@ -80,7 +80,7 @@ func (s *stream) introduce(r *wire.Request) *identity {
 func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
 	ctx := s.rpc.Context()
 	from := guard.PeerOf(ctx)
-	who := &identity{rules: s.cfg.regranted()}
+	who := &identity{rules: s.cfg.rulesChanged()}
 	who.kept, who.err = s.server.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
 		if who.grant, err = s.cfg.authorize(from, n); err != nil {
 			return err
@@ -88,13 +88,13 @@ func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
 		if who.probe = first && s.probes(); who.probe {
 			return nil
 		}
-		if s.met.leave != nil {
-			s.met.leave() // so that a client that was alone in its group makes room for its new one
+		if s.introduced.leave != nil {
+			s.introduced.leave() // so that a client that was alone in its group makes room for its new one
 		}
 		if who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from)); err != nil {
 			return err
 		}
-		s.met.leave = who.group.Leave
+		s.introduced.leave = who.group.Leave
 		who.id, who.label, who.agent = n.GetId(), guard.NodeLabel(n), agentOf(n)
 		who.wrap, who.ttl = features(n)
 		return nil
@@ -155,7 +155,7 @@ func (s *stream) reidentify(who *identity) error {
 	if !sameParameters(parameters, s.dynamic()) {
 		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
 	}
-	return s.grantAnew(who.grant)
+	return s.setGrant(who.grant)
 }
 
 // probes reports whether the stream is a probe, by its first request.
@@ -207,7 +207,7 @@ func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 		return false
 	}
 	if err == nil {
-		err = s.grantAnew(grant)
+		err = s.setGrant(grant)
 	}
 	if err != nil {
 		s.end(err)

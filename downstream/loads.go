@@ -43,7 +43,7 @@ func (s loadService) serve(rpc grpc.ServerStream) error {
 // identify returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
 func (s loadService) identify(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
 	from := guard.PeerOf(ctx)
-	who := &identity{rules: s.cfg.regranted()}
+	who := &identity{rules: s.cfg.rulesChanged()}
 	client := &loadreport.Client{Leave: who.drop}
 	var err error
 	who.kept, err = s.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
@@ -67,7 +67,7 @@ func (s loadService) awaitRevocation(ctx context.Context, from guard.Peer, who *
 	for rules := who.rules; err == nil; {
 		select {
 		case <-rules:
-			rules = s.cfg.regranted()
+			rules = s.cfg.rulesChanged()
 			_, err = s.reauthorize(ctx, from, who.kept)
 		case <-ctx.Done():
 			return nil

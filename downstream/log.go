@@ -58,8 +58,8 @@ func (s *Server) logDeniedName(from *client, err error) {
 	}
 }
 
-// clientDenied logs that an error ended a stream or a poll, if that is because the client is not authorized.
-func (s *Server) clientDenied(err error) {
+// logDenied logs that an error ended a stream or a poll, if that is because the client is not authorized.
+func (s *Server) logDenied(err error) {
 	if _, is := guard.DenialOf(err); is && s.denialLog.Allow() {
 		s.denialLog.Warn(s.cfg.Logger, "client not authorized", slog.String("err", status.Convert(err).Message()))
 	}

@@ -75,7 +75,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		s.guard.Counters.Rejected(err)
-		s.clientDenied(err)
+		s.logDenied(err)
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
@@ -142,7 +142,7 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 
 // identify returns the client of a poll, which must be dropped.
 func (s pollService) identify(ctx context.Context, r wire.Request, from guard.Peer) (*identity, error) {
-	who := &identity{rules: s.cfg.regranted()}
+	who := &identity{rules: s.cfg.rulesChanged()}
 	var err error
 	who.kept, err = s.guard.WithNode(ctx, from, guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}, func(n *node) (err error) {
 		who.label, who.agent = guard.NodeLabel(n), agentOf(n)

@@ -152,7 +152,7 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 	case <-p.sub.watch.C:
 	case <-timer:
 	case <-p.regranted:
-		p.regranted = server.cfg.regranted()
+		p.regranted = server.cfg.rulesChanged()
 		return false, p.regrant(ctx, server)
 	case <-p.draining:
 		p.until, p.draining = earlier(p.until, server.departure()), nil
@@ -171,7 +171,7 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 // changes.
 func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again time.Time) {
 	s, t := p.sub, g.Type(p.sub.key)
-	if !p.heard(g, t) {
+	if !p.answerable(g, t) {
 		return unheard, time.Time{}
 	}
 	if sum := s.visibleSum(g); s.version != "" && sum.SameVersion(s.version) {
@@ -192,8 +192,8 @@ func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again ti
 	return due, time.Time{}
 }
 
-// heard reports whether the origin has ever answered for some of what was requested.
-func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
+// answerable reports whether the origin has ever answered for some of what was requested.
+func (p *poll) answerable(g *cache.Generation, t *cache.Type) bool {
 	s := p.sub
 	for glob := range s.followed() {
 		if g.Type(glob.key).Phase < cache.Settled {

@@ -69,7 +69,7 @@ func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *follo
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
 		c.st.client = &client{cfg: &s.cfg, watch: c.st.watch, delta: true}
-		c.st.met.made = true
+		c.st.introduced.made = true
 	}
 	return c
 }

@@ -194,7 +194,7 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	if v.in != 0 {
 		t.Errorf("%d streams are in a group after the end, want none", v.in)
 	}
-	s.met = introduction{}
+	s.introduced = introduction{}
 	ask() // comes too late
 	if v.in != 0 {
 		t.Errorf("%d streams are in a group for a request after the end, want none", v.in)

@@ -126,7 +126,7 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{})
-	s.met.made = false
+	s.introduced.made = false
 	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: s.cfg.MaxNodeBytes}}
 	if err := r.Decode(firstRequest(encoded)); err != nil {
 		t.Fatal(err)

@@ -181,8 +181,8 @@ func (c *Config) limits(b *guard.Account) wire.Limits {
 	}
 }
 
-// unreadable returns the error that ends a stream for a request that could not be decoded.
-func (c *Config) unreadable(err error) error {
+// requestError returns the error that ends a stream for a request that could not be decoded.
+func (c *Config) requestError(err error) error {
 	switch _, limit := guard.LimitOf(err); {
 	case limit:
 		return err
@@ -262,11 +262,11 @@ func New(cfg Config) (*Server, error) {
 		idle:             make(chan struct{}),
 	}
 	s.guard = guard.New(guard.Config{
-		Limits: cfg.Limits, Own: isOwn, KeepNodes: func() bool { return s.cfg.regranted() != nil },
+		Limits: cfg.Limits, Own: isOwn, KeepNodes: func() bool { return s.cfg.rulesChanged() != nil },
 		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
 	})
 	s.loads = loadreport.New(loadreport.Config{
-		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identify, RequestError: s.cfg.unreadable,
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identify, RequestError: s.cfg.requestError,
 		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
 		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
 		Draining: s.draining, Logger: cfg.Logger,
@@ -309,7 +309,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		number:  s.numbers.Add(1),
 		over:    make(chan error, 1),
 	}
-	if s.cfg.regranted() != nil {
+	if s.cfg.rulesChanged() != nil {
 		st.stale = make(chan struct{}, 1)
 	}
 	s.registry.add(st)
@@ -321,7 +321,7 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 // streamEnded counts a stream that ended with an error, and returns the status that the client is sent.
 func (s *Server) streamEnded(err error) error {
 	s.guard.Counters.StreamEnded(err)
-	s.clientDenied(err)
+	s.logDenied(err)
 	return guard.Status(err)
 }
 

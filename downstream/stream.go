@@ -41,9 +41,9 @@ type stream struct {
 
 	stale chan struct{} // one slot: the grant may have to be renewed, for run; nil if grants do not change
 
-	pace *rate.Limiter // of requests; used by the receiver alone
-	met  introduction  // likewise
-	lock lock          // guards what follows
+	pace       *rate.Limiter // of requests; used by the receiver alone
+	introduced introduction  // likewise
+	lock       lock          // guards what follows
 
 	// Set by the first request.
 	group  Group
@@ -103,7 +103,7 @@ func (s *stream) unanswered() bool {
 // handle takes a request, and whom it introduces. Its error ends the stream.
 func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if r.Err != nil {
-		return s.cfg.unreadable(r.Err)
+		return s.cfg.requestError(r.Err)
 	}
 	if err := s.fixType(r); err != nil {
 		return err

@@ -225,11 +225,11 @@ func (s *stream) run() error {
 	s.begin(time.Now())
 	// The receiver ends when the RPC does, which is as soon as run returns.
 	go s.receive()
-	draining, regranted := s.server.draining, s.cfg.regranted()
+	draining, regranted := s.server.draining, s.cfg.rulesChanged()
 	for {
 		select {
 		case <-regranted:
-			regranted = s.cfg.regranted()
+			regranted = s.cfg.rulesChanged()
 			s.regrant()
 		case <-s.stale:
 			s.regrant()

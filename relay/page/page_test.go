@@ -300,7 +300,7 @@ func TestHistory(t *testing.T) {
 	at := time.Unix(1000, 0)
 	add := func(deliveries, refusals int64, latencies ...int64) Point {
 		s := Sample{At: at, Streams: 7, Counts: map[GroupType]Counts{of: {deliveries, refusals}}}
-		copy(s.Latency.Classes[:], latencies) // up to 1ms, up to 2.5ms, …
+		copy(s.Latency.Buckets[:], latencies) // up to 1ms, up to 2.5ms, …
 		h.Add(s)
 		at = at.Add(interval)
 		points := h.Points()

@@ -195,7 +195,7 @@ func TestValues(t *testing.T) {
 func spreadOf(classes ...int) downstream.Distribution {
 	d := downstream.Distribution{Sum: 9 * time.Second}
 	for _, class := range classes {
-		d.Classes[class] = 1
+		d.Buckets[class] = 1
 	}
 	return d
 }
