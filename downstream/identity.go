@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"hash/maphash"
 	"maps"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/loadreport"
 )
 
 // nodeSeed seeds the hash by which a repeated Node is recognised (R017).
@@ -34,7 +36,9 @@ type identity struct {
 
 	id, label string
 	agent     agent
-	wrap, ttl bool
+
+	// Features of the client.
+	wrap, ttl, allClusters bool
 }
 
 // drop leaves the group and releases the Node, unless the stream has taken the identity over.
@@ -76,30 +80,50 @@ func (s *stream) introduce(r *wire.Request) *identity {
 	return <-found
 }
 
-// identityOf decodes a Node, authorizes the client, and joins its group.
+// identityOf returns the identity of the stream's client by its Node.
 func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
-	ctx := s.rpc.Context()
-	from := guard.PeerOf(ctx)
-	who := &identity{rules: s.cfg.rulesChanged()}
-	who.kept, who.err = s.server.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
-		if who.grant, err = s.cfg.authorize(from, n); err != nil {
-			return err
-		}
-		if who.probe = first && s.probes(); who.probe {
-			return nil
-		}
-		if s.introduced.leave != nil {
+	probe := first && s.probes()
+	who, err := s.server.identify(s.rpc.Context(), guard.PeerOf(s.rpc.Context()), raw, func() bool {
+		if s.introduced.leave != nil && !probe {
 			s.introduced.leave() // so that a client that was alone in its group makes room for its new one
 		}
-		if who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from)); err != nil {
+		return !probe
+	})
+	if who.err, who.probe = err, probe; err == nil && !probe {
+		s.introduced.leave = who.group.Leave
+	}
+	return who
+}
+
+// identify decodes a client's Node, authorizes the client, and joins its group if join returns true. The identity must
+// be dropped, if there is no error.
+func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool) (*identity, error) {
+	who := &identity{rules: s.cfg.rulesChanged()}
+	var err error
+	who.kept, err = s.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
+		who.id, who.label, who.agent = n.GetId(), guard.NodeLabel(n), agentOf(n)
+		who.features(n)
+		if who.grant, err = s.cfg.authorize(from, n); err != nil || !join() {
 			return err
 		}
-		s.introduced.leave = who.group.Leave
-		who.id, who.label, who.agent = n.GetId(), guard.NodeLabel(n), agentOf(n)
-		who.wrap, who.ttl = features(n)
-		return nil
+		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
+		return err
 	})
-	return who
+	return who, err
+}
+
+// features reads the client features that the server supports, in all of their spellings (R142).
+func (who *identity) features(n *node) {
+	for _, f := range n.GetClientFeatures() {
+		switch f {
+		case "xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw":
+			who.wrap = true
+		case "xds.config.supports-resource-ttl", "envoy.config.supports-resource-ttl":
+			who.ttl = true
+		case loadreport.AllClustersFeature:
+			who.allClusters = true
+		}
+	}
 }
 
 // identify applies the identity of a request; nil if it is unchanged. A client that changes its group must not be served

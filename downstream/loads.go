@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"context"
-	"slices"
 
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc"
@@ -40,25 +39,20 @@ func (s loadService) serve(rpc grpc.ServerStream) error {
 	return s.loads.Serve(ctx, rpc, guard.Expiry(ctx, s.cfg.ConnectionAge))
 }
 
-// identify returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
-func (s loadService) identify(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
+// reporter returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
+func (s loadService) reporter(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
 	from := guard.PeerOf(ctx)
-	who := &identity{rules: s.cfg.rulesChanged()}
-	client := &loadreport.Client{Leave: who.drop}
-	var err error
-	who.kept, err = s.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
-		client.Label, client.AllClusters = guard.NodeLabel(n), slices.Contains(n.GetClientFeatures(), loadreport.AllClustersFeature)
-		if who.grant, err = s.cfg.authorize(from, n); err != nil || !s.cfg.SumLoads {
-			return err
-		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
-		client.Group, client.Node = who.group.Key, who.group.Node
-		return err
-	})
+	who, err := s.identify(ctx, from, raw, func() bool { return s.cfg.SumLoads })
+	if err != nil {
+		return nil, err
+	}
+	client := &loadreport.Client{
+		Label: who.label, AllClusters: who.allClusters, Group: who.group.Key, Node: who.group.Node, Leave: who.drop,
+	}
 	if who.rules != nil {
 		client.Revoked = func(ctx context.Context) error { return s.awaitRevocation(ctx, from, who) }
 	}
-	return client, err
+	return client, nil
 }
 
 // awaitRevocation waits until a client is no longer authorized to be the node that it says it is, and returns why; nil

@@ -111,7 +111,7 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 	if err := s.cfg.checkNames(&req.Request); err != nil {
 		return nil, err
 	}
-	who, err := s.identify(ctx, req.Request, peer)
+	who, err := s.identify(ctx, peer, guard.RawNode{Encoded: req.Node, Size: req.NodeBytes}, func() bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -138,21 +138,6 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
 	}
 	return resp, err
-}
-
-// identify returns the client of a poll, which must be dropped.
-func (s pollService) identify(ctx context.Context, r wire.Request, from guard.Peer) (*identity, error) {
-	who := &identity{rules: s.cfg.rulesChanged()}
-	var err error
-	who.kept, err = s.guard.WithNode(ctx, from, guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}, func(n *node) (err error) {
-		who.label, who.agent = guard.NodeLabel(n), agentOf(n)
-		if who.grant, err = s.cfg.authorize(from, n); err != nil {
-			return err
-		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
-		return err
-	})
-	return who, err
 }
 
 // A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.

@@ -266,7 +266,7 @@ func New(cfg Config) (*Server, error) {
 		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
 	})
 	s.loads = loadreport.New(loadreport.Config{
-		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identify, RequestError: s.cfg.requestError,
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.reporter, RequestError: s.cfg.requestError,
 		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
 		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
 		Draining: s.draining, Logger: cfg.Logger,
@@ -281,14 +281,6 @@ func (s *Server) Guard() *guard.Guard { return s.guard }
 
 // Streams returns the number of open streams and held polls.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
-
-// Turns returns how often a stream was looked at because something that it may want has changed, or was requested, and
-// how often there was nothing to send.
-func (s *Server) Turns() (all, idle int64) {
-	s.queue.mu.Lock()
-	defer s.queue.mu.Unlock()
-	return s.queue.turns, s.queue.idle
-}
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {

@@ -46,6 +46,8 @@ func (s *Server) Stats() Stats {
 		Throttled: s.throttled.Load(),
 	}
 	stats.Connections, stats.Unread = s.guard.Usage()
-	stats.Turns, stats.IdleTurns = s.Turns()
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	stats.Turns, stats.IdleTurns = s.queue.turns, s.queue.idle
 	return stats
 }

@@ -242,20 +242,6 @@ func (s *stream) wrapOf(typeURL string) wire.Wrap {
 	}
 }
 
-// features reports what a client said that it understands, in the spellings that
-// there are (R142).
-func features(n *node) (wrap, ttl bool) {
-	for _, f := range n.GetClientFeatures() {
-		switch f {
-		case "xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw":
-			wrap = true
-		case "xds.config.supports-resource-ttl", "envoy.config.supports-resource-ttl":
-			ttl = true
-		}
-	}
-	return wrap, ttl
-}
-
 // globs returns the number of globs on the stream.
 func (s *stream) globs() (n int) {
 	for _, sub := range s.subs {

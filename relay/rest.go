@@ -27,7 +27,6 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 	protocols.SetUnencryptedHTTP2(true) // see serveREST
 	return &http.Server{
 		Handler:     server.REST(),
-		ConnState:   server.Guard().ConnState,
 		ConnContext: guard.PollContext,
 		Protocols:   &protocols,
 		HTTP2: &http.HTTP2Config{

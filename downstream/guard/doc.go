@@ -9,7 +9,7 @@
 // A connection passes these stops, in this order:
 //
 //  1. The listener rate-limits new connections of a host (listen.go, budget.go).
-//  2. The handshake, or the HTTP server for polls, counts the connection against the limits of all and of its host
+//  2. The handshake, or the listener for polls, counts the connection against the limits of all and of its host
 //     (connections.go).
 //  3. Each read counts frames, which pause the next read when there are too many, and the bytes of requests that are
 //     not handled yet (account.go; conn.go for gRPC, poll.go for polls over HTTP; read_unix.go for the read itself).

@@ -43,7 +43,6 @@ type Guard struct {
 	connections connections
 	nodes       nodes
 	streams     *cache.Shares // of all services, and polls
-	pollers     sync.Map      // net.Conn of a server of polls → func() that counts it out
 
 	refusedConnLog, throttleLog LogLimiter
 }

@@ -5,7 +5,7 @@ import "cmp"
 // Limits bound what clients may take. Zero values are replaced by defaults.
 type Limits struct {
 	// MaxConnections bounds the connections of clients, MaxPeerConnections those of one host,
-	// by [Guard.Credentials] and [Guard.ConnState]. Zero means 50,000 and 10,000.
+	// by [Guard.Credentials] and [Guard.PollListener]. Zero means 50,000 and 10,000.
 	MaxConnections, MaxPeerConnections int
 
 	// MaxUnreadBytes bounds the memory of the requests of all connections until they are handled, beyond 64 KiB for each

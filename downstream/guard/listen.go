@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -79,24 +78,6 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 // Clone implements credentials.TransportCredentials.
 func (c chargingCredentials) Clone() credentials.TransportCredentials {
 	return chargingCredentials{c.TransportCredentials.Clone(), c.guard}
-}
-
-// ConnState counts the connections of a server of polls: it is the [http.Server.ConnState] of that. It closes a
-// connection that exceeds a limit before a byte is exchanged.
-func (g *Guard) ConnState(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		leave, err := g.enterConnection(g.cfg.connPeer(conn))
-		if err != nil {
-			_ = conn.Close() // there is nobody to tell
-			return
-		}
-		g.pollers.Store(conn, leave)
-	case http.StateClosed, http.StateHijacked:
-		if leave, counted := g.pollers.LoadAndDelete(conn); counted {
-			leave.(func())()
-		}
-	}
 }
 
 // connInfo is the AuthInfo of a charged connection.

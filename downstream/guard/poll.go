@@ -18,9 +18,9 @@ const (
 	http2Begins  = len("PRI ")
 )
 
-// PollListener returns a listener for a server of polls, which counts the frames of HTTP/2 and the bytes of HTTP/1 as
-// those of gRPC are (B.35). A listener that encrypts must be below it, not above, so that it sees plaintext: the server must accept
-// HTTP/2 without TLS. It needs [PollContext] too.
+// PollListener returns a listener for a server of polls, which bounds connections, and charges for the frames of HTTP/2
+// and the bytes of HTTP/1, as [Guard.Credentials] does for gRPC (B.35). It must see plaintext, so a TLS listener must be
+// below it, and the server must accept HTTP/2 without TLS. It needs [PollContext] too.
 func (g *Guard) PollListener(l net.Listener) net.Listener { return pollListener{l, g} }
 
 type pollListener struct {
@@ -28,15 +28,23 @@ type pollListener struct {
 	guard *Guard
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. A connection that exceeds a limit is closed before a byte is exchanged.
 func (l pollListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer := l.guard.cfg.connPeer(conn)
+		leave, err := l.guard.enterConnection(peer)
+		if err != nil {
+			_ = conn.Close() // there is nobody to tell
+			continue
+		}
+		a := newAccount(&l.guard.connections, peer)
+		a.framesOnly = true
+		return &pollConn{Conn: conn, account: a, guard: l.guard, leave: leave}, nil
 	}
-	a := newAccount(&l.guard.connections, l.guard.cfg.connPeer(conn))
-	a.framesOnly = true
-	return &pollConn{Conn: conn, account: a, guard: l.guard}, nil
 }
 
 // pollConnKey is that of a context's *pollConn.
@@ -60,6 +68,7 @@ type pollConn struct {
 	net.Conn
 	account *Account
 	guard   *Guard
+	leave   func()
 
 	// Owned by the reader of the connection: how much of http2Begins has come, and whether it was something else.
 	begun int
@@ -96,6 +105,7 @@ func (c *pollConn) isHTTP2(more []byte) bool {
 // Close implements net.Conn.
 func (c *pollConn) Close() error {
 	c.account.close()
+	c.leave()
 	return c.Conn.Close()
 }
 
