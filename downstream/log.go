@@ -28,16 +28,16 @@ func (s *Server) logNACK(from *client, r *wire.Request, as *Refusal) {
 	if as != nil && as.TraceID != "" {
 		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
 	}
-	s.nackLog.Warn(log, "client refused a response",
+	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
-		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)))
+		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)), s.nackLog.Suppressed())
 }
 
 // logBadName logs that a client requested an invalid name.
 func (s *Server) logBadName(from *client, typeURL string, b wire.BadName) {
 	if s.badNameLog.Allow() {
-		s.badNameLog.Warn(from.log(), "client requested an invalid name",
-			slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err))
+		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client requested an invalid name",
+			slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err), s.badNameLog.Suppressed())
 	}
 }
 
@@ -45,8 +45,8 @@ func (s *Server) logBadName(from *client, typeURL string, b wire.BadName) {
 // (B.32).
 func (s *Server) logLargeResponse(to *client, typeURL string, body *wire.Body) {
 	if body.Size() > maxResponseBytes && s.largeResponseLog.Allow() {
-		s.largeResponseLog.Warn(to.log(), "response exceeds the default limit of gRPC clients, 4 MiB",
-			slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()))
+		to.log().LogAttrs(context.Background(), slog.LevelWarn, "response exceeds the default limit of gRPC clients, 4 MiB",
+			slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()), s.largeResponseLog.Suppressed())
 	}
 }
 
@@ -54,14 +54,14 @@ func (s *Server) logLargeResponse(to *client, typeURL string, body *wire.Body) {
 func (s *Server) logDeniedName(from *client, err error) {
 	s.guard.Counters.Rejected(err)
 	if s.denialLog.Allow() {
-		s.denialLog.Warn(from.log(), "client not authorized for a resource name", slog.String("err", status.Convert(err).Message()))
+		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client not authorized for a resource name", slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
 	}
 }
 
 // logDenied logs that an error ended a stream or a poll, if that is because the client is not authorized.
 func (s *Server) logDenied(err error) {
 	if _, is := guard.DenialOf(err); is && s.denialLog.Allow() {
-		s.denialLog.Warn(s.cfg.Logger, "client not authorized", slog.String("err", status.Convert(err).Message()))
+		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client not authorized", slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
 	}
 }
 

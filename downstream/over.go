@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -112,9 +113,9 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 	s.server.guard.Counters.Rejected(why)
 	if l := &s.server.badNameLog; l.Allow() {
 		limit, _ := guard.LimitOf(why)
-		l.Warn(s.client.log(), "resource names over a limit are not served",
+		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
 			slog.String("type_url", sub.typeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
-			slog.String("err", status.Convert(why).Message()))
+			slog.String("err", status.Convert(why).Message()), l.Suppressed())
 	}
 }
 

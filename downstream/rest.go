@@ -130,7 +130,7 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 	}
 	resp, err := p.render(generation, s.cfg.Identifier)
 	if err != nil && s.nackLog.Allow() {
-		s.nackLog.Warn(p.sub.log(), "poll cannot be answered in json", slog.Any("err", err))
+		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err), s.nackLog.Suppressed())
 	}
 	if resp != nil {
 		p.noteAnswer(generation, resp.sum)

@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"golang.org/x/time/rate"
 )
 
 // receives takes a request as the stream's receiver does.

@@ -127,7 +127,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
-	c.Limits = c.Limits.WithDefaults()
+	c.Limits = guard.WithDefaults(c.Limits)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)

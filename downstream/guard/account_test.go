@@ -95,7 +95,7 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 		{1000, 0, 0}, {1000, 1, 1000 * minFrameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
 	} {
 		for _, cut := range []int{1, 7, 10, 4096} {
-			all := newConnections(Limits{}.WithDefaults())
+			all := newConnections(WithDefaults(Limits{}))
 			b := newAccount(&all, "")
 			for rest := frames(t, tt.number, tt.size); len(rest) > 0; {
 				n := min(cut, len(rest))
@@ -115,7 +115,7 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 // ended.
 func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	const mib = 1 << 20
-	all := newConnections(Limits{MaxUnreadBytes: 4 * mib}.WithDefaults())
+	all := newConnections(WithDefaults(Limits{MaxUnreadBytes: 4 * mib}))
 	now := time.Now()
 	open := func(peer string, held int64) (*Account, error) {
 		if _, err := all.enter(peer); err != nil {
@@ -165,7 +165,7 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 
 // BenchmarkBacklog is what the count of held bytes costs for each answer of a client.
 func BenchmarkBacklog(b *testing.B) {
-	all := newConnections(Limits{}.WithDefaults())
+	all := newConnections(WithDefaults(Limits{}))
 	log := newAccount(&all, "")
 	log.skip = 0
 	answer := frames(b, 1, 110)[len(http2.ClientPreface):]

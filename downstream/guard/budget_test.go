@@ -10,7 +10,7 @@ import (
 // flooded are connections of one peer, of which each may send a hundred frames a second.
 func flooded(t *testing.T, number int) []*Account {
 	t.Helper()
-	connections := newConnections(Limits{MaxFrameRate: 100}.WithDefaults())
+	connections := newConnections(WithDefaults(Limits{MaxFrameRate: 100}))
 	all := &connections
 	of := make([]*Account, number)
 	for i := range of {
@@ -123,7 +123,7 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := flooded(t, 1)[0]
-				b.connections.limits = Limits{}.WithDefaults()
+				b.connections.limits = WithDefaults(Limits{})
 				for range tt.rounds {
 					for _, size := range tt.frames {
 						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
@@ -146,7 +146,7 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 
 // A fleet behind one address comes at once, each client with a dozen requests: none is held up.
 func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
-	all := newConnections(Limits{}.WithDefaults())
+	all := newConnections(WithDefaults(Limits{}))
 	now := time.Now()
 	for i := range 10_000 {
 		if _, may := all.admit("a", now); !may {
@@ -198,7 +198,7 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 // in a second, of whom none waits for longer than 5 s. It is forgotten once it has rested.
 func TestB35_ConnectionsOfAPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := newConnections(Limits{}.WithDefaults())
+		all := newConnections(WithDefaults(Limits{}))
 		visit := func() (wait time.Duration, may bool) {
 			if _, may := all.admit("a", time.Now()); !may {
 				return 0, false
@@ -320,7 +320,7 @@ func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 // BenchmarkFrames is what the bound of frames costs for each delivery, of which the answer is an ACK and a credit for
 // a window.
 func BenchmarkFrames(b *testing.B) {
-	all := newConnections(Limits{}.WithDefaults())
+	all := newConnections(WithDefaults(Limits{}))
 	all.peers["a"] = new(peerUse)
 	log := newAccount(&all, "a")
 	b.ReportAllocs()

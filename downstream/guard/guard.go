@@ -14,7 +14,7 @@ import (
 
 // Config shapes a [Guard].
 type Config struct {
-	Limits // of which zeros must have been replaced, see WithDefaults
+	Limits // of which zeros must have been replaced, see [WithDefaults]
 
 	// Own reports whether a gRPC service takes shares of streams itself, by [Guard.EnterStream], and releases its
 	// requests itself.
@@ -124,7 +124,7 @@ func (g *Guard) throttled(peer string, began bool) {
 	}
 	g.Counters.refused[LimitFrames].Add(1)
 	if g.throttleLog.Allow() {
-		g.throttleLog.Warn(g.cfg.Logger, "client rate-limited", slog.String("peer", peer), slog.String("limit", LimitFrames.String()))
+		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client rate-limited", slog.String("peer", peer), slog.String("limit", LimitFrames.String()), g.throttleLog.Suppressed())
 	}
 }
 
@@ -132,7 +132,7 @@ func (g *Guard) throttled(peer string, began bool) {
 func (g *Guard) connectionRejected(peer string, err error) {
 	g.Counters.Rejected(err)
 	if g.refusedConnLog.Allow() {
-		g.refusedConnLog.Warn(g.cfg.Logger, "client connection rejected", slog.String("peer", peer), slog.Any("err", err))
+		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client connection rejected", slog.String("peer", peer), slog.Any("err", err), g.refusedConnLog.Suppressed())
 	}
 }
 

@@ -33,7 +33,7 @@ type Limits struct {
 }
 
 // WithDefaults returns the limits with defaults for those that are zero.
-func (l Limits) WithDefaults() Limits {
+func WithDefaults(l Limits) Limits {
 	return Limits{
 		MaxConnections:     cmp.Or(l.MaxConnections, 50_000),
 		MaxPeerConnections: cmp.Or(l.MaxPeerConnections, 10_000),

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"context"
 	"log/slog"
 	"sync/atomic"
 
@@ -19,7 +18,7 @@ func NewLogLimiter(perSecond rate.Limit, burst int) LogLimiter {
 	return LogLimiter{limit: rate.NewLimiter(perSecond, burst)}
 }
 
-// Allow reports whether [LogLimiter.Warn] may be called now; if not, it counts the line as suppressed.
+// Allow reports whether a line may be logged now; if not, it counts the line as suppressed.
 func (l *LogLimiter) Allow() bool {
 	if l.limit.Allow() {
 		return true
@@ -28,7 +27,5 @@ func (l *LogLimiter) Allow() bool {
 	return false
 }
 
-// Warn logs a line that Allow has allowed.
-func (l *LogLimiter) Warn(log *slog.Logger, message string, attrs ...slog.Attr) {
-	log.LogAttrs(context.Background(), slog.LevelWarn, message, append(attrs, slog.Int64("suppressed", l.suppressed.Swap(0)))...)
-}
+// Suppressed returns an attribute for the next line, the number of lines that were suppressed before it.
+func (l *LogLimiter) Suppressed() slog.Attr { return slog.Int64("suppressed", l.suppressed.Swap(0)) }

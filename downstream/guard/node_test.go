@@ -289,7 +289,7 @@ func FuzzNode(f *testing.F) {
 		f.Add(append(encoded, encoded...))
 	}
 	f.Add([]byte("\x4a\x01\xff\x48\x01"))
-	limits := Limits{}.WithDefaults()
+	limits := WithDefaults(Limits{})
 	f.Fuzz(func(t *testing.T, encoded []byte) {
 		want := new(node)
 		refused := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(encoded, want)

@@ -39,7 +39,7 @@ type ownService struct{}
 // newGuard returns a guard with defaults for limits that are zero.
 func newGuard(l Limits) *Guard {
 	return New(Config{
-		Limits: l.WithDefaults(), Own: func(service any) bool { return service == ownService{} }, KeepNodes: func() bool { return false },
+		Limits: WithDefaults(l), Own: func(service any) bool { return service == ownService{} }, KeepNodes: func() bool { return false },
 		Logger: slog.New(slog.DiscardHandler),
 	})
 }
