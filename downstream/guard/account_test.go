@@ -17,21 +17,21 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// seen are credentials that hand over the backlogs of connections.
+// seen are credentials that hand over the accounts of connections.
 type seen struct {
 	credentials.TransportCredentials
-	backlogs chan *Account
+	accounts chan *Account
 }
 
 func (s seen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err == nil {
-		s.backlogs <- info.(connInfo).account
+		s.accounts <- info.(connInfo).account
 	}
 	return conn, info, err
 }
 
-// What was handled is held no longer, of whatever size.
+// A request that was handled is released, whatever its size.
 func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 	guard := newGuard(Limits{})
 	creds := seen{guard.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
@@ -51,7 +51,7 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 		_, _ = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", bytes)}) // there is no such service
 	}
 	check(100)
-	b := <-creds.backlogs
+	b := <-creds.accounts
 	for _, size := range []int{100, 20_000, 3 << 20} {
 		check(size)
 	}
@@ -89,7 +89,7 @@ func frames(t testing.TB, number, size int) []byte {
 	return out.Bytes()
 }
 
-// What counts are frames of data, wherever a read has cut them: the small ones as what they take.
+// DATA frames are charged, wherever a read divides them, and small ones for their memory.
 func TestB35_HeldIsCountedByFrames(t *testing.T) {
 	for _, tt := range []struct{ number, size, want int }{
 		{1000, 0, 0}, {1000, 1, 1000 * minFrameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
@@ -111,8 +111,7 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 	}
 }
 
-// A peer may claim a fourth of what all may; what a connection claimed is free once it is read, or has
-// ended.
+// A peer may claim a fourth of the total. A claim ends when the requests were handled, or with the connection.
 func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	const mib = 1 << 20
 	all := newConnections(WithDefaults(Limits{MaxUnreadBytes: 4 * mib}))

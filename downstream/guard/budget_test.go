@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// flooded are connections of one peer, of which each may send a hundred frames a second.
+// flooded returns the accounts of connections of one peer, of which each may send a hundred frames a second.
 func flooded(t *testing.T, number int) []*Account {
 	t.Helper()
 	connections := newConnections(WithDefaults(Limits{MaxFrameRate: 100}))
@@ -22,7 +22,7 @@ func flooded(t *testing.T, number int) []*Account {
 	return of
 }
 
-// flood has frames come for a while, as fast as they are read, and returns how many were.
+// flood receives frames for a while, as fast as they are read, and returns how many.
 func flood(b *Account, during time.Duration) (frames int) {
 	for began := time.Now(); time.Since(began) < during; {
 		_ = b.awaitRead(1)
@@ -71,7 +71,7 @@ func TestB35_BytesAreReadAtABoundedRate(t *testing.T) {
 	})
 }
 
-// What answers the relay is free, and so is whoever sends little beside a peer that sends much.
+// Replies to responses are free, and a connection that sends little is not delayed by others of its peer.
 func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peers := flooded(t, 20)
@@ -106,7 +106,7 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 	})
 }
 
-// The default holds up none of those that mean well, each over one connection.
+// The default rate delays no well-behaved client on one connection.
 func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -144,7 +144,7 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 	}
 }
 
-// A fleet behind one address comes at once, each client with a dozen requests: none is held up.
+// No client of a fleet behind one address is delayed if all connect at once and send a dozen requests each.
 func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
 	all := newConnections(WithDefaults(Limits{}))
 	now := time.Now()
@@ -169,33 +169,33 @@ func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
 	}
 }
 
-// Polls count too: each for ten. Those that would wait for long are refused.
+// Polls are charged, each for ten frames. Those that would wait for long are rejected.
 func TestB35_PollsOfAPeer(t *testing.T) {
 	all := flooded(t, 1)[0].connections
 	now := time.Now()
-	waited, news, refused := 0, 0, 0
+	waited, began, rejected := 0, 0, 0
 	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
 		wait, is, may := all.poll("a", now)
 		switch {
 		case !may:
-			refused++
+			rejected++
 		case wait > 0:
 			waited++
 		}
 		if is {
-			news++
+			began++
 		}
 	}
-	if waited != 200 || refused != 400 || news != 1 {
-		t.Errorf("of 1000 polls %d wait and %d are refused, which is told %d times; want 200 and 400, and once", waited, refused, news)
+	if waited != 200 || rejected != 400 || began != 1 {
+		t.Errorf("of 1000 polls %d wait and %d are rejected, which is reported %d times; want 200 and 400, and once", waited, rejected, began)
 	}
 	if wait, _, _ := all.poll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
 	}
 }
 
-// Who connects and leaves, again and again, is the same peer each time: 10,000 may come at once, and then 200
-// in a second, of whom none waits for longer than 5 s. It is forgotten once it has rested.
+// A client that connects and leaves again and again has one budget: 10,000 connections at once, and then 200 a second,
+// of which none waits for longer than 5 s. It is removed once its budget is full.
 func TestB35_ConnectionsOfAPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newConnections(WithDefaults(Limits{}))
@@ -247,7 +247,7 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 	})
 }
 
-// A connection that is one too many is closed by the listener; others are not.
+// The listener closes a connection that exceeds the rate, and no others.
 func TestB35_TheListenerTurnsAway(t *testing.T) {
 	g := newGuard(Limits{MaxFrameRate: 1}) // of which a connection is 25 s' worth
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -289,7 +289,7 @@ func TestB35_TheListenerTurnsAway(t *testing.T) {
 	}
 }
 
-// What is due is never more than a pause, however much came.
+// No pause is longer than maxPause, however many frames came.
 func TestB35_PausesAreShort(t *testing.T) {
 	now := time.Now()
 	var b budget
@@ -301,12 +301,12 @@ func TestB35_PausesAreShort(t *testing.T) {
 	}
 }
 
-// A pause ends with its connection.
+// The end of a connection ends its pause.
 func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := flooded(t, 1)[0]
 		b.unpaid = 1 << 20
-		if news := b.throttle(); !news || b.pause != maxPause {
+		if began := b.throttle(); !began || b.pause != maxPause {
 			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
 		}
 		time.AfterFunc(time.Second, b.close)

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A waitingReader is for systems on which a socket can be waited for.
+// A waitingReader exists on Unix only.
 type waitingReader struct{}
 
 func newWaitingReader(net.Conn) *waitingReader { return nil }

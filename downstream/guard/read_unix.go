@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A waitingReader reads from a socket once there is something to read, and takes a buffer
-// only then. gRPC does the same, but for connections that it knows by their type alone.
+// A waitingReader reads from a socket when it is readable, and takes a buffer only then. gRPC does that too, but only
+// for connection types that it knows.
 type waitingReader struct {
 	raw syscall.RawConn
 
-	// Of the read that is made, which needs no memory of its own that way.
+	// The state of the current read, which needs no allocation that way.
 	try  func(fd uintptr) (done bool)
 	size int
 	pool mem.BufferPool
@@ -25,8 +25,7 @@ type waitingReader struct {
 	err  error
 }
 
-// newWaitingReader returns nil for a connection whose socket has something else to read
-// than the connection, as with TLS.
+// newWaitingReader returns nil for a connection whose bytes differ from those on its socket, as with TLS.
 func newWaitingReader(conn net.Conn) *waitingReader {
 	switch conn.(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -49,7 +48,7 @@ func newWaitingReader(conn net.Conn) *waitingReader {
 	return r
 }
 
-// read returns a buffer of the pool and how much of it was read.
+// read returns a buffer from the pool and the number of bytes read into it.
 func (r *waitingReader) read(size int, pool mem.BufferPool) (b *[]byte, n int, err error) {
 	r.size, r.pool = size, pool
 	if err := r.raw.Read(r.try); err != nil {
