@@ -38,7 +38,7 @@ var badReports = []badInput{
 	}}, codes.InvalidArgument, `cluster "bad" has a locality of priority 129, at most 128 is allowed`},
 	{"load_metric_stats: not a number", badReport{change: func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
 		stats.ClusterName, l.LoadMetricStats[0].TotalMetricValue = "one", math.NaN()
-	}}, codes.OK, "is left out of the sums\" node=bad cluster=one metric=m"},
+	}}, codes.OK, "load report has a non-finite metric, which is ignored\" node=bad cluster=one metric=m"},
 	{"cpu_utilization: infinite", badReport{change: func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
 		stats.ClusterName, l.CpuUtilization.TotalMetricValue = "one", math.Inf(1)
 	}}, codes.OK, "cluster=one metric=cpu_utilization"},
