@@ -1,7 +1,9 @@
 package relay
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache"
@@ -17,7 +20,6 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/page"
-	"github.com/xdstender/tender/relay/relaytest"
 )
 
 const benchStreams = 10_000
@@ -99,12 +101,12 @@ func crowded(b *testing.B) *downstream.Server {
 	const perConnection = 2000
 	g := NewGRPCServer(1<<20, perConnection)
 	server.Register(g)
-	l := relaytest.ListenPipe(1 << 20)
+	l := bufconn.Listen(1 << 20)
 	go func() { _ = g.Serve(l) }() // ended by Stop
 	b.Cleanup(g.Stop)
 	for range benchStreams / perConnection {
 		conn, err := grpc.NewClient("passthrough:///relay", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			l.DialOption())
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -2,29 +2,19 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // runRelay runs a relay of an origin until the test ends, and has the commands find it.
-func runRelay(t *testing.T, origin string) *relay.Relay {
+func runRelay(t *testing.T, origin string) *relaytest.Relay {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=" + origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0"}})
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	return r
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -34,7 +33,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -43,7 +41,7 @@ type site struct {
 	t       *testing.T
 	origin  *relaytest.Origin
 	content *relaytest.Content // of the origin, for Envoys of the bootstraps' Node
-	relay   *relay.Relay
+	relay   *relaytest.Relay
 	files   string // what is /etc/envoy elsewhere
 	changes int    // made by resent
 }
@@ -61,16 +59,9 @@ func newSite(t *testing.T, b *bootstrappb.Bootstrap, env ...string) *site {
 	})
 	s.content.Put(world()...)
 	env = append(env,
-		"TENDER_ORIGIN="+s.origin.Addr(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off",
+		"TENDER_ORIGIN="+s.origin.Addr(), "TENDER_REST_LISTEN=127.0.0.1:0",
 		"TENDER_NODE_GROUP_BY=cluster,locality.region,locality.zone,metadata.env")
-	cfg, err := relay.LoadConfig(append(env, s.secure(b)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, s.relay)
+	s.relay = relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, s.secure(b)...)})
 	return s
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"google.golang.org/grpc/xds"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -118,19 +116,11 @@ func newSite(t *testing.T, backend string, cluster proto.Message) *site {
 }
 
 // relay starts a relay, with further variables.
-func (s *site) relay(env ...string) *relay.Relay {
+func (s *site) relay(env ...string) *relaytest.Relay {
 	s.t.Helper()
-	cfg, err := relay.LoadConfig(append(env,
-		"TENDER_ORIGIN="+s.origin.Addr(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(s.t.Output(), nil))})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	relaytest.Run(s.t, r)
-	return r
+	opts := s.origin.RelayOptions()
+	opts.Env = append(env, "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env")
+	return relaytest.StartRelay(s.t, opts)
 }
 
 // client returns gRPC's own client by a bootstrap, with other addresses for those in it.

@@ -3,7 +3,6 @@ package helm_test
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"path/filepath"
@@ -189,17 +188,7 @@ func TestProbesAreAnswered(t *testing.T) {
 // probe asks a relay with a directory as origin for paths, where probes do.
 func probe(t *testing.T, paths ...string) (codes map[string]int) {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{
-		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=127.0.0.1:0",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_PROBE_LISTEN=127.0.0.1:0"}})
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it looks at its origin first

@@ -143,7 +143,7 @@ func TestB36_SecretsByName(t *testing.T) {
 	if n := m.Stats().Denied[downstream.DeniedSecret]; n != 9 {
 		t.Errorf("%d names of Secrets were counted as denied, want 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
 	}
-	log := m.log.all()
+	log := m.Log.String()
 	if n := strings.Count(log, `msg="secret sent" node=node-shop group="user_agent_name=envoy" identity="\"`+web+`\"" name=shop/key`); n != 4 {
 		t.Errorf("the log tells of %d Secrets on streams, want 4:\n%s", n, log)
 	}
@@ -197,7 +197,7 @@ func TestB36_SecretsUnderOtherTypeURLs(t *testing.T) {
 			}
 		}
 	}
-	if log := m.log.all(); strings.Contains(log, "hush") {
+	if log := m.Log.String(); strings.Contains(log, "hush") {
 		t.Error("the log has the content of a Secret")
 	}
 }

@@ -154,7 +154,7 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := serve(t, "TENDER_MAX_FRAME_RATE=100")
 			v.during(func() {
-				a := v.attackAt(addrs(v.Relay)[0])
+				a := v.attackAt(addrs(v.Relay.Relay)[0])
 				for range 20_000 { // more than three minutes' worth
 					if err := a.WritePriority(1, http2.PriorityParam{Weight: 1}); err != nil {
 						t.Error(err)

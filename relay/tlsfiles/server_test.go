@@ -121,7 +121,7 @@ func TestCertificateOfTheRelay(t *testing.T) {
 	}
 	next := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}})
 	next.Write(t, dir)
-	r.awaitLog(t, "file has changed")
+	r.Log.Await(t, 0, "file has changed")
 	o.Put(relaytest.Cluster("b"))
 	for _, c := range []*relaytest.Client{secure, plain} {
 		holds(t, c, "a", "b")
@@ -155,7 +155,7 @@ func TestPlaintextIsSaid(t *testing.T) {
 		{[]string{"TENDER_ORIGIN=127.0.0.1:1"}, ""},
 	}
 	for _, tt := range tests {
-		got := start(t, tt.env...).log.all()
+		got := start(t, tt.env...).Log.String()
 		if strings.Count(got, "no TLS") != min(1, len(tt.want)) || !strings.Contains(got, tt.want) {
 			t.Errorf("%q: logs %q, want one warning with %q", tt.env, got, tt.want)
 		}
