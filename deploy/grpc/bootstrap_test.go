@@ -118,9 +118,8 @@ func newSite(t *testing.T, backend string, cluster proto.Message) *site {
 // relay starts a relay, with further variables.
 func (s *site) relay(env ...string) *relaytest.Relay {
 	s.t.Helper()
-	opts := s.origin.RelayOptions()
-	opts.Env = append(env, "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env")
-	return relaytest.StartRelay(s.t, opts)
+	env = append(env, "TENDER_ORIGIN="+s.origin.Addr(), "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env")
+	return relaytest.StartRelay(s.t, relaytest.RelayOptions{Env: env})
 }
 
 // client returns gRPC's own client by a bootstrap, with other addresses for those in it.

@@ -475,7 +475,7 @@ func TestH04_GoControlPlane(t *testing.T) {
 			o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
 			r := startRelay(t, o.RelayOptions(), operated)
 			w := &orderWorld{t: t, relay: r}
-			c := &orderClient{Client: r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode("tender/test")}), w: w, last: make(map[string]*relaytest.Response)}
+			c := w.dial(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode("tender/test")})
 			versions := make(map[string]string)
 			for name := range strings.FieldsSeq(coldNames(0, 40)) {
 				versions[name] = "of another time"

@@ -78,9 +78,9 @@ func TestC32_SotWNamesAreAnsweredWhateverTheVersion(t *testing.T) {
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 		c.Subscribe(typeURL, "a")
-		first := sendNext(t, c, typeURL, "a")
+		first := streamTake(t, c, typeURL, "a")
 		c.Reconnect(r.Conn())
-		if again := sendNext(t, c, typeURL, "a"); again.Version != first.Version {
+		if again := streamTake(t, c, typeURL, "a"); again.Version != first.Version {
 			t.Errorf("%s: version %q became %q", typeURL, first.Version, again.Version)
 		}
 	}
@@ -100,15 +100,15 @@ func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 			}
 			versions["phantom"] = "1"
 			c.Subscribe(typeURL, "a")
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 			for _, names := range [][]string{{"b"}, {"a"}, nil} {
 				c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions})
 				if names != nil {
-					sendNext(t, c, typeURL, names...)
+					streamTake(t, c, typeURL, names...)
 				}
 			}
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions})
-			sendNext(t, c, typeURL) // a and b are its own by name, and nothing else is there
+			streamTake(t, c, typeURL) // a and b are its own by name, and nothing else is there
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -137,7 +137,7 @@ func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 			if again == "a" {
 				want = []string{"a"}
 			}
-			sendNext(t, c, sendAcme, want...)
+			streamTake(t, c, sendAcme, want...)
 		}
 	})
 }
@@ -179,7 +179,7 @@ func TestR090_VersionsOfOurOwn(t *testing.T) {
 // The origin's version of a type is shown and decides nothing.
 func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		types := []string{relaytest.ClusterType, relaytest.EndpointType, sendAcme}
 		o := sendOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SystemVersion: "one"}}, types, "a", "b")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
@@ -189,7 +189,7 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 			} else {
 				c.Subscribe(typeURL, "*")
 			}
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 		}
 		sendWatchSentinel(t, o, c)
 		for _, system := range []string{"two", "", "one"} {
@@ -246,7 +246,7 @@ func TestC18_HeldNamesAreNoWildcard(t *testing.T) {
 			c := start(t, o).Client(relaytest.ClientOptions{})
 			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL,
 				ResourceNamesSubscribe: []string{"a", "b"}, InitialResourceVersions: map[string]string{"b": "old", "a": "old"}})
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 			o.Put(sendThing(typeURL, "c", "first"))
 			time.Sleep(time.Minute)
 			synctest.Wait()

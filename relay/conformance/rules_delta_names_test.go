@@ -19,9 +19,9 @@ func TestR070_MissingBesideAWildcardIsRemoved(t *testing.T) {
 		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a")
 		c := start(t, o).Client(relaytest.ClientOptions{})
 		c.Subscribe(typeURL, "*")
-		sendNext(t, c, typeURL, "a")
+		streamTake(t, c, typeURL, "a")
 		c.Subscribe(typeURL, "nope")
-		sendNextRemoving(t, c, typeURL, nil, []string{"nope"})
+		streamTake(t, c, typeURL, "-nope")
 		c.Fence(t.Context(), typeURL, "nope", func() { o.Put(sendThing(typeURL, "nope", "first")) })
 	}
 }
@@ -30,7 +30,7 @@ func TestR070_MissingBesideAWildcardIsRemoved(t *testing.T) {
 // no response narrows what the client subscribed to.
 func TestC08_ResponsesDoNotChangeTheSubscription(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, typeURL := range []string{relaytest.SecretType, relaytest.EndpointType} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a")
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -121,7 +121,7 @@ func TestR079_GivenUpUnderAWildcard(t *testing.T) {
 		}}, []string{typeURL}, "inside", "outside")
 		c := start(t, o).Client(relaytest.ClientOptions{})
 		c.Subscribe(typeURL, "*")
-		sendNext(t, c, typeURL, "inside")
+		streamTake(t, c, typeURL, "inside")
 		c.Subscribe(typeURL, "inside", "outside", "missing")
 		for !c.State().Has(typeURL, "inside", "outside") {
 			c.Ack(c.Recv(t.Context()))
@@ -130,9 +130,9 @@ func TestR079_GivenUpUnderAWildcard(t *testing.T) {
 			c.Ack(c.Recv(t.Context()))
 		}
 		c.Unsubscribe(typeURL, "inside")
-		sendNext(t, c, typeURL, "inside")
+		streamTake(t, c, typeURL, "inside")
 		c.Unsubscribe(typeURL, "outside", "missing")
-		sendNextRemoving(t, c, typeURL, nil, []string{"outside", "missing"})
+		streamTake(t, c, typeURL, "-outside", "-missing")
 		o.Put(sendThing(typeURL, "outside", "second"))
 		c.Fence(t.Context(), typeURL, "inside", func() { o.Put(sendThing(typeURL, "inside", "second")) })
 	}
@@ -141,7 +141,7 @@ func TestR079_GivenUpUnderAWildcard(t *testing.T) {
 // The end of the wildcard leaves the names, in both variants.
 func TestR080_NamesOutliveTheWildcard(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, typeURL := range wildcardTypes {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
@@ -163,12 +163,12 @@ func TestR083_SubscriptionsCountWhateverTheNonce(t *testing.T) {
 	o := sendOrigin(t, relaytest.OriginOptions{}, []string{relaytest.EndpointType}, "a", "b", "c")
 	c := start(t, o).Client(relaytest.ClientOptions{})
 	c.Subscribe(relaytest.EndpointType, "a")
-	old := sendNext(t, c, relaytest.EndpointType, "a")
+	old := streamTake(t, c, relaytest.EndpointType, "a")
 	o.Put(sendThing(relaytest.EndpointType, "a", "second"))
-	sendNext(t, c, relaytest.EndpointType, "a")
+	streamTake(t, c, relaytest.EndpointType, "a")
 	for name, nonce := range map[string]string{"b": old.Nonce, "c": "never heard of"} {
 		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.EndpointType, ResponseNonce: nonce, ResourceNamesSubscribe: []string{name}})
-		sendNext(t, c, relaytest.EndpointType, name)
+		streamTake(t, c, relaytest.EndpointType, name)
 	}
 }
 
@@ -186,14 +186,14 @@ func TestR084_NamedAgainIsAnsweredAgain(t *testing.T) {
 			c.Ack(c.Recv(t.Context()))
 		}
 		again("a")
-		sendNext(t, c, typeURL, "a")
+		streamTake(t, c, typeURL, "a")
 		again("nope")
-		sendNextRemoving(t, c, typeURL, nil, []string{"nope"})
+		streamTake(t, c, typeURL, "-nope")
 		c.Unsubscribe(typeURL, "a", "nope")
 		c.Subscribe(typeURL, "*")
-		sendNext(t, c, typeURL, "a", "b")
+		streamTake(t, c, typeURL, "a", "b")
 		again("*")
-		sendNext(t, c, typeURL, "a", "b")
+		streamTake(t, c, typeURL, "a", "b")
 	}
 }
 
@@ -252,7 +252,7 @@ func TestR077_GivenUpByAnotherName(t *testing.T) {
 		o, put := sendAliased(t, sendAcme)
 		c := start(t, o).Client(relaytest.ClientOptions{})
 		c.Subscribe(sendAcme, "rc/one")
-		sendNext(t, c, sendAcme, "rc/real")
+		streamTake(t, c, sendAcme, "rc/real")
 		c.Unsubscribe(sendAcme, other)
 		sendWatchSentinel(t, o, c)
 		put("second")
@@ -281,10 +281,10 @@ func TestR092_AliasesSubscribe(t *testing.T) {
 		o, put := sendAliased(t, typeURL)
 		c := start(t, o).Client(relaytest.ClientOptions{})
 		c.Subscribe(typeURL, "rc/one")
-		sendNext(t, c, typeURL, "rc/real")
+		streamTake(t, c, typeURL, "rc/real")
 		c.Fence(t.Context(), typeURL, "rc/real", func() { put("second") })
 		c.Subscribe(typeURL, "rc/real", "rc/two")
-		sendNext(t, c, typeURL, "rc/real")
+		streamTake(t, c, typeURL, "rc/real")
 		sendWatchSentinel(t, o, c)
 		o.Remove(typeURL, "rc/real")
 		for c.State().Has(typeURL, "rc/real") {
@@ -308,7 +308,7 @@ func TestR093_NameAndAliasesAreKept(t *testing.T) {
 			c := r.Client(relaytest.ClientOptions{})
 			c.Subscribe(typeURL, name)
 			for _, text := range []string{"first", "second"} {
-				resp := sendNext(t, c, typeURL, "rc/real")
+				resp := streamTake(t, c, typeURL, "rc/real")
 				if got := resp.Resources[0].Aliases; !slices.Equal(got, []string{"rc/one", "rc/two"}) {
 					t.Errorf("subscribed to %s: got aliases %q", name, got)
 				}

@@ -56,7 +56,7 @@ func sendOneOfMany(t *testing.T, v relaytest.Variant, form []string, types ...st
 	}
 	for _, typeURL := range types {
 		o.Put(sendThing(typeURL, "name-042", "second"))
-		sendCheck(t, c.Recv(t.Context()), typeURL, []string{"name-042"}, nil)
+		streamHas(t, c.Recv(t.Context()), typeURL, "name-042")
 	}
 }
 
@@ -69,7 +69,7 @@ func sendFullState(t *testing.T, types []string, test func(o *relaytest.Origin, 
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b", "c")
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Subscribe(typeURL, form...)
-			sendNext(t, c, typeURL, "a", "b", "c")
+			streamTake(t, c, typeURL, "a", "b", "c")
 			test(o, c, typeURL)
 		}
 	}
@@ -81,15 +81,15 @@ func TestR058_ListenersAndClustersComeInFull(t *testing.T) {
 	t.Parallel()
 	sendFullState(t, []string{relaytest.ListenerType, relaytest.ClusterType}, func(o *relaytest.Origin, c *relaytest.Client, typeURL string) {
 		o.Put(sendThing(typeURL, "b", "second"))
-		sendNext(t, c, typeURL, "a", "b", "c")
+		streamTake(t, c, typeURL, "a", "b", "c")
 	})
 	names := sendMany
 	o := sendOrigin(t, relaytest.OriginOptions{}, []string{relaytest.ClusterType}, names...)
 	c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 	c.Subscribe(relaytest.ClusterType)
-	sendNext(t, c, relaytest.ClusterType, names...)
+	streamTake(t, c, relaytest.ClusterType, names...)
 	o.Put(sendThing(relaytest.ClusterType, "name-042", "second"))
-	sendNext(t, c, relaytest.ClusterType, names...)
+	streamTake(t, c, relaytest.ClusterType, names...)
 }
 
 // SotW: so does each response for scopes, since Envoy drops those that are absent.
@@ -97,9 +97,9 @@ func TestR059_ScopesComeInFull(t *testing.T) {
 	t.Parallel()
 	sendFullState(t, []string{relaytest.ScopedRouteType}, func(o *relaytest.Origin, c *relaytest.Client, typeURL string) {
 		o.Put(sendThing(typeURL, "b", "second"))
-		sendNext(t, c, typeURL, "a", "b", "c")
+		streamTake(t, c, typeURL, "a", "b", "c")
 		o.Remove(typeURL, "b")
-		sendNext(t, c, typeURL, "a", "c")
+		streamTake(t, c, typeURL, "a", "c")
 	})
 }
 
@@ -109,13 +109,13 @@ func TestR065_R066_DeletionIsOmission(t *testing.T) {
 	t.Parallel()
 	sendFullState(t, []string{relaytest.ListenerType, relaytest.ClusterType}, func(o *relaytest.Origin, c *relaytest.Client, typeURL string) {
 		o.Remove(typeURL, "b")
-		sendNext(t, c, typeURL, "a", "c")
+		streamTake(t, c, typeURL, "a", "c")
 		o.Remove(typeURL, "a")
-		sendNext(t, c, typeURL, "c")
+		streamTake(t, c, typeURL, "c")
 		o.Remove(typeURL, "c")
-		sendNext(t, c, typeURL)
+		streamTake(t, c, typeURL)
 		o.Put(sendThing(typeURL, "b", "third"))
-		sendNext(t, c, typeURL, "b")
+		streamTake(t, c, typeURL, "b")
 	})
 }
 
@@ -140,7 +140,7 @@ func TestR061_DeletedAndMadeAgainIsSentOnce(t *testing.T) {
 			o.Put(sendThing(typeURL, "a", "third"))
 			sendHas(t, r, typeURL, form[:1], "a", "third") // a client that asks alike
 			c.Ack(held)
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 			c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "third")) })
 		}
 	}
@@ -233,9 +233,9 @@ func TestR064_DeletionIsSaid(t *testing.T) {
 				c.Ack(c.Recv(t.Context()))
 			}
 			o.Remove(typeURL, "a")
-			sendNextRemoving(t, c, typeURL, nil, []string{"a"})
+			streamTake(t, c, typeURL, "-a")
 			o.Put(sendThing(typeURL, "a", "second"))
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 		}
 	}
 }
@@ -248,7 +248,7 @@ func TestR064_DeletionOutlivesARenewedWildcard(t *testing.T) {
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(typeURL, "*")
-		sendNext(t, c, typeURL, "a", "b")
+		streamTake(t, c, typeURL, "a", "b")
 		o.Put(sendThing(typeURL, "b", "second"))
 		held := c.Recv(t.Context())
 		o.Remove(typeURL, "a")
@@ -283,7 +283,7 @@ func TestR067_DeletionOfPartialTypesIsQuiet(t *testing.T) {
 				for _, typeURL := range types {
 					o.Put(sendThing(typeURL, "a", "first"))
 					c.Subscribe(typeURL, form)
-					sendNext(t, c, typeURL, "a")
+					streamTake(t, c, typeURL, "a")
 				}
 				for _, typeURL := range types {
 					o.Remove(typeURL, "a")
@@ -298,7 +298,7 @@ func TestR067_DeletionOfPartialTypesIsQuiet(t *testing.T) {
 // back, while clients stay, come and return, and no client loses anything.
 func TestR068_LostAndFoundOriginDeletesNothing(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		synctest.Test(t, func(t *testing.T) {
 			types := append([]string{relaytest.EndpointType, relaytest.SecretType}, wildcardTypes...)
 			o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, types, "a", "b")
@@ -352,19 +352,19 @@ func TestR068_LostAndFoundOriginDeletesNothing(t *testing.T) {
 // An initial wildcard of which the origin has nothing is answered, once.
 func TestR097_EmptyWildcardIsAnsweredOnce(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, form := range [][]string{nil, {"*"}} {
 			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 			for _, typeURL := range wildcardTypes {
 				c.Subscribe(typeURL, form...)
-				sendNext(t, c, typeURL)
+				streamTake(t, c, typeURL)
 			}
 			sendWatchSentinel(t, o, c)
 			sendQuiet(t, o, c, "answered")
 			for _, typeURL := range wildcardTypes {
 				o.Put(sendThing(typeURL, "a", "first"))
-				sendNext(t, c, typeURL, "a")
+				streamTake(t, c, typeURL, "a")
 			}
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -70,7 +71,7 @@ func orderMake(short, name string, rev int) proto.Message {
 // Resources are written "cds web@2": type, name, revision; "vhds rc/web@2=rc/a.example"
 // has an alias, and "vhds rc/b.example?" is one that means nothing. A response is written
 // "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted; "!web:Unavailable" is
-// an error.
+// an error, "web@2(30s)" has what is left of a TTL, and "web~(30s)" is a heartbeat.
 type orderWorld struct {
 	t      *testing.T
 	origin *relaytest.Origin
@@ -97,9 +98,10 @@ type orderChange struct {
 	remove      bool
 	unresolved  bool
 	code        codes.Code // of an error, if it is not OK
+	ttl         time.Duration
 }
 
-// parse reads "cds web@2", "cds web@2=alias", "cds web?", "cds -web" or
+// parse reads "cds web@2", "cds web@2=alias", "cds web@2 1m" (its TTL), "cds web?", "cds -web" or
 // "cds !web:Unavailable".
 func (w *orderWorld) parse(change string) (c orderChange) {
 	w.t.Helper()
@@ -125,6 +127,13 @@ func (w *orderWorld) parse(change string) (c orderChange) {
 		}
 		return c
 	}
+	if text, ttl, ok := strings.Cut(rest, " "); ok {
+		var err error
+		if c.ttl, err = time.ParseDuration(ttl); err != nil {
+			w.t.Fatal(err)
+		}
+		rest = text
+	}
 	at := strings.LastIndex(rest, "@") // a name may have all else
 	name, parts := rest[:max(at, 0)], strings.Split(rest[at+1:], "=")
 	rev, err := strconv.Atoi(parts[0])
@@ -149,7 +158,11 @@ func (w *orderWorld) resource(c orderChange) *discoverypb.Resource {
 			w.t.Fatal(err)
 		}
 	}
-	return &discoverypb.Resource{Name: c.name, Version: fmt.Sprint("v", c.rev), Aliases: c.aliases, Resource: body}
+	r := &discoverypb.Resource{Name: c.name, Version: fmt.Sprint("v", c.rev), Aliases: c.aliases, Resource: body}
+	if c.ttl > 0 {
+		r.Ttl = durationpb.New(c.ttl)
+	}
+	return r
 }
 
 // message returns a resource, and remembers its revision.
@@ -173,7 +186,7 @@ func (w *orderWorld) change(changes ...string) {
 				tx.Remove(orderTypes[c.short], c.name)
 			case c.code != codes.OK:
 				tx.Fail(orderTypes[c.short], c.name, c.code, orderWhy)
-			case c.unresolved || len(c.aliases) > 0:
+			case c.unresolved || len(c.aliases) > 0 || c.ttl > 0:
 				tx.SetRaw(orderTypes[c.short], w.resource(c))
 			default:
 				tx.Set(orderTypes[c.short], c.name, w.message(c.short, c.name, c.rev), "")
@@ -209,8 +222,11 @@ func (w *orderWorld) ready(v relaytest.Variant) *orderClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true})
 }
 
-func (w *orderWorld) dial(opts relaytest.ClientOptions) *orderClient {
-	return &orderClient{Client: w.relay.Client(opts), w: w, last: make(map[string]*relaytest.Response)}
+func (w *orderWorld) dial(opts relaytest.ClientOptions) *orderClient { return w.dialAt(w.relay, opts) }
+
+// dialAt is dial of another relay.
+func (w *orderWorld) dialAt(r *running, opts relaytest.ClientOptions) *orderClient {
+	return &orderClient{Client: r.Client(opts), w: w, last: make(map[string]*relaytest.Response)}
 }
 
 // subscribe subscribes to names separated by spaces; to none, the legacy wildcard.
@@ -237,13 +253,20 @@ func (w *orderWorld) describe(r *relaytest.Response) string {
 	for _, res := range r.Resources {
 		rev, ok := w.revs[res.Digest]
 		switch {
+		case res.Heartbeat():
+			rev = "~"
 		case res.Body == nil && len(res.Aliases) > 0:
 			parts = append(parts, res.Name+"?")
 			continue
 		case !ok:
-			rev = "?"
+			rev = "@?"
+		default:
+			rev = "@" + rev
 		}
-		parts = append(parts, strings.Join(append([]string{res.Name + "@" + rev}, res.Aliases...), "="))
+		if res.TTL > 0 {
+			rev += "(" + res.TTL.String() + ")"
+		}
+		parts = append(parts, strings.Join(append([]string{res.Name + rev}, res.Aliases...), "="))
 	}
 	slices.Sort(parts)
 	for _, name := range slices.Sorted(slices.Values(r.Removed)) {
@@ -268,6 +291,15 @@ func (c *orderClient) expect(want ...string) {
 	}
 	if len(want) == 0 && c.Ended() {
 		c.w.t.Fatalf("%v: its stream has ended, want it open and quiet", c.Client)
+	}
+}
+
+// skip accepts what came since the last time.
+func (c *orderClient) skip() {
+	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
+		c.last[r.TypeURL] = r
+		c.Ack(r)
+		synctest.Wait()
 	}
 }
 

@@ -1,7 +1,6 @@
 package conformance_test
 
 import (
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -16,13 +15,6 @@ const (
 	sendAcme     = "type.googleapis.com/acme.Thing"
 	sendSentinel = "type.googleapis.com/acme.Sentinel"
 )
-
-// sendBoth runs a test in both variants.
-func sendBoth(t *testing.T, test func(t *testing.T, v relaytest.Variant)) {
-	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-		t.Run(v.String(), func(t *testing.T) { test(t, v) })
-	}
-}
 
 // sendOrigin starts an origin that has a resource of each name and type.
 func sendOrigin(t *testing.T, opts relaytest.OriginOptions, types []string, names ...string) *relaytest.Origin {
@@ -43,43 +35,12 @@ func sendThing(typeURL, name, text string) *anypb.Any {
 	return relaytest.Opaque(typeURL, name, []byte(text))
 }
 
-// sendNext receives a response, checks that it holds just these resources and
-// removes nothing, and accepts it.
-func sendNext(t *testing.T, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
-	t.Helper()
-	return sendNextRemoving(t, c, typeURL, names, nil)
-}
-
-// sendNextRemoving is sendNext for a response that also removes.
-func sendNextRemoving(t *testing.T, c *relaytest.Client, typeURL string, names, removed []string) *relaytest.Response {
-	t.Helper()
-	resp := c.Recv(t.Context())
-	sendCheck(t, resp, typeURL, names, removed)
-	c.Ack(resp)
-	return resp
-}
-
-func sendCheck(t *testing.T, resp *relaytest.Response, typeURL string, names, removed []string) {
-	t.Helper()
-	if resp.TypeURL != typeURL {
-		t.Fatalf("got %v, want a response of type %s", resp, typeURL)
-	}
-	got, want := slices.Sorted(slices.Values(resp.Names())), slices.Sorted(slices.Values(names))
-	if !slices.Equal(got, want) {
-		t.Fatalf("got resources %q, want %q: %v", got, want, resp)
-	}
-	got, want = slices.Sorted(slices.Values(resp.Removed)), slices.Sorted(slices.Values(removed))
-	if !slices.Equal(got, want) {
-		t.Fatalf("got removed %q, want %q: %v", got, want, resp)
-	}
-}
-
 // sendWatchSentinel subscribes a client to the sentinel of an origin.
 func sendWatchSentinel(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	t.Helper()
 	o.Put(sendThing(sendSentinel, "sentinel", "begin"))
 	c.Subscribe(sendSentinel, "sentinel")
-	sendNext(t, c, sendSentinel, "sentinel")
+	streamTake(t, c, sendSentinel, "sentinel")
 }
 
 // sendQuiet shows that nothing is on its way to a client that watches the
@@ -112,6 +73,6 @@ func sendSync(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	t.Helper()
 	o.Put(sendThing(sendSentinel, "sync", "sync"))
 	c.Subscribe(sendSentinel, "sync")
-	sendNext(t, c, sendSentinel, "sync")
+	streamTake(t, c, sendSentinel, "sync")
 	c.Unsubscribe(sendSentinel, "sync")
 }

@@ -43,7 +43,7 @@ func TestB17_Types(t *testing.T) {
 	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
 	r := start(t, o)
 	for _, node := range []string{"envoy", "grpc"} {
-		sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 			for _, test := range tests {
 				opts := relaytest.ClientOptions{Variant: v}
 				if node == "grpc" {
@@ -52,7 +52,7 @@ func TestB17_Types(t *testing.T) {
 				c := r.Client(opts)
 				c.Subscribe(test.typeURL)
 				if test.legacy {
-					sendNext(t, c, test.typeURL, "a", "b")
+					streamTake(t, c, test.typeURL, "a", "b")
 				}
 				sendWatchSentinel(t, o, c)
 
@@ -66,7 +66,7 @@ func TestB17_Types(t *testing.T) {
 				if v == relaytest.SotW && (test.full || test.envoy && node == "envoy") {
 					want = []string{"a", "b"}
 				}
-				sendNext(t, c, test.typeURL, want...)
+				streamTake(t, c, test.typeURL, want...)
 				c.Close()
 			}
 		})
@@ -82,20 +82,20 @@ func TestH17_AllOfAnUnknownTypeIsSentWhole(t *testing.T) {
 				o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
 				c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 				c.Subscribe(sendAcme, form...)
-				sendNext(t, c, sendAcme, "a", "b")
+				streamTake(t, c, sendAcme, "a", "b")
 				time.Sleep(settled)
 				o.Put(sendThing(sendAcme, "b", "changed"))
-				sendNext(t, c, sendAcme, "a", "b")
+				streamTake(t, c, sendAcme, "a", "b")
 				o.Put(sendThing(sendAcme, "c", "new"))
-				sendNext(t, c, sendAcme, "a", "b", "c")
+				streamTake(t, c, sendAcme, "a", "b", "c")
 				o.Remove(sendAcme, "b")
-				sendNext(t, c, sendAcme, "a", "c")
+				streamTake(t, c, sendAcme, "a", "c")
 				o.Remove(sendAcme, "c")
-				sendNext(t, c, sendAcme, "a")
+				streamTake(t, c, sendAcme, "a")
 				o.Remove(sendAcme, "a")
-				sendNext(t, c, sendAcme)
+				streamTake(t, c, sendAcme)
 				o.Put(sendThing(sendAcme, "a", "back"))
-				sendNext(t, c, sendAcme, "a")
+				streamTake(t, c, sendAcme, "a")
 			})
 		})
 	}
@@ -108,22 +108,22 @@ func TestH17_NamesOfAnUnknownTypeAreSentInPart(t *testing.T) {
 		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 		c.Subscribe(sendAcme, "*", "a", "b")
-		sendNext(t, c, sendAcme, "a", "b")
+		streamTake(t, c, sendAcme, "a", "b")
 		time.Sleep(settled)
 		o.Put(sendThing(sendAcme, "b", "changed"))
 		unanswered := c.Recv(t.Context())
-		sendCheck(t, unanswered, sendAcme, []string{"a", "b"}, nil)
+		streamHas(t, unanswered, sendAcme, "a", "b")
 		o.Put(sendThing(sendAcme, "a", "changed"))
 		synctest.Wait()
 		c.Unsubscribe(sendAcme, "*")
 		c.Ack(unanswered)
-		sendNext(t, c, sendAcme, "a")
+		streamTake(t, c, sendAcme, "a")
 		o.Put(sendThing(sendAcme, "b", "changed again"))
-		sendNext(t, c, sendAcme, "b")
+		streamTake(t, c, sendAcme, "b")
 		c.Subscribe(sendAcme, "*")
-		sendNext(t, c, sendAcme, "a", "b")
+		streamTake(t, c, sendAcme, "a", "b")
 		o.Put(sendThing(sendAcme, "b", "changed for the last time"))
-		sendNext(t, c, sendAcme, "a", "b")
+		streamTake(t, c, sendAcme, "a", "b")
 	})
 }
 
@@ -132,10 +132,10 @@ func TestB17_TypesByOption(t *testing.T) {
 	t.Parallel()
 	o := sendOrigin(t, relaytest.OriginOptions{}, []string{sendAcme, relaytest.EndpointType, relaytest.RouteType}, "a", "b")
 	r := start(t, o, "TENDER_FULL_STATE_TYPES="+sendAcme+",rds", "TENDER_WILDCARD_TYPES=eds")
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		c := r.Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(relaytest.EndpointType)
-		sendNext(t, c, relaytest.EndpointType, "a", "b")
+		streamTake(t, c, relaytest.EndpointType, "a", "b")
 
 		for _, form := range [][]string{{"a", "b"}, {"*"}} {
 			for _, typeURL := range []string{sendAcme, relaytest.RouteType} {
@@ -149,19 +149,19 @@ func TestB17_TypesByOption(t *testing.T) {
 					want = []string{"a", "b"}
 				}
 				o.Put(sendThing(typeURL, "b", form[0]+v.String()))
-				sendNext(t, c, typeURL, want...)
+				streamTake(t, c, typeURL, want...)
 				// Names and wildcard come on two streams, without an order between them.
 				o.WaitFor(t.Context(), "an answer to all", func(s *relaytest.OriginState) bool {
 					return !slices.ContainsFunc(s.Open(), func(st *relaytest.StreamState) bool { return st.Type(typeURL).Unanswered() > 0 })
 				})
 				o.Remove(typeURL, "b")
 				if v == relaytest.SotW {
-					sendNext(t, c, typeURL, "a")
+					streamTake(t, c, typeURL, "a")
 				} else {
-					sendNextRemoving(t, c, typeURL, nil, []string{"b"})
+					streamTake(t, c, typeURL, "-b")
 				}
 				o.Put(sendThing(typeURL, "b", "back"))
-				sendNext(t, c, typeURL, want...)
+				streamTake(t, c, typeURL, want...)
 				c.Close()
 			}
 		}
@@ -177,12 +177,12 @@ func TestB17_OptionalFullStateIsNotHeld(t *testing.T) {
 			c := start(t, o, "TENDER_FULL_STATE_TYPES="+sendAcme).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Subscribe(typeURL, "a", "silence")
 			began := time.Now()
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 			if got := time.Since(began).Round(time.Second); got != wait {
 				t.Errorf("%s: answered after %v, want %v", typeURL, got, wait)
 			}
 			o.Put(sendThing(typeURL, "silence", "broken"))
-			sendNext(t, c, typeURL, "a", "silence")
+			streamTake(t, c, typeURL, "a", "silence")
 		})
 	}
 }
@@ -201,10 +201,10 @@ func TestB17_LargeGroupIsSentOnce(t *testing.T) {
 
 	c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 	c.Subscribe(relaytest.SecretType, "a", "b", "c")
-	sendNext(t, c, relaytest.SecretType, "a", "b", "c")
+	streamTake(t, c, relaytest.SecretType, "a", "b", "c")
 	sendWatchSentinel(t, o, c)
 	o.Put(sendThing(relaytest.SecretType, "b", "small"))
-	sendNext(t, c, relaytest.SecretType, "a", "b", "c")
+	streamTake(t, c, relaytest.SecretType, "a", "b", "c")
 	sendQuiet(t, o, c, "all there")
 }
 
@@ -213,7 +213,7 @@ func TestB17_LargeGroupIsSentOnce(t *testing.T) {
 func TestB21_UnknownTypes(t *testing.T) {
 	t.Parallel()
 	types := []string{sendAcme, "type.googleapis.com/istio.networking.nds.v1.NameTable", "envoy.api.v2.Cluster", "x"}
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "with space", "日本", "a/b?c=d", "xdstp:no")
 		r := start(t, o)
 		for _, node := range []string{"envoy", "grpc"} { // gRPC gets them wrapped
@@ -271,7 +271,7 @@ func TestB22_EmptyNames(t *testing.T) {
 		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: sendAcme, ResponseNonce: resp.GetNonce()}); err != nil {
 			t.Fatal(err)
 		}
-		sendNext(t, sotw, sendAcme, "in the body")
+		streamTake(t, sotw, sendAcme, "in the body")
 	}
 	nonce := origin.Send(unnamed(relaytest.ClusterType, "first"))
 	if req := origin.Recv(t.Context()); req.GetResponseNonce() != nonce || req.GetErrorDetail() == nil {

@@ -12,13 +12,13 @@ import (
 // What the origin repeats, with the same version or another one, is not news.
 func TestR040_UnchangedIsNotSent(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, sendAcme}
 		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		for _, typeURL := range types {
 			c.Subscribe(typeURL, "*")
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 		}
 		sendWatchSentinel(t, o, c)
 		for _, typeURL := range types {
@@ -74,7 +74,7 @@ func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 // origin has to be asked for it or was already.
 func TestR042_NewlyNamedIsSentAgain(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, sendAcme, relaytest.RouteType} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 			r := start(t, o)
@@ -85,13 +85,13 @@ func TestR042_NewlyNamedIsSentAgain(t *testing.T) {
 				} else {
 					c.Subscribe(typeURL)
 				}
-				sendNext(t, c, typeURL, "a", "b")
+				streamTake(t, c, typeURL, "a", "b")
 				c.Subscribe(typeURL, "b")
 				want := []string{"b"}
 				if v == relaytest.SotW && typeURL != relaytest.RouteType {
 					want = []string{"a", "b"} // full state
 				}
-				sendNext(t, c, typeURL, want...)
+				streamTake(t, c, typeURL, want...)
 			}
 		}
 	})
@@ -105,7 +105,7 @@ func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 		names = append(names, fmt.Sprintf("name-%03d", i))
 	}
 	types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.RouteType, relaytest.SecretType, sendAcme}
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		o := sendOrigin(t, relaytest.OriginOptions{}, types, names...)
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		for _, typeURL := range types {
@@ -131,14 +131,14 @@ func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 // To drop a name and ask for it again is to ask for it.
 func TestR044_ResubscribedNameIsSentAgain(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.SecretType, sendAcme}
 		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		for _, typeURL := range types {
 			for range 3 {
 				c.Subscribe(typeURL, "a")
-				sendNext(t, c, typeURL, "a")
+				streamTake(t, c, typeURL, "a")
 				c.Unsubscribe(typeURL, "a")
 			}
 		}
@@ -149,7 +149,7 @@ func TestR044_ResubscribedNameIsSentAgain(t *testing.T) {
 // stays: what left the subscription has left what was sent.
 func TestC06_ResubscribedWhileUnacknowledged(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, typeURL := range []string{relaytest.ListenerType, relaytest.EndpointType} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "stays")
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
@@ -168,7 +168,7 @@ func TestC06_ResubscribedWhileUnacknowledged(t *testing.T) {
 			if v == relaytest.SotW && typeURL == relaytest.ListenerType {
 				want = []string{"a", "stays"}
 			}
-			sendNext(t, c, typeURL, want...)
+			streamTake(t, c, typeURL, want...)
 			c.Fence(t.Context(), typeURL, "stays", func() { o.Put(sendThing(typeURL, "stays", "second")) })
 		}
 	})
@@ -177,7 +177,7 @@ func TestC06_ResubscribedWhileUnacknowledged(t *testing.T) {
 // A client is sent nothing that it did not ask for, whoever else asked for it.
 func TestR045_NothingOutsideTheSubscription(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, sendAcme}
 		o := sendOrigin(t, relaytest.OriginOptions{}, types, "mine", "theirs", "nobody's")
 		r := start(t, o)
@@ -188,7 +188,7 @@ func TestR045_NothingOutsideTheSubscription(t *testing.T) {
 			others.Subscribe(typeURL, "theirs")
 			others.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURL, "theirs") })
 			c.Subscribe(typeURL, "mine")
-			sendNext(t, c, typeURL, "mine")
+			streamTake(t, c, typeURL, "mine")
 		}
 		sendWatchSentinel(t, o, c)
 		for _, typeURL := range types {
@@ -206,7 +206,7 @@ func TestR046_EmptyListAfterNamesIsNoInterest(t *testing.T) {
 	c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 	for _, typeURL := range types {
 		c.Subscribe(typeURL, "a")
-		sendNext(t, c, typeURL, "a")
+		streamTake(t, c, typeURL, "a")
 		c.Unsubscribe(typeURL, "a")
 	}
 	sendWatchSentinel(t, o, c) // and so the relay has heard it all

@@ -75,13 +75,15 @@ func streamTake(t *testing.T, c *relaytest.Client, typeURL string, names ...stri
 	return r
 }
 
-// streamHas checks the type and the resources of a response.
-func streamHas(t *testing.T, r *relaytest.Response, typeURL string, names ...string) {
+// streamHas checks that a response has a type and exactly these resources. A name with "-" before it is a removed one.
+func streamHas(t *testing.T, r *relaytest.Response, typeURL string, want ...string) {
 	t.Helper()
 	got := r.Names()
-	slices.Sort(got)
-	if r.TypeURL != typeURL || !slices.Equal(got, names) {
-		t.Fatalf("got %v, want %v of %s", r, names, typeURL)
+	for _, name := range r.Removed {
+		got = append(got, "-"+name)
+	}
+	if slices.Sort(got); r.TypeURL != typeURL || !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		t.Fatalf("got %v, want %q of %s", r, want, typeURL)
 	}
 }
 

@@ -115,7 +115,7 @@ func TestR108_WhatIsSentForAnotherReason(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		delta, sotw := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, ttlEnvoy, "cds", "*")
-		for _, c := range []*ttlClient{delta, sotw} {
+		for _, c := range []*orderClient{delta, sotw} {
 			c.subscribe("eds", "b")
 			w.settle()
 			c.skip()
@@ -181,7 +181,7 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 				ttl.Reconnect(w.relay.Conn())
 				plain.Reconnect(w.relay.Conn())
 				synctest.Wait()
-				for c, want := range map[*ttlClient]string{ttl: tt.want, plain: tt.plain} {
+				for c, want := range map[*orderClient]string{ttl: tt.want, plain: tt.plain} {
 					if want == "" {
 						c.hears()
 					} else {
@@ -200,11 +200,11 @@ func TestC31_SetThatIsAgainWhatItWas(t *testing.T) {
 	ttlBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *ttlWorld) {
 		ttl, plain := w.follow(relaytest.SotW, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, plainEnvoy, "cds", "*")
 		w.give("cds a@1 1m", "cds b@1")
-		ttl.expects("cds {a@1(1m0s) b@1}")
-		plain.expects("cds {a@1 b@1}")
+		ttl.expect("cds {a@1(1m0s) b@1}")
+		plain.expect("cds {a@1 b@1}")
 		w.pass(time.Minute)
 		w.give("cds a@1 1m")
-		ttl.expects()
+		ttl.expect()
 		ttl.ack("cds")
 		plain.ack("cds")
 		ttl.hears("cds {a@1(1m0s) b@1}")
@@ -282,7 +282,9 @@ func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 					holds.hears(f.removal("a", "")...)
 					newcomer.hears()
 					w.pass(20 * time.Second)
-					newcomer.hears()
+					if got := newcomer.heard(); len(got) > 0 {
+						t.Errorf("the newcomer got %q, want nothing", got)
+					}
 					if err := newcomer.WaitEnd(w.t.Context()); err == nil {
 						t.Error("the newcomer's stream ended in peace")
 					}
@@ -411,16 +413,13 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			below := w.relay.below()
-			follow := func(r *running) *ttlClient {
-				c := &ttlClient{w: w, orderClient: &orderClient{
-					Client: r.Client(relaytest.ClientOptions{Variant: f.variant, Node: ttlEnvoy}), w: w.orderWorld, last: make(map[string]*relaytest.Response),
-				}}
-				c.subscribe(f.short, f.names)
+			follow := func(r *running) *orderClient {
+				c := w.dialAt(r, relaytest.ClientOptions{Variant: f.variant, Node: ttlEnvoy}).subscribe(f.short, f.names)
 				w.settle()
 				c.skip()
 				return c
 			}
-			clients := []*ttlClient{follow(w.relay), follow(below)}
+			clients := []*orderClient{follow(w.relay), follow(below)}
 			w.give(f.short+" a@1 1m", f.short+" b@1")
 			for _, c := range clients {
 				c.hears(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
@@ -459,10 +458,7 @@ func TestR107_ChainBreaksInTheMiddle(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		below := w.relay.below()
-		c := &ttlClient{w: w, orderClient: &orderClient{
-			Client: below.Client(relaytest.ClientOptions{Node: ttlEnvoy}), w: w.orderWorld, last: make(map[string]*relaytest.Response),
-		}}
-		c.subscribe("cds", "*")
+		c := w.dialAt(below, relaytest.ClientOptions{Node: ttlEnvoy}).subscribe("cds", "*")
 		w.settle()
 		w.give("cds a@1 1m", "cds b@1")
 		c.skip()
@@ -502,7 +498,7 @@ func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T) {
 		w.restart()
 		first.skip()
 		second.skip()
-		for _, c := range []*ttlClient{first, second} {
+		for _, c := range []*orderClient{first, second} {
 			if !c.State().Has(relaytest.EndpointType, name) {
 				t.Errorf("%v: the origin is back, and the client has %v", c.Client, c.State())
 			}
@@ -532,7 +528,7 @@ func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) {
 			w.pass(time.Second)
 			late.skip()
 			first.skip()
-			for _, c := range []*ttlClient{first, late} {
+			for _, c := range []*orderClient{first, late} {
 				if !c.State().Has(relaytest.EndpointType, name) {
 					t.Errorf("group %s: %v has %v, want the name that the origin has", group, c.Client, c.State())
 				}

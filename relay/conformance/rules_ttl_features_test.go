@@ -32,7 +32,7 @@ func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 	}
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			clients := make(map[string]*ttlClient)
+			clients := make(map[string]*orderClient)
 			for name, node := range nodes {
 				clients[name] = w.follow(f.variant, relaytest.WithFeatures(relaytest.EnvoyNode(name), node.features...), f.short, f.names)
 			}
@@ -99,7 +99,7 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		wraps := relaytest.WithFeatures(relaytest.EnvoyNode("wraps"), relaytest.FeatureWrapper)
-		wrapped := func(c *ttlClient) (names []string) {
+		wrapped := func(c *orderClient) (names []string) {
 			t.Helper()
 			r := c.Recv(w.t.Context())
 			c.Ack(r)
@@ -123,7 +123,7 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 		})
 		for _, tt := range []struct {
 			name  string
-			c     *ttlClient
+			c     *orderClient
 			short string
 			want  []string
 		}{

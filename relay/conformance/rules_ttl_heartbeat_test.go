@@ -107,20 +107,20 @@ func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
 		ttlBubble(t, []string{"TENDER_ACK_WAIT=15s"}, func(w *ttlWorld) {
 			slow, refuses := w.follow(relaytest.Delta, ttlEnvoy, "cds", names), w.follow(relaytest.Delta, ttlEnvoy, "cds", names)
 			w.give("cds a@1 1m")
-			for _, c := range []*ttlClient{slow, refuses} {
+			for _, c := range []*orderClient{slow, refuses} {
 				c.hears("cds a@1(1m0s)")
 			}
 			w.give("cds a@2 1m")
-			slow.expects("cds a@2(1m0s)")
-			refuses.expects("cds a@2(1m0s)")
+			slow.expect("cds a@2(1m0s)")
+			refuses.expect("cds a@2(1m0s)")
 			refuses.nack("cds")
 			w.pass(10 * time.Second)
 			w.beat("cds", "a")
-			slow.expects() // one response at a time
-			refuses.expects("cds a@2(1m0s)")
+			slow.expect() // one response at a time
+			refuses.expect("cds a@2(1m0s)")
 			refuses.nack("cds")
 			w.pass(5 * time.Second)
-			slow.expects("cds a@2(55s)") // it never answered: the wait is over
+			slow.expect("cds a@2(55s)") // it never answered: the wait is over
 			slow.ack("cds")
 			w.beat("cds", "a")
 			slow.hears("cds a~(1m0s)")
@@ -134,16 +134,16 @@ func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
 // content all the same, although the next one is accepted.
 func TestR109_RefusedAfterTheNextWasSent(t *testing.T) {
 	t.Parallel()
-	overtake := map[string]func(w *ttlWorld, c *ttlClient){
-		"asks for more": func(w *ttlWorld, c *ttlClient) {
+	overtake := map[string]func(w *ttlWorld, c *orderClient){
+		"asks for more": func(w *ttlWorld, c *orderClient) {
 			c.subscribe("eds", "b")
-			c.expects("eds b@1")
+			c.expect("eds b@1")
 		},
-		"does not answer": func(w *ttlWorld, c *ttlClient) {
+		"does not answer": func(w *ttlWorld, c *orderClient) {
 			w.give("eds c@2")
-			c.expects()
+			c.expect()
 			w.pass(5 * time.Second)
-			c.expects("eds c@2")
+			c.expect("eds c@2")
 		},
 	}
 	for why, next := range overtake {
@@ -155,7 +155,7 @@ func TestR109_RefusedAfterTheNextWasSent(t *testing.T) {
 					w.give("eds a@1 1m", "eds b@1", "eds c@1")
 					c.skip()
 					w.give("eds a@2 1m")
-					c.expects("eds a@2(1m0s)")
+					c.expect("eds a@2(1m0s)")
 					refused := c.read[0]
 					next(w, c)
 					c.Nack(refused, "refused")
@@ -177,13 +177,13 @@ func TestR109_SlowClientGetsTheResource(t *testing.T) {
 		ttlBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *ttlWorld) {
 			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
 			w.give(f.short+" a@1 1m", f.short+" b@1")
-			c.expects(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
+			c.expect(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
 			w.give(f.short + " a@2 1m")
 			w.pass(10 * time.Second)
 			w.beat(f.short, "a")
 			w.beat(f.short, "a")
 			w.pass(10 * time.Second)
-			c.expects()
+			c.expect()
 			c.ack(f.short)
 			c.hears(f.response("a@2(50s)", "a@2(50s) b@1"))
 			w.beat(f.short, "a")

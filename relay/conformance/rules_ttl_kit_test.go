@@ -2,25 +2,17 @@ package conformance_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // A ttlWorld is an orderWorld whose resources may expire.
-//
-// The origin's are written "cds a@1 1m": type, name, revision, TTL if any. Responses
-// are written "cds a@1(1m0s) b~(30s) -c": with what is left of the TTL, a heartbeat by
-// "~"; in SotW in braces.
 type ttlWorld struct{ *orderWorld }
 
 // ttlBubble runs f in a world in which the relay knows all types already.
@@ -29,44 +21,27 @@ func ttlBubble(t *testing.T, env []string, f func(w *ttlWorld)) {
 	orderBubble(t, env, func(w *orderWorld) { f(&ttlWorld{w}) })
 }
 
-// give has the origin set resources at once.
+// give has the origin set resources at once. The version is that of the revision.
 func (w *ttlWorld) give(resources ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
 		for _, text := range resources {
-			typeURL, r := w.resource(text)
-			tx.SetRaw(typeURL, r)
+			tx.SetRaw(w.resource(text))
 		}
 	})
 	synctest.Wait()
 }
 
-// resource returns what "cds a@1 1m" means. The version is that of the revision.
+// resource returns what "cds a@1 1m" means.
 func (w *ttlWorld) resource(text string) (typeURL string, r *discoverypb.Resource) {
-	w.t.Helper()
-	words := strings.Fields(text)
-	c := w.parse(strings.Join(words[:2], " "))
-	r = w.orderWorld.resource(c)
-	if len(words) > 2 {
-		ttl, err := time.ParseDuration(words[2])
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		r.Ttl = durationpb.New(ttl)
-	}
-	return orderTypes[c.short], r
+	c := w.parse(text)
+	return orderTypes[c.short], w.orderWorld.resource(c)
 }
 
 // beat has the origin say that resources live on.
 func (w *ttlWorld) beat(short string, names ...string) {
 	w.origin.Heartbeat(orderTypes[short], names...)
 	synctest.Wait()
-}
-
-// A ttlClient is a client that hears of TTLs, if its Node says that it understands.
-type ttlClient struct {
-	*orderClient
-	w *ttlWorld
 }
 
 // Clients by what they understand.
@@ -76,82 +51,16 @@ var (
 )
 
 // client returns a client by hand that has subscribed.
-func (w *ttlWorld) client(v relaytest.Variant, n *corepb.Node, short, names string) *ttlClient {
-	c := &ttlClient{w: w, orderClient: w.dial(relaytest.ClientOptions{Variant: v, Node: n})}
-	c.subscribe(short, names)
-	return c
+func (w *ttlWorld) client(v relaytest.Variant, n *corepb.Node, short, names string) *orderClient {
+	return w.dial(relaytest.ClientOptions{Variant: v, Node: n}).subscribe(short, names)
 }
 
-// follow returns a client that has subscribed, and waits until all there is was said
-// and accepted.
-func (w *ttlWorld) follow(v relaytest.Variant, n *corepb.Node, short, names string) *ttlClient {
+// follow returns a client that has subscribed, and has accepted all that there is.
+func (w *ttlWorld) follow(v relaytest.Variant, n *corepb.Node, short, names string) *orderClient {
 	c := w.client(v, n, short, names)
 	w.settle()
 	c.skip()
 	return c
-}
-
-// skip accepts what was said since the last time.
-func (c *ttlClient) skip() {
-	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
-		c.last[r.TypeURL] = r
-		c.Ack(r)
-		synctest.Wait()
-	}
-}
-
-// hears fails the test unless just these responses came since the last time, and
-// accepts them.
-func (c *ttlClient) hears(want ...string) {
-	c.w.t.Helper()
-	c.expects(want...)
-	for _, r := range c.read {
-		c.Ack(r)
-	}
-	synctest.Wait()
-}
-
-// expects is hears without accepting.
-func (c *ttlClient) expects(want ...string) {
-	c.w.t.Helper()
-	synctest.Wait()
-	got := []string{}
-	c.read = nil
-	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
-		c.last[r.TypeURL], c.read = r, append(c.read, r)
-		got = append(got, c.w.tell(r))
-	}
-	if !slices.Equal(got, want) {
-		c.w.t.Fatalf("%v: got responses (-want +got):\n%s", c.Client, cmp.Diff(append([]string{}, want...), got))
-	}
-}
-
-func (w *ttlWorld) tell(r *relaytest.Response) string {
-	var parts []string
-	for _, res := range r.Resources {
-		rev, ok := w.revs[res.Digest]
-		switch {
-		case res.Heartbeat():
-			rev = "~"
-		case !ok:
-			rev = "@?"
-		default:
-			rev = "@" + rev
-		}
-		if res.TTL > 0 {
-			rev += "(" + res.TTL.String() + ")"
-		}
-		parts = append(parts, res.Name+rev)
-	}
-	slices.Sort(parts)
-	for _, name := range slices.Sorted(slices.Values(r.Removed)) {
-		parts = append(parts, "-"+name)
-	}
-	text := strings.Join(parts, " ")
-	if r.SotW() {
-		text = "{" + text + "}"
-	}
-	return strings.TrimSpace(orderShort(r.TypeURL) + " " + text)
 }
 
 // A ttlForm is a way of asking for the resources a and b of a type.

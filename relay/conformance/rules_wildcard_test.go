@@ -16,19 +16,19 @@ var wildcardTypes = []string{relaytest.ClusterType, relaytest.ListenerType, rela
 // The name * subscribes to all, of any type.
 func TestR047_StarSubscribesToAll(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		types := append([]string{relaytest.EndpointType, relaytest.RouteType, relaytest.RuntimeType}, wildcardTypes...)
 		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		for _, typeURL := range types {
 			c.Subscribe(typeURL, "*")
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 			o.Put(sendThing(typeURL, "c", "first"))
 			want := []string{"c"}
 			if v == relaytest.SotW && slices.Contains(wildcardTypes, typeURL) {
 				want = []string{"a", "b", "c"}
 			}
-			sendNext(t, c, typeURL, want...)
+			streamTake(t, c, typeURL, want...)
 		}
 	})
 }
@@ -36,14 +36,14 @@ func TestR047_StarSubscribesToAll(t *testing.T) {
 // A first request without names is a wildcard, on each new stream anew.
 func TestR048_FirstEmptyRequestIsWildcard(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		o := sendOrigin(t, relaytest.OriginOptions{}, wildcardTypes, "a", "b")
 		r := start(t, o)
 		for range 2 {
 			c := r.Client(relaytest.ClientOptions{Variant: v})
 			for _, typeURL := range wildcardTypes {
 				c.Subscribe(typeURL)
-				sendNext(t, c, typeURL, "a", "b")
+				streamTake(t, c, typeURL, "a", "b")
 			}
 			// Names end it on this stream only.
 			for _, typeURL := range wildcardTypes {
@@ -72,27 +72,27 @@ func TestR049_SotWSequence(t *testing.T) {
 				c.Send(last)
 			}
 			step()
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 			o.Put(sendThing(typeURL, "b", "second"))
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 
 			step("*", "a")
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 			o.Put(sendThing(typeURL, "b", "third"))
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 
 			step("a")
 			sendSync(t, o, c)
 			o.Put(sendThing(typeURL, "b", "fourth"))
 			o.Put(sendThing(typeURL, "a", "second"))
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 
 			step()
 			sendWatchSentinel(t, o, c)
 			o.Put(sendThing(typeURL, "b", "fifth"), sendThing(typeURL, "a", "third"))
 			sendQuiet(t, o, c, "after the names")
 			step("*")
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 		})
 	}
 }
@@ -105,20 +105,20 @@ func TestR050_DeltaSequence(t *testing.T) {
 			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 			c := start(t, o).Client(relaytest.ClientOptions{})
 			c.Subscribe(typeURL)
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 			o.Put(sendThing(typeURL, "b", "second"))
-			sendNext(t, c, typeURL, "b")
+			streamTake(t, c, typeURL, "b")
 
 			c.Subscribe(typeURL, "a")
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 			o.Put(sendThing(typeURL, "b", "third"))
-			sendNext(t, c, typeURL, "b")
+			streamTake(t, c, typeURL, "b")
 
 			c.Unsubscribe(typeURL, "*")
 			sendSync(t, o, c)
 			o.Put(sendThing(typeURL, "b", "fourth"))
 			o.Put(sendThing(typeURL, "a", "second"))
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 
 			c.Unsubscribe(typeURL, "a")
 			sendWatchSentinel(t, o, c)
@@ -132,7 +132,7 @@ func TestR050_DeltaSequence(t *testing.T) {
 // came before.
 func TestR051_NamesEndTheLegacyMeaning(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		for _, first := range []string{"*", "a", "missing"} {
 			o := sendOrigin(t, relaytest.OriginOptions{}, wildcardTypes, "a", "b")
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -168,7 +168,7 @@ func TestR053_MembersCannotBeUnsubscribed(t *testing.T) {
 		c := start(t, o).Client(relaytest.ClientOptions{})
 		for _, typeURL := range wildcardTypes {
 			c.Subscribe(typeURL, form...)
-			sendNext(t, c, typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
 			c.Unsubscribe(typeURL, "b")
 			sendSync(t, o, c)
 			c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "second")) })
@@ -182,8 +182,8 @@ func TestR053_SotWListBesideStarTakesNothingAway(t *testing.T) {
 	o := sendOrigin(t, relaytest.OriginOptions{}, []string{relaytest.RouteType}, "a", "b")
 	c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 	c.Subscribe(relaytest.RouteType, "*", "b")
-	sendNext(t, c, relaytest.RouteType, "b")
-	sendNext(t, c, relaytest.RouteType, "a")
+	streamTake(t, c, relaytest.RouteType, "b")
+	streamTake(t, c, relaytest.RouteType, "a")
 	c.Unsubscribe(relaytest.RouteType, "b")
 	sendSync(t, o, c)
 	c.Fence(t.Context(), relaytest.RouteType, "b", func() { o.Put(sendThing(relaytest.RouteType, "b", "second")) })
@@ -201,14 +201,14 @@ func TestB22_OverlappingLists(t *testing.T) {
 				ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe})
 		}
 		request([]string{"*", "a"}, []string{"*"})
-		sendNext(t, c, typeURL, "a")
+		streamTake(t, c, typeURL, "a")
 		request([]string{"b"}, []string{"b"})
 		request(nil, nil)
 		sendWatchSentinel(t, o, c)
 		o.Put(sendThing(typeURL, "b", "second"), sendThing(typeURL, "c", "first"))
 		sendQuiet(t, o, c, "neither")
 		request([]string{"b", "b"}, nil)
-		sendNext(t, c, typeURL, "b")
+		streamTake(t, c, typeURL, "b")
 		request(nil, []string{"b", "b"})
 		sendSync(t, o, c)
 		o.Put(sendThing(typeURL, "b", "third"))
@@ -226,7 +226,7 @@ func TestC17_SubscribeAndUnsubscribeAtOnce(t *testing.T) {
 
 	named := r.Client(relaytest.ClientOptions{})
 	named.Subscribe(sendAcme, "a")
-	sendNext(t, named, sendAcme, "a")
+	streamTake(t, named, sendAcme, "a")
 	named.Send(both)
 	sendWatchSentinel(t, o, named)
 	o.Put(sendThing(sendAcme, "a", "second"))
@@ -234,9 +234,9 @@ func TestC17_SubscribeAndUnsubscribeAtOnce(t *testing.T) {
 
 	wildcard := r.Client(relaytest.ClientOptions{})
 	wildcard.Subscribe(sendAcme, "*")
-	sendNext(t, wildcard, sendAcme, "a")
+	streamTake(t, wildcard, sendAcme, "a")
 	wildcard.Send(both)
-	sendNext(t, wildcard, sendAcme, "a") // what became of it must be said (R079)
+	streamTake(t, wildcard, sendAcme, "a") // what became of it must be said (R079)
 	wildcard.Fence(t.Context(), sendAcme, "a", func() { o.Put(sendThing(sendAcme, "a", "third")) })
 }
 
@@ -244,7 +244,7 @@ func TestC17_SubscribeAndUnsubscribeAtOnce(t *testing.T) {
 // name in Delta, and in SotW if * is said.
 func TestC16_EmptyIsNotAll(t *testing.T) {
 	t.Parallel()
-	sendBoth(t, func(t *testing.T, v relaytest.Variant) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		named := []string{relaytest.EndpointType, relaytest.RouteType, relaytest.SecretType,
 			relaytest.ExtensionConfigType, relaytest.RuntimeType}
 		o := sendOrigin(t, relaytest.OriginOptions{}, append([]string{relaytest.ClusterType}, named...), "a", "b")
@@ -259,7 +259,7 @@ func TestC16_EmptyIsNotAll(t *testing.T) {
 			} else {
 				c.Subscribe(typeURL, "a")
 			}
-			sendNext(t, c, typeURL, "a")
+			streamTake(t, c, typeURL, "a")
 			c.Unsubscribe(typeURL, "a")
 			sendSync(t, o, c)
 			o.Put(sendThing(typeURL, "a", "second"), sendThing(typeURL, "b", "second"))
@@ -271,13 +271,13 @@ func TestC16_EmptyIsNotAll(t *testing.T) {
 			}
 		}
 		c.Subscribe(relaytest.ClusterType)
-		sendNext(t, c, relaytest.ClusterType, "a", "b")
+		streamTake(t, c, relaytest.ClusterType, "a", "b")
 		c.Subscribe(relaytest.ClusterType, "b")
 		want := []string{"b"}
 		if v == relaytest.SotW {
 			want = []string{"a", "b"}
 		}
-		sendNext(t, c, relaytest.ClusterType, want...)
+		streamTake(t, c, relaytest.ClusterType, want...)
 		c.Fence(t.Context(), relaytest.ClusterType, "a", func() { o.Put(sendThing(relaytest.ClusterType, "a", "second")) })
 	})
 }
