@@ -49,7 +49,7 @@ func (r *restarting) stop() {
 	r.t.Helper()
 	time.Sleep(10 * time.Second)
 	synctest.Wait()
-	r.running.Stop()
+	r.Stop()
 }
 
 // following returns a client that answers by itself, and follows all of some types.

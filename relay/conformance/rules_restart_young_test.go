@@ -53,7 +53,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 					t.Fatalf("the phase is %q after a second, want settled", phase)
 				}
 				crashed := r.copySnapshots()
-				r.running.Stop()
+				r.Stop()
 				if dies {
 					r.dir, r.env[0] = crashed, "TENDER_SNAPSHOT_DIR="+crashed
 				}
@@ -141,7 +141,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
 		crashed := r.copySnapshots()
-		r.running.Stop()
+		r.Stop()
 		r.dir, r.env[0] = crashed, "TENDER_SNAPSHOT_DIR="+crashed
 		r.o.Put(relaytest.Cluster("c"))
 		r.start()
@@ -155,7 +155,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 func TestH12_OldDirectory(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-		r.running.Stop()
+		r.Stop()
 		r.o.Stop()
 		old, err := filepath.Glob("testdata/snapshots-2026-11-22/*.snapshot")
 		if err != nil || len(old) != 1 {

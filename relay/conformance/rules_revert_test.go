@@ -1,13 +1,14 @@
 package conformance_test
 
 import (
-	"google.golang.org/protobuf/proto"
 	"maps"
 	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )

@@ -1,10 +1,10 @@
 package interop_test
 
 import (
-	"google.golang.org/protobuf/proto"
 	"testing"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )

@@ -13,8 +13,10 @@ type raw []byte
 // again and again.
 type BytesCodec struct{}
 
+// Name returns the name of the codec that it replaces.
 func (BytesCodec) Name() string { return "proto" }
 
+// Marshal encodes a message.
 func (BytesCodec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case raw:
@@ -25,6 +27,7 @@ func (BytesCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2("proto").Marshal(v)
 }
 
+// Unmarshal decodes into a message, []byte or raw.
 func (BytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if b, ok := v.(*[]byte); ok {
 		*b = data.Materialize()

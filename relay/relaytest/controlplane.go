@@ -137,17 +137,20 @@ func (o *ControlPlane) serve(caches cachev3.Cache) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
 	o.server = grpc.NewServer()
-	heard := func(r *discoverypb.DeltaDiscoveryRequest) error {
+	record := func(r *discoverypb.DeltaDiscoveryRequest) {
 		select {
 		case o.requests <- r:
 		default: // nobody waits
 		}
-		return nil
 	}
 	var server discoverypb.AggregatedDiscoveryServiceServer = serverv3.NewServer(ctx, caches, serverv3.CallbackFuncs{
-		StreamDeltaRequestFunc: func(_ int64, r *discoverypb.DeltaDiscoveryRequest) error { return heard(proto.CloneOf(r)) },
+		StreamDeltaRequestFunc: func(_ int64, r *discoverypb.DeltaDiscoveryRequest) error {
+			record(proto.CloneOf(r))
+			return nil
+		},
 		StreamRequestFunc: func(_ int64, r *discoverypb.DiscoveryRequest) error {
-			return heard(&discoverypb.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetResponseNonce()})
+			record(&discoverypb.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetResponseNonce()})
+			return nil
 		},
 	})
 	if strings.HasSuffix(o.Kind, sotwOnly) {

@@ -1,6 +1,7 @@
 package relaytest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -82,24 +83,9 @@ func StartRelay(tb TB, opts RelayOptions) *Relay {
 	all := slices.Concat(append(slices.Collect(maps.Values(opts.Named)), opts.Origins)...)
 	r.memory = opts.Memory || opts.Above != nil && opts.Above.memory || slices.ContainsFunc(all, func(o *Origin) bool { return o.memory != nil })
 	cfg := configure(tb, opts)
-	own := opts.Options
-	switch {
-	case opts.Above != nil:
-		own.DialOptions = append(opts.Above.DialOptions, own.DialOptions...)
-	case r.memory && len(all) > 0:
-		own.DialOptions = append(DialOptions(all...), own.DialOptions...)
-	}
-	if own.Logger == nil {
-		own.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, outputOf(tb)), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	if own.Version == "" {
-		own.Version = "test"
-	}
+	own := r.options(opts, all)
 	if r.memory {
 		r.listenInMemory(cfg, &own)
-		if !opts.Pings {
-			own.PingAfter = 1000 * time.Hour
-		}
 	}
 	var err error
 	if r.Relay, err = relay.New(cfg, own); err != nil {
@@ -114,6 +100,25 @@ func StartRelay(tb TB, opts RelayOptions) *Relay {
 	go func() { r.ended <- r.Run(ctx) }() // awaited by Drain
 	tb.Cleanup(r.Stop)
 	return r
+}
+
+// options returns the relay's own options.
+func (r *Relay) options(opts RelayOptions, origins []*Origin) relay.Options {
+	own := opts.Options
+	switch {
+	case opts.Above != nil:
+		own.DialOptions = slices.Concat(opts.Above.DialOptions, own.DialOptions)
+	case r.memory && len(origins) > 0:
+		own.DialOptions = append(DialOptions(origins...), own.DialOptions...)
+	}
+	if own.Logger == nil {
+		own.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, outputOf(r.tb)), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	own.Version = cmp.Or(own.Version, "test")
+	if r.memory && !opts.Pings {
+		own.PingAfter = 1000 * time.Hour
+	}
+	return own
 }
 
 // configure returns the configuration of a relay.
