@@ -38,6 +38,17 @@ func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	return a
 }
 
+// run has a command run with a client of the relay.
+func (a *adminFlag) run(cmd *cobra.Command, do func(cmd *cobra.Command, args []string, client *adminClient) error) {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		return do(cmd, args, client)
+	}
+}
+
 // client returns a client of the relay. Errors: no address, or one that cannot be; files that
 // cannot be used.
 func (a *adminFlag) client() (*adminClient, error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,17 +39,10 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
 	output := addOutputFlag(cmd, "text")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := output.check(); err != nil {
-			return err
-		}
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		client.http.Timeout = admin.AuditTime + time.Minute
 		return audit(cmd.Context(), client, of, output, cmd.OutOrStdout())
-	}
+	})
 	return cmd
 }
 
@@ -88,48 +80,41 @@ func printAudits(w io.Writer, views []admin.ViewAudit) error {
 		_, err := fmt.Fprintln(w, "there is nothing to compare: no view asks a control plane for anything of that")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "ORIGIN\tGROUP\tTYPE\tEQUAL\tCHANGING\tOTHER CONTENT\tOTHER VERSION\tMISSING HERE\tMISSING THERE") // Flush has the error
+	t := &table{wide: true}
+	t.row("ORIGIN", "GROUP", "TYPE", "EQUAL", "CHANGING", "OTHER CONTENT", "OTHER VERSION", "MISSING HERE", "MISSING THERE")
 	for _, v := range views {
 		if v.Error != "" {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t\t\t\t\t\t\tnot compared: %s\n", printable(v.Origin), printable(v.Group), printable(v.Error))
+			t.row(v.Origin, v.Group, "", "", "", "", "", "", "not compared: "+v.Error)
 		}
 		for _, of := range v.Types {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", printable(v.Origin), printable(v.Group), shortType(of.TypeURL),
-				of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
+			t.row(v.Origin, v.Group, shortType(of.TypeURL), of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
 		}
-	}
-	if err := t.Flush(); err != nil {
-		return err
 	}
 	for _, v := range views {
 		for _, of := range v.Types {
-			if err := printDifferences(w, v, of); err != nil {
-				return err
-			}
+			t.differences(v, of)
 		}
 	}
-	return nil
+	return t.print(w)
 }
 
-// printDifferences writes how the resources of a type differ.
-func printDifferences(w io.Writer, v admin.ViewAudit, of admin.TypeAudit) error {
+// differences adds how the resources of a type differ.
+func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	if len(of.Differences) == 0 {
-		return nil
+		return
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(t, "\n%s of %s for %s:\n", shortType(of.TypeURL), printable(v.Origin), printable(v.Group)) // Flush has the error
+	t.row()
+	t.row(fmt.Sprintf("%s of %s for %s:", shortType(of.TypeURL), v.Origin, v.Group))
 	for _, d := range of.Differences {
-		_, _ = fmt.Fprintf(t, "  %s\t%s\n", printable(d.Name), describeDifference(d))
+		t.row("  "+d.Name, describeDifference(d))
 	}
 	if more := of.Differing() - len(of.Differences); more > 0 {
-		_, _ = fmt.Fprintf(t, "  and %d more\n", more)
+		t.row(fmt.Sprintf("  and %d more", more))
 	}
-	return t.Flush()
 }
 
 func describeDifference(d admin.Difference) string {
-	here, there := printable(cmp.Or(d.Here, "none")), printable(cmp.Or(d.There, "none"))
+	here, there := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none")
 	switch d.Kind {
 	case upstream.MissingHere:
 		return "missing here: the origin has version " + there

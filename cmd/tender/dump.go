@@ -28,11 +28,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVarP(&path, "file", "f", "", "the `file`, which must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
 	completeFile(cmd, "file")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		content, err := client.ask(cmd.Context(), http.MethodGet, "/api/v1/dump", nil)
 		if err != nil {
 			return err
@@ -49,7 +45,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s (%s)\n", path, humanize.Bytes(len(content)))
 		return err
-	}
+	})
 	return cmd
 }
 
@@ -81,17 +77,13 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 		ValidArgsFunction: completeFirst("debug", "info", "warn", "error"),
 	}
 	flag := addAdminFlag(cmd, environ)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		var changed admin.LogLevelChange
 		if err := client.command(cmd.Context(), "loglevel", admin.LogLevel{Level: args[0]}, &changed); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
 		return err
-	}
+	})
 	return cmd
 }

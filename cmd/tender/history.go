@@ -34,14 +34,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 	output := addOutputFlag(cmd, "text")
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := output.check(); err != nil {
-			return err
-		}
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		query := url.Values{"type": {args[0]}, "name": {args[1]}, "limit": {fmt.Sprint(limit)}}
 		if group != "" {
 			query.Set("group", group)
@@ -52,7 +45,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 		}
 		w := cmd.OutOrStdout()
 		return output.print(w, h, func() error { return printHistory(w, h.Changes, time.Now()) })
-	}
+	})
 	return cmd
 }
 

@@ -7,12 +7,10 @@ import (
 	"io"
 	"os/user"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -54,11 +52,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	if name == "release" {
 		flags.BoolVar(&of.Discarded, "discarded", false, "in place of what waits, what was discarded and is still kept")
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		out := cmd.OutOrStdout()
 		var answer admin.Holds
 		if of.Scope == (admin.Scope{}) && !of.All {
@@ -77,7 +71,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 			return err
 		}
 		return printWarning(out, answer.Warning)
-	}
+	})
 	return cmd
 }
 
@@ -87,10 +81,9 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		_, err := fmt.Fprintf(w, "nothing is %s\n", done)
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "ORIGIN\tGROUP\tTYPE\tRESOURCES\tSINCE\tSTATE\tNAMES") // Flush has the error
+	t := &table{wide: true}
+	t.row("ORIGIN", "GROUP", "TYPE", "RESOURCES", "SINCE", "STATE", "NAMES")
 	for _, h := range holds {
-		short, _ := schema.ShortName(h.TypeURL)
 		state := done
 		switch {
 		case done != "held back":
@@ -108,10 +101,9 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		if h.Count > 3 {
 			names += ", …"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", printable(h.Origin), printable(cmp.Or(h.Group, "all")),
-			printable(cmp.Or(short, h.TypeURL)), h.Count, ago(h.Since, now), state, printable(names))
+		t.row(h.Origin, cmp.Or(h.Group, "all"), shortType(h.TypeURL), h.Count, ago(h.Since, now), state, names)
 	}
-	return t.Flush()
+	return t.print(w)
 }
 
 // newFreezeCommand returns tender freeze.
@@ -155,11 +147,7 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
 	cmd.Flags().StringVar(&of.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		if who, err := user.Current(); err == nil { // else the relay knows the address alone
 			of.User = who.Username
 		}
@@ -168,20 +156,20 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 			return err
 		}
 		now := time.Now()
-		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(t, "ORIGIN\tSTATE\tVIEWS\tWITHHELD\tBY") // Flush has the error
+		t := &table{wide: true}
+		t.row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
 		for _, f := range answer.Origins {
 			state, how := "changes are distributed", "-"
 			if f.Freeze != nil {
 				state, how = "FROZEN", f.Freeze.Describe(now)
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", printable(f.Origin), state, f.Views, f.Withheld, printable(how))
+			t.row(f.Origin, state, f.Views, f.Withheld, how)
 		}
-		if err := t.Flush(); err != nil {
+		if err := t.print(cmd.OutOrStdout()); err != nil {
 			return err
 		}
 		return printWarning(cmd.OutOrStdout(), answer.Warning)
-	}
+	})
 	return cmd, of
 }
 

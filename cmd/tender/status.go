@@ -56,14 +56,7 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	completeTypes(cmd)
 	cmd.Flags().StringVar(&of.node, "node", "", "only clients in whose node `id` this text is")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+", until it is interrupted")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := output.check(); err != nil {
-			return err
-		}
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		wide, w := output.output == "wide", cmd.OutOrStdout()
 		show := func(w io.Writer) error {
 			s, err := readStatus(cmd.Context(), client, of, wide)
@@ -76,7 +69,7 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 			return repeat(cmd.Context(), w, isTerminal(w), show)
 		}
 		return show(w)
-	}
+	})
 	return cmd
 }
 
