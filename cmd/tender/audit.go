@@ -14,21 +14,21 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// errDrift is the result of an audit that found something, or that could not be made of all
-// views: what there is to say has been printed.
-var errDrift = errors.New("not every view is what its origin says")
+// errDrift is the result of an audit that found differences, or could not compare all views. The details have been
+// printed.
+var errDrift = errors.New("at least one view differs from its origin, or could not be compared")
 
 // newAuditCommand returns tender audit.
 func newAuditCommand(environ func() []string) *cobra.Command {
 	var of admin.Scope
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Compare what a running relay holds with what its origins say",
-		Long: "Audit has a running relay ask its origins, on streams beside its own, once more for\n" +
-			"all that it has asked them for, without saying what it holds, and compares the\n" +
-			"answers with that: names, versions and bytes. It changes nothing. It takes some\n" +
-			"seconds for each node group, a minute at most, and for that time as much memory as\n" +
-			"the group does. The exit code is 1 if there are differences.",
+		Short: "Compare the cache of a running relay with its origins",
+		Long: "Audit has a running relay open a separate stream to its origins for each node group,\n" +
+			"subscribe again without initial versions, and compare the responses with its cache:\n" +
+			"names, versions and bytes. It changes nothing. It takes some seconds for each node\n" +
+			"group, a minute at most, and during that time as much memory as the group itself.\n" +
+			"The exit code is 1 if there are differences.",
 		Example: "  tender audit\n  tender audit --type cds\n  tender audit --origin default --group user_agent_name=envoy -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -46,7 +46,7 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// audit has a relay audited and prints what that found.
+// audit runs an audit on a relay and prints the result.
 func audit(ctx context.Context, client *adminClient, of admin.Scope, output *outputFlag, w io.Writer) error {
 	var found admin.Audits
 	if err := client.command(ctx, "audit", of, &found); err != nil {
@@ -59,7 +59,7 @@ func audit(ctx context.Context, client *adminClient, of admin.Scope, output *out
 	return errDrift
 }
 
-// agrees reports whether all views are what their origins say.
+// agrees reports whether all views were compared and equal those of their origins.
 func agrees(views []admin.ViewAudit) bool {
 	for _, v := range views {
 		if v.Error != "" {
@@ -74,10 +74,10 @@ func agrees(views []admin.ViewAudit) bool {
 	return true
 }
 
-// printAudits writes audits for people: a table, and what differs.
+// printAudits writes a table of the audits, and the differences.
 func printAudits(w io.Writer, views []admin.ViewAudit) error {
 	if len(views) == 0 {
-		_, err := fmt.Fprintln(w, "there is nothing to compare: no view asks a control plane for anything of that")
+		_, err := fmt.Fprintln(w, "no subscriptions to audit for this choice")
 		return err
 	}
 	t := &table{wide: true}
@@ -98,7 +98,7 @@ func printAudits(w io.Writer, views []admin.ViewAudit) error {
 	return t.print(w)
 }
 
-// differences adds how the resources of a type differ.
+// differences adds the differing resources of a type.
 func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	if len(of.Differences) == 0 {
 		return

@@ -16,11 +16,11 @@ import (
 func newDumpCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Write a file with all that helps to understand a running relay from afar",
-		Long: "Dump writes a gzipped tar of what a running relay tells operators: its configuration,\n" +
-			"status and metrics, the clients that are furthest behind, what is held back, and its\n" +
-			"goroutines; with TENDER_DEBUG=on its heap too. README.txt in it says what is in it:\n" +
-			"names and addresses are, the contents of resources and secrets are not.",
+		Short: "Write a file with diagnostics of a running relay",
+		Long: "Dump writes a gzipped tar with diagnostics of a running relay: its configuration,\n" +
+			"status and metrics, the clients that lag most, held removals, and its goroutines;\n" +
+			"with TENDER_DEBUG=on its heap too. It has names and addresses, but no contents of\n" +
+			"resources and no secrets. README.txt in it lists the files.",
 		Example: "  tender dump\n  tender dump -f /tmp/relay.tar.gz\n  tender dump -f - | tar tz",
 		Args:    cobra.NoArgs,
 	}
@@ -49,7 +49,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// writeNew writes a file that only its owner may read, and that did not exist.
+// writeNew writes a new file with mode 0600.
 func writeNew(path string, content []byte) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -68,9 +68,9 @@ func writeNew(path string, content []byte) (err error) {
 func newLogLevelCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log-level LEVEL",
-		Short: "Change the least level that a running relay logs: debug, info, warn or error",
-		Long: "Log-level changes the least level that a running relay logs, to debug, info, warn or\n" +
-			"error, until it is changed again: after a restart it is that of TENDER_LOG_LEVEL.",
+		Short: "Change the log level of a running relay to debug, info, warn or error",
+		Long: "Log-level changes the log level of a running relay to debug, info, warn or error. A\n" +
+			"restart of the relay sets it back to TENDER_LOG_LEVEL.",
 		Example: "  tender log-level debug",
 		Args:    cobra.ExactArgs(1),
 

@@ -18,11 +18,11 @@ import (
 func newHistoryCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history TYPE NAME",
-		Short: "Print how a resource of a running relay has changed",
+		Short: "Print the last changes of a resource of a running relay",
 		Long: "History prints the last changes of a resource that a running relay remembers\n" +
-			"(TENDER_HISTORY), newest first: when the control plane's message came, the version\n" +
-			"and the size since then, and what of the content is new, as a diff of YAML in which\n" +
-			"secrets are redacted. TYPE is a type URL, or a short name such as cds.",
+			"(TENDER_HISTORY), newest first: the time of the control plane's response, the new\n" +
+			"version and size, and the change of the content as a diff of YAML in which secrets\n" +
+			"are redacted. TYPE is a type URL, or a short name such as cds.",
 		Example: "  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
 		Args:    cobra.ExactArgs(2),
 
@@ -49,7 +49,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// printHistory prints changes, each with its diff below a line about it.
+// printHistory prints a line and a diff for each change.
 func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	var b strings.Builder
 	for _, c := range changes {

@@ -82,7 +82,7 @@ func TestOperate(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "a hold", func(stdout string) bool { return strings.Contains(stdout, "held back for another") }, "release")
-	must(exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "say of what: --origin, --group, --type, or --all"}, "discard")
+	must(exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "choose with --origin, --group, --type, or --all"}, "discard")
 	must(exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
 	must(exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
 	must(exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")

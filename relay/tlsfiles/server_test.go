@@ -121,7 +121,7 @@ func TestCertificateOfTheRelay(t *testing.T) {
 	}
 	next := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}})
 	next.Write(t, dir)
-	r.awaitLog(t, "file has changed")
+	r.awaitLog(t, "credential file reloaded")
 	o.Put(relaytest.Cluster("b"))
 	for _, c := range []*relaytest.Client{secure, plain} {
 		holds(t, c, "a", "b")
