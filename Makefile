@@ -95,7 +95,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 
 # A client of the tests, with the packages that its lock file names. A copy of that
 # file says what is installed.
-GRPC_JS := relay/testdata/grpc-js
+GRPC_JS := relay/interop/testdata/grpc-js
 
 .PHONY: FORCE help envoy previous build release image imagetest charts interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 

@@ -164,7 +164,7 @@ func TestB20_UnresolvedAliasesLapse(t *testing.T) {
 		next.Subscribe(acme, []string{"alias"})
 		again := false
 		for _, d := range o.TakeDemand() {
-			again = again || d.Again
+			again = again || d.Refetch
 		}
 		next.Unsubscribe(acme, []*Name{n})
 		if again != want {
@@ -177,13 +177,13 @@ func TestB20_UnresolvedAliasesLapse(t *testing.T) {
 	}
 	asks("within 5s", false)
 	o.Expire(later)
-	if e, _ := o.typ().Lookup(n); !e.Resource.Released() || !e.Resource.Unresolved() {
+	if e, _ := o.typ().Lookup(n); !e.Resource.ContentDropped() || !e.Resource.Unresolved() {
 		t.Errorf("after 5s: got %+v, want it given up", e)
 	}
 	asks("after 5s", true)
 	asks("once more before there is an answer", false)
 	answer()
-	if e, seq := o.typ().Lookup(n); seq != told || e.Resource.Released() {
+	if e, seq := o.typ().Lookup(n); seq != told || e.Resource.ContentDropped() {
 		t.Errorf("the same answer is news at %d, after %d", seq, told)
 	}
 	asks("answered", false)

@@ -17,27 +17,25 @@ const (
 	auditBytes = 64 << 10
 )
 
-// A Fault is a place where what a view holds contradicts itself. No origin and no client
-// can cause one: it is a defect of the relay, or memory that somebody wrote to.
+// A Fault is an inconsistency in the state of a view. No origin and no client can cause one: it is a defect of the
+// relay, or damaged memory.
 type Fault struct {
 	Key  string // type URL or collection
-	Part string // of the type: members, named, errors of either, or interest
+	Part string // of the type: "members" (the wildcard set), "named" (the set of names), errors of either, or "interest"
 	Name string // empty if it is about the part as a whole
-	What string // what is wrong: one of a few texts
+	What string // the inconsistency: one of a few texts
 }
 
-// partInterest is the part of a view that says who watches what.
+// partInterest is the index of interest.
 const partInterest = "interest"
 
-// Audit derives again what the view keeps up to date change by change, and yields where
-// the two differ (B.43): the sum and the counts of each set from its entries, what a
-// resource adds to the sum from its bytes, the place of each entry in the table and in the
-// logs, and who watches, holds and demands each name. It changes nothing, and any number
-// of goroutines may audit a view while others read and write it.
+// Audit derives again the state that the view keeps up to date change by change, and yields the differences (B.43):
+// the sum and the counts of each set from its entries, the leaf of each resource from its bytes, the place of each
+// entry in the table and in the logs, and the watchers, entries and demand of each name. It changes nothing, and any
+// number of goroutines may audit a view while others read and write it.
 //
-// Sets are immutable, so each is looked at as it was at one time, however long that takes;
-// what has changed since stays in memory until then. After each piece of work pace is
-// called, which may wait; the audit ends if it reports false.
+// Sets are immutable, so each is checked as it was at one time, however long that takes; replaced generations stay in
+// memory until then. After each piece of work pace is called, which may wait; the audit ends if it returns false.
 //
 // Source: xds-relay#167, which asks for such a check.
 func (v *View) Audit(pace func() bool) iter.Seq[Fault] {
@@ -63,7 +61,7 @@ type audit struct {
 	pace  func() bool
 	yield func(Fault) bool
 
-	entries, bytes int // looked at since the last pause
+	entries, bytes int // checked since the last pause
 }
 
 // A part is one of a type's sets.
@@ -98,7 +96,7 @@ func (a *audit) keys() []string {
 	return slices.Collect(maps.Keys(x.types))
 }
 
-// looked counts work that was done, pauses once it is a piece, and reports whether to go on.
+// looked counts work done, pauses after each piece, and reports whether to go on.
 func (a *audit) looked(entries, bytes int) bool {
 	a.entries, a.bytes = a.entries+entries, a.bytes+bytes
 	if a.entries < auditPiece && a.bytes < auditBytes {
@@ -150,7 +148,7 @@ func (s *Set) faultAt(id uint32, e *Entry) string {
 		return "the log does not have its last change"
 	case renewed > 0 && !logs(s.renewals, e.Name, renewed):
 		return "the log does not have its last renewal"
-	case !e.Present() && e.Seq > s.gone:
+	case !e.Present() && e.Seq > s.lastRemoval:
 		return "it was removed after the set's last removal"
 	case e.Present() && e.Name.text != e.Resource.Name && !s.aliased:
 		return "it is an alias, and the set knows none"
@@ -182,9 +180,9 @@ func (s *Set) faultsBeside(derived *Set) (faults []string) {
 		{"the number of bytes is wrong", s.bytes != derived.bytes},
 		{"the number of entries is wrong", s.live != derived.live},
 		{"the number of resources that expire is wrong", s.ttls != derived.ttls},
-		{"the number of resources whose content was given up is wrong", s.bare != derived.bare},
+		{"the number of resources whose content was dropped is wrong", s.contentDropped != derived.contentDropped},
 		{"it forgot a removal that was not made yet", s.floor > s.last},
-		{"its last removal came after its last change", s.gone > s.last},
+		{"its last removal came after its last change", s.lastRemoval > s.last},
 	} {
 		if f.is {
 			faults = append(faults, f.what)
@@ -222,7 +220,7 @@ func (a *audit) interest(key string) bool {
 	t := x.types[key]
 	if t == nil {
 		x.mu.Unlock()
-		return true // given up since
+		return true // forgotten since
 	}
 	next, stop := iter.Pull(maps.Values(t.names)) // which goes on, whatever comes or goes meanwhile
 	x.mu.Unlock()

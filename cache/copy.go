@@ -1,73 +1,76 @@
 package cache
 
-// Copy records what another view knows of names: whether they exist, what they are,
-// until when, and what is wrong with them. Entries keep their times, so that what is
-// passed on does not live longer for it. The names are the other view's, key is a type
-// or a collection; of a name that the other view does not know, nothing is recorded.
-// How the other view's source stands, OriginChanges must have been told before.
+// Copy records the state of names in another view: whether they exist, their content,
+// deadline and error. Entries keep their deadlines. The names are the other view's, and key is a type
+// or a collection; names that the other view does not know are ignored.
+// The state of the other view's source must have been recorded before (SetSource).
 func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	t := from.Type(key)
-	a := w.begin(key)
-	set := a.set(kind)
-	set.system = t.System()
+	ed := w.begin(key)
+	to := copying{ed.of(kind), from, t}
+	to.set.system = t.System()
 	for _, n := range names {
-		source := t.Wildcard.Get(n)
-		if kind == ByName {
-			source = t.ByName.Get(n)
+		if source := t.set(kind).Get(n); source != nil {
+			to.entry(source)
 		}
-		if source != nil {
-			a.copy(kind, set, from, source)
-		}
-		a.copyError(kind, n.text, t.Errors(kind).Get(n))
+		to.error(n.text, t.Errors(kind).Get(n))
 	}
-	if kind == Wildcard && !t.failsWhole() {
-		a.succeedWhole()
+	if kind == Wildcard && !t.hasWholeError() {
+		ed.clearWholeError()
 	}
-	a.compact(kind)
-	w.publish(a)
+	to.compact()
+	w.publish(ed)
 }
 
-func (a *apply) copy(kind Kind, set *Set, from *Generation, e *Entry) {
-	n := a.index.names[e.Name.text]
+// copying edits a set to be as that of a type in another generation.
+type copying struct {
+	setEdit
+	from *Generation
+	t    *Type // of from
+}
+
+// entry copies an entry, whose name may be another view's.
+func (to copying) entry(e *Entry) {
+	n := to.index.names[e.Name.text]
 	switch {
-	case kind == ByName && !a.takes(n):
-	case kind == Wildcard && e.Present() && n == nil:
-		n = a.w.view.index.name(a.index, e.Name.text)
+	case to.kind == ByName && !to.accepts(n):
+	case to.kind == Wildcard && e.Present() && n == nil:
+		n = to.w.view.index.name(to.index, e.Name.text)
 		fallthrough
 	case e.Present():
-		failing := from.Type(a.typ.URL).Errors(kind).Get(e.Name) != nil
-		a.put(kind, set, n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
-	case kind == Wildcard:
-		a.goneMember(set, n)
+		failing := to.t.Errors(to.kind).Get(e.Name) != nil
+		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
+	case to.kind == Wildcard:
+		to.removeMember(n)
 	case e.Expired:
-		if old := set.Get(n); old.Present() {
-			a.outlived(kind, set, old)
+		if old := to.set.Get(n); old.Present() {
+			to.expireEntry(old)
 		}
-	case from.Absent(e):
-		a.copyAbsence(set, n)
+	case to.from.Absent(e):
+		to.absence(n)
 	}
 }
 
-// copyAbsence records that there is no such resource, unless that is known.
-func (a *apply) copyAbsence(set *Set, n *Name) {
-	old := set.Get(n)
-	if old != nil && !old.Present() && !old.Expired && old.epoch == a.epoch() {
+// absence records that there is no such resource, unless that is recorded.
+func (to copying) absence(n *Name) {
+	old := to.set.Get(n)
+	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
 		return
 	}
-	a.absent(set, n, old)
-	a.unalias(old)
+	to.putAbsent(n, old)
+	to.unalias(old)
 }
 
-// copyError records what is wrong with a resource; e is nil if nothing is.
-func (a *apply) copyError(kind Kind, name string, e *Entry) {
-	n := a.index.names[name]
+// error copies the error of a resource; a nil entry is none.
+func (to copying) error(name string, e *Entry) {
+	n := to.index.names[name]
 	switch {
-	case e != nil && n != nil && a.typ.Errors(kind).Get(n) != nil && a.typ.Errors(kind).Get(n).Err.Same(e.Err):
-		// It is known, and so is what followed from it.
+	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):
+		// It is recorded, with its consequences.
 	case e != nil:
-		a.fail(kind, e.Err)
+		response{setEdit: to.setEdit}.fail(e.Err)
 	case n != nil:
-		a.succeed(kind, n)
-		a.index.release(n)
+		to.clearError(n)
+		to.index.release(n)
 	}
 }

@@ -22,7 +22,7 @@ func newCopier(t *testing.T) *copier {
 func (c *copier) take(texts ...string) {
 	c.Helper()
 	g := c.from.view.Generation()
-	c.Stand(*g.First())
+	c.SetSource(*g.First())
 	var names []*Name
 	for _, text := range texts {
 		names = append(names, c.from.name(text))

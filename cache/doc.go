@@ -1,35 +1,52 @@
-// Package cache holds what an origin has said to one node group.
+// Package cache holds the state of the origins of one node group, and of what the group's clients subscribe to.
 //
-// A [View] has one writer, the upstream session, and any number of readers, the
+// A [View] has one writer for each origin, the upstream session, and any number of readers, the
 // downstream streams. Every response of the origin makes a new immutable [Generation];
 // a reader that holds one sees a consistent cut over all types and takes no lock.
-// What a stream was sent is a position in the head's logs, or a sequence for
+// A stream's progress is a position in the generation's logs, or a sequence for
 // each name: never a queue, never a copy (B.1).
 //
 //	origin ── Writer.Apply ──▶ Generation{Seq, Type…} ──▶ Set{table, log} ◀── streams read what lies after their position
-//	                      └──▶ index: who watches what changed ──▶ Watch: wake-up, hints
+//	                      └──▶ index: watchers of what changed ──▶ Watch: wake-up, hints
 //
 // # The two sets of a type
 //
-// Of each type a view keeps two sets: the members, which the origin chose for a
-// wildcard subscription, and the named, which were asked for by name. They never
-// mix, so a resource that was only ever named cannot leak into a wildcard
-// client's set, or be deleted from it (B.5). [Type.Lookup] is how a stream that
-// named a resource sees both.
+// Of each type a view keeps two sets: Wildcard, the resources that the origin chose for a
+// wildcard subscription, and ByName, those that were subscribed to by name. They never
+// mix, so a resource that was only ever subscribed to by name cannot leak into a wildcard
+// client's set, or be removed from it (B.5). [Type.Lookup] is how a stream that
+// subscribed to a name sees both.
+//
+// # From a response to a generation
+//
+// [Writer.Apply] begins an edit: the next version of one type in a generation in the making. Three types do the work:
+//
+//   - response finds the names that each part of the origin's response is for;
+//   - setEdit changes one entry of one set: put, keep, putTombstone, putAbsent, putError, clearError, handleDeadline;
+//   - copying makes names as another generation has them, for shared views and for thawing.
+//
+// Publish passes the edit through the gate (closed while the writer is frozen), stores the generation and wakes the watches
+// of what changed.
+//
+// # Reading order
+//
+// Each file uses those before it: version, entry, table, set, types, generation; index, watch, hint, quota; view, writer,
+// edit, put, remove, fail, expire, yield; apply, copy, gate; demand, reports, judge, snapshot, fanout; audit and stats read all of
+// it.
 //
 // # Concurrency properties
 //
-// Heads, types, sets and entries are immutable. A [Writer] belongs to one
-// goroutine. A [Watch] belongs to one goroutine, but for its channel, which the
+// Generations, types, sets and entries are immutable. A [Writer] belongs to one
+// goroutine. A [Watch] belongs to one goroutine, except its channel, which the
 // writer sends to. The index of interest is guarded by a mutex, the only one that
-// a reader meets; under it nothing blocks, and no channel is touched. A watch that
-// is registered before it loads the head misses nothing: writers publish a head
-// and ask the index whom to wake under that mutex, and registering takes it too.
+// a reader takes; under it nothing blocks, and no channel is touched. A watch that
+// is registered before it loads the generation misses nothing: writers publish a generation
+// and read from the index whom to wake under that mutex, and registering takes it too.
 //
-// A wake-up says which names it is about, by hints that a stream finds beside its watch
-// without a lock ([Watch.Hinted]). They are there before the head is, so who has loaded a
-// head has its hints, and perhaps those of the next one. They are few: when there are more
-// than a handful, or none are kept, the logs say what changed.
+// A wake-up has hints at the names that changed, which a stream finds beside its watch
+// without a lock ([Watch.Hinted]). They are stored before the generation is, so a reader of a
+// generation has its hints, and perhaps those of the next one. They are few: when there are more
+// than a handful, or none are kept, the stream reads the logs.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package cache

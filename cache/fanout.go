@@ -2,9 +2,117 @@ package cache
 
 import (
 	"slices"
+	"sort"
+	"sync"
 	"sync/atomic"
 	"time"
 )
+
+// A Cause is what has a writer change its view: as a rule a message of the origin. The
+// zero value is a change that the writer makes by itself.
+type Cause struct {
+	// Received is when the message came in, before it was decoded; zero is when the
+	// change is made.
+	Received time.Time
+
+	// Trace shows what comes of the message. Nil if nobody looks.
+	Trace Trace
+}
+
+// receivedBy returns the cause with a time: that of the change if it has none.
+func (c Cause) receivedBy(changed time.Time) Cause {
+	if c.Received.IsZero() {
+		c.Received = changed
+	}
+	return c
+}
+
+// A Trace shows people what comes of one message of an origin. Its methods may be called from any
+// goroutine, and while the view is locked: they must not wait.
+type Trace interface {
+	// Applied is called for a change that readers are about to see, and returns the span of its fan-out, nil if that
+	// is not followed.
+	Applied(a Application) Span
+}
+
+// An Application is one change of a view.
+type Application struct {
+	Began    time.Time
+	Ready    time.Time // to be seen
+	Type     *Type     // after it
+	Change   Change
+	Followed bool // by a Fanout
+}
+
+// A Span shows a fan-out.
+type Span interface {
+	// Sampled reports whether it is shown, and not only what is remarkable about it.
+	Sampled() bool
+}
+
+// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
+// thaw.
+func (w *Writer) SetCause(c Cause) { w.cause = c }
+
+// moments is how many changes of a view have their cause remembered.
+const moments = 256
+
+// A timeline remembers the causes of the newest changes of a view. Its zero value is empty.
+type timeline struct {
+	mu   sync.Mutex
+	ring [moments]moment // by seq, from next on round to next
+	next int
+}
+
+// A moment is what brought a view to a position; its cause has a time.
+type moment struct {
+	seq   Seq
+	cause Cause
+}
+
+// record records that the view has come to p, which is after all that were recorded.
+func (l *timeline) record(p Seq, cause Cause) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ring[l.next] = moment{p, cause}
+	l.next = (l.next + 1) % moments
+}
+
+// of returns what brought the view to p, or past it; the zero cause if nothing ever did. Of
+// what was too long ago to be remembered, it is the cause of the oldest that is.
+func (l *timeline) of(p Seq) Cause {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if newest := &l.ring[(l.next+moments-1)%moments]; newest.seq < p {
+		return Cause{}
+	}
+	oldest := 0
+	if l.ring[l.next].seq != 0 {
+		oldest = l.next
+	}
+	n := sort.Search(moments, func(i int) bool {
+		m := &l.ring[(oldest+i)%moments]
+		return m.seq == 0 || m.seq >= p
+	})
+	return l.ring[(oldest+n)%moments].cause
+}
+
+// Cause returns what brought the view to p, with the time of it; the zero cause if the
+// view is not there yet. Of the last 256 changes of the view that is exact; of what is
+// older, it is the cause of a later one.
+func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }
+
+// noSeq is after all positions.
+const noSeq = ^Seq(0)
+
+// FirstAfter returns the position of the oldest change after p of what is in the set, be it
+// that the same name changed again since; one that no view comes to if there is none.
+func (s *Set) FirstAfter(p Seq) Seq {
+	if at := s.after(p); at < len(s.log) {
+		return s.log[at].seq
+	}
+	return noSeq
+}
 
 const (
 	// maxFanouts is how many changes of a type are followed at the same time. Those that come
@@ -33,12 +141,12 @@ type Fanout struct {
 	// Unfollowed reports that it was not followed: too many were already.
 	Unfollowed bool
 
-	alone  Fanouts // itself and no other
-	over   func(*Fanout)
-	left   atomic.Int64 // streams that have not been answered for
-	ended  atomic.Bool
-	took   atomic.Int64 // how long after the receipt of the cause the last client answered, in nanoseconds; 0: none did
-	counts [outcomes]atomic.Int64
+	alone      Fanouts // itself and no other
+	onEnd      func(*Fanout)
+	unanswered atomic.Int64 // streams that have not been answered for
+	ended      atomic.Bool
+	took       atomic.Int64 // how long after the receipt of the cause the last client answered, in nanoseconds; 0: none did
+	counts     [outcomes]atomic.Int64
 
 	// When clients answered, in microseconds after the receipt of the cause, in no order. Nil if
 	// nobody looks.
@@ -54,7 +162,7 @@ type Outcome int
 const (
 	Accepted Outcome = iota // by an ACK
 	Refused                 // by a NACK
-	Needless                // there was nothing to be told, or it was not wanted any more
+	Needless                // there was nothing to send, or the stream did not want it any more
 	Departed                // the stream ended
 	outcomes
 )
@@ -79,14 +187,14 @@ func (f *Fanout) Done(o Outcome, now time.Time) {
 
 // release ends it if that was the last.
 func (f *Fanout) release() {
-	if f.left.Add(-1) == 0 {
+	if f.unanswered.Add(-1) == 0 {
 		f.end()
 	}
 }
 
 func (f *Fanout) end() {
 	if f.ended.CompareAndSwap(false, true) {
-		f.over(f)
+		f.onEnd(f)
 	}
 }
 
@@ -104,7 +212,7 @@ func (f *Fanout) Count(o Outcome) int { return int(f.counts[o].Load()) }
 
 // Unanswered returns how many streams are not answered for; once it is over, those that it was
 // given up for.
-func (f *Fanout) Unanswered() int { return int(f.left.Load()) }
+func (f *Fanout) Unanswered() int { return int(f.unanswered.Load()) }
 
 // Took returns how long after the receipt of its cause the last client answered, zero if none
 // has.
@@ -119,7 +227,7 @@ func (f *Fanout) Times() []time.Duration {
 	return out
 }
 
-// Next numbers what is told of the fan-out, from 0.
+// Next numbers the events of the fan-out, from 0.
 func (f *Fanout) Next() int64 { return f.next.Add(1) - 1 }
 
 // Fanouts are those that a stream has a part in. The list is immutable.
@@ -147,7 +255,7 @@ func (l *Fanouts) Open() (open *Fanouts) {
 }
 
 // TakeFanouts returns those that the watch's stream has become part of since the last call: at
-// least all that are in heads that were loaded before. The stream must see to each.
+// least all those of generations that were loaded before. The stream must call Done for each.
 func (w *Watch) TakeFanouts() *Fanouts {
 	if w.fanouts.Load() == nil {
 		return nil
@@ -155,23 +263,22 @@ func (w *Watch) TakeFanouts() *Fanouts {
 	return w.fanouts.Swap(nil)
 }
 
-// follow begins to follow a change that is about to be published to the streams that will be
-// woken, and shows it to who looks; nil if nobody wants to know, it concerns none, or changes nothing. Who publishes it
-// releases it. The index is locked.
-func (w *Writer) follow(a *apply) *Fanout {
-	cause := w.causeOf(a)
-	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || a.change.Changed+a.change.Removed == 0 {
-		cause.applied(a, nil)
+// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
+// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
+// index is locked.
+func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
+	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
+		cause.applied(ed, nil)
 		return nil
 	}
-	f := &Fanout{Key: a.typ.URL, Seq: a.head.Seq, Cause: cause, Began: time.Now(), Change: a.change, over: w.view.cfg.Fanout}
+	f := &Fanout{Key: ed.typ.URL, Seq: ed.gen.Seq, Cause: cause, Began: time.Now(), Change: ed.change, onEnd: w.view.cfg.Fanout}
 	f.alone.Fanout = f
-	f.left.Store(1)
-	if f.Unfollowed = w.crowded(f.Key); f.Unfollowed {
-		cause.applied(a, nil)
+	f.unanswered.Store(1)
+	if f.Unfollowed = w.following.full(f.Key); f.Unfollowed {
+		cause.applied(ed, nil)
 		return f
 	}
-	if f.Span = cause.applied(a, f); f.Span != nil && f.Span.Sampled() {
+	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
 		f.times = make([]atomic.Uint32, len(w.wakes))
 	}
 	for _, watch := range w.wakes {
@@ -179,32 +286,35 @@ func (w *Writer) follow(a *apply) *Fanout {
 			continue // a name and a wildcard may both be why it is woken
 		}
 		watch.followed = f.Seq
-		f.left.Add(1)
+		f.unanswered.Add(1)
 		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
 			top = watch.fanouts.Load()
 		}
 	}
-	w.fanouts = append(w.fanouts, f)
+	w.following = append(w.following, f)
 	return f
 }
 
 // applied shows a change, and returns what shows its fan-out, if it is followed.
-func (c Cause) applied(a *apply, f *Fanout) Span {
+func (c Cause) applied(ed *edit, f *Fanout) Span {
 	if c.Trace == nil {
 		return nil
 	}
-	made := Application{Began: a.now, Ready: time.Now(), Type: a.typ, Change: a.change, Followed: f != nil}
+	made := Application{Began: ed.now, Ready: time.Now(), Type: ed.typ, Change: ed.change, Followed: f != nil}
 	if f != nil {
 		made.Ready = f.Began
 	}
 	return c.Trace.Applied(made)
 }
 
-// crowded reports whether as many changes of a type are followed as can be.
-func (w *Writer) crowded(key string) bool {
-	w.fanouts = slices.DeleteFunc(w.fanouts, func(f *Fanout) bool { return f.ended.Load() })
+// openFanouts are those of a writer that may not be over.
+type openFanouts []*Fanout
+
+// full reports whether as many changes of a type are followed as can be.
+func (o *openFanouts) full(key string) bool {
+	*o = slices.DeleteFunc(*o, func(f *Fanout) bool { return f.ended.Load() })
 	same := 0
-	for _, f := range w.fanouts {
+	for _, f := range *o {
 		if f.Key == key {
 			same++
 		}
@@ -212,9 +322,9 @@ func (w *Writer) crowded(key string) bool {
 	return same >= maxFanouts
 }
 
-// giveUp ends fan-outs that are too old.
-func (w *Writer) giveUp(now time.Time) {
-	for _, f := range w.fanouts {
+// endOld ends fan-outs that are too old.
+func (o openFanouts) endOld(now time.Time) {
+	for _, f := range o {
 		if now.Sub(f.Began) >= followFor {
 			f.end()
 		}

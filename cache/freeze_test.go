@@ -254,12 +254,12 @@ func TestFreeze_TwoStreamsThatDisagree(t *testing.T) {
 			}
 			o.Freeze()
 			for range 3 {
-				time.Sleep(lagWait)
+				time.Sleep(yieldFor)
 				o.Expire(time.Now())
 			}
 			o.shows(steps+", frozen", map[string]string{"a": want})
 			o.Thaw()
-			time.Sleep(lagWait)
+			time.Sleep(yieldFor)
 			o.Expire(time.Now())
 			o.shows(steps+", thawed", map[string]string{"a": "2"})
 		})
@@ -333,7 +333,7 @@ func TestFreeze_Uncached(t *testing.T) {
 			o.Freeze()
 			time.Sleep(2 * time.Second)
 			o.Expire(time.Now())
-			if e := o.typ().set(kind).Get(o.name("a")); !e.Resource.Released() {
+			if e := o.typ().set(kind).Get(o.name("a")); !e.Resource.ContentDropped() {
 				t.Error("content that may not be kept was kept")
 			}
 			o.putUncached(kind, "a", "2", "a2")
@@ -343,7 +343,7 @@ func TestFreeze_Uncached(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			o.Expire(time.Now())
 			for what, g := range map[string]*Generation{"readers": o.view.Generation(), "the writer": o.Generation()} {
-				if !g.Type(acme).set(kind).Get(o.name("a")).Resource.Released() {
+				if !g.Type(acme).set(kind).Get(o.name("a")).Resource.ContentDropped() {
 					t.Errorf("%s: content that may not be kept was kept", what)
 				}
 			}
@@ -504,7 +504,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 			kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
 			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim",
-				"lives", "uncached", "expire", "mend", "members"}).Draw(t, "step")
+				"lives", "uncached", "expire", "members"}).Draw(t, "step")
 			switch step {
 			case "freeze":
 				if !frozen.Frozen() {
@@ -591,12 +591,9 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 	case "uncached":
 		o.putUncached(kind, name, version, name+version)
 	case "expire":
-		for _, after := range []time.Duration{2 * uncachedLife, 2 * lagWait, time.Hour, 2 * time.Hour} {
+		for _, after := range []time.Duration{2 * uncachedLife, 2 * yieldFor, time.Hour, 2 * time.Hour} {
 			o.Expire(time.Now().Add(after))
 		}
-	case "mend":
-		o.view.Mend(acme)
-		o.TakeDemand()
 	}
 }
 
@@ -609,15 +606,15 @@ func passing(g *Generation) map[string]bool {
 	}
 	t := g.Type(acme)
 	for e := range t.Wildcard.Since(0) {
-		if e.Expires() || !keeps(e) {
+		if e.Expires() || !cacheable(e) {
 			add("member", e)
 		}
-		if !keeps(e) {
+		if !cacheable(e) {
 			add("named", e)
 		}
 	}
 	for e := range t.ByName.Since(0) {
-		if e.Expires() || e.Expired || !keeps(e) {
+		if e.Expires() || e.Expired || !cacheable(e) {
 			add("named", e)
 		}
 	}
@@ -678,8 +675,8 @@ func (o *origin) check() {
 			o.Fatalf("%s is forgotten, and readers see it", n.text)
 		}
 	}
-	if o.Frozen() && len(o.gate.latest.tombs) > 0 {
-		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.gate.latest.tombs)
+	if o.Frozen() && len(o.latest.tombstones) > 0 {
+		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.latest.tombstones)
 	}
 	for f := range o.view.Audit(func() bool { return true }) {
 		o.Fatalf("the audit finds %+v", f)

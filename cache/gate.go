@@ -11,95 +11,98 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A gate stands between what a writer's source says (latest) and what readers see of it (served). The
-// writer always edits latest. While the gate is open, both are one head, that of the view. While it is
-// closed, latest is a head beside it, and the gate decides which names of an edit pass to served.
+// A gate stands between the newest state of a writer's source (latest) and what readers see (served). The writer
+// always edits latest. While the gate is open, both are one generation, that of the view. While it is closed, latest
+// is a generation beside it, and the gate decides which names of an edit pass to served.
 //
 // A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
 type gate struct {
+	w        *Writer
 	latest   *ledger            // the writer's own while the gate is open
 	ledgers  []*ledger          // that of served and, if it is another one, latest
 	why      Reason             // it is closed; empty while it is open
-	withheld map[*Name]struct{} // of which served is not what latest has
+	withheld map[*Name]struct{} // whose state in served differs from that in latest
 }
 
-// A Reason says why a gate withholds changes.
+func newGate(w *Writer) gate { return gate{w: w, latest: &w.ledger, ledgers: []*ledger{&w.ledger}} }
+
+// A Reason is why a gate withholds changes.
 type Reason string
 
 // Frozen is the reason of a gate that Freeze closed.
 const Frozen Reason = "frozen"
 
-// closed reports whether latest and served are two heads.
-func (w *Writer) closed() bool { return w.gate.latest != &w.ledger }
+// closed reports whether latest and served are two generations.
+func (g *gate) closed() bool { return g.latest != &g.w.ledger }
 
-// headOf returns the newest head of a ledger.
-func (w *Writer) headOf(l *ledger) *Generation { return cmp.Or(l.head, w.view.Generation()) }
+// generationOf returns the newest generation of a ledger.
+func (g *gate) generationOf(l *ledger) *Generation { return cmp.Or(l.gen, g.w.view.Generation()) }
 
-// Generation returns the newest version of what the writer writes (latest). Readers see the view's head.
-func (w *Writer) Generation() *Generation { return w.headOf(w.gate.latest) }
+// Generation returns the newest generation that the writer writes (latest). Readers see the view's.
+func (g *gate) Generation() *Generation { return g.generationOf(g.latest) }
 
 // Frozen reports whether the writer is frozen.
-func (w *Writer) Frozen() bool { return w.gate.why == Frozen }
+func (g *gate) Frozen() bool { return g.why == Frozen }
 
-// Freeze closes the gate: until Thaw, readers see what there was. Generation follows the source, and for the writer nothing else is
-// different. It copies what the writer holds except the resources. Of changes made meanwhile only the last one of each
+// Freeze closes the gate: until Thaw, readers see the state of now. Generation follows the source, and nothing else changes for
+// the writer. Freeze copies what the writer holds except the resources. Of changes made meanwhile only the last one of each
 // name is kept. Freeze has no effect on a frozen writer.
 //
-// These changes pass all the same. First state: the first answer for a name, also that it does not exist, and new
-// members until their set is confirmed. Uncacheable state: content that may not be kept (R125) and the answer that an alias means
-// nothing (B.20), since clients have the origin asked again for these. How long a resource lives, since clients measure it
-// themselves: it lives for as long as the source says of its name, and after the source has removed it for as long as it said
-// last (R107). How the source itself stands. And what nobody wants any more is forgotten.
-func (w *Writer) Freeze() {
-	if w.closed() {
+// These changes pass a closed gate. First state: the first answer for a name, also that it does not exist, and new
+// members until their set is confirmed. Uncacheable state: content that may not be kept (R125) and the answer that an alias stands for
+// nothing (B.20), since clients have the origin asked again for these. Times to live, since clients measure them
+// themselves: a resource lives for as long as the source says of its name, and after the source has removed it for as long as it said
+// last (R107). The state of the source itself. And names that nobody subscribes to any more are forgotten.
+func (g *gate) Freeze() {
+	if g.closed() {
 		return
 	}
-	x := &w.view.index
+	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	served := *w.view.head.Load()
-	w.from(&served).Frozen = time.Now()
+	served.ownSource(w.source).Frozen = time.Now()
 	w.view.head.Store(&served)
-	latest := w.branch(&served)
-	w.gate = gate{latest: latest, ledgers: []*ledger{&w.ledger, latest}, why: Frozen, withheld: make(map[*Name]struct{})}
+	g.latest, g.why, g.withheld = w.branch(&served), Frozen, make(map[*Name]struct{})
+	g.ledgers = []*ledger{&w.ledger, g.latest}
 	for t := range served.types.since(0) {
-		for e := range w.own(t) {
+		for e := range g.own(t) {
 			e.Name.entries++
 		}
 	}
 }
 
-// Thaw shows readers latest, and opens the gate. Readers learn the merged difference: what each name is now, however often it
+// Thaw shows readers latest, and opens the gate. Readers learn the merged difference: the last state of each name, however often it
 // has changed. Thaw has no effect on a writer that is not frozen.
-func (w *Writer) Thaw() {
-	if w.closed() {
-		w.show(w.Generation())
-		w.open()
+func (g *gate) Thaw() {
+	if g.closed() {
+		g.show(g.Generation())
+		g.open()
 	}
 }
 
-// branch returns a ledger with a copy of a head that can be edited beside the original. What other writers write stays
-// in it as it is now, and nobody looks at that.
-func (w *Writer) branch(of *Generation) *ledger {
-	l := newLedger()
-	for key, names := range w.aliases {
-		l.aliases[key] = make(map[string][]*Name)
+// branch returns a ledger with a copy of a generation that can be edited beside the original. The state of other sources stays
+// in it as it is now, and is not read.
+func (l *ledger) branch(of *Generation) *ledger {
+	c := newLedger()
+	for key, names := range l.aliases {
+		c.aliases[key] = make(map[string][]*Name)
 		for resource, of := range names {
-			l.aliases[key][resource] = slices.Clone(of)
+			c.aliases[key][resource] = slices.Clone(of)
 		}
 	}
 	generation := *of
 	generation.types = types{}
 	for t := range of.types.since(0) {
-		generation.types.put(l.branch(t))
+		generation.types.put(c.branchType(t))
 	}
-	heap.Init(&l.due)
-	l.head, l.kept = &generation, len(l.due)
-	return &l
+	heap.Init(&c.due)
+	c.gen, c.kept = &generation, len(c.due)
+	return &c
 }
 
-// branch returns a copy of a type that can be edited beside the original.
-func (l *ledger) branch(t *Type) *Type {
+// branchType returns a copy of a type that can be edited beside the original.
+func (l *ledger) branchType(t *Type) *Type {
 	c := *t
 	c.shared = nil
 	sets := []*Set{&c.Wildcard, &c.ByName}
@@ -109,10 +112,10 @@ func (l *ledger) branch(t *Type) *Type {
 		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
 	for _, s := range sets { // whose arrays the original appends to
-		s.log, s.renewals, s.burials = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.burials)
+		s.log, s.renewals, s.recentRemovals = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.recentRemovals)
 	}
 	// A deadline that is moved here is not moved there.
-	by := new(edit)
+	by := new(txn)
 	for _, kind := range kinds {
 		for e := range t.set(kind).Since(0) {
 			if e.alarm == nil {
@@ -130,13 +133,13 @@ func (l *ledger) branch(t *Type) *Type {
 	return &c
 }
 
-// own yields the entries of a type that are the writer's, errors included.
-func (w *Writer) own(t *Type) iter.Seq[*Entry] {
+// own yields the entries of a type that the writer edits, errors included.
+func (g *gate) own(t *Type) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		for _, kind := range kinds {
 			for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
 				for e := range set.Since(0) {
-					if w.writes(kind, t, e.Name) && !yield(e) {
+					if g.writes(kind, t, e.Name) && !yield(e) {
 						return
 					}
 				}
@@ -145,15 +148,15 @@ func (w *Writer) own(t *Type) iter.Seq[*Entry] {
 	}
 }
 
-// writes reports whether the writer edits what one of a type's sets holds of a name.
-func (w *Writer) writes(kind Kind, t *Type, n *Name) bool {
+// writes reports whether the writer edits the entry of a name in one of a type's sets.
+func (g *gate) writes(kind Kind, t *Type, n *Name) bool {
 	if kind == Wildcard {
-		return t.source == w.source
+		return t.source == g.w.source
 	}
-	return n.source == w.source
+	return n.source == g.w.source
 }
 
-// holds returns how many entries of a name there are, in what readers see and in what closed gates have beside it. The index
+// holds returns how many entries of a name there are, in the served generation and in those behind closed gates. The index
 // must be locked.
 func (v *View) holds(key string, n *Name) (entries int) {
 	for _, kind := range kinds {
@@ -167,81 +170,60 @@ func (v *View) holds(key string, n *Name) (entries int) {
 	return entries
 }
 
-// gated reports whether the edit is of what readers see, and the gate is closed.
-func (a *apply) gated() bool { return a.ledger != a.w.gate.latest }
-
-// heads yields the edit and, if the gate is closed, that of what readers see. It is for what is done to both, since it
-// does not come from the source.
-func (a *apply) heads() iter.Seq[*apply] {
-	return func(yield func(*apply) bool) {
-		if yield(a) && a.w.closed() {
-			s := a.through()
-			s.edit.noting = true
-			yield(s)
+// passEdit stores an edit, and returns the edit of what readers see; nil if nothing passes.
+func (g *gate) passEdit(ed *edit) *edit {
+	w := g.w
+	if ed.ledger == &w.ledger {
+		return ed
+	}
+	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // no reader needs tombstones of latest: show compares
+		if e := ed.typ.Wildcard.Get(tomb.name); e != nil && !e.Present() {
+			ed.typ.Wildcard.drop(ed.txn, e)
+			tomb.name.entries--
 		}
 	}
-}
-
-// through returns the edit of what readers see that belongs to one of latest.
-func (a *apply) through() *apply {
-	if a.served == nil {
-		a.served = a.w.edit(a.typ.URL, &a.w.ledger)
-	}
-	return a.served
-}
-
-// pass stores what was edited, and returns the edit of what readers see; nil if nothing passes.
-func (w *Writer) pass(a *apply) *apply {
-	if a.ledger == &w.ledger {
-		return a
-	}
-	for _, t := range a.ledger.tombs[a.typ.URL] { // nobody has to be told what was removed: show compares
-		if e := a.typ.Wildcard.Get(t.name); e != nil && !e.Present() {
-			a.typ.Wildcard.drop(a.edit, e)
-			t.name.entries--
-		}
-	}
-	delete(a.ledger.tombs, a.typ.URL)
-	a.ledger.head = a.head
-	names, shown := a.edit.noted, w.view.Generation()
-	source := shown.sources[w.source].through(a.head.sources[w.source])
-	if a.served == nil && len(names) == 0 && shown.sources[w.source] == source && shown.Type(a.typ.URL).Phase >= a.typ.Phase {
+	delete(ed.ledger.tombstones, ed.typ.URL)
+	ed.ledger.gen = ed.gen
+	names, shown := ed.txn.noted, w.view.Generation()
+	source := shown.sources[w.source].asServed(ed.gen.sources[w.source])
+	if ed.served == nil && len(names) == 0 && shown.sources[w.source] == source && shown.Type(ed.typ.URL).Phase >= ed.typ.Phase {
 		return nil
 	}
-	s := a.through()
-	*w.from(s.head) = source
-	s.follow(a, append(names, s.edit.noted...))
+	s := ed.servedEdit()
+	*s.gen.ownSource(w.source) = source
+	g.passNames(s, ed, append(names, s.txn.noted...))
 	return s
 }
 
-// follow has readers see of names what passes of an edit of latest.
-func (a *apply) follow(latest *apply, names []*Name) {
-	a.pokes |= latest.pokes
-	w, t := a.w, latest.typ
+// passNames shows readers what passes of an edit of latest.
+func (g *gate) passNames(ed, latest *edit, names []*Name) {
+	ed.pokes |= latest.pokes
+	t := latest.typ
 	for _, n := range names {
 		for _, kind := range kinds {
-			if w.writes(kind, t, n) {
-				a.pass(kind, latest, n)
+			if g.writes(kind, t, n) {
+				copying{ed.of(kind), latest.gen, t}.pass(n)
 			}
 		}
 	}
-	if t.source == w.source && t.Phase > a.typ.Phase {
-		a.typ.Phase, a.typ.Restored, a.dirty = t.Phase, t.Restored, true
-		if !t.failsWhole() {
-			a.succeedWhole()
+	if t.source == g.w.source && t.Phase > ed.typ.Phase {
+		ed.typ.Phase, ed.typ.Restored, ed.dirty = t.Phase, t.Restored, true
+		if !t.hasWholeError() {
+			ed.clearWholeError()
 		}
 	}
-	w.withhold(a, t, names)
+	g.withhold(ed, t, names)
 	for _, kind := range kinds {
-		if set, is := a.set(kind), t.set(kind); set.system == "" || set.sum == is.sum {
-			set.system = is.system
+		of, is := ed.of(kind), t.set(kind)
+		if of.set.system == "" || of.set.sum == is.sum {
+			of.set.system = is.system
 		}
-		a.compact(kind)
+		of.compact()
 	}
 }
 
-// through returns how readers see a source that stands as latest has it: what they hold may come from elsewhere (Target).
-func (s Source) through(latest Source) Source {
+// asServed returns what readers see of the state that latest has of a source: what they hold may come from elsewhere (Target).
+func (s Source) asServed(latest Source) Source {
 	latest.Frozen = s.Frozen
 	if latest.Target != s.Target {
 		latest.Target = ""
@@ -249,133 +231,132 @@ func (s Source) through(latest Source) Source {
 	return latest
 }
 
-// stand has all heads say how the source stands. The index must be locked.
-func (w *Writer) stand(as Source, turned bool) {
-	for _, l := range w.gate.ledgers {
-		generation := *w.headOf(l)
-		if from := w.from(&generation); w.closed() && l == &w.ledger {
-			*from = from.through(as)
+// setSource records the state of the source in all generations. The index must be locked.
+func (g *gate) setSource(as Source, reconnected bool) {
+	w := g.w
+	for _, l := range g.ledgers {
+		generation := *g.generationOf(l)
+		if from := generation.ownSource(w.source); g.closed() && l == &w.ledger {
+			*from = from.asServed(as)
 		} else {
 			*from = as
 		}
-		if turned {
-			generation.turns++
+		if reconnected {
+			generation.originChanges++
 		}
-		if l.head == nil {
+		if l.gen == nil {
 			w.view.head.Store(&generation)
 		} else {
-			l.head = &generation
+			l.gen = &generation
 		}
 	}
 }
 
-// pass shows readers what the source says of a name, as far as that is not withheld.
-func (a *apply) pass(kind Kind, latest *apply, n *Name) {
-	set, t := a.set(kind), latest.typ
-	seen, is := set.Get(n), t.set(kind).Get(n)
+// pass shows readers the state of a name in latest, as far as it passes the gate.
+func (to copying) pass(n *Name) {
+	seen, is := to.set.Get(n), to.t.set(to.kind).Get(n)
 	switch {
-	case a.admits(kind, n, is, t.Errors(kind).Get(n) != nil):
-		a.show(kind, latest.head, n)
+	case to.admits(n, is):
+		to.show(n)
 	case !seen.Present() || !is.Present():
-	case seen.Resource.Key() == is.Resource.Key() && a.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
-		a.typ.Errors(kind).Get(n) == nil:
-		a.copy(kind, set, latest.head, is) // which is no change of content
+	case seen.Resource.Key() == is.Resource.Key() && to.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
+		to.typ.Errors(to.kind).Get(n) == nil:
+		to.entry(is) // which changes no content
 	case !seen.Deadline().Equal(is.Deadline()):
 		again := *seen
-		a.renew(kind, &again, is.Deadline())
-		a.limit(kind, &again)
-		set.put(a.edit, &again)
+		to.renew(&again, is.Deadline())
+		to.setAlarm(&again)
+		to.set.put(to.txn, &again)
 	}
 }
 
-// admits reports whether what the source says of a name passes the closed gate: nothing was known of it, or
-// nothing that could be kept. The entry is what the source says, nil if it says nothing; fails is whether it
-// says that something is wrong. Which types wait is to be decided here, too.
-func (a *apply) admits(kind Kind, n *Name, is *Entry, fails bool) bool {
-	if kind == Wildcard {
-		return a.admitsMember(a.typ.Wildcard.Get(n))
+// admits reports whether a name passes the closed gate: readers see nothing of it, or
+// nothing that may be kept. The entry is that of latest; nil is none.
+func (to copying) admits(n *Name, is *Entry) bool {
+	if to.kind == Wildcard {
+		return to.admitsMember(to.set.Get(n))
 	}
-	failing := a.typ.Errors(ByName).Get(n) != nil
-	switch seen, _ := a.typ.Lookup(n); {
+	failing, fails := to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n) != nil
+	switch seen, _ := to.typ.Lookup(n); {
 	case seen == nil:
-		return !failing && a.typ.ByName.Get(n) == nil
-	case is != nil && !is.Present() && !a.typ.ByName.Get(n).Present() && !failing && !fails:
-		return true // it is said once more that there is none
+		return !failing && to.set.Get(n) == nil
+	case is != nil && !is.Present() && !to.set.Get(n).Present() && !failing && !fails:
+		return true // the origin repeats that there is none
 	default:
-		return seen.Expired || !keeps(seen)
+		return seen.Expired || !cacheable(seen)
 	}
 }
 
-// admitsMember is admits for a member, of which readers see an entry; nil is none.
-func (a *apply) admitsMember(seen *Entry) bool {
-	return !seen.Present() && a.typ.Phase < Confirmed && !a.typ.Restored || !keeps(seen)
+// admitsMember is admits for an entry of the wildcard set that readers see.
+func (to copying) admitsMember(seen *Entry) bool {
+	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
-// keeps reports whether an entry can go on being shown.
-func keeps(e *Entry) bool {
-	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.Released()
+// cacheable reports whether an entry may be shown for longer than a moment.
+func cacheable(e *Entry) bool {
+	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
 }
 
-// withhold notes of which names, all of one type, readers see something else than latest has, after an edit of what they see.
-func (w *Writer) withhold(a *apply, latest *Type, names []*Name) {
+// withhold records which of names, all of one type, differ between the edit of what readers see and latest.
+func (g *gate) withhold(ed *edit, latest *Type, names []*Name) {
 	for _, n := range names {
-		if w.agrees(a.typ, latest, n) {
-			delete(w.gate.withheld, n)
-			a.index.release(n)
+		if g.agrees(ed.typ, latest, n) {
+			delete(g.withheld, n)
+			ed.index.release(n)
 		} else {
-			w.gate.withheld[n] = struct{}{}
+			g.withheld[n] = struct{}{}
 		}
 	}
-	w.view.index.sources[w.source].withheld.Store(int64(len(w.gate.withheld)))
+	g.w.view.index.sources[g.w.source].withheld.Store(int64(len(g.withheld)))
 }
 
-// agrees reports whether readers see of a name what the source says.
-func (w *Writer) agrees(served, t *Type, n *Name) bool {
+// agrees reports whether readers see the state of a name that the source has.
+func (g *gate) agrees(served, t *Type, n *Name) bool {
 	for _, kind := range kinds {
-		if !w.writes(kind, t, n) {
+		if !g.writes(kind, t, n) {
 			continue
 		}
 		seen, is := served.set(kind).Get(n), t.set(kind).Get(n)
-		wrong, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
+		shown, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
 		switch {
-		case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (wrong == nil) != (err == nil):
+		case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (shown == nil) != (err == nil):
 			return false
-		case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !w.view.cfg.VersionSource.same(seen.Resource, is.Resource)):
+		case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !g.w.view.cfg.VersionSource.same(seen.Resource, is.Resource)):
 			return false
-		case err != nil && !err.Err.Same(wrong.Err):
+		case err != nil && !err.Err.Same(shown.Err):
 			return false
 		}
 	}
 	return true
 }
 
-// Withheld returns of how many names readers see something else than a source, which is
-// frozen, says by now.
+// Withheld returns of how many names readers do not see the newest state of a source that is
+// frozen.
 func (v *View) Withheld(source int) int { return int(v.index.sources[source].withheld.Load()) }
 
-// show has readers see what a head has of what the writer writes. Additions and changes come first, in the order in which
-// types are sent, then removals in reverse: so nothing that a reader has refers to what it is told is gone (B.11).
-func (w *Writer) show(generation *Generation) {
-	differ := w.differ(generation)
+// show shows readers what the writer writes of a generation. Additions and changes come first, in the order in which
+// types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
+func (g *gate) show(generation *Generation) {
+	differ := g.differ(generation)
 	order := slices.SortedFunc(maps.Keys(differ), func(a, b string) int {
 		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
 	})
 	for _, key := range order {
-		w.showType(generation.Type(key), generation, differ[key], true)
+		g.showType(generation.Type(key), generation, differ[key], true)
 	}
 	for _, key := range slices.Backward(order) {
-		w.showType(generation.Type(key), generation, differ[key], false)
+		g.showType(generation.Type(key), generation, differ[key], false)
 	}
 }
 
-// differ returns by type URL or collection the names of which readers see something else than a head has.
-func (w *Writer) differ(generation *Generation) map[string][]*Name {
+// differ returns, by type URL or collection, the names whose state differs between a generation and what readers see.
+func (g *gate) differ(generation *Generation) map[string][]*Name {
 	differ := make(map[string][]*Name)
 	for t := range generation.types.since(0) {
-		served, names := w.view.Generation().Type(t.URL), make(map[*Name]struct{})
+		served, names := g.w.view.Generation().Type(t.URL), make(map[*Name]struct{})
 		for _, of := range []*Type{served, t} {
-			for e := range w.own(of) {
-				if !w.agrees(served, t, e.Name) {
+			for e := range g.own(of) {
+				if !g.agrees(served, t, e.Name) {
 					names[e.Name] = struct{}{}
 				}
 			}
@@ -387,82 +368,81 @@ func (w *Writer) differ(generation *Generation) map[string][]*Name {
 	return differ
 }
 
-// showType shows readers what a head has of names of a type: those that are present there, or the others.
-func (w *Writer) showType(t *Type, generation *Generation, names []*Name, present bool) {
-	a := w.beginOn(&w.ledger, t.URL)
+// showType shows readers names of a type as a generation has them: those that are present there, or the others.
+func (g *gate) showType(t *Type, generation *Generation, names []*Name, present bool) {
+	w := g.w
+	ed := w.beginOn(&w.ledger, t.URL)
 	for _, kind := range kinds {
-		set := t.set(kind)
+		to, set := copying{ed.of(kind), generation, t}, t.set(kind)
 		slices.SortFunc(names, func(a, b *Name) int {
 			return cmp.Or(cmp.Compare(set.Get(a).seq(), set.Get(b).seq()), a.Compare(b))
 		})
 		for _, n := range names {
-			if w.writes(kind, t, n) && set.Get(n).Present() == present {
-				a.showFinally(kind, generation, n)
+			if g.writes(kind, t, n) && set.Get(n).Present() == present {
+				to.showThawed(n)
 			}
 		}
-		a.set(kind).system = set.system
-		a.compact(kind)
+		to.set.system = set.system
+		to.compact()
 	}
-	if t.source == w.source && !t.failsWhole() {
-		a.succeedWhole()
+	if t.source == w.source && !t.hasWholeError() {
+		ed.clearWholeError()
 	}
-	w.withhold(a, w.Generation().Type(t.URL), names)
-	w.publish(a)
+	g.withhold(ed, g.Generation().Type(t.URL), names)
+	w.publish(ed)
 }
 
-// showFinally is show, but what the head says does not exist is removed even if the source has not said so again since it
-// was lost: on the next connection, nobody would ask.
-func (a *apply) showFinally(kind Kind, from *Generation, n *Name) {
-	set := a.set(kind)
-	old, e := set.Get(n), from.Type(a.typ.URL).set(kind).Get(n)
-	if kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || from.From(n).Connected) {
-		a.absent(set, n, old)
-		a.unalias(old)
-		if !old.Present() { // it is no more certain for that
-			again := *set.Get(n)
+// showThawed is show, but also removes a resource of which the source has not repeated since it was
+// lost that it does not exist: on the next connection, nobody would ask.
+func (to copying) showThawed(n *Name) {
+	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
+	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || to.from.From(n).Connected) {
+		to.putAbsent(n, old)
+		to.unalias(old)
+		if !old.Present() { // that makes it no more certain
+			again := *to.set.Get(n)
 			again.epoch, again.Expired = e.epoch, e.Expired
-			set.put(a.edit, &again)
+			to.set.put(to.txn, &again)
 		}
 	}
-	a.show(kind, from, n)
+	to.show(n)
 }
 
-// show shows readers all that a head has of a name.
-func (a *apply) show(kind Kind, from *Generation, n *Name) {
-	t, set := from.Type(a.typ.URL), a.set(kind)
-	was, is, err := set.Get(n).seq(), t.set(kind).Get(n), t.Errors(kind).Get(n)
-	recovered := err == nil && a.typ.Errors(kind).Get(n) != nil && !is.Present()
+// show shows readers the whole state of a name.
+func (to copying) show(n *Name) {
+	was, is, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
+	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !is.Present()
 	switch {
 	case is != nil:
-		a.copy(kind, set, from, is)
-	case kind == Wildcard:
-		a.goneMember(set, n)
+		to.entry(is)
+	case to.kind == Wildcard:
+		to.removeMember(n)
 	}
 	if !recovered {
-		a.copyError(kind, n.text, err)
+		to.error(n.text, err)
 		return
 	}
-	if a.succeed(kind, n); set.Get(n).seq() == was {
-		a.settle(kind, set, n)
+	if to.clearError(n); to.set.Get(n).seq() == was {
+		to.announceAbsence(n)
 	}
 }
 
-// open makes served the one head. All readers are woken: there may be what they could not be told before (Source.Frozen),
-// whatever has changed.
-func (w *Writer) open() {
-	x := &w.view.index
+// open makes served the one generation. All readers are woken: there may be state that they could not be sent before (Source.Frozen),
+// whether or not anything has changed.
+func (g *gate) open() {
+	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
-	latest := w.gate.latest.head
-	w.gate = gate{latest: &w.ledger, ledgers: []*ledger{&w.ledger}}
+	latest := g.latest.gen
+	*g = newGate(w)
 	for t := range latest.types.since(0) {
-		for e := range w.own(t) {
+		for e := range g.own(t) {
 			e.Name.entries--
 			x.types[t.URL].release(e.Name)
 		}
 	}
 	x.sources[w.source].withheld.Store(0)
 	served := *w.view.head.Load()
-	from := w.from(&served)
+	from := served.ownSource(w.source)
 	from.Frozen, from.Target = time.Time{}, latest.sources[w.source].Target
 	wakes := x.all(nil)
 	w.view.head.Store(&served)

@@ -82,7 +82,7 @@ func TestH13_HowTheSourceStands(t *testing.T) {
 	o.put(Wildcard, "a", "2", "a2")
 	stands("frozen", "first", "first", true, true)
 	turns := o.view.Generation().OriginChanges()
-	o.Stand(Source{Target: "first"}) // as another view has it, which is not frozen
+	o.SetSource(Source{Target: "first"}) // as another view has it, which is not frozen
 	stands("lost", "first", "first", false, true)
 	if o.view.Generation().OriginChanges() == turns {
 		t.Error("readers do not see that the origin was lost")
@@ -125,7 +125,7 @@ func TestH13_AsksThrough(t *testing.T) {
 		o := newCold(t)
 		o.want(o.view.Watch(), "late")
 		o.remove(ByName, "n")
-		time.Sleep(2 * missEvery)
+		time.Sleep(2 * refetchEvery)
 		select {
 		case <-o.Demand():
 		default:

@@ -10,16 +10,16 @@ import (
 
 // A Generation is one immutable version of a view: a cut across all its types.
 type Generation struct {
-	// Seq is the position that a reader of the whole head is brought to.
+	// Seq is the position of a reader that has read the whole generation.
 	Seq Seq
 
-	// Revision numbers the heads of a view that differ in what their types hold.
+	// Revision numbers the generations of a view that differ in a type.
 	Revision uint64
 
-	types   types
-	sources []Source
-	route   func(typeURL, name string) int
-	turns   uint64 // how often a source came or went
+	types         types
+	sources       []Source
+	route         func(typeURL, name string) int
+	originChanges uint64 // how often a source came or went
 }
 
 // A Source is how one of a view's origins stands.
@@ -30,18 +30,18 @@ type Source struct {
 	// Since is when that last changed; zero if it never did.
 	Since time.Time
 
-	// Heard reports whether the origin has said anything on the stream that is up.
-	Heard bool
+	// Responded reports whether the origin has sent a response on the open stream.
+	Responded bool
 
-	// Lost is when the origin was lost; zero if it never was. Streams on which it said
+	// Lost is when the origin was lost; zero if it never was. Streams on which it sent
 	// nothing do not bring it back: the first that ends so counts, those that follow
 	// it do not.
 	Lost time.Time
 
 	// Restored is when the snapshot was taken that the source began with; zero if it
 	// began with nothing.
-	Restored time.Time
-	mute     bool // the last stream ended, and the origin had said nothing on it
+	Restored         time.Time
+	lastStreamSilent bool // the last stream ended without a response of the origin
 
 	// Reused reports that the origin was seen to give different content the same
 	// version: its versions then prove nothing about what a client holds (B.2).
@@ -61,15 +61,14 @@ type Source struct {
 	epoch uint32 // counts the upstream connections
 }
 
-// WildcardSource returns how the origin stands that chooses the members of a type, or
-// of a collection.
+// WildcardSource returns the state of the origin that has the wildcard set of a type, or of a collection.
 func (g *Generation) WildcardSource(key string) *Source {
 	typeURL, glob, _ := SplitCollection(key)
 	return &g.sources[g.route(typeURL, glob)]
 }
 
-// Stale returns for how long the origin has not been there to correct what it said, if
-// only to an earlier process; zero if it is there, or never said anything.
+// Stale returns how long the origin has been unable to correct the state that it sent, if only to an earlier process;
+// zero if it is connected, or never sent anything.
 func (s *Source) Stale(now time.Time) time.Duration {
 	since := s.Lost
 	if since.IsZero() {
@@ -81,8 +80,8 @@ func (s *Source) Stale(now time.Time) time.Duration {
 	return max(now.Sub(since), 1)
 }
 
-// Stale reports whether the view holds resources and an origin is not there to correct what it said, or has not confirmed yet what
-// was restored: a view that began anew would not have them.
+// Stale reports whether the view holds resources and an origin is not connected, or has not confirmed restored state
+// yet: an empty view would not have them.
 func (v *View) Stale(now time.Time) bool {
 	g := v.Generation()
 	lost := slices.ContainsFunc(g.sources, func(s Source) bool { return s.Stale(now) > 0 })
@@ -97,9 +96,14 @@ func (v *View) Stale(now time.Time) bool {
 // Source returns how one of the view's origins stands, by its number.
 func (g *Generation) Source(source int) *Source { return &g.sources[source] }
 
-// OriginChanges returns a number that is another whenever an origin has come or gone, and never
-// zero.
-func (g *Generation) OriginChanges() uint64 { return 1 + g.turns }
+// ownSource returns a source of a generation that is not published yet, for writing.
+func (g *Generation) ownSource(source int) *Source {
+	g.sources = slices.Clone(g.sources)
+	return &g.sources[source]
+}
+
+// OriginChanges returns a number that changes whenever an origin connects or disconnects. It is never zero.
+func (g *Generation) OriginChanges() uint64 { return 1 + g.originChanges }
 
 // First returns how the view's first origin stands.
 func (g *Generation) First() *Source { return &g.sources[0] }
@@ -107,12 +111,12 @@ func (g *Generation) First() *Source { return &g.sources[0] }
 // From returns how the origin stands that answers for a name.
 func (g *Generation) From(n *Name) *Source { return &g.sources[n.source] }
 
-// A Phase is how much a view knows of the members of a type (B.7).
+// A Phase is how complete the wildcard set of a type is known to be (B.7).
 type Phase int
 
 // The phases of a wildcard subscription, in order.
 const (
-	// Unknown: the origin has not answered. Nobody is told anything.
+	// Unknown: the origin has not responded. Clients get no response.
 	Unknown Phase = iota
 	// Settled: the first answer seems complete. Clients without state are answered.
 	Settled
@@ -123,26 +127,26 @@ const (
 
 func (p Phase) String() string { return [...]string{"unknown", "settled", "confirmed"}[p] }
 
-// A Type is what a head holds of one resource type.
+// A Type is the state of one resource type in a generation.
 type Type struct {
 	URL      string // or the collection, see Collection
 	Wildcard Set    // what the origin chose for a wildcard
 	ByName   Set    // what was asked for by name
 	Phase    Phase  // of Wildcard
 
-	// Restored reports that the members are those of a snapshot, all that there were
+	// Restored reports that the wildcard set is that of a snapshot, complete
 	// then, which the origin has not confirmed yet (B.42).
 	Restored bool
 
-	// Covered reports that they are Restored, not confirmed yet, and that the origin has said each of them anew: nothing that was
+	// Covered reports that the set is Restored, not confirmed yet, and that the origin has sent each of its resources again: nothing that was
 	// last known is missing.
 	Covered bool
 
-	errors  *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
-	source  int     // that has the members
-	edition uint64  // of the first head that held this
-	changed time.Time
-	shared  *memo
+	errors   *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
+	source   int     // that has the wildcard set
+	revision uint64  // of the first generation with this state
+	changed  time.Time
+	shared   *memo
 }
 
 var noType = &Type{}
@@ -150,7 +154,7 @@ var noType = &Type{}
 // serves reports whether there is anything to serve of the type.
 func (t *Type) serves() bool { return t.Phase >= Settled || t.ByName.Count() > 0 }
 
-// Source returns the number of the source that has the members of the type.
+// Source returns the number of the source that has the wildcard set of the type.
 func (t *Type) Source() int { return t.source }
 
 // Changed returns when a resource of the type last came, changed or went.
@@ -163,7 +167,7 @@ func (t *Type) set(kind Kind) *Set {
 	return &t.Wildcard
 }
 
-// Type returns what the head holds of a type; never nil.
+// Type returns the state of a type; never nil.
 func (g *Generation) Type(typeURL string) *Type {
 	if t := g.types.get(typeURL); t != nil {
 		return t
@@ -186,8 +190,7 @@ func (t *Type) Failed() Seq { return max(t.Errors(Wildcard).last, t.Errors(ByNam
 
 var noErrors = new([2]Set)
 
-// Errors returns what the origin said is wrong with the resources of one of the type's
-// sets.
+// Errors returns the errors of the resources of one of the type's sets.
 func (t *Type) Errors(of Kind) *Set { return &cmp.Or(t.errors, noErrors)[of] }
 
 // System returns the origin's own version of the type, for people (R091).
@@ -198,12 +201,11 @@ func (t *Type) System() string {
 	return t.ByName.system
 }
 
-// Lookup returns what a stream that named n sees, and when that last changed: what the
-// origin said of it by name, be it that it is gone; the member if the origin said nothing
-// by name, or never had the resource there, or its time was up; an absent entry if there is
-// none; nil if the origin has not said (B.5). The two come on two streams of the origin, of which either
-// may lag, so a reader follows one of them. Another origin's member of that name
-// is not what was asked for (R129).
+// Lookup returns the entry that a subscriber to the name n sees, and when that last changed: the entry of the set of
+// names, also if it is absent; the entry of the wildcard set if the origin sent nothing by name, or never had the
+// resource there, or it expired; nil if the origin has not responded (B.5). The two sets come on two streams of the
+// origin, either of which may lag, so a reader follows one of them. A resource of that name in another origin's
+// wildcard set is not a response to the subscription (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	member, named := t.member(n), t.ByName.Get(n)
 	switch {
@@ -212,22 +214,22 @@ func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	case member.Present() && (named == nil || named.yields):
 		return member, changed(member, named)
 	case named != nil && !named.Present():
-		return named, named.Seq // it is newer than a member that hid it and went
+		return named, named.Seq // it is newer than the entry of the wildcard set that took precedence and was removed
 	default:
-		return nil, 0 // a tombstone among the members says nothing of the name
+		return nil, 0 // a tombstone of the wildcard set does not answer a subscription to the name
 	}
 }
 
-// sendable returns the named entry, but the member if that is the same and only its content
-// is still here.
+// sendable returns the named entry, but the entry of the wildcard set if that has the same content and only its
+// content is still here.
 func sendable(named, member *Entry) *Entry {
-	if named.Resource.Released() && member.shows(named.Resource) && !member.Resource.Released() {
+	if named.Resource.ContentDropped() && member.shows(named.Resource) && !member.Resource.ContentDropped() {
 		return member
 	}
 	return named
 }
 
-// member returns what those who named n may be shown of the members.
+// member returns the entry of the wildcard set that subscribers to n may be sent.
 func (t *Type) member(n *Name) *Entry {
 	if n.source != t.source {
 		return nil
@@ -235,20 +237,18 @@ func (t *Type) member(n *Name) *Entry {
 	return t.Wildcard.Get(n)
 }
 
-// changed returns when the member became what readers see: when the time of the named
-// resource was up, if until then they saw that. The same content from the other set is no
-// change (R040).
+// changed returns when an entry of the wildcard set became what subscribers to its name see: when the named resource
+// expired, if they saw that until then. The same content from the other set is no change (R040).
 func changed(member, named *Entry) Seq {
-	if named != nil && named.was > member.Seq {
+	if named != nil && named.replaced > member.Seq {
 		return named.since
 	}
 	return member.since
 }
 
-// Absent reports whether the origin has said, on the connection that is up now,
-// that the name does not exist. What it said before a disconnect must be said
-// again before a client may be told (B.7). What has expired is gone whatever
-// became of the connection (R107).
+// Absent reports whether the origin has said, on the open connection, that the name does not exist. After a
+// disconnect it must say so again before a client may be sent a removal (B.7). An expired resource is absent on any
+// connection (R107).
 func (g *Generation) Absent(e *Entry) bool {
 	if e == nil || e.Resource != nil {
 		return false

@@ -4,26 +4,24 @@ package cache
 // than another (B.12).
 const maxHints = 8
 
-// A hint says that something was said of a name that a stream watches, so that the stream
-// need not look at all of its names. Those of a watch are a list, newest first. Hints are
-// immutable, and streams share them.
+// A hint is a name that a stream watches and that changed, so that the stream need not check all of its names. Those
+// of a watch are a list, newest first. Hints are immutable, and streams share them.
 type hint struct {
 	key   string // of the type
 	name  *Name  // nil: this and what came before are names that nobody knows any more
-	seq   Seq    // of the first head that has what was said
+	seq   Seq    // of the first generation with the change
 	older *hint
 	n     int // of the list, this one included
 }
 
-// hint tells those who watch names of which something was said which these are, and notes
-// whom to wake.
-func (w *Writer) hint(a *apply) {
-	if len(w.spoken) == 0 {
+// hint adds hints to the watches of the changed names, and notes whom to wake.
+func (w *Writer) hint(ed *edit) {
+	if len(w.changed) == 0 {
 		return
 	}
-	lost := &hint{seq: a.head.Seq, n: maxHints}
-	for _, n := range w.spoken {
-		h := &hint{key: a.typ.URL, name: n, seq: a.head.Seq, n: 1}
+	lost := &hint{seq: ed.gen.Seq, n: maxHints}
+	for _, n := range w.changed {
+		h := &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}
 		for _, id := range n.watchers {
 			watch := w.view.index.watches[id]
 			if w.wakes = append(w.wakes, watch); watch.call != nil {
@@ -31,12 +29,11 @@ func (w *Writer) hint(a *apply) {
 			}
 		}
 	}
-	clear(w.spoken)
+	clear(w.changed)
 }
 
-// hint tells the watch of a name. The index is locked, and the head that has what was said
-// is not published yet: whoever reads that head finds the hint. Lost stands in the place
-// of hints that are too many.
+// hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever
+// reads that generation finds the hint. If there are too many hints, lost replaces them.
 func (w *Watch) hint(h, lost *hint) {
 	for {
 		top, next := w.hints.Load(), h
@@ -55,9 +52,9 @@ func (w *Watch) hint(h, lost *hint) {
 	}
 }
 
-// Hinted appends to names those that the stream watches of a type of which something was
-// said after p, some perhaps twice, as far as that is known for the head that the caller
-// has loaded before. It reports false if it is not known, and the logs must be read.
+// Hinted appends to names those that the stream watches of a type and that changed after p, some perhaps twice, as
+// far as that is known for the generation that the caller has loaded before. It reports false if it is not known, and
+// the logs must be read.
 func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
 	if w.call == nil {
 		return nil, false
@@ -77,7 +74,7 @@ func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known b
 // for several that were too many to be kept, after p and up to upTo; one that no view comes to if there is
 // none.
 func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
-	first := never
+	first := noSeq
 	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
 		if h.seq <= upTo && (h.name == nil || h.key == typeURL) {
 			first = h.seq

@@ -3,6 +3,8 @@ package cache
 import (
 	"math"
 	"slices"
+	"sync"
+	"sync/atomic"
 )
 
 // A Quota counts the names that streams want of one origin, over all views that have it
@@ -32,7 +34,7 @@ func (q Quota) Wanted() int {
 	return q.names.Used()
 }
 
-// SetPeer says whose names the watch subscribes to, before it subscribes to any. Without it they are nobody's, and only the
+// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without it only the
 // quotas' totals bound them.
 func (w *Watch) SetPeer(peer string) {
 	w.peer = peer
@@ -66,14 +68,14 @@ func closeShares(shares []*Share) {
 	}
 }
 
-// charge has the peer of a watch charged for a name, in place of whoever is; nobody if w is nil. mu must be held.
+// charge charges the peer of a watch for a name, instead of the present one; no peer if w is nil. mu must be held.
 func (x *index) charge(n *Name, w *Watch) {
-	was, inAll := n.payer, !x.sources[n.source].quota.elsewhere
-	if n.payer = nil; w != nil {
-		n.payer = w.shares[n.source]
+	was, inAll := n.chargedTo, !x.sources[n.source].quota.elsewhere
+	if n.chargedTo = nil; w != nil {
+		n.chargedTo = w.shares[n.source]
 	}
-	if n.payer != nil {
-		n.payer.add(1, inAll)
+	if n.chargedTo != nil {
+		n.chargedTo.add(1, inAll)
 	}
 	if was != nil {
 		was.add(-1, inAll)
@@ -92,16 +94,16 @@ func (w *Watch) Room() int {
 	return room
 }
 
-// Over returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
+// OverQuota returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
 // origin, in order; and which bound of one of the origins there is. The watch would cease
 // to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
 // the view holds is over a bound: that others want what does not exist must not take it from anybody. As
 // nothing is reserved, requests at the same time may exceed a bound together.
-func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, why Excess) {
+func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why Excess) {
 	if len(begins) <= w.Room() {
 		return nil, Excess{} // as nearly always
 	}
-	begins, ceases = set(begins), set(ceases)
+	begins, ceases = sortedSet(begins), sortedSet(ceases)
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -134,13 +136,13 @@ func (w *Watch) Over(typeURL string, begins, ceases []string) (over []string, wh
 // demanded is how many names more there would be, of all and of those that a peer is charged for.
 type demanded struct{ all, own int }
 
-// cease counts a name, which may be nil, as given up by the watch.
+// cease counts a name, which may be nil, as unsubscribed by the watch.
 func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
 	if n == nil || !slices.Contains(n.watchers, w.id) {
 		return
 	}
 	by := more[w.shares[n.source]]
-	if n.payer == w.shares[n.source] {
+	if n.chargedTo == w.shares[n.source] {
 		by.own--
 	}
 	if len(n.watchers) == 1 {
@@ -157,8 +159,8 @@ func (t *Type) has(n *Name) bool {
 	return e.Present()
 }
 
-// set returns texts in order, each once.
-func set(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
+// sortedSet returns texts in order, each once.
+func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // find returns the Name for a text, nil if there is none, or no such type.
 func (t *indexType) find(text string) *Name {
@@ -166,4 +168,131 @@ func (t *indexType) find(text string) *Name {
 		return nil
 	}
 	return t.names[text]
+}
+
+// Shares count something that peers take of a total, and bound it (B.35): one peer may take everything while less than half of
+// the total is in use, and then no more than its share. So many clients behind one address are served while there is room, and
+// one peer leaves room for others. Streams, node groups and names are counted so. The methods may be called from any goroutine.
+type Shares struct {
+	total, share int
+	used         atomic.Int64
+
+	mu    sync.Mutex
+	peers map[string]*Share // guarded by mu
+}
+
+// A Share is what one peer has taken. It is removed once everybody who opened it has closed it.
+type Share struct {
+	of   *Shares
+	peer string // empty if it is not known: only the total bounds those
+	used atomic.Int64
+	open int // guarded by of.mu
+}
+
+// An Excess is the limit that a peer has reached: its share if OfPeer is set, else the total.
+type Excess struct {
+	OfPeer            bool
+	Used, Most, Total int
+}
+
+// leastShare is the smallest part of a total that Tenth returns.
+const leastShare = 100
+
+// NewShares returns the shares of a total, of which one peer may take share once half of it is in use.
+func NewShares(total, share int) *Shares {
+	return &Shares{total: total, share: share, peers: make(map[string]*Share)}
+}
+
+// Tenth returns the share of a peer in a total of streams or names: a tenth, and at least a hundred.
+func Tenth(total int) int { return max(total/10, leastShare) }
+
+// Room returns how much more a peer may take that has taken own, if the total in use is used.
+func Room(total, share, used, own int) int {
+	return max(0, min(total-used, max(total/2-used, share-own)))
+}
+
+// Used returns how much is in use of all peers.
+func (s *Shares) Used() int { return int(s.used.Load()) }
+
+// Open returns the share of a peer. The caller closes it.
+func (s *Shares) Open(peer string) *Share {
+	if peer == "" {
+		return &Share{of: s}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	share := s.peers[peer]
+	if share == nil {
+		share = &Share{of: s, peer: peer}
+		s.peers[peer] = share
+	}
+	share.open++
+	return share
+}
+
+// Close undoes Open.
+func (s *Share) Close() {
+	if s.peer == "" {
+		return
+	}
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if s.open--; s.open == 0 {
+		delete(s.of.peers, s.peer)
+	}
+}
+
+// Take opens the share of a peer and takes one, or returns which bound it has reached. The caller gives it back.
+func (s *Shares) Take(peer string) (*Share, *Excess) {
+	share := s.Open(peer)
+	s.mu.Lock()
+	if share.Room() > 0 {
+		share.add(1, true)
+		s.mu.Unlock()
+		return share, nil
+	}
+	over := share.excess(0, 0)
+	s.mu.Unlock()
+	share.Close()
+	return nil, &over
+}
+
+// Give undoes Take.
+func (s *Share) Give() {
+	s.add(-1, true)
+	s.Close()
+}
+
+// Peer returns whose share it is, empty if that is not known.
+func (s *Share) Peer() string { return s.peer }
+
+// Used returns how much the peer has taken.
+func (s *Share) Used() int { return int(s.used.Load()) }
+
+// Room returns how much more the peer may take.
+func (s *Share) Room() int { return s.room(0, 0) }
+
+// room is Room if so much more were in use, of all and of the peer.
+func (s *Share) room(more, own int) int {
+	used, share := s.of.Used()+more, s.of.share
+	if s.peer == "" {
+		share = s.of.total
+	}
+	return Room(s.of.total, share, used, s.Used()+own)
+}
+
+// excess returns which bound there is if so much more were in use, of all and of the peer, and there is no room.
+func (s *Share) excess(more, own int) Excess {
+	if used := s.of.Used() + more; used >= s.of.total || s.peer == "" {
+		return Excess{Used: used, Most: s.of.total, Total: s.of.total}
+	}
+	return Excess{OfPeer: true, Used: s.Used() + own, Most: s.of.share, Total: s.of.total}
+}
+
+// add counts what the peer takes, and, if inAll is set, counts it in the total, too.
+func (s *Share) add(n int, inAll bool) {
+	s.used.Add(int64(n))
+	if inAll {
+		s.of.used.Add(int64(n))
+	}
 }

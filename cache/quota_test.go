@@ -57,12 +57,12 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			before, after := wanted(append(others, had)...), wanted(append(others, has)...)
 			more := func(source int) int { return after[source] - before[source] }
 			tooMany := more(0)+more(2) > max(0, most-first.Wanted()) || more(1) > max(0, most-second.Wanted())
-			over, why := watches[i].Over(acme, begins, ceases)
+			over, why := watches[i].OverQuota(acme, begins, ceases)
 			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (why.OfPeer || why.Used <= most || why.Most != most) {
 				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: over %q (%+v), want some: %t", wants, i, begins, ceases, over, why, tooMany)
 			}
 			begins = slices.DeleteFunc(begins, func(name string) bool { return slices.Contains(over, name) })
-			if more, _ := watches[i].Over(acme, begins, ceases); len(more) > 0 {
+			if more, _ := watches[i].OverQuota(acme, begins, ceases); len(more) > 0 {
 				t.Fatalf("watches want %v; if %d began with %q and ceased with %q, without %q: over is %q", wants, i, begins, ceases, over, more)
 			}
 			for _, name := range over {
@@ -72,7 +72,7 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			}
 			watches[i].Subscribe(acme, begins)
 			ceases = slices.DeleteFunc(ceases, func(name string) bool { return has[name] || !had[name] })
-			watches[i].Unsubscribe(acme, watches[i].Find(acme, set(ceases)))
+			watches[i].Unsubscribe(acme, watches[i].Find(acme, sortedSet(ceases)))
 			wants[i] = has
 			inGroup, inShared := wanted(wants[0], wants[1]), wanted(wants[2])
 			if got, want := first.Wanted(), inGroup[0]+inShared[0]+inShared[2]; got != want {
@@ -122,15 +122,15 @@ func TestB35_NamesOfAPeer(t *testing.T) {
 	w[0].Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, "held", "1", "content")}})
 	other.Unsubscribe(acme, held)
 
-	over, why := greedy.Over(acme, names("g", 15), nil)
+	over, why := greedy.OverQuota(acme, names("g", 15), nil)
 	if len(over) != 5 || !why.OfPeer || why.Most != 4 || why.Total != 20 || why.Used != 15 {
 		t.Errorf("of 15 names of one peer %q are too many (%+v), want 5 of them, by its share of 4", over, why)
 	}
 	all := greedy.Subscribe(acme, names("g", 10))
-	if over, _ := also.Over(acme, []string{"gz", "ga", "held"}, nil); !slices.Equal(over, []string{"gz"}) {
+	if over, _ := also.OverQuota(acme, []string{"gz", "ga", "held"}, nil); !slices.Equal(over, []string{"gz"}) {
 		t.Errorf("the same peer may not want %q, want only what nobody wants and nobody holds", over)
 	}
-	if over, _ := other.Over(acme, names("o", 5), nil); len(over) != 1 {
+	if over, _ := other.OverQuota(acme, names("o", 5), nil); len(over) != 1 {
 		t.Errorf("of 5 names of another peer %q are too many, want 1", over)
 	}
 	other.Subscribe(acme, names("g", 3))

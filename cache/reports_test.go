@@ -44,7 +44,7 @@ func TestH04_EachReportIsJudgedByItself(t *testing.T) {
 		t.Error("two clients that say the same have two reports")
 	}
 	w.Apply(Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{newResource(t, wire.ClusterType, "a", "1", "a"), newResource(t, wire.ClusterType, "b", "1", "b")}})
-	if told := most.Told([]string{"gone"}); len(told) > 0 {
+	if told := most.Removable([]string{"gone"}); len(told) > 0 {
 		t.Errorf("before the set is known: told %q", told)
 	}
 	if got := slices.Sorted(maps.Keys(w.Judge(reportedClusters, time.Now()))); !slices.Equal(got, []string{"gone", "lost"}) {
@@ -53,7 +53,7 @@ func TestH04_EachReportIsJudgedByItself(t *testing.T) {
 	w.SetPhase(wire.ClusterType, Confirmed)
 	check := func(when string, r *Report, want ...string) {
 		t.Helper()
-		if told := r.Told([]string{"gone", "lost", "other"}); !slices.Equal(told, want) {
+		if told := r.Removable([]string{"gone", "lost", "other"}); !slices.Equal(told, want) {
 			t.Errorf("%s: told %q, want %q", when, told, want)
 		}
 	}
@@ -100,8 +100,8 @@ func TestH04_ReportsOutliveTheirClientsForAWhile(t *testing.T) {
 		w.Trim(time.Now())
 		w.Withhold(reportedClusters, nil)
 		w.Trim(time.Now())
-		if x := &w.view.index; len(w.StillReported(reportedClusters)) > 0 || len(x.reported) > 0 || x.left != 0 {
-			t.Errorf("%d sets with reports and %d names of who has left, want none", len(x.reported), x.left)
+		if x := &w.view.index; len(w.StillReported(reportedClusters)) > 0 || len(x.reported) > 0 || x.namesLeft != 0 {
+			t.Errorf("%d sets with reports and %d names of who has left, want none", len(x.reported), x.namesLeft)
 		}
 	})
 }
@@ -120,8 +120,8 @@ func TestH04_ForgottenMembersAreNoLastKnownSet(t *testing.T) {
 	if !w.ForgetMembers(wire.ClusterType) {
 		t.Fatal("the members are wanted")
 	}
-	if x := &w.view.index; x.left != 0 {
-		t.Errorf("%d names of who has left, want none", x.left)
+	if x := &w.view.index; x.namesLeft != 0 {
+		t.Errorf("%d names of who has left, want none", x.namesLeft)
 	}
 	watch.SubscribeAll(wire.ClusterType)
 	if r := report(watch, "a", "b"); r == nil {

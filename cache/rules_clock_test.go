@@ -51,7 +51,7 @@ func TestH14_HowLongAFanoutTook(t *testing.T) {
 	at := time.Now()
 	for _, by := range []time.Duration{-time.Hour, 0, time.Hour} {
 		f := &Fanout{Cause: Cause{Received: at}}
-		f.left.Store(3)
+		f.unanswered.Store(3)
 		f.Done(Accepted, clockSet(t, at.Add(3*time.Second), by))
 		f.Done(Refused, clockSet(t, at.Add(2*time.Second), by))
 		if got := f.Took(); got != 3*time.Second {
@@ -95,7 +95,7 @@ func TestH14_StoredTimes(t *testing.T) {
 	e := o.typ().Wildcard.Get(o.name("a"))
 	e.life = &life{deadline: clockSet(t, e.Deadline(), -24*time.Hour)}
 	s, _ := o.Snapshot(true)
-	for _, got := range stored(t, s).Types[0].Members.Entries {
+	for _, got := range stored(t, s).Types[0].Wildcard.Entries {
 		if left := time.Until(got.Deadline); got.Name == "a" && (left <= 0 || left > time.Minute) || got.Name == "b" && !got.Deadline.IsZero() {
 			t.Errorf("%s expires at %v, in %v; want a in a minute, and b never", got.Name, got.Deadline, left)
 		}

@@ -99,7 +99,7 @@ func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
 			w.SetPeer("peer")
 			tt.do(o, w)
 			known, types := o.view.HasType(tt.typeURL)
-			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept || tt.kept == 0 && (own != 0 || len(o.view.index.payers) != 0) {
+			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept || tt.kept == 0 && (own != 0 || len(o.view.index.typesOpenedBy) != 0) {
 				t.Errorf("known: %t, %d types, of which the peer is charged for %d; want %d", known, types, own, tt.kept)
 			}
 			if inHead := o.view.Generation().Types() + o.Generation().Types(); tt.kept == 0 && inHead != 0 {

@@ -19,7 +19,7 @@ type Snapshot struct {
 	Types []TypeSnapshot
 }
 
-// A Header says what a snapshot is of: only whom all of it fits may use it.
+// A Header identifies what a snapshot is of: a view may use it only if all of it matches.
 type Header struct {
 	Origin  string    // its name
 	Targets []string  // its addresses
@@ -31,10 +31,10 @@ type Header struct {
 
 // A TypeSnapshot is what a snapshot holds of a type, or of a collection.
 type TypeSnapshot struct {
-	Key            string
-	Complete       bool // the members are all that there were: their set was confirmed
-	Settled        bool // otherwise: the members seemed to be all, and were served
-	Members, Named SetSnapshot
+	Key              string
+	Complete         bool // the wildcard set was confirmed
+	Settled          bool // otherwise: the wildcard set seemed to be complete, and was served
+	Wildcard, ByName SetSnapshot
 }
 
 // A SetSnapshot is what a snapshot holds of one of a type's sets.
@@ -52,13 +52,13 @@ type EntrySnapshot struct {
 	Further  []string  // versions of the same content beside the resource's own
 }
 
-// Withheld counts the resources of which a snapshot has not the content, since they may
+// OmittedContent counts the resources of which a snapshot has not the content, since they may
 // be sensitive, by type URL.
-type Withheld map[string]int
+type OmittedContent map[string]int
 
-// Taken returns what a snapshot would be of now: the edition of what readers see, and the Target of
+// SnapshotRevision returns what a snapshot would be of now: the edition of what readers see, and the Target of
 // the source. Any goroutine may call it.
-func (w *Writer) Taken() (edition uint64, target string) {
+func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 	g := w.view.Generation()
 	return g.Revision, g.sources[w.source].Target
 }
@@ -67,38 +67,38 @@ func (w *Writer) Taken() (edition uint64, target string) {
 // not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
 // may be sensitive, it has all but the content: so a set is known for what it is, but
 // nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
-// said does not exist, since that has to be said again (B.7).
-func (w *Writer) Snapshot(sensitive bool) (*Snapshot, Withheld) {
+// says does not exist, since it has to say so again (B.7).
+func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
 	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
-	p := photographer{source: w.source, sensitive: sensitive, now: time.Now(), withheld: make(Withheld)}
+	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
 	for t := range g.ChangedSince(0) {
 		if wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
-		of := TypeSnapshot{Key: t.URL, Named: p.set(t, ByName)}
+		of := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName)}
 		if t.source == w.source && t.Phase >= Settled {
 			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
-			of.Complete, of.Members = complete, p.set(t, Wildcard)
+			of.Complete, of.Wildcard = complete, p.set(t, Wildcard)
 			of.Settled = !of.Complete
 		}
-		if of.Complete || of.Settled || len(of.Named.Entries) > 0 {
+		if of.Complete || of.Settled || len(of.ByName.Entries) > 0 {
 			s.Types = append(s.Types, of)
 		}
 	}
-	return s, p.withheld
+	return s, p.omitted
 }
 
-// A photographer takes a snapshot of one source.
-type photographer struct {
+// A snapshotter takes a snapshot of one source.
+type snapshotter struct {
 	source    int
 	sensitive bool
 	now       time.Time
-	withheld  Withheld
+	omitted   OmittedContent
 }
 
-func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
+func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 	set := t.set(kind)
 	out := SetSnapshot{System: set.system, Limited: set.limited}
 	for e := range set.Since(0) {
@@ -106,7 +106,7 @@ func (p *photographer) set(t *Type, kind Kind) SetSnapshot {
 			continue
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
-			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: restated(e.Deadline(), p.now), Further: e.further(),
+			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: restated(e.Deadline(), p.now), Further: e.otherVersions(),
 		})
 	}
 	return out
@@ -123,17 +123,17 @@ func restated(t, now time.Time) time.Time {
 }
 
 // storable returns an entry's resource as far as it may be stored.
-func (p *photographer) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
+func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 	r := e.Resource
 	failure := t.Errors(kind).Get(e.Name)
 	switch {
-	case r.Released():
+	case r.ContentDropped():
 		return r
-	case r.DoNotCache, failure != nil && failure.Err.Denied():
-		return r.Release()
+	case r.DoNotCache, failure != nil && failure.Err.Denied(), !r.Intact(): // a restart is the way out of damage
+		return r.DropContent()
 	case !p.sensitive && r.MayBeSensitive():
-		p.withheld[resourceType(t.URL)]++
-		return r.Release()
+		p.omitted[resourceType(t.URL)]++
+		return r.DropContent()
 	default:
 		return r
 	}
@@ -143,7 +143,7 @@ func (p *photographer) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 // anything yet, and returns how many resources that are. They are served at once, but
 // complete no set of a client that may have more: a set that was settled is settled, one that was
 // complete is settled and Restored, until the origin has confirmed it. TakeDemand returns what was restored as demand that
-// has just ceased. What has outlived its time is gone, as [Writer.Expire] has it; what
+// has just ceased. Expired resources are left out, as by [Writer.Expire], and those that
 // this source no longer answers for is left out.
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	for _, t := range s.Types {
@@ -151,67 +151,67 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	}
 	from := w.Source()
 	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, restated(s.Created, now)
-	w.Stand(from)
+	w.SetSource(from)
 	w.Expire(now)
 	return restored
 }
 
 func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
-	a := w.begin(t.Key)
-	a.now = now
-	if (t.Complete || t.Settled) && a.index.source == w.source {
-		for _, e := range t.Members.Entries {
-			a.restore(Wildcard, w.view.index.name(a.index, e.Name), e)
+	ed := w.begin(t.Key)
+	ed.now = now
+	if (t.Complete || t.Settled) && ed.index.source == w.source {
+		members := ed.of(Wildcard)
+		for _, e := range t.Wildcard.Entries {
+			members.restoreEntry(w.view.index.name(ed.index, e.Name), e)
 		}
-		restored += len(t.Members.Entries)
-		a.restored(Wildcard, t.Members)
-		a.typ.Phase, a.typ.Restored = Settled, t.Complete
-		a.index.tracked, a.index.restored, a.index.lastKnown = true, true, t.Complete
-		a.pokes |= w.view.index.want(a.index, nil)
+		restored += len(t.Wildcard.Entries)
+		members.restoreSet(t.Wildcard)
+		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
+		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
+		ed.pokes |= w.view.index.want(ed.index, nil)
 	}
-	for _, e := range t.Named.Entries {
-		n := w.view.index.name(a.index, e.Name)
+	named := ed.of(ByName)
+	for _, e := range t.ByName.Entries {
+		n := w.view.index.name(ed.index, e.Name)
 		if n.source != w.source {
-			a.index.release(n)
+			ed.index.release(n)
 			continue
 		}
 		n.tracked = true
-		a.restore(ByName, n, e)
-		a.pokes |= w.view.index.want(a.index, n)
+		named.restoreEntry(n, e)
+		ed.pokes |= w.view.index.want(ed.index, n)
 		restored++
 	}
-	a.restored(ByName, t.Named)
-	w.publish(a)
+	named.restoreSet(t.ByName)
+	w.publish(ed)
 	return restored
 }
 
-// restored takes over what a snapshot says of a set as a whole.
-func (a *apply) restored(kind Kind, s SetSnapshot) {
-	set := a.set(kind)
-	set.system, set.limited, set.bareAt = s.System, set.limited || s.Limited, a.now
+// restoreSet takes over what a snapshot says of a set as a whole.
+func (ed setEdit) restoreSet(s SetSnapshot) {
+	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
 }
 
-// restore puts one entry of a snapshot into a set. No clock that was changed since lets
+// restoreEntry puts one entry of a snapshot into a set. A clock that was changed since does not make
 // a resource live longer than the origin said.
-func (a *apply) restore(kind Kind, n *Name, e EntrySnapshot) {
-	r, cfg := e.Resource, a.w.view.cfg
-	if cfg.Interner != nil && !r.Released() {
+func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
+	r, cfg := e.Resource, ed.w.view.cfg
+	if cfg.Interner != nil && !r.ContentDropped() {
 		r = cfg.Interner.Intern(r)
 	}
-	deadline := restated(e.Deadline, a.now)
-	if longest := a.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
+	deadline := restated(e.Deadline, ed.now)
+	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}
-	set := a.set(kind)
-	a.put(kind, set, n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(a.typ.URL), r), deadline: deadline})
-	held := *set.Get(n)
-	if r.Released() {
-		held.relive().givenUp = a.now
+	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(ed.typ.URL), r), deadline: deadline})
+	held := *ed.set.Get(n)
+	if r.ContentDropped() {
+		held.ownLife().contentDropped = ed.now
 	}
 	for _, v := range e.Further {
 		if !held.HasVersion(v) {
 			held.addVersion(v)
 		}
 	}
-	set.put(a.edit, &held)
+	ed.set.put(ed.txn, &held)
 }

@@ -78,8 +78,8 @@ func (s *Snapshot) Encode(w io.Writer) error {
 	for i := range s.Types {
 		t := &s.Types[i]
 		e.field(fieldType, t.append(nil))
-		e.entries(fieldMember, t.Members.Entries)
-		e.entries(fieldNamed, t.Named.Entries)
+		e.entries(fieldMember, t.Wildcard.Entries)
+		e.entries(fieldNamed, t.ByName.Entries)
 	}
 	e.write(e.sum.Sum(nil))
 	if e.err != nil {
@@ -134,10 +134,10 @@ func (s *Snapshot) appendHeader(b []byte) []byte {
 func (t *TypeSnapshot) append(b []byte) []byte {
 	b = appendText(b, typeKey, t.Key)
 	b = appendBool(b, typeComplete, t.Complete)
-	b = appendText(b, typeMembersSystem, t.Members.System)
-	b = appendBool(b, typeMembersLimited, t.Members.Limited)
-	b = appendText(b, typeNamedSystem, t.Named.System)
-	b = appendBool(b, typeNamedLimited, t.Named.Limited)
+	b = appendText(b, typeMembersSystem, t.Wildcard.System)
+	b = appendBool(b, typeMembersLimited, t.Wildcard.Limited)
+	b = appendText(b, typeNamedSystem, t.ByName.System)
+	b = appendBool(b, typeNamedLimited, t.ByName.Limited)
 	return appendBool(b, typeSettled, t.Settled)
 }
 
@@ -231,9 +231,9 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 			return fmt.Errorf("%w: an entry without a type", ErrSnapshotDamaged)
 		}
 		t := &s.Types[len(s.Types)-1]
-		set := &t.Members
+		set := &t.Wildcard
 		if num == fieldNamed {
-			set = &t.Named
+			set = &t.ByName
 		}
 		var e EntrySnapshot
 		if err := eachField(val, e.read); err != nil {
@@ -280,13 +280,13 @@ func (t *TypeSnapshot) read(num protowire.Number, val []byte, v uint64) error {
 	case typeComplete:
 		t.Complete = v != 0
 	case typeMembersSystem:
-		return readText(&t.Members.System, val)
+		return readText(&t.Wildcard.System, val)
 	case typeMembersLimited:
-		t.Members.Limited = v != 0
+		t.Wildcard.Limited = v != 0
 	case typeNamedSystem:
-		return readText(&t.Named.System, val)
+		return readText(&t.ByName.System, val)
 	case typeNamedLimited:
-		t.Named.Limited = v != 0
+		t.ByName.Limited = v != 0
 	case typeSettled:
 		t.Settled = v != 0
 	}

@@ -253,14 +253,14 @@ func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
 	again.SetConnected(true)
 	w := again.view.Watch()
 	n := w.Subscribe(acme, []string{"a"})[0]
-	if got := again.TakeDemand(); len(got) != 1 || !got[0].Again {
+	if got := again.TakeDemand(); len(got) != 1 || !got[0].Refetch {
 		t.Errorf("demand %+v, want the name to be asked for again", got)
 	}
 	was := again.typ().ByName.Get(n)
 	if c := again.put(ByName, "a", "1", "x"); c.Changed != 0 || again.typ().ByName.Get(n).Seq != was.Seq {
 		t.Errorf("%+v: the same content is news", c)
 	}
-	if !awake(w) || again.typ().ByName.Get(n).Resource.Released() {
+	if !awake(w) || again.typ().ByName.Get(n).Resource.ContentDropped() {
 		t.Error("nobody was told that the content is here")
 	}
 }
@@ -392,7 +392,7 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 						t.Errorf("the deadline of %s is off by %v", e.Name, off)
 					}
 				}
-				for _, v := range e.further() {
+				for _, v := range e.otherVersions() {
 					if e.Present() && !again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).HasVersion(v) {
 						t.Errorf("it is forgotten that %s is %s, too", e.Name, v)
 					}

@@ -8,7 +8,7 @@ const (
 )
 
 // A table maps the ids of names to entries. It is persistent: set returns a new
-// table that shares all but the changed path with the old one, so every head has
+// table that shares all but the changed path with the old one, so every generation has
 // its own table at the cost of its changes.
 type table struct {
 	root  *node
@@ -16,21 +16,21 @@ type table struct {
 }
 
 type node struct {
-	owner    *edit           // the edit that made the node and may still write to it
+	owner    *txn            // the edit that made the node and may still write to it
 	children *[fanout]*node  // above the leaves
 	entries  *[fanout]*Entry // in a leaf
 }
 
-// An edit is one series of changes to a table. Nodes that it made itself are
+// An txn is one series of changes to a table. Nodes that it made itself are
 // changed in place, so that a response with many resources copies each node once.
 // It must not be used after a reader has got the table. It is not empty: two
 // edits must have two addresses.
-type edit struct {
+type txn struct {
 	noting bool
 	noted  []*Name // that were put or dropped, if noting; some more than once
 }
 
-func (e *edit) note(n *Name) {
+func (e *txn) note(n *Name) {
 	if e.noting {
 		e.noted = append(e.noted, n)
 	}
@@ -49,7 +49,7 @@ func (t table) get(id uint32) *Entry {
 	return n.entries[id&(fanout-1)]
 }
 
-func (t table) set(by *edit, id uint32, e *Entry) table {
+func (t table) set(by *txn, id uint32, e *Entry) table {
 	if t.root == nil {
 		t.root = &node{owner: by, entries: new([fanout]*Entry)}
 	}
@@ -62,7 +62,7 @@ func (t table) set(by *edit, id uint32, e *Entry) table {
 	return t
 }
 
-func (n *node) set(by *edit, level int, id uint32, e *Entry) *node {
+func (n *node) set(by *txn, level int, id uint32, e *Entry) *node {
 	n = n.writable(by, level)
 	at := id >> (fanoutBits * level) & (fanout - 1)
 	if level == 0 {
@@ -74,7 +74,7 @@ func (n *node) set(by *edit, level int, id uint32, e *Entry) *node {
 }
 
 // writable returns the node itself if by made it, else a copy that by owns.
-func (n *node) writable(by *edit, level int) *node {
+func (n *node) writable(by *txn, level int) *node {
 	if n != nil && n.owner == by {
 		return n
 	}

@@ -28,7 +28,7 @@ func TestB1_TablesArePersistent(t *testing.T) {
 		for range rapid.IntRange(1, 8).Draw(t, "edits") {
 			from := versions[rapid.IntRange(0, len(versions)-1).Draw(t, "from")]
 			next := version{from.table, maps.Clone(from.model)}
-			by := new(edit)
+			by := new(txn)
 			for range rapid.IntRange(0, 30).Draw(t, "sets") {
 				id := ids.Draw(t, "id")
 				used[id] = true
@@ -67,17 +67,17 @@ func TestTableGrowsWithIDs(t *testing.T) {
 		if got := grown.get(test.id); got != nil {
 			t.Errorf("id %d before it was set: got %p, want nil", test.id, got)
 		}
-		grown = grown.set(new(edit), test.id, e)
+		grown = grown.set(new(txn), test.id, e)
 		kept[test.id] = e
 		if grown.depth != test.depth {
 			t.Errorf("id %d: got depth %d, want %d", test.id, grown.depth, test.depth)
 		}
-		alone := table{}.set(new(edit), test.id, e)
+		alone := table{}.set(new(txn), test.id, e)
 		if alone.depth != test.depth || alone.get(test.id) != e {
 			t.Errorf("id %d alone: got depth %d and %p, want %d and %p", test.id, alone.depth, alone.get(test.id), test.depth, e)
 		}
 		if test.id != 0 {
-			if alone = alone.set(new(edit), 0, first); alone.get(0) != first || alone.get(test.id) != e {
+			if alone = alone.set(new(txn), 0, first); alone.get(0) != first || alone.get(test.id) != e {
 				t.Errorf("id %d, then 0: got %p and %p", test.id, alone.get(test.id), alone.get(0))
 			}
 		}
@@ -94,9 +94,9 @@ func TestTableGrowsWithIDs(t *testing.T) {
 func TestTableCopiesOnce(t *testing.T) {
 	var old table
 	for id := range uint32(fanout * fanout) {
-		old = old.set(new(edit), id, new(Entry))
+		old = old.set(new(txn), id, new(Entry))
 	}
-	by, e := new(edit), new(Entry)
+	by, e := new(txn), new(Entry)
 	changed := old.set(by, 0, e)
 	again := testing.AllocsPerRun(100, func() { changed = changed.set(by, 1, e) })
 	if again != 0 {

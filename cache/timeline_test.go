@@ -13,7 +13,7 @@ func TestB43_TimelineRemembersTheNewestChanges(t *testing.T) {
 	start := time.Unix(1000, 0)
 	at := func(p Seq) time.Time { return start.Add(time.Duration(p) * time.Second) }
 	for p := Seq(2); p <= 3*moments; p += 2 { // each brings the view two positions on
-		l.passed(p, Cause{Received: at(p)})
+		l.record(p, Cause{Received: at(p)})
 		if got := l.of(p).Received; got != at(p) {
 			t.Fatalf("of(%d) = %v, want %v", p, got, at(p))
 		}

@@ -5,21 +5,42 @@ import (
 	"iter"
 	"slices"
 	"sort"
+	"strings"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
-// types holds a head's types and collections, of which clients may make up thousands.
+// Collection returns the key of what a glob stands for: wherever a view takes a type
+// URL, it also takes this, and the collection's members are those resources of the
+// type that the glob matches (R132). They are a set of their own, with a phase, a
+// log and watchers of its own.
+func Collection(typeURL, glob string) string { return typeURL + wire.Separator + glob }
+
+// resourceType returns the type of the resources of a type or collection.
+func resourceType(key string) string {
+	typeURL, _, _ := SplitCollection(key)
+	return typeURL
+}
+
+// SplitCollection returns the type URL and the glob of a collection, or a type URL as
+// it is.
+func SplitCollection(key string) (typeURL, glob string, is bool) {
+	return strings.Cut(key, wire.Separator)
+}
+
+// types holds a generation's types and collections, of which clients may make up thousands.
 // It is persistent, as a table is: a change copies two nodes, however many there are.
 // The log says in which order they last changed, as that of a set does.
 type types struct {
 	root *[fanout]*bucket // by the key's hash
 	n    int
-	log  []touched // by edition; types that changed again are dead
+	log  []loggedType // by edition; types that changed again are dead
 }
 
 // A bucket holds few types even of thousands, by further digits of the hash.
 type bucket [16][]*Type
 
-type touched struct {
+type loggedType struct {
 	key string
 	at  uint64
 }
@@ -48,7 +69,7 @@ func (t *types) get(key string) *Type {
 	return nil
 }
 
-// put records a type that changed. The log's array is shared with older heads, as that
+// put records a type that changed. The log's array is shared with older generations, as that
 // of a set is.
 func (t *types) put(typ *Type) {
 	at := t.writable(typ.URL)
@@ -58,12 +79,12 @@ func (t *types) put(typ *Type) {
 		*at = append(*at, typ)
 		t.n++
 	}
-	t.log = append(t.log, touched{typ.URL, typ.edition})
+	t.log = append(t.log, loggedType{typ.URL, typ.revision})
 	const slack = 64
 	if len(t.log) <= 2*t.n+slack {
 		return
 	}
-	alive := make([]touched, 0, t.n+t.n/2)
+	alive := make([]loggedType, 0, t.n+t.n/2)
 	for _, l := range t.log {
 		if t.at(l) != nil {
 			alive = append(alive, l)
@@ -96,8 +117,8 @@ func (t *types) writable(key string) *[]*Type {
 }
 
 // at returns the type that a place in the log stands for, nil if it is dead.
-func (t *types) at(l touched) *Type {
-	if typ := t.get(l.key); typ != nil && typ.edition == l.at {
+func (t *types) at(l loggedType) *Type {
+	if typ := t.get(l.key); typ != nil && typ.revision == l.at {
 		return typ
 	}
 	return nil

@@ -28,7 +28,7 @@ func TestB1_TypesAreVersions(t *testing.T) {
 			v.drop(key)
 			delete(v.want, key)
 		} else {
-			v.put(&Type{URL: key, edition: i + 1})
+			v.put(&Type{URL: key, revision: i + 1})
 			v.want[key] = i + 1
 		}
 		versions = append(versions, v)
@@ -37,7 +37,7 @@ func TestB1_TypesAreVersions(t *testing.T) {
 		v := &versions[i]
 		for key := range 300 {
 			key := fmt.Sprint(key)
-			if got, want := v.get(key), v.want[key]; (got != nil) != (want != 0) || got != nil && got.edition != want {
+			if got, want := v.get(key), v.want[key]; (got != nil) != (want != 0) || got != nil && got.revision != want {
 				t.Fatalf("version %d, %s: got %+v, want what was put at %d", i, key, got, want)
 			}
 		}
@@ -47,7 +47,7 @@ func TestB1_TypesAreVersions(t *testing.T) {
 		since := rng.Uint64N(uint64(i) + 1)
 		var got, want []uint64
 		for typ := range v.since(since) {
-			got = append(got, typ.edition)
+			got = append(got, typ.revision)
 		}
 		for _, at := range v.want {
 			if at > since {

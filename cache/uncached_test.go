@@ -76,7 +76,7 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 				return
 			}
 			e, _ := o.typ().Lookup(o.name("a"))
-			if !e.Present() || !e.Resource.Released() || e.Resource.Version != "1" || e.Resource.Field() != nil || !e.Resource.HasBody() {
+			if !e.Present() || !e.Resource.ContentDropped() || e.Resource.Version != "1" || e.Resource.Field() != nil || !e.Resource.HasBody() {
 				t.Errorf("got %+v, want what it is called and what it was", e.Resource)
 			}
 			runtime.KeepAlive(o)
@@ -140,10 +140,10 @@ func TestB25_AskAgain(t *testing.T) {
 	o.Asked([]*Name{n}, time.Now())
 	asks := func(name *Name, givenUp time.Time) (again int) {
 		for range 3 {
-			watch.AskAgain(acme, name, givenUp)
+			watch.Refetch(acme, name, givenUp)
 		}
 		for _, d := range o.TakeDemand() {
-			if d.Again && d.Name == name {
+			if d.Refetch && d.Name == name {
 				again++
 			}
 		}
@@ -175,13 +175,13 @@ func TestR125_LapsedNames(t *testing.T) {
 	o.put(ByName, "b", "1", "x")
 	taken := func() (again []string) {
 		for _, d := range o.TakeDemand() {
-			if d.Again {
+			if d.Refetch {
 				again = append(again, d.Name.String())
 			}
 		}
 		return again
 	}
-	watch.Renew(acme, names)
+	watch.RefetchStale(acme, names)
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("named again: asked for %q, want a", got)
 	}

@@ -34,14 +34,14 @@ type Config struct {
 	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
 
-	// Began is called when there is something of a type to serve for the first time: its members have
-	// settled, or a name was answered. It must not wait. Nil is not called.
+	// Began is called when there is something of a type to serve for the first time: its wildcard set has
+	// settled, or the origin answered for a name. It must not wait. Nil is not called.
 	Began func()
 }
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is what one node group is told: as a rule by one origin, but different
+// A View is the state that one node group is served: as a rule of one origin, but different
 // types and names may come from different ones.
 type View struct {
 	cfg     Config
@@ -73,7 +73,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	if n > MaxSources {
 		panic("cache: too many sources")
 	}
-	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), payers: make(map[string]int), route: cfg.Route}}
+	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), typesOpenedBy: make(map[string]int), route: cfg.Route}}
 	writers := make([]*Writer, n)
 	for i := range writers {
 		from := &source{poke: make(chan struct{}, 1)}
@@ -83,7 +83,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		v.index.sources = append(v.index.sources, from)
 		writers[i] = newWriter(v, i)
 	}
-	v.writers, v.index.nobody = writers, v.index.sharesOf("")
+	v.writers, v.index.anonymous = writers, v.index.sharesOf("")
 	v.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	return v, writers
 }

@@ -369,7 +369,7 @@ func TestB6_ForgetMembers(t *testing.T) {
 	if !o.ForgetMembers(acme) {
 		t.Fatal("members that nobody wants were kept")
 	}
-	if n := len(o.tombs[acme]); n != 0 {
+	if n := len(o.tombstones[acme]); n != 0 {
 		t.Errorf("got %d tombstones, want 0", n)
 	}
 	seq := o.view.Generation().Seq
@@ -464,8 +464,8 @@ func TestB11_TrimLeavesWhatCameBack(t *testing.T) {
 	if got := o.typ().Wildcard.Floor(); got != 4 || o.typ().Wildcard.live != 0 || o.knows("a") {
 		t.Errorf("went again: got floor %d, %d entries, want 4 and none", got, o.typ().Wildcard.live)
 	}
-	if len(o.tombs[acme]) != 0 {
-		t.Errorf("got %d tombstones, want 0", len(o.tombs[acme]))
+	if len(o.tombstones[acme]) != 0 {
+		t.Errorf("got %d tombstones, want 0", len(o.tombstones[acme]))
 	}
 }
 

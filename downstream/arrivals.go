@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// A herd is streams that come together, as when a fleet or its relay restarts: this many
-// and a fourth of all that are open. It has been served once none has come, and nothing
-// was sent, for a while.
+// A herd is many streams that begin together, as when a fleet or its relay restarts: at least herdStreams, and a quarter
+// of all that are open. It has been served once no stream began and nothing was sent for herdPause.
 const (
-	herdSize  = 500
-	herdPart  = 4
-	herdPause = 250 * time.Millisecond
+	herdStreams  = 500
+	herdFraction = 4
+	herdPause    = 250 * time.Millisecond
 )
 
 // arrivals says when a herd has been served.
 type arrivals struct {
-	served func()                          // is told; nil if nobody wants to know
+	served func()                          // called for each herd; nil if nobody wants to know
 	turns  func() (taken int64, busy bool) // of the queue
 	open   func() int64                    // streams
 
@@ -26,15 +25,15 @@ type arrivals struct {
 	timer *time.Timer // runs while there may be a herd
 }
 
-// came counts a stream.
-func (a *arrivals) came() {
+// arrived counts a stream that begins.
+func (a *arrivals) arrived() {
 	if a.served == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch a.fresh++; {
-	case a.fresh < herdSize:
+	case a.fresh < herdStreams:
 	case a.timer == nil:
 		a.timer = time.AfterFunc(herdPause, a.check)
 	default:
@@ -42,7 +41,7 @@ func (a *arrivals) came() {
 	}
 }
 
-// check tells that a herd has been served, if one has.
+// check calls served if a herd has been served.
 func (a *arrivals) check() {
 	if a.herdServed() {
 		a.served()
@@ -52,7 +51,7 @@ func (a *arrivals) check() {
 func (a *arrivals) herdServed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.fresh < max(herdSize, a.open()/herdPart) {
+	if a.fresh < max(herdStreams, a.open()/herdFraction) {
 		return false
 	}
 	taken, busy := a.turns()

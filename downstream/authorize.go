@@ -2,146 +2,69 @@ package downstream
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
-	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
-
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// An Authorizer says which nodes a client may be, and what it may ask for then (B.36, B.37). Its
-// methods may be called from any goroutine.
+// An Authorizer decides which Nodes a client may use, and what it may request (B.36, B.37). Its methods may be called
+// from any goroutine.
 type Authorizer interface {
-	// Authorize returns what a peer may ask for that says it is n, which is nobody's once it has returned. The error, of [Denies],
-	// is what the client is told if it may not be.
-	Authorize(p Peer, n *node) (Grant, error)
+	// Authorize returns the grant of a peer with a Node, which it must not keep. The error, of [guard.Denies], rejects
+	// the client.
+	Authorize(p guard.Peer, n *node) (Grant, error)
 
-	// Changed returns a channel that is closed once Authorize may return another grant than before, or
-	// none. Nil if that never happens.
+	// Changed returns a channel that is closed once Authorize may return something else than before. Nil if that never
+	// happens.
 	Changed() <-chan struct{}
 }
 
-// A Grant is what a client may ask for. It does not change.
+// A Grant is what a client may request. It does not change.
 type Grant interface {
-	// Identity says for the log who the client is.
+	// Identity returns the client's identity for logs.
 	Identity() string
 
-	// Type returns an error, of [Denies], if the client may not ask for a type.
+	// Type returns an error, of [guard.Denies], if the client may not request a type.
 	Type(typeURL string) error
 
-	// LimitsNames reports whether Name has to be asked about the names of a type.
+	// LimitsNames reports whether Name must be called for the names of a type.
 	LimitsNames(typeURL string) bool
 
-	// Name returns an error, of [Denies], if the client may not ask for a name of a type,
-	// which may be the wildcard. Names are canonical and without parameters.
+	// Name returns an error, of [guard.Denies], if the client may not request a name of a type, which may be the
+	// wildcard. Names are canonical and without parameters.
 	Name(typeURL, name string) error
 }
 
-// A Peer is who a client is, but for what it says in its requests.
-type Peer struct {
-	// Host is the IP address that its connection comes from; empty if that is none, as on
-	// a Unix socket.
-	Host string
-
-	// Certificate was verified in the handshake. Nil without mTLS.
-	Certificate *x509.Certificate
-}
-
-// PeerOf returns the peer of a stream, by its context.
-func PeerOf(ctx context.Context) (p Peer) {
-	from, ok := peer.FromContext(ctx)
-	if !ok {
-		return p
-	}
-	if from.Addr != nil {
-		p.Host = hostOf(from.Addr.String())
-	}
-	info := from.AuthInfo
-	if c, ok := info.(connection); ok {
-		info = c.AuthInfo
-	}
-	if info, ok := info.(credentials.TLSInfo); ok {
-		p.Certificate = verified(info.State.VerifiedChains)
-	}
-	return p
-}
-
-// peerOfPoll returns the peer of a poll.
-func peerOfPoll(r *http.Request) (p Peer) {
-	p.Host = hostOf(r.RemoteAddr)
-	if c := polledOf(r); c != nil {
-		p.Certificate = c.certificate()
-	}
-	return p
-}
-
-// verified returns the certificate that chains begin with.
-func verified(chains [][]*x509.Certificate) *x509.Certificate {
-	if len(chains) == 0 {
-		return nil
-	}
-	return chains[0][0]
-}
-
-// A Denial is what clients may not do.
-type Denial int
-
-// What an [Authorizer] denies.
-const (
-	DeniedIdentity Denial = iota // to be a client: nothing is said about its identity
-	DeniedNode                   // to be the node that it says it is
-	DeniedType                   // to ask for a type
-	DeniedName                   // to ask for a name
-	DeniedSecret                 // to ask for a Secret
-	denials
-)
-
-var denialNames = [denials]string{"identity", "node", "type", "name", "secret"}
-
-// String returns a word for the denial, as it may stand in a metric.
-func (d Denial) String() string { return denialNames[d] }
-
-// Denies returns the error of a client that may not do what it does.
-func Denies(d Denial, format string, args ...any) error {
-	return &ending{why: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
-}
-
-// DenialOf returns what an error of Denies is about, and whether it is one.
-func DenialOf(err error) (Denial, bool) {
-	e, ok := errors.AsType[*ending](err)
-	if !ok || e.why != EndedDenied {
-		return 0, false
-	}
-	return e.denial, true
-}
-
-// authorize returns what a peer may ask for that says it is n; nil if that is anything.
-func (c *Config) authorize(p Peer, n *node) (Grant, error) {
+// authorize returns the grant of a peer with a Node, nil without an Authorizer.
+func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 	if c.Authorizer == nil {
 		return nil, nil
 	}
 	return c.Authorizer.Authorize(p, n)
 }
 
-// regranted returns a channel that is closed once grants may have to be renewed.
-func (c *Config) regranted() <-chan struct{} {
+// reauthorize returns the grant that a peer with a kept Node has now.
+func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.KeptNode) (grant Grant, err error) {
+	err = s.guard.WithKept(ctx, from, kept, func(n *node) (err error) {
+		grant, err = s.cfg.authorize(from, n)
+		return err
+	})
+	return grant, err
+}
+
+// rulesChanged returns a channel that is closed once grants may have changed.
+func (c *Config) rulesChanged() <-chan struct{} {
 	if c.Authorizer == nil {
 		return nil
 	}
 	return c.Authorizer.Changed()
 }
 
-// checkType returns an error if the client may not ask for a type.
+// checkType returns an error if the client may not request a type.
 func (s *stream) checkType(typeURL string) error {
 	if s.grant == nil {
 		return nil
@@ -149,11 +72,11 @@ func (s *stream) checkType(typeURL string) error {
 	return s.grant.Type(typeURL)
 }
 
-// grantAnew gives the client another grant. The error ends the stream.
-func (s *stream) grantAnew(grant Grant) error {
+// setGrant replaces the client's grant. The error ends the stream.
+func (s *stream) setGrant(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
-		if err := s.checkType(sub.typeURL); err != nil {
+		if err := s.checkType(sub.TypeURL); err != nil {
 			return err
 		}
 		if err := s.regrantNames(sub); err != nil {
@@ -163,15 +86,14 @@ func (s *stream) grantAnew(grant Grant) error {
 	return nil
 }
 
-// limits reports whether there may be names of a type that are denied.
-func (s *stream) limits(sub *subscription) bool {
-	return s.grant != nil && (s.grant.LimitsNames(sub.typeURL) || len(sub.denied) > 0)
+// limits reports whether names of a type may be denied.
+func (s *stream) limits(sub *subscription.Subscription) bool {
+	return s.grant != nil && (s.grant.LimitsNames(sub.TypeURL) || len(sub.Denied) > 0)
 }
 
-// restrict takes names out of a request that the client may not ask for: on an aggregated
-// stream nobody answers for them, so that one name does not take all else from the client; a stream of
-// one type ends (B.36).
-func (s *stream) restrict(sub *subscription, r *wire.Request) error {
+// restrict removes denied names from a request. On an aggregated stream they are not answered, so that one name does not
+// cost the client everything else; a stream of one type ends (B.36).
+func (s *stream) restrict(sub *subscription.Subscription, r *wire.Request) error {
 	if !s.limits(sub) {
 		return nil
 	}
@@ -186,130 +108,60 @@ func (s *stream) restrict(sub *subscription, r *wire.Request) error {
 	})
 	maps.DeleteFunc(r.InitialVersions, func(text, _ string) bool { return !allowed(text) })
 	if !s.delta {
-		maps.DeleteFunc(sub.denied, func(text string, _ struct{}) bool { return !slices.Contains(denied, text) })
+		maps.DeleteFunc(sub.Denied, func(text string, _ struct{}) bool { return !slices.Contains(denied, text) })
 	}
 	for _, text := range r.Unsubscribe {
-		delete(sub.denied, text)
+		delete(sub.Denied, text)
 	}
 	return s.deny(sub, denied)
 }
 
-// checkName returns an error if the client may not ask for a name, which may come with
-// parameters.
-func (s *stream) checkName(sub *subscription, text string) error {
-	return s.grant.Name(sub.typeURL, wire.PlainName(text))
+// checkName returns an error if the client may not request a name, which may have parameters.
+func (s *stream) checkName(sub *subscription.Subscription, text string) error {
+	return s.grant.Name(sub.TypeURL, wire.PlainName(text))
 }
 
-// deny takes note of names that the client may not ask for. The error ends the stream.
-func (s *stream) deny(sub *subscription, names []string) error {
+// deny records denied names. The error ends the stream.
+func (s *stream) deny(sub *subscription.Subscription, names []string) error {
 	for _, text := range names {
-		if _, again := sub.denied[text]; again {
+		if _, again := sub.Denied[text]; again {
 			continue
 		}
 		err := s.checkName(sub, text)
 		if s.typeURL != "" {
 			return err
 		}
-		if sub.denied == nil {
-			sub.denied = make(map[string]struct{})
+		if sub.Denied == nil {
+			sub.Denied = make(map[string]struct{})
 		}
-		if s.held() < s.cfg.MaxNames {
-			sub.denied[text] = struct{}{}
+		if s.nameCount() < s.cfg.MaxNames {
+			sub.Denied[text] = struct{}{}
 		}
-		sub.explicit = true // to ask for what one may not have is not to ask for everything
-		s.server.nameDenied(s.client, err)
+		sub.Explicit() // else a subscription without names would be a wildcard
+		s.server.logDeniedName(s.client, err)
 	}
 	return nil
 }
 
-// regrantNames has a subscription lose what the client may ask for no longer, and get
-// what it asked for in vain before.
-func (s *stream) regrantNames(sub *subscription) error {
+// regrantNames removes names that are denied now from a subscription, and adds those that were denied before.
+func (s *stream) regrantNames(sub *subscription.Subscription) error {
 	if !s.limits(sub) {
 		return nil
 	}
 	allowed := func(text string) bool { return s.checkName(sub, text) == nil }
 	var given []string
-	maps.DeleteFunc(sub.denied, func(text string, _ struct{}) bool {
+	maps.DeleteFunc(sub.Denied, func(text string, _ struct{}) bool {
 		if !allowed(text) {
 			return false
 		}
 		given = append(given, text)
 		return true
 	})
-	if err := s.deny(sub, sub.withdraw(allowed)); err != nil {
+	if err := s.deny(sub, sub.Revoke(allowed)); err != nil {
 		return err
 	}
 	if len(given) > 0 {
-		sub.give(given)
+		sub.Grant(given, time.Now())
 	}
 	return nil
-}
-
-// nameDenied counts and logs that a client asked for a name that it may not ask for.
-func (s *Server) nameDenied(to *client, err error) {
-	s.counters.turnedAway(err)
-	if s.denials.allow() {
-		to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for what it may not have: it is not answered",
-			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denials.skipped.Swap(0)))
-	}
-}
-
-// clientDenied logs that a client was sent away by an error, if it was since it may not do
-// something.
-func (s *Server) clientDenied(err error) {
-	if _, is := DenialOf(err); is && s.denials.allow() {
-		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client was refused: it may not do this",
-			slog.String("err", status.Convert(err).Message()), slog.Int64("others_left_out", s.denials.skipped.Swap(0)))
-	}
-}
-
-// audit logs who is sent which Secrets.
-func (s *Server) audit(to *client, g Grant, names []string) {
-	if g == nil {
-		return
-	}
-	for _, name := range names {
-		to.log().LogAttrs(context.Background(), slog.LevelInfo, "secret sent",
-			slog.String("identity", g.Identity()), slog.String("name", name))
-	}
-}
-
-// withdraw ends the subscriptions to what is not allowed, and returns them. The client is told
-// nothing: what it has is not gone.
-func (s *subscription) withdraw(allowed func(text string) bool) (texts []string) {
-	if s.wildcard != nil && !allowed(wire.Wildcard) {
-		s.unsubscribeAll()
-		texts = append(texts, wire.Wildcard)
-	}
-	for _, glob := range s.globs {
-		if !allowed(glob.glob) {
-			texts = append(texts, glob.glob)
-		}
-	}
-	s.dropGlobs(texts)
-	var gone []*cache.Name
-	s.names = slices.DeleteFunc(s.names, func(n subscribed) bool {
-		text := n.name.String()
-		if allowed(text) {
-			return false
-		}
-		gone, texts = append(gone, n.name), append(texts, text)
-		delete(s.variants, n.name)
-		delete(s.failures.unasked, n.name)
-		delete(s.known, text)
-		return true
-	})
-	s.watch.Unsubscribe(s.key, gone)
-	return texts
-}
-
-// give subscribes to what was denied before.
-func (s *subscription) give(texts []string) {
-	names, globs := splitGlobs(texts)
-	now := time.Now()
-	if len(names) > 0 {
-		s.add(names, false, now)
-	}
-	s.addGlobs(globs, false, now)
 }

@@ -11,9 +11,9 @@ import (
 
 // A Chain knows the relays above and below this one. Its methods may be called from any goroutine.
 type Chain interface {
-	// Below counts a stream in that comes through relays with these tokens ([wire.RelayHeader]), until leave is called, and
-	// returns the ways to the origins ([wire.ChainHeader]). If one of the relays is found to be above, end is called once, from any
-	// goroutine. FAILED_PRECONDITION if it is above already, or they are too many.
+	// Below counts a stream that comes through relays with these tokens ([wire.RelayHeader]), until leave is called, and
+	// returns the paths to the origins ([wire.ChainHeader]). If one of the relays turns out to be above this one, end is
+	// called once, from any goroutine. The error is FAILED_PRECONDITION if one already is, or the chain is too long.
 	Below(tokens []string, end func(error)) (ways []string, leave func(), err error)
 }
 
@@ -22,8 +22,8 @@ func relaysOf(ctx context.Context) []string {
 	return metadata.ValueFromIncomingContext(ctx, wire.RelayHeader)
 }
 
-// enterChain counts a stream in if its client is a relay, and tells that, in the header of the response, which relays are above.
-// Both ends notice a circle, and only this stream ends, by end.
+// enterChain counts a stream whose client is a relay, and sends it, in the response header, the relays above. Both
+// relays detect a cycle, and only this stream ends, by end.
 func (s *Server) enterChain(rpc grpc.ServerStream, end func(error)) (leave func(), err error) {
 	tokens := relaysOf(rpc.Context())
 	if s.cfg.Chain == nil || len(tokens) == 0 {

@@ -5,43 +5,40 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A client is what all subscriptions of one client have in common. It does not change.
+// A client is what all subscriptions of a stream or a poll share. It does not change.
 type client struct {
+	subscription.Client
 	cfg         *Config
-	watch       *cache.Watch
-	node, group string // for people
+	node, group string // for logs
 	stream      uint64 // its number
-
-	delta  bool
-	errors bool // it is known to understand resource_errors (B.39)
 }
 
-// log returns a logger that names the client. It is made anew each time: of most clients
-// there is nothing to log, and a logger for each would take half a KiB.
+// log returns a logger with the client's node and group. It is made for each line, as a logger takes half a KiB and most
+// clients log nothing.
 func (c *client) log() *slog.Logger {
 	return c.cfg.Logger.With(slog.String("node", c.node), slog.String("group", c.group))
 }
 
-// debugs reports whether what is of interest only to who looks for a fault is logged.
+// debugs reports whether debug lines are logged.
 func (c *client) debugs() bool {
 	return c.cfg.Logger.Enabled(context.Background(), slog.LevelDebug)
 }
 
-// began logs the begin of a stream of one type, or of all if typeURL is empty.
+// began logs that a stream began, of one type, or of all if typeURL is empty.
 func (c *client) began(typeURL string) {
 	if c.debugs() {
-		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.delta))
+		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.Delta))
 	}
 }
 
-// nodeLabel returns the id of a node as people are shown it, for as long as its stream lives.
-func nodeLabel(n *node) string {
-	const most = 256
-	if id := n.GetId(); len(id) > most {
-		return strings.ToValidUTF8(id[:most], "") + "…"
+// softwareOf returns what the relay needs to know of a client's software.
+func softwareOf(n *node) subscription.Software {
+	return subscription.Software{
+		Envoy: n.GetUserAgentName() == "envoy",
+		GRPC:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
+		Relay: n.GetUserAgentName() == "tender",
 	}
-	return n.GetId()
 }

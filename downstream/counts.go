@@ -9,33 +9,32 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Counts count what the streams of one node group were sent and what they answered, by
-// type. The zero value is ready; whoever has the group has them, and they end with it. Its
-// methods may be called from any goroutine.
+// Counts counts the responses to the streams of one node group and their answers, by type. It is part of the group. The
+// zero value is ready. Its methods may be called from any goroutine.
 type Counts struct {
 	types sync.Map // by type URL, *typeCounts
 }
 
-// TypeStats are what the streams of a group were sent of one type, and what they answered.
+// TypeStats counts the responses of one type to the streams of a group, and their answers.
 type TypeStats struct {
-	Responses int64 // that were sent
+	Responses int64 // sent
 	Bytes     int64 // of their bodies, before compression
-	Acks      int64 // responses that clients took
-	Nacks     int64 // responses that clients refused
+	Acks      int64 // of clients
+	Nacks     int64 // of clients
 
-	// Propagation has, of each response that a change caused and that its client accepted, how long that took
-	// from when the origin's message was received: of several changes in one response, the oldest. First
-	// responses, and what clients asked for, are not in it.
+	// Propagation has, for each response that a change caused and the client accepted, the time from the receipt of the
+	// origin's message, of the oldest change in the response. First responses, and responses to requests, are not
+	// counted.
 	Propagation Distribution
 
-	// Fanout has, of each change that was followed, how long it took from when the origin's message was
-	// received to the answer of the last client. ContentDroppedAt counts changes that some client did not answer in a
-	// minute, and Unfollowed those that were not followed, since enough of the type were already.
+	// Fanout has, for each change that was followed, the time from the receipt of the origin's message to the answer of
+	// the last client. GivenUp counts changes that some client did not answer within a minute, Unfollowed those that
+	// were not followed because 16 changes of the type were already.
 	Fanout              Distribution
 	GivenUp, Unfollowed int64
 }
 
-// Plus returns the sums of both.
+// Plus returns the sum of both.
 func (s TypeStats) Plus(o TypeStats) TypeStats {
 	return TypeStats{
 		s.Responses + o.Responses, s.Bytes + o.Bytes, s.Acks + o.Acks, s.Nacks + o.Nacks,
@@ -43,8 +42,7 @@ func (s TypeStats) Plus(o TypeStats) TypeStats {
 	}
 }
 
-// Types returns what was counted, by type URL; under the empty one, of types that the
-// protocol does not know.
+// Types returns the counters by type URL. Those of types that are not of the protocol are under the empty one.
 func (c *Counts) Types() map[string]TypeStats {
 	types := make(map[string]TypeStats)
 	c.types.Range(func(typeURL, counts any) bool {
@@ -54,8 +52,8 @@ func (c *Counts) Types() map[string]TypeStats {
 	return types
 }
 
-// tally returns where a stream counts a type. What the protocol does not know is counted
-// together: clients may make types up.
+// tally returns the counters of a type that a stream uses. Types that are not of the protocol share counters: clients
+// may invent types.
 func (c *Counts) tally(typeURL string, stream uint64) *tally {
 	if c == nil {
 		return nil
@@ -74,7 +72,7 @@ func (c *Counts) typ(typeURL string) *typeCounts {
 	return of.(*typeCounts)
 }
 
-// Followed counts a change that is over, as [cache.Config.Fanout] tells of it.
+// Followed counts a change whose fan-out is over, and is the [cache.Config.Fanout].
 func (c *Counts) Followed(f *cache.Fanout) {
 	typeURL, _, _ := cache.SplitCollection(f.Key)
 	switch of := c.typ(typeURL); {
@@ -87,8 +85,8 @@ func (c *Counts) Followed(f *cache.Fanout) {
 	}
 }
 
-// tallies is in how many places streams count, so that those who send at the same time
-// seldom meet at one: what is counted there is then in the cache of their processor.
+// tallies is the number of copies of the counters of a type, so that streams that send at the same time rarely write to
+// the same cache line.
 const tallies = 8
 
 type typeCounts struct {
@@ -98,7 +96,7 @@ type typeCounts struct {
 	givenUp, unfollowed atomic.Int64
 }
 
-// A tally has lines of the processor's cache for itself.
+// A tally is padded to whole cache lines.
 type tally struct {
 	responses, bytes, acks, nacks atomic.Int64
 	propagation                   durations
@@ -106,16 +104,16 @@ type tally struct {
 	_ [24]byte
 }
 
-// sent counts a response whose body has so many bytes.
-func (t *tally) sent(bytes int) {
+// Sent counts a response with a body of so many bytes.
+func (t *tally) Sent(bytes int) {
 	if t != nil {
 		t.responses.Add(1)
 		t.bytes.Add(int64(bytes))
 	}
 }
 
-// answered counts the answer to a response.
-func (t *tally) answered(refused bool) {
+// Answered counts the answer to a response.
+func (t *tally) Answered(refused bool) {
 	switch {
 	case t == nil:
 	case refused:
@@ -125,8 +123,8 @@ func (t *tally) answered(refused bool) {
 	}
 }
 
-// propagated counts a change that a client has accepted, so long after the relay received it.
-func (t *tally) propagated(took time.Duration) {
+// Propagated counts a change that a client accepted, and the time since its receipt.
+func (t *tally) Propagated(took time.Duration) {
 	if t != nil {
 		t.propagation.observe(took)
 	}

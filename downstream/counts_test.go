@@ -38,7 +38,7 @@ func TestCounts(t *testing.T) {
 			if now.Responses-before.Responses != want || now.Acks-before.Acks != want || now.Nacks != 0 || now.Bytes-before.Bytes < want {
 				t.Errorf("after %d deliveries: %+v, before %+v", want, now, before)
 			}
-			d.clients[0].nack(d.names)
+			d.clients[0].nack()
 			if got := group.counts.Types()[tt.typeURL]; got.Nacks != 1 || got.Acks != now.Acks {
 				t.Errorf("after a NACK: %+v, before %+v", got, now)
 			}
@@ -47,9 +47,9 @@ func TestCounts(t *testing.T) {
 }
 
 // nack refuses what the client was sent last.
-func (c *benchClient) nack(names []string) {
+func (c *benchClient) nack() {
 	sub := c.st.of(c.typeURL)
-	sub.acknowledge(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Subscribe: names, Refused: true}, time.Now())
+	sub.Request(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true}, time.Now())
 }
 
 // TestCountsOfUnknownTypes holds that types that clients make up are counted together, and
@@ -60,7 +60,7 @@ func TestCountsOfUnknownTypes(t *testing.T) {
 	for stream := range uint64(2 * tallies) {
 		for _, typeURL := range []string{"a/b.C", "a/b.D", ""} {
 			at := c.tally(typeURL, stream)
-			at.sent(10)
+			at.Sent(10)
 			places[at] = true
 		}
 	}
@@ -68,6 +68,6 @@ func TestCountsOfUnknownTypes(t *testing.T) {
 		t.Errorf("counted %+v in %d places", got, len(places))
 	}
 	var nobody *Counts
-	nobody.tally("a/b.C", 1).sent(1)
-	nobody.tally("a/b.C", 1).answered(true)
+	nobody.tally("a/b.C", 1).Sent(1)
+	nobody.tally("a/b.C", 1).Answered(true)
 }

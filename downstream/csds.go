@@ -13,14 +13,13 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// Contents are the bodies of resources as CSDS shows them: without what is annotated as
-// sensitive, and none of Secrets (B.36). Many clients have the same ones, so they are kept for
-// as long as one question takes. Nil shows none.
+// Contents caches the bodies of resources as CSDS shows them: without sensitive fields, and none of Secrets (B.36). It
+// is for one request, in which many clients have the same resources. Nil shows no bodies.
 type Contents map[*wire.Resource]*anypb.Any
 
-// Of returns the body of a resource, nil if it is not shown. What cannot be read is left out.
+// Of returns the body of a resource, nil if it is not shown. A body that cannot be decoded is empty.
 func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
-	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.Released() {
+	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil
 	}
 	if shown, have := c[r]; have {
@@ -34,8 +33,8 @@ func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
 	return shown
 }
 
-// ClientConfig returns how a client stands with each resource that it asked for, as a management
-// server tells it by CSDS (R141). The client_scope is "client/" and the number of its stream.
+// ClientConfig returns the status of each resource that a client requested, as CSDS defines it for management servers
+// (R141). The client_scope is "client/" and the number of the stream.
 func (s *Server) ClientConfig(of *StreamStatus, contents Contents) *statuspb.ClientConfig {
 	config := &statuspb.ClientConfig{Node: of.Node(), ClientScope: "client/" + strconv.FormatUint(of.Number, 10)}
 	types := make(map[string]*TypeStatus, len(of.Types))
@@ -44,15 +43,14 @@ func (s *Server) ClientConfig(of *StreamStatus, contents Contents) *statuspb.Cli
 	}
 	for _, r := range s.Resources(of.Number) {
 		if t := types[r.TypeURL]; t != nil { // else the client subscribed to the type meanwhile
-			config.GenericXdsConfigs = append(config.GenericXdsConfigs, r.config(t, of.Delta, contents))
+			config.GenericXdsConfigs = append(config.GenericXdsConfigs, configOf(&r, t, of.Delta, contents))
 		}
 	}
 	return config
 }
 
-// config returns how a client stands with a resource. In SotW it knows the versions of
-// responses, in Delta those of resources.
-func (r *ResourceStatus) config(t *TypeStatus, delta bool, contents Contents) *statuspb.ClientConfig_GenericXdsConfig {
+// configOf returns the status of a resource. SotW clients have versions of responses, Delta clients versions of resources.
+func configOf(r *ResourceStatus, t *TypeStatus, delta bool, contents Contents) *statuspb.ClientConfig_GenericXdsConfig {
 	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: r.TypeURL, Name: r.Entry.Name.String()}
 	version := ""
 	if r.Entry.Present() {

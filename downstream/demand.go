@@ -6,9 +6,11 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A fit is which names of a request are within the limits, and which are over each of them, and why.
+// A fit says which names of a request are within the limits, and which are over each limit, and why.
 type fit struct {
 	within []string
 	over   []overLimit
@@ -21,9 +23,9 @@ type overLimit struct {
 }
 
 func (f *fit) refuse(text string, why error) {
-	limit, _ := LimitOf(why)
+	limit, _ := guard.LimitOf(why)
 	for i := range f.over {
-		if l, _ := LimitOf(f.over[i].why); l == limit {
+		if l, _ := guard.LimitOf(f.over[i].why); l == limit {
 			f.over[i].names = append(f.over[i].names, text)
 			return
 		}
@@ -31,15 +33,15 @@ func (f *fit) refuse(text string, why error) {
 	f.over = append(f.over, overLimit{[]string{text}, why})
 }
 
-// fit sorts out which names are over a limit if the subscription gives up others at the same time, on a stream that
-// holds so many names and globs; replaces is set if it gives up all that is not among the names. What it has already is
-// within, and what other clients want of an origin, too.
-func (s *subscription) fit(names, ceases []string, replaces bool, held, globs int) (f fit) {
-	if s.fitAll(names, held) {
+// fit finds the names of a request that are over a limit. The subscription gives up the names in ceases at the same time,
+// and with replaces all that are not in the request. The stream holds so many names and globs. Names that the
+// subscription has are within the limits, and so are names that other clients want of an origin.
+func (c *client) fit(sub *subscription.Subscription, names, ceases []string, replaces bool, held, globs int) (f fit) {
+	if c.fitAll(names, held) {
 		f.within = names // as nearly always
 		return f
 	}
-	has := s.has()
+	has := sub.Has()
 	if replaces {
 		ceases = slices.Collect(maps.Keys(has))
 	}
@@ -56,7 +58,7 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 	var fresh []string
 	for _, text := range set(names) {
 		_, had := has[text]
-		if !had && !s.all(text) {
+		if !had && !standsForAll(sub, text) {
 			fresh = append(fresh, text)
 			continue
 		}
@@ -64,48 +66,36 @@ func (s *subscription) fit(names, ceases []string, replaces bool, held, globs in
 			count(text, 1)
 		}
 	}
-	f.add(s, fresh, ceases, held, globs)
+	f.add(c, sub, fresh, ceases, held, globs)
 	return f
 }
 
-// fitAll reports whether all names are within the limits, whatever the subscription has.
-func (s *subscription) fitAll(names []string, held int) bool {
-	return held+len(names) <= s.cfg.MaxNames && len(names) <= s.watch.Room() && !slices.ContainsFunc(names, wire.Glob)
+// fitAll reports whether all names are within the limits whatever the subscription has, as nearly always.
+func (c *client) fitAll(names []string, held int) bool {
+	return held+len(names) <= c.cfg.MaxNames && len(names) <= c.Watch.Room() && !slices.ContainsFunc(names, wire.Glob)
 }
 
-// has returns the names and globs of the subscription.
-func (s *subscription) has() map[string]struct{} {
-	has := make(map[string]struct{}, len(s.names)+len(s.globs))
-	for _, n := range s.names {
-		has[n.name.String()] = struct{}{}
-	}
-	for _, glob := range s.globs {
-		has[glob.glob] = struct{}{}
-	}
-	return has
-}
-
-// all reports whether a name stands for all resources of the type.
-func (s *subscription) all(text string) bool {
-	return text == wire.Wildcard || text == "" && wire.Known(s.typeURL)
+// standsForAll reports whether a name stands for all resources of the type.
+func standsForAll(sub *subscription.Subscription, text string) bool {
+	return text == wire.Wildcard || text == "" && wire.Known(sub.TypeURL)
 }
 
 // add is fit for names that the subscription does not have.
-func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
+func (f *fit) add(c *client, sub *subscription.Subscription, fresh, ceases []string, held, globs int) {
 	wanted := held + len(fresh)
 	var plain []string
 	followed := 0 // of the globs, those that are new to the group
 	var tooMany error
-	if wanted > s.cfg.MaxNames {
-		tooMany = Exceeds(LimitNames, "%d resource names on one stream, at most %d are served", wanted, s.cfg.MaxNames)
+	if wanted > c.cfg.MaxNames {
+		tooMany = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are served", wanted, c.cfg.MaxNames)
 	}
 	for _, text := range fresh {
 		var why error
 		switch {
-		case held >= s.cfg.MaxNames:
+		case held >= c.cfg.MaxNames:
 			why = tooMany
 		case wire.Glob(text):
-			why = s.globOver(text, globs, &followed)
+			why = c.globOver(sub.TypeURL, text, globs, &followed)
 		}
 		if why != nil {
 			f.refuse(text, why)
@@ -118,12 +108,12 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 			plain = append(plain, text)
 		}
 	}
-	over, bound := s.watch.Over(s.key, plain, ceases)
+	over, bound := c.Watch.OverQuota(sub.Key, plain, ceases)
 	if len(over) == 0 {
 		f.within = append(f.within, plain...)
 		return
 	}
-	why := originOver(s.watch.Peer(), bound)
+	why := originOver(c.Watch.Peer(), bound)
 	for _, text := range plain {
 		if _, is := slices.BinarySearch(over, text); is {
 			f.refuse(text, why)
@@ -136,20 +126,20 @@ func (f *fit) add(s *subscription, fresh, ceases []string, held, globs int) {
 // originOver returns why a name of a peer is over a bound of its origin.
 func originOver(peer string, bound cache.Excess) error {
 	if bound.OfPeer {
-		return Exceeds(LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
+		return guard.Exceeds(guard.LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
 			peer, bound.Used, bound.Most, bound.Total)
 	}
-	return Exceeds(LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Most)
+	return guard.Exceeds(guard.LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Most)
 }
 
 // globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.
-func (s *subscription) globOver(glob string, others int, followed *int) error {
-	if others >= s.cfg.MaxGlobs {
-		return Exceeds(LimitGlobs, "more globs on one stream than the %d that are served", s.cfg.MaxGlobs)
+func (c *client) globOver(typeURL, glob string, others int, followed *int) error {
+	if others >= c.cfg.MaxGlobs {
+		return guard.Exceeds(guard.LimitGlobs, "more globs on one stream than the %d that are served", c.cfg.MaxGlobs)
 	}
-	if more, all := s.watch.Unfollowed([]string{cache.Collection(s.typeURL, glob)}); more > 0 {
-		if all+*followed >= s.cfg.MaxGroupGlobs {
-			return Exceeds(LimitGroupGlobs, "more globs in one node group than the %d that are served", s.cfg.MaxGroupGlobs)
+	if more, all := c.Watch.Unfollowed([]string{cache.Collection(typeURL, glob)}); more > 0 {
+		if all+*followed >= c.cfg.MaxGroupGlobs {
+			return guard.Exceeds(guard.LimitGroupGlobs, "more globs in one node group than the %d that are served", c.cfg.MaxGroupGlobs)
 		}
 		*followed++
 	}

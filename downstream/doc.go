@@ -1,24 +1,23 @@
-// Package downstream serves what a view holds to xDS clients, in both variants
-// of the protocol, on thousands of streams, aggregated ones and those of one type.
+// Package downstream serves the resources of views to xDS clients: thousands of streams in both variants of the
+// protocol, aggregated or of one type (services.go), and polls over REST (rest.go). server.go has the configuration.
 //
 // # Where to read
 //
-// The hot path is a stream's turn (turn.go): a change wakes it, and a worker flushes
-// it. stream.flush walks the stream's
-// subscriptions in make-before-break order (order.go); subscription.next says what
-// the client must be told now: what changed (changes.go: Delta, and SotW types of
-// which a response may be partial) or the complete set (sotw.go). Removals that
-// must wait for other types come last (delta.go, and finalSet in sotw.go). What a
-// client asked for and was sent is bookkeeping without I/O, in subscription.go.
-// A glob is a subscription of its own beside its type's, with which it takes turns
-// (glob.go). A stream of one type is the same with the type given (services.go, B.26): it
-// knows of no other type, so nothing on it waits for one.
+// The hot path is a stream's turn (turn.go): a change wakes the stream, and a worker flushes it. stream.flush walks
+// the stream's subscriptions in make-before-break order. Package subscription holds each of them, without I/O:
+// Subscription.Next returns what the client is to be sent, which is what changed or the complete set. Removals that
+// must wait for other types come last (Subscription.Removals); barrier.go says what waits for what. A glob is a
+// subscription of its own beside its type's, with which it takes turns. A stream of one type is the same with the type
+// given (services.go, B.26): it has no other type, so nothing on it waits for one.
 //
-// Over REST (rest.go), a poll is a subscription that is sent one complete set, or
-// waits until there is one that its client has not (rest_poll.go).
+// A stream's client is identified by its Node and its connection (identity.go), and authorized (authorize.go). A
+// poll is a subscription that is sent one complete set, or waits until there is one that its client lacks (rest_poll.go).
 //
-// Load reports go the other way (lrs.go): they are passed through, or summed for
-// each group (loads.go; the sums, without I/O, are in load.go).
+// clients.go, csds.go and stats.go report the state of streams to operators, trace.go and fanout.go follow changes to
+// clients. leave.go ends streams.
+//
+// Two packages stand below this one: guard bounds what clients take, and has the errors that end streams; loadreport
+// serves load reports (loads.go connects it).
 //
 // # Concurrency properties
 //

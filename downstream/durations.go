@@ -5,59 +5,57 @@ import (
 	"time"
 )
 
-// Bounds are the upper bounds of the classes of a Distribution; one more class has what is
-// longer.
+// Bounds are the upper bounds of the buckets of a Distribution; one more bucket has what is longer.
 var Bounds = [...]time.Duration{
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
 	time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
 }
 
-// A Distribution says how many durations were how long.
+// A Distribution is a histogram of durations.
 type Distribution struct {
-	Classes [len(Bounds) + 1]int64 // each without those of the classes before it
+	Buckets [len(Bounds) + 1]int64 // each without those of the classes before it
 	Sum     time.Duration
 }
 
-// Count returns how many durations there are.
+// Count returns the number of durations.
 func (d Distribution) Count() (n int64) {
-	for _, in := range d.Classes {
+	for _, in := range d.Buckets {
 		n += in
 	}
 	return n
 }
 
-// Plus returns the sums of both.
+// Plus returns the sum of both.
 func (d Distribution) Plus(o Distribution) Distribution {
-	for i, n := range o.Classes {
-		d.Classes[i] += n
+	for i, n := range o.Buckets {
+		d.Buckets[i] += n
 	}
 	d.Sum += o.Sum
 	return d
 }
 
-// durations count a Distribution. The zero value is ready. Its methods may be called from any
-// goroutine.
+// durations counts a Distribution. The zero value is ready. Its methods may be called from any goroutine.
 type durations struct {
-	classes [len(Bounds) + 1]atomic.Int64
+	buckets [len(Bounds) + 1]atomic.Int64
 	sum     atomic.Int64 // nanoseconds
 }
 
-// observe counts a duration; a negative one, of a clock that was set back, is none at all.
+// observe counts a duration. A negative one, after the clock was set back, counts as zero.
 func (d *durations) observe(took time.Duration) {
 	took = max(took, 0)
 	class := 0
 	for class < len(Bounds) && took > Bounds[class] {
 		class++
 	}
-	d.classes[class].Add(1)
+	d.buckets[class].Add(1)
 	d.sum.Add(int64(took))
 }
 
-// read returns what was counted.
+// read returns a copy.
 func (d *durations) read() (out Distribution) {
-	for i := range d.classes {
-		out.Classes[i] = d.classes[i].Load()
+	for i := range d.buckets {
+		out.Buckets[i] = d.buckets[i].Load()
 	}
 	out.Sum = time.Duration(d.sum.Load())
 	return out

@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A voidClient takes whatever it is sent.
@@ -27,11 +29,11 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := &client{cfg: &server.cfg, watch: view.Watch(), delta: true}
+	c := &client{cfg: &server.cfg, Client: subscription.Client{Settings: &server.cfg.subscriptions, Watch: view.Watch(), Delta: true}}
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
-		group: Group{View: view, Leave: func() {}}, watch: c.watch, client: c,
-		over: make(chan error, 1), pace: server.requestPace(), met: introduction{made: true},
+		group: Group{View: view, Leave: func() {}}, watch: c.Watch, client: c,
+		over: make(chan error, 1), pace: rate.NewLimiter(rate.Inf, 1), introduced: introduction{made: true},
 	}
 }
 
@@ -60,7 +62,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 					b.Fatal(err)
 				}
 				for _, sub := range s.subs {
-					sub.pending = false // as an ACK has it
+					sub.Request(&wire.Request{Delta: true, Nonce: sub.Nonce()}, time.Now())
 				}
 			}
 			for range n { // each glob is answered by itself

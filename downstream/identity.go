@@ -1,41 +1,48 @@
 package downstream
 
 import (
+	"context"
 	"hash/maphash"
 	"maps"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/loadreport"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// nodeSeed makes a sum of a node's bytes enough to see that it was repeated
-// (R017).
+// nodeSeed seeds the hash by which a repeated Node is recognised (R017).
 var nodeSeed = maphash.MakeSeed()
 
-// An identity is who a client says that it is in a request. It counts as a member of its group until the stream takes it over, or drops
-// it.
+// A node is the Node of a client.
+type node = corepb.Node
+
+// An identity is the client that a request introduces: its Node, its group and its grant. It counts as a member of the
+// group until the stream takes it over or drops it.
 type identity struct {
-	err   error // why the client may not be that; ends the stream
-	probe bool  // it only asks whether it would be served, and has no group
+	err   error // the client is rejected; ends the stream
+	probe bool  // the stream is a probe, which has no group
 
 	group Group
-	grant Grant           // nil if the client may have anything
+	grant Grant           // nil without an Authorizer
 	rules <-chan struct{} // closed once the grant may have to be renewed
-	kept  *keptNode
+	kept  *guard.KeptNode
 
 	id, label string
-	agent     agent
-	wrap, ttl bool
+	agent     subscription.Software
 
-	allClusters bool // of a stream of load reports; see supportsAllClusters
+	// Features of the client.
+	wrap, ttl, allClusters bool
 }
 
-// drop undoes what identify has done for a stream that takes nothing over any more.
+// drop leaves the group and releases the Node, unless the stream has taken the identity over.
 func (who *identity) drop() {
 	if who == nil {
 		return
@@ -43,10 +50,10 @@ func (who *identity) drop() {
 	if who.group.Leave != nil {
 		who.group.Leave()
 	}
-	who.kept.leave()
+	who.kept.Release()
 }
 
-// An introduction is what the receiver of a stream remembers of who its client said that it is. Nobody else may use it.
+// An introduction is what the receiver of a stream remembers of the last identity. It is owned by the receiver.
 type introduction struct {
 	made  bool
 	sum   uint64      // of the Node
@@ -54,55 +61,75 @@ type introduction struct {
 	leave func()      // leaves that group
 }
 
-// introduce finds out who a client is if a request says so, which the first one does (R016), and a later one with another Node (R018);
-// else it returns nil. Whoever calls it does so for the client alone, and has no lock: what a client says takes as long as it likes
-// (B.35). The request loses its Node.
+// introduce returns the identity of the client if a request has a new one: the first request does (R016), and a later
+// one with another Node (R018). Else it returns nil. It may take long, so it must be called without a lock, and by a
+// goroutine that serves this client alone (B.35). The request loses its Node.
 func (s *stream) introduce(r *wire.Request) *identity {
-	raw := rawNode{r.Node, r.NodeBytes}
+	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}
 	r.Node = nil
-	first := !s.met.made
-	if r.Err != nil || s.fixType(r) != nil || !first && raw.encoded == nil {
-		return nil // of what is wrong, handle tells
+	first := !s.introduced.made
+	if r.Err != nil || s.fixType(r) != nil || !first && raw.Encoded == nil {
+		return nil // handle reports what is wrong
 	}
-	sum := maphash.Bytes(nodeSeed, raw.encoded)
-	if !first && sum == s.met.sum && s.cfg.checkNode(raw) == nil {
+	sum := maphash.Bytes(nodeSeed, raw.Encoded)
+	if !first && sum == s.introduced.sum && s.cfg.CheckNode(raw) == nil {
 		return nil
 	}
-	s.met.made, s.met.sum = true, sum
-	// In a goroutine that ends at once, since it makes a stack grow, and the receiver would have the large one for good.
+	s.introduced.made, s.introduced.sum = true, sum
+	// In a goroutine, awaited below: decoding makes a stack grow, and the receiver would keep the large one.
 	found := make(chan *identity)
 	go func() { found <- s.identityOf(raw, first) }()
 	return <-found
 }
 
-// identityOf decodes a Node, and joins its group.
-func (s *stream) identityOf(raw rawNode, first bool) *identity {
-	ctx := s.rpc.Context()
-	from := PeerOf(ctx)
-	who := &identity{rules: s.cfg.regranted()}
-	who.kept, who.err = s.server.meet(ctx, from, raw, func(n *node) (err error) {
-		if who.grant, err = s.cfg.authorize(from, n); err != nil {
-			return err
+// identityOf returns the identity of the stream's client by its Node.
+func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
+	probe := first && s.probes()
+	who, err := s.server.identify(s.rpc.Context(), guard.PeerOf(s.rpc.Context()), raw, func() bool {
+		if s.introduced.leave != nil && !probe {
+			s.introduced.leave() // so that a client that was alone in its group makes room for its new one
 		}
-		if who.probe = first && s.probes(); who.probe {
-			return nil
-		}
-		if s.met.leave != nil {
-			s.met.leave() // so that a client that was alone in its group makes room for its new one
-		}
-		if who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from)); err != nil {
-			return err
-		}
-		s.met.view, s.met.leave = who.group.View, who.group.Leave
-		who.id, who.label, who.agent = n.GetId(), nodeLabel(n), agentOf(n)
-		who.wrap, who.ttl = features(n)
-		return nil
+		return !probe
 	})
+	if who.err, who.probe = err, probe; err == nil && !probe {
+		s.introduced.view, s.introduced.leave = who.group.View, who.group.Leave
+	}
 	return who
 }
 
-// identify has the stream serve the client that a request comes from; nil if that has not changed. A client that says later that it is
-// somebody else belongs to another group, and must not go on being served from this one (R018). The error ends the stream.
+// identify decodes a client's Node, authorizes the client, and joins its group if join returns true. The identity must
+// be dropped, if there is no error.
+func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool) (*identity, error) {
+	who := &identity{rules: s.cfg.rulesChanged()}
+	var err error
+	who.kept, err = s.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
+		who.id, who.label, who.agent = n.GetId(), guard.NodeLabel(n), softwareOf(n)
+		who.features(n)
+		if who.grant, err = s.cfg.authorize(from, n); err != nil || !join() {
+			return err
+		}
+		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
+		return err
+	})
+	return who, err
+}
+
+// features reads the client features that the server supports, in all of their spellings (R142).
+func (who *identity) features(n *node) {
+	for _, f := range n.GetClientFeatures() {
+		switch f {
+		case "xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw":
+			who.wrap = true
+		case "xds.config.supports-resource-ttl", "envoy.config.supports-resource-ttl":
+			who.ttl = true
+		case loadreport.AllClustersFeature:
+			who.allClusters = true
+		}
+	}
+}
+
+// identify applies the identity of a request; nil if it is unchanged. A client that changes its group must not be served
+// from the old one (R018). The error ends the stream.
 func (s *stream) identify(who *identity) error {
 	switch {
 	case who == nil:
@@ -117,25 +144,29 @@ func (s *stream) identify(who *identity) error {
 	}
 	s.take(who)
 	s.watch = who.group.View.WatchFunc(s.changed)
-	s.watch.SetPeer(s.cfg.peerName(PeerOf(s.rpc.Context())))
+	s.watch.SetPeer(s.cfg.PeerName(guard.PeerOf(s.rpc.Context())))
 	s.agent, s.wrap, s.ttl = who.agent, who.wrap, who.ttl
 	s.client = &client{
-		cfg: s.cfg, watch: s.watch, stream: s.number, node: who.label, group: who.group.Key,
-		delta: s.delta, errors: s.agent.grpc || s.agent.relay,
+		Client: subscription.Client{
+			Settings: &s.cfg.subscriptions, Watch: s.watch,
+			Delta: s.delta, Errors: s.agent.GRPC || s.agent.Relay,
+		},
+		cfg: s.cfg, stream: s.number, node: who.label, group: who.group.Key,
 	}
 	if s.cfg.Traces != nil {
+		s.client.Closed = s.client.delivered
 		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: who.group.Key, Stream: s.number})
 	}
 	s.client.began(s.typeURL)
 	return nil
 }
 
-// take has the stream be of an identity's group, and keep what it keeps.
+// take replaces the group, the grant and the Node of the stream by those of an identity.
 func (s *stream) take(who *identity) {
-	s.kept.leave()
+	s.kept.Release()
 	s.group, s.grant, s.kept = who.group, who.grant, who.kept
 	select {
-	case <-who.rules: // the rules have changed since, and run may have found no grant to renew
+	case <-who.rules: // the rules have changed meanwhile, when run may have found no grant to renew
 		select {
 		case s.stale <- struct{}{}:
 		default: // it does so anyway
@@ -144,24 +175,23 @@ func (s *stream) take(who *identity) {
 	}
 }
 
-// reidentify goes on with a client that says something else of itself than before. The error
-// ends the stream.
+// reidentify applies an identity that differs from the first one. The error ends the stream.
 func (s *stream) reidentify(who *identity) error {
 	before, parameters := s.group.View, s.dynamic()
 	s.take(who)
 	if who.group.View != before {
-		return ended(EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", who.id, who.group.Key)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", who.id, who.group.Key)
 	}
 	if !sameParameters(parameters, s.dynamic()) {
-		return ended(EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", who.id)
 	}
-	return s.grantAnew(who.grant)
+	return s.setGrant(who.grant)
 }
 
-// probes reports whether the stream is a probe, which its first request tells.
+// probes reports whether the stream is a probe, by its first request.
 func (s *stream) probes() bool { return s.cfg.Probed != nil && isProbe(s.rpc) }
 
-// probed answers a relay that only asks whether it would be served. The error ends the stream.
+// probed answers a relay that asks whether it would be served. The error ends the stream.
 func (s *stream) probed() error {
 	if err := s.cfg.Probed(); err != nil {
 		return err
@@ -169,24 +199,24 @@ func (s *stream) probed() error {
 	if err := s.rpc.SendHeader(metadata.Pairs(wire.ProbeHeader, "ready")); err != nil {
 		return err
 	}
-	return ended(EndedByClient, codes.OK, "")
+	return guard.Ended(guard.EndedByClient, codes.OK, "")
 }
 
-// regrant has the stream obey what the client may ask for by now. Whom a Node is kept of is decided without the lock.
+// regrant authorizes the client again, without the lock, after rules have changed.
 func (s *stream) regrant() {
 	ctx := s.rpc.Context()
 	for done := false; !done; {
 		kept := s.granted()
 		if kept == nil {
-			return // over, or who it is is not said yet
+			return // the stream has ended, or has no identity yet
 		}
-		grant, err := s.server.reauthorize(ctx, PeerOf(ctx), kept)
+		grant, err := s.server.reauthorize(ctx, guard.PeerOf(ctx), kept)
 		done = s.renew(kept, grant, err)
 	}
 }
 
-// granted returns what is kept of the Node that the client has a grant for; nil if it has none.
-func (s *stream) granted() *keptNode {
+// granted returns the Node that the grant is for; nil if there is no grant.
+func (s *stream) granted() *guard.KeptNode {
 	s.lock.take()
 	defer s.lock.leave()
 	if s.ended || s.grant == nil {
@@ -195,8 +225,9 @@ func (s *stream) granted() *keptNode {
 	return s.kept
 }
 
-// renew gives the client that a Node is kept of another grant, or ends the stream by err. It reports whether that is the client still.
-func (s *stream) renew(of *keptNode, grant Grant, err error) bool {
+// renew replaces the grant of the client with a Node, or ends the stream by err. It reports whether the client still has
+// that Node.
+func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.take()
 	defer s.lock.leave()
 	switch {
@@ -206,7 +237,7 @@ func (s *stream) renew(of *keptNode, grant Grant, err error) bool {
 		return false
 	}
 	if err == nil {
-		err = s.grantAnew(grant)
+		err = s.setGrant(grant)
 	}
 	if err != nil {
 		s.end(err)
@@ -216,7 +247,7 @@ func (s *stream) renew(of *keptNode, grant Grant, err error) bool {
 	return true
 }
 
-// isProbe reports whether a stream is a relay's probe.
+// isProbe reports whether a stream is the probe of a relay.
 func isProbe(rpc grpc.ServerStream) bool {
 	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
 }
@@ -226,7 +257,7 @@ func (s *stream) dynamic() map[string]*xdspb.ContextParams {
 	if s.kept == nil {
 		return nil
 	}
-	return s.kept.dynamic
+	return s.kept.Parameters
 }
 
 func sameParameters(a, b map[string]*xdspb.ContextParams) bool {

@@ -1,45 +1,43 @@
 package downstream
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// errDrained stands for the end of a stream that has to end at once.
+// errDrained ends a stream at once.
 var errDrained = errors.New("the server drains")
 
-// Drain ends all streams, each at a random moment within spread, and those that begin
-// meanwhile: with OK where the client was served, which clients take as a reason to
-// connect elsewhere and not as an error. A client that was not waits until all others have
-// gone, for its first response; one that came with all that there is was, though it was sent nothing. Held polls are answered within the same time. Drain
-// returns once all have ended, and what they reported was passed on.
+// Drain ends all streams, also new ones, each at a random time within spread. Streams that were served end with OK,
+// which clients take as a reason to connect elsewhere and not as an error; a client that was already up to date counts
+// as served. Others wait for their first response, at most until all others have ended. Held polls are answered within
+// the same time. Drain returns once all streams have ended and their load reports were passed on.
 //
-// It may be called again while it runs, with a spread of zero, which ends at once what is
-// left.
+// Drain may be called again meanwhile with a spread of zero, which ends all remaining streams at once.
 func (s *Server) Drain(spread time.Duration) {
 	s.drain.Do(func() {
 		s.drainBy, s.spread = time.Now().Add(spread), spread
 		close(s.draining)
 	})
 	if spread == 0 {
-		s.hurry.Do(func() { close(s.hurried) })
+		s.stop.Do(func() { close(s.stopping) })
 	}
 	s.checkIdle()
 	<-s.idle
-	s.loads.wait()
+	s.loads.Wait()
 }
 
-// departure returns when one of the streams of a draining server ends.
+// departure returns a random time at which a stream of a draining server ends.
 func (s *Server) departure() time.Time { return s.drainBy.Add(-rand.N(s.spread + 1)) }
 
-// checkIdle notes that a draining server has no stream left. One that comes after
-// that ends at once.
+// checkIdle closes idle once a draining server has no stream left. Streams that begin after that end at once.
 func (s *Server) checkIdle() {
 	select {
 	case <-s.draining:
@@ -50,34 +48,34 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// A departure is when a stream ends itself, and why.
+// A departure is the time at which a stream ends itself, and the reason.
 type departure struct {
-	at  time.Time // zero: it does not
-	why Ending
-	end time.Time // when it does so even without a response; zero: never
+	at  time.Time // zero: never
+	why guard.Ending
+	end time.Time // when the stream ends even without a response; zero: never
 }
 
-// due reports whether it is time.
+// due reports whether the time has come.
 func (d *departure) due(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
 
-// depart has the stream end itself, since the server drains.
+// depart has the stream end itself, because the server drains.
 func (s *stream) depart() {
 	s.lock.take()
-	s.leave.why, s.leave.end = EndedDrained, s.server.drainBy
-	s.leave.at = earlier(s.leave.at, s.server.departure())
+	s.leave.why, s.leave.end = guard.EndedDrained, s.server.drainBy
+	s.leave.at = subscription.Earlier(s.leave.at, s.server.departure())
 	s.lock.leave()
 	s.wake()
 }
 
-// leaves ends the stream if it is time to: not before the first response, and if that is
-// possible not while one is unanswered (B.33). It reports whether there is nothing more
-// to send: to a stream that only waits for an answer nothing is.
+// leaves ends the stream if its time has come: not before the first response, and if possible not while a response is
+// unanswered (B.33). It reports whether nothing more must be sent: a stream that only waits for an answer is sent
+// nothing.
 func (s *stream) leaves(now time.Time) bool {
 	if !s.leave.due(now) || !s.satisfied() && (s.leave.end.IsZero() || now.Before(s.leave.end)) {
 		return false
 	}
 	until := s.leave.at.Add(s.cfg.AckWait)
-	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription) bool { return sub.blocked(now) }) {
+	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Blocked(now) }) {
 		s.rearm(until, now)
 		return true
 	}
@@ -85,48 +83,25 @@ func (s *stream) leaves(now time.Time) bool {
 	return true
 }
 
-// leaving returns when to look again, given when there is something else to look for.
+// leaving returns the time of the next look, which is next or earlier.
 func (s *stream) leaving(next, now time.Time) time.Time {
 	if s.leave.due(now) {
-		return earlier(next, s.leave.end)
+		return subscription.Earlier(next, s.leave.end)
 	}
-	return earlier(next, s.leave.at)
+	return subscription.Earlier(next, s.leave.at)
 }
 
-// satisfied reports whether the client was sent something, or had all of something that it asked
-// for, to which silence is the answer (B.3).
+// satisfied reports whether the client was sent a response, or was already up to date with something that it requested
+// (B.3).
 func (s *stream) satisfied() bool {
-	return s.sent || slices.ContainsFunc(s.subs, (*subscription).hadAll)
+	return s.sent || slices.ContainsFunc(s.subs, (*subscription.Subscription).HeldAll)
 }
 
-// hadAll reports whether the client was found to have all members when it came.
-func (s *subscription) hadAll() bool {
-	return s.synced || s.begunAll && s.knownN > 0 || slices.ContainsFunc(s.globs, (*subscription).hadAll)
-}
-
-// closeStatus ends the stream as its client likes it best: when it was served, OK is no
-// error to it; before, it must not think that it was (R134).
-func (s *stream) closeStatus(why Ending) error {
+// closeStatus returns the status of a stream that ends itself: OK if the client was served. Otherwise it is an error, so
+// that the client does not take itself for served (R134).
+func (s *stream) closeStatus(why guard.Ending) error {
 	if s.satisfied() {
-		return ended(why, codes.OK, "")
+		return guard.Ended(why, codes.OK, "")
 	}
-	return ended(why, codes.Unavailable, "the relay is shutting down")
-}
-
-// leaveAt returns a context for a stream of load reports, which ends for errDraining when
-// its connection is old enough.
-func leaveAt(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
-	if at.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, at, errAged)
-}
-
-// over returns why a stream of load reports ends with its context.
-func over(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if _, is := status.FromError(cause); is || errors.Is(cause, errAged) {
-		return cause
-	}
-	return status.FromContextError(ctx.Err()).Err()
+	return guard.Ended(why, codes.Unavailable, "the relay is shutting down")
 }

@@ -2,209 +2,70 @@ package downstream
 
 import (
 	"context"
-	"log/slog"
-	"maps"
-	"slices"
-	"sync"
-	"time"
 
-	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/loadreport"
 )
 
-// Loads is the load that the clients of one group report, and what the origin asks
-// of them (B.29). Its methods may be called from any goroutine.
-type Loads struct {
-	log *slog.Logger
+// loadService serves load reports (R139).
+type loadService struct{ *Server }
 
-	// Guarded by loadGroups.mu.
-	clients int
-	stop    context.CancelFunc // ends the reporting to the origin
-
-	mu      sync.Mutex
-	sum     *loadSum                 // guarded by mu
-	since   time.Time                // guarded by mu; when the sum began
-	asked   *lrspb.LoadStatsResponse // guarded by mu; by the origin; nil: nothing yet
-	listed  *lrspb.LoadStatsResponse // guarded by mu; the same, for legacy clients; nil: nothing yet
-	legacy  int                      // guarded by mu; clients that cannot be asked for all clusters
-	changed chan struct{}            // guarded by mu; closed when what is asked changes
+// StreamLoadStats serves a stream of load reports.
+func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+	leave, err := s.enter(rpc.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return s.streamEnded(s.serve(rpc))
 }
 
-// Ask has every client of the group asked for what the origin asks for, from now
-// on. The message must not be changed any more.
-func (l *Loads) Ask(r *lrspb.LoadStatsResponse) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if proto.Equal(l.asked, r) {
-		return
+func (s loadService) serve(rpc grpc.ServerStream) error {
+	ctx, end := context.WithCancelCause(rpc.Context())
+	defer end(nil)
+	leave, err := s.enterChain(rpc, end)
+	if err != nil {
+		return err
 	}
-	if l.asked == nil {
-		l.since = time.Now() // when clients begin to count
+	defer leave()
+	for _, token := range relaysOf(ctx) {
+		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token) // for the origin, if the stream is passed through
 	}
-	l.asked = r
-	l.list()
-	l.wake()
+	return s.loads.Serve(ctx, rpc, guard.Expiry(ctx, s.cfg.ConnectionAge))
 }
 
-// Take returns what clients reported since the last call.
-func (l *Loads) Take() []*endpointpb.ClusterStats {
-	l.mu.Lock()
-	now := time.Now()
-	report, left := l.sum.take(now.Sub(l.since))
-	l.since = now
-	if before := l.listed; l.list() != before {
-		l.wake()
+// reporter returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
+func (s loadService) reporter(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
+	from := guard.PeerOf(ctx)
+	who, err := s.identify(ctx, from, raw, func() bool { return s.cfg.SumLoads })
+	if err != nil {
+		return nil, err
 	}
-	l.mu.Unlock()
-	if left > 0 {
-		l.log.Warn("load of clients was left out: the report of their group is as large as it may be",
-			slog.Int("left_out", left), slog.Int("max_bytes", maxLoadBytes))
+	client := &loadreport.Client{
+		Label: who.label, AllClusters: who.allClusters, Group: who.group.Key, Node: who.group.Node, Leave: who.drop,
 	}
-	return report
+	if who.rules != nil {
+		client.Revoked = func(ctx context.Context) error { return s.awaitRevocation(ctx, from, who) }
+	}
+	return client, nil
 }
 
-// Return takes back what Take returned and could not be sent: the next report has
-// it.
-func (l *Loads) Return(report []*endpointpb.ClusterStats) {
-	if len(report) == 0 {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sum.add(nil, report, true)
-	l.since = l.since.Add(-report[0].GetLoadReportInterval().AsDuration())
-}
-
-// list brings up to date what legacy clients are asked for: where the origin asks
-// for all clusters, those that clients of the group report (R140). Locked.
-func (l *Loads) list() *lrspb.LoadStatsResponse {
-	switch {
-	case !l.asked.GetSendAllClusters():
-		l.listed = l.asked
-	case l.legacy > 0:
-		r := proto.CloneOf(l.asked)
-		r.SendAllClusters, r.Clusters = false, l.sum.names()
-		if len(r.GetClusters()) == 0 {
-			r = nil // an empty list would be the last word to clients that read but one
-		}
-		if !proto.Equal(l.listed, r) {
-			l.listed = r
+// awaitRevocation waits until a client is no longer authorized to be the node that it says it is, and returns why; nil
+// if ctx ends first.
+func (s loadService) awaitRevocation(ctx context.Context, from guard.Peer, who *identity) (err error) {
+	for rules := who.rules; err == nil; {
+		select {
+		case <-rules:
+			rules = s.cfg.rulesChanged()
+			_, err = s.reauthorize(ctx, from, who.kept)
+		case <-ctx.Done():
+			return nil
 		}
 	}
-	return l.listed
-}
-
-// wake lets streams look at what is asked. Locked.
-func (l *Loads) wake() {
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// ask returns what a client is to be asked for, nil if that is nothing yet, and a
-// channel that is closed when it may have changed. The message is the same for as
-// long as it says the same.
-func (l *Loads) ask(c *loadClient) (*lrspb.LoadStatsResponse, <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.all {
-		return l.asked, l.changed
-	}
-	return l.listed, l.changed
-}
-
-func (l *Loads) add(c *loadClient, report []*endpointpb.ClusterStats) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sum.add(c, report, l.asked.GetReportEndpointGranularity())
-}
-
-// names returns the names of the clusters that clients reported lately, sorted.
-func (s *loadSum) names() []string {
-	names := make(map[string]struct{}, len(s.clusters))
-	for key := range s.clusters {
-		names[key.name] = struct{}{}
-	}
-	return slices.Sorted(maps.Keys(names))
-}
-
-// loadGroups has the Loads of every group whose clients report. Its methods may be
-// called from any goroutine.
-type loadGroups struct {
-	origin    LoadOrigin
-	reporting sync.WaitGroup
-
-	mu     sync.Mutex
-	byKey  map[string]*Loads // guarded by mu
-	closed bool              // guarded by mu; wait was called
-}
-
-// join counts a client in. The first of a group has the reports to the origin
-// begin, and the last to leave has them end.
-func (g *loadGroups) join(group Group, c *loadClient, log *slog.Logger) (l *Loads, leave func(), err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return nil, nil, status.Error(codes.Unavailable, "the relay has stopped")
-	}
-	l = g.byKey[group.Key]
-	if l == nil {
-		l = g.begin(group, log)
-	}
-	l.clients++
-	l.join(c)
-	return l, func() { g.leave(group.Key, l, c) }, nil
-}
-
-func (g *loadGroups) begin(group Group, log *slog.Logger) *Loads {
-	ctx, stop := context.WithCancel(context.Background())
-	l := &Loads{
-		log:     log.With(slog.String("group", group.Key)),
-		stop:    stop,
-		sum:     newLoadSum(),
-		since:   time.Now(),
-		changed: make(chan struct{}),
-	}
-	g.byKey[group.Key] = l
-	// Ends after the last client has left; awaited by wait.
-	g.reporting.Go(func() { g.origin.ReportLoads(ctx, group, l) })
-	return l
-}
-
-func (g *loadGroups) leave(key string, l *Loads, c *loadClient) {
-	l.leave(c)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if l.clients--; l.clients == 0 {
-		delete(g.byKey, key)
-		l.stop()
-	}
-}
-
-// wait returns when nothing is reported any more, and nothing will be.
-func (g *loadGroups) wait() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.reporting.Wait()
-}
-
-func (l *Loads) join(c *loadClient) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !c.all {
-		l.legacy++
-		l.list()
-	}
-}
-
-func (l *Loads) leave(c *loadClient) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !c.all {
-		l.legacy--
-	}
-	l.sum.leave(c)
+	return err
 }

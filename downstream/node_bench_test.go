@@ -4,12 +4,10 @@ import (
 	"compress/gzip"
 	"io"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -62,35 +60,5 @@ func BenchmarkJoin(b *testing.B) {
 			b.Fatal(err)
 		}
 		s.close()
-	}
-}
-
-// BenchmarkLargestNode is what it costs to find out who a client is whose Node is as large as allowed, with and without rules.
-func BenchmarkLargestNode(b *testing.B) {
-	n := nodeOfValues(maxNodeValues - 10)
-	n.Cluster = strings.Repeat("x", maxNodeContent-proto.Size(n)-10)
-	encoded := marshalNode(b, n)
-	for _, tt := range []struct {
-		name string
-		cfg  Config
-	}{
-		{"without rules", Config{}},
-		{"with rules", Config{Authorizer: &rules{changed: make(chan struct{})}}},
-	} {
-		b.Run(tt.name, func(b *testing.B) {
-			tt.cfg.Views = oneView{}
-			server, err := New(tt.cfg)
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				kept, err := server.meet(b.Context(), Peer{}, rawNode{encoded, len(encoded)}, func(*node) error { return nil })
-				if err != nil {
-					b.Fatal(err)
-				}
-				kept.leave()
-			}
-		})
 	}
 }

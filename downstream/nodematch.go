@@ -3,18 +3,19 @@ package downstream
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	matcherpb "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// A NodeMatch reports whether a node is one of those that were asked for.
+// A NodeMatch reports whether a node matches.
 type NodeMatch func(*node) bool
 
-// MatchNodes returns what any of the matchers has match; without any, all nodes do.
+// MatchNodes returns a match of the nodes that any of the matchers matches; without matchers, of all nodes.
 //
-// Errors: a matcher that cannot be, or that is of a kind that is not known here.
+// Errors: an invalid matcher, or one of an unknown kind.
 //
 // Source: envoy.type.matcher.v3.
 func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
@@ -27,16 +28,11 @@ func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
 		matches = append(matches, match)
 	}
 	return func(n *node) bool {
-		for _, match := range matches {
-			if match(n) {
-				return true
-			}
-		}
-		return len(matches) == 0
+		return len(matches) == 0 || slices.ContainsFunc(matches, func(match NodeMatch) bool { return match(n) })
 	}, nil
 }
 
-// matchNode has the id of a node match, and all that is said of its metadata.
+// matchNode returns a match of nodes whose id and metadata all match.
 func matchNode(m *matcherpb.NodeMatcher) (NodeMatch, error) {
 	var all []NodeMatch
 	if m.GetNodeId() != nil {
@@ -54,16 +50,11 @@ func matchNode(m *matcherpb.NodeMatcher) (NodeMatch, error) {
 		all = append(all, func(n *node) bool { return match(valueAt(n.GetMetadata(), s.GetPath())) })
 	}
 	return func(n *node) bool {
-		for _, match := range all {
-			if !match(n) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(all, func(match NodeMatch) bool { return !match(n) })
 	}, nil
 }
 
-// valueAt returns what a path leads to, nil if that is nothing.
+// valueAt returns the value at a path, nil if there is none.
 func valueAt(s *structpb.Struct, path []*matcherpb.StructMatcher_PathSegment) (v *structpb.Value) {
 	for i, segment := range path {
 		if i > 0 {
@@ -76,8 +67,8 @@ func valueAt(s *structpb.Struct, path []*matcherpb.StructMatcher_PathSegment) (v
 	return v
 }
 
-// matchString returns what a StringMatcher has match. Regular expressions have to match the whole
-// text, and are of RE2 as Envoy's are.
+// matchString returns the match of a StringMatcher. Regular expressions match the whole text, in the syntax of RE2, as
+// Envoy's do.
 func matchString(m *matcherpb.StringMatcher) (func(string) bool, error) {
 	fold := func(s string) string { return s }
 	if m.GetIgnoreCase() {
@@ -103,7 +94,7 @@ func matchString(m *matcherpb.StringMatcher) (func(string) bool, error) {
 	}
 }
 
-// matchValue returns what a ValueMatcher has match; a value that is not there is nil.
+// matchValue returns the match of a ValueMatcher; a missing value is nil.
 func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 	switch p := m.GetMatchPattern().(type) {
 	case *matcherpb.ValueMatcher_NullMatch_:
@@ -128,21 +119,12 @@ func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 		}, err
 	case *matcherpb.ValueMatcher_ListMatch:
 		match, err := matchValue(p.ListMatch.GetOneOf())
-		return func(v *structpb.Value) bool { return anyOf(v.GetListValue().GetValues(), match) }, err
+		return func(v *structpb.Value) bool { return slices.ContainsFunc(v.GetListValue().GetValues(), match) }, err
 	case *matcherpb.ValueMatcher_OrMatch:
 		return matchOr(p.OrMatch)
 	default:
 		return nil, fmt.Errorf("match_pattern is %T: want null_match, present_match, bool_match, double_match, string_match, list_match or or_match", p)
 	}
-}
-
-func anyOf(values []*structpb.Value, match func(*structpb.Value) bool) bool {
-	for _, v := range values {
-		if match(v) {
-			return true
-		}
-	}
-	return false
 }
 
 func matchOr(m *matcherpb.OrMatcher) (func(*structpb.Value) bool, error) {
@@ -155,17 +137,11 @@ func matchOr(m *matcherpb.OrMatcher) (func(*structpb.Value) bool, error) {
 		matches = append(matches, match)
 	}
 	return func(v *structpb.Value) bool {
-		for _, match := range matches {
-			if match(v) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(matches, func(match func(*structpb.Value) bool) bool { return match(v) })
 	}, nil
 }
 
-// matchDouble reports whether a number is the one that is meant, or in the range, of which the
-// end is outside.
+// matchDouble reports whether a number is the exact one, or in the range, which excludes its end.
 func matchDouble(m *matcherpb.DoubleMatcher, n float64) bool {
 	if r := m.GetRange(); r != nil {
 		return r.GetStart() <= n && n < r.GetEnd()

@@ -5,38 +5,42 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// The functions of this file refuse names that are over a limit, each by itself: nobody answers for them, and a client
-// that understands it is told why. The stream goes on, so that one name does not take all else from the client (B.35).
+// The functions of this file refuse the names that are over a limit. No origin is asked for them, and a client that
+// understands resource_errors is told why. The stream goes on, so that one name does not cost the client all others
+// (B.35).
 
 // maxOver bounds the refused names of a stream that are remembered: they are subscribed to once there is room. Of
 // further ones the client is told nothing.
 const maxOver = 1000
 
-// held returns how many names the stream holds, over all its types.
-func (s *stream) held() (n int) {
+// nameCount returns how many names the stream holds, over all its types.
+func (s *stream) nameCount() (n int) {
 	for _, sub := range s.subs {
-		n += len(sub.names) + len(sub.let) + len(sub.globs) + len(sub.failures.bad) + len(sub.denied)
+		n += sub.Size()
 	}
 	return n
 }
 
 // limitNames takes what is over a limit out of a request.
-func (s *stream) limitNames(sub *subscription, r *wire.Request) {
+func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
 	s.limitVersions(sub, r)
 	if r.Skipped > 0 {
-		s.refuseNames(sub, nil, r.Skipped, Exceeds(LimitNames, "%d entries more in one request than are looked at", r.Skipped))
+		s.refuseNames(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames, "%d entries more in one request than are looked at", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
-		delete(sub.over, text)
+		delete(sub.OverLimit, text)
 	}
-	f := sub.fit(r.Subscribe, r.Unsubscribe, !s.delta, s.held(), s.globs())
+	f := s.client.fit(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.nameCount(), s.globCount())
 	r.Subscribe = f.within
 	if !s.delta { // what the client lists no more, it gave up
 		listed := make(map[string]struct{})
@@ -45,7 +49,7 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 				listed[text] = struct{}{}
 			}
 		}
-		maps.DeleteFunc(sub.over, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
+		maps.DeleteFunc(sub.OverLimit, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
 	}
 	for _, over := range f.over {
 		for _, text := range over.names {
@@ -55,14 +59,14 @@ func (s *stream) limitNames(sub *subscription, r *wire.Request) {
 	}
 }
 
-// limitVersions drops what a client says it holds where that is more than is looked at: it is sent more than it needs.
-func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
-	if sub.begun || len(r.InitialVersions) == 0 {
+// limitVersions drops initial_resource_versions that are over the limit: the client is sent more than it needs.
+func (s *stream) limitVersions(sub *subscription.Subscription, r *wire.Request) {
+	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
 	}
 	total := len(r.InitialVersions)
 	for _, other := range s.subs {
-		total += len(other.known)
+		total += other.InitialVersions()
 	}
 	surplus := min(total-s.cfg.MaxNames, len(r.InitialVersions))
 	if surplus <= 0 {
@@ -73,19 +77,19 @@ func (s *stream) limitVersions(sub *subscription, r *wire.Request) {
 		dropped++
 		return dropped <= surplus
 	})
-	s.refuseNames(sub, nil, surplus, Exceeds(LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
+	s.refuseNames(sub, nil, surplus, guard.Exceeds(guard.LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
 }
 
-// refuseNames takes note of names that are not served, or of a number of them that are not known, and counts, logs and
-// tells those that are new.
-func (s *stream) refuseNames(sub *subscription, names []string, n int, why error) {
+// refuseNames records that n names are not served, which may be unknown. It counts and logs the new ones, and has the
+// client told.
+func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n int, why error) {
 	room := maxOver
 	for _, other := range s.subs {
-		room -= len(other.over)
+		room -= len(other.OverLimit)
 	}
 	first := ""
 	for _, text := range names {
-		if _, again := sub.over[text]; again {
+		if _, again := sub.OverLimit[text]; again {
 			n--
 			continue
 		}
@@ -95,41 +99,41 @@ func (s *stream) refuseNames(sub *subscription, names []string, n int, why error
 		if room--; room < 0 {
 			continue
 		}
-		if sub.over == nil {
-			sub.over = make(map[string]struct{})
+		if sub.OverLimit == nil {
+			sub.OverLimit = make(map[string]struct{})
 		}
-		sub.over[text] = struct{}{}
-		if sub.errors {
-			sub.failures.own = append(sub.failures.own, wire.NewResourceError(text, codes.ResourceExhausted, status.Convert(why).Message()))
+		sub.OverLimit[text] = struct{}{}
+		if sub.Errors {
+			sub.AddError(text, codes.ResourceExhausted, status.Convert(why).Message())
 		}
 	}
 	if len(names) > 0 {
-		sub.explicit = true // to ask for what is too many is not to ask for everything
+		sub.Explicit() // to ask for what is too many is not to ask for everything
 	}
 	if n == 0 {
 		return
 	}
-	s.server.counters.turnedAway(why)
-	if l := &s.server.names; l.allow() {
-		limit, _ := LimitOf(why)
+	s.server.guard.Counters.Rejected(why)
+	if l := &s.server.badNameLog; l.Allow() {
+		limit, _ := guard.LimitOf(why)
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
-			slog.String("type_url", sub.typeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
-			slog.String("err", status.Convert(why).Message()), slog.Int64("others_left_out", l.skipped.Swap(0)))
+			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
+			slog.String("err", status.Convert(why).Message()), l.Suppressed())
 	}
 }
 
 // admitRefused subscribes to names that were refused, as far as there is room now.
 func (s *stream) admitRefused() {
 	for _, sub := range s.subs {
-		if len(sub.over) == 0 || s.held() >= s.cfg.MaxNames {
+		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue
 		}
-		within := sub.fit(slices.Sorted(maps.Keys(sub.over)), nil, false, s.held(), s.globs()).within
+		within := s.client.fit(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(), s.globCount()).within
 		for _, text := range within {
-			delete(sub.over, text)
+			delete(sub.OverLimit, text)
 		}
 		if len(within) > 0 {
-			sub.give(within)
+			sub.Grant(within, time.Now())
 		}
 	}
 }

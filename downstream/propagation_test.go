@@ -64,7 +64,7 @@ func (p *propagating) client(names ...string) *scriptedClient {
 func (p *propagating) took() map[time.Duration]int64 {
 	out := make(map[time.Duration]int64)
 	spread := p.group.counts.Types()[wire.ClusterType].Propagation
-	for i, n := range spread.Classes {
+	for i, n := range spread.Buckets {
 		switch {
 		case n == 0:
 		case i < len(Bounds):

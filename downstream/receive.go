@@ -6,17 +6,17 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
-// maxWaiting is how many requests of a stream may wait for its turn, and manyNames how
-// many names one of them may have. The receiver handles those of a client that sends
-// more, which would hold up the streams that are next.
+// maxWaiting is how many requests of a stream may wait for its turn, and manyNames how many names one of them may have.
+// If a client sends more, its receiver handles them: a worker would keep the next streams waiting.
 const (
 	maxWaiting = 8
 	manyNames  = 1000
 )
 
-// A waiting request is to be handled when it is the stream's turn.
+// A waiting request is handled in the stream's turn.
 type waiting struct {
 	wire.Request
 	from *identity // whom it introduces; nil if nobody
@@ -25,7 +25,7 @@ type waiting struct {
 // receive takes requests until the client closes its side or the stream ends.
 func (s *stream) receive() {
 	r := new(wire.Request)
-	limits := s.cfg.limits(s.backlog)
+	limits := s.cfg.limits(s.account)
 	limits.Latest = new(wire.LatestNames)
 	for more := true; more; {
 		*r = wire.Request{Delta: s.delta, Limits: limits}
@@ -39,7 +39,7 @@ func (s *stream) receive() {
 		more, wait = s.received(r, who, err)
 		done()
 		if wait > 0 {
-			s.server.counters.throttled.Add(1)
+			s.server.throttled.Add(1)
 			sleep(s.rpc.Context(), wait)
 		}
 	}
@@ -51,11 +51,11 @@ func (s *stream) receive() {
 // handled.
 func (s *stream) awaitShare(r *wire.Request) (done func()) {
 	done = func() {}
-	if len(r.Subscribe) <= manyNames || s.met.view == nil || s.met.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
+	if len(r.Subscribe) <= manyNames || s.introduced.view == nil || s.introduced.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
 		return done
 	}
 	ctx := s.rpc.Context()
-	if turn, err := s.server.nodes.turn(ctx, s.cfg.peerName(PeerOf(ctx))); err == nil {
+	if turn, err := s.server.guard.Turn(ctx, guard.PeerOf(ctx)); err == nil {
 		done = turn
 	}
 	return done
@@ -71,12 +71,10 @@ func sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// received takes a request and whom it introduces, or the end of the client's side, and reports whether there
-// may be more, and when: of a client that sends more than it may, the rest stays with it
-// until then. One that only answers a response is handled at once. Any other waits for
-// the stream's turn, since what it takes to handle one makes a goroutine's stack grow to
-// 8 KiB for good, and each stream has a receiver; those that wait are answered together,
-// by the newest one of each type (R034).
+// received takes a request and the identity that it introduces, or the end of the client's side. It reports whether more
+// may come, and how long to wait before reading it, if the client is over its rate limit. A request that only answers a
+// response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack grow to 8 KiB
+// for good, and each stream has a receiver. Those that wait are answered together, by the newest of each type (R034).
 func (s *stream) received(r *wire.Request, who *identity, err error) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
@@ -86,11 +84,11 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 	}
 	switch {
 	case s.ended:
-		s.backlog.handled(r.Size)
+		s.account.Release(r.Size)
 		who.drop()
 	case err != nil:
 		s.handleWaiting(now)
-		s.noMore(recvStatus(err), now)
+		s.noMore(guard.ReceiveStatus(err), now)
 	case len(s.waiting) == 0 && s.answers(r):
 		s.answered(r, who, now)
 	default:
@@ -103,29 +101,27 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 	return err == nil && !s.ended, wait
 }
 
-// awaited reports whether a request is the answer to a response, which the relay itself
-// has caused.
+// awaited reports whether a request is the answer to a response, which does not count against the rate limit.
 func (s *stream) awaited(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && sub.pending && (sub.answers(r) || sub.earlier.find(r) >= 0)
+	return sub != nil && sub.Answers(r)
 }
 
-// answers reports whether a request accepts a response, or answers none, and asks for
-// nothing.
+// answers reports whether a request changes no names and refuses nothing.
 func (s *stream) answers(r *wire.Request) bool {
 	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && r.Err == nil && !r.Refused && sub.repeats(r)
+	return sub != nil && r.Err == nil && !r.Refused && sub.Repeats(r)
 }
 
-// answered handles a request that asks for nothing.
+// answered handles a request that changes no names.
 func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
 	err := s.handle(r, who, now)
-	s.backlog.handled(r.Size)
+	s.account.Release(r.Size)
 	if err != nil {
 		s.end(err)
 		return
 	}
-	if s.leave.due(now) || !s.rested { // else nothing waits for it, and what changes wakes the stream
+	if s.leave.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
 		s.wake()
 	}
 }
@@ -138,12 +134,12 @@ func (s *stream) handleWaiting(now time.Time) {
 		} else if err := s.handle(&r.Request, r.from, now); err != nil {
 			s.end(err)
 		}
-		s.backlog.handled(r.Size)
+		s.account.Release(r.Size)
 	}
 	s.waiting = nil
 }
 
-// noMore takes how the client's side ended. Who has only closed it is still answered.
+// noMore records that the client's side has ended. A client that only closed it is still answered.
 func (s *stream) noMore(err error, now time.Time) {
 	switch {
 	case s.ended:

@@ -15,12 +15,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
-// restPath begins the path of every poll.
+// restPath is the prefix of the path of every poll.
 const restPath = "/v3/discovery:"
 
-// restTypes are the types that have a path, by the end of it (R113).
+// restTypes are the types that have a path, by its suffix (R113).
 var restTypes = map[string]string{
 	"listeners":         wire.ListenerType,
 	"clusters":          wire.ClusterType,
@@ -32,18 +33,19 @@ var restTypes = map[string]string{
 	"extension_configs": wire.ExtensionConfigType,
 }
 
-// REST returns the handler of REST-JSON polls: POST /v3/discovery:clusters and its
-// like, with a DiscoveryRequest as the body and a DiscoveryResponse as the reply,
-// both in proto3 canonical JSON (R113).
+// REST returns the handler of REST-JSON polls: POST to paths such as /v3/discovery:clusters, with a DiscoveryRequest as the
+// body and a DiscoveryResponse as the reply, both in proto3 canonical JSON (R113).
 //
-// A poll stands for itself: its answer follows from the node, the type, the names
-// and the version in it. One whose version is current is held until something
-// changes, for at most [MaxHold], and then answered 304 (B.27).
+// Polls are stateless: the answer depends on the node, the type, the names and the version of the request alone. A poll
+// whose version is current is held until something changes, for at most [MaxHold], and then answered 304 (B.27).
 //
-// An error has a google.rpc.Status in JSON as its body.
-func (s *Server) REST() http.Handler { return http.HandlerFunc(s.serveREST) }
+// The body of an error is a google.rpc.Status in JSON.
+func (s *Server) REST() http.Handler { return http.HandlerFunc(pollService{s}.serve) }
 
-func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
+// A pollService serves polls over REST.
+type pollService struct{ *Server }
+
+func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	defer s.checkIdle()
 	defer s.streams.Add(-1)
@@ -54,15 +56,15 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		defer leave()
 		s.accepted.Add(1)
-		err = s.pacePoll(r)
+		err = s.pace(r)
 	}
-	memory := chargeOf(r)
-	defer memory.handled()
+	memory := guard.AccountOfPoll(r).Charged(0)
+	defer memory.Release()
 	if err == nil {
-		req, err = s.readREST(w, r, began, memory)
+		req, err = s.read(w, r, began, &memory)
 	}
 	if err == nil {
-		resp, err = s.answer(r.Context(), req, peerOfPoll(r))
+		resp, err = s.answer(r.Context(), req, guard.PeerOfPoll(r))
 	}
 	select {
 	case <-s.draining:
@@ -72,14 +74,12 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotModified
 	switch {
 	case err != nil:
-		s.counters.turnedAway(err)
-		s.clientDenied(err)
+		s.guard.Counters.Rejected(err)
+		s.logDenied(err)
 		code = writeRefusal(w, err)
 	case resp != nil:
 		code = http.StatusOK
-		if c := polledOf(r); c != nil {
-			c.backlog.wrote(resp.size())
-		}
+		guard.AccountOfPoll(r).Responded(resp.size())
 		resp.write(w)
 	default:
 		w.WriteHeader(code)
@@ -88,30 +88,30 @@ func (s *Server) serveREST(w http.ResponseWriter, r *http.Request) {
 		slog.String("node", req.id), slog.Int("status", code), slog.Any("err", err))
 }
 
-// admit counts a poll, which must call leave when it ends, or refuses it, before its body is read.
-func (s *Server) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.enterShare(s.cfg.peerName(peerOfPoll(r))); err == nil {
+// admit counts a poll, which must call leave when it ends, or rejects it, before its body is read.
+func (s pollService) admit(r *http.Request) (leave func(), err error) {
+	if leave, err = s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r))); err == nil {
 		return leave, nil
 	}
-	s.counters.refused[LimitStreams].Add(1)
+	s.guard.Counters.Rejected(err)
 	return nil, refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 }
 
-// pacePoll has a poll wait whose peer sends more than it may, or refuses it.
-func (s *Server) pacePoll(r *http.Request) error {
-	if !s.pace(r.Context(), s.cfg.hostName(peerOfPoll(r).Host)) {
-		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "more is sent from this address than is allowed (%v)", LimitFrames)
+// pace delays or rejects a poll whose host is rate-limited.
+func (s pollService) pace(r *http.Request) error {
+	if !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)) {
+		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
 	}
 	return nil
 }
 
-// answer returns the response to a poll of a peer, nil if what the client has is current, or
-// why there is none.
-func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restResponse, error) {
+// answer returns the response to a poll of a peer, nil if the client's version is current. Errors are refusals, or gRPC
+// statuses.
+func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Peer) (*restResponse, error) {
 	if err := s.cfg.checkNames(&req.Request); err != nil {
 		return nil, err
 	}
-	who, err := s.identifyPoll(ctx, req.Request, peer)
+	who, err := s.identify(ctx, peer, guard.RawNode{Encoded: req.Node, Size: req.NodeBytes}, func() bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -122,42 +122,25 @@ func (s *Server) answer(ctx context.Context, req restRequest, peer Peer) (*restR
 	}
 	defer p.close()
 	if withholdDetail(&req.Request); req.Refused {
-		s.nacks.refused(p.sub.client, &req.Request, nil)
+		s.logNACK(p.client, &req.Request, nil)
 	}
-	generation, err := p.await(ctx, s)
+	generation, err := p.await(ctx, s.Server)
 	if generation == nil || err != nil {
 		return nil, err
 	}
 	resp, err := p.render(generation, s.cfg.Identifier)
-	if err != nil && s.nacks.allow() {
-		p.sub.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
-			slog.Int64("others_left_out", s.nacks.skipped.Swap(0)))
+	if err != nil && s.nackLog.Allow() {
+		p.client.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err), s.nackLog.Suppressed())
 	}
 	if resp != nil {
 		p.noteAnswer(generation, resp.sum)
-		s.audit(p.sub.client, p.grant, resp.secrets)
-		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).sent(resp.size())
+		s.logSecrets(p.client, p.grant, resp.secrets)
+		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).Sent(resp.size())
 	}
 	return resp, err
 }
 
-// identifyPoll returns who polls, which must be dropped.
-func (s *Server) identifyPoll(ctx context.Context, r wire.Request, from Peer) (*identity, error) {
-	who := &identity{rules: s.cfg.regranted()}
-	var err error
-	who.kept, err = s.meet(ctx, from, rawNode{r.Node, r.NodeBytes}, func(n *node) (err error) {
-		who.label, who.agent = nodeLabel(n), agentOf(n)
-		if who.grant, err = s.cfg.authorize(from, n); err != nil {
-			return err
-		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.peerName(from))
-		return err
-	})
-	return who, err
-}
-
-// A refusal is why a poll has no response: the HTTP status, and what a
-// google.rpc.Status says.
+// A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.
 type refusal struct {
 	status  int
 	Code    codes.Code `json:"code"`
@@ -166,11 +149,10 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.Message }
 
-// statusClientClosed is told to a client that closed its side while it was waiting,
-// and mostly reaches nobody.
+// statusClientClosed is the status of a poll whose client closed its side meanwhile; few clients read it.
 const statusClientClosed = 499
 
-// httpStatus is what the codes of gRPC are in HTTP, as google.rpc.Code says.
+// httpStatus maps gRPC codes to HTTP statuses, as google.rpc.Code defines it.
 var httpStatus = map[codes.Code]int{
 	codes.Canceled:          statusClientClosed,
 	codes.InvalidArgument:   http.StatusBadRequest,
@@ -182,7 +164,7 @@ var httpStatus = map[codes.Code]int{
 	codes.Unavailable:       http.StatusServiceUnavailable,
 }
 
-// refusalOf returns an error as a poll is told it.
+// refusalOf returns the refusal that a poll is sent for an error.
 func refusalOf(err error) *refusal {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r
@@ -195,7 +177,7 @@ func refusalOf(err error) *refusal {
 	return &refusal{code, st.Code(), st.Message()}
 }
 
-// writeRefusal answers a poll that is not served, and returns the HTTP status.
+// writeRefusal answers a poll with an error, and returns the HTTP status.
 func writeRefusal(w http.ResponseWriter, err error) int {
 	r := refusalOf(err)
 	switch r.status {
@@ -211,7 +193,7 @@ func writeRefusal(w http.ResponseWriter, err error) int {
 	return r.status
 }
 
-// restType returns the type that a poll is for.
+// restType returns the type of a poll.
 func restType(r *http.Request) (typeURL string, err error) {
 	name, ok := strings.CutPrefix(r.URL.Path, restPath)
 	if typeURL = restTypes[name]; !ok || typeURL == "" {

@@ -3,31 +3,33 @@ package downstream
 import (
 	"bytes"
 	"encoding/json"
+
+	"github.com/xdstender/tender/downstream/guard"
 )
 
-// tokensOfValue is how many commas and brackets a value of a Node takes in JSON at most.
+// tokensOfValue is the largest number of commas and brackets in JSON for one value of a Node.
 const tokensOfValue = 4
 
-// skimNode looks through a DiscoveryRequest in JSON before that is decoded. It blanks the extensions of the Node in it, and returns in how
-// many bytes the Node came. Errors: the Node has so many values that decoding it takes too much memory. Of what is no JSON, the decoder
-// tells.
+// skimNode scans a DiscoveryRequest in JSON before it is decoded. It blanks the extensions of the Node, and returns the
+// size of the Node in bytes. Errors: the Node has so many values that decoding it takes too much memory. Invalid JSON is
+// no error: the decoder reports it.
 func skimNode(body []byte) (size int, err error) {
 	s := nodeSkimmer{body: body, from: -1}
-	for s.at < len(body) && s.tokens <= tokensOfValue*maxNodeValues {
+	for s.at < len(body) && s.tokens <= tokensOfValue*guard.MaxNodeValues {
 		s.next()
 	}
-	if s.tokens > tokensOfValue*maxNodeValues {
-		return 0, tooManyValues()
+	if s.tokens > tokensOfValue*guard.MaxNodeValues {
+		return 0, guard.TooManyValues()
 	}
 	return s.size, nil
 }
 
-// A nodeSkimmer goes through a request in JSON.
+// A nodeSkimmer scans a request in JSON.
 type nodeSkimmer struct {
 	body   []byte
 	at     int
 	depth  int // brackets that are open
-	from   int // where the Node began; negative outside it
+	from   int // where the Node begins; negative outside of it
 	size   int // of the Node so far
 	tokens int // commas and brackets in it
 }
@@ -55,7 +57,7 @@ func (s *nodeSkimmer) next() {
 	}
 }
 
-// text goes past a string. The key of the Node begins that, and with the one of its extensions, these are skipped.
+// text skips a string. After the key of the Node, the Node begins; after the key of its extensions, they are blanked.
 func (s *nodeSkimmer) text() {
 	begin := s.at
 	s.at = endOfText(s.body, begin)
@@ -74,11 +76,11 @@ func (s *nodeSkimmer) text() {
 	}
 }
 
-// blank makes a list empty that begins here.
+// blank empties the list that begins here.
 func (s *nodeSkimmer) blank() {
 	begin, depth := s.at, 0
 	if begin == len(s.body) || s.body[begin] != '[' {
-		return // it is none, of which the decoder tells
+		return // invalid, which the decoder reports
 	}
 	for at := begin; at < len(s.body); {
 		switch s.body[at] {
@@ -99,7 +101,7 @@ func (s *nodeSkimmer) blank() {
 	}
 }
 
-// endOfText returns where a string ends that begins at a place.
+// endOfText returns the end of the string that begins at an index.
 func endOfText(body []byte, at int) int {
 	for at++; at < len(body); at++ {
 		switch body[at] {
@@ -119,7 +121,7 @@ func skipBlanks(body []byte, at int) int {
 	return at
 }
 
-// isKey reports whether a string in JSON has this text.
+// isKey reports whether a JSON string is a text.
 func isKey(quoted []byte, text string) bool {
 	if !bytes.ContainsRune(quoted, '\\') {
 		return len(quoted) == len(text)+2 && string(quoted[1:len(quoted)-1]) == text

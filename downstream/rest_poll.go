@@ -16,85 +16,89 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A poll is a request over REST while it waits for its answer: a subscription that
-// is sent one complete set and ends. What it asked for by name lingers upstream
-// until the client is back (B.6).
+// is sent one complete set and ends. The names that it asked for stay subscribed upstream for a while, until the client
+// polls again (B.6).
 type poll struct {
-	sub   *subscription
-	view  *cache.View
-	peer  Peer      // who polls
-	kept  *keptNode // what of the Node rules need
-	grant Grant     // nil if the client may have anything
-	names []string  // that it asks for
-	until time.Time // when it is answered at the latest
-	bare  bool      // content that it asked for was given up, and is asked for again
+	sub    *subscription.Poll
+	client *client
+	view   *cache.View
+	peer   guard.Peer
+	kept   *guard.KeptNode // the Node, for the rules
+	grant  Grant           // nil if the client may have anything
+	names  []string        // requested
+	until  time.Time       // when it is answered at the latest
+	bare   bool            // requested content was dropped from the cache, and is requested from the origin again
 
 	key    pollKey
 	memory *pollMemory
 
-	draining, regranted <-chan struct{} // that are waited for
+	draining, regranted <-chan struct{} // nil once they were closed, or never are
 }
 
 // newPoll returns the poll of a client.
-func (s *Server) newPoll(who *identity, req restRequest, peer Peer) (*poll, error) {
-	sub := &subscription{
-		traits:       s.cfg.traitsOf(req.TypeURL, who.agent),
-		conversation: new(conversation),
-		client:       &client{cfg: &s.cfg, watch: who.group.View.Watch(), node: who.label, group: who.group.Key},
-		key:          req.TypeURL,
+func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*poll, error) {
+	c := &client{
+		Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: who.group.View.Watch()},
+		cfg:    &s.cfg, node: who.label, group: who.group.Key,
 	}
-	sub.watch.SetPeer(s.cfg.peerName(peer))
+	sub := &subscription.Poll{
+		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Unwrapped, false, nil),
+	}
+	sub.Watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
-		req.Parameterise(who.kept.dynamic[req.TypeURL].GetParams())
+		req.Parameterise(who.kept.Parameters[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
-		sub.explicit = true // to ask for what cannot be is not to ask for everything
-		s.names.misnamed(sub.client, sub.typeURL, b)
+		sub.Explicit() // to ask for what cannot be is not to ask for everything
+		s.logBadName(c, sub.TypeURL, b)
 	}
 	p := &poll{
-		sub: sub, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
+		sub: sub, client: c, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
 		regranted: who.rules, memory: &s.polls,
 	}
 	p.key = p.keyOf(peer)
 	err := p.check()
 	if err == nil {
-		err = sub.checkDemand(req.Subscribe)
+		err = c.checkDemand(sub.Subscription, req.Subscribe)
 	}
 	if err != nil {
-		sub.watch.Close()
+		sub.Watch.Close()
 		return nil, err
 	}
-	sub.request(&req.Request, time.Now())
+	sub.Request(&req.Request, time.Now())
 	return p, nil
 }
 
-// checkDemand refuses a poll whose names are over a limit.
-func (s *subscription) checkDemand(names []string) error {
-	if over := s.fit(names, nil, true, 0, 0).over; len(over) > 0 {
+// checkDemand rejects a poll whose names exceed a limit.
+func (c *client) checkDemand(sub *subscription.Subscription, names []string) error {
+	if over := c.fit(sub, names, nil, true, 0, 0).over; len(over) > 0 {
 		return over[0].why
 	}
 	return nil
 }
 
-// check returns why the client may not ask for what it asks for.
+// check returns an error if the client is not authorized for the type or a name.
 func (p *poll) check() error {
 	if p.grant == nil {
 		return nil
 	}
-	if err := p.grant.Type(p.sub.typeURL); err != nil || !p.grant.LimitsNames(p.sub.typeURL) {
+	if err := p.grant.Type(p.sub.TypeURL); err != nil || !p.grant.LimitsNames(p.sub.TypeURL) {
 		return err
 	}
 	for _, text := range p.names {
-		if err := p.grant.Name(p.sub.typeURL, wire.PlainName(text)); err != nil {
+		if err := p.grant.Name(p.sub.TypeURL, wire.PlainName(text)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// regrant has the poll obey what the client may ask for by now.
+// regrant checks the poll against the rules that apply now.
 func (p *poll) regrant(ctx context.Context, server *Server) (err error) {
 	if p.grant, err = server.reauthorize(ctx, p.peer, p.kept); err != nil {
 		return err
@@ -103,61 +107,46 @@ func (p *poll) regrant(ctx context.Context, server *Server) (err error) {
 }
 
 func (p *poll) close() {
-	p.sub.close()
-	p.sub.watch.Close()
+	p.sub.Close()
+	p.sub.Watch.Close()
 }
 
-// A prospect is what a poll can be told.
-type prospect int
-
-const (
-	// unheard: nothing, for the origin has said nothing of what was asked for.
-	unheard prospect = iota
-	// incomplete: a part, for the origin may yet say more.
-	incomplete
-	// current: that the client has it all.
-	current
-	// due: all, and the client has something else.
-	due
-)
-
-// await waits until there is something to tell, but no longer than the poll may be
-// held. It returns the head that has it, or nil if what the client has is current.
-// Errors: nothing can be told for now, or ctx has ended.
+// await waits until the poll can be answered, but no longer than it may be held. It returns the generation to answer
+// from, or nil if the client's version is current. Errors: there is no answer for now, or ctx has ended.
 func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, error) {
 	p.draining = server.draining
 	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
 	defer timer.Stop()
 	for {
 		g, now := p.view.Generation(), time.Now()
-		p.sub.pass(g.Seq) // who gets complete sets needs no removals
+		p.sub.Skip(g.Seq) // who gets complete sets needs no removals
 		told, again := p.look(g, now)
 		switch {
-		case told == due, told == incomplete && !now.Before(p.until) && !p.deletes():
+		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
 			return g, nil
 		case !now.Before(p.until):
 			return nil, p.overdue(told)
 		}
-		timer.Reset(max(time.Until(earlier(p.until, again)), time.Nanosecond))
+		timer.Reset(max(time.Until(subscription.Earlier(p.until, again)), time.Nanosecond))
 		if over, err := p.sleep(ctx, server, timer.C, told); over || err != nil {
 			return nil, err
 		}
 	}
 }
 
-// sleep waits until there may be something else to tell than what is now. The poll is over if
-// there cannot be, or an error says why there is nothing to tell.
-func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told prospect) (over bool, err error) {
+// sleep waits until the prospect may have changed. The poll is over if it cannot change any more; the error says why
+// there is no answer then.
+func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told subscription.Prospect) (over bool, err error) {
 	select {
-	case <-p.sub.watch.C:
+	case <-p.sub.Watch.C:
 	case <-timer:
 	case <-p.regranted:
-		p.regranted = server.cfg.regranted()
+		p.regranted = server.cfg.rulesChanged()
 		return false, p.regrant(ctx, server)
 	case <-p.draining:
-		p.until, p.draining = earlier(p.until, server.departure()), nil
-	case <-server.hurried:
-		if told == current {
+		p.until, p.draining = subscription.Earlier(p.until, server.departure()), nil
+	case <-server.stopping:
+		if told == subscription.Current {
 			return true, nil
 		}
 		return true, status.Error(codes.Unavailable, "the relay is shutting down")
@@ -167,78 +156,24 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 	return false, nil
 }
 
-// look returns what the client can be told, and when to look again even if nothing
-// happens.
-func (p *poll) look(g *cache.Generation, now time.Time) (told prospect, again time.Time) {
-	s, t := p.sub, g.Type(p.sub.key)
-	if !p.heard(g, t) {
-		return unheard, time.Time{}
-	}
-	if sum := s.visibleSum(g); s.version != "" && sum.SameVersion(s.version) {
-		s.synced = true // what is new from now on deletes nothing else that it has
-		if p.trusts(g, sum) {
-			return current, time.Time{}
-		}
-	}
-	if !s.complete(t) {
-		return incomplete, time.Time{}
-	}
-	if p.bare = p.lacks(g, t); p.bare {
-		return incomplete, time.Time{} // what comes wakes the poll
-	}
-	if again = s.unresolvedUntil(g, t, now); now.Before(again) {
-		return incomplete, again
-	}
-	return due, time.Time{}
+// look returns what the poll can be answered, and when to look again even if nothing changes.
+func (p *poll) look(g *cache.Generation, now time.Time) (subscription.Prospect, time.Time) {
+	return p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 }
 
-// heard reports whether the origin has ever said something of what was asked for.
-func (p *poll) heard(g *cache.Generation, t *cache.Type) bool {
-	s := p.sub
-	for glob := range s.followed() {
-		if g.Type(glob.key).Phase < cache.Settled {
-			return false
-		}
-	}
-	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
-		e, _ := t.Lookup(n.name)
-		return e != nil || t.Errors(cache.ByName).Get(n.name) != nil
-	})
-}
-
-// lacks reports whether the content of something that the client asked for was given
-// up; the origin is asked for it (R125).
-func (p *poll) lacks(g *cache.Generation, t *cache.Type) bool {
-	bare := p.sub.bare(g, t)
-	for _, n := range p.sub.names {
-		if e, _ := p.sub.see(t, n); e.Present() && e.Resource.Released() && e.Resource.HasBody() {
-			p.sub.askAgain(g, e)
-			bare = true
-		}
-	}
-	return bare
-}
-
-// deletes reports whether the client would take what is missing for gone, and may
-// have it (B.7).
-func (p *poll) deletes() bool {
-	return p.sub.fullState && p.sub.version != "" && (!p.sub.synced || p.bare)
-}
-
-// overdue returns what a poll is told that may be held no longer: nothing if its
-// client is up to date.
-func (p *poll) overdue(told prospect) error {
+// overdue returns the error of a poll that may be held no longer, nil if its client is up to date.
+func (p *poll) overdue(told subscription.Prospect) error {
 	switch told {
-	case current:
+	case subscription.Current:
 		return nil
-	case unheard:
+	case subscription.NoAnswer:
 		return status.Error(codes.Unavailable, "nothing is known yet of what was asked for: the origin has not answered")
 	default:
 		return status.Error(codes.Unavailable, "the set is not complete yet: the origin has not answered for all of it")
 	}
 }
 
-// A restResponse is a DiscoveryResponse in JSON, in pieces.
+// A restResponse is a DiscoveryResponse in JSON, in parts that are shared between responses.
 type restResponse struct {
 	before, after []byte
 	resources     [][]byte // shared with other responses
@@ -246,26 +181,25 @@ type restResponse struct {
 	sum           cache.Sum
 }
 
-// render returns all that the client asked for and that exists (R113), under the
-// version that streams have for the same set; nil if that is a part, and the client has
-// just this (B.3).
+// render returns a response with all that was requested and exists (R113), under the version that streams use for the
+// same set; nil if that is a part, and the client has that part already (B.3).
 func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
-	s, t := p.sub, g.Type(p.sub.key)
-	set := s.collect(g, t, setBuilder{})
-	if set.sum.SameVersion(s.version) && p.trusts(g, set.sum) {
+	s := p.sub
+	resources, sum := s.Set(g)
+	if s.Holds(sum) && p.trusts(g, sum) {
 		return nil, nil
 	}
 	resp := &restResponse{
-		sum:    set.sum,
-		before: slices.Concat([]byte(`{"versionInfo":`), quote(set.sum.Version(t.System())), []byte(`,"resources":[`)),
-		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.typeURL),
+		sum:    sum,
+		before: slices.Concat([]byte(`{"versionInfo":`), quote(sum.Version(g.Type(s.Key).System())), []byte(`,"resources":[`)),
+		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.TypeURL),
 			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),
 	}
-	for _, r := range set.show {
+	for _, r := range resources {
 		if !r.HasBody() {
 			continue // as in a SotW response (R111)
 		}
-		if s.secret {
+		if s.Secret {
 			resp.secrets = append(resp.secrets, r.Name)
 		}
 		resource, err := r.JSON()
@@ -277,8 +211,7 @@ func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, er
 	return resp, nil
 }
 
-// unrendered returns why a resource cannot be shown in JSON. A response without it
-// would be a wrong one.
+// unrendered returns the error of a poll for a resource that cannot be encoded as JSON. A response must not omit it.
 func unrendered(r *wire.Resource, err error) error {
 	if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); ok {
 		return refuse(http.StatusNotImplemented, codes.Unimplemented,
@@ -293,7 +226,7 @@ func quote(text string) []byte {
 	return b
 }
 
-// size returns how many bytes the response has.
+// size returns the size of the response in bytes.
 func (r *restResponse) size() int {
 	size := len(r.before) + len(r.after) + max(len(r.resources)-1, 0)
 	for _, resource := range r.resources {
@@ -302,7 +235,7 @@ func (r *restResponse) size() int {
 	return size
 }
 
-// write answers with the response. A client that has left is not told.
+// write answers with the response. Write errors are ignored: they mean that the client has left.
 func (r *restResponse) write(w http.ResponseWriter) {
 	size := r.size()
 	w.Header().Set("Content-Type", "application/json")

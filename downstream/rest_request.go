@@ -18,36 +18,37 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // MaxHold is the longest time for which a poll is held.
 const MaxHold = 30 * time.Second
 
 const (
-	// defaultHold fits the second that an Envoy waits by default.
+	// defaultHold is shorter than the second that an Envoy waits by default.
 	defaultHold = 800 * time.Millisecond
 
-	// holdMargin is how much earlier than the client expects it the answer leaves.
+	// holdMargin is how long before the client's timeout the answer is sent.
 	holdMargin = 100 * time.Millisecond
 
 	// maxRESTBody bounds the body of a poll, in bytes.
 	maxRESTBody = 4 << 20
 )
 
-// timeoutHeader is where an Envoy says how long it waits, in milliseconds.
+// timeoutHeader has the timeout of an Envoy, in milliseconds.
 const timeoutHeader = "X-Envoy-Expected-Rq-Timeout-Ms"
 
-// A restRequest is one poll as its client sent it.
+// A restRequest is the request of a poll.
 type restRequest struct {
 	wire.Request
-	id    string    // of the node, for people
+	id    string    // of the node, for logs
 	until time.Time // when it is answered at the latest
 }
 
-// What a body may have, and takes for each, once it is decoded: values in JSON beside names, and bytes.
+// The bounds of JSON values in a body, names not counted, and how many bytes each takes once it is decoded.
 const (
 	maxRESTValues  = 10_000
-	maxRESTNesting = maxNodeDepth
+	maxRESTNesting = guard.MaxNodeDepth
 	restValueBytes = 128
 )
 
@@ -55,8 +56,8 @@ func refuse(status int, code codes.Code, format string, args ...any) error {
 	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
 
-// readREST reads a poll, which is charged with the memory that it takes. Errors are refusals, or gRPC statuses.
-func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
+// read reads a poll, and charges for its memory. Errors are refusals, or gRPC statuses.
+func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
@@ -73,14 +74,14 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 	if err != nil {
 		return req, refuseBody(err)
 	}
-	done, err := s.nodes.decode(r.Context(), s.cfg.peerName(peerOfPoll(r)), len(body))
+	done, err := s.guard.DecodeTurn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
 	if err != nil {
 		return req, err
 	}
 	defer done()
 	size, err := skimNode(body)
 	if err == nil {
-		err = cmp.Or(s.cfg.checkNode(rawNode{size: size}), s.cfg.checkBody(body, memory))
+		err = cmp.Or(s.cfg.CheckNode(guard.RawNode{Size: size}), s.cfg.checkBody(body, memory))
 	}
 	if err != nil {
 		return req, err
@@ -89,7 +90,7 @@ func (s *Server) readREST(w http.ResponseWriter, r *http.Request, began time.Tim
 	return req, req.parse(body, typeURL, r.URL.Path)
 }
 
-// checkBody refuses a body of which too much would have to be built, and charges for what is built of it.
+// checkBody rejects a body with too many values, and charges for what is decoded of it.
 func (c *Config) checkBody(body []byte, memory wire.Memory) error {
 	values, nesting := jsonValues(body)
 	switch most := c.MaxNames + maxRESTValues; {
@@ -101,7 +102,7 @@ func (c *Config) checkBody(body []byte, memory wire.Memory) error {
 	return memory.Hold(2*len(body) + values*restValueBytes)
 }
 
-// parse decodes the body of a poll for a type, which is a path's.
+// parse decodes the body of a poll for a type.
 func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	msg := new(discoverypb.DiscoveryRequest)
 	if err := tolerant.Unmarshal(body, msg); err != nil {
@@ -113,11 +114,11 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
-	r.id, msg.TypeUrl = nodeLabel(msg.Node), typeURL
+	r.id, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
 	return r.decode(msg)
 }
 
-// decode takes a request in the form in which streams have it.
+// decode takes over a request.
 func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
 	encoded, err := proto.Marshal(msg)
 	if err == nil {
@@ -129,7 +130,7 @@ func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
 	return nil
 }
 
-// holdOf returns how long a poll may be held.
+// holdOf returns how long a poll may be held, by its headers.
 func holdOf(h http.Header) (time.Duration, error) {
 	text := h.Get(timeoutHeader)
 	if text == "" {
@@ -144,12 +145,12 @@ func holdOf(h http.Header) (time.Duration, error) {
 	return max(time.Duration(min(ms, most))*time.Millisecond-holdMargin, 0), nil
 }
 
-// refuseBody returns why a body could not be read.
+// refuseBody returns the refusal for a body that could not be read.
 func refuseBody(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
 	}
-	if _, limit := LimitOf(err); limit {
+	if _, limit := guard.LimitOf(err); limit {
 		return err
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
@@ -161,8 +162,7 @@ func refuseBody(err error) error {
 // tolerant reads the JSON of clients that may be newer than the relay.
 var tolerant = protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: unread{}}
 
-// unread resolves every type to a message without fields: what a client puts into
-// an Any is none of the relay's business.
+// unread resolves every type to a message without fields: the relay does not read what is in an Any.
 type unread struct{}
 
 func (unread) FindMessageByName(protoreflect.FullName) (protoreflect.MessageType, error) {
@@ -181,8 +181,8 @@ func (unread) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNum
 	return nil, protoregistry.NotFound
 }
 
-// tidy returns the text of a parser's error without the parser's name, and in the
-// same form each time: protojson varies its blanks.
+// tidy returns the text of a parser's error without the parser's name and in a stable form: protojson varies its
+// blanks.
 func tidy(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return strings.TrimPrefix(text, "proto: ")

@@ -1,6 +1,6 @@
 package downstream
 
-// What a byte is outside of the strings of a text of JSON.
+// The kinds of bytes of JSON outside of strings.
 const (
 	jsonWord = iota // of a number, true, false or null
 	jsonSpace
@@ -14,8 +14,8 @@ var jsonBytes = [256]byte{
 	'"': jsonQuote, '{': jsonOpens, '[': jsonOpens, '}': jsonCloses, ']': jsonCloses,
 }
 
-// jsonValues returns how many values there are in a text of JSON, names of members included, and how deep they are nested. It
-// does not look whether the text is JSON.
+// jsonValues returns the number of values in JSON, names of members included, and how deep they are nested. The text
+// need not be valid.
 func jsonValues(text []byte) (values, nesting int) {
 	depth, before := 0, byte(jsonSpace)
 	for i := 0; i < len(text); i++ {

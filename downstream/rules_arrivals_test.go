@@ -25,7 +25,7 @@ func TestAHerdIsServedOnce(t *testing.T) {
 			for range n {
 				open.Add(1)
 				turns.Add(1)
-				a.came()
+				a.arrived()
 			}
 		}
 		for _, step := range []struct {
@@ -33,13 +33,13 @@ func TestAHerdIsServedOnce(t *testing.T) {
 			do   func()
 			want int64 // herds served so far
 		}{
-			{"few streams", func() { come(herdSize - 1) }, 0},
+			{"few streams", func() { come(herdStreams - 1) }, 0},
 			{"one more", func() { come(1) }, 1},
-			{"some that come later", func() { come(herdSize / 5) }, 1},
-			{"a herd, not served yet", func() { busy.Store(true); come(20 * herdSize) }, 1},
+			{"some that come later", func() { come(herdStreams / 5) }, 1},
+			{"a herd, not served yet", func() { busy.Store(true); come(20 * herdStreams) }, 1},
 			{"the same, served", func() { busy.Store(false) }, 2},
-			{"less than a fourth of those there are", func() { come(4 * herdSize) }, 2},
-			{"the rest of that", func() { come(4 * herdSize) }, 3},
+			{"less than a fourth of those there are", func() { come(4 * herdStreams) }, 2},
+			{"the rest of that", func() { come(4 * herdStreams) }, 3},
 		} {
 			step.do()
 			time.Sleep(3 * herdPause)
@@ -48,9 +48,9 @@ func TestAHerdIsServedOnce(t *testing.T) {
 				t.Fatalf("%s: %d herds were served, want %d", step.name, got, step.want)
 			}
 		}
-		come(herdSize)
+		come(herdStreams)
 		for range 10 { // no pause is long enough
-			come(herdSize)
+			come(herdStreams)
 			time.Sleep(herdPause - time.Nanosecond)
 		}
 		synctest.Wait()
@@ -79,7 +79,7 @@ func TestAServerCountsArrivals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range herdSize {
+		for range herdStreams {
 			c := &answeringClient{requests: make(chan wire.Request)}
 			close(c.requests)
 			if err := server.serve(c, "", true); err != nil {

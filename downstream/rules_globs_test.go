@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // The globs of a stream are bounded, and so are those of its group: who asks for one
@@ -39,17 +40,16 @@ func TestB35_TooManyGlobs(t *testing.T) {
 			elsewhere := view.Watch()
 			elsewhere.SubscribeAll(cache.Collection(wire.ListenerType, glob(8)))
 			elsewhere.SubscribeAll(cache.Collection(wire.ListenerType, glob(9)))
-			s := sotwClient(view, wire.ListenerType)
-			s.delta = tt.delta
-			s.cfg.MaxNames, s.cfg.MaxGlobs, s.cfg.MaxGroupGlobs = 100, 3, 4
+			c, s := newClient(view, wire.ListenerType, tt.delta)
+			c.cfg.MaxNames, c.cfg.MaxGlobs, c.cfg.MaxGroupGlobs = 100, 3, 4
 			if len(tt.have) > 0 {
-				s.cfg.MaxGroupGlobs = 9
-				s.request(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
+				c.cfg.MaxGroupGlobs = 9
+				s.Request(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
-			f := s.fit(tt.asks, nil, !tt.delta, len(s.globs)+tt.others, len(s.globs)+tt.others)
+			f := c.fit(s, tt.asks, nil, !tt.delta, s.GlobCount()+tt.others, s.GlobCount()+tt.others)
 			got := codes.OK
 			for _, over := range f.over {
-				if got = status.Code(told(over.why)); len(over.names) != 1 {
+				if got = status.Code(guard.Status(over.why)); len(over.names) != 1 {
 					t.Errorf("%q are refused for %v, want one of them", over.names, over.why)
 				}
 			}
@@ -73,222 +73,5 @@ func TestB35_GlobsThatWereGivenUp(t *testing.T) {
 	watch.UnsubscribeAll(b)
 	if unfollowed, followed := watch.Unfollowed([]string{key}); unfollowed != 1 || followed != 0 {
 		t.Errorf("%d globs are followed, and %d of one are not: want none, and the one", followed, unfollowed)
-	}
-}
-
-// A globWorld is what an origin has in a directory, for clients that want it by a glob,
-// by name and by the wildcard of the type.
-type globWorld struct {
-	t    *testing.T
-	view *cache.View
-	w    *cache.Writer
-}
-
-const (
-	lobby     = "xdstp://x/envoy.config.listener.v3.Listener/lobby/"
-	lobbyGlob = lobby + "*"
-)
-
-var lobbyKey = cache.Collection(wire.ListenerType, lobbyGlob)
-
-// newGlobWorld returns a world with clients of its own that follow all there is.
-func newGlobWorld(t *testing.T) *globWorld {
-	view, w := cache.New(cache.Config{})
-	gw := &globWorld{t: t, view: view, w: w}
-	watch := view.Watch()
-	watch.SubscribeAll(lobbyKey)
-	watch.SubscribeAll(wire.ListenerType)
-	watch.Subscribe(wire.ListenerType, []string{lobby + "a", lobby + "alias", "plain", lobby + "gone"})
-	w.TakeDemand()
-	w.SetConnected(true)
-	return gw
-}
-
-// say has the origin say resources of a set, each written name@content.
-func (gw *globWorld) say(kind cache.Kind, key string, resources ...*wire.Resource) {
-	gw.w.Apply(kind, wire.Update{TypeURL: key, Resources: resources})
-	gw.w.SetPhase(key, cache.Confirmed)
-}
-
-func (gw *globWorld) resource(name, content string, aliases ...string) *wire.Resource {
-	gw.t.Helper()
-	r, err := wire.NewResource(wire.ListenerType, name, content, []byte(content))
-	if err != nil {
-		gw.t.Fatal(err)
-	}
-	r.Aliases = aliases
-	return r
-}
-
-func (gw *globWorld) deny(kind cache.Kind, key, name string) {
-	gw.w.Apply(kind, wire.Update{TypeURL: key, Errors: []*wire.ResourceError{wire.NewResourceError(name, codes.PermissionDenied, "no")}})
-}
-
-// fill has the origin have two members that are named too, one with other content, one
-// that is in the wildcard too, and some more of each kind.
-func (gw *globWorld) fill() {
-	a, b, c := gw.resource(lobby+"a", "1"), gw.resource(lobby+"b", "1", lobby+"alias"), gw.resource(lobby+"c", "1")
-	gw.say(cache.Wildcard, lobbyKey, a, b, c)
-	gw.say(cache.Wildcard, wire.ListenerType, gw.resource("x", "1"), c, a)
-	gw.w.Apply(cache.ByName, wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{
-		gw.resource(lobby+"a", "2"), b, gw.resource("plain", "1"),
-	}, Removed: []string{lobby + "gone"}})
-}
-
-// Of what a client sees by several ways, the version has each resource once, in whatever
-// order it asked for them and whatever it gave up since (B.2).
-func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
-	gw := newGlobWorld(t)
-	gw.fill()
-	asks := []string{lobbyGlob, lobby + "a", lobby + "alias", lobby + "gone", "plain", "*"}
-	versions := make(map[int]map[string]string) // by what is wanted, the histories by version
-	steps := [][]int{{0x3f}, {0}, {1}, {2}, {4}, {0x20}, {0x1e}, {1, 0x3f}, {0x3f, 1}, {2, 1}}
-	for _, history := range steps {
-		for want := range 1 << len(asks) {
-			s := sotwClient(gw.view, wire.ListenerType)
-			for i, subset := range append(history[:len(history):len(history)], want) {
-				var names []string
-				for bit, name := range asks {
-					if subset&(1<<bit) != 0 {
-						names = append(names, name)
-					}
-				}
-				if len(names) == 0 {
-					names = []string{"none"} // an empty list may mean all
-				}
-				s.list(gw.view, gw.w, uint64(i+1), names...)
-			}
-			g := gw.view.Generation()
-			if got, set := s.visibleSum(g), s.ownSet(g, g.Type(s.key), false); got.Version("") != set.body.Version() {
-				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.body.Version())
-			}
-			if versions[want] == nil {
-				versions[want] = make(map[string]string)
-			}
-			versions[want][s.visibleSum(g).Version("")] = fmt.Sprintf("%#x", history)
-			s.close()
-		}
-	}
-	for want, of := range versions {
-		if len(of) != 1 {
-			t.Errorf("of %#x there are %d versions, with these histories: %v", want, len(of), of)
-		}
-	}
-}
-
-// The version tells of what the client was sent, be it that something is kept from it
-// where it asked for it in one way, and not in the other (R137).
-func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
-	for name, deny := range map[string]func(gw *globWorld){
-		"the glob's member":     func(gw *globWorld) { gw.deny(cache.Wildcard, lobbyKey, lobby+"c") },
-		"the name":              func(gw *globWorld) { gw.deny(cache.ByName, wire.ListenerType, lobby+"a") },
-		"the wildcard's member": func(gw *globWorld) { gw.deny(cache.Wildcard, wire.ListenerType, lobby+"c") },
-		"the glob's and the name": func(gw *globWorld) {
-			gw.deny(cache.Wildcard, lobbyKey, lobby+"a")
-			gw.deny(cache.ByName, wire.ListenerType, lobby+"a")
-		},
-	} {
-		for _, asks := range [][]string{{lobbyGlob}, {lobbyGlob, lobby + "a"}, {lobbyGlob, "*"}, {lobbyGlob, lobby + "a", "*"}} {
-			gw := newGlobWorld(t)
-			gw.fill()
-			deny(gw)
-			s := sotwClient(gw.view, wire.ListenerType)
-			r := s.list(gw.view, gw.w, 1, asks...)
-			if r == nil {
-				t.Fatalf("%s, %q: nothing was sent", name, asks)
-			}
-			if got := s.visibleSum(gw.view.Generation()).Version(""); got != r.body.Version() {
-				t.Errorf("%s, %q: the sum is %v, and that of the set that was sent %v", name, asks, got, r.body.Version())
-			}
-		}
-	}
-}
-
-// A type and its globs share one outstanding response. Neither is kept waiting by what
-// there is to say of the other: a set in many parts, or changes that never end.
-func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
-	const (
-		dirs = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/"
-		many = 20
-	)
-	for _, delta := range []bool{true, false} {
-		view, w := cache.New(cache.Config{})
-		w.SetConnected(true)
-		s := newTestStream(t, view, Config{ResponseBytes: 1})
-		s.delta = delta
-		globs := []string{dirs + "a/*", dirs + "b/*"}
-		if err := s.say(&wire.Request{Delta: delta, TypeURL: wire.EndpointType, Subscribe: append([]string{"*"}, globs...)}, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		sub := s.of(wire.EndpointType)
-		parts := append([]*subscription{sub}, sub.globs...)
-		version := 0
-		change := func(key, dir string, names int) {
-			u := wire.Update{TypeURL: key}
-			version++
-			for i := range names {
-				r, err := wire.NewResource(wire.EndpointType, fmt.Sprint(dir, i), "", fmt.Append(nil, version))
-				if err != nil {
-					t.Fatal(err)
-				}
-				u.Resources = append(u.Resources, r)
-			}
-			w.Apply(cache.Wildcard, u)
-			w.SetPhase(key, cache.Confirmed)
-		}
-		dir := map[string]string{wire.EndpointType: "", parts[1].key: dirs + "a/", parts[2].key: dirs + "b/"}
-		// respond sends what is to be sent, and returns to which part that belongs.
-		respond := func() *subscription {
-			var before []cache.Seq
-			for _, p := range parts {
-				before = append(before, p.sent)
-			}
-			said := sub.nonce
-			if _, err := s.flush(time.Now(), true); err != nil {
-				t.Fatal(err)
-			}
-			sub.pending = false // as an ACK has it
-			for i, p := range parts {
-				if sub.nonce != said && p.sent != before[i] {
-					return p
-				}
-			}
-			return nil
-		}
-		drain := func() (responses int) {
-			for respond() != nil {
-				responses++
-			}
-			return responses
-		}
-		for _, p := range parts {
-			change(p.key, dir[p.key], many)
-		}
-		for round := range many {
-			told := make(map[*subscription]bool)
-			for range parts {
-				told[respond()] = true
-			}
-			if len(told) != len(parts) || told[nil] {
-				t.Fatalf("delta %t, set in parts, round %d: %d of 3 were told something", delta, round, len(told))
-			}
-		}
-		if drain(); sub.behind(view.Generation().Type(sub.key)) {
-			t.Fatalf("delta %t: the set was not sent to its end: %+v", delta, sub)
-		}
-		for _, busy := range parts {
-			for _, p := range parts {
-				change(p.key, dir[p.key], 1)
-			}
-			told := make(map[*subscription]bool)
-			for range 2 * len(parts) {
-				change(busy.key, dir[busy.key], 1)
-				told[respond()] = true
-			}
-			if delete(told, nil); len(told) != len(parts) {
-				t.Errorf("delta %t: while %q changes all the time, %d of 3 are told something", delta, busy.glob, len(told))
-			}
-			drain()
-		}
 	}
 }

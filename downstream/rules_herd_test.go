@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,59 +54,6 @@ func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// B.35: first responses that may have to wait for their clients are handed over so many at a
-// time, first come, first served. A client that does not read keeps its place for a second.
-func TestB35_PlacesAreFreedInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const waiters = 10
-		p := newPlaces()
-		var frees []func()
-		for range cap(p.taken) {
-			frees = append(frees, p.take())
-			time.Sleep(time.Microsecond) // timers of a bubble that fire at the same time crash the race detector (Go 1.26)
-		}
-		began := time.Now()
-		var mu sync.Mutex
-		var order []int // guarded by mu
-		for i := range waiters {
-			go func() { // ends once it had its place
-				p.take()
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, i)
-			}()
-			synctest.Wait()
-		}
-		served := func() []int {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(order)
-		}
-		if n := p.waiting.Load(); n != waiters {
-			t.Errorf("%d wait, want %d", n, waiters)
-		}
-		for i := range waiters - 1 {
-			frees[i]()
-			frees[i]() // a second time does no harm
-			synctest.Wait()
-			time.Sleep(time.Microsecond)
-			if got := served(); len(got) != i+1 || got[i] != i {
-				t.Fatalf("after %d places were freed, they were taken by %v", i+1, got)
-			}
-		}
-		time.Sleep(placeHeld)
-		synctest.Wait()
-		if n := len(served()); n != waiters || p.waiting.Load() != 0 {
-			t.Errorf("%d of %d had places after %v", n, waiters, time.Since(began))
-		}
-		time.Sleep(placeHeld)
-		synctest.Wait()
-		if n := len(p.taken); n != 0 {
-			t.Errorf("%d places are taken after %v, want none", n, time.Since(began))
-		}
-	})
-}
-
 // B.12: what changes while a client does not answer is counted, and told at once when it
 // does.
 func TestB12_MergedChangesAreCounted(t *testing.T) {
@@ -117,7 +63,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		w.SetConnected(true)
 		s := newTestStream(t, view, Config{})
 		s.watch = view.WatchFunc(s.changed)
-		s.client.watch = s.watch
+		s.client.Watch = s.watch
 		s.timer = time.AfterFunc(time.Hour, s.wake)
 		defer s.timer.Stop()
 		s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}})

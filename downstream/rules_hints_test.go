@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A followingClient is an aggregated Delta stream without a transport, and what its client
@@ -68,8 +69,8 @@ func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *follo
 	c.st.turn.Store(taken) // no worker sends, but look
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
-		c.st.client = &client{cfg: &s.cfg, watch: c.st.watch, delta: true}
-		c.st.met.made = true
+		c.st.client = &client{cfg: &s.cfg, Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: c.st.watch, Delta: true}}
+		c.st.introduced.made = true
 	}
 	return c
 }
@@ -217,11 +218,11 @@ func (c *followingClient) checkHolds(g *cache.Generation) {
 		if sub == nil {
 			continue
 		}
-		for _, n := range sub.names {
-			e, _ := g.Type(typeURL).Lookup(n.name)
-			switch got := c.holds[typeURL+" "+n.name.String()]; {
+		for _, n := range sub.Names() {
+			e, _ := g.Type(typeURL).Lookup(n)
+			switch got := c.holds[typeURL+" "+n.String()]; {
 			case e.Present() && got != e.Resource.Version, e != nil && !e.Present() && got != gone:
-				c.t.Fatalf("%s %v: the client has %q at the end, the view %v", typeURL, n.name, got, e)
+				c.t.Fatalf("%s %v: the client has %q at the end, the view %v", typeURL, n, got, e)
 			}
 		}
 	}

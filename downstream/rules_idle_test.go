@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -46,7 +48,7 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 				t.Errorf("handled by the receiver: %v, want %v", got, tt.byReceiver)
 			}
 			s.flushed(true)
-			if len(s.subs) != 1 || len(s.subs[0].names) != tt.names {
+			if len(s.subs) != 1 || len(s.subs[0].Names()) != tt.names {
 				t.Errorf("after its turn the stream has %d subscriptions, want one of %d names", len(s.subs), tt.names)
 			}
 			if got := len(s.waiting); got != 0 {
@@ -84,14 +86,14 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 	}
 	streams := make([]*stream, clients)
 	connect := func(i int) {
-		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.requestPace()}
+		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: rate.NewLimiter(rate.Inf, 1)}
 		s.turn.Store(queued) // no worker comes
 		for typeURL, names := range named {
 			s.receives(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})
 		}
 		for all, sent := false, true; sent || !all; all, sent = s.flushed(true) {
 			for _, sub := range s.subs {
-				s.receives(&wire.Request{Delta: true, TypeURL: sub.typeURL, Nonce: sub.nonce})
+				s.receives(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.Nonce()})
 			}
 		}
 		if s.ended || len(s.subs) != len(named) || s.unanswered() {

@@ -3,12 +3,14 @@ package downstream
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // B.35: a request with many names that the client's group does not know waits until its peer may use the time of others. A request
@@ -34,8 +36,8 @@ func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var taken []func()
-		for range cap(server.nodes.use(server.cfg.peerName(PeerOf(ctx))).decoding) {
-			done, err := server.nodes.turn(ctx, server.cfg.peerName(PeerOf(ctx)))
+		for range max(1, runtime.GOMAXPROCS(0)/2) {
+			done, err := server.guard.Turn(ctx, guard.PeerOf(ctx))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,17 +2,22 @@ package downstream
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // rules are an Authorizer that grants everything until it is told otherwise.
@@ -23,12 +28,12 @@ type rules struct {
 	denies  bool
 }
 
-func (a *rules) Authorize(_ Peer, n *node) (Grant, error) {
+func (a *rules) Authorize(_ guard.Peer, n *node) (Grant, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked = append(a.asked, n.GetId())
 	if a.denies {
-		return nil, Denies(DeniedNode, "no more")
+		return nil, guard.Denies(guard.DeniedNode, "no more")
 	}
 	return anything{}, nil
 }
@@ -55,18 +60,36 @@ func (anything) Type(string) error         { return nil }
 func (anything) LimitsNames(string) bool   { return false }
 func (anything) Name(string, string) error { return nil }
 
-// B.35: with rules, the streams of a connection keep what is equal of their Nodes once, charged to their peer, and nothing of the
-// extensions. What is over the bound is refused, and what is given up makes room.
-func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
+// A tcpConn is a connection that comes from an address.
+type tcpConn struct {
+	net.Conn
+	host string
+}
+
+func (c tcpConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
+
+// connect returns what is known of a connection of a host to the streams of a server.
+func connect(t *testing.T, s *Server, host string) credentials.AuthInfo {
+	t.Helper()
+	_, info, err := s.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{host: host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// B.35: with rules, 1,000 streams of two connections with a large Node keep that once for each connection, and nothing
+// of the extensions. Streams that have ended keep nothing.
+func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, Authorizer: &rules{changed: make(chan struct{})}})
+	server, err := New(Config{Views: oneView{view}, Authorizer: &rules{changed: make(chan struct{})}, Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var streams []*stream
-	joins := func(of *keptNodes, host string, encoded []byte) error {
+	joins := func(connection credentials.AuthInfo, encoded []byte) error {
 		s := &stream{
-			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), host, of, nil), delta: true,
+			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", connection, nil), delta: true,
 			over: make(chan error, 1), timer: time.NewTimer(time.Hour),
 		}
 		s.turn.Store(taken) // no worker sends
@@ -80,88 +103,39 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 		}
 		return err
 	}
-	held := func(host string) (bytes int64) {
-		server.nodes.mu.Lock()
-		defer server.nodes.mu.Unlock()
-		if share := server.nodes.of[host]; share != nil {
-			bytes = share.held
-		}
-		return bytes
-	}
-
-	encoded := marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))
-	one, two := new(keptNodes), new(keptNodes)
+	one, two := connect(t, server, "192.0.2.1"), connect(t, server, "192.0.2.1")
 	before := liveHeap()
 	for range 500 {
-		for _, of := range []*keptNodes{one, two} {
-			if err := joins(of, "192.0.2.1", encoded); err != nil {
+		for _, connection := range []credentials.AuthInfo{one, two} {
+			if err := joins(connection, marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if len(one.kept) != 1 || len(two.kept) != 1 {
-		t.Errorf("the connections keep %d and %d Nodes, want one each", len(one.kept), len(two.kept))
-	}
-	if got, want := held("192.0.2.1"), int64(2*(40-16)<<10); got != want {
-		t.Errorf("the peer is charged %d bytes, want %d", got, want)
-	}
 	if got := liveHeap() - before; got > 1000*4<<10+2*100<<10 {
 		t.Errorf("1000 streams of two connections take %d bytes, want a few KiB each and their Node twice", got)
 	}
-
-	var refused int
-	for i := range 400 { // each says something else
-		n := nodeOfBytes(t, 240<<10)
-		n.Id = string(rune('a' + i%26))
-		n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
-		if err := joins(one, "192.0.2.1", marshalNode(t, n)); err != nil {
-			if limit, is := LimitOf(err); !is || limit != LimitNodeBytes || status.Code(err) != codes.ResourceExhausted {
+	// Each of these Nodes is another one: the bound of a peer is 16 MiB.
+	fill := func() (kept int) {
+		for i := range 100 {
+			n := nodeOfBytes(t, 240<<10)
+			n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
+			if err := joins(one, marshalNode(t, n)); err == nil {
+				kept++
+			} else if limit, is := guard.LimitOf(err); !is || limit != guard.LimitNodeBytes || status.Code(err) != codes.ResourceExhausted {
 				t.Fatalf("refused with %v, want RESOURCE_EXHAUSTED and the limit", err)
 			}
-			refused++
 		}
+		return kept
 	}
-	const bound = 64 << 20
-	if got := held("192.0.2.1"); got > bound || got < bound-512<<10 || refused == 0 {
-		t.Errorf("the peer is charged %d bytes, %d streams were refused, want nearly all of %d and some", got, refused, bound)
-	}
-	if got := liveHeap() - before; got > bound+1400*20<<10 {
-		t.Errorf("the streams take %d bytes, want at most %d and a few KiB each", got, bound)
-	}
-	if err := joins(new(keptNodes), "192.0.2.2", encoded); err != nil {
-		t.Errorf("another peer is refused: %v", err)
-	}
-	for _, s := range streams {
-		s.close()
-	}
-	if len(one.kept)+len(two.kept) != 0 || held("192.0.2.1")+held("192.0.2.2") != 0 {
-		t.Errorf("%d and %d Nodes are kept and %d and %d bytes charged for streams that have ended",
-			len(one.kept), len(two.kept), held("192.0.2.1"), held("192.0.2.2"))
-	}
-}
-
-// B.35: without rules that may change, nothing is charged for a Node, and no more of it is kept than is shown.
-func TestB35_WithoutRulesNodesAreNotKept(t *testing.T) {
-	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, size := range []int{1 << 10, 240 << 10} {
-		kept, err := server.meet(t.Context(), Peer{Host: "192.0.2.1"}, rawNode{marshalNode(t, nodeOfBytes(t, size)), size}, func(*node) error { return nil })
-		if err != nil {
-			t.Fatal(err)
+	for round, want := range []int{72, 73} { // in the first round, the streams from before have two Nodes
+		if kept := fill(); kept != want {
+			t.Errorf("round %d: %d Nodes are kept, want %d", round, kept, want)
 		}
-		server.nodes.mu.Lock()
-		charged := int64(0)
-		for _, share := range server.nodes.of {
-			charged += share.held
+		for _, s := range streams {
+			s.close()
 		}
-		server.nodes.mu.Unlock()
-		if kept.encoded != "" || len(kept.shown) > maxShown || charged != 0 {
-			t.Errorf("%d bytes are kept, %d shown, and %d charged", len(kept.encoded), len(kept.shown), charged)
-		}
-		kept.leave()
+		streams = nil
 	}
 }
 
@@ -176,7 +150,7 @@ func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
 		}
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"})), delta: true,
-			over: make(chan error, 1), stale: make(chan struct{}, 1), pace: server.requestPace(),
+			over: make(chan error, 1), stale: make(chan struct{}, 1), pace: rate.NewLimiter(rate.Inf, 1),
 		}
 		s.turn.Store(queued) // no worker comes
 		ended := make(chan error)
@@ -188,7 +162,7 @@ func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
 		a.change(true)
 		synctest.Wait()
 		s.flushed(true)
-		if denial, is := DenialOf(<-ended); !is || denial != DeniedNode {
+		if denial, is := guard.DenialOf(<-ended); !is || denial != guard.DeniedNode {
 			t.Errorf("ended with another error than of the new rules")
 		}
 		if want := "a a"; strings.Join(a.asked, " ") != want {
@@ -205,25 +179,24 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes := new(keptNodes)
-	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nodes, nil), delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: server.requestPace()}
+	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: rate.NewLimiter(rate.Inf, 1)}
 	s.turn.Store(queued) // no worker comes
 	ask := func() {
 		s.receives(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
 	}
 	ask()
-	if v.in != 1 || len(nodes.kept) != 1 {
-		t.Fatalf("%d streams are in a group, %d Nodes are kept, want 1 and 1", v.in, len(nodes.kept))
+	if v.in != 1 || s.waiting[0].from.kept == nil {
+		t.Fatalf("%d streams are in a group, want 1", v.in)
 	}
 	if err := s.finish(errOutrun); err == nil {
 		t.Fatal("it ended without an error")
 	}
-	if v.in != 0 || len(nodes.kept) != 0 {
-		t.Errorf("%d streams are in a group, %d Nodes are kept after the end, want none", v.in, len(nodes.kept))
+	if v.in != 0 {
+		t.Errorf("%d streams are in a group after the end, want none", v.in)
 	}
-	s.met = introduction{}
+	s.introduced = introduction{}
 	ask() // comes too late
-	if v.in != 0 || len(nodes.kept) != 0 {
-		t.Errorf("%d streams are in a group, %d Nodes are kept for a request after the end, want none", v.in, len(nodes.kept))
+	if v.in != 0 {
+		t.Errorf("%d streams are in a group for a request after the end, want none", v.in)
 	}
 }

@@ -2,7 +2,7 @@ package downstream
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -15,18 +15,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	xdspb "github.com/cncf/xds/go/xds/core/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/loadreport"
 )
 
 // marshalNode returns an encoded Node.
@@ -50,26 +53,6 @@ func nodeOfBytes(tb testing.TB, size int) *node {
 	return n
 }
 
-// nodeOfValues returns a Node with so many values: fields of structs, elements of lists of all kinds, and entries of maps.
-func nodeOfValues(values int) *node {
-	n := &node{
-		Id: "n", Locality: &corepb.Locality{Region: "r", Zone: "z"}, ClientFeatures: []string{"a", "b"},
-		DynamicParameters: map[string]*xdspb.ContextParams{"t": {Params: map[string]string{"k": "v"}}},
-		Metadata:          &structpb.Struct{Fields: map[string]*structpb.Value{"inner": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{}})}},
-	}
-	inner := n.GetMetadata().GetFields()["inner"].GetStructValue().GetFields()
-	list := &structpb.ListValue{}
-	inner["list"] = structpb.NewListValue(list)
-	for have := 2 + 2 + 1 + 1; have < values; have++ {
-		if have%2 == 0 {
-			inner[fmt.Sprint(have)] = structpb.NewNumberValue(1)
-		} else {
-			list.Values = append(list.Values, structpb.NewNullValue())
-		}
-	}
-	return n
-}
-
 // withExtensions adds extensions to a Node, in so many bytes at least.
 func withExtensions(n *node, size int) *node {
 	n = proto.CloneOf(n)
@@ -81,31 +64,19 @@ func withExtensions(n *node, size int) *node {
 	return n
 }
 
-// B.35: a Node has 256 KiB, 10,000 values and 2,000 levels beside its extensions at most, and 1 MiB with them. Streams, polls and load
-// reports hold it to the same.
+// B.35: streams, polls and load reports hold a Node to the same bounds, without its extensions.
 func TestB35_WhatANodeMayHave(t *testing.T) {
-	deep := func(levels int) *node { // of lists, which are two messages each
-		v := structpb.NewNullValue()
-		for range levels {
-			v = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{v}})
-		}
-		return &node{Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"k": v}}}
-	}
+	const most = 256 << 10
 	for _, tt := range []struct {
 		name string
 		node *node
 		want string // in the error; empty if it is accepted
 	}{
-		{"of an Envoy", &node{Id: "n", UserAgentName: "envoy"}, ""},
-		{"256 KiB", nodeOfBytes(t, maxNodeContent), ""},
-		{"a byte more", nodeOfBytes(t, maxNodeContent+1), "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
-		{"10,000 values", nodeOfValues(maxNodeValues), ""},
-		{"a value more", nodeOfValues(maxNodeValues + 1), "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
-		{"80 KB of extensions", withExtensions(&node{Id: "n"}, 80_000), ""},
-		{"extensions, and 256 KiB", withExtensions(nodeOfBytes(t, maxNodeContent), 80_000), ""},
+		{"extensions, and 256 KiB", withExtensions(nodeOfBytes(t, most), 80_000), ""},
+		{"a byte more", nodeOfBytes(t, most+1), "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"10,000 values", &node{ClientFeatures: make([]string, guard.MaxNodeValues)}, ""},
+		{"a value more", &node{ClientFeatures: make([]string, guard.MaxNodeValues+1)}, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"1 MiB of extensions", withExtensions(&node{Id: "n"}, 1<<20), "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
-		{"900 levels of lists", deep(900), ""},
-		{"1000 levels of lists", deep(1000), "more than 2000 messages are in one another"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			encoded := marshalNode(t, tt.node)
@@ -138,53 +109,15 @@ func TestB35_ARecordedNodeIsFarBelowTheLimits(t *testing.T) {
 	if err := r.Decode(firstRequest(recorded)); err != nil {
 		t.Fatal(err)
 	}
-	left := maxNodeValues
-	if err := countValues(r.Node, nodeDescriptor, maxNodeDepth, &left); err != nil {
+	found, err := wire.CountElements((&node{}).ProtoReflect().Descriptor(), r.Node, guard.MaxNodeDepth, wire.Elements{Messages: 1000, Values: 1000})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if r.NodeBytes != 61_090 || len(r.Node) != 174 || maxNodeValues-left != 4 {
-		t.Errorf("the Node has %d bytes, %d without its extensions, and %d values, want 61090, 174 and 4", r.NodeBytes, len(r.Node), maxNodeValues-left)
+	if r.NodeBytes != 61_090 || len(r.Node) != 174 || found.Values != 4 {
+		t.Errorf("the Node has %d bytes, %d without its extensions, and %d values, want 61090, 174 and 4", r.NodeBytes, len(r.Node), found.Values)
 	}
-	if 4*r.NodeBytes > 1<<20 || 4*len(r.Node) > maxNodeContent || 4*(maxNodeValues-left) > maxNodeValues {
+	if 4*r.NodeBytes > 1<<20 || 4*len(r.Node) > 256<<10 || 4*found.Values > guard.MaxNodeValues {
 		t.Error("the limits are less than four times that")
-	}
-}
-
-// B.35: who has had a large Node decoded leaves the place to others for seven times as long, but not for long.
-func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
-	for _, tt := range []struct{ took, rest time.Duration }{
-		{10 * time.Millisecond, 70 * time.Millisecond},
-		{time.Minute, maxNodeRest},
-	} {
-		t.Run(tt.took.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := nodeShares{of: make(map[string]*nodeShare)}
-				decode := func() (done func()) {
-					done, err := s.decode(t.Context(), "peer", largeNode+1)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return done
-				}
-				var all []func()
-				for range max(1, runtime.GOMAXPROCS(0)/2) {
-					all = append(all, decode())
-				}
-				time.Sleep(tt.took)
-				for _, done := range all {
-					done()
-				}
-				began := time.Now()
-				decode()()
-				if waited := time.Since(began); waited != tt.rest {
-					t.Errorf("after Nodes that took %v the next waited %v, want %v", tt.took, waited, tt.rest)
-				}
-				synctest.Wait()
-				if n := len(s.of); n != 0 {
-					t.Errorf("%d peers are remembered, want none", n)
-				}
-			})
-		})
 	}
 }
 
@@ -193,7 +126,7 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{})
-	s.met.made = false
+	s.introduced.made = false
 	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: s.cfg.MaxNodeBytes}}
 	if err := r.Decode(firstRequest(encoded)); err != nil {
 		t.Fatal(err)
@@ -209,21 +142,39 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 func reportEncoded(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, SumLoads: true})
+	server, err := New(Config{Views: oneView{view}, SumLoads: true, Loads: noLoads{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &loadStream{server: server, cfg: &server.cfg}
-	_, raw, err := s.decode(&loadMessage{bytes: protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), encoded)})
-	if err != nil {
+	rpc := &loadClient{ctx: t.Context(), report: &lrspb.LoadStatsRequest{Node: new(node)}}
+	if err := proto.Unmarshal(encoded, rpc.report.GetNode()); err != nil {
 		t.Fatal(err)
 	}
-	who, err := s.identify(t.Context(), raw)
-	if err == nil {
-		who.drop()
+	return loadService{server}.serve(rpc)
+}
+
+// A loadClient sends a load report, and closes its stream.
+type loadClient struct {
+	grpc.ServerStream
+	ctx    context.Context
+	report *lrspb.LoadStatsRequest
+}
+
+func (c *loadClient) Context() context.Context { return c.ctx }
+
+func (c *loadClient) RecvMsg(m any) (err error) {
+	if c.report == nil {
+		return io.EOF
 	}
+	m.(*wire.Message).Bytes, err = proto.Marshal(c.report)
+	c.report = nil
 	return err
 }
+
+// noLoads is an origin that takes no load reports.
+type noLoads struct{ loadreport.Origin }
+
+func (noLoads) ReportLoads(ctx context.Context, _ *loadreport.Group) { <-ctx.Done() }
 
 // pollOf returns what a poll is told of a Node in JSON.
 func pollOf(t *testing.T, inJSON []byte) error {
@@ -236,9 +187,9 @@ func pollOf(t *testing.T, inJSON []byte) error {
 	return nil // it was read
 }
 
-// A peerClient is an eager one that comes from an address, of a connection.
-func peerClient(ctx context.Context, host string, nodes *keptNodes, encoded []byte) *eagerClient {
-	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}, AuthInfo: connection{nodes: nodes}})
+// A peerClient is an eager one that comes from an address, on a connection; nil if that is not charged.
+func peerClient(ctx context.Context, host string, connection credentials.AuthInfo, encoded []byte) *eagerClient {
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}, AuthInfo: connection})
 	first := true
 	return &eagerClient{ctx: ctx, sent: make(chan *wire.Response, 10), next: func() (wire.Request, error) {
 		if !first {
@@ -310,55 +261,5 @@ func TestB35_WhoClientsAreIsFoundOutByNoWorker(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-	})
-}
-
-// B.35: large Nodes of one peer are decoded by half of the cores at most; small ones, and those of other peers, do not wait for them.
-func TestB35_LargeNodesOfAPeerWaitForOneAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		view, _ := cache.New(cache.Config{})
-		views := &gate{oneView: oneView{view}, open: make(chan struct{})}
-		server, err := New(Config{Views: views, FirstRequestTimeout: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		open := sync.OnceFunc(func() { close(views.open) })
-		defer open()
-		comes := func(host string, large bool) {
-			n := &node{Id: "held"}
-			if large {
-				n.Cluster = strings.Repeat("x", largeNode)
-			}
-			c := peerClient(ctx, host, nil, marshalNode(t, n))
-			go func() { _ = server.serve(c, "", true) }()
-		}
-		atOnce := max(1, runtime.GOMAXPROCS(0)/2)
-		for range atOnce + 5 {
-			comes("192.0.2.1", true)
-		}
-		synctest.Wait()
-		expect := func(when string, want int) {
-			t.Helper()
-			if n := views.joins.Load(); n != int64(want) {
-				t.Errorf("%s: %d clients are being looked at, want %d", when, n, want)
-			}
-		}
-		expect("large ones of one peer", atOnce)
-		comes("192.0.2.2", true)
-		synctest.Wait()
-		expect("another peer's", atOnce+1)
-		comes("192.0.2.1", false)
-		synctest.Wait()
-		expect("a small one", atOnce+2)
-		open()
-		synctest.Wait()
-		expect("in the end", atOnce+7)
-		cancel()
-		synctest.Wait()
-		if n := len(server.nodes.of); n != 0 {
-			t.Errorf("%d peers are remembered, want none", n)
-		}
 	})
 }

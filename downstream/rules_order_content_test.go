@@ -11,7 +11,16 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
+
+// newClient returns a client that is not Envoy, and its subscription to a type.
+func newClient(view *cache.View, typeURL string, delta bool) (*client, *subscription.Subscription) {
+	cfg := &Config{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
+	cfg.subscriptions = subscription.Settings{ResponseBytes: cfg.ResponseBytes, AckWait: cfg.AckWait}
+	c := &client{cfg: cfg, Client: subscription.Client{Settings: &cfg.subscriptions, Watch: view.Watch(), Delta: delta}}
+	return c, subscription.New(&c.Client, cfg.subscriptions.TraitsOf(typeURL, subscription.Software{}), wire.Unwrapped, false, nil)
+}
 
 // A complete set of clusters that waits for content, which was not to be kept, is not
 // overtaken by routes; but it is after the time that an ACK is waited for.
@@ -19,13 +28,19 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		w.SetConnected(true)
-		cds := sotwClient(view, wire.ClusterType)
-		s := &stream{cfg: cds.cfg, subs: []*subscription{cds}}
-		cds.cfg.AckWait = 5 * time.Second
-		cds.list(view, w, 1, wire.Wildcard)
+		client, cds := newClient(view, wire.ClusterType, false)
+		s := &stream{cfg: client.cfg, subs: []*subscription.Subscription{cds}}
+		list := func() *wire.Body {
+			cds.Request(&wire.Request{Subscribe: []string{wire.Wildcard}, NamesSum: 1}, time.Now())
+			w.TakeDemand()
+			g := view.Generation()
+			r, _, _ := cds.Next(&subscription.Look{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
+			return r.Body
+		}
+		list()
 		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
-		if r := cds.list(view, w, 1, wire.Wildcard); r == nil {
+		if r := list(); r == nil {
 			t.Fatal("the first set was not sent")
 		}
 		time.Sleep(2 * time.Second)
@@ -37,10 +52,10 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		}
 		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{b}})
 		limit := func() cache.Seq {
-			if r := cds.list(view, w, 1, wire.Wildcard); r != nil {
+			if r := list(); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			got, _ := s.dependentLimit(&pass{head: view.Generation(), cut: view.Generation(), now: time.Now()})
+			got, _ := s.dependentLimit(&pass{Look: subscription.Look{Newest: view.Generation(), Cut: view.Generation(), Now: time.Now()}})
 			return got
 		}
 		if got := limit(); got > before {
@@ -51,7 +66,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			t.Errorf("after the wait routes are read up to %d, want %d", got, view.Generation().Seq)
 		}
 		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
-		if r := cds.list(view, w, 1, wire.Wildcard); r == nil || r.body.Len() != 2 {
+		if r := list(); r == nil || r.Len() != 2 {
 			t.Errorf("once the content is there: got %v, want the set of two", r)
 		}
 	})

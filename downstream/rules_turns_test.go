@@ -107,14 +107,14 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 	settle()
 
 	sentBefore := sent.Load()
-	before, idleBefore := server.Turns()
+	before := server.Stats()
 	for i := range changes {
 		change(random.IntN(names), i+1)
 		time.Sleep(time.Millisecond) // all that it wakes is done by then
 	}
 	settle()
-	turns, idle := server.Turns()
-	turns, idle = turns-before, idle-idleBefore
+	turned := server.Stats()
+	turns, idle := turned.Turns-before.Turns, turned.IdleTurns-before.IdleTurns
 	got, want := sent.Load()-sentBefore, int64(changes*clients*each/names)
 	if got < want*85/100 || got > want*11/10 {
 		t.Errorf("got %d responses, want about %d", got, want)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -17,141 +16,107 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/loadreport"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// Config shapes a server. But for Views, the zero value of each field works.
+// Config shapes a server. The zero value of each field but Views works.
 type Config struct {
 	// Views finds the view that serves a node. Required.
 	Views Views
 
-	// Identifier tells clients who serves them; it should be unique to the process
-	// (R126). Empty means "tender".
+	// Identifier is the ControlPlane.identifier in responses; it should be unique to the process (R126). Empty means
+	// "tender".
 	Identifier string
 
-	// AckWait bounds how long a response waits for its answer before the next one
-	// of its type is sent all the same. Zero means 5s.
+	// AckWait bounds how long a response waits for the answer to the previous one of its type. Zero means 5s.
 	AckWait time.Duration
 
-	// SendStall is how long a send may block before the stream is ended. Zero means
-	// 60s.
+	// SendStall is how long a send may block before the stream is ended. Zero means 60s.
 	SendStall time.Duration
 
-	// ColdWait is how long a stream waits for the first word of an origin that is
-	// not there, and how long an origin has to be back before what it does not
-	// mention counts as gone. Zero means 10s.
+	// ColdWait is how long a stream without a response waits for an unreachable origin, and how long an origin must be
+	// connected before what it does not mention counts as removed. Zero means 10s.
 	ColdWait time.Duration
 
-	// FirstRequestTimeout is how long a new stream may stay silent. Zero means 10s.
+	// FirstRequestTimeout bounds the wait for the first request of a stream. Zero means 10s.
 	FirstRequestTimeout time.Duration
 
-	// ConnectionAge is how old the connection of a client gets before it is told to take
-	// no more streams, which the gRPC server has to do: streams end themselves then, some
-	// time between a tenth and somewhat more than a quarter of it later (B.33). It needs
-	// [Server.Credentials]. Zero means that no age is too old.
+	// ConnectionAge is the age at which the gRPC server tells a client to open no more streams on its connection. The
+	// streams end themselves between a tenth and a bit more than a quarter of it later (B.33). It needs
+	// [guard.Guard.Credentials]. Zero means no maximum.
 	ConnectionAge time.Duration
 
-	// ResponseBytes is the size at which a response that need not be complete ends;
-	// the rest follows in further ones. Zero means 1 MiB.
+	// ResponseBytes is the size from which a response that may be partial is divided. Zero means 1 MiB.
 	ResponseBytes int
 
-	// MaxConnections bounds the connections of clients, MaxPeerConnections those of one host,
-	// by [Server.Credentials] and [Server.ConnState]. Zero means 50,000 and 10,000.
-	MaxConnections, MaxPeerConnections int
+	// Limits bound connections, streams, frames, Nodes and buffered requests.
+	guard.Limits
 
-	// MaxUnreadBytes bounds the memory that the requests of all connections together take until they are handled, beyond 64 KiB
-	// for each, and a fourth of it for those of one host: what is not whole or not read yet, decompressed, or waits.
-	// What exceeds it is closed. It needs [Server.Credentials]. Zero means 1 GiB.
-	MaxUnreadBytes int
-
-	// PeerIPv6Prefix is how many bits of an IPv6 address make a peer. Zero means 64.
-	PeerIPv6Prefix int
-
-	// MaxStreams bounds the streams of the server, and the polls that are held beside
-	// them. Zero means 50,000.
-	MaxStreams int
-
-	// MaxRequestRate bounds the requests a second of a stream that answer no response;
-	// ten times as many may come at once. Those that are too many are read later. Zero
-	// means 100.
+	// MaxRequestRate bounds the requests a second of a stream that do not answer a response, with bursts of ten times as
+	// many. Further ones are read later. Zero means 100.
 	MaxRequestRate int
 
-	// MaxFrameRate bounds the frames of HTTP/2 a second of a connection that answer no response; ten times
-	// as many may come at once, and over all connections of one host four times as many of both, but for
-	// 50 a second of each connection. 2 KiB more count as a frame, a frame of data, the beginning of a stream
-	// or a poll as 10, and the reset of a stream as 50. A new connection is 100 of those of its host, of which
-	// 50 seconds' worth may be spent so at once. Those that are too many are read later. It needs
-	// [Server.Credentials]. Zero means 5,000.
-	MaxFrameRate int
-
-	// MaxNames bounds the resource names of a stream, and those of which its client says that it has
-	// them. Zero means 100,000.
+	// MaxNames bounds the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those that the clients of a view
-	// follow. Zero means 1,000 and 10,000.
+	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those of all clients of a view. Zero means 1,000 and 10,000.
 	MaxGlobs, MaxGroupGlobs int
 
 	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
 
-	// MaxNodeBytes bounds the encoded Node of a client, of which all but its extensions may be 256 KiB and 10,000 values at most, and
-	// 64 times as many bytes what is kept of the Nodes of one peer, beside the first 16 KiB of each. Zero means 1 MiB.
-	MaxNodeBytes int
-
-	// MaxRequestBytes bounds a request, decompressed, where GzipRequests has those that are compressed accepted; of others, the
-	// gRPC server sees to it. Zero means 4 MiB.
+	// MaxRequestBytes bounds a decompressed request, where GzipRequests accepts compressed ones; the gRPC server bounds
+	// others. Zero means 4 MiB.
 	MaxRequestBytes int
 	GzipRequests    bool
 
-	// MaxTypes bounds the types that are known to a view. Zero means 64.
+	// MaxTypes bounds the types of a view. Zero means 64.
 	MaxTypes int
 
 	// FullStateTypes and WildcardTypes are further types with these traits (B.17).
 	FullStateTypes, WildcardTypes []string
 
-	// NoEDSAfterCDS switches off that endpoints follow their changed cluster
-	// (B.16).
+	// NoEDSAfterCDS disables sending the endpoints of changed clusters again (B.16).
 	NoEDSAfterCDS bool
 
-	// DynamicParameters lets the parameters that a client gives, with a name or in its
-	// Node, choose among the variants of a resource (R122). Without it they are not
-	// looked at.
+	// DynamicParameters has the parameters of names and Nodes choose among the variants of a resource (R122). Otherwise
+	// they are ignored.
 	DynamicParameters bool
 
-	// ContentVersions says that Delta versions are made from content, which no
-	// reuse by the origin can confuse (B.2).
+	// ContentVersions says that Delta versions are hashes of the content, which no reuse by the origin can confuse
+	// (B.2).
 	ContentVersions bool
 
-	// Loads takes load reports to the origin. Nil means that none are taken: clients
-	// are told UNIMPLEMENTED (R139).
-	Loads LoadOrigin
+	// Loads is the origin of load reports. Nil rejects them with UNIMPLEMENTED (R139).
+	Loads loadreport.Origin
 
-	// SumLoads has the reports of a group's clients summed; else each client has a
-	// stream of its own to the origin (B.29).
+	// SumLoads sums the reports of the clients of a group; otherwise each client has a stream of its own to the origin
+	// (B.29).
 	SumLoads bool
 
-	// Probed returns why a relay below, which asks by a probe (wire.ProbeHeader) whether it would be
-	// served, would not; nil if it would. Errors are gRPC statuses. Nil has probes be streams like others.
+	// Probed returns nil if this relay would serve a client, which a relay below asks by a probe (wire.ProbeHeader), or
+	// else a gRPC status with the reason. Nil serves probes as other streams.
 	Probed func() error
 
-	// Chain knows the relays above and below this one. Nil if nobody looks.
+	// Chain knows the relays above and below this one. Nil without any.
 	Chain Chain
 
-	// Authorizer says who may be whom, and have what. Nil lets everybody be anybody, and have
-	// anything.
+	// Authorizer decides which Nodes clients may use, and what they may request. Nil allows everything.
 	Authorizer Authorizer
 
-	// Traces shows deliveries. Nil shows none.
+	// Traces exports spans of deliveries. Nil exports none.
 	Traces *Traces
 
-	// Served is called once many streams that came together have what they came for, so
-	// that what it took to serve them can be given back. Nil if nobody wants to know.
+	// Served is called once many streams that began together were served, so that the memory that this took can be given
+	// back. May be nil.
 	Served func()
 
-	// Logger receives what happens to streams. Nil discards it.
+	// Logger receives the server's log. Nil discards it.
 	Logger *slog.Logger
 
-	fullState, wildcard map[string]bool
+	subscriptions subscription.Settings
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -163,15 +128,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
 	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
-	c.MaxConnections = cmp.Or(c.MaxConnections, 50_000)
-	c.MaxPeerConnections = cmp.Or(c.MaxPeerConnections, 10_000)
-	c.MaxUnreadBytes = cmp.Or(c.MaxUnreadBytes, 1<<30)
-	c.MaxStreams = cmp.Or(c.MaxStreams, 50_000)
-	c.PeerIPv6Prefix = cmp.Or(c.PeerIPv6Prefix, 64)
+	c.Limits = guard.WithDefaults(c.Limits)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
-	c.MaxFrameRate = cmp.Or(c.MaxFrameRate, 5000)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
-	c.MaxNodeBytes = cmp.Or(c.MaxNodeBytes, 1<<20)
 	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
 	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
 	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
@@ -181,20 +140,23 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.fullState, c.wildcard = make(map[string]bool), make(map[string]bool)
+	c.subscriptions = subscription.Settings{
+		AckWait: c.AckWait, ColdWait: c.ColdWait, ResponseBytes: c.ResponseBytes, ContentVersions: c.ContentVersions,
+		FullState: make(map[string]bool), LegacyWildcard: make(map[string]bool),
+	}
 	for _, t := range c.FullStateTypes {
-		c.fullState[t] = true
+		c.subscriptions.FullState[t] = true
 	}
 	for _, t := range c.WildcardTypes {
-		c.wildcard[t] = true
+		c.subscriptions.LegacyWildcard[t] = true
 	}
 	return c, nil
 }
 
-// checkNames refuses a request whose names are too long.
+// checkNames rejects a request whose names are too long.
 func (c *Config) checkNames(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
-		return exceeds(LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
 	for name := range r.InitialVersions {
 		if len(name) > c.MaxNameBytes {
@@ -212,26 +174,26 @@ func (c *Config) checkNames(r *wire.Request) error {
 }
 
 func (c *Config) tooLong(name string) error {
-	return exceeds(LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
-// limits returns with what a request of a connection is read.
-func (c *Config) limits(b *backlog) wire.Limits {
+// limits returns the bounds of a request that is charged to an account.
+func (c *Config) limits(b *guard.Account) wire.Limits {
 	return wire.Limits{
 		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
 	}
 }
 
-// unreadable returns what a client is told whose request could not be decoded.
-func (c *Config) unreadable(err error) error {
-	switch _, limit := LimitOf(err); {
+// requestError returns the error that ends a stream for a request that could not be decoded.
+func (c *Config) requestError(err error) error {
+	switch _, limit := guard.LimitOf(err); {
 	case limit:
 		return err
 	case errors.Is(err, wire.ErrTooLarge):
-		return Exceeds(LimitRequest, "%v", err)
+		return guard.Exceeds(guard.LimitRequest, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
-		return exceeds(LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
+		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
 	default:
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -239,55 +201,48 @@ func (c *Config) unreadable(err error) error {
 
 // Views finds views.
 type Views interface {
-	// Join returns the group of a node, and counts the stream as one of its
-	// members until the group's Leave is called. The peer is what the node's certificate says, or
-	// else the host that its connection comes from; empty if that is none, as on a Unix socket. Errors are gRPC
-	// statuses.
+	// Join returns the group of a node, and counts the stream as a member until the group's Leave is called. The peer is
+	// the identity of the client's certificate, or else its host; empty on a Unix socket. Errors are gRPC statuses.
 	Join(n *node, peer string) (Group, error)
 }
 
-// A Group is a set of nodes that an origin tells the same.
+// A Group is a set of nodes that an origin sends the same resources.
 type Group struct {
 	View  *cache.View
-	Key   string // for people
-	Node  *node  // whom the origin takes the group for; read-only
+	Key   string // for logs and operators
+	Node  *node  // that the origin takes the group for; read-only
 	Leave func() // may be called again
 
-	// Counts are the group's. Nil counts nothing.
+	// Counts is the group's. Nil counts nothing.
 	Counts *Counts
 }
 
 // A Server serves views to xDS clients. Its methods may be called from any
 // goroutine.
 type Server struct {
-	cfg     Config
-	nacks   refusalLog
-	names   refusalLog
-	loads   loadGroups
-	large   refusalLog
-	denials refusalLog
-	shares  *cache.Shares // of streams of all services, and of polls
-	nodes   nodeShares
-	streams atomic.Int64 // of those that a drain waits for, and held polls
+	// Read-only after construction.
+	cfg   Config
+	guard *guard.Guard
+	loads *loadreport.Server
 
-	connections connections
-	crowds      refusalLog
-	floods      refusalLog
-	polls       pollMemory
-	pollers     sync.Map // net.Conn of a server of polls → func() that counts it out
+	// Each has its own lock, or is atomic.
+	streams   atomic.Int64  // those that a drain waits for: open streams and held polls
+	accepted  atomic.Uint64 // all streams and polls so far
+	numbers   atomic.Uint64 // given to streams
+	coalesced atomic.Int64  // see Stats
+	throttled atomic.Int64  // see Stats
+	polls     pollMemory
+	arrivals  arrivals
+	registry  registry
+	queue     queue
+	slots     guard.Slots
 
-	arrivals arrivals
-	counters counters
-	accepted atomic.Uint64 // likewise
-	numbers  atomic.Uint64 // given to streams
-	registry registry
-	queue    queue
-	places   places
+	nackLog, badNameLog, largeResponseLog, denialLog guard.LogLimiter
 
-	draining, hurried chan struct{} // closed to have streams end within a time, and at once
-	drain, hurry      sync.Once
-	drainBy           time.Time // when the last of them do; set before draining is closed
-	spread            time.Duration
+	draining, stopping chan struct{} // closed to have streams end within a time, and at once
+	drain, stop        sync.Once
+	drainBy            time.Time // when the last of them do; set before draining is closed
+	spread             time.Duration
 
 	idle  chan struct{} // closed once a draining server has no stream and no poll left
 	idled sync.Once
@@ -300,39 +255,36 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg:      cfg,
-		nacks:    refusalLog{limit: rate.NewLimiter(5, 20)},
-		names:    refusalLog{limit: rate.NewLimiter(5, 20)},
-		loads:    loadGroups{origin: cfg.Loads, byKey: make(map[string]*Loads)},
-		large:    refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 5)},
-		crowds:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
-		floods:   refusalLog{limit: rate.NewLimiter(rate.Every(time.Minute), 1)},
-		denials:  refusalLog{limit: rate.NewLimiter(5, 20)},
-		draining: make(chan struct{}),
-		hurried:  make(chan struct{}),
-		places:   newPlaces(),
-		idle:     make(chan struct{}),
+		cfg:              cfg,
+		nackLog:          guard.NewLogLimiter(5, 20),
+		badNameLog:       guard.NewLogLimiter(5, 20),
+		denialLog:        guard.NewLogLimiter(5, 20),
+		largeResponseLog: guard.NewLogLimiter(rate.Every(time.Minute), 5),
+		draining:         make(chan struct{}),
+		stopping:         make(chan struct{}),
+		slots:            guard.NewSlots(),
+		idle:             make(chan struct{}),
 	}
-	s.connections = connections{
-		most: cfg.MaxConnections, mostOfPeer: cfg.MaxPeerConnections, mostUnread: int64(cfg.MaxUnreadBytes), frameRate: cfg.MaxFrameRate,
-		peers: make(map[string]*peerOpen),
-	}
-	s.nodes = nodeShares{most: nodesOfPeer * int64(cfg.MaxNodeBytes), of: make(map[string]*nodeShare)}
-	s.shares = cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams))
+	s.guard = guard.New(guard.Config{
+		Limits: cfg.Limits, Own: isOwn, KeepNodes: func() bool { return s.cfg.rulesChanged() != nil },
+		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
+	})
+	s.loads = loadreport.New(loadreport.Config{
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.reporter, RequestError: s.cfg.requestError,
+		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
+		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
+		Draining: s.draining, Logger: cfg.Logger,
+	})
 	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
 	return s, nil
 }
 
-// Streams returns the number of open streams, held polls included.
-func (s *Server) Streams() int { return int(s.streams.Load()) }
+// Guard returns what bounds the clients of the server. The gRPC server and the HTTP server for polls must use its
+// listeners, credentials and interceptors.
+func (s *Server) Guard() *guard.Guard { return s.guard }
 
-// Turns returns how often a stream was looked at because something that it may want has
-// changed, or was asked for, and how often there was nothing to send.
-func (s *Server) Turns() (all, idle int64) {
-	s.queue.mu.Lock()
-	defer s.queue.mu.Unlock()
-	return s.queue.turns, s.queue.idle
-}
+// Streams returns the number of open streams and held polls.
+func (s *Server) Streams() int { return int(s.streams.Load()) }
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
@@ -341,39 +293,39 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 		return err
 	}
 	defer leave()
-	s.arrivals.came()
+	s.arrivals.arrived()
 	st := &stream{
 		server:  s,
 		cfg:     &s.cfg,
 		rpc:     rpc,
-		backlog: backlogOf(rpc.Context()),
+		account: guard.AccountOf(rpc.Context()),
 		typeURL: typeURL,
 		delta:   delta,
-		pace:    s.requestPace(),
+		pace:    rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
 		number:  s.numbers.Add(1),
 		over:    make(chan error, 1),
 	}
-	if s.cfg.regranted() != nil {
+	if s.cfg.rulesChanged() != nil {
 		st.stale = make(chan struct{}, 1)
 	}
 	s.registry.add(st)
 	defer s.registry.remove(st)
 	err = st.run()
-	s.counters.streamEnded(err)
-	s.clientDenied(err)
-	return told(err)
+	return s.streamEnded(err)
 }
 
-// requestPace bounds the requests of a stream.
-func (s *Server) requestPace() *rate.Limiter {
-	return rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate)
+// streamEnded counts a stream that ended with an error, and returns the status that the client is sent.
+func (s *Server) streamEnded(err error) error {
+	s.guard.Counters.StreamEnded(err)
+	s.logDenied(err)
+	return guard.Status(err)
 }
 
-// enter counts a stream, which must call leave when it ends, or refuses it.
+// enter counts a stream, which must call leave when it ends, or rejects it.
 func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	end, err := s.enterShare(s.cfg.peerName(PeerOf(ctx)))
+	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
 	if err != nil {
-		s.counters.streamEnded(err)
+		s.guard.Counters.StreamEnded(err)
 		return nil, err
 	}
 	s.streams.Add(1)
@@ -383,78 +335,4 @@ func (s *Server) enter(ctx context.Context) (leave func(), err error) {
 		s.streams.Add(-1)
 		s.checkIdle()
 	}, nil
-}
-
-// A refusalLog writes what clients can cause at will, at a bounded rate, and says
-// how much it left out.
-type refusalLog struct {
-	limit   *rate.Limiter
-	skipped atomic.Int64
-}
-
-// withholdDetail replaces what a client says of Secrets, which may quote them, so that no log, status or trace has it (B.36).
-func withholdDetail(r *wire.Request) {
-	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
-		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
-	}
-}
-
-func (l *refusalLog) refused(to *client, r *wire.Request, as *Refusal) {
-	if !l.allow() {
-		return
-	}
-	log := to.log()
-	if as != nil && as.TraceID != "" {
-		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
-	}
-	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
-		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
-		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
-		slog.Int64("others_left_out", l.skipped.Swap(0)))
-}
-
-// allow reports whether a line may be written now; if not, it counts it.
-func (l *refusalLog) allow() bool {
-	if l.limit.Allow() {
-		return true
-	}
-	l.skipped.Add(1)
-	return false
-}
-
-func (l *refusalLog) misnamed(to *client, typeURL string, b wire.BadName) {
-	if !l.allow() {
-		return
-	}
-	to.log().LogAttrs(context.Background(), slog.LevelWarn, "client asked for a name that cannot be",
-		slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err),
-		slog.Int64("others_left_out", l.skipped.Swap(0)))
-}
-
-func (l *refusalLog) refusedConnection(log *slog.Logger, peer string, err error) {
-	if !l.allow() {
-		return
-	}
-	log.LogAttrs(context.Background(), slog.LevelWarn, "connection of a client was refused",
-		slog.String("peer", peer), slog.Any("err", err), slog.Int64("others_left_out", l.skipped.Swap(0)))
-}
-
-// slowed tells of a peer of which is read no more than is allowed.
-func (s *Server) slowed(peer string) {
-	s.counters.refused[LimitFrames].Add(1)
-	if s.floods.allow() {
-		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client sends more than it may, and is read later", slog.String("peer", peer),
-			slog.String("limit", LimitFrames.String()), slog.Int64("others_left_out", s.floods.skipped.Swap(0)))
-	}
-}
-
-// oversized tells of a response that could not be cut and that not every client takes
-// (B.32).
-func (l *refusalLog) oversized(to *client, typeURL string, body *wire.Body) {
-	if body.Size() <= maxResponseBytes || !l.allow() {
-		return
-	}
-	to.log().LogAttrs(context.Background(), slog.LevelWarn, "response is larger than many clients take: 4 MiB is what gRPC allows by default",
-		slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()),
-		slog.Int64("others_left_out", l.skipped.Swap(0)))
 }

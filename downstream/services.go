@@ -26,9 +26,8 @@ type service struct {
 	typeURL   string
 }
 
-// services are what a server registers (R007, R008). Which variants a service has
-// is as the protocol defines it: virtual hosts and the endpoints of localities
-// come by Delta only.
+// services are the gRPC services of a server (R007, R008), with the variants that the protocol defines: virtual hosts
+// and locality endpoints exist in Delta only.
 var services = []service{
 	{&discoverypb.AggregatedDiscoveryService_ServiceDesc, ""},
 	{&clusterpb.ClusterDiscoveryService_ServiceDesc, wire.ClusterType},
@@ -53,17 +52,26 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}
 }
 
-// streams describes the service with its streams alone, served by a [*Server]. Its
-// Fetch method is how REST is defined; gRPC answers for what is left out:
-// UNIMPLEMENTED.
+// isOwn reports whether a service takes shares of streams itself, see [guard.Config].
+func isOwn(service any) bool {
+	switch service.(type) {
+	case *Server, loadService:
+		return true
+	default:
+		return false
+	}
+}
+
+// streams returns a description of the service with its streams alone, served by a [*Server]. The Fetch method, which
+// defines REST, is left out: gRPC answers UNIMPLEMENTED.
 func (sv service) streams() *grpc.ServiceDesc {
 	desc := &grpc.ServiceDesc{
 		ServiceName: sv.generated.ServiceName,
-		HandlerType: (*any)(nil), // the handlers below know whose they are
+		HandlerType: (*any)(nil), // the handlers assert the type
 		Metadata:    sv.generated.Metadata,
 	}
 	for _, method := range sv.generated.Streams {
-		delta := strings.HasPrefix(method.StreamName, "Delta") // as all such methods are named
+		delta := strings.HasPrefix(method.StreamName, "Delta")
 		method.Handler = func(server any, rpc grpc.ServerStream) error {
 			return server.(*Server).serve(rpc, sv.typeURL, delta)
 		}
@@ -72,9 +80,8 @@ func (sv service) streams() *grpc.ServiceDesc {
 	return desc
 }
 
-// fixType sees to it that a request names the type that it is about. On a stream
-// of one type that goes without saying (R009), and no other type is served; on an
-// aggregated one each request says it (R010).
+// fixType sets the type of a request on a stream of one type, which need not have it (R009), and rejects another one.
+// Requests of an aggregated stream must have a type (R010).
 func (s *stream) fixType(r *wire.Request) error {
 	switch {
 	case s.typeURL == "" && r.TypeURL == "":

@@ -1,218 +1,53 @@
 package downstream
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"sync/atomic"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
-// A Limit is a bound on what clients may ask for (B.35). It prints as the variable that
-// sets it.
-type Limit int
-
-// The limits of a server and of what stands behind it.
-const (
-	LimitStreams     Limit = iota // open streams and held polls
-	LimitNames                    // names of a stream
-	LimitNameBytes                // length of a name or type URL
-	LimitRequest                  // size of a request; gRPC itself tells the client
-	LimitTypes                    // types of a view
-	LimitGlobs                    // globs of a stream
-	LimitGroupGlobs               // globs that the clients of a group follow
-	LimitGroups                   // node groups
-	LimitPeerGroups               // node groups that one peer has founded
-	LimitOriginNames              // names that clients want of an origin
-
-	LimitNodeBytes       // size of a Node
-	LimitConnections     // open connections
-	LimitPeerConnections // of one peer
-	LimitUnread          // bytes of requests that are not read or not whole
-	LimitFrames          // frames a second; counted when they begin to be read later
-	limits
-)
-
-var limitNames = [limits]string{
-	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
-	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_PEER_GROUPS",
-	"TENDER_MAX_ORIGIN_NAMES", "TENDER_MAX_NODE_BYTES", "TENDER_MAX_CONNECTIONS", "TENDER_MAX_PEER_CONNECTIONS",
-	"TENDER_MAX_UNREAD_BYTES", "TENDER_MAX_FRAME_RATE",
-}
-
-func (l Limit) String() string { return limitNames[l] }
-
-// An Ending is why a stream has ended.
-type Ending int
-
-// The ways in which streams end.
-const (
-	EndedByClient Ending = iota // the client left, or its connection broke
-	EndedDrained                // the server drains
-	EndedAged                   // the connection was old enough
-	EndedStalled                // the client did not read for SendStall
-	EndedSilent                 // no request came within FirstRequestTimeout
-	EndedCold                   // nothing is known, and the origin is not there
-	EndedRefused                // a limit was reached: see Stats.Refused
-	EndedInvalid                // a request that cannot be
-	EndedReturn                 // the client was told to connect again: it fell too far behind, or its node changed
-	EndedDenied                 // the client may not do what it did: see Stats.Denied
-	EndedChain                  // the client is a relay in a circle, or one too many in a row
-	EndedOther                  // anything else, such as a lost load report's origin
-	endings
-)
-
-var endingNames = [endings]string{
-	"client", "drained", "aged", "stalled", "silent", "cold", "refused", "invalid", "return", "denied", "chain", "other",
-}
-
-// String returns a word for the ending, as it may stand in a metric.
-func (e Ending) String() string { return endingNames[e] }
-
-// An ending is an error that ends a stream, with what the client is told. It is a gRPC
-// status.
-type ending struct {
-	why    Ending
-	limit  Limit  // of EndedRefused
-	denial Denial // of EndedDenied
-	status *status.Status
-}
-
-func (e *ending) Error() string              { return e.status.String() }
-func (e *ending) GRPCStatus() *status.Status { return e.status }
-
-func ended(why Ending, code codes.Code, format string, args ...any) error {
-	return &ending{why: why, status: status.Newf(code, format, args...)}
-}
-
-// Exceeds returns the error of a client that wants more than a limit allows: its
-// message says what, and ends with the name of the variable.
-func Exceeds(l Limit, format string, args ...any) error {
-	return exceeds(l, codes.ResourceExhausted, format, args...)
-}
-
-// LimitOf returns the limit that an error of Exceeds is about, and whether it is one.
-func LimitOf(err error) (Limit, bool) {
-	e, ok := errors.AsType[*ending](err)
-	if !ok || e.why != EndedRefused {
-		return 0, false
-	}
-	return e.limit, true
-}
-
-func exceeds(l Limit, code codes.Code, format string, args ...any) error {
-	return &ending{why: EndedRefused, limit: l, status: status.New(code, fmt.Sprintf(format, args...)+" ("+l.String()+")")}
-}
-
-// told returns what a client is told of how its stream ended.
-func told(err error) error {
-	if e, ok := errors.AsType[*ending](err); ok {
-		return e.status.Err()
-	}
-	return err
-}
-
-// endingOf returns why a stream ended with an error.
-func endingOf(err error) Ending {
-	if e, ok := errors.AsType[*ending](err); ok {
-		return e.why
-	}
-	switch code := status.Code(err); {
-	case err == nil, code == codes.Canceled, errors.Is(err, context.Canceled):
-		return EndedByClient
-	case code == codes.InvalidArgument:
-		return EndedInvalid
-	case code == codes.FailedPrecondition:
-		return EndedChain
-	default:
-		return EndedOther
-	}
-}
-
-// Stats are what a server has done since it began, and what it does now.
+// Stats are the counters and gauges of a server.
 type Stats struct {
-	Connections int // of clients, that are open now
+	Connections int // open connections of clients
 
-	// Unread is how many bytes of [Config.MaxUnreadBytes] connections claim for requests that are not
-	// whole or not read.
+	// Unread is how many bytes of MaxUnreadBytes connections claim for buffered requests.
 	Unread int64
 
-	Streams  int   // open now, held polls and streams of load reports included
-	Accepted int64 // since the server began, likewise
+	Streams  int   // open streams, held polls, and streams of load reports
+	Accepted int64 // all of these so far
 
-	// Turns counts how often a stream was looked at because something that it may want
-	// has changed, or was asked for; IdleTurns those in which nothing had to be sent.
+	// Turns counts how often a stream was looked at because something that it may want has changed, or was requested;
+	// IdleTurns counts those without a response.
 	Turns, IdleTurns int64
 
-	Waiting int              // first responses that wait for their turn now
-	Ended   map[Ending]int64 // streams, by why they ended
-	Refused map[Limit]int64  // connections, streams and polls, by the limit that they ran into
+	Waiting int                    // first responses that wait for their turn
+	Ended   map[guard.Ending]int64 // streams, by reason
+	Refused map[guard.Limit]int64  // connections, streams and polls, by limit
 
-	// Denied counts what clients tried that they may not do. For names and Secrets, the stream may
-	// go on.
-	Denied map[Denial]int64
+	// Denied counts denied actions. After a denied name or Secret, the stream may go on.
+	Denied map[guard.Denial]int64
 
-	// Coalesced counts changes that came to a stream that was still to be told of an
-	// earlier one, or whose client had not answered yet: it is told of all of them at once.
+	// Coalesced counts changes that reached a stream before an earlier change was sent, or before the client had
+	// answered: one response has all of them.
 	Coalesced int64
 
-	// Throttled counts requests that were read late, since their stream sent more of
-	// them than allowed.
+	// Throttled counts rate-limited requests, which were read later.
 	Throttled int64
-}
-
-// counters are those of Stats that only grow.
-type counters struct {
-	ended     [endings]atomic.Int64
-	refused   [limits]atomic.Int64
-	denied    [denials]atomic.Int64
-	coalesced atomic.Int64
-	throttled atomic.Int64
-}
-
-// streamEnded counts a stream that ended with an error, or nil.
-func (c *counters) streamEnded(err error) {
-	c.ended[endingOf(err)].Add(1)
-	c.turnedAway(err)
-}
-
-// turnedAway counts an error that says that a limit was reached, or that the client may not
-// do this.
-func (c *counters) turnedAway(err error) {
-	if e, ok := errors.AsType[*ending](err); ok && e.why == EndedRefused {
-		c.refused[e.limit].Add(1)
-	}
-	if d, is := DenialOf(err); is {
-		c.denied[d].Add(1)
-	}
 }
 
 // Stats returns the counters of the server.
 func (s *Server) Stats() Stats {
 	stats := Stats{
-		Connections: s.connections.count(),
-		Unread:      s.connections.claims(),
-
 		Streams:   s.Streams(),
 		Accepted:  int64(s.accepted.Load()),
-		Waiting:   s.queue.waiting() + int(s.places.waiting.Load()),
-		Ended:     make(map[Ending]int64, endings),
-		Refused:   make(map[Limit]int64, limits),
-		Denied:    make(map[Denial]int64, denials),
-		Coalesced: s.counters.coalesced.Load(),
-		Throttled: s.counters.throttled.Load(),
+		Waiting:   s.queue.waiting() + s.slots.Waiting(),
+		Ended:     s.guard.Counters.Ended(),
+		Refused:   s.guard.Counters.Refused(),
+		Denied:    s.guard.Counters.Denied(),
+		Coalesced: s.coalesced.Load(),
+		Throttled: s.throttled.Load(),
 	}
-	stats.Turns, stats.IdleTurns = s.Turns()
-	for i := range s.counters.ended {
-		stats.Ended[Ending(i)] = s.counters.ended[i].Load()
-	}
-	for i := range s.counters.refused {
-		stats.Refused[Limit(i)] = s.counters.refused[i].Load()
-	}
-	for i := range s.counters.denied {
-		stats.Denied[Denial(i)] = s.counters.denied[i].Load()
-	}
+	stats.Connections, stats.Unread = s.guard.Usage()
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	stats.Turns, stats.IdleTurns = s.queue.turns, s.queue.idle
 	return stats
 }

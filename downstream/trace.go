@@ -4,24 +4,23 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// Traces shows deliveries to people. Its fields are read-only once a server has it.
+// Traces exports spans of deliveries. Its fields are read-only once a server has it.
 type Traces struct {
-	// Every is of how many deliveries of a change that is shown one is shown; zero is none.
+	// Every exports one of so many deliveries of a sampled change; zero exports none for being sampled.
 	Every int
 
-	// Slow is how long a delivery may take, from the receipt of what caused it, that is not shown for that. Zero shows
-	// none for it.
+	// Slow exports deliveries that take at least as long, from the receipt of the change. Zero exports none for that.
 	Slow time.Duration
 
-	// Delivered is told of a delivery that is over, from any goroutine, and must not wait. It returns which span
-	// shows it. Of those that were refused it is told always.
+	// Delivered exports a delivery that is over, and returns the span. It may be called from any goroutine, and must not
+	// wait. Refused deliveries are always exported.
 	Delivered func(Delivery) (traceID, spanID string)
 }
 
-// A Delivery is a response that was sent to a client, and what became of it.
+// A Delivery is a response to a client, and its outcome.
 type Delivery struct {
 	Node, Group string
 	Stream      uint64 // its number
@@ -29,30 +28,32 @@ type Delivery struct {
 	TypeURL, Version, Nonce string
 	Bytes                   int // of its body
 
-	// Caused is when the message was received that caused it, Began when there was something to send, Sent when
-	// it was sent, and Ended when it was answered, or the stream ended. What nothing caused began when it was sent.
+	// Caused is the receipt of the message that caused the response, Began when there was something to send, Sent when
+	// it was sent, and Ended when it was answered or the stream ended. A response that no message caused began when it
+	// was sent.
 	Caused, Began, Sent, Ended time.Time
 
 	Outcome cache.Outcome
-	Code    int32  // of gRPC, if it was refused
-	Detail  string // likewise, in the client's words
+	Code    int32  // the gRPC code of a NACK
+	Detail  string // of a NACK
 
-	// Fanouts are those of the changes that it told of, as far as they are followed.
+	// Fanouts are those of the changes in the response that are followed.
 	Fanouts *cache.Fanouts
 }
 
-// show tells of the newest response that it is over, if that is to be shown, and returns which
-// span shows it; empty ones if none does.
-func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now time.Time) (traceID, spanID string) {
+// delivered exports a response whose exchange with the client has ended, if it is to be exported, and returns its span;
+// empty if there is none.
+func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
+	t := c.cfg.Traces
 	d := Delivery{
-		Caused: s.caused.time(), Began: s.sentAt, Sent: s.sentAt, Ended: now,
-		Outcome: o, Fanouts: s.reached,
+		Caused: x.CausedAt, Began: x.SentAt, Sent: x.SentAt, Ended: x.ClosedAt,
+		Outcome: x.Outcome, Fanouts: x.Fanouts,
 	}
 	if d.Caused.IsZero() {
-		d.Caused = s.sentAt
+		d.Caused = x.SentAt
 	}
-	shown := o == cache.Refused || t.Slow > 0 && now.Sub(d.Caused) >= t.Slow
-	for l := s.reached; l != nil; l = l.Others {
+	shown := x.Outcome == cache.Refused || t.Slow > 0 && x.ClosedAt.Sub(d.Caused) >= t.Slow
+	for l := x.Fanouts; l != nil; l = l.Others {
 		if l.Began.Before(d.Began) {
 			d.Began = l.Began
 		}
@@ -63,10 +64,8 @@ func (t *Traces) show(s *subscription, o cache.Outcome, r *wire.Request, now tim
 	if !shown {
 		return "", ""
 	}
-	d.Node, d.Group, d.Stream = s.node, s.client.group, s.stream
-	d.TypeURL, d.Version, d.Nonce, d.Bytes = s.typeURL, s.said, s.nonce, s.bytes
-	if r != nil {
-		d.Code, d.Detail = r.ErrorCode, cut(r.ErrorMessage, maxDetail)
-	}
+	d.Node, d.Group, d.Stream = c.node, c.group, c.stream
+	d.TypeURL, d.Version, d.Nonce, d.Bytes = x.TypeURL, x.Version, x.Nonce, x.Bytes
+	d.Code, d.Detail = x.Code, x.Detail
 	return t.Delivered(d)
 }

@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A queue holds the streams that may have something to send, and has workers go through
-// them. A goroutine of each stream's own would have to be woken for each delivery, which
-// costs as much as half of what the transport does.
+// A queue holds the streams that may have something to send, for a few workers. A goroutine for each stream would have
+// to be woken for each delivery, which costs half as much as the transport.
 //
-// Newcomers, which were sent nothing yet, stand in a line of their own: they are never
-// refused, but their first responses are large, and a herd of them must not hold up what
-// changes for those that are served (B.35).
+// New streams, which were sent nothing yet, have a queue of their own: they are never refused, but their first responses
+// are large, and many of them at once must not delay changes for streams that are served (B.35).
 type queue struct {
 	mu        sync.Mutex
 	served    line
@@ -27,7 +28,7 @@ type queue struct {
 	turns, idle int64 // how many were taken, and in how many of them nothing was sent
 }
 
-// patience is how many turns of streams that are served a newcomer lets pass.
+// patience is how many turns of served streams may pass before a new stream has one.
 const patience = 8
 
 // A line holds streams in the order in which they came.
@@ -71,8 +72,8 @@ func (q *queue) push(s *stream) {
 	}
 }
 
-// pop returns the stream whose turn it is, or nil, and then the worker ends. It is told
-// whether the worker sent anything in its last turn, if it had one.
+// pop returns the stream whose turn it is, or nil, and then the worker ends. The worker passes whether it had a turn
+// before, and whether it sent anything in that.
 func (q *queue) pop(had, sent bool) *stream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -95,7 +96,7 @@ func (q *queue) pop(had, sent bool) *stream {
 	}
 }
 
-// waiting returns how many newcomers wait for their turn.
+// waiting returns how many new streams wait for their turn.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,8 +116,8 @@ func (q *queue) work() {
 	}
 }
 
-// A turn says where a stream stands: nobody goes through what it has to send twice at
-// the same time, and nobody waits for another to have done so.
+// A turn is the state of a stream in the queue. Only one goroutine at a time looks at what a stream has to send, and none
+// waits for another to do so.
 type turn struct{ atomic.Uint32 }
 
 const (
@@ -126,8 +127,7 @@ const (
 	again // the same, and meanwhile something happened
 )
 
-// A lock is a mutex, but that one who holds it for as long as a client does not read
-// says so, by lend, and whoever wants it then waits as for a channel.
+// A lock is a mutex. A holder that may wait for the client to read calls lend, and others then wait on a channel.
 type lock struct {
 	mu   sync.Mutex
 	lent chan struct{} // closed when it is given back
@@ -145,7 +145,7 @@ func (l *lock) take() {
 
 func (l *lock) leave() { l.mu.Unlock() }
 
-// lend is for who holds the lock: nobody else gets it until giveBack.
+// lend keeps the lock until giveBack, while peek may still read what it guards. The caller holds the lock.
 func (l *lock) lend() {
 	l.lent = make(chan struct{})
 	l.mu.Unlock()
@@ -160,7 +160,7 @@ func (l *lock) giveBack() {
 // changed wakes the stream since something that it watches has changed.
 func (s *stream) changed() {
 	if !s.turned() {
-		s.server.counters.coalesced.Add(1)
+		s.server.coalesced.Add(1)
 	}
 }
 
@@ -182,9 +182,8 @@ func (s *stream) turned() bool {
 	}
 }
 
-// takeTurn sends what there is to send. A client that is slow to read, for which that may
-// have to wait, has a goroutine of its own wait: the others must not (B.12). It reports
-// whether anything was sent, or may be.
+// takeTurn sends what is due. If a send may have to wait for a slow client, a goroutine of the stream's own does so: other
+// streams must not wait (B.12). It reports whether anything was sent, or may be.
 func (s *stream) takeTurn() (sent bool) {
 	s.turn.Store(taken)
 	all, sent := s.flushed(false)
@@ -192,8 +191,8 @@ func (s *stream) takeTurn() (sent bool) {
 	return sent || !all
 }
 
-// endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may
-// wait.
+// endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may wait. Nobody waits for that
+// goroutine: it ends the turn itself, at the latest when the stream ends.
 func (s *stream) endTurn(all bool) {
 	switch {
 	case !all:
@@ -212,8 +211,8 @@ func (s *stream) endTurn(all bool) {
 // errMayBlock ends a flush that may have to wait for the client.
 var errMayBlock = errors.New("the client may be slow to read")
 
-// run serves the stream until its client leaves, breaks the protocol, or the
-// server drains. Its error is the stream's status.
+// run serves the stream until its client leaves or breaks the protocol, or the server drains. Its error is the stream's
+// status.
 func (s *stream) run() error {
 	leave, err := s.server.enterChain(s.rpc, s.endFor)
 	if err != nil {
@@ -223,11 +222,11 @@ func (s *stream) run() error {
 	s.begin(time.Now())
 	// The receiver ends when the RPC does, which is as soon as run returns.
 	go s.receive()
-	draining, regranted := s.server.draining, s.cfg.regranted()
+	draining, regranted := s.server.draining, s.cfg.rulesChanged()
 	for {
 		select {
 		case <-regranted:
-			regranted = s.cfg.regranted()
+			regranted = s.cfg.rulesChanged()
 			s.regrant()
 		case <-s.stale:
 			s.regrant()
@@ -236,7 +235,7 @@ func (s *stream) run() error {
 		case <-draining:
 			s.depart()
 			draining = nil
-		case <-s.server.hurried:
+		case <-s.server.stopping:
 			return s.finish(errDrained)
 		}
 	}
@@ -246,7 +245,7 @@ func (s *stream) begin(now time.Time) {
 	s.lock.take()
 	defer s.lock.leave()
 	s.begun = now
-	s.leave = departure{at: outlives(s.rpc.Context(), s.cfg.ConnectionAge), why: EndedAged}
+	s.leave = departure{at: guard.Expiry(s.rpc.Context(), s.cfg.ConnectionAge), why: guard.EndedAged}
 	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
@@ -265,13 +264,13 @@ func (s *stream) endFor(err error) {
 	}
 }
 
-// finish ends the stream and returns its status. One that has just ended by itself is
-// not drained.
+// finish ends the stream and returns its status. If the stream has just ended by itself, that status counts and not that
+// of a drain.
 func (s *stream) finish(err error) error {
 	s.lock.take()
 	defer s.lock.leave()
 	if errors.Is(err, errDrained) {
-		if err = s.closeStatus(EndedDrained); s.ended {
+		if err = s.closeStatus(guard.EndedDrained); s.ended {
 			err = <-s.over
 		}
 	}
@@ -282,9 +281,8 @@ func (s *stream) finish(err error) error {
 	return err
 }
 
-// flushed takes the lock, handles the requests that wait for that, and sends what there
-// is to send. It reports whether that was all, which without mayBlock it is not if a client that is slow to read might hold it
-// up, and whether it was anything.
+// flushed takes the lock, handles the requests that wait, and sends what is due. It reports whether that was all, and
+// whether anything was sent. Without mayBlock, it stops before a send that may wait for a slow client.
 func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	s.lock.take()
 	defer s.lock.leave()
@@ -294,15 +292,14 @@ func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	return all, s.nonces != before
 }
 
-// sendDue sends what there is to send, for who holds the lock. It has the stream wake when it must look
-// again.
+// sendDue sends what is due, and sets the timer for the next look. The caller holds the lock.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
 	case s.ended, s.leaves(now):
 		return true
 	case s.watch == nil:
 		if !now.Before(s.begun.Add(s.cfg.FirstRequestTimeout)) {
-			s.end(ended(EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
+			s.end(guard.Ended(guard.EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
 		}
 		return true
 	}
@@ -329,7 +326,7 @@ func (s *stream) rearm(next, now time.Time) {
 	}
 	s.armedFor = next
 	switch {
-	case !next.IsZero() && next != forever:
+	case !next.IsZero() && next != subscription.Forever:
 		wait := time.Until(next)
 		if wait <= 0 {
 			s.wake() // as the timer would, at once
@@ -341,4 +338,15 @@ func (s *stream) rearm(next, now time.Time) {
 		s.timer.Stop()
 		s.armed = false
 	}
+}
+
+// admit waits for a slot if the stream has first responses to send.
+func (s *stream) admit() (free func()) {
+	s.lock.take()
+	first := s.unanswered()
+	s.lock.leave()
+	if !first {
+		return func() {}
+	}
+	return s.server.slots.Take()
 }

@@ -11,24 +11,23 @@ import (
 	"strings"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
-	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/operator"
 )
 
 // newAdmin returns the server for operators and probes.
 func (r *Relay) newAdmin() (*admin.Server, error) {
-	all := fleet{r.server, r.groups}
+	all := r.fleet()
 	cfg := admin.Config{
 		Ready:    r.notReady,
 		Status:   r.status,
 		Holds:    r.holds,
 		Fleet:    all,
-		GRPC:     newOperatorServer(all),
+		GRPC:     operator.NewServer(all),
 		Pages:    r.pages,
 		Settings: r.settings,
 		Commands: r.commands(),
@@ -36,10 +35,10 @@ func (r *Relay) newAdmin() (*admin.Server, error) {
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
 	}
-	if clients := r.credentials.clients; clients != nil {
+	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
 			Config:   clients.Config("h2", "http/1.1"),
-			Operator: r.credentials.authorizer.Operator,
+			Operator: r.credentials.Authorizer.Operator,
 			IsNamed:  clients.IsNamed,
 		}
 	}
@@ -79,16 +78,6 @@ func (r *Relay) AdminAddrs() []net.Addr {
 
 // ProbeAddrs returns the addresses that probes find the relay at.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
-
-// notOnLoopback returns the addresses that others than this host can reach.
-func notOnLoopback(addresses []string) []string {
-	return slices.DeleteFunc(slices.Clone(addresses), loopback)
-}
-
-// onlyLoopback returns the rest of them.
-func onlyLoopback(addresses []string) []string {
-	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !loopback(a) })
-}
 
 // onLoopback refuses an address that others than this host can reach: its name may
 // have been more than one knew.
@@ -136,33 +125,16 @@ func (r *Relay) status() admin.Status {
 			Streams:       r.Streams(),
 		},
 		Views: r.groups.status(now),
-		Files: r.credentials.status(),
+		Files: r.credentialStatus(),
 	}
 	for i, o := range r.origins {
 		status := o.status()
-		status.Name = r.cfg.originName(i)
+		status.Name = r.cfg.OriginName(i)
 		status.Freeze = r.groups.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		s.Origins = append(s.Origins, status)
 	}
 	return s
-}
-
-// originNames returns what people call the origins, in their order.
-func (c *Config) originNames() []string {
-	names := make([]string, 1+len(c.Origins))
-	for i := range names {
-		names[i] = c.originName(i)
-	}
-	return names
-}
-
-// originName returns what people call an origin.
-func (c *Config) originName(origin int) string {
-	if origin == 0 {
-		return PrimaryOrigin
-	}
-	return c.Origins[origin-1].Name
 }
 
 // status returns how the origin stands, but for its name.
@@ -212,22 +184,22 @@ func (o filesOrigin) status() admin.Origin {
 func (g *groups) status(now time.Time) []admin.View {
 	views := []admin.View{}
 	for _, s := range g.standing() {
-		generation := s.view.Generation()
+		generation := s.View.Generation()
 		types := typesOf(generation)
 		for i := range g.origins {
-			if s.shared && i != s.origin {
+			if s.Shared && i != s.Origin {
 				continue
 			}
 			source := i
-			if s.shared {
+			if s.Shared {
 				source = 0
 			}
-			v := admin.View{Group: s.key, Origin: g.cfg.originName(i), Shared: s.shared, Streams: s.streams, Types: types[source]}
+			v := admin.View{Group: s.Key, Origin: g.cfg.OriginName(i), Shared: s.Shared, Streams: s.Streams, Types: types[source]}
 			stand(&v, generation.Source(source), now)
 			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view began later, or the relay
 			}
-			v.Withheld = s.view.Withheld(source)
+			v.Withheld = s.View.Withheld(source)
 			if v.Types == nil {
 				v.Types = []admin.Type{}
 			}
@@ -237,33 +209,22 @@ func (g *groups) status(now time.Time) []admin.View {
 	return views
 }
 
-// A standingView is a view as it is shown to people.
-type standingView struct {
-	key     string
-	view    *cache.View
-	streams int
-	counts  *downstream.Counts // nil if shared
-	node    *corepb.Node       // that the origins take the relay for; nil if shared
-	shared  bool
-	origin  int // of a shared view
-}
-
 // standing returns the views there are, in the order of their keys: those of the
 // groups, and those that groups share and that hold anything.
-func (g *groups) standing() []standingView {
-	var own, shared []standingView
+func (g *groups) standing() []operator.View {
+	var own, shared []operator.View
 	g.mu.Lock()
 	for _, gr := range g.byKey {
-		own = append(own, standingView{key: gr.key, view: gr.view, streams: gr.streams, counts: &gr.counts, node: gr.node})
+		own = append(own, operator.View{Key: gr.key, View: gr.view, Streams: gr.streams, Counts: &gr.counts, Node: gr.node})
 	}
 	for key, s := range g.shared {
 		if s.view.Generation().Types() > 0 {
-			shared = append(shared, standingView{key: cmp.Or(key.features, "all"), view: s.view, shared: true, origin: key.origin})
+			shared = append(shared, operator.View{Key: cmp.Or(key.features, "all"), View: s.view, Shared: true, Origin: key.origin})
 		}
 	}
 	g.mu.Unlock()
-	for _, views := range [][]standingView{own, shared} {
-		slices.SortFunc(views, func(a, b standingView) int { return cmp.Or(cmp.Compare(a.key, b.key), a.origin-b.origin) })
+	for _, views := range [][]operator.View{own, shared} {
+		slices.SortFunc(views, func(a, b operator.View) int { return cmp.Or(cmp.Compare(a.Key, b.Key), a.Origin-b.Origin) })
 	}
 	return append(own, shared...)
 }
@@ -312,4 +273,11 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 		slices.SortFunc(of, func(a, b admin.Type) int { return cmp.Compare(a.TypeURL, b.TypeURL) })
 	}
 	return types
+}
+
+// fleet returns what operators may ask of clients and resources.
+func (r *Relay) fleet() *operator.Fleet {
+	return &operator.Fleet{
+		Server: r.server, Views: r.groups.standing, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.changes,
+	}
 }

@@ -21,21 +21,20 @@ const (
 	auditTick = time.Second
 	auditWork = 5 * time.Millisecond
 
-	// auditLines is how many faults of a view are told one by one.
+	// auditLines is how many faults of a view are logged in each pass.
 	auditLines = 10
 )
 
 // AuditStats is what the drift audit has done since the relay began (B.43). It is not stable.
 type AuditStats struct {
 	Passes int64 // over all views
-	Faults int64 // found; anything but zero is a defect of the relay or of the machine
+	Faults int64 // found, in each pass; anything but zero is a defect of the relay or of the machine
 
 	// Where counts the faults by where they were found.
 	Where map[telemetry.AuditFault]int64
 }
 
-// An auditor looks for views that contradict themselves, one after the other and for ever,
-// and has them mended.
+// An auditor checks all views, one after the other and again and again, for inconsistent state.
 type auditor struct {
 	groups *groups
 	log    *slog.Logger
@@ -74,13 +73,13 @@ func (a *auditor) count(group string, f cache.Fault) {
 
 // run audits until ctx ends.
 func (a *auditor) run(ctx context.Context) {
-	told := make(map[*cache.View]map[cache.Fault]struct{})
+	logged := make(map[*cache.View]map[cache.Fault]struct{})
 	for wait(ctx, auditEvery) {
-		was := told
-		told = make(map[*cache.View]map[cache.Fault]struct{})
+		known := logged
+		logged = make(map[*cache.View]map[cache.Fault]struct{})
 		for _, v := range a.groups.auditable() {
-			if faults := a.audit(v, was[v.View], pace(ctx)); len(faults) > 0 {
-				told[v.View] = faults
+			if faults := a.audit(v, known[v.View], pace(ctx)); len(faults) > 0 {
+				logged[v.View] = faults
 			}
 		}
 		if ctx.Err() == nil {
@@ -89,30 +88,25 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// audit looks at one view, has what is wrong with it mended, and returns the faults that it
-// has. Of those that it was known to have, mending did not help: they are told once.
+// audit checks one view and returns its faults. Each pass counts all of them, so that the metric grows until the relay
+// is restarted; the log has only those that are not known.
 func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func() bool) map[cache.Fault]struct{} {
-	found, keys := make(map[cache.Fault]struct{}), make(map[string]struct{})
-	lines := 0
+	found, lines := make(map[cache.Fault]struct{}), 0
 	for f := range v.Audit(pace) {
 		found[f] = struct{}{}
+		a.count(v.group, f)
 		if _, is := known[f]; is {
 			continue
 		}
-		keys[f.Key] = struct{}{}
-		a.count(v.group, f)
 		if lines++; lines <= auditLines {
-			a.log.Error("a view contradicts itself: it is made anew, and the origin asked again; please report this",
+			a.log.Error("cached state is inconsistent; restart the relay and report this",
 				slog.String("group", v.group), slog.String("type_url", f.Key), slog.String("part", f.Part),
 				slog.String("name", f.Name), slog.String("fault", f.What))
 		}
 	}
 	if more := lines - auditLines; more > 0 {
-		a.log.Error("a view contradicts itself in more places than are told one by one",
+		a.log.Error("cached state is inconsistent in more places than are logged",
 			slog.String("group", v.group), slog.Int("more", more))
-	}
-	for key := range keys {
-		v.Mend(key)
 	}
 	return found
 }

@@ -23,7 +23,7 @@ func (r *Relay) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 		audits   sync.WaitGroup
 	)
 	for i, o := range r.origins {
-		if _, files := o.(filesOrigin); files && of.Origin != "" && of.Origin == r.cfg.originName(i) {
+		if _, files := o.(filesOrigin); files && of.Origin != "" && of.Origin == r.cfg.OriginName(i) {
 			return answer, admin.Refuse(http.StatusBadRequest, fmt.Errorf("origin %q: %w", of.Origin, upstream.ErrNoAudit))
 		} else if files {
 			continue
@@ -48,7 +48,7 @@ func (r *Relay) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 
 // auditView audits one view, and reports whether there was anything to audit.
 func (r *Relay) auditView(ctx context.Context, v operated, typeURL string) (shown admin.ViewAudit, any bool) {
-	shown = admin.ViewAudit{Origin: r.cfg.originName(v.origin), Group: v.group}
+	shown = admin.ViewAudit{Origin: r.cfg.OriginName(v.origin), Group: v.group}
 	found, err := v.control.Audit(ctx, typeURL)
 	if err != nil {
 		shown.Error = err.Error()

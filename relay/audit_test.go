@@ -3,98 +3,13 @@ package relay
 import (
 	"context"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// TestB43_DamageIsFoundToldAndMended: somebody writes to bytes that all streams share. Within
-// two minutes the log and the counter say so, and clients get what the origin said.
-func TestB43_DamageIsFoundToldAndMended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		cfg, err := LoadConfig([]string{"TENDER_LISTEN=127.0.0.1:0"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg.Origin = []string{o.Target()}
-		var log strings.Builder
-		l, rest := relaytest.ListenPipe(1<<20), relaytest.ListenPipe(1)
-		r, err := New(cfg, Options{
-			Logger:    slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})),
-			Listeners: []net.Listener{l}, RESTListeners: []net.Listener{rest}, AdminListeners: []net.Listener{relaytest.ListenPipe(1)}, DialOptions: o.DialOptions(),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- r.Run(ctx) }() // awaited below
-		conn, err := grpc.NewClient("passthrough:///relay", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			l.DialOption())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
-		c.Subscribe(relaytest.ClusterType, "*")
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s.Names(relaytest.ClusterType)) == 2 })
-
-		time.Sleep(2 * auditEvery)
-		synctest.Wait()
-		if got := r.Audit(); got.Faults != 0 || got.Passes == 0 || log.Len() > 0 {
-			t.Fatalf("before: got %+v and log %q, want passes without faults", got, log.String())
-		}
-		responses := len(c.Responses())
-		for _, v := range r.groups.auditable() {
-			for e := range v.Generation().Type(relaytest.ClusterType).Wildcard.Since(0) {
-				if e.Name.String() == "b" {
-					e.Resource.Value()[2] ^= 1
-				}
-			}
-			v.Find("", nil) // takes the lock, so that for the race detector the audit comes later
-		}
-		time.Sleep(2 * auditEvery)
-		synctest.Wait()
-		got := r.Audit()
-		if got.Faults != 1 || len(got.Where) != 1 {
-			t.Errorf("got %d faults, %v; want 1", got.Faults, got.Where)
-		}
-		for where, n := range got.Where {
-			if where.Part != "members" || n != 1 {
-				t.Errorf("got %d faults in %+v, want one in the members", n, where)
-			}
-		}
-		for _, want := range []string{"contradicts itself", "name=b", `fault="its bytes are not those that the origin sent"`, "part=members"} {
-			if strings.Count(log.String(), want) != 1 {
-				t.Errorf("log: got %q, want one line with %q", log.String(), want)
-			}
-		}
-		told := c.Responses()[responses:]
-		if len(told) != 1 || len(told[0].Resources) != 1 || told[0].Resources[0].Digest != relaytest.DigestOf(relaytest.Cluster("b")) {
-			t.Errorf("told after that: got %v, want b as the origin has it", told)
-		}
-		for _, v := range r.groups.auditable() {
-			for f := range v.Audit(func() bool { return true }) {
-				t.Errorf("mended, and yet %+v", f)
-			}
-		}
-		c.Close()
-		_ = conn.Close()
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-}
 
 // TestB43_AnAuditTakesItsShare: work goes on for auditWork of each auditTick.
 func TestB43_AnAuditTakesItsShare(t *testing.T) {
@@ -124,8 +39,8 @@ func TestB43_AnAuditTakesItsShare(t *testing.T) {
 	})
 }
 
-// TestB43_FaultsThatStayAreToldOnce, and no more of them than people read.
-func TestB43_FaultsThatStayAreToldOnce(t *testing.T) {
+// TestB43_FaultsThatStayAreLoggedOnce logs a bounded number of faults, each once, and counts them in each pass.
+func TestB43_FaultsThatStayAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
 	a := &auditor{log: slog.New(slog.NewTextHandler(&log, nil))}
 	view, w := cache.New(cache.Config{})
@@ -146,7 +61,7 @@ func TestB43_FaultsThatStayAreToldOnce(t *testing.T) {
 		t.Errorf("got %d lines, want %d, and one that says how many more:\n%s", got, auditLines, log.String())
 	}
 	log.Reset()
-	if again := a.audit(v, faults, onwards); len(again) != 20 || log.Len() > 0 || a.stats().Faults != 20 {
-		t.Errorf("again: got %d faults, log %q and %+v, want what is known", len(again), log.String(), a.stats())
+	if again := a.audit(v, faults, onwards); len(again) != 20 || log.Len() > 0 || a.stats().Faults != 40 {
+		t.Errorf("again: got %d faults, log %q and %+v, want 20 counted and none logged", len(again), log.String(), a.stats())
 	}
 }

@@ -1,7 +1,9 @@
 package relay
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -10,14 +12,15 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
-	"github.com/xdstender/tender/relay/relaytest"
 )
 
 const benchStreams = 10_000
@@ -26,7 +29,7 @@ const benchStreams = 10_000
 // clients, and for those that hold a resource.
 func BenchmarkClients(b *testing.B) {
 	server := crowded(b)
-	f := fleet{server: server}
+	f := operator.Fleet{Server: server}
 	b.Run("page", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -55,7 +58,7 @@ func BenchmarkClients(b *testing.B) {
 
 // BenchmarkPages has pages of such a server made, which is done once a second for all who look.
 func BenchmarkPages(b *testing.B) {
-	pages, err := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: fleet{server: crowded(b)}, History: new(page.History)})
+	pages, err := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -99,12 +102,12 @@ func crowded(b *testing.B) *downstream.Server {
 	const perConnection = 2000
 	g := NewGRPCServer(1<<20, perConnection)
 	server.Register(g)
-	l := relaytest.ListenPipe(1 << 20)
+	l := bufconn.Listen(1 << 20)
 	go func() { _ = g.Serve(l) }() // ended by Stop
 	b.Cleanup(g.Stop)
 	for range benchStreams / perConnection {
 		conn, err := grpc.NewClient("passthrough:///relay", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			l.DialOption())
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -13,12 +13,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Values of [Config.RequestCompression].
-const (
-	CompressionOff  = "off"  // requests that are compressed are refused
-	CompressionGzip = "gzip" // they are understood
-)
-
 var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
 
 // compression returns the options of a server whose streams take compressed requests, or not. Bytes on the wire are bounded, and one

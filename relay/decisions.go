@@ -11,6 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/files"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // decisions are those of operators that hold until they are revoked: freezes, and resources whose
@@ -24,7 +26,7 @@ type decisions struct {
 	changed chan struct{} // receives after a freeze began or ended
 
 	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
-	kept map[savedKey][]upstream.Hold
+	kept map[savedKey][]reconcile.Hold
 
 	writing     sync.Mutex // held while decisions are collected and written
 	keeps       bool       // some resource may be kept
@@ -52,7 +54,7 @@ func (f *freezing) restate(now time.Time) {
 // is logged and given up.
 func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]savedDirectory)
-	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]upstream.Hold)
+	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]reconcile.Hold)
 	if d.saved == nil {
 		return
 	}
@@ -81,7 +83,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 	}
 	for _, k := range read.Kept {
 		key := savedKey{k.Origin, k.Group}
-		d.kept[key] = append(d.kept[key], upstream.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
+		d.kept[key] = append(d.kept[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
 		d.keeps = true
 	}
 }
@@ -101,7 +103,7 @@ func (g *groups) restoreDirectories() {
 	}
 	for i, snap := range g.saved.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
-			key := savedKey{g.cfg.originName(i), ""}
+			key := savedKey{g.cfg.OriginName(i), ""}
 			files.Restore(snap, g.decisions.frozen[i] != nil, g.decisions.kept[key])
 			delete(g.decisions.kept, key)
 			g.decisions.directories[i] = savedDirectory{there: true}
@@ -112,7 +114,7 @@ func (g *groups) restoreDirectories() {
 
 // A savedDirectory is what is on the disk of a directory.
 type savedDirectory struct {
-	files *upstream.SavedFiles // nil if an earlier process wrote it, or nothing is there
+	files *files.Saved // nil if an earlier process wrote it, or nothing is there
 	at    time.Time
 	there bool
 }
@@ -193,7 +195,7 @@ func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.operated() {
 		for _, h := range o.holder.Holds(ctx) {
 			if h.Discarded {
-				all = append(all, snapshot.Kept{Origin: g.cfg.originName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
+				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
 			}
 		}
 	}
@@ -317,7 +319,7 @@ func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
 func (r *Relay) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.originName(i)))
+			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.OriginName(i)))
 		}
 	}
 }

@@ -18,15 +18,15 @@
 // A change goes through the relay like this:
 //
 //	upstream.stream.receive     a response of the origin is decoded: the envelope only
-//	upstream.viewSync.update      it is applied whole and acknowledged, or refused
+//	upstream.answers.update     it is acknowledged, or refused
+//	reconcile.Set.Take          it is applied whole, but for removals that the origin may not have meant
 //	cache.Writer.Apply          a new immutable generation; who watches what changed is woken
 //	downstream.stream.flush     each woken stream asks what its client must be told: for each
-//	                            type, subscription.next is changes (Delta, partial SotW) or fullSet
+//	                            type, subscription.Next: what changed (Delta, partial SotW) or a set
 //	wire.Response               shared bytes and a nonce, handed to gRPC as they are
 //
-// That is the hot path, and all of it: start with downstream/stream.go, func
-// flush. The others are in stream.go and viewsync.go of upstream, cache/writer.go,
-// changes.go and sotw.go of downstream, and cache/wire/response.go.
+// That is the hot path, and all of it: start with downstream/flush.go, func flush. The others are in stream.go and
+// answers.go of upstream, edit.go of cache, changes.go and sets.go of downstream/subscription, and cache/wire/response.go.
 // This package has no part in it, and knows no rule of the protocol but
 // what a node group is (group.go).
 //

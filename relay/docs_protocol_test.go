@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"flag"
 	"io/fs"
 	"maps"
 	"os"
@@ -39,6 +40,9 @@ var (
 )
 
 // linksBelow stands before the links to the files with tests, at the end of the page.
+// update has the page of the protocol written.
+var update = flag.Bool("update", false, "write the names of tests into deploy/docs/protocol.md")
+
 const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test files above. -->\n\n"
 
 // TestCodesStandInProtocol holds that each code that is cited anywhere in the repository is

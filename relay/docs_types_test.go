@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/config"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // TestD1_FeaturesOnThePage holds the table of client features in deploy/docs/protocol.md to what
@@ -25,8 +27,8 @@ func TestD1_FeaturesOnThePage(t *testing.T) {
 		what      string
 		got, want []string
 	}{
-		{"always sent upstream", own, ownFeatures},
-		{"part of the group key", grouped, contentFeatures},
+		{"always sent upstream", own, config.OwnFeatures},
+		{"part of the group key", grouped, nodegroup.ContentFeatures},
 	} {
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("the page has %q as %s, the relay %q", c.got, c.what, c.want)

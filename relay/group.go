@@ -2,12 +2,9 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,21 +15,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/history"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/telemetry"
 	"github.com/xdstender/tender/upstream"
 )
-
-// Client features of the relay itself (B.31).
-var ownFeatures = []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
-
-// contentFeatures change what an origin must generate, and so always tell groups
-// apart (R143).
-var contentFeatures = []string{"envoy.config.require-any-fields-contain-struct", "envoy.lb.does_not_support_overprovisioning"}
 
 // groups sorts nodes into groups, and keeps a view for each (B.4). Its methods may
 // be called from any goroutine.
@@ -133,7 +123,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 		operating: make(chan struct{}, 1),
 		decisions: &decisions{saved: saved, log: log},
 	}
-	g.decisions.load(cfg.originNames(), time.Now())
+	g.decisions.load(cfg.OriginNames(), time.Now())
 	for range all {
 		g.quotas = append(g.quotas, cache.NewQuota(cfg.MaxOriginNames))
 	}
@@ -164,7 +154,7 @@ func (g *groups) wait() {
 func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	<-g.started
 	// All that takes longer the larger the Node is comes before the lock, which all clients need.
-	key, upstream := sortNode(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
+	key, upstream := nodegroup.Sort(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
 	var t *traits
 	if g.compares(key) {
 		t = traitsOf(n)
@@ -240,7 +230,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
 		// Awaited by wait.
-		control := g.decisions.control(i, g.cfg.originName(i), key)
+		control := g.decisions.control(i, g.cfg.OriginName(i), key)
 		gr.controls = append(gr.controls, control)
 		g.views.Go(func() { o.mirror(ctx, gr.node, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
@@ -271,7 +261,7 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
-		s.control = g.decisions.control(origin, g.cfg.originName(origin), key.saved())
+		s.control = g.decisions.control(origin, g.cfg.OriginName(origin), key.saved())
 		g.shared[key] = s
 		g.saved.keep(origin, key.saved(), node, writers[0])
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
@@ -287,7 +277,7 @@ const sharedGroup = "xdstp"
 // sharedNode returns whom an origin takes the relay for, where only features matter.
 func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	node := proto.CloneOf(own)
-	node.Id = fillID(own.GetId(), own)
+	node.Id = nodegroup.FillID(own.GetId(), own)
 	node.ClientFeatures = features
 	return node
 }
@@ -395,175 +385,4 @@ func traitsOf(n *corepb.Node) *traits {
 func traitOf(m proto.Message) uint64 {
 	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // which was decoded, so it can be encoded
 	return maphash.Bytes(traitSeed, encoded)
-}
-
-// ownNode returns the node that the relay presents, before a group's fields are
-// put in, of which its id may have the names (fillID).
-func ownNode(cfg Config, version string) *corepb.Node {
-	n := &corepb.Node{
-		Id:                   cfg.NodeID,
-		Cluster:              cfg.NodeCluster,
-		UserAgentName:        "tender",
-		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
-		ClientFeatures:       slices.Clone(ownFeatures),
-	}
-	if l := cfg.NodeLocality; l != (Locality{}) {
-		n.Locality = &corepb.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
-	}
-	if len(cfg.NodeMetadata) > 0 {
-		// The configuration took it from JSON, all of which a Struct can hold.
-		n.Metadata, _ = structpb.NewStruct(cfg.NodeMetadata)
-	}
-	return n
-}
-
-// Group returns what a relay of this configuration and version makes of a client's
-// node: the key of the node's group, and the node that the origin is shown for
-// it (B.4). Clients share a view if their keys are equal, and then the origin is
-// shown the same.
-func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
-	return sortNode(n, ownNode(c, version), c.NodeGroupBy)
-}
-
-// sortNode returns the key of a node's group, and the relay's own node, which it is
-// given as upstream, with those fields of the client's that are in the key.
-func sortNode(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
-	var parts []string
-	for _, field := range groupBy {
-		parts = append(parts, field+"="+copyField(upstream, n, field))
-	}
-	if !slices.Contains(groupBy, "id") {
-		upstream.Id = fillID(upstream.Id, upstream)
-	}
-	for _, f := range contentFeatures {
-		if slices.Contains(n.GetClientFeatures(), f) {
-			parts = append(parts, f)
-			upstream.ClientFeatures = append(upstream.ClientFeatures, f)
-		}
-	}
-	if len(parts) == 0 {
-		return "all", upstream
-	}
-	return strings.Join(parts, ","), upstream
-}
-
-// copyField copies one field of a group's key from a client's node into the one
-// that is presented, and returns its value as text.
-func copyField(to, from *corepb.Node, field string) string {
-	switch field {
-	case "id":
-		to.Id = from.GetId()
-		return keyText(to.Id)
-	case "cluster":
-		to.Cluster = from.GetCluster()
-		return keyText(to.Cluster)
-	case "user_agent_name":
-		to.UserAgentName = from.GetUserAgentName()
-		return keyText(to.UserAgentName)
-	case "user_agent_version":
-		return copyMajorVersion(to, from)
-	case "locality.region", "locality.zone", "locality.sub_zone":
-		return keyText(copyLocality(to, from, strings.TrimPrefix(field, "locality.")))
-	}
-	path := strings.Split(strings.TrimPrefix(field, "metadata."), ".")
-	v := lookUp(from.GetMetadata(), path)
-	if v == nil {
-		strike(to.Metadata, path) // what the client does not say, the relay does not say for it
-		return ""
-	}
-	if to.Metadata == nil {
-		to.Metadata = &structpb.Struct{}
-	}
-	// Made anew, so that nothing comes along that is not in the key.
-	value := v.AsInterface()
-	v, _ = structpb.NewValue(value) // all that AsInterface returns is one
-	put(to.Metadata, path, v)
-	return jsonOf(value)
-}
-
-// keyText returns a value as it stands in a key: quoted where one value could be
-// taken for several, so that no client can write itself into another's group.
-// Metadata needs no quotes, being JSON.
-func keyText(value string) string {
-	if strings.ContainsAny(value, `,"`) {
-		return strconv.Quote(value)
-	}
-	return value
-}
-
-// copyMajorVersion copies the major version of the client's software: minor ones
-// would make a group for each release.
-func copyMajorVersion(to, from *corepb.Node) string {
-	if v := proto.CloneOf(from.GetUserAgentBuildVersion().GetVersion()); v != nil {
-		v.MinorNumber, v.Patch = 0, 0
-		v.ProtoReflect().SetUnknown(nil) // which is not in the key
-		build := &corepb.BuildVersion{Version: v}
-		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
-		return strconv.FormatUint(uint64(v.GetMajorNumber()), 10)
-	}
-	major, _, _ := strings.Cut(strings.TrimPrefix(from.GetUserAgentVersion(), "v"), ".")
-	to.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: major}
-	return keyText("v" + major) // apart from numbers: the origin is shown which it was
-}
-
-func copyLocality(to, from *corepb.Node, part string) string {
-	if to.Locality == nil {
-		to.Locality = &corepb.Locality{}
-	}
-	l := from.GetLocality()
-	switch part {
-	case "region":
-		to.Locality.Region = l.GetRegion()
-		return l.GetRegion()
-	case "zone":
-		to.Locality.Zone = l.GetZone()
-		return l.GetZone()
-	default:
-		to.Locality.SubZone = l.GetSubZone()
-		return l.GetSubZone()
-	}
-}
-
-func lookUp(s *structpb.Struct, path []string) *structpb.Value {
-	v := s.GetFields()[path[0]]
-	if len(path) == 1 || v == nil {
-		return v
-	}
-	return lookUp(v.GetStructValue(), path[1:])
-}
-
-func put(s *structpb.Struct, path []string, v *structpb.Value) {
-	if s.Fields == nil {
-		s.Fields = make(map[string]*structpb.Value)
-	}
-	if len(path) == 1 {
-		s.Fields[path[0]] = v
-		return
-	}
-	inner := s.Fields[path[0]].GetStructValue()
-	if inner == nil {
-		inner = &structpb.Struct{}
-		s.Fields[path[0]] = structpb.NewStructValue(inner)
-	}
-	put(inner, path[1:], v)
-}
-
-// strike removes what lies at a path.
-func strike(s *structpb.Struct, path []string) {
-	if len(path) == 1 {
-		delete(s.GetFields(), path[0])
-		return
-	}
-	if inner := s.GetFields()[path[0]].GetStructValue(); inner != nil {
-		strike(inner, path[1:])
-	}
-}
-
-// jsonOf returns a value in the one JSON form that equal values have in common.
-func jsonOf(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Sprintf("%#v", v) // numbers that JSON does not have
-	}
-	return string(b)
 }

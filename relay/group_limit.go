@@ -10,18 +10,18 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/upstream"
 )
 
 // refused logs that a client was not let into its group.
 func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
-	limit, _ := downstream.LimitOf(err)
+	limit, _ := guard.LimitOf(err)
 	switch {
-	case limit == downstream.LimitGroups && !g.refusing.Swap(true):
+	case limit == guard.LimitGroups && !g.refusing.Swap(true):
 		g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
 			slog.String("group", key), slog.String("node", n.GetId()))
-	case limit == downstream.LimitPeerGroups:
+	case limit == guard.LimitPeerGroups:
 		g.crowded.Do(func() {
 			g.log.Warn("a peer founds more node groups than TENDER_MAX_PEER_GROUPS allows: its clients of further ones are refused; "+
 				"if it stands for many, such as a load balancer, allow more",
@@ -91,11 +91,11 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 				slog.String("evicted_peer", oldest.founder.Peer()), slog.String("peer", peer))
 			g.evict(oldest)
 		case over.OfPeer:
-			return nil, downstream.Exceeds(downstream.LimitPeerGroups,
+			return nil, guard.Exceeds(guard.LimitPeerGroups,
 				"node group %q is one too many for %s: clients of one peer may found at most %d while more than half of %d are there, and TENDER_NODE_GROUP_BY decides what makes one",
 				key, peer, over.Most, over.Total)
 		default:
-			return nil, downstream.Exceeds(downstream.LimitGroups,
+			return nil, guard.Exceeds(guard.LimitGroups,
 				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, over.Most)
 		}
 		share, over = f.shares.Take(peer)
@@ -110,7 +110,7 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 
 // paced returns why a peer may not found another group yet.
 func (f *founders) paced(key, peer string) error {
-	return downstream.Exceeds(downstream.LimitPeerGroups,
+	return guard.Exceeds(guard.LimitPeerGroups,
 		"node group %q is one too many for %s: clients of one peer may found %d at once and %d a minute, and TENDER_NODE_GROUP_BY decides what makes one",
 		key, peer, f.burst, f.minute)
 }

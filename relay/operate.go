@@ -16,13 +16,14 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A holder keeps removals back: a view's loop, or a directory for all its views.
 type holder interface {
-	Holds(context.Context) []upstream.Hold
-	Release(context.Context, upstream.HoldChoice) []upstream.Hold
-	Discard(context.Context, upstream.HoldChoice) []upstream.Hold
+	Holds(context.Context) []reconcile.Hold
+	Release(context.Context, reconcile.HoldChoice) []reconcile.Hold
+	Discard(context.Context, reconcile.HoldChoice) []reconcile.Hold
 }
 
 // An operated view is what an operator's commands reach of an origin.
@@ -79,10 +80,10 @@ func (r *Relay) findOrigin(name string) (int, error) {
 	}
 	var names []string
 	for i := range r.origins {
-		if r.cfg.originName(i) == name {
+		if r.cfg.OriginName(i) == name {
 			return i, nil
 		}
-		names = append(names, r.cfg.originName(i))
+		names = append(names, r.cfg.OriginName(i))
 	}
 	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
 }
@@ -94,7 +95,7 @@ func (r *Relay) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes
 	by := admin.CallerOf(ctx).By(of.User)
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) {
 		now := time.Now()
-		f := &freezing{Freeze: snapshot.Freeze{Origin: r.cfg.originName(origin), By: by, Reason: of.Reason, Since: now.Round(0)}}
+		f := &freezing{Freeze: snapshot.Freeze{Origin: r.cfg.OriginName(origin), By: by, Reason: of.Reason, Since: now.Round(0)}}
 		if length := time.Duration(of.ForSeconds * float64(time.Second)); length > 0 {
 			f.Length, f.until, f.Until = length, now.Add(length), now.Add(length).Round(0)
 		}
@@ -127,7 +128,7 @@ func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ct
 	ctx = context.WithoutCancel(ctx) // all views, or none
 	var answer admin.Freezes
 	for i := range r.origins {
-		f := admin.Freeze{Origin: r.cfg.originName(i)}
+		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
 		for _, o := range r.groups.viewsOf(i) {
 			f.Views++
 			f.Withheld += o.view.Withheld(o.source)
@@ -173,7 +174,7 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 // asked for it.
 func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
-	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.originName(origin)), slog.String("by", by), slog.String("reason", reason))
+	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()
 	}
@@ -203,7 +204,7 @@ func (r *Relay) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, e
 }
 
 // decide carries out a decision about what is held back in a scope.
-func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(holder, context.Context, upstream.HoldChoice) []upstream.Hold) (admin.Holds, error) {
+func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(holder, context.Context, reconcile.HoldChoice) []reconcile.Hold) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	if of.Scope == (admin.Scope{}) && !of.All {
 		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
@@ -212,7 +213,7 @@ func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(ho
 	if err != nil {
 		return answer, err
 	}
-	choice := upstream.HoldChoice{TypeURL: typeURL, Discarded: of.Discarded}
+	choice := reconcile.HoldChoice{TypeURL: typeURL, Discarded: of.Discarded}
 	done, err := r.groups.operate(ctx)
 	if err != nil {
 		return answer, err
@@ -244,10 +245,10 @@ func (r *Relay) choose(of admin.Scope) (chosen []operated, typeURL string, err e
 }
 
 // shownHolds returns holds as people are shown them.
-func (r *Relay) shownHolds(o operated, holds []upstream.Hold) (shown []admin.Hold) {
+func (r *Relay) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
-			Origin: r.cfg.originName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
+			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
 			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
 		})
 	}

@@ -12,7 +12,10 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/config"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/files"
 )
 
 // An origin keeps views like itself.
@@ -37,7 +40,7 @@ type origins []origin
 
 // openOrigins returns the origins that the configuration names, with the credentials for
 // each.
-func openOrigins(cfg Config, opts Options, creds []originCredentials, log *slog.Logger) (all origins, err error) {
+func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger) (all origins, err error) {
 	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, creds[0], log)
 	if err != nil {
 		return nil, err
@@ -62,13 +65,13 @@ func (all origins) close() error {
 }
 
 // openOrigin returns one origin, which a variable names.
-func openOrigin(variable string, targets []string, cfg Config, opts Options, creds originCredentials, log *slog.Logger) (origin, error) {
+func openOrigin(variable string, targets []string, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger) (origin, error) {
 	if dir, ok := strings.CutPrefix(targets[0], "file://"); ok {
 		dir, err := url.PathUnescape(dir)
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := upstream.OpenFiles(upstream.FilesConfig{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
+		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
@@ -77,15 +80,15 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 	session, err := upstream.New(upstream.Config{
 		Targets:          targets,
 		Protocol:         protocols[cfg.OriginProtocol],
-		Credentials:      creds.transport,
-		CallCredentials:  creds.calls,
-		Authority:        creds.authority,
+		Credentials:      creds.Transport,
+		CallCredentials:  creds.Calls,
+		Authority:        creds.Authority,
 		DialOptions:      opts.DialOptions,
 		Keepalive:        cfg.OriginKeepalive,
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
 		MaxResourceBytes: int(cfg.MaxResourceBytes),
 		StreamRate:       cfg.OriginStreamRate,
-		StreamBurst:      streamsOfView * (cfg.MaxGroups + 1<<len(contentFeatures)),
+		StreamBurst:      streamsOfView * (cfg.MaxGroups + 1<<len(nodegroup.ContentFeatures)),
 		FullResync:       cfg.Resync == ResyncFull,
 		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
 		Linger:           cfg.Linger,
@@ -131,7 +134,7 @@ func (o sessionOrigin) follow(context.Context) {}
 func (o sessionOrigin) close() error { return o.Close() }
 
 // filesOrigin is a directory. It tells all nodes the same.
-type filesOrigin struct{ *upstream.Files }
+type filesOrigin struct{ *files.Origin }
 
 func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
 	o.Sync(ctx, w, control)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -102,7 +103,7 @@ func (r *Relay) probeOrigin(ctx context.Context, origin int, o origin, events ch
 	err := o.probe(ctx, upstream.Probe{
 		Node:      node,
 		TypeURL:   r.groups.router.asked(origin),
-		ForOthers: idField.MatchString(r.cfg.NodeID) || slices.Contains(r.cfg.NodeGroupBy, "id"),
+		ForOthers: nodegroup.HasPlaces(r.cfg.NodeID) || slices.Contains(r.cfg.NodeGroupBy, "id"),
 		Opened:    func() { tell(standing{open: true}) },
 		Failed:    func(err error) { tell(standing{err: err}) },
 	})
@@ -143,7 +144,7 @@ func (r *Relay) allStand(stands []standing, waited bool) bool {
 func (r *Relay) warnUnreachable(stands []standing) {
 	for i := range stands {
 		if !stands[i].answered {
-			r.log.Warn("further origin unreachable: the relay is ready without it", slog.String("origin", r.cfg.originName(i)),
+			r.log.Warn("further origin unreachable: the relay is ready without it", slog.String("origin", r.cfg.OriginName(i)),
 				slog.Duration("waited", r.cfg.ColdWait), slog.Any("err", stands[i].err))
 		}
 	}
@@ -154,7 +155,7 @@ func (r *Relay) logProbe(was *standing, e *probeEvent) {
 	if e.err == nil || was.err != nil && was.err.Error() == e.err.Error() {
 		return
 	}
-	r.log.Warn("origin does not answer the relay's probe: the relay is not ready", slog.String("origin", r.cfg.originName(e.origin)), slog.Any("err", e.err))
+	r.log.Warn("origin does not answer the relay's probe: the relay is not ready", slog.String("origin", r.cfg.OriginName(e.origin)), slog.Any("err", e.err))
 }
 
 // notReady returns why the relay is not ready, for people (B.8).

@@ -29,7 +29,9 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
@@ -79,7 +81,7 @@ type Relay struct {
 	log           *slog.Logger
 	level         *slog.LevelVar // nil if it cannot be changed
 	levelSet      sync.Mutex     // held while it is changed
-	credentials   *relayCredentials
+	credentials   *config.Credentials
 	chain         *chain
 	origins       origins
 	groups        *groups
@@ -124,7 +126,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 
 		adminListeners: opts.AdminListeners,
 		version:        opts.Version,
-		identifier:     identifier(ownID(cfg)),
+		identifier:     identifier(cfg.OwnID()),
 		started:        time.Now(),
 		hurried:        make(chan struct{}),
 	}
@@ -132,7 +134,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if r.credentials, err = openCredentials(&r.cfg, r.log); err != nil {
+	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
 		return nil, err
 	}
 	if r.tracer, err = r.newTracer(opts.Spans); err != nil {
@@ -143,10 +145,10 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	}
 	r.chain = newChain(r.log)
 	opts.chain = r.chain
-	if r.origins, err = openOrigins(cfg, opts, r.credentials.origins, r.log); err != nil {
+	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
 		return nil, err
 	}
-	own := ownNode(cfg, opts.Version)
+	own := cfg.Node(opts.Version)
 	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
@@ -174,33 +176,35 @@ func (r *Relay) serve(opts Options) (err error) {
 		ColdWait:            r.cfg.ColdWait,
 		FirstRequestTimeout: r.cfg.FirstRequestTimeout,
 		ConnectionAge:       r.cfg.ConnectionAge,
-		MaxConnections:      r.cfg.MaxConnections,
-		MaxPeerConnections:  r.cfg.MaxPeerConnections,
-		MaxUnreadBytes:      int(r.cfg.MaxUnreadBytes),
-		MaxStreams:          r.cfg.MaxStreams,
-		PeerIPv6Prefix:      r.cfg.PeerIPv6Prefix,
-		MaxRequestRate:      r.cfg.MaxRequestRate,
-		MaxFrameRate:        r.cfg.MaxFrameRate,
-		MaxNames:            r.cfg.MaxNames,
-		MaxRequestBytes:     int(r.cfg.MaxRequestBytes),
-		GzipRequests:        r.cfg.RequestCompression == CompressionGzip,
-		MaxNodeBytes:        int(r.cfg.MaxNodeBytes),
-		MaxGlobs:            r.cfg.MaxGlobs,
-		MaxGroupGlobs:       r.cfg.MaxGroupGlobs,
-		MaxNameBytes:        int(r.cfg.MaxNameBytes),
-		MaxTypes:            r.cfg.MaxTypes,
-		FullStateTypes:      r.cfg.FullStateTypes,
-		WildcardTypes:       r.cfg.WildcardTypes,
-		NoEDSAfterCDS:       !r.cfg.EDSAfterCDS,
-		DynamicParameters:   r.cfg.DynamicParameters,
-		ContentVersions:     r.cfg.DeltaVersions == VersionsOfContent,
-		Loads:               loadsOf(r.cfg, r.origins, r.log),
-		SumLoads:            r.cfg.LRS == LRSAggregate,
-		Probed:              r.probed,
-		Authorizer:          r.credentials.authorizer,
-		Traces:              r.traces(),
-		Served:              opts.Served,
-		Logger:              r.log,
+		Limits: guard.Limits{
+			MaxConnections:     r.cfg.MaxConnections,
+			MaxPeerConnections: r.cfg.MaxPeerConnections,
+			MaxUnreadBytes:     int(r.cfg.MaxUnreadBytes),
+			MaxStreams:         r.cfg.MaxStreams,
+			PeerIPv6Prefix:     r.cfg.PeerIPv6Prefix,
+			MaxFrameRate:       r.cfg.MaxFrameRate,
+			MaxNodeBytes:       int(r.cfg.MaxNodeBytes),
+		},
+		MaxRequestRate:    r.cfg.MaxRequestRate,
+		MaxNames:          r.cfg.MaxNames,
+		MaxRequestBytes:   int(r.cfg.MaxRequestBytes),
+		GzipRequests:      r.cfg.RequestCompression == CompressionGzip,
+		MaxGlobs:          r.cfg.MaxGlobs,
+		MaxGroupGlobs:     r.cfg.MaxGroupGlobs,
+		MaxNameBytes:      int(r.cfg.MaxNameBytes),
+		MaxTypes:          r.cfg.MaxTypes,
+		FullStateTypes:    r.cfg.FullStateTypes,
+		WildcardTypes:     r.cfg.WildcardTypes,
+		NoEDSAfterCDS:     !r.cfg.EDSAfterCDS,
+		DynamicParameters: r.cfg.DynamicParameters,
+		ContentVersions:   r.cfg.DeltaVersions == VersionsOfContent,
+		Loads:             loadsOf(r.cfg, r.origins, r.log),
+		SumLoads:          r.cfg.LRS == LRSAggregate,
+		Probed:            r.probed,
+		Authorizer:        r.credentials.Authorizer,
+		Traces:            r.traces(),
+		Served:            opts.Served,
+		Logger:            r.log,
 	})
 	if err != nil {
 		return err
@@ -224,18 +228,19 @@ func (r *Relay) serve(opts Options) (err error) {
 // addServers makes the servers of streams: one, or one in plaintext and one with TLS.
 func (r *Relay) addServers(opts Options) {
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
-	if clients := r.credentials.clients; clients != nil {
+	if clients := r.credentials.Clients; clients != nil {
 		secure := credentials.NewTLS(clients.Config("h2"))
 		if len(r.cfg.TLSListen) == 0 {
 			kinds = nil
 		}
 		kinds = append(kinds, secure)
 	}
+	bounds := r.server.Guard()
 	for _, kind := range kinds {
 		options := []grpc.ServerOption{
-			grpc.Creds(r.server.Credentials(kind)), grpc.ChainUnaryInterceptor(r.server.CountUnary),
+			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
 			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(r.server.CountOthers, r.credentials.authorizer.refuseReflection),
+			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, r.credentials.Authorizer.RefuseReflection),
 		}
 		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
 		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
@@ -259,8 +264,8 @@ func (r *Relay) listen() error {
 		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
 		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
 		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", onlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
-		{"TENDER_ADMIN_LISTEN", notOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
+		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
+		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
 		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
 	} {
 		if len(*l.listeners) > 0 {
@@ -314,7 +319,7 @@ var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * tim
 func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
 	if cfg.ConnectionAge > 0 {
-		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, downstream.Grace(cfg.ConnectionAge)
+		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
 	}
 	return p
 }
@@ -405,7 +410,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.setReady()
 	}
 	var watching sync.WaitGroup
-	watching.Go(func() { r.credentials.files.Run(views) }) // awaited below
+	watching.Go(func() { r.credentials.Files.Run(views) }) // awaited below
 	for _, o := range r.origins {
 		watching.Go(func() { o.follow(views) }) // likewise
 	}
@@ -415,10 +420,10 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	serving, failed := errgroup.WithContext(ctx)
 	for _, l := range r.listeners {
-		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Listener(l)) })
+		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Guard().Listener(l)) })
 	}
 	for _, l := range r.tlsListeners {
-		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Listener(l)) })
+		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Guard().Listener(l)) })
 	}
 	for _, l := range r.restListeners {
 		serving.Go(func() error { return r.serveREST(l) })

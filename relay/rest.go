@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // restIdle is how long a connection without a poll is kept: longer than most clients
@@ -26,8 +27,7 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 	protocols.SetUnencryptedHTTP2(true) // see serveREST
 	return &http.Server{
 		Handler:     server.REST(),
-		ConnState:   server.ConnState,
-		ConnContext: server.PollContext,
+		ConnContext: guard.PollContext,
 		Protocols:   &protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: cfg.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow, MaxReceiveBufferPerStream: restWindow,
@@ -46,11 +46,11 @@ func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
 // serveREST serves polls on a listener, with TLS if there is a certificate, until the server is
 // shut down. It encrypts below the server: the frames that the server reads are counted.
 func (r *Relay) serveREST(l net.Listener) error {
-	l = r.server.Listener(l)
-	if clients := r.credentials.clients; clients != nil {
+	l = r.server.Guard().Listener(l)
+	if clients := r.credentials.Clients; clients != nil {
 		l = tls.NewListener(l, clients.Config("h2", "http/1.1"))
 	}
-	if err := r.rest.Serve(r.server.PollListener(l)); !errors.Is(err, http.ErrServerClosed) {
+	if err := r.rest.Serve(r.server.Guard().PollListener(l)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -61,3 +61,7 @@ func (r *router) route(typeURL, name string) int {
 	}
 	return r.shared(r.types[typeURL])
 }
+
+// origin returns the number of the origin that answers for a name, or, if it is empty, for the
+// members of a type.
+func (r *router) origin(typeURL, name string) int { return r.route(typeURL, name) % r.origins }

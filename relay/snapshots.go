@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
@@ -85,25 +86,9 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	}
 	dir, err := snapshot.Open(cfg.SnapshotDir, log)
 	if err != nil {
-		return nil, cfg.refuseSnapshotDir(err)
+		return nil, cfg.RefuseSnapshotDir(err)
 	}
 	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*departed)}, nil
-}
-
-// CheckSnapshotDir reports why a relay could not use the directory for snapshots, if one
-// is configured.
-func (c *Config) CheckSnapshotDir() error {
-	if c.SnapshotDir == "" {
-		return nil
-	}
-	if err := snapshot.Check(c.SnapshotDir); err != nil {
-		return c.refuseSnapshotDir(err)
-	}
-	return nil
-}
-
-func (c *Config) refuseSnapshotDir(cause error) error {
-	return variable("SNAPSHOT_DIR").refuse(c.SnapshotDir, cause)
 }
 
 // SnapshotStats returns what became of snapshots; zero if none are kept. It is not stable.
@@ -165,7 +150,7 @@ const directoryGroup = "directory"
 
 // loadDirectory takes a snapshot of a directory, if there is such an origin.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
-	origin := slices.Index(s.cfg.originNames(), snap.Origin)
+	origin := slices.Index(s.cfg.OriginNames(), snap.Origin)
 	if origin < 0 || !slices.Equal(s.directoryHeader(origin).Targets, snap.Targets) {
 		s.dir.Reject(snap, fmt.Errorf("there is no origin %q of the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
 		return
@@ -192,12 +177,12 @@ func (s *snapshots) forgetLoaded() {
 }
 
 // mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
-func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.originNames()) }
+func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.OriginNames()) }
 
 // fit returns whom this relay presents to the origin for what a snapshot is of, or why it
 // does not fit.
 func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
-	origin := slices.Index(s.cfg.originNames(), h.Origin)
+	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
 	if origin < 0 {
 		return nil, fmt.Errorf("there is no origin %q", h.Origin)
 	}
@@ -207,7 +192,7 @@ func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	}
 	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.own, was.GetClientFeatures())
 	if !isShared(h.Group) {
-		key, node = sortNode(was, proto.CloneOf(s.own), s.cfg.NodeGroupBy)
+		key, node = nodegroup.Sort(was, proto.CloneOf(s.own), s.cfg.NodeGroupBy)
 	}
 	now := s.header(origin, key, node)
 	switch {
@@ -242,8 +227,8 @@ func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.He
 		targets = s.cfg.Origins[origin-1].Targets
 	}
 	return cache.Header{
-		Origin: s.cfg.originName(origin), Targets: targets, Group: group, Node: encoded,
-		Options: variable("DELTA_VERSIONS").name + "=" + s.cfg.DeltaVersions,
+		Origin: s.cfg.OriginName(origin), Targets: targets, Group: group, Node: encoded,
+		Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions,
 	}
 }
 
@@ -302,7 +287,7 @@ func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	if s == nil {
 		return
 	}
-	key := savedKey{s.cfg.originName(origin), group}
+	key := savedKey{s.cfg.OriginName(origin), group}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if was := s.saved[key]; was != nil {
@@ -398,7 +383,7 @@ func (s *snapshots) depart(was *departed, now time.Time) error {
 
 // save writes one snapshot, if there is something new to write.
 func (s *snapshots) save(u *saved, now time.Time) error {
-	edition, from := u.w.Taken()
+	edition, from := u.w.SnapshotRevision()
 	if edition == u.edition && from == u.from && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}

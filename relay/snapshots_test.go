@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // TestB42_WhatIsWritten: a snapshot is written anew when the view has changed, or the address
@@ -20,7 +21,7 @@ func TestB42_WhatIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := ownNode(cfg, "1")
+	own := cfg.Node("1")
 	s, err := openSnapshots(&cfg, own, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestB42_WhatIsWritten(t *testing.T) {
 func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 	client := &corepb.Node{
 		Id: "client", Cluster: "c", UserAgentName: "envoy", Locality: &corepb.Locality{Region: "r"},
-		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: "1.34.2"}, ClientFeatures: contentFeatures,
+		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: "1.34.2"}, ClientFeatures: nodegroup.ContentFeatures,
 	}
 	base := []string{"TENDER_ORIGIN=a:1,b:1", "TENDER_ORIGINS=x=c:1", "TENDER_ROUTES=type:lds=x", "TENDER_NODE_ID=n"}
 	of := func(version string, env ...string) *snapshots {
@@ -78,7 +79,7 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &snapshots{cfg: &cfg, own: ownNode(cfg, version)}
+		return &snapshots{cfg: &cfg, own: cfg.Node(version)}
 	}
 	const grouping = "TENDER_NODE_GROUP_BY=user_agent_name,user_agent_version,locality.region,metadata.m"
 	tests := []struct {
@@ -106,7 +107,7 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			key, node := sortNode(client, proto.CloneOf(tt.was.own), tt.was.cfg.NodeGroupBy)
+			key, node := nodegroup.Sort(client, proto.CloneOf(tt.was.own), tt.was.cfg.NodeGroupBy)
 			if tt.shared {
 				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.own, node.GetClientFeatures())
 			}
@@ -120,7 +121,7 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 			}
 			want := node
 			if !tt.shared {
-				_, want = sortNode(client, proto.CloneOf(tt.is.own), tt.is.cfg.NodeGroupBy)
+				_, want = nodegroup.Sort(client, proto.CloneOf(tt.is.own), tt.is.cfg.NodeGroupBy)
 			} else {
 				want = sharedNode(tt.is.own, node.GetClientFeatures())
 			}

@@ -7,6 +7,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
@@ -53,15 +55,18 @@ func (r *Relay) reading() telemetry.Reading {
 		AuditPasses: audit.Passes,
 		AuditFaults: audit.Where,
 	}
+	if clients := r.credentials.Clients; clients != nil {
+		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()
+	}
 	for i, o := range r.origins {
 		s := o.status()
-		of := telemetry.Origin{Name: r.cfg.originName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
+		of := telemetry.Origin{Name: r.cfg.OriginName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
 		if s.Directory != nil {
 			of.Files = &telemetry.DirectoryFiles{Good: s.Directory.FileCount - s.Directory.BadCount, Bad: s.Directory.BadCount}
 		}
 		out.Origins = append(out.Origins, of)
 	}
-	for _, s := range r.credentials.files.Status() {
+	for _, s := range r.credentials.Files.Status() {
 		// The first variable says which files they are: a certificate stands before its key.
 		out.Files = append(out.Files, telemetry.Files{Variable: s.Files[0].Variable, NotAfter: s.NotAfter, Refused: s.Refused})
 	}
@@ -76,16 +81,16 @@ func (r *Relay) reading() telemetry.Reading {
 // clientsByGroup returns how clients stand, by node group and type URL. It looks at each: of 10,000
 // streams, that takes 25 ms.
 func clientsByGroup(server *downstream.Server) map[string]map[string]telemetry.Clients {
-	var totals typeTotals
+	var totals operator.TypeTotals
 	for s := range server.Clients() {
-		totals.add(&s)
+		totals.Add(&s)
 	}
 	groups := make(map[string]map[string]telemetry.Clients)
 	for key, sum := range totals {
-		if groups[key.group] == nil {
-			groups[key.group] = make(map[string]telemetry.Clients)
+		if groups[key.Group] == nil {
+			groups[key.Group] = make(map[string]telemetry.Clients)
 		}
-		groups[key.group][key.typeURL] = telemetry.Clients{
+		groups[key.Group][key.TypeURL] = telemetry.Clients{
 			Lagging: sum.Lagging, Refusing: sum.Refusing, Lag: time.Duration(sum.LagSeconds * float64(time.Second)),
 		}
 	}
@@ -95,8 +100,8 @@ func clientsByGroup(server *downstream.Server) map[string]map[string]telemetry.C
 // read adds the groups and views to a reading.
 func (g *groups) read(out *telemetry.Reading) {
 	for _, s := range g.standing() {
-		if !s.shared {
-			out.Groups = append(out.Groups, telemetry.Group{Key: s.key, Streams: s.streams, Types: s.counts.Types(), Interest: s.view.Interest()})
+		if !s.Shared {
+			out.Groups = append(out.Groups, telemetry.Group{Key: s.Key, Streams: s.Streams, Types: s.Counts.Types(), Interest: s.View.Interest()})
 		}
 	}
 	now := time.Now()

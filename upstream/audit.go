@@ -16,15 +16,16 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// The audit of a view against its origin (B.43): a second mirror, which begins with
+// The audit of a view against its origin (B.43): a second sync, which begins with
 // nothing, asks the same target on streams of its own for just what the first has asked
 // for, and what the two hold is compared.
 
 const (
 	// auditTick is how often the two are compared while anything is still to come.
-	auditTick = settleQuiet
+	auditTick = reconcile.SettleQuiet
 
 	// auditQuiet is how long a difference must have stood, with both sides saying the same
 	// all the while, and for how long no further name must have come: what has changed
@@ -36,7 +37,7 @@ const (
 	auditPatience = 3 * auditQuiet
 
 	// auditMax is how long an audit takes at most.
-	auditMax = confirmMax
+	auditMax = reconcile.ConfirmMax
 )
 
 // Errors from [Control.Audit], beside that of its context. With any of them nothing is
@@ -48,51 +49,6 @@ var (
 	ErrNotConnected = errors.New("the view is not connected to its origin")
 	// ErrAuditEnded: the origin ended the second stream, or said nothing on it.
 	ErrAuditEnded = errors.New("the origin does not answer a second stream")
-)
-
-// An Audit is what a view holds beside what its origin says to one who knows nothing.
-type Audit struct {
-	Target string // of the origin
-	Took   time.Duration
-	Types  []TypeAudit // by type URL, those that the view asks the origin for; none if nothing
-}
-
-// A TypeAudit is what was found of one type.
-type TypeAudit struct {
-	TypeURL string
-
-	// Equal counts resources that are the same on both sides; Changing those that are not, but
-	// changed so lately that this says nothing.
-	Equal, Changing int
-
-	Differences []Difference // by name
-}
-
-// A Difference is a resource that the view holds in another way than the origin says it.
-type Difference struct {
-	Name string
-
-	// Glob is what the resource was asked for by: "*", or a collection; empty if by its name.
-	Glob string
-
-	Kind DifferenceKind
-
-	// Here and There are the versions that the origin gave, to the view and to the audit.
-	Here, There string
-
-	// Held reports that the view knows: the removal is held back, or was discarded.
-	Held bool
-}
-
-// A DifferenceKind says in what a resource differs.
-type DifferenceKind string
-
-// The kinds of differences.
-const (
-	OtherContent DifferenceKind = "content"       // the origin says other bytes
-	OtherVersion DifferenceKind = "version"       // the same bytes, under another version
-	MissingHere  DifferenceKind = "missing_here"  // the view does not hold it
-	MissingThere DifferenceKind = "missing_there" // the origin does not say it
 )
 
 // Audit asks the origin, beside the view's own streams, for all that the view has asked it
@@ -107,7 +63,7 @@ const (
 func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	var s *Session
 	err := ErrNotConnected // the loop has ended
-	c.do(ctx, func(l controlled) {
+	c.do(ctx, func(l Controlled) {
 		err = ErrNoAudit
 		if v, ok := l.(*viewSync); ok {
 			s, err = v.session, nil
@@ -124,7 +80,7 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	}
 	a := &audit{control: c}
 	err = ErrNotConnected
-	c.do(ctx, func(l controlled) { err = a.plan(l.(*viewSync), typeURL) })
+	c.do(ctx, func(l Controlled) { err = a.plan(l.(*viewSync), typeURL) })
 	if err != nil {
 		return Audit{}, cmp.Or(ctx.Err(), err)
 	}
@@ -136,7 +92,7 @@ type audit struct {
 	control *Control
 	session *Session
 	target  int
-	second  *Session // of the second mirror
+	second  *Session // of the second sync
 	node    *corepb.Node
 	asked   []*audited
 
@@ -172,7 +128,7 @@ type discrepancy struct {
 	held        bool
 }
 
-// plan takes over what the mirror has asked for. It is called by the mirror's loop.
+// plan takes over what the view has asked for. It is called by the view's loop.
 func (a *audit) plan(v *viewSync, typeURL string) error {
 	a.session, a.target, a.node = v.session, v.target, v.node
 	for _, s := range v.inOrder() {
@@ -220,7 +176,7 @@ func (s *Session) second(target int, sotw bool) *Session {
 	return second
 }
 
-// run makes the audit, and ends the second mirror.
+// run makes the audit, and ends the second sync.
 func (a *audit) run(ctx context.Context) (Audit, error) {
 	a.began, a.open = time.Now(), make(map[resourceID]*discrepancy)
 	a.ended = a.began
@@ -290,7 +246,7 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 func (a *audit) refusal() error {
 	for reason := range a.second.Stats().Ended {
 		if reason == EndResync {
-			continue // the second mirror itself needed another one
+			continue // the second sync itself needed another one
 		}
 		if f := a.second.failure.Load(); f != nil {
 			return fmt.Errorf("%w: %w", ErrAuditEnded, f.Err)
@@ -303,7 +259,7 @@ func (a *audit) refusal() error {
 // held returns what the origin has said to the view.
 func (a *audit) held(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
-	a.control.do(ctx, func(l controlled) {
+	a.control.do(ctx, func(l Controlled) {
 		if v := l.(*viewSync); v.lines[main].open && v.target == a.target {
 			g, err = v.w.Generation(), nil
 		}
@@ -338,7 +294,7 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	}
 }
 
-// entries returns the resources that a head holds, by what they were asked for as, and how
+// entries returns the resources that a generation holds, by what they were asked for as, and how
 // many names it knows anything of.
 func (of *audited) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
 	t := g.Type(of.key)
@@ -389,7 +345,7 @@ func difference(here, there *cache.Entry) DifferenceKind {
 	switch {
 	case !mine.SameContent(theirs):
 		return OtherContent
-	case !mine.Released() && !theirs.Released() && !bytes.Equal(mine.Body(), theirs.Body()):
+	case !mine.ContentDropped() && !theirs.ContentDropped() && !bytes.Equal(mine.Body(), theirs.Body()):
 		return OtherContent // what is held is not what its digest was made of
 	case mine.OriginVersion != theirs.OriginVersion && !here.HasVersion(theirs.Version):
 		return OtherVersion
@@ -434,7 +390,7 @@ func (a *audit) settled(there *cache.Generation) bool {
 // review drops what the view has ceased to ask for meanwhile, doubts what the origin may be
 // about to say, and finds out which differences are no news to the view.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
-	if len(a.open) > 0 && !there.First().Heard {
+	if len(a.open) > 0 && !there.First().Responded {
 		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.grownAt).Round(time.Second))
 	}
 	for _, d := range a.open {
@@ -443,7 +399,7 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 		}
 	}
 	err := ErrNotConnected
-	a.control.do(ctx, func(l controlled) {
+	a.control.do(ctx, func(l Controlled) {
 		a.ask(l.(*viewSync))
 		err = nil
 	})
@@ -451,10 +407,10 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 	return cmp.Or(ctx.Err(), err)
 }
 
-// ask is the part of review for which the mirror's loop is asked.
+// ask is the part of review for which the view's loop is asked.
 func (a *audit) ask(v *viewSync) {
 	held := make(map[string]map[string]bool) // names, by type URL
-	for _, h := range holdsOf(v.dockets()) {
+	for _, h := range holds(v) {
 		if held[h.TypeURL] == nil {
 			held[h.TypeURL] = make(map[string]bool)
 		}
@@ -474,7 +430,7 @@ func (a *audit) ask(v *viewSync) {
 	}
 }
 
-// asksFor returns whether the mirror asks the origin for a resource now.
+// asksFor returns whether the view asks the origin for a resource now.
 func (v *viewSync) asksFor(of *audited) func(name string) bool {
 	s := v.subs[of.typeURL]
 	switch of.glob {
@@ -517,18 +473,10 @@ func (a *audit) result() Audit {
 	return result
 }
 
-// versionOf returns the version that the origin gave; nothing if it did not.
-func versionOf(e *cache.Entry) string {
-	if e == nil {
-		return ""
+// audited counts an audit.
+func (c *counters) audited(a Audit) {
+	c.audits.Add(1)
+	for _, t := range a.Types {
+		c.drifted.Add(int64(len(t.Differences)))
 	}
-	return e.Resource.OriginVersion
-}
-
-// resourceOf returns the resource of an entry that may be nil.
-func resourceOf(e *cache.Entry) *wire.Resource {
-	if e == nil {
-		return nil
-	}
-	return e.Resource
 }

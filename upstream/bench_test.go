@@ -78,10 +78,7 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = session.Close() })
-	v := &viewSync{
-		session: session, cfg: &session.cfg, w: w, log: slog.New(slog.DiscardHandler),
-		subs: make(map[string]*subscription), linger: newLingering(100_000, 512<<20),
-	}
+	v := session.newViewSync(nil, w, slog.New(slog.DiscardHandler), nil)
 	v.lines[main] = adsStream{
 		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), begun: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
@@ -168,7 +165,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
-		put(&clusters.removals[cache.Wildcard].kept, name(i), removal{})
+		clusters.members.Keep(name(i))
 	}
 	w.Apply(cache.Wildcard, u)
 	var versions [2][]*wire.Resource
@@ -230,25 +227,6 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 				rounds++
 				v.apply(s, main, member(b, rounds), now)
 				v.act(b.Context(), now)
-			}
-			if got := view.Generation().Seq; got < cache.Seq(rounds) {
-				b.Fatalf("%d changes were applied of %d", got, rounds)
-			}
-		})
-	}
-}
-
-// BenchmarkLocalAmongCollections is one change of a file beside globs that clients follow.
-func BenchmarkLocalAmongCollections(b *testing.B) {
-	for _, n := range []int{100, 1000, 10_000} {
-		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
-			view, w := collections(b, n)
-			l := NewLocal(w)
-			l.Answer()
-			rounds := 0
-			for b.Loop() {
-				rounds++
-				l.Update(member(b, rounds))
 			}
 			if got := view.Generation().Seq; got < cache.Seq(rounds) {
 				b.Fatalf("%d changes were applied of %d", got, rounds)

@@ -1,33 +1,37 @@
 // Package upstream is the relay as a client of its origins.
 //
-// A [Session] is one origin: one HTTP/2 connection, shared by all views. Each
-// view is kept like its origin by a mirror: one loop that owns all state, with an
-// ADS stream that mirrors what clients want, the main stream (B.5). Where one type is
-// wanted both by wildcard and by name, a second, the auxiliary stream carries one of
+// A [Session] is one origin: one HTTP/2 connection to the address in use, shared by all views. [Session.Sync]
+// keeps one view like the origin. Its loop has an ADS stream that asks for what clients want, the main stream
+// (B.5). Where one type is wanted both by wildcard and by name, a second, the auxiliary stream carries one of
 // the two, so that it is always known what belongs to the wildcard.
 //
-// Streams are Delta. With an origin that does not implement it they are SotW: that
-// is translated in sotw.go, and the rest of the package thinks in Delta.
+// Streams are Delta. With an origin that does not implement it they are SotW: lists.go and answers.go
+// translate, and the rest of the package thinks in Delta.
 //
-//	demand ─▶ mirror ─▶ DeltaDiscoveryRequest ─▶ origin
-//	cache ◀── mirror ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
+//	demand ─▶ wants ─▶ streams ─▶ DeltaDiscoveryRequest ─▶ origin
+//	cache ◀── reconcile ◀─ answers ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
 //
-// The loss of an origin never reaches a client: the view goes on being served,
-// and a new stream says what the view holds, so that it is told the difference
-// (B.15).
+// The loss of an origin never reaches a client: the view goes on being served, and a new stream states what
+// the view holds, so that the origin sends the difference (B.15). Package reconcile decides which removals
+// reach clients. Package files is a directory as an origin, package loadreport sends load reports, on the
+// connection that a session has.
 //
-// Load reports go up beside that (lrs.go), on the same connection: one stream for
-// each group whose reports are summed, or one for each client.
+// # Reading order
 //
-// An operator's audit (audit.go) is a second mirror of a view of its own, for as long as
-// it takes, by which the first one is judged.
+//	the origin   config.go stats.go health.go session.go failover.go open.go
+//	its streams  lists.go (SotW) subscription.go stream.go streams.go
+//	wants        set.go linger.go wants.go collection.go
+//	answers      control.go comparison.go answers.go
+//	the loop     viewsync.go
+//	beside it    audit_result.go audit.go (a second sync, by which the first one is judged) probe.go share.go
+//
+// A file uses only what stands in files before it, but for the fields of a subscription that name its sets.
 //
 // # Concurrency properties
 //
-// A mirror's state belongs to its loop. For each RPC stream there is a receiver,
-// which decodes and hands over, and a sender, so that the loop never waits for an
-// origin that does not read. All of them have ended when Mirror returns. The same
-// holds for ReportLoads, whose loop sends by itself: it has nobody to keep waiting.
+// What a [Session] has is for any goroutine. All that keeps a view belongs to the loop of its sync. For each
+// stream there is a receiver, which decodes and hands over, and a sender, so that the loop never waits for an
+// origin that does not read. All of them have ended when Sync returns.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package upstream

@@ -16,7 +16,7 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 		lines := make([]adsStream, 10)
 		take := func(i int, want bool) {
 			t.Helper()
-			if next, ok := p.take(&lines[i], time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > paceLook) {
+			if next, ok := p.take(&lines[i].turn, time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > paceLook) {
 				t.Errorf("line %d opens a stream: %t (else looks again in %v), want %t", i, ok, time.Until(next), want)
 			}
 		}
@@ -34,7 +34,7 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 		take(4, false) // it is the turn of the other
 		take(3, true)
 		take(5, false)
-		p.leave(&lines[4])
+		p.leave(&lines[4].turn)
 		time.Sleep(time.Second)
 		take(5, true)
 		take(6, false)
@@ -45,14 +45,14 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 			take(i, true)
 		}
 		take(3, false)
-		p.leave(&lines[3])
-		p.leave(&lines[3])
+		p.leave(&lines[3].turn)
+		p.leave(&lines[3].turn)
 		if n := p.wait(); n != 0 {
 			t.Errorf("%d lines wait, want none", n)
 		}
 		unbounded := newStreamPace(&Config{})
 		for range 1000 {
-			if _, ok := unbounded.take(&lines[0], time.Now()); !ok {
+			if _, ok := unbounded.take(&lines[0].turn, time.Now()); !ok {
 				t.Fatal("without a bound, a stream has to wait")
 			}
 		}
@@ -67,14 +67,14 @@ func TestB35_StreamsUnderChurn(t *testing.T) {
 		for range int(time.Hour / (10 * time.Millisecond)) {
 			l := new(adsStream)
 			if waiting = append(waiting, l); len(waiting) > 50 {
-				p.leave(waiting[0])
+				p.leave(&waiting[0].turn)
 				waiting = waiting[1:]
 			}
 			for i, l := range waiting {
 				if l == nil {
 					continue
 				}
-				if _, ok := p.take(l, time.Now()); ok {
+				if _, ok := p.take(&l.turn, time.Now()); ok {
 					opened++
 					waiting[i] = nil
 				}

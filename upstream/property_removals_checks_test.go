@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
-	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // settling is within how long the relay is to know all that an origin has: a set is confirmed after a minute at the latest,
@@ -56,10 +56,10 @@ func (w *world) sees(of id) bool {
 }
 
 // takeHolds returns what the control says is held.
-func (w *world) takeHolds() map[id][]upstream.Hold {
+func (w *world) takeHolds() map[id][]reconcile.Hold {
 	w.control.Holds(w.Context()) // the mirror may find that it can connect
 	synctest.Wait()
-	holds := make(map[id][]upstream.Hold)
+	holds := make(map[id][]reconcile.Hold)
 	for _, h := range w.control.Holds(w.Context()) {
 		for _, name := range h.Names {
 			of := id{h.TypeURL, name}
@@ -190,7 +190,7 @@ func needs(of, other id) bool {
 
 // judgedLate reports whether a resource was held until its time was over, and else what held it. Which set that was a hold does
 // not say.
-func (w *world) judgedLate(k key) (late bool, by *upstream.Hold) {
+func (w *world) judgedLate(k key) (late bool, by *reconcile.Hold) {
 	for _, h := range w.holds[k.id] {
 		switch held := !h.Discarded && !h.Unconfirmed; {
 		case held && !h.Until.After(time.Now()):
@@ -278,7 +278,7 @@ func (w *world) lookAtHolds(before map[key]sight, was int) {
 		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.lacksStill(of, was) {
 			continue
 		}
-		undecided := slices.ContainsFunc(were, func(h upstream.Hold) bool { return h.Unconfirmed }) // as long as its stream is open
+		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Unconfirmed }) // as long as its stream is open
 		if len(w.holds[of]) == 0 && !undecided {
 			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, were)
 		}
@@ -289,7 +289,7 @@ func (w *world) lookAtHolds(before map[key]sight, was int) {
 }
 
 // kept reports whether an operator has resources kept.
-func kept(h upstream.Hold) bool { return h.Discarded }
+func kept(h reconcile.Hold) bool { return h.Discarded }
 
 // lacksStill reports whether the address in use has lacked a resource all the time since the last look.
 func (w *world) lacksStill(of id, was int) bool {

@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // TestB15_RandomHistories runs random histories of two addresses of an origin, of operators and of restarts of the relay
@@ -30,7 +32,7 @@ import (
 //     away. It leaves the holds only if it is removed or the origin has it.
 //  4. After an hour without events nothing is held, and readers see what the origin has, plus what an operator had kept.
 func TestB15_RandomHistories(t *testing.T) {
-	upstream.Histories(t)
+	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		h := history{
 			variant: rapid.SampledFrom([]string{"Delta", "Delta", "SotW"}).Draw(rt, "variant"),
@@ -151,7 +153,7 @@ type world struct {
 
 	seen     map[key]sight
 	began    map[key]time.Time // when readers began to see it
-	holds    map[id][]upstream.Hold
+	holds    map[id][]reconcile.Hold
 	moved    bool        // the address in use has changed since holds were taken
 	stated   map[id]bool // removed in this step at the address in use
 	released map[id]bool // by an operator in this step
@@ -243,7 +245,7 @@ func (w *world) run(h history) {
 	}()
 	w.start = time.Now()
 	w.watched, w.sotw, w.silent = h.watched, h.variant == "SotW", h.traits&2 != 0
-	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]upstream.Hold)
+	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
 	w.began, w.stated, w.released = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
 	for i, name := range []string{"one", "two"} {
 		w.addresses[i] = &address{
@@ -391,7 +393,7 @@ func (w *world) fault(s step, a *address) {
 
 // operate is step for what an operator does.
 func (w *world) operate(s step) {
-	choice := upstream.HoldChoice{Discarded: s.what == "release discarded"}
+	choice := reconcile.HoldChoice{Discarded: s.what == "release discarded"}
 	if s.amount < 2 {
 		choice.TypeURL = types[s.n%2]
 	}
@@ -558,7 +560,7 @@ func (w *world) startAs(a *address, s step) {
 // restart ends the relay and begins another with its snapshot and what operators had decided.
 func (w *world) restart() {
 	w.look(true)
-	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h upstream.Hold) bool { return !kept(h) })
+	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h reconcile.Hold) bool { return !kept(h) })
 	w.stop()
 	before := w.observe()
 	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
@@ -611,5 +613,18 @@ func (w *world) let(d time.Duration) {
 func (w *world) failNow() {
 	if len(w.failures) > 0 {
 		w.Fatalf("in step %d, %v after the start; address in use: %d, connected: %v", w.at, time.Since(w.start), w.active, w.connected())
+	}
+}
+
+// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+func histories(t *testing.T) {
+	const checks = "rapid.checks"
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
+	if given {
+		return
+	}
+	if err := flag.Set(checks, "50"); err != nil {
+		t.Fatal(err)
 	}
 }

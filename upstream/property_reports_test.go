@@ -13,6 +13,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // TestH04_RandomReports has a view begin with nothing, while its origin has loaded a random part and random clients say what
@@ -115,13 +116,13 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 	case "restart":
 		m.Restart()
 	case "release":
-		for _, h := range m.control.Release(m.Context(), upstream.HoldChoice{}) {
+		for _, h := range m.control.Release(m.Context(), reconcile.HoldChoice{}) {
 			for _, name := range h.Names {
 				m.gone[name] = true
 			}
 		}
 	case "discard":
-		m.control.Discard(m.Context(), upstream.HoldChoice{})
+		m.control.Discard(m.Context(), reconcile.HoldChoice{})
 	case "leave":
 		c := m.clients[n%len(m.clients)]
 		if !c.left {
@@ -154,7 +155,7 @@ func (m *reportsRun) check() {
 		if len(lacking) == 0 {
 			continue
 		}
-		told := c.report.Told(lacking)
+		told := c.report.Removable(lacking)
 		if m.confirmed.IsZero() {
 			if len(told) > 0 {
 				m.Errorf("told %q before the set was confirmed", told)
@@ -178,8 +179,8 @@ func (m *reportsRun) check() {
 }
 
 // reported returns the holds of what clients report.
-func (m *reportsRun) reported() []upstream.Hold {
-	return slices.DeleteFunc(m.control.Holds(m.Context()), func(h upstream.Hold) bool { return !h.Reported })
+func (m *reportsRun) reported() []reconcile.Hold {
+	return slices.DeleteFunc(m.control.Holds(m.Context()), func(h reconcile.Hold) bool { return !h.Reported })
 }
 
 // end lets time pass without events.
@@ -198,7 +199,7 @@ func (m *reportsRun) end() {
 			continue
 		}
 		lacking := slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return m.has[name] })
-		told := c.report.Told(lacking)
+		told := c.report.Removable(lacking)
 		for _, name := range lacking {
 			if !slices.Contains(told, name) && !kept[name] {
 				m.Errorf("%s is withheld in the end", name)

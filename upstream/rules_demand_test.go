@@ -12,7 +12,7 @@ import (
 )
 
 // silentWarning is in the line about an origin that does not answer.
-const silentWarning = "says nothing"
+const silentWarning = "sends no response"
 
 // An origin that accepts the first request and answers nothing for 10 s is worth
 // one line, which has the Node and the variables that shape it.

@@ -31,7 +31,7 @@ func TestB9_ResponseOverTheLimit(t *testing.T) {
 		r.Apply(func(tx *relaytest.Tx) { tx.Set(clusters, "b", large, "1") })
 		r.pass(10 * time.Minute)
 		r.expect("members", r.members(clusters), "a@1")
-		if n := r.log.count("ERROR a response of the origin is larger than TENDER_MAX_ORIGIN_RESPONSE_BYTES"); n < 5 || n > 40 {
+		if n := r.log.count("ERROR origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES"); n < 5 || n > 40 {
 			t.Errorf("%d lines in ten minutes, want some 20", n)
 		}
 		if n := r.session.Stats().Ended["RESOURCE_EXHAUSTED"]; n < 5 {

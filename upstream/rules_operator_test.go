@@ -7,10 +7,11 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // all are the holds of every type that wait.
-var all upstream.HoldChoice
+var all reconcile.HoldChoice
 
 // holding fails the test unless so many resources are held back, and so many kept.
 func (r *rig) holding(when string, held, kept int) {
@@ -33,7 +34,7 @@ func (r *rig) holding(when string, held, kept int) {
 func TestB15_Release(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.holding("before", 50, 0)
-		if got := r.control.Release(t.Context(), upstream.HoldChoice{TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
+		if got := r.control.Release(t.Context(), reconcile.HoldChoice{TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
 			t.Errorf("released %d holds of another type, %d members left; want none, and 100", len(got), r.count())
 		}
 		got := r.control.Release(t.Context(), all)
@@ -119,7 +120,7 @@ func TestB15_Discard(t *testing.T) {
 		if got := r.control.Release(t.Context(), all); len(got) != 0 {
 			t.Errorf("released %+v, want nothing: what was discarded waits for nobody", got)
 		}
-		if got := r.control.Release(t.Context(), upstream.HoldChoice{Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
+		if got := r.control.Release(t.Context(), reconcile.HoldChoice{Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
 			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
 		}
 		r.pass(0)

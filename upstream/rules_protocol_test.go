@@ -14,8 +14,8 @@ import (
 
 // What the log says of an origin that does not implement Delta.
 const (
-	spokenSotW  = "INFO the origin does not implement Delta ADS: it is spoken to in SotW"
-	unsupported = "WARN the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows"
+	spokenSotW  = "INFO origin does not implement Delta ADS: using SotW"
+	unsupported = "WARN origin does not implement this ADS variant"
 )
 
 // An origin that does not implement Delta is spoken to in SotW, without waiting,

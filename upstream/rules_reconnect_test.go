@@ -102,9 +102,9 @@ func TestR135_BackoffIsBounded(t *testing.T) {
 		r.Stop()
 		r.watch.SubscribeAll(clusters)
 		r.pass(5 * time.Minute)
-		before := r.log.count("stream to the origin ended")
+		before := r.log.count("upstream stream closed")
 		r.pass(15 * time.Minute)
-		if n := r.log.count("stream to the origin ended") - before; n < 24 || n > 38 {
+		if n := r.log.count("upstream stream closed") - before; n < 24 || n > 38 {
 			t.Errorf("%d attempts in a quarter of an hour, want 30 ±20%%", n)
 		}
 		r.put(clusters, "a@1")

@@ -14,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // resuming has an origin with 100 clusters restart, which is told what is held and resumes without some of them.
@@ -88,7 +89,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	t.Run("released", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
 			r.pass(confirmed)
-			if got := r.control.Release(t.Context(), upstream.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 100 {
+			if got := r.control.Release(t.Context(), reconcile.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 100 {
 				t.Errorf("released %+v, want the 100", got)
 			}
 			r.wantClusters("released", 0)
@@ -98,7 +99,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.watch.Subscribe(clusters, all[:3])
 			r.pass(confirmed)
-			r.control.Discard(t.Context(), upstream.HoldChoice{})
+			r.control.Discard(t.Context(), reconcile.HoldChoice{})
 			r.holding("discarded", 0, 50)
 			for range 2 {
 				r.Restart()
@@ -115,7 +116,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	t.Run("discarded, then said again", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.pass(confirmed)
-			r.control.Discard(t.Context(), upstream.HoldChoice{})
+			r.control.Discard(t.Context(), reconcile.HoldChoice{})
 			r.holding("discarded", 0, 50)
 			r.pass(24 * time.Hour)
 			r.wantClusters("discarded", 100)
@@ -246,10 +247,10 @@ func TestH02_AnEmptiedAssignmentThatWasDiscarded(t *testing.T) {
 		r.set(endpoints, "a", "2", relaytest.Endpoints("a"))
 		r.Restart()
 		r.pass(time.Second)
-		r.control.Discard(t.Context(), upstream.HoldChoice{})
+		r.control.Discard(t.Context(), reconcile.HoldChoice{})
 		r.pass(time.Hour)
 		r.expect("discarded", r.assignments(), "a@1")
-		r.control.Release(t.Context(), upstream.HoldChoice{Discarded: true})
+		r.control.Release(t.Context(), reconcile.HoldChoice{Discarded: true})
 		r.expect("released", r.assignments(), "a@2")
 	})
 }
@@ -264,7 +265,7 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 		r.pass(confirmed)
 		r.away(removing(clusters, dir+"a", dir+"b"))
 		r.pass(time.Minute)
-		discarded := r.control.Discard(t.Context(), upstream.HoldChoice{})
+		discarded := r.control.Discard(t.Context(), reconcile.HoldChoice{})
 		r.stop()
 		s, _ := r.w.Snapshot(true)
 		r = decided(t, r.Origin, upstream.Config{}, s, upstream.NewControl(false, discarded))
@@ -311,9 +312,9 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 				r.expect("routes", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
 				switch how {
 				case "released":
-					r.control.Release(t.Context(), upstream.HoldChoice{})
+					r.control.Release(t.Context(), reconcile.HoldChoice{})
 				case "discarded":
-					r.control.Discard(t.Context(), upstream.HoldChoice{})
+					r.control.Discard(t.Context(), reconcile.HoldChoice{})
 					r.pass(24 * time.Hour)
 					r.wantClusters("kept", 3)
 					r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")

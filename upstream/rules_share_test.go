@@ -279,12 +279,12 @@ func TestR125_WhatIsNotKeptIsAskedForAgain(t *testing.T) {
 						p.again(t, ask)
 						r.pass(soon)
 					}
-					if e := p.entry(t, ask); !e.Present() || e.Resource.Released() {
+					if e := p.entry(t, ask); !e.Present() || e.Resource.ContentDropped() {
 						t.Fatalf("view %d: got %v, want the content", len(parts), e)
 					}
 					r.pass(time.Minute)
 					for i, p := range parts {
-						if e := p.entry(t, ask); !e.Present() || !e.Resource.Released() {
+						if e := p.entry(t, ask); !e.Present() || !e.Resource.ContentDropped() {
 							t.Errorf("view %d of %d keeps the content", i+1, len(parts))
 						}
 					}
@@ -292,7 +292,7 @@ func TestR125_WhatIsNotKeptIsAskedForAgain(t *testing.T) {
 				}
 				parts[0].again(t, ask) // a stream of that view that begins to want it
 				r.pass(soon)
-				if e := parts[0].entry(t, ask); !e.Present() || e.Resource.Released() {
+				if e := parts[0].entry(t, ask); !e.Present() || e.Resource.ContentDropped() {
 					t.Errorf("asked for again: got %v, want the content", e)
 				}
 				if got := len(r.State().Streams); got != 1 {
@@ -316,9 +316,9 @@ func (p *part) want(name string) {
 func (p *part) again(t *testing.T, name string) {
 	t.Helper()
 	if name == shopGlob {
-		p.watch.AskAgain(cache.Collection(endpoints, name), nil, time.Now())
+		p.watch.Refetch(cache.Collection(endpoints, name), nil, time.Now())
 	} else {
-		p.watch.AskAgain(endpoints, nameOf(t, p.view, endpoints, name), time.Now())
+		p.watch.Refetch(endpoints, nameOf(t, p.view, endpoints, name), time.Now())
 	}
 }
 

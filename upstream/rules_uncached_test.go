@@ -72,7 +72,7 @@ func TestB15_R125_RemovedWhileAllIsAskedForAgain(t *testing.T) {
 			b.NamedOnly = func(_, name string) bool { return name == "gone" } // so it goes without a word
 		})
 		r.Remove(clusters, "gone")
-		r.watch.AskAgain(clusters, nil, time.Now())
+		r.watch.Refetch(clusters, nil, time.Now())
 		r.pass(time.Minute)
 		r.expect("main stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*] [Cluster +*] [Cluster ack 2]")
 		r.expect("asked for by name", showRequest(r.State().Last().Requests[0].Message), "[Cluster node +gone +kept]") // the latter is the control
@@ -86,7 +86,7 @@ func TestR125_MembersOfASotWOriginAreAskedForAgain(t *testing.T) {
 		r.SetRaw(endpoints, uncached(endpoints, "secret@1"))
 		r.watch.SubscribeAll(endpoints)
 		r.pass(time.Minute)
-		r.watch.AskAgain(endpoints, nil, time.Now())
+		r.watch.Refetch(endpoints, nil, time.Now())
 		r.pass(soon)
 		const e = "ClusterLoadAssignment"
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"),

@@ -97,8 +97,8 @@ func (s *share) demand(now time.Time) {
 			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
 			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
 			s.asks[d.Name] = n
-		case d.Wanted && d.Again:
-			s.watch.AskAgain(t.key, have, now)
+		case d.Wanted && d.Refetch:
+			s.watch.Refetch(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
 			t.pending[have] = struct{}{} // what it is once more is no change
 		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
@@ -119,8 +119,8 @@ func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	switch {
 	case d.Wanted && t.wildcard == nil:
 		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
-	case d.Wanted && d.Again:
-		s.watch.AskAgain(t.key, nil, now)
+	case d.Wanted && d.Refetch:
+		s.watch.Refetch(t.key, nil, now)
 	case !d.Wanted && t.wildcard != nil && s.w.ForgetMembers(t.key):
 		s.watch.UnsubscribeAll(t.wildcard)
 		delete(s.types, t.key)
@@ -172,7 +172,7 @@ func (s *share) follow(now time.Time) {
 	s.ask(now)
 	if !now.Before(s.trimAt) {
 		s.w.Trim(now)
-		s.trimAt = now.Add(trimEvery)
+		s.trimAt = now.Add(TrimEvery)
 	}
 	s.next = s.w.Expire(now)
 }
@@ -180,7 +180,7 @@ func (s *share) follow(now time.Time) {
 // stand takes over how the origin stands. All names come from one source.
 func (s *share) stand(g *cache.Generation) {
 	if from := *g.First(); from != s.stood {
-		s.w.Stand(from)
+		s.w.SetSource(from)
 		s.stood = from
 		for _, t := range s.types {
 			maps.Copy(s.asks, t.names)
@@ -198,7 +198,7 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	t.seen = g.Seq
 	t.wildcard.Passed(g.Seq)
 	s.w.SetPhase(t.key, typ.Phase)
-	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
+	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
 }
 
 // restored returns members whose content was given up and that have it in the other
@@ -210,7 +210,7 @@ func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
 	}
 	var texts []string
 	for e := range mine.Since(0) {
-		if e.Present() && e.Resource.Released() {
+		if e.Present() && e.Resource.ContentDropped() {
 			texts = append(texts, e.Name.String())
 		}
 	}
@@ -219,7 +219,7 @@ func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
 			return true
 		}
 		e := from.Get(n)
-		return !e.Present() || e.Resource.Released()
+		return !e.Present() || e.Resource.ContentDropped()
 	})
 }
 
@@ -241,13 +241,13 @@ func (s *share) followNames(g *cache.Generation, t *sharedType) {
 	}
 	t.seen = g.Seq
 	for n := range told {
-		if e := typ.ByName.Get(n); e.Present() && !e.Resource.Released() {
+		if e := typ.ByName.Get(n); e.Present() && !e.Resource.ContentDropped() {
 			delete(t.pending, n)
 		} else {
 			t.pending[n] = struct{}{}
 		}
 	}
-	s.w.PassReports(cache.ReportedSet{Key: t.key, Kind: cache.ByName}, s.watch)
+	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.ByName}, s.watch)
 }
 
 // copy takes over names of a type, for the reason for which the other view did.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // Stats are what was done about an origin since it was opened, over all views. Of a
@@ -64,7 +66,8 @@ const (
 
 // counters are those of Stats. The zero value is ready.
 type counters struct {
-	connected, lost, failovers, streams, held, applied, holding, discarded, audits, drifted atomic.Int64
+	reconcile.Counts
+	connected, lost, failovers, streams, audits, drifted atomic.Int64
 
 	ended sync.Map // by reason, *atomic.Int64
 	types sync.Map // by type URL, *typeCounters
@@ -118,14 +121,6 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// audited counts an audit.
-func (c *counters) audited(a Audit) {
-	c.audits.Add(1)
-	for _, t := range a.Types {
-		c.drifted.Add(int64(len(t.Differences)))
-	}
-}
-
 // stats returns what the counters say.
 func (c *counters) stats() Stats {
 	s := Stats{
@@ -133,10 +128,10 @@ func (c *counters) stats() Stats {
 		Lost:      c.lost.Load(),
 		Failovers: c.failovers.Load(),
 		Streams:   c.streams.Load(),
-		Held:      c.held.Load(),
-		Applied:   c.applied.Load(),
-		Holding:   c.holding.Load(),
-		Discarded: c.discarded.Load(),
+		Held:      c.Held.Load(),
+		Applied:   c.Applied.Load(),
+		Holding:   c.Holding.Load(),
+		Discarded: c.Discarded.Load(),
 		Audits:    c.audits.Load(),
 		Drifted:   c.drifted.Load(),
 		Ended:     make(map[string]int64),
@@ -154,8 +149,9 @@ func (c *counters) stats() Stats {
 	return s
 }
 
-// Stats returns what was done about the origin.
-func (s *Session) Stats() Stats { return s.counters.stats() }
-
-// Stats returns what was done about the directory.
-func (f *Files) Stats() Stats { return f.counters.stats() }
+// Errors with which the relay ends a stream.
+var (
+	errResync      = errors.New("resync") // to open it anew
+	errNotReading  = errors.New("the origin does not read")
+	errOpenTimeout = fmt.Errorf("no stream within %v", openTimeout)
+)

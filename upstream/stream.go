@@ -2,9 +2,7 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -17,19 +15,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// openTimeout bounds how long an attempt to open a stream takes: to connect, and
-// to wait for an origin that allows fewer streams than there are views.
-const openTimeout = 5 * time.Second
-
 // sendQueue is how many requests may wait for an origin that does not read. A
 // request is small; an origin that leaves so many unread is not there.
 const sendQueue = 4096
-
-// Errors with which the relay ends a stream.
-var (
-	errNotReading  = errors.New("the origin does not read")
-	errOpenTimeout = fmt.Errorf("no stream within %v", openTimeout)
-)
 
 // deltaStream and sotwStream describe the methods that the relay calls.
 var (
@@ -37,7 +25,7 @@ var (
 	sotwStream  = &grpc.StreamDesc{StreamName: "StreamAggregatedResources", ServerStreams: true, ClientStreams: true}
 )
 
-// A stream is one ADS stream. Its fields belong to the mirror's loop.
+// A stream is one ADS stream. Its fields belong to the loop of the view sync.
 type stream struct {
 	role   role
 	cancel context.CancelCauseFunc
@@ -51,7 +39,7 @@ type stream struct {
 	reached   bool // the origin was asked for it; belongs to converse
 }
 
-// An event is what a stream's goroutines tell the mirror: that it is open, what it
+// An event is what a stream's goroutines send to the view sync: that it is open, what it
 // received, or that it ended.
 type event struct {
 	stream *stream
@@ -74,7 +62,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	if sotw {
 		st.sotw = newLists()
 	}
-	// Ended by cancel; the mirror waits for the event that it ended.
+	// Ended by cancel; the view sync waits for the event that it ended.
 	go func() {
 		err := st.converse(ctx, s.conns[target], &s.cfg, events)
 		if !st.reached {
@@ -158,7 +146,7 @@ func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 	}
 }
 
-// tell hands an event to the mirror, which takes events until all of its streams
+// tell hands an event to the view sync, which takes events until all of its streams
 // have ended.
 func tell(events chan<- event, e event) { events <- e }
 
@@ -175,22 +163,6 @@ func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryReques
 		r.Node, st.nodeSent = node, true
 	}
 	st.queue(r)
-}
-
-// locate moves the names that have dynamic parameters to where these can be said
-// (R120).
-func locate(names *[]string, locators *[]*discoverypb.ResourceLocator) {
-	plain := func(text string) bool { return wire.PlainName(text) == text }
-	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {
-		return
-	}
-	for _, text := range *names {
-		if !plain(text) {
-			name, parameters := wire.SplitParameters(text)
-			*locators = append(*locators, &discoverypb.ResourceLocator{Name: name, DynamicParameters: parameters})
-		}
-	}
-	*names = slices.DeleteFunc(slices.Clone(*names), func(text string) bool { return !plain(text) })
 }
 
 // flush sends the lists of a SotW stream that changed since the last call: one

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A role is which of a view's streams carries a subscription.
@@ -55,43 +56,32 @@ type subscription struct {
 	// them too when it is told what is held: it can only say of a name that it is asked for that it is gone.
 	companions map[string][]*cache.Name
 
-	learn, learnNames learning // what is known of the members and of the names
-	sweep             sweep    // members that a resync has not seen again
-
-	removals [cache.ByName + 1]removals // of members and of names
-
-	collections map[string]*collection // by glob; they travel with the names
-	due         []*collection          // of these, those to be looked at now
-
-	// foreign is what is held from another target, whose versions mean nothing to
-	// the one that is connected.
-	foreign [cache.ByName + 1]heldNames
+	members, byName *set
+	collections     map[string]*collection // by glob; they travel with the names
+	due             []*collection          // of these, those to be looked at now
 }
 
-// heldNames are names of resources.
-type heldNames map[string]struct{}
-
-func namesIn(s *cache.Set) heldNames {
-	names := make(heldNames)
-	for e := range s.Since(0) {
-		if e.Present() {
-			names[e.Resource.Name] = struct{}{}
-		}
-	}
-	return names
+// A set is one of the sets of a subscription as the view holds it: the wildcard set, what is asked for by
+// name, or a collection.
+type set struct {
+	*reconcile.Set
+	view *streams
+	sub  *subscription
+	key  string // in the view
+	kind cache.Kind
 }
 
-// drop takes out what an update mentions.
-func (h heldNames) drop(u wire.Update) {
-	if len(h) == 0 {
-		return
-	}
-	for _, r := range u.Resources {
-		delete(h, r.Name)
-	}
-	for name := range u.Gone() {
-		delete(h, name)
-	}
+// A collection is a subscription to a glob: to the origin it is a name, to the view a
+// set of members (R132). Whatever the origin says of a name that the glob matches
+// belongs to it, so it can share a stream with names.
+type collection struct {
+	*set
+	glob  string
+	until time.Time // when lingering ends; zero while a client wants it
+
+	// Of the view's agenda.
+	at    time.Time // when to look; zero if it is not in there
+	place int
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -150,48 +140,13 @@ func (s *subscription) wants(r role) bool {
 
 // sweepsOn reports whether a sweep is asking for members by name on the stream of that role,
 // which is the one without the wildcard.
-func (s *subscription) sweepsOn(r role) bool { return s.sweep.asking() && s.wildcard.other() == r }
-
-// restate returns the first requests of the type on a new stream: everything that
-// is wanted, and in the first of them what is held (R088, R089). There is more
-// than one only if the names would make it too large, none if nothing is wanted.
-func (s *subscription) restate(r role, g *cache.Generation, withVersions bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-	t := g.Type(s.typeURL)
-	versions := make(map[string]string)
-	var names []string
-	if s.wildcard == r {
-		req = s.subscribeWildcard()
-		reqs = append(reqs, req)
-		withVersions = withVersions && len(s.foreign[cache.Wildcard]) == 0
-		for e := range t.Wildcard.Since(0) {
-			if e.Present() && sayable(e.Resource) {
-				versions[e.Resource.Name] = heldVersion(e.Resource)
-			}
-		}
-	}
-	if s.named == r {
-		names, asked = s.restateNames(g, versions, withVersions)
-	}
-	if s.sweepsOn(r) {
-		names = append(names, s.sweep.asked...)
-	}
-	if withVersions && fits(versions) {
-		req.InitialResourceVersions = versions
-	}
-	for len(names) > 0 {
-		req.ResourceNamesSubscribe, names = cutBytes(names, maxNamesBytes)
-		reqs = append(reqs, req)
-		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-	}
-	return reqs, asked
-}
+func (s *subscription) sweepsOn(r role) bool { return s.members.Asking() && s.wildcard.other() == r }
 
 // heldVersion returns the version at which the origin is told that a resource is held.
 // Of one whose content was given up it is told none: it says what it is once more, or
 // that it is gone (R125).
 func heldVersion(r *wire.Resource) string {
-	if r.Released() {
+	if r.ContentDropped() {
 		return ""
 	}
 	return r.OriginVersion
@@ -200,32 +155,19 @@ func heldVersion(r *wire.Resource) string {
 // sayable reports whether the version of a resource can say what is held: not of which
 // variant it is, nor where there was none and the content is needed again.
 func sayable(r *wire.Resource) bool {
-	return r.Constraints == nil && r.HasBody() && (!r.Released() || r.OriginVersion != "")
+	return r.Constraints == nil && r.HasBody() && (!r.ContentDropped() || r.OriginVersion != "")
 }
 
-// restateNames returns all names and globs that are wanted, and adds to versions what is
-// held of them. WithVersions says whether the origin is told these, if they fit.
-func (s *subscription) restateNames(g *cache.Generation, versions map[string]string, withVersions bool) (names []string, asked []*cache.Name) {
-	named := &g.Type(s.typeURL).ByName
+// restateNames returns all names and globs that are wanted.
+func (s *subscription) restateNames() (names []string, asked []*cache.Name) {
 	for n := range s.names {
 		asked = append(asked, n)
 		names = append(names, n.String())
-		e := named.Get(n)
-		if !e.Present() || !sayable(e.Resource) || wire.PlainName(n.String()) != n.String() {
-			continue
-		}
-		if _, foreign := s.foreign[cache.ByName][e.Resource.Name]; !foreign {
-			versions[e.Resource.Name] = heldVersion(e.Resource)
-		}
 	}
-	for glob, c := range s.collections {
+	for glob := range s.collections {
 		names = append(names, glob)
-		c.restate(g, versions)
 	}
 	s.added, s.again, s.gone, s.companions = nil, nil, nil, nil
-	if withVersions && fits(versions) {
-		names = append(names, s.accompany(g)...)
-	}
 	return names, asked
 }
 
@@ -236,9 +178,10 @@ func (s *subscription) accompany(g *cache.Generation) []string {
 		return nil
 	}
 	named := &g.Type(s.typeURL).ByName
+	s.companions = make(map[string][]*cache.Name)
 	for n := range s.names {
 		if e := named.Get(n); e.Present() && sayable(e.Resource) && e.Resource.Name != wire.PlainName(n.String()) {
-			put(&s.companions, e.Resource.Name, append(s.companions[e.Resource.Name], n))
+			s.companions[e.Resource.Name] = append(s.companions[e.Resource.Name], n)
 		}
 	}
 	names := s.unwanted(slices.Sorted(maps.Keys(s.companions)))
@@ -341,98 +284,6 @@ func texts(names []*cache.Name) []string {
 		out[i] = n.String()
 	}
 	return out
-}
-
-// How long a set has to be quiet to be taken for complete: Delta has no end mark
-// (B.7).
-const (
-	settleQuiet = 150 * time.Millisecond
-	settleMax   = 2 * time.Second
-	confirmMax  = 60 * time.Second // or Config.ColdWait without a new name
-
-	// confirmSilence is how long an origin has to be silent that was told what a
-	// snapshot holds: it says nothing if that is what there is. It is longer than a relay
-	// that knows nothing itself keeps a stream (B.8).
-	confirmSilence = 15 * time.Second
-)
-
-// learning is how much is known of the members of a type: the timing of the
-// responses since they were asked for.
-type learning struct {
-	first   time.Time // response since the members were asked for; zero if none came
-	last    time.Time // response
-	newName time.Time // response with a name that was not known
-	told    time.Time // when the origin was told which members a snapshot holds; zero if it was not
-
-	// complete: a SotW origin has sent the set as a whole. An empty one does not
-	// count, it may be that of an origin that has just started.
-	complete bool
-}
-
-// confirmed returns when all of a set was said, if nothing comes until then: at the latest a minute after some time, such as
-// when its stream opened.
-// Quiet is for how long no new name must come.
-func (l *learning) confirmed(began time.Time, quiet time.Duration) time.Time {
-	switch {
-	case l.complete:
-		return l.first
-	case l.first.IsZero():
-		return began.Add(confirmMax)
-	}
-	return earlier(l.newName.Add(quiet), began.Add(confirmMax))
-}
-
-// heard records a response. Once no new name has come for as long as quiet, all of the set was said: a name that is new later changes
-// nothing about that.
-func (l *learning) heard(now time.Time, news bool, quiet time.Duration) {
-	if l.first.IsZero() {
-		l.first, l.newName = now, now
-	}
-	l.last = now
-	if news && now.Before(l.newName.Add(quiet)) {
-		l.newName = now
-	}
-}
-
-// settled returns when the first answers seem to be all, if nothing comes until then.
-func (l *learning) settled() time.Time {
-	return earlier(l.last.Add(settleQuiet), l.first.Add(settleMax))
-}
-
-// isSettled reports whether the first answers, of which there are some, seem to be all.
-func (l *learning) isSettled(now time.Time) bool {
-	return !l.first.IsZero() && !now.Before(l.settled())
-}
-
-// phase returns what is known now, given what was known before, and when that
-// will change if nothing comes.
-func (l *learning) phase(now time.Time, known cache.Phase, quiet time.Duration) (p cache.Phase, next time.Time) {
-	if known == cache.Confirmed || l.first.IsZero() && l.told.IsZero() {
-		return known, time.Time{}
-	}
-	if l.first.IsZero() {
-		if silent := l.told.Add(confirmSilence); now.Before(silent) {
-			return known, silent
-		}
-		return cache.Confirmed, time.Time{}
-	}
-	settled := l.settled()
-	confirmed := l.confirmed(l.first, quiet)
-	switch {
-	case !now.Before(confirmed):
-		return cache.Confirmed, time.Time{}
-	case !now.Before(settled):
-		return cache.Settled, confirmed
-	default:
-		return known, settled
-	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // subscribeWildcard is the request that opens a type for its members: with

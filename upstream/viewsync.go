@@ -1,11 +1,8 @@
 package upstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -14,94 +11,25 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-const (
-	batchWait    = 5 * time.Millisecond   // demand that comes within it is one request (B.5)
-	reconnectMax = 500 * time.Millisecond // before a stream that was served is opened again
-	silenceWait  = 10 * time.Second       // before an origin that does not answer is worth a line (B.4)
-	trimEvery    = 10 * time.Second
+// TrimEvery is how often a loop trims what its writer keeps.
+const TrimEvery = 10 * time.Second
 
-	connectedEvery = time.Second // is looked whether an origin can be reached again
-
-	heldFor = 5 * time.Second // a stream without a response is held by an origin that need not be spared
-)
-
-// errResync ends a stream that the relay itself wants to open anew.
-var errResync = errors.New("resync")
-
-// A mirror keeps one view like its origin. All of it belongs to its loop.
+// A viewSync keeps one view like its origin. All of it belongs to its loop.
+//
+// What it consists of is built in layers, each of which knows those before it alone: the streams to the
+// origin, what clients want of it, and what it has answered.
 type viewSync struct {
-	session *Session
-	cfg     *Config
-	w       *cache.Writer
-	log     *slog.Logger
+	answers
 	control *Control // nil if there is none
-
-	node *corepb.Node // whom the origin takes the relay for
-
-	events  chan event
-	running int // streams whose end has not been told
-	lines   [auxiliary + 1]adsStream
-
-	subs   map[string]*subscription
-	linger *lingering
-	agenda agenda
-
-	lingeringGlobs int
-
-	batchAt time.Time // when changed demand is sent
-	batched int       // names waiting for that
 	trimAt  time.Time
-
-	target     int                 // index of the target in use
-	moved      <-chan struct{}     // closed once the session returned to an earlier one
-	source     int                 // that of the target that answered last; -1 if none did
-	noDelta    bool                // the target does not implement Delta; until it ends a stream
-	ignores    bool                // the origin was seen to resend what it was told is held
-	identifier string              // of the control plane
-	keeping    map[string][]string // names that an operator had kept of collections that are not followed yet, by key
-	stays      int                 // resources that are there although the origin seems to have removed them
-	comparison comparison          // of all content, after a resume
-	reported   *reported           // what returning clients hold and the view has never known
-	reused     bool                // reuse of versions was logged
-	silent     bool                // the silence of the origin was logged
 }
 
-// A line is one of the two streams to the origin: what is there now, and when to
-// try again.
-type adsStream struct {
-	*stream
-	open     bool
-	openedAt time.Time
-	versions bool // the origin was told what is held
-	full     bool // until it has answered, it is not
-	retry    *backoff.ExponentialBackOff
-	retryAt  time.Time
-
-	unconnected bool      // the stream ended, or never began, for want of a connection
-	waits       bool      // for the session's pace
-	silentAt    time.Time // when to warn that nothing came; zero if something did
-}
-
-// served reports whether the origin has taken care of the stream. Silence is the
-// right answer to one who holds everything already.
-func (l *adsStream) served(now time.Time) bool {
-	return l.responded || l.open && l.versions && now.Sub(l.openedAt) >= silenceWait
-}
-
-// silent reports whether it is time to warn that nothing came.
-func (l *adsStream) silent(now time.Time) bool {
-	return !l.silentAt.IsZero() && !now.Before(l.silentAt)
-}
-
-// Mirror keeps a view like its origin, which takes the relay for a node that must not be altered, until ctx ends
+// Sync keeps a view like its origin, which takes the relay for a node that must not be altered, until ctx ends
 // and everything that it started has ended. No failure of the origin ends it: it
 // is logged and tried again, at intervals from 1s to 30s while the origin gives
 // no response, and at once after a stream that had one, or that the origin held for
@@ -111,18 +39,18 @@ func (l *adsStream) silent(now time.Time) bool {
 //
 // Source: gRFC A57.
 func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) {
-	v := &viewSync{
-		session: s,
-		cfg:     &s.cfg,
-		node:    node,
-		w:       w,
-		log:     log,
-		control: control,
-		events:  make(chan event),
-		subs:    make(map[string]*subscription),
-		linger:  newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes),
+	s.newViewSync(node, w, log, control).run(ctx)
+}
+
+func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) *viewSync {
+	v := &viewSync{control: control}
+	v.streams = streams{session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event)}
+	v.subs, v.keeping = make(map[string]*subscription), make(map[string][]string)
+	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
+	cfg := reconcile.Config{
+		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait, Counts: &s.counters.Counts, Logger: log,
 	}
-	v.reported = v.reports()
+	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
 	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
 	v.source, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
 	for r := range v.lines {
@@ -139,20 +67,20 @@ func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, 
 		sub.prewarm = true
 		sub.place(true)
 	}
-	v.run(ctx)
+	return v
 }
 
 func (v *viewSync) run(ctx context.Context) {
-	timer := time.NewTimer(trimEvery) // of what act says is next
+	timer := time.NewTimer(TrimEvery) // of what act says is next
 	defer timer.Stop()
 	defer v.stop()
-	defer v.control.end()
-	v.control.begin(v)
+	defer v.control.End()
+	v.control.Begin(v)
 	for {
 		timer.Stop()
 		next := v.act(ctx, time.Now())
 		v.flushLists()
-		v.control.setHolding(v.stays > 0 || len(v.reported.sets) > 0)
+		v.control.SetHolding(v.group.Busy() || v.reports.Waits())
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}
@@ -161,7 +89,7 @@ func (v *viewSync) run(ctx context.Context) {
 			v.demand(time.Now())
 		case e := <-v.events:
 			v.event(e, time.Now())
-		case call := <-v.control.waiting():
+		case call := <-v.control.Calls():
 			call(v)
 		case <-v.moved:
 			if v.moved = v.session.moved(); v.target != v.session.target() {
@@ -174,13 +102,10 @@ func (v *viewSync) run(ctx context.Context) {
 	}
 }
 
-// attempts returns those of the target in use.
-func (v *viewSync) attempts() *attempts { return &v.session.links[v.target].attempts }
-
 // move goes on at another target, at once.
 func (v *viewSync) move(now time.Time) {
 	for r := range v.lines {
-		v.lines[r].retryAt = now.Add(rand.N(reconnectMax))
+		v.lines[r].retryAt = now.Add(rand.N(ReconnectMax))
 	}
 	v.reopen()
 }
@@ -194,7 +119,7 @@ func until(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecon
 func (v *viewSync) stop() {
 	for r := range v.lines {
 		l := &v.lines[r]
-		v.session.pace.leave(l)
+		v.session.pace.leave(&l.turn)
 		if l.stream != nil {
 			l.cancel(context.Canceled)
 		}
@@ -207,163 +132,13 @@ func (v *viewSync) stop() {
 	v.endComparison()
 	v.attempts().left(v)
 	v.w.SetConnected(false)
-	for _, g := range v.guards() {
-		v.drop(g.removals)
-	}
-	v.reported.end()
-}
-
-func (v *viewSync) sub(typeURL string) *subscription {
-	s := v.subs[typeURL]
-	if s == nil {
-		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
-		v.subs[typeURL] = s
-	}
-	return s
-}
-
-// inOrder returns the subscriptions in the order in which types are sent, so that
-// an origin hears of clusters first.
-func (v *viewSync) inOrder() []*subscription {
-	return slices.SortedFunc(maps.Values(v.subs), func(a, b *subscription) int {
-		return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
-	})
-}
-
-// demand takes over what clients began or ceased to want.
-func (v *viewSync) demand(now time.Time) {
-	globs := make(map[*subscription][]string) // to ask for
-	for _, d := range v.w.TakeDemand() {
-		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
-		s := v.sub(typeURL)
-		switch {
-		case isCollection:
-			if v.demandCollection(s, glob, d, now) {
-				v.asks(s, d)
-				globs[s] = append(globs[s], glob)
-			}
-		case d.Name == nil:
-			v.demandMembers(s, d, now)
-		default:
-			v.demandName(s, d, now)
-		}
-	}
-	for s, names := range globs {
-		if l := &v.lines[s.named]; l.open {
-			v.change(l, s, names, nil, now)
-		}
-	}
-	if v.batched > 0 && v.batchAt.IsZero() {
-		v.batchAt = now.Add(batchWait)
-	}
-	if v.batched >= namesPerRequest {
-		v.batchAt = now
-	}
-}
-
-func (v *viewSync) demandMembers(s *subscription, d cache.Demand, now time.Time) {
-	if !d.Wanted {
-		if d.Restored {
-			v.wantMembers(s, now)
-		}
-		s.wanted, s.until = false, now.Add(jitter(v.cfg.WildcardLinger))
-		return
-	}
-	s.wanted, s.until = true, time.Time{}
-	if s.wildcard == nowhere {
-		v.asks(s, d)
-	}
-	v.wantMembers(s, now)
-	if d.Again {
-		v.askMembersAgain(s, now)
-	}
-}
-
-func (v *viewSync) demandName(s *subscription, d cache.Demand, now time.Time) {
-	if d.Wanted {
-		v.linger.remove(d.Name)
-		if _, have := s.names[d.Name]; !have {
-			v.asks(s, d)
-		}
-		v.wantName(s, d.Name, d.Again)
-		return
-	}
-	v.wantName(s, d.Name, false) // if it was restored: others are
-	size := 0
-	if e := v.w.Generation().Type(d.TypeURL).ByName.Get(d.Name); e.Present() {
-		size = e.Resource.Size()
-	}
-	v.linger.add(d.Name, lingerer{s, now.Add(jitter(v.cfg.Linger)), size})
-}
-
-// wantMembers subscribes to the wildcard of a type. That is the first request of the type on
-// its stream, or a new stream is opened for it: so every origin knows its form, and nothing
-// that the origin still says of names is taken for a member.
-func (v *viewSync) wantMembers(s *subscription, now time.Time) {
-	if s.wildcard != nowhere {
-		return
-	}
-	v.place(s, true)
-	switch l := &v.lines[s.wildcard]; {
-	case !l.open:
-	case l.begun[s.typeURL]:
-		v.reopenFor(s)
-	default:
-		s.learn = learning{}
-		v.request(l, s.subscribeWildcard(), now)
-	}
-}
-
-// askMembersAgain has the origin say all members once more: what it said was not to
-// be kept (R125). They are given up for that: to name the wildcard where the legacy
-// form of it was used goes on with that, and is not answered. Nobody says of what went
-// meanwhile, or was about to be said to be gone, that it did: it is looked for (B.15).
-//
-// To a SotW origin an empty list means all only if it opens the type, and not every server
-// knows "*": that takes new streams (R048, R051).
-func (v *viewSync) askMembersAgain(s *subscription, now time.Time) {
-	switch l := &v.lines[s.wildcard]; {
-	case !l.open:
-	case l.sotw != nil && wire.LegacyWildcard(s.typeURL):
-		v.reopen()
-	default:
-		v.letGo(s, now)
-		s.sweep.begin(v.w.Generation().Type(s.typeURL), s.removals[cache.Wildcard].kept, false, now)
-		v.request(l, s.unsubscribeWildcard(), now)
-		r := s.subscribeWildcard()
-		r.ResourceNamesSubscribe = []string{wire.Wildcard}
-		v.request(l, r, now)
-	}
-}
-
-func (v *viewSync) wantName(s *subscription, n *cache.Name, again bool) {
-	if _, have := s.names[n]; have {
-		if again {
-			s.again = append(s.again, n)
-			v.batched++
-		}
-		return
-	}
-	s.names[n] = struct{}{}
-	v.place(s, s.wildcard != nowhere)
-	s.added = append(s.added, n)
-	v.batched++
-}
-
-// request sends a request of a type on a line.
-func (v *viewSync) request(l *adsStream, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
-	l.begun[r.TypeUrl] = true
-	// An origin that was told what is held need not say anything.
-	if l.role == main && !l.responded && !l.versions && !v.silent && l.silentAt.IsZero() {
-		l.silentAt = now.Add(silenceWait)
-	}
-	v.requested(r, now)
-	l.request(v.node, r)
+	v.group.Close()
+	v.reports.Close()
 }
 
 // act does what it is time for, and returns when to look again.
 func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
-	at := func(t time.Time) { next = earlier(next, t) }
+	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
 	at(v.w.Expire(now))
 	at(v.expire(now))
 	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
@@ -371,21 +146,21 @@ func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	at(v.batchAt)
 	v.agenda.due(now)
-	order := v.inOrder()
-	for _, s := range order { // clients hear of clusters first, even if all is known at once
+	for _, s := range v.inOrder() { // clients hear of clusters first, even if all is known at once
 		for _, c := range s.due {
 			v.agenda.put(c, v.look(c, now))
 		}
 		s.due = s.due[:0]
-		at(v.learned(s, now))
-		at(v.sweep(s, now))
+		at(v.learned(s.members, now))
+		at(v.resolve(s.members, now))
 	}
-	for _, s := range slices.Backward(order) { // what refers to it goes before a cluster
-		for _, g := range s.guards() {
-			at(v.decide(g, now))
-		}
+	v.group.Untrusted = !v.comparison.at.IsZero()
+	if v.group.Look(now) {
+		v.resync()
 	}
-	at(v.reported.look(now))
+	at(v.group.Decide(now))
+	v.confirm()
+	at(v.reports.Check(now))
 	at(v.agenda.next())
 	for r := main; r <= auxiliary; r++ {
 		at(v.tend(ctx, r, now))
@@ -393,120 +168,10 @@ func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
 	at(v.compare(now))
 	if !now.Before(v.trimAt) {
 		v.w.Trim(now)
-		v.trimAt = now.Add(trimEvery)
+		v.trimAt = now.Add(TrimEvery)
 	}
 	at(v.trimAt)
 	return next
-}
-
-// expire gives up what has lingered long enough.
-func (v *viewSync) expire(now time.Time) (next time.Time) {
-	expired, next := v.linger.expired(now, v.w.Frozen())
-	for s, names := range expired {
-		kept := v.w.Forget(s.typeURL, names)
-		for _, n := range names {
-			if !slices.Contains(kept, n) { // a kept one is in demand, and will be reported
-				delete(s.names, n)
-				s.gone = append(s.gone, n)
-			}
-		}
-		v.batched += len(s.gone)
-		v.batchAt = now
-	}
-	return earlier(next, v.expireMembers(now))
-}
-
-// expireMembers gives up the members of types that nobody has wanted for long enough.
-func (v *viewSync) expireMembers(now time.Time) (next time.Time) {
-	for _, s := range v.subs {
-		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
-			continue
-		}
-		if now.Before(s.until) {
-			next = earlier(next, s.until)
-			continue
-		}
-		if v.w.Frozen() {
-			continue // those who come back are to find what there was
-		}
-		s.until = time.Time{}
-		if !v.w.ForgetMembers(s.typeURL) {
-			continue // wanted again, and about to be reported
-		}
-		v.letGo(s, now)
-		l := &v.lines[s.wildcard]
-		s.learn, s.foreign[cache.Wildcard] = learning{}, nil
-		v.drop(&s.removals[cache.Wildcard])
-		v.place(s, false)
-		if l.open {
-			v.request(l, s.unsubscribeWildcard(), now)
-		}
-		v.forget(s)
-	}
-	return next
-}
-
-// forget drops the subscription of a type that the protocol does not know and of which nothing is wanted: there may be as many as
-// clients make up.
-func (v *viewSync) forget(s *subscription) {
-	if s.wildcard == nowhere && s.named == nowhere && len(s.added)+len(s.again)+len(s.gone) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
-		delete(v.subs, s.typeURL)
-	}
-}
-
-// flush sends changes of the names that are wanted.
-func (v *viewSync) flush(now time.Time) {
-	v.batchAt, v.batched = time.Time{}, 0
-	for _, s := range v.inOrder() {
-		if len(s.added)+len(s.again)+len(s.gone) == 0 {
-			continue
-		}
-		if l := &v.lines[s.named]; l.open {
-			reqs, asked := s.changes()
-			for i, r := range reqs {
-				v.request(l, r, now)
-				if i < len(reqs)-1 && len(r.GetResourceNamesUnsubscribe()) > 0 {
-					l.flush(v.node) // what is given up to be asked for again is not one change
-				}
-			}
-			v.w.Asked(asked, now)
-		}
-		s.added, s.again, s.gone = nil, nil, nil // a stream that opens later states all names
-		v.place(s, s.wildcard != nowhere)
-		v.forget(s)
-	}
-}
-
-// learned publishes what the silence of the origin says about the members.
-func (v *viewSync) learned(s *subscription, now time.Time) (next time.Time) {
-	if s.wildcard == nowhere {
-		return time.Time{}
-	}
-	return v.learnedOf(s.typeURL, &s.learn, s.sweep.none(), now)
-}
-
-// learnedOf is learned for a set, of which the origin has mentioned all that is held if covered is set.
-func (v *viewSync) learnedOf(key string, l *learning, covered bool, now time.Time) (next time.Time) {
-	t := v.w.Generation().Type(key)
-	p, next := l.phase(now, t.Phase, v.cfg.ColdWait)
-	if p != t.Phase {
-		v.setPhase(key, p, now)
-		typeURL, glob, _ := cache.SplitCollection(key)
-		v.log.Debug("members known", slog.String("type_url", typeURL), slog.String("name", cmp.Or(glob, wire.Wildcard)),
-			slog.String("phase", p.String()))
-	}
-	if covered && t.Restored && !t.Covered && p == cache.Settled && t.Wildcard.Count() > 0 && l.isSettled(now) {
-		v.w.SetCovered(key)
-	}
-	return next
-}
-
-// setPhase publishes how much is known of a set.
-func (v *viewSync) setPhase(key string, p cache.Phase, now time.Time) {
-	if p == cache.Confirmed {
-		v.reported.confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
-	}
-	v.w.SetPhase(key, p)
 }
 
 // wanted reports whether a stream has anything to carry.
@@ -527,13 +192,13 @@ func (v *viewSync) tend(ctx context.Context, r role, now time.Time) (next time.T
 	case l.stream == nil && wanted && (r == main || v.lines[main].open):
 		return v.open(ctx, l, r, now)
 	case l.stream == nil:
-		v.session.pace.leave(l)
+		v.session.pace.leave(&l.turn)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
 		l.replace()
 	case l.silent(now):
 		l.silentAt, v.silent = time.Time{}, true
-		v.log.Warn("the origin accepted the stream and says nothing: it may not know the node that was presented to it; "+
-			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY shape it",
+		v.log.Warn("origin sends no response: it may not know this node; check "+
+			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY",
 			slog.String("node_id", v.node.GetId()), slog.String("node_cluster", v.node.GetCluster()))
 	}
 	return l.silentAt
@@ -548,10 +213,10 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 			return l.retryAt
 		}
 		if !v.session.up(v.session.target()) {
-			return earlier(l.retryAt, now.Add(connectedEvery))
+			return reconcile.Earlier(l.retryAt, now.Add(connectedEvery))
 		}
 	}
-	if next, ok := v.session.pace.take(l, now); !ok {
+	if next, ok := v.session.pace.take(&l.turn, now); !ok {
 		return next
 	}
 	if r == main {
@@ -601,49 +266,30 @@ func (v *viewSync) opened(l *adsStream, now time.Time) {
 	v.resumed(l, now)
 }
 
-// doubt begins to learn of the members anew, on a new stream on which the origin is told what is held, or is not.
-func (v *viewSync) doubt(s *subscription, t *cache.Type, told bool, now time.Time) {
-	v.letGo(s, now)
-	if s.learn = (learning{}); told && t.Restored {
-		s.learn.told = now
-	}
-	s.sweep.begin(t, s.removals[cache.Wildcard].kept, told && !v.ignores, now)
-}
-
-// resumable reports whether an origin may be told which members are held: a set that was not complete could not
-// be told from one that shrank.
-func resumable(t *cache.Type) bool { return t.Phase == cache.Confirmed || t.Restored }
-
-// expectAll notes that the sets that a stream carries are about to be said anew.
-func (v *viewSync) expectAll(s *subscription, l *adsStream) {
-	for _, g := range s.all() {
-		if g.role == l.role {
-			g.removals.begin(v.count(g) > 0, v.mayResume(l))
-			v.recount(g.removals)
-		}
-	}
-}
-
 // restate asks for everything that a stream carries, now that it is open.
 func (v *viewSync) restate(l *adsStream, s *subscription, now time.Time) {
-	generation := v.w.Generation()
-	t := generation.Type(s.typeURL)
-	carries := s.wildcard == l.role
-	withVersions := v.mayResume(l) && (!carries || resumable(t))
-	if s.sweepsOn(l.role) {
-		s.sweep.renew(now)
+	switch {
+	case s.wildcard == l.role:
+		v.rest(s.members, now)
+	case s.sweepsOn(l.role):
+		s.members.Ask(nil, now)
 	}
-	v.expectAll(s, l)
-	reqs, asked := s.restate(l.role, generation, withVersions)
-	if carries {
-		v.doubt(s, t, reqs[0].InitialResourceVersions != nil, now)
-	}
-	if s.named == l.role && len(reqs) > 0 {
-		v.trust(s, reqs[0].InitialResourceVersions != nil && !v.ignores, now)
-	}
+	reqs, asked := s.restate(l.role, v.w.Generation(), v.mayResume(l))
+	var told map[string]string
 	for i, r := range reqs {
+		if i == 0 && !v.ignores {
+			told = r.InitialResourceVersions
+		}
 		l.versions = l.versions || i == 0 && r.InitialResourceVersions != nil
-		v.request(l, r, now)
+		v.request(l, s, r, now)
+	}
+	for set := range s.sets {
+		if set.role() == l.role {
+			set.begin(told, now)
+		}
+	}
+	for _, c := range s.collections {
+		v.agenda.put(c, now)
 	}
 	v.w.Asked(asked, now)
 }
@@ -657,10 +303,10 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 	switch {
 	case other && role == main, errors.Is(err, errResync):
 	case other: // the main stream finds out what is spoken
-		wait = reconnectMax
+		wait = ReconnectMax
 	case served:
 		l.retry.Reset()
-		wait = rand.N(reconnectMax)
+		wait = rand.N(ReconnectMax)
 	default:
 		wait = l.backOff(held)
 		l.unconnected = !v.session.up(v.target)
@@ -669,9 +315,7 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 		}
 	}
 	l.retryAt = now.Add(wait)
-	for _, s := range v.subs {
-		s.unlearn(role)
-	}
+	v.lost(role)
 	if !other {
 		v.logEnd(role, err, wait)
 	}
@@ -684,37 +328,6 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 	}
 }
 
-// backOff returns how long to wait after a stream without a response. An origin that
-// held it for a while is spared enough, and the waits begin anew.
-func (l *adsStream) backOff(held bool) time.Duration {
-	if held {
-		l.retry.Reset()
-		return rand.N(reconnectMax)
-	}
-	return l.retry.NextBackOff()
-}
-
-func (v *viewSync) logEnd(r role, err error, wait time.Duration) {
-	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
-	v.session.noteEnd(err)
-	switch {
-	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Mirror is about to return
-	case status.Code(err) == codes.Unimplemented:
-		v.log.Warn("the origin does not implement the variant of ADS that TENDER_ORIGIN_PROTOCOL allows: auto allows both, delta and sotw one",
-			slog.String("protocol", v.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
-	case status.Code(err) == codes.FailedPrecondition:
-		v.log.Error("the origin cannot be used by this relay until a configuration is changed: what is held is served, and does not change",
-			slog.String("stream", r.String()), slog.Any("err", err), retry)
-	case v.cfg.tooLarge(err):
-		v.log.Error("a response of the origin is larger than TENDER_MAX_ORIGIN_RESPONSE_BYTES: what is held is served, and does not change",
-			slog.String("stream", r.String()), slog.Any("err", err), retry)
-	case errors.Is(err, io.EOF):
-		v.log.Info("the origin closed the stream", slog.String("stream", r.String()), retry)
-	default:
-		v.log.Warn("stream to the origin ended", slog.String("stream", r.String()), slog.Any("err", err), retry)
-	}
-}
-
 // unasked records that what was asked for on the auxiliary stream no longer is
 // (R136).
 func (v *viewSync) unasked() {
@@ -722,113 +335,5 @@ func (v *viewSync) unasked() {
 		if s.named == auxiliary {
 			v.w.Asked(slices.Collect(maps.Keys(s.names)), time.Time{})
 		}
-	}
-}
-
-// update takes a response: it is applied whole and acknowledged, or refused and
-// changes nothing (B.9).
-func (v *viewSync) update(l *adsStream, e event, now time.Time) {
-	u, err := e.update, e.err
-	trace := v.trace(u, e.at)
-	if trace != nil {
-		defer func(log *slog.Logger) { v.log = log }(v.log)
-		v.log = traced(v.log, trace)
-		defer func() { trace.Answered(err) }()
-	}
-	l.silentAt, v.silent = time.Time{}, false
-	defer func() { v.session.counters.answered(u.TypeURL, err != nil) }()
-	if err != nil {
-		v.log.Warn("refused a response of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
-		if u.TypeURL == "" || u.Nonce == "" {
-			l.cancel(err) // nothing to refuse it by
-			return
-		}
-		l.answer(v.node, u, err)
-		return
-	}
-	if err = refusal(u); err != nil {
-		v.log.Warn("refused resources of the origin", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
-	}
-	if !l.responded {
-		v.attempts().responded()
-	}
-	l.responded, l.full = true, false
-	l.retry.Reset()
-	if v.source != v.target {
-		v.serverChanged()
-	}
-	if s := v.subs[u.TypeURL]; s != nil {
-		v.w.SetCause(causeOf(trace, e.at))
-		v.apply(s, l.role, u, now)
-		v.w.SetCause(cache.Cause{})
-	}
-	v.confirm()
-	v.sameServer(u.ControlPlane)
-	v.comparison.heard = now
-	if u.Nonce != "" { // without it, an ACK would be a request
-		l.answer(v.node, u, err)
-	}
-}
-
-// refusal returns why not all of a response was taken: it names the first of the resources that are larger
-// than allowed, and tells how many there are.
-func refusal(u wire.Update) error {
-	var first *wire.Resource
-	n := 0
-	for r := range u.Refusals() {
-		first, n = cmp.Or(first, r), n+1
-	}
-	switch n {
-	case 0:
-		return nil
-	case 1:
-		return fmt.Errorf("resource %.256q is not taken, all others are: %s (TENDER_MAX_RESOURCE_BYTES)", first.Name, first.Refusal.Message)
-	default:
-		return fmt.Errorf("resource %.256q and %d more are not taken, all others are: %s (TENDER_MAX_RESOURCE_BYTES)", first.Name, n-1, first.Refusal.Message)
-	}
-}
-
-func (v *viewSync) apply(s *subscription, r role, u wire.Update, now time.Time) {
-	u = v.withOmissions(s, r, u, now)
-	if s.sweepsOn(r) {
-		s.sweep.answered(u, now)
-	}
-	var c cache.Change
-	switch r {
-	case s.wildcard:
-		c = v.take(s.guards()[cache.Wildcard], u, now)
-		if !u.Fails(wire.Wildcard) { // which would say nothing about what there is
-			s.learn.heard(now, c.New > 0, v.cfg.ColdWait)
-		}
-		if s.sweep.heard(u, c, now) {
-			v.ignoresVersions(now)
-		}
-	case s.named:
-		u = v.applyCollections(s, u, now)
-		c = v.take(s.guards()[cache.ByName], u, now)
-		s.learnNames.heard(now, c.New > 0, v.cfg.ColdWait)
-	default:
-		return // subscribed to no longer (R096)
-	}
-	if v.ignores && c.Same > 0 {
-		v.comparison.at = time.Time{} // it resends all
-	}
-	v.warn(u, c)
-	v.log.LogAttrs(context.Background(), slog.LevelDebug, "response applied", // allocates nothing unless it is logged
-		slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
-		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
-}
-
-// warn tells what an origin should not have done.
-func (v *viewSync) warn(u wire.Update, c cache.Change) {
-	if len(c.Reused) > 0 && !v.reused && !v.cfg.ContentVersions {
-		v.reused = true
-		v.log.Warn("the origin gave different content the same version: its versions are not believed from now on; "+
-			"TENDER_DELTA_VERSIONS=content makes versions from content",
-			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
-	}
-	if len(c.Ambiguous) > 0 {
-		v.log.Warn("the origin gave several variants of a resource for the same parameters: the first counts",
-			slog.String("type_url", u.TypeURL), slog.String("name", c.Ambiguous[0]), slog.String("nonce", u.Nonce))
 	}
 }

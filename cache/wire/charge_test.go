@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,8 +98,8 @@ func TestB35_EntriesAreCharged(t *testing.T) {
 	}
 }
 
-// TestMessages counts what is built of a message.
-func TestMessages(t *testing.T) {
+// TestCountElements counts what is built of a message.
+func TestCountElements(t *testing.T) {
 	md := new(endpointpb.ClusterStats).ProtoReflect().Descriptor()
 	stats := &endpointpb.ClusterStats{ClusterName: "a", UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{}, {LoadMetricStats: []*endpointpb.EndpointLoadMetricStats{{}, {}}}}}
 	msg, err := proto.Marshal(stats)
@@ -106,11 +107,21 @@ func TestMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for most, want := range map[int]int{100: 5, 5: 5, 3: 4} {
-		if n, err := wire.Messages(md, msg, most); n != want || err != nil {
-			t.Errorf("%d messages, %v; want %d", n, err, want)
+		if n, err := wire.CountElements(md, msg, 10, wire.Elements{Messages: most, Values: 100}); n.Messages != want || err != nil {
+			t.Errorf("%d messages, %v; want %d", n.Messages, err, want)
 		}
 	}
-	if _, err := wire.Messages(md, msg[:len(msg)-1], 100); !errors.Is(err, wire.ErrMalformed) {
+	twice := append(slices.Clone(msg), msg...) // of which the name comes again
+	for most, want := range map[int]int{100: 9, 9: 9, 3: 4} {
+		if n, err := wire.CountElements(md, twice, 10, wire.Elements{Messages: 100, Values: most}); n.Values != want || err != nil {
+			t.Errorf("%d values, %v; want %d", n.Values, err, want)
+		}
+	}
+	plenty := wire.Elements{Messages: 100, Values: 100}
+	if _, err := wire.CountElements(md, msg[:len(msg)-1], 10, plenty); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("half a message: %v, want %v", err, wire.ErrMalformed)
+	}
+	if _, err := wire.CountElements(md, msg, 2, plenty); !errors.Is(err, wire.ErrMalformed) {
+		t.Errorf("three nested messages where two are allowed: %v, want %v", err, wire.ErrMalformed)
 	}
 }

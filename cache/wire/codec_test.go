@@ -48,7 +48,7 @@ func TestMarshalAllocations(t *testing.T) {
 // bodyOf returns a body of n resources of size bytes.
 func bodyOf(tb testing.TB, delta bool, n, size int) *wire.Body {
 	tb.Helper()
-	body := wire.NewSotWBody(acme, "7", wire.Bare)
+	body := wire.NewSotWBody(acme, "7", wire.Unwrapped)
 	if delta {
 		body = wire.NewDeltaBody(acme, "7")
 	}

@@ -7,35 +7,51 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxNesting is how deep messages of clients may be nested.
-const maxNesting = 100
+// Elements are the parts of an encoded message that cost memory when it is decoded. Two bytes are enough for one, of
+// either kind.
+type Elements struct {
+	// Messages counts messages, the outermost one and entries of maps included.
+	Messages int
 
-// Messages counts the messages in an encoded one of a type, itself and entries of maps included, before anything is built of it: two
-// bytes are enough for one. Strings, and what is in an Any, count as nothing. It stops once there are more than most. Errors:
-// [ErrMalformed], also if messages are nested deeper than 100 times.
-func Messages(md protoreflect.MessageDescriptor, msg []byte, most int) (n int, err error) {
-	err = countMessages(md, msg, maxNesting, most, &n)
+	// Values counts list elements, entries of maps, and each further occurrence of any other field, which replaces the
+	// one before or is merged with it.
+	Values int
+}
+
+// CountElements counts the elements in an encoded message of a type before anything is built of it. Unknown fields, and
+// what is in an Any, count as nothing. It stops once there are more than most of either kind. Errors: [ErrMalformed],
+// also if more than depth messages are nested.
+func CountElements(md protoreflect.MessageDescriptor, msg []byte, depth int, most Elements) (n Elements, err error) {
+	err = n.count(md, msg, depth, &most)
 	return n, err
 }
 
-func countMessages(md protoreflect.MessageDescriptor, msg []byte, depth, most int, n *int) error {
+func (n *Elements) count(md protoreflect.MessageDescriptor, msg []byte, depth int, most *Elements) error {
 	if depth == 0 {
-		return fmt.Errorf("%w: %s is nested deeper than %d messages", ErrMalformed, md.FullName(), maxNesting)
+		return fmt.Errorf("%w: too many messages are nested", ErrMalformed)
 	}
-	*n++
+	n.Messages++
 	fields := md.Fields()
-	for len(msg) > 0 && *n <= most {
+	var seen uint64 // fields, by their numbers
+	for len(msg) > 0 && n.Messages <= most.Messages && n.Values <= most.Values {
 		num, typ, val, size := consumeField(msg)
 		if size < 0 {
 			return fmt.Errorf("%w: %s", ErrMalformed, md.FullName())
 		}
 		msg = msg[size:]
 		f := fields.ByNumber(num)
-		if f == nil || f.Message() == nil || typ != protowire.BytesType {
+		if f == nil {
 			continue
 		}
-		if err := countMessages(f.Message(), val, depth-1, most, n); err != nil {
-			return err
+		bit := uint64(1) << (num % 64)
+		if f.Cardinality() == protoreflect.Repeated || seen&bit != 0 {
+			n.Values++
+		}
+		seen |= bit
+		if inner := f.Message(); inner != nil && typ == protowire.BytesType {
+			if err := n.count(inner, val, depth-1, most); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -48,9 +48,9 @@ func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
 // Same reports whether a client that was told o would learn nothing from e.
 func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) == string(o.encoded) }
 
-// Gone yields the names of which the update says that no such resource exists: by
+// RemovedNames yields the names of which the update says that no such resource exists: by
 // removing it, or by an error that says so (R123).
-func (u *Update) Gone() iter.Seq[string] {
+func (u *Update) RemovedNames() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, name := range u.Removed {
 			if !yield(name) {

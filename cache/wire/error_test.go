@@ -60,8 +60,8 @@ func TestR123_ErrorsAreRead(t *testing.T) {
 			var delta discoverypb.DeltaDiscoveryResponse
 			var sotw discoverypb.DiscoveryResponse
 			for body, into := range map[*wire.Body]proto.Message{
-				wire.NewDeltaBody(acme, "1"):           &delta,
-				wire.NewSotWBody(acme, "1", wire.Bare): &sotw,
+				wire.NewDeltaBody(acme, "1"):                &delta,
+				wire.NewSotWBody(acme, "1", wire.Unwrapped): &sotw,
 			} {
 				body.Error(e)
 				buf, err := wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: "1"})
@@ -131,7 +131,7 @@ func TestR123_NotFoundIsGone(t *testing.T) {
 		marshal(t, &discoverypb.DeltaDiscoveryResponse{TypeUrl: acme, RemovedResources: []string{"removed"}}),
 		failingUpdate(t, failing("missing", codes.NotFound, ""), failing("denied", codes.PermissionDenied, "")),
 	))
-	if got, want := slices.Collect(u.Gone()), []string{"removed", "missing"}; !slices.Equal(got, want) {
+	if got, want := slices.Collect(u.RemovedNames()), []string{"removed", "missing"}; !slices.Equal(got, want) {
 		t.Errorf("gone: got %q, want %q", got, want)
 	}
 	for name, want := range map[string]bool{"removed": false, "missing": true, "denied": true} {

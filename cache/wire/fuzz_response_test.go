@@ -85,7 +85,7 @@ func emptyLike(m proto.Message) *wire.Body {
 	if _, ok := m.(*discoverypb.DeltaDiscoveryResponse); ok {
 		return wire.NewDeltaBody("", "")
 	}
-	return wire.NewSotWBody("", "", wire.Bare)
+	return wire.NewSotWBody("", "", wire.Unwrapped)
 }
 
 // builder builds the same response six times: both variants, and SotW with
@@ -101,8 +101,8 @@ func newBuilder(typeURL, version string) *builder {
 	return &builder{
 		typeURL:   typeURL,
 		deltaBody: wire.NewDeltaBody(typeURL, version),
-		sotwBody:  wire.NewSotWBody(typeURL, version, wire.Bare),
-		wrapBody:  wire.NewSotWBody(typeURL, version, wire.WrapEveryone),
+		sotwBody:  wire.NewSotWBody(typeURL, version, wire.Unwrapped),
+		wrapBody:  wire.NewSotWBody(typeURL, version, wire.WrapAll),
 		delta:     &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, SystemVersionInfo: version},
 		sotw:      &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: version},
 		wrap:      &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: version},

@@ -358,7 +358,7 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 // accept it, and find all resources.
 func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryResponse, *discoverypb.DiscoveryResponse) {
 	t.Helper()
-	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", wire.Bare)
+	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", wire.Unwrapped)
 	bodies := 0
 	for _, r := range u.Resources {
 		body.Add(r, r.TTL)

@@ -34,15 +34,15 @@ type Wrap int
 
 // The ways to wrap, for clients that said that they understand it or not (B.19).
 const (
-	Bare         Wrap = iota // none
-	WrapTelling              // those whose message says something that the client needs
-	WrapEveryone             // all
+	Unwrapped   Wrap = iota // none
+	WrapDetails             // those whose message says something that the client needs
+	WrapAll                 // all
 )
 
 // NewSotWBody begins the body of a DiscoveryResponse.
 func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 	b := newBody(false, typeURL, version)
-	b.wrap, b.wrapAll = wrap != Bare, wrap == WrapEveryone
+	b.wrap, b.wrapAll = wrap != Unwrapped, wrap == WrapAll
 	return b
 }
 
@@ -64,7 +64,7 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 		b.addMessage(nil, r, ttl)
 	case !r.HasBody():
 		return
-	case b.wrap && (ttl > 0 || b.wrapAll || r.telling()):
+	case b.wrap && (ttl > 0 || b.wrapAll || r.hasDetails()):
 		b.addMessage(appendString(nil, anyTypeURL, resourceWrapper), r, ttl)
 	default:
 		b.addBuffer(r.body)
@@ -72,9 +72,9 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 	b.count++
 }
 
-// telling reports whether the Resource message says something that a client needs
+// hasDetails reports whether the Resource message says something that a client needs
 // to know beside the content (B.19).
-func (r *Resource) telling() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
+func (r *Resource) hasDetails() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
 
 // addMessage adds the resource's Resource message as a field of the response: in
 // Delta bare, in SotW as the value of an Any that begins with any. Only the lengths

@@ -29,8 +29,8 @@ const (
 // AppendStored appends a form of a resource with a body from which [ReadStored] makes an
 // equal one, in another process too. Of one that was given up, it has all but the content.
 func (r *Resource) AppendStored(b []byte) []byte {
-	if r.released {
-		b = r.appendReleased(b)
+	if r.contentDropped {
+		b = r.appendDropped(b)
 	} else {
 		b = appendBytes(b, storedField, r.Field())
 	}
@@ -42,7 +42,7 @@ func (r *Resource) AppendStored(b []byte) []byte {
 	return b
 }
 
-func (r *Resource) appendReleased(b []byte) []byte {
+func (r *Resource) appendDropped(b []byte) []byte {
 	b = appendBytes(b, storedName, []byte(r.Name)) // even if it is empty
 	b = appendString(b, storedVersion, r.Version)
 	for _, alias := range r.Aliases {
@@ -157,7 +157,7 @@ func (s *stored) finish(r *Resource) (*Resource, error) {
 	case s.named && r.TypeURL == "":
 		return nil, fmt.Errorf("%w: a stored resource without a type", ErrMalformed)
 	case s.named:
-		r.released = true
+		r.contentDropped = true
 	default:
 		var err error
 		if r, err = resourceOf(s.field); err != nil {

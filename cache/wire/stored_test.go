@@ -52,7 +52,7 @@ func storable(t testing.TB) map[string]*wire.Resource {
 			t.Fatal(err)
 		}
 		out[name] = u.Resources[0]
-		out[name+", given up"] = u.Resources[0].Release()
+		out[name+", given up"] = u.Resources[0].DropContent()
 	}
 	return out
 }
@@ -64,7 +64,7 @@ func wantEqual(t testing.TB, got, want *wire.Resource) {
 		slices.Equal(got.Aliases, want.Aliases) && got.TypeURL == want.TypeURL && got.Digest == want.Digest &&
 		got.EDSName == want.EDSName && got.TTL == want.TTL && got.DoNotCache == want.DoNotCache &&
 		bytes.Equal(got.Constraints, want.Constraints) && (got.Constraints == nil) == (want.Constraints == nil) &&
-		got.SameContent(want) && got.Released() == want.Released() && got.HasBody() == want.HasBody() &&
+		got.SameContent(want) && got.ContentDropped() == want.ContentDropped() && got.HasBody() == want.HasBody() &&
 		bytes.Equal(got.Field(), want.Field()) && bytes.Equal(got.Body(), want.Body()) && bytes.Equal(got.Value(), want.Value())
 	if !same {
 		t.Errorf("got %+v\nwant %+v", got, want)

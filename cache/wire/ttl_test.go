@@ -122,7 +122,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 	ttl := ttlOf(t, durationpb.New(time.Second))
 	for _, msg := range [][]byte{join(bytesField(1, "1"), bytesField(3, "a"), ttl), join(bytesField(3, "a"), bytesField(4, "b"))} {
 		r := decodeOne(t, acme, msg)
-		for _, wrap := range []wire.Wrap{wire.Bare, wire.WrapTelling, wire.WrapEveryone} {
+		for _, wrap := range []wire.Wrap{wire.Unwrapped, wire.WrapDetails, wire.WrapAll} {
 			b := wire.NewSotWBody(acme, "v", wrap)
 			b.Add(r, time.Second)
 			got := new(discoverypb.DiscoveryResponse)
@@ -167,7 +167,7 @@ func TestB19_R110_OnlyWhatTellsIsWrapped(t *testing.T) {
 	}
 	for name, tt := range tests {
 		r := decodeOne(t, acme, marshal(t, tt.resource))
-		for wrap, wrapped := range map[wire.Wrap]bool{wire.Bare: false, wire.WrapTelling: tt.telling, wire.WrapEveryone: true} {
+		for wrap, wrapped := range map[wire.Wrap]bool{wire.Unwrapped: false, wire.WrapDetails: tt.telling, wire.WrapAll: true} {
 			b := wire.NewSotWBody(acme, "v", wrap)
 			b.Add(r, tt.left)
 			res := new(discoverypb.DiscoveryResponse)
@@ -202,7 +202,7 @@ func TestR127_WrapperIsPassedOn(t *testing.T) {
 	rich.ProtoReflect().SetUnknown(unknown)
 	r := decodeOne(t, acme, marshal(t, rich))
 	for _, left := range []time.Duration{0, time.Second} {
-		delta, sotw := wire.NewDeltaBody(acme, ""), wire.NewSotWBody(acme, "v", wire.WrapEveryone)
+		delta, sotw := wire.NewDeltaBody(acme, ""), wire.NewSotWBody(acme, "v", wire.WrapAll)
 		delta.Add(r, left)
 		sotw.Add(r, left)
 		inDelta, inSotW := new(discoverypb.DeltaDiscoveryResponse), new(discoverypb.DiscoveryResponse)
@@ -227,7 +227,7 @@ func TestR104_SharedFieldIsNotTouched(t *testing.T) {
 	r := decodeOne(t, acme, join(resourceOf("1", "a", anyOf(acme, []byte("x"))), ttlOf(t, durationpb.New(time.Minute))))
 	before := bytes.Clone(r.Field())
 	for _, left := range []time.Duration{time.Hour, time.Second} {
-		for _, b := range []*wire.Body{wire.NewDeltaBody(acme, ""), wire.NewSotWBody(acme, "v", wire.WrapTelling)} {
+		for _, b := range []*wire.Body{wire.NewDeltaBody(acme, ""), wire.NewSotWBody(acme, "v", wire.WrapDetails)} {
 			b.Add(r, left)
 			b.Join()
 			if sent := send(t, &wire.Response{Body: b, Nonce: "n"}); len(sent) <= len(before) {

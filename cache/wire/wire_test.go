@@ -111,7 +111,7 @@ func relayDelta(tb testing.TB, typeURL string, resources ...*wire.Resource) *dis
 // does.
 func relaySotW(tb testing.TB, typeURL string, resources ...*wire.Resource) *discoverypb.DiscoveryResponse {
 	tb.Helper()
-	body := wire.NewSotWBody(typeURL, "version-1", wire.Bare)
+	body := wire.NewSotWBody(typeURL, "version-1", wire.Unwrapped)
 	for _, r := range resources {
 		body.Add(r, r.TTL)
 	}
@@ -124,7 +124,7 @@ func relaySotW(tb testing.TB, typeURL string, resources ...*wire.Resource) *disc
 // returns what a client unwraps.
 func relayWrapped(tb testing.TB, typeURL string, resources ...*wire.Resource) []*discoverypb.Resource {
 	tb.Helper()
-	body := wire.NewSotWBody(typeURL, "version-1", wire.WrapEveryone)
+	body := wire.NewSotWBody(typeURL, "version-1", wire.WrapAll)
 	for _, r := range resources {
 		body.Add(r, r.TTL)
 	}

@@ -146,7 +146,7 @@ func TestR133_WhatStandsInForAResource(t *testing.T) {
 			t.Errorf("%s of type %s: %v", tt.name, tt.typeURL, err)
 			continue
 		}
-		b := wire.NewSotWBody(acme, "1", wire.WrapTelling)
+		b := wire.NewSotWBody(acme, "1", wire.WrapDetails)
 		b.Add(u.Resources[0], 0)
 		if sent := string(send(t, &wire.Response{Body: b})); !strings.Contains(sent, "envoy.service.discovery.v3.Resource") {
 			t.Errorf("%s of type %s: sent without its name: %q", tt.name, tt.typeURL, sent)

@@ -38,6 +38,17 @@ func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	return a
 }
 
+// run has a command run with a client of the relay.
+func (a *adminFlag) run(cmd *cobra.Command, do func(cmd *cobra.Command, args []string, client *adminClient) error) {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, err := a.client()
+		if err != nil {
+			return err
+		}
+		return do(cmd, args, client)
+	}
+}
+
 // client returns a client of the relay. Errors: no address, or one that cannot be; files that
 // cannot be used.
 func (a *adminFlag) client() (*adminClient, error) {
@@ -70,7 +81,7 @@ func adminAddress(environ []string) (string, error) {
 		return "", err
 	}
 	if len(cfg.AdminListen) == 0 {
-		return "", usageError{fmt.Errorf("%s is off: say by --admin where the relay listens", adminVariable)}
+		return "", usageError{fmt.Errorf("%s is off: set --admin to the admin address of the relay", adminVariable)}
 	}
 	return cfg.AdminListen[0], nil
 }
@@ -92,7 +103,7 @@ func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 	}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		if config != nil {
-			return nil, usageError{fmt.Errorf("--admin=%s: there is no TLS on a socket of the file system", address)}
+			return nil, usageError{fmt.Errorf("--admin=%s: a Unix socket has no TLS", address)}
 		}
 		network, dialled, base = "unix", strings.TrimPrefix(path, "//"), "http://localhost"
 	} else if _, _, err := net.SplitHostPort(address); err != nil {
@@ -133,7 +144,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, body []byte, 
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("the answer of %s is not a relay's: %w", c.address, err)
+		return fmt.Errorf("%s is not the admin address of a relay: %w", c.address, err)
 	}
 	return nil
 }
@@ -150,7 +161,7 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {
-		return nil, fmt.Errorf("ask the relay: %w; --admin or %s say where it is", errors.Unwrap(err), adminVariable)
+		return nil, fmt.Errorf("ask the relay: %w; set --admin or %s to its admin address", errors.Unwrap(err), adminVariable)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)

@@ -4,13 +4,11 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -34,19 +32,11 @@ func newOperated(t *testing.T) *operated {
 	o := &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}
 	o.ca = relaytest.WriteFile(t, o.dir, "ca.pem", o.signs.PEM)
 	cert, key := o.signs.Sign(relaytest.Leaf{Names: []string{"127.0.0.1", "::1", "tender.example"}}).Write(t, o.dir)
-	cfg, err := relay.LoadConfig([]string{
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
 		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:0",
 		"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + o.ca,
 		"TENDER_AUTHZ=" + relaytest.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
+	}})
 	o.addr = fmt.Sprint("127.0.0.1:", r.AdminAddrs()[0].(*net.TCPAddr).Port)
 	return o
 }

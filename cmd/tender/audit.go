@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,21 +14,21 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// errDrift is the result of an audit that found something, or that could not be made of all
-// views: what there is to say has been printed.
-var errDrift = errors.New("not every view is what its origin says")
+// errDrift is the result of an audit that found differences, or could not compare all views. The details have been
+// printed.
+var errDrift = errors.New("at least one view differs from its origin, or could not be compared")
 
 // newAuditCommand returns tender audit.
 func newAuditCommand(environ func() []string) *cobra.Command {
 	var of admin.Scope
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Compare what a running relay holds with what its origins say",
-		Long: "Audit has a running relay ask its origins, on streams beside its own, once more for\n" +
-			"all that it has asked them for, without saying what it holds, and compares the\n" +
-			"answers with that: names, versions and bytes. It changes nothing. It takes some\n" +
-			"seconds for each node group, a minute at most, and for that time as much memory as\n" +
-			"the group does. The exit code is 1 if there are differences.",
+		Short: "Compare the cache of a running relay with its origins",
+		Long: "Audit has a running relay open a separate stream to its origins for each node group,\n" +
+			"subscribe again without initial versions, and compare the responses with its cache:\n" +
+			"names, versions and bytes. It changes nothing. It takes some seconds for each node\n" +
+			"group, a minute at most, and during that time as much memory as the group itself.\n" +
+			"The exit code is 1 if there are differences.",
 		Example: "  tender audit\n  tender audit --type cds\n  tender audit --origin default --group user_agent_name=envoy -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -40,21 +39,14 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
 	output := addOutputFlag(cmd, "text")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := output.check(); err != nil {
-			return err
-		}
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		client.http.Timeout = admin.AuditTime + time.Minute
 		return audit(cmd.Context(), client, of, output, cmd.OutOrStdout())
-	}
+	})
 	return cmd
 }
 
-// audit has a relay audited and prints what that found.
+// audit runs an audit on a relay and prints the result.
 func audit(ctx context.Context, client *adminClient, of admin.Scope, output *outputFlag, w io.Writer) error {
 	var found admin.Audits
 	if err := client.command(ctx, "audit", of, &found); err != nil {
@@ -67,7 +59,7 @@ func audit(ctx context.Context, client *adminClient, of admin.Scope, output *out
 	return errDrift
 }
 
-// agrees reports whether all views are what their origins say.
+// agrees reports whether all views were compared and equal those of their origins.
 func agrees(views []admin.ViewAudit) bool {
 	for _, v := range views {
 		if v.Error != "" {
@@ -82,54 +74,47 @@ func agrees(views []admin.ViewAudit) bool {
 	return true
 }
 
-// printAudits writes audits for people: a table, and what differs.
+// printAudits writes a table of the audits, and the differences.
 func printAudits(w io.Writer, views []admin.ViewAudit) error {
 	if len(views) == 0 {
-		_, err := fmt.Fprintln(w, "there is nothing to compare: no view asks a control plane for anything of that")
+		_, err := fmt.Fprintln(w, "no subscriptions to audit for this choice")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "ORIGIN\tGROUP\tTYPE\tEQUAL\tCHANGING\tOTHER CONTENT\tOTHER VERSION\tMISSING HERE\tMISSING THERE") // Flush has the error
+	t := &table{wide: true}
+	t.row("ORIGIN", "GROUP", "TYPE", "EQUAL", "CHANGING", "OTHER CONTENT", "OTHER VERSION", "MISSING HERE", "MISSING THERE")
 	for _, v := range views {
 		if v.Error != "" {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t\t\t\t\t\t\tnot compared: %s\n", printable(v.Origin), printable(v.Group), printable(v.Error))
+			t.row(v.Origin, v.Group, "", "", "", "", "", "", "not compared: "+v.Error)
 		}
 		for _, of := range v.Types {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", printable(v.Origin), printable(v.Group), shortType(of.TypeURL),
-				of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
+			t.row(v.Origin, v.Group, shortType(of.TypeURL), of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
 		}
-	}
-	if err := t.Flush(); err != nil {
-		return err
 	}
 	for _, v := range views {
 		for _, of := range v.Types {
-			if err := printDifferences(w, v, of); err != nil {
-				return err
-			}
+			t.differences(v, of)
 		}
 	}
-	return nil
+	return t.print(w)
 }
 
-// printDifferences writes how the resources of a type differ.
-func printDifferences(w io.Writer, v admin.ViewAudit, of admin.TypeAudit) error {
+// differences adds the differing resources of a type.
+func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	if len(of.Differences) == 0 {
-		return nil
+		return
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(t, "\n%s of %s for %s:\n", shortType(of.TypeURL), printable(v.Origin), printable(v.Group)) // Flush has the error
+	t.row()
+	t.row(fmt.Sprintf("%s of %s for %s:", shortType(of.TypeURL), v.Origin, v.Group))
 	for _, d := range of.Differences {
-		_, _ = fmt.Fprintf(t, "  %s\t%s\n", printable(d.Name), describeDifference(d))
+		t.row("  "+d.Name, describeDifference(d))
 	}
 	if more := of.Differing() - len(of.Differences); more > 0 {
-		_, _ = fmt.Fprintf(t, "  and %d more\n", more)
+		t.row(fmt.Sprintf("  and %d more", more))
 	}
-	return t.Flush()
 }
 
 func describeDifference(d admin.Difference) string {
-	here, there := printable(cmp.Or(d.Here, "none")), printable(cmp.Or(d.There, "none"))
+	here, there := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none")
 	switch d.Kind {
 	case upstream.MissingHere:
 		return "missing here: the origin has version " + there

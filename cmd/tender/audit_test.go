@@ -45,16 +45,16 @@ func TestAudit(t *testing.T) {
 			}
 		}
 	}
-	must(exitOK, []string{"there is nothing to compare"}, "audit")
+	must(exitOK, []string{"no subscriptions to audit"}, "audit")
 	must(exitOK, []string{"web"}, "get", "-a", r.Addrs()[0].String(), "cds")
 	must(exitOK, []string{"cart"}, "get", "-a", r.Addrs()[0].String(), "eds", "cart")
 	must(exitOK, []string{"cds 2 0 0 0 0 0", "eds 1 0 0 0 0 0"}, "audit")
-	must(exitOK, []string{"there is nothing to compare"}, "audit", "--type", "lds")
+	must(exitOK, []string{"no subscriptions to audit"}, "audit", "--type", "lds")
 	must(exitOK, []string{`"equal": 1`}, "audit", "--type", "eds", "-o", "json")
 	must(exitFailure, []string{`there is no origin "x": there are default`}, "audit", "--origin", "x")
 	must(exitUsage, []string{"--output=x: want text or json"}, "audit", "-o", "x")
 
 	forgetful.Store(true)
-	must(exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "not every view is what its origin says"}, "audit", "--type", "cds")
+	must(exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "at least one view differs from its origin, or could not be compared"}, "audit", "--type", "cds")
 	must(exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
 }

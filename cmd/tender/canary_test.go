@@ -60,8 +60,8 @@ func forms() []string {
 type canaryTest struct {
 	*testing.T
 	origin *relaytest.Origin
-	relay  *relay.Relay
-	log    lockedBuffer
+	relay  *relaytest.Relay
+	log    relaytest.Log
 	spans  *tracetest.InMemoryExporter
 	dir    string // of snapshots
 }
@@ -202,7 +202,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.files(c.dir)
 	c.traces("origin.receive", "deliver")
 	c.shows("the log", c.log.String())
-	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "refused a response of the origin") || !strings.Contains(log, "secret sent") {
+	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "origin response rejected") || !strings.Contains(log, "secret sent") {
 		t.Errorf("the log has no NACK of a client, none of the relay, or no Secret:\n%s", log)
 	}
 }
@@ -210,34 +210,14 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 // run runs a relay that shows as much as it can, until end is called.
 func (c *canaryTest) run(env ...string) (end func()) {
 	c.Helper()
-	cfg, err := relay.LoadConfig(append(env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
-		"TENDER_LOG_LEVEL=debug", "TENDER_DEBUG=on", "TENDER_SECRETS=loopback", "TENDER_DRAIN=1s", "TENDER_TRACE_DELIVERIES=1"))
-	if err != nil {
-		c.Fatal(err)
-	}
 	c.spans = tracetest.NewInMemoryExporter()
-	c.relay, err = relay.New(cfg, relay.Options{Spans: keeping{c.spans}, Logger: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	if err != nil {
-		c.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.relay.Run(ctx) }() // awaited below
-	stopped := false
-	end = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		c.relay.StopNow()
-		cancel()
-		if err := <-ended; err != nil {
-			c.Error(err)
-		}
-	}
-	c.Cleanup(end)
+	c.relay = relaytest.StartRelay(c, relaytest.RelayOptions{
+		Env: append(env, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_LOG_LEVEL=debug", "TENDER_DEBUG=on",
+			"TENDER_SECRETS=loopback", "TENDER_DRAIN=1s", "TENDER_TRACE_DELIVERIES=1"),
+		Options: relay.Options{Spans: keeping{c.spans}, Logger: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))},
+	})
 	c.Setenv(adminVariable, c.relay.AdminAddrs()[0].String())
-	return end
+	return c.relay.Stop
 }
 
 // keeping is an exporter that forgets nothing when it is shut down.
@@ -367,7 +347,7 @@ func (c *canaryTest) refuse() {
 	} {
 		c.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources})
 	}
-	c.await("refused a response of the origin")
+	c.await("origin response rejected")
 }
 
 // change has the origin change all that has the key, but not the key, and waits until that is

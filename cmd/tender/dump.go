@@ -16,11 +16,11 @@ import (
 func newDumpCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Write a file with all that helps to understand a running relay from afar",
-		Long: "Dump writes a gzipped tar of what a running relay tells operators: its configuration,\n" +
-			"status and metrics, the clients that are furthest behind, what is held back, and its\n" +
-			"goroutines; with TENDER_DEBUG=on its heap too. README.txt in it says what is in it:\n" +
-			"names and addresses are, the contents of resources and secrets are not.",
+		Short: "Write a file with diagnostics of a running relay",
+		Long: "Dump writes a gzipped tar with diagnostics of a running relay: its configuration,\n" +
+			"status and metrics, the clients that lag most, held removals, and its goroutines;\n" +
+			"with TENDER_DEBUG=on its heap too. It has names and addresses, but no contents of\n" +
+			"resources and no secrets. README.txt in it lists the files.",
 		Example: "  tender dump\n  tender dump -f /tmp/relay.tar.gz\n  tender dump -f - | tar tz",
 		Args:    cobra.NoArgs,
 	}
@@ -28,11 +28,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVarP(&path, "file", "f", "", "the `file`, which must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
 	completeFile(cmd, "file")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		content, err := client.ask(cmd.Context(), http.MethodGet, "/api/v1/dump", nil)
 		if err != nil {
 			return err
@@ -49,11 +45,11 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s (%s)\n", path, humanize.Bytes(len(content)))
 		return err
-	}
+	})
 	return cmd
 }
 
-// writeNew writes a file that only its owner may read, and that did not exist.
+// writeNew writes a new file with mode 0600.
 func writeNew(path string, content []byte) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -72,26 +68,22 @@ func writeNew(path string, content []byte) (err error) {
 func newLogLevelCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log-level LEVEL",
-		Short: "Change the least level that a running relay logs: debug, info, warn or error",
-		Long: "Log-level changes the least level that a running relay logs, to debug, info, warn or\n" +
-			"error, until it is changed again: after a restart it is that of TENDER_LOG_LEVEL.",
+		Short: "Change the log level of a running relay to debug, info, warn or error",
+		Long: "Log-level changes the log level of a running relay to debug, info, warn or error. A\n" +
+			"restart of the relay sets it back to TENDER_LOG_LEVEL.",
 		Example: "  tender log-level debug",
 		Args:    cobra.ExactArgs(1),
 
 		ValidArgsFunction: completeFirst("debug", "info", "warn", "error"),
 	}
 	flag := addAdminFlag(cmd, environ)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		var changed admin.LogLevelChange
 		if err := client.command(cmd.Context(), "loglevel", admin.LogLevel{Level: args[0]}, &changed); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
 		return err
-	}
+	})
 	return cmd
 }

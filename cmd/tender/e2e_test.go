@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -90,7 +89,7 @@ func (b binary) run(t *testing.T, env []string, args ...string) (code int, stdou
 type server struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	log   *watchedLog
+	log   *relaytest.Log
 	ended chan struct{} // closed once cmd has ended
 }
 
@@ -98,7 +97,7 @@ type server struct {
 func (b binary) serve(t *testing.T, env ...string) *server {
 	t.Helper()
 	s := &server{t: t, cmd: b.command(context.Background(), env, "serve"), ended: make(chan struct{})}
-	s.log = &watchedLog{changed: make(chan struct{})}
+	s.log = new(relaytest.Log)
 	s.cmd.Stderr = s.log
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -111,7 +110,7 @@ func (b binary) serve(t *testing.T, env ...string) *server {
 		_ = s.cmd.Process.Kill() // most often it has ended
 		<-s.ended
 	})
-	s.log.await(t, s.ended, `"listening"`)
+	s.log.Await(t, 0, `"listening"`)
 	return s
 }
 
@@ -129,44 +128,6 @@ func (s *server) end(sig os.Signal) int {
 		s.t.Fatalf("tender serve still runs after %v; its log:\n%s", sig, s.log.String())
 	}
 	return s.cmd.ProcessState.ExitCode()
-}
-
-// A watchedLog is the standard error of a process, which a test can wait on.
-type watchedLog struct {
-	lockedBuffer
-	wake    sync.Mutex
-	changed chan struct{} // guarded by wake; closed at the next write
-}
-
-func (l *watchedLog) Write(p []byte) (int, error) {
-	n, err := l.lockedBuffer.Write(p)
-	l.wake.Lock()
-	defer l.wake.Unlock()
-	close(l.changed)
-	l.changed = make(chan struct{})
-	return n, err
-}
-
-// await waits until what was written has this in it.
-func (l *watchedLog) await(t *testing.T, ended <-chan struct{}, what string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
-	defer cancel()
-	for {
-		l.wake.Lock()
-		changed := l.changed
-		l.wake.Unlock()
-		if strings.Contains(l.String(), what) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ended:
-			t.Fatalf("tender serve ended, and did not log %s:\n%s", what, l.String())
-		case <-ctx.Done():
-			t.Fatalf("tender serve did not log %s:\n%s", what, l.String())
-		}
-	}
 }
 
 // TestBinary uses the command as people do: built, and configured by variables
@@ -247,7 +208,7 @@ func testNoOrigin(t *testing.T, b binary) {
 		t.Errorf("tender get, impatient: code %d, stderr %q, want 1 and that there is no answer", code, stderr)
 	}
 	o.Restart()
-	s.log.await(t, s.ended, `"connected to the origin"`)
+	s.log.Await(t, 0, `"connected to the origin"`)
 	code, stdout, stderr := b.run(t, nil, "get", "-a", address, "-o", "name", "cds")
 	if code != exitOK || stdout != "one\n" {
 		t.Errorf("tender get, once the origin is there: code %d, stdout %q, stderr %q, want 0, one", code, stdout, stderr)

@@ -43,17 +43,17 @@ func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get [flags] TYPE [NAME…]",
-		Short: "Print what an xDS server says",
-		Long: "Get asks an xDS v3 server (Tender or any other that serves ADS) for resources and\n" +
+		Short: "Print the resources that an xDS server sends",
+		Long: "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
 			"prints them. TYPE is one of\n\n" +
 			"  " + getTypes + "\n\n" +
 			"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
-			"Fields that Envoy marks as sensitive are shown as [redacted], and of a type\n" +
-			"that is not known its size and digest. YAML and JSON are a list of resources, as a file origin reads.\n\n" +
-			"Delta has no mark for the end of everything: without a NAME, get is done when\n" +
-			"nothing new has come for half a second. A server that does not know a NAME may\n" +
-			"say so or say nothing; either way get ends with 1, in the second case after\n" +
-			"--timeout.",
+			"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
+			"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
+			"a file origin can read.\n\n" +
+			"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
+			"new resource has arrived for half a second. A server may answer that a NAME does not\n" +
+			"exist, or not answer; get then ends with 1, in the second case after --timeout.",
 		Example: "  tender get cds\n" +
 			"  tender get eds web -o json\n" +
 			"  tender get -w -o wide lds\n" +

@@ -2,13 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"unicode"
 	"unicode/utf16"
 
@@ -81,12 +81,12 @@ func (p *printer) names(items []item) error {
 }
 
 func (p *printer) table(items []item) error {
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "NAME\tVERSION\tBYTES\tTYPE") // Flush returns the error
+	t := &table{wide: true}
+	t.row("NAME", "VERSION", "BYTES", "TYPE")
 	for _, it := range items {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", printable(it.name), orDash(it.version), len(it.value), shortType(it.typeURL))
+		t.row(it.name, cmp.Or(it.version, "-"), len(it.value), shortType(it.typeURL))
 	}
-	return w.Flush()
+	return t.print(p.out)
 }
 
 // row prints one line of a table of which the rest is yet to come.

@@ -18,11 +18,11 @@ import (
 func newHistoryCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history TYPE NAME",
-		Short: "Print how a resource of a running relay has changed",
+		Short: "Print the last changes of a resource of a running relay",
 		Long: "History prints the last changes of a resource that a running relay remembers\n" +
-			"(TENDER_HISTORY), newest first: when the control plane's message came, the version\n" +
-			"and the size since then, and what of the content is new, as a diff of YAML in which\n" +
-			"secrets are redacted. TYPE is a type URL, or a short name such as cds.",
+			"(TENDER_HISTORY), newest first: the time of the control plane's response, the new\n" +
+			"version and size, and the change of the content as a diff of YAML in which secrets\n" +
+			"are redacted. TYPE is a type URL, or a short name such as cds.",
 		Example: "  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
 		Args:    cobra.ExactArgs(2),
 
@@ -34,14 +34,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 	output := addOutputFlag(cmd, "text")
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := output.check(); err != nil {
-			return err
-		}
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		query := url.Values{"type": {args[0]}, "name": {args[1]}, "limit": {fmt.Sprint(limit)}}
 		if group != "" {
 			query.Set("group", group)
@@ -52,11 +45,11 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 		}
 		w := cmd.OutOrStdout()
 		return output.print(w, h, func() error { return printHistory(w, h.Changes, time.Now()) })
-	}
+	})
 	return cmd
 }
 
-// printHistory prints changes, each with its diff below a line about it.
+// printHistory prints a line and a diff for each change.
 func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	var b strings.Builder
 	for _, c := range changes {

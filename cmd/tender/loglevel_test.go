@@ -1,29 +1,22 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // The log level can be changed while a relay runs, and the log says so both ways.
 func TestLogLevel(t *testing.T) {
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_DRAIN=1s"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log lockedBuffer
+	var log relaytest.Log
 	level := new(slog.LevelVar)
-	r, err := relay.New(cfg, relay.Options{Logger: newLogger(&log, level, "text"), Level: level})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }() // awaited below
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{
+		Env:     []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_ADMIN_LISTEN=127.0.0.1:0"},
+		Options: relay.Options{Logger: newLogger(&log, level, "text"), Level: level},
+	})
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	for _, to := range []struct{ level, was, logged string }{
 		{"error", "info", "level=INFO msg=\"log level changed\" before=info now=error"},
@@ -43,10 +36,5 @@ func TestLogLevel(t *testing.T) {
 	}
 	if code, _, stderr := execute("log-level", "loud"); code != exitFailure || !strings.Contains(stderr, `level="loud": want debug, info, warn or error`) {
 		t.Errorf("tender log-level loud: code %d, %s", code, stderr)
-	}
-	r.StopNow()
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

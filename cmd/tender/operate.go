@@ -7,12 +7,10 @@ import (
 	"io"
 	"os/user"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -20,10 +18,10 @@ import (
 // newReleaseCommand returns tender release.
 func newReleaseCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "release", "released", &cobra.Command{
-		Short: "Have removals made that a running relay holds back",
-		Long: "Release has removals made that a running relay holds back, because an origin seems\n" +
-			"to have lost more at once than is likely: clients are told of them now, and not\n" +
-			"after TENDER_MASS_DELETE_HOLD. Without a choice it prints what is held back.",
+		Short: "Apply removals that a running relay holds back",
+		Long: "Release applies removals that a running relay holds back because an origin removed\n" +
+			"suspiciously many resources at once. Clients receive them now instead of after\n" +
+			"TENDER_MASS_DELETE_HOLD. Without a choice it prints what is held back.",
 		Example: "  tender release\n  tender release --type cds\n  tender release --origin default --group user_agent_name=envoy\n  tender release --all",
 	})
 }
@@ -32,15 +30,15 @@ func newReleaseCommand(environ func() []string) *cobra.Command {
 func newDiscardCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "discard", "discarded", &cobra.Command{
 		Short: "Keep resources whose removal a running relay holds back",
-		Long: "Discard has a running relay keep resources whose removal it holds back: they are\n" +
-			"served until the origin says something of them itself, and its silence proves\n" +
-			"nothing any more. With TENDER_SNAPSHOT_DIR that survives a restart of the relay.\n" +
-			"Without a choice it prints what is held back.",
+		Long: "Discard has a running relay keep resources whose removal it holds back. It serves\n" +
+			"them until the origin updates or removes them by name; that they are missing from a\n" +
+			"response does not count. With TENDER_SNAPSHOT_DIR the decision survives a restart of\n" +
+			"the relay. Without a choice it prints what is held back.",
 		Example: "  tender discard\n  tender discard --all",
 	})
 }
 
-// newHoldCommand completes a command that decides on what is held back.
+// newHoldCommand completes a command that decides on removals that are held back.
 func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Command) *cobra.Command {
 	var of admin.HoldScope
 	cmd.Use, cmd.Args = name, cobra.NoArgs
@@ -54,11 +52,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	if name == "release" {
 		flags.BoolVar(&of.Discarded, "discarded", false, "in place of what waits, what was discarded and is still kept")
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		out := cmd.OutOrStdout()
 		var answer admin.Holds
 		if of.Scope == (admin.Scope{}) && !of.All {
@@ -68,7 +62,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 			if err := printHolds(out, "held back", answer.Holds, time.Now()); err != nil || len(answer.Holds) == 0 {
 				return err
 			}
-			return usageError{errors.New("say of what: --origin, --group, --type, or --all")}
+			return usageError{errors.New("choose with --origin, --group, --type, or --all")}
 		}
 		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
 			return err
@@ -77,41 +71,39 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 			return err
 		}
 		return printWarning(out, answer.Warning)
-	}
+	})
 	return cmd
 }
 
-// printHolds writes holds for people, who are told what is or was done with them.
+// printHolds writes a table of holds; done is what was decided on them, or "held back".
 func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) error {
 	if len(holds) == 0 {
 		_, err := fmt.Fprintf(w, "nothing is %s\n", done)
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "ORIGIN\tGROUP\tTYPE\tRESOURCES\tSINCE\tSTATE\tNAMES") // Flush has the error
+	t := &table{wide: true}
+	t.row("ORIGIN", "GROUP", "TYPE", "RESOURCES", "SINCE", "STATE", "NAMES")
 	for _, h := range holds {
-		short, _ := schema.ShortName(h.TypeURL)
 		state := done
 		switch {
 		case done != "held back":
 		case h.Discarded:
 			state = "discarded: kept until the origin says something of them"
 		case h.Until.IsZero():
-			state = "held back, being looked at again"
+			state = "held back, being checked again"
 		default:
 			state = "held back for another " + humanize.Seconds(h.Until.Sub(now).Seconds())
 		}
 		if h.Reported {
-			state += "; names alone: clients hold them, the relay never had them"
+			state += "; names only: returning clients reported them"
 		}
 		names := strings.Join(h.Names[:min(len(h.Names), 3)], ", ")
 		if h.Count > 3 {
 			names += ", …"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", printable(h.Origin), printable(cmp.Or(h.Group, "all")),
-			printable(cmp.Or(short, h.TypeURL)), h.Count, ago(h.Since, now), state, printable(names))
+		t.row(h.Origin, cmp.Or(h.Group, "all"), shortType(h.TypeURL), h.Count, ago(h.Since, now), state, names)
 	}
-	return t.Flush()
+	return t.print(w)
 }
 
 // newFreezeCommand returns tender freeze.
@@ -141,8 +133,8 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 // newThawCommand returns tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
 	cmd, _ := newFreezing(environ, "thaw", &cobra.Command{
-		Short:   "Go on with the distribution of changes after tender freeze",
-		Long:    "Thaw has a relay that was frozen tell its clients what has changed: of each\nresource, however often it has, what it is now.",
+		Short:   "Resume the distribution of changes after tender freeze",
+		Long:    "Thaw has a frozen relay send its clients what has changed since tender freeze: the\ncurrent state of each resource.",
 		Example: "  tender thaw",
 	})
 	return cmd
@@ -155,12 +147,8 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
 	cmd.Flags().StringVar(&of.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
-		if who, err := user.Current(); err == nil { // else the relay knows the address alone
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
+		if who, err := user.Current(); err == nil { // otherwise the relay logs the address only
 			of.User = who.Username
 		}
 		var answer admin.Freezes
@@ -168,24 +156,24 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 			return err
 		}
 		now := time.Now()
-		t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(t, "ORIGIN\tSTATE\tVIEWS\tWITHHELD\tBY") // Flush has the error
+		t := &table{wide: true}
+		t.row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
 		for _, f := range answer.Origins {
 			state, how := "changes are distributed", "-"
 			if f.Freeze != nil {
 				state, how = "FROZEN", f.Freeze.Describe(now)
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", printable(f.Origin), state, f.Views, f.Withheld, printable(how))
+			t.row(f.Origin, state, f.Views, f.Withheld, how)
 		}
-		if err := t.Flush(); err != nil {
+		if err := t.print(cmd.OutOrStdout()); err != nil {
 			return err
 		}
 		return printWarning(cmd.OutOrStdout(), answer.Warning)
-	}
+	})
 	return cmd, of
 }
 
-// printWarning writes why a decision does not survive a restart of the relay, if it does not.
+// printWarning writes the reason why a decision does not survive a restart of the relay, if there is one.
 func printWarning(w io.Writer, warning string) error {
 	if warning == "" {
 		return nil

@@ -2,29 +2,19 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // runRelay runs a relay of an origin until the test ends, and has the commands find it.
-func runRelay(t *testing.T, origin string) *relay.Relay {
+func runRelay(t *testing.T, origin string) *relaytest.Relay {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=" + origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0"}})
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	return r
 }
@@ -82,7 +72,7 @@ func TestOperate(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "a hold", func(stdout string) bool { return strings.Contains(stdout, "held back for another") }, "release")
-	must(exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "say of what: --origin, --group, --type, or --all"}, "discard")
+	must(exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "choose with --origin, --group, --type, or --all"}, "discard")
 	must(exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
 	must(exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
 	must(exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")

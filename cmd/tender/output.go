@@ -23,6 +23,7 @@ func addOutputFlag(cmd *cobra.Command, forms ...string) *outputFlag {
 	o := &outputFlag{allowed: append(forms, "json")}
 	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "how to print: "+strings.Join(o.allowed, ", "))
 	completeFlag(cmd, "output", o.allowed...)
+	cmd.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	return o
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,11 +9,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 func TestServeRefusesBadConfiguration(t *testing.T) {
@@ -38,24 +37,6 @@ func config(t *testing.T, listen string) relay.Config {
 	return cfg
 }
 
-// A lockedBuffer is a buffer that several goroutines may use.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer // guarded by mu
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // TestServeStartsAndStops runs the relay itself and interrupts it.
 func TestServeStartsAndStops(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "rest")
@@ -66,7 +47,7 @@ func TestServeStartsAndStops(t *testing.T) {
 		{nil, `rest_listen=off`},
 		{[]string{"127.0.0.1:0", "unix:" + socket}, `rest_listen=127\.0\.0\.1:[1-9]\d*,unix:` + regexp.QuoteMeta(socket)},
 	} {
-		var out lockedBuffer // the relay may still log while it is left to end
+		var out relaytest.Log // the relay may still log while it is left to end
 		received := make(chan os.Signal, 1)
 		received <- os.Interrupt
 		cfg := config(t, "127.0.0.1:0")

@@ -17,7 +17,7 @@ import (
 type statusChoice struct{ typ, node string }
 
 // A wholeStatus is what tender status -o json prints: /api/v1/status, and of /api/v1/clients
-// those that refuse something, and those that lag most.
+// those that reject configuration, and those that lag most.
 type wholeStatus struct {
 	admin.Status
 	Clients shownClients `json:"clients"`
@@ -30,7 +30,7 @@ type shownClients struct {
 	Lagging  []admin.Client     `json:"lagging"`
 }
 
-// How many clients are printed of each kind.
+// The number of clients printed of each kind, without and with -o wide.
 const (
 	fewClients  = 10
 	manyClients = 1000
@@ -40,11 +40,10 @@ const (
 func newStatusCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print how a running relay, its origins and its clients stand",
-		Long: "Status asks a running relay, by its admin address, how its origins stand and what\n" +
-			"it holds of them: for each node group and origin a view, with what is stale and\n" +
-			"since when. Then it prints which clients refuse something, in their words, and\n" +
-			"which lack something, for the longest time first.",
+		Short: "Print the status of a running relay, its origins and its clients",
+		Long: "Status prints the state of each origin, and of each view: the cache of one node group\n" +
+			"and origin, and how long it has been stale. Then it prints the clients that reject\n" +
+			"configuration, with their error details, and those that lag, slowest first.",
 		Example: "  tender status\n  tender status --watch --type cds --node edge-\n  tender status --admin unix:/run/tender/admin.sock -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -56,14 +55,7 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	completeTypes(cmd)
 	cmd.Flags().StringVar(&of.node, "node", "", "only clients in whose node `id` this text is")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+", until it is interrupted")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := output.check(); err != nil {
-			return err
-		}
-		client, err := flag.client()
-		if err != nil {
-			return err
-		}
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		wide, w := output.output == "wide", cmd.OutOrStdout()
 		show := func(w io.Writer) error {
 			s, err := readStatus(cmd.Context(), client, of, wide)
@@ -76,19 +68,19 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 			return repeat(cmd.Context(), w, isTerminal(w), show)
 		}
 		return show(w)
-	}
+	})
 	return cmd
 }
 
-// watchEvery is how often tender status --watch asks.
+// watchEvery is the interval of tender status --watch.
 const watchEvery = 2 * time.Second
 
-// repeat shows something every now and then until ctx ends, on a terminal in the place of what
-// was there. Once it could be shown, an error is shown too, and no reason to stop.
+// repeat calls show at an interval until ctx ends, and clears a terminal before each output. An error of the
+// first call is returned; later ones are printed.
 func repeat(ctx context.Context, w io.Writer, terminal bool, show func(io.Writer) error) error {
 	before, after := "", "\n"
 	if terminal {
-		before, after = "\x1b[H\x1b[2J", "" // to the first line, and away with all
+		before, after = "\x1b[H\x1b[2J", "" // home, and clear the screen
 	}
 	ticks := time.NewTicker(watchEvery)
 	defer ticks.Stop()
@@ -114,7 +106,7 @@ func repeat(ctx context.Context, w io.Writer, terminal bool, show func(io.Writer
 	}
 }
 
-// readStatus asks a relay.
+// readStatus requests the status of a relay and its clients.
 func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool) (*wholeStatus, error) {
 	s := new(wholeStatus)
 	if err := c.get(ctx, "/api/v1/status", &s.Status); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// printStatus writes a status for people.
+// printStatus writes a status as tables.
 func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	t := &table{wide: wide}
 	ready := "ready"
@@ -61,7 +61,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 	}
 }
 
-// badFiles adds the files of a directory that do not count as a whole; where there is room, all of them.
+// badFiles adds the rejected files of a directory: the first few, or with -o wide all of them.
 func (t *table) badFiles(d *admin.Directory) {
 	shown := d.Bad
 	if !t.wide {
@@ -75,10 +75,10 @@ func (t *table) badFiles(d *admin.Directory) {
 	}
 }
 
-// fewBadFiles is how many bad files are printed where there is little room.
+// fewBadFiles is how many rejected files are printed without -o wide.
 const fewBadFiles = 5
 
-// files adds the files of credentials that want a look; where there is room, all of them.
+// files adds the credential files with a problem, or with -o wide all of them.
 func (t *table) files(files []admin.Files, now time.Time) {
 	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.wide && f.Trouble(now) == "" })
 	if len(shown) == 0 {
@@ -96,7 +96,7 @@ func (t *table) views(views []admin.View, now time.Time) {
 	t.viewRow("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", "VERSION", "STATE")
 	for _, v := range views {
 		if v.Shared && len(v.Types) == 0 {
-			continue // nobody has asked for an xdstp name
+			continue // no client has subscribed to an xdstp name
 		}
 		state := stateOf(&v, now)
 		if len(v.Types) == 0 {
@@ -108,7 +108,7 @@ func (t *table) views(views []admin.View, now time.Time) {
 	}
 }
 
-// viewRow adds a row of views, with the version only where there is room.
+// viewRow adds a row of a view; only -o wide has the version.
 func (t *table) viewRow(group, origin, typ, entries, size, changed, version, state any) {
 	if t.wide {
 		t.row(group, origin, typ, entries, size, changed, version, state)
@@ -117,7 +117,7 @@ func (t *table) viewRow(group, origin, typ, entries, size, changed, version, sta
 	}
 }
 
-// stateOf returns what people should know of a view, or nothing if it is as it should be.
+// stateOf returns the problem of a view, or nothing if it has none.
 func stateOf(v *admin.View, now time.Time) string {
 	switch {
 	case !v.FrozenAt.IsZero():
@@ -130,13 +130,13 @@ func stateOf(v *admin.View, now time.Time) string {
 	return ""
 }
 
-// clients adds the sums, and the clients that want a look.
+// clients adds the totals, and the clients that reject or lack something.
 func (t *table) clients(c *shownClients, now time.Time) {
 	sum := fmt.Sprintf("%d clients", c.Totals.Matching)
 	if c.Totals.Matching < c.Totals.Streams {
-		sum += fmt.Sprintf(" of %d", c.Totals.Streams)
+		sum = fmt.Sprintf("%d of %d clients", c.Totals.Matching, c.Totals.Streams)
 	}
-	sum += fmt.Sprintf(": %d refuse something, %d do not read, %d lag", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
+	sum += fmt.Sprintf(": %d rejecting, %d stalled, %d lagging", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {
 		sum += ", at most " + humanize.Seconds(c.Totals.LagSeconds)
 	}
@@ -172,7 +172,7 @@ func (t *table) more(n int) {
 	}
 }
 
-// clientRow adds a row of clients, with address and version only where there is room.
+// clientRow adds a row of a client; only -o wide has the address and the version.
 func (t *table) clientRow(number, node, address, typ, since, version, last any) {
 	if t.wide {
 		t.row(number, node, address, typ, since, version, last)
@@ -181,7 +181,7 @@ func (t *table) clientRow(number, node, address, typ, since, version, last any) 
 	}
 }
 
-// refusals adds what a client refuses.
+// refusals adds the types of which a client has rejected the newest version.
 func (t *table) refusals(c *admin.Client, now time.Time) {
 	for _, typ := range c.Types {
 		if !typ.Refusing || typ.Refusal == nil {
@@ -189,30 +189,30 @@ func (t *table) refusals(c *admin.Client, now time.Time) {
 		}
 		r := typ.Refusal
 		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), cmp.Or(r.Version, "-"), r.Code)
-		t.note("%s", cmp.Or(r.Detail, "without a word"))
+		t.note("%s", cmp.Or(r.Detail, "no error detail"))
 	}
 }
 
-// lags adds what a client lacks; the version is the one that it accepted last.
+// lags adds the types of which a client lacks changes, with the version that it accepted last.
 func (t *table) lags(c *admin.Client, now time.Time) {
 	for _, typ := range c.Types {
 		if typ.LagSeconds == 0 {
 			continue
 		}
-		state := "was sent it, and has not answered"
+		state := "sent, not acknowledged"
 		switch {
 		case !c.StalledSince.IsZero():
-			state = "DOES NOT READ, for " + ago(c.StalledSince, now)
+			state = "STALLED for " + ago(c.StalledSince, now)
 		case typ.Refusing:
-			state = "REFUSED it"
+			state = "REJECTED"
 		case !typ.Pending:
-			state = "is to be sent it"
+			state = "not sent yet"
 		}
 		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), humanize.Seconds(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
 	}
 }
 
-// ago returns how long ago something was, or a dash if it never was.
+// ago returns the time since then, or a dash if then is zero.
 func ago(then, now time.Time) string {
 	if then.IsZero() || now.IsZero() {
 		return "-"

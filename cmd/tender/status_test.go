@@ -150,14 +150,14 @@ func TestStatusForPeople(t *testing.T) {
 		`    last error, 2m0s ago: connection refused`,
 		``,
 		`FILES OF           READ  EXPIRES IN  STATE`,
-		`TLS_CERT, TLS_KEY  1h0m  0s          EXPIRED 1m30s ago; what is there now is not in force: no key`,
+		`TLS_CERT, TLS_KEY  1h0m  0s          EXPIRED 1m30s ago; the files on disk are not in force: no key`,
 		`TLS_CLIENT_CA      1h0m  6d23h       EXPIRES in 6d23h`,
 		``,
 		`GROUP  ORIGIN   TYPE                     ENTRIES  SIZE    CHANGED  STATE`,
 		`g      default  type.googleapis.com/x.Y  3        1000 B  2d2h     STALE for 1h2m`,
 		`h      default  -                        -        -       -        not connected`,
 		``,
-		`2 clients of 10000: 1 refuse something, 0 do not read, 2 lag, at most 1h7m`,
+		`2 of 10000 clients: 1 rejecting, 0 stalled, 2 lagging, at most 1h7m`,
 		``,
 		`REFUSED BY  NODE                        TYPE  AGO   CODE`,
 		`#17         a-node-with-a…an-one-likes  cds   1m0s  INVALID_ARGUMENT`,
@@ -166,11 +166,11 @@ func TestStatusForPeople(t *testing.T) {
 		`    such filter\u001b[31m: no such filter\u001b[31m: no such filter\u001b[31m:`,
 		`    … and 36 words more: -o wide`,
 		`#17         a-node-with-a…an-one-likes  sds   0s    INTERNAL`,
-		`    without a word`,
+		`    no error detail`,
 		``,
 		`LACKED BY  NODE                        TYPE  FOR   STATE`,
-		`#17        a-node-with-a…an-one-likes  cds   1h7m  REFUSED it`,
-		`#18        slow                        eds   3s    was sent it, and has not answered`,
+		`#17        a-node-with-a…an-one-likes  cds   1h7m  REJECTED`,
+		`#18        slow                        eds   3s    sent, not acknowledged`,
 		``,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -235,12 +235,12 @@ func TestStatusErrors(t *testing.T) {
 		code     int
 		want     string
 	}{
-		{"unix:/nowhere/admin", nil, exitFailure, "ask the relay: dial unix /nowhere/admin: connect: no such file or directory; --admin or TENDER_ADMIN_LISTEN say where it is"},
-		{"off", nil, exitUsage, "TENDER_ADMIN_LISTEN is off: say by --admin where the relay listens"},
+		{"unix:/nowhere/admin", nil, exitFailure, "ask the relay: dial unix /nowhere/admin: connect: no such file or directory; set --admin or TENDER_ADMIN_LISTEN to its admin address"},
+		{"off", nil, exitUsage, "TENDER_ADMIN_LISTEN is off: set --admin to the admin address of the relay"},
 		{":1", nil, exitFailure, `TENDER_ADMIN_LISTEN=":1": `},
 		{"off", []string{"--admin=here"}, exitUsage, "--admin=here: want host:port or unix:path"},
 		{"off", []string{"-o", "yaml", "--admin=127.0.0.1:1"}, exitUsage, "--output=yaml: want table, wide or json"},
-		{l.Addr().String(), nil, exitFailure, "the answer of " + l.Addr().String() + " is not a relay's"},
+		{l.Addr().String(), nil, exitFailure, l.Addr().String() + " is not the admin address of a relay"},
 	} {
 		t.Setenv(adminVariable, tt.variable)
 		var stdout, stderr bytes.Buffer

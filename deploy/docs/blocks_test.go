@@ -200,38 +200,3 @@ func assigns(script string) bool {
 	}
 	return true
 }
-
-// TestBlocks holds how blocks are read.
-func TestBlocks(t *testing.T) {
-	const text = "a\n```console exit=1\n$ one \\\n  two\n$ cat <<'END'\nx\nEND\n```\n\n```\nout\n```\n\n   ```sh needs=root\n   A=b  # c\n\n   D=e F=g\n   ```\nb\n```\nno output\n```\n"
-	got, err := blocks("page", text)
-	if err != nil || len(got) != 4 {
-		t.Fatalf("blocks: %d, %v, want 4", len(got), err)
-	}
-	first, second := got[0], got[2]
-	if first.line != 2 || first.marks["exit"] != "1" || !first.run() || strings.Join(first.output, "\n") != "out" {
-		t.Errorf("the first block is %+v", first)
-	}
-	if all, err := first.scripts(); err != nil || strings.Join(all, "|") != "one \\\n  two|cat <<'END'\nx\nEND" {
-		t.Errorf("its commands are %q, %v", all, err)
-	}
-	if second.run() || second.output != nil || !assigns(strings.Join(second.lines, "\n")) || assigns("A=b c") {
-		t.Errorf("the second block is %+v", second)
-	}
-	for _, bad := range []string{
-		"```sh\n", "```sh need=root\n```\n", "```sh needs=luck\n```\n", "```yaml exit=1\n```\n", "```sh exit\n```\n", "```bash\nls\n```\n", "```\n$ ls\n```\n",
-	} {
-		if _, err := blocks("page", bad); err == nil {
-			t.Errorf("blocks(%q): no error", bad)
-		}
-	}
-	for _, bad := range []string{"```console\nout\n```\n", "```console\n$ a \\\n```\n", "```console\n```\n"} {
-		all, err := blocks("page", bad)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := all[0].scripts(); err == nil {
-			t.Errorf("scripts of %q: no error", bad)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package docs_test
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,10 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -79,26 +74,13 @@ func newWorld(t *testing.T) *world {
 // start starts the relay and its clients.
 func (w *world) start(t *testing.T) {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{
-		"TENDER_ORIGIN=" + w.origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0",
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+		"TENDER_ORIGIN=" + w.origin, "TENDER_REST_LISTEN=127.0.0.1:0",
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
+	}})
 	w.xds, w.rest, w.admin, w.probe = r.Addrs()[0].String(), r.RESTAddrs()[0].String(), r.AdminAddrs()[0].String(), r.ProbeAddrs()[0].String()
 
-	conn, err := grpc.NewClient(w.xds, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() }) // with its stream
-	refuses := relaytest.NewClient(t, conn, relaytest.ClientOptions{Node: relaytest.EnvoyNode("edge-4")})
+	refuses := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("edge-4")})
 	refuses.Subscribe(relaytest.ClusterType)
 	refuses.Nack(refuses.Recv(t.Context()), "Error adding/updating cluster(s) web: unknown http filter")
 }
@@ -115,7 +97,7 @@ func (w *world) newPlace(t *testing.T) *place {
 	t.Helper()
 	p := &place{world: w, dir: t.TempDir()}
 	for name, content := range map[string][]byte{
-		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca,
+		"etc/tender/tls.crt": w.server, "etc/tender/tls.key": w.serverKey, "etc/tender/ca.crt": w.ca, "etc/tender/origin-ca.crt": w.ca, "etc/tender/istio-root.crt": w.ca,
 		"etc/tender/edge/none.yaml": nil, "etc/tender/2026-11/tls.crt": w.server, "etc/tender/2026-11/tls.key": w.serverKey,
 		"run/spiffe/bundle.pem": w.ca, "secrets/tokens/origin": []byte("token"), "var/lib/tender/.keep": nil,
 		"ca.crt": w.ca, "client.crt": w.client, "client.key": w.clientKey,

@@ -1,12 +1,9 @@
 package grpc_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,9 +15,9 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -29,69 +26,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("google.golang.org/grpc/credentials/tls/certprovider/pemfile.(*watcher).run"))
 }
 
-// bootstraps are all that there are.
-var bootstraps = []string{"bootstrap.json", "fallback.json", "mtls.json"}
-
-// A bootstrap is what gRFC A27, A29, A65 and A71 have in the file.
-type bootstrap struct {
-	Servers []struct {
-		URI         string `json:"server_uri"`
-		Credentials []struct {
-			Type   string `json:"type"`
-			Config files  `json:"config"`
-		} `json:"channel_creds"`
-		Features []string `json:"server_features"`
-	} `json:"xds_servers"`
-	Providers map[string]struct {
-		Plugin string `json:"plugin_name"`
-		Config files  `json:"config"`
-	} `json:"certificate_providers"`
-	Node struct {
-		ID       string `json:"id"`
-		Cluster  string `json:"cluster"`
-		Locality struct {
-			Region string `json:"region"`
-			Zone   string `json:"zone"`
-		} `json:"locality"`
-		Metadata map[string]string `json:"metadata"`
-	} `json:"node"`
-}
-
-type files struct {
-	CA      string `json:"ca_certificate_file"`
-	Cert    string `json:"certificate_file"`
-	Key     string `json:"private_key_file"`
-	Refresh string `json:"refresh_interval"`
-}
-
-// read returns a file as it is, which must have nothing that the gRFCs do not have: clients
-// pass over what they do not know.
-func read(t *testing.T, name string) (text string, b bootstrap) {
+// read returns the text of a bootstrap.
+func read(t *testing.T, name string) string {
 	t.Helper()
-	raw, err := os.ReadFile(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&b); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return string(raw), b
-}
-
-// TestBootstrapsAgree holds that the files show one Node, and that there are no others.
-func TestBootstrapsAgree(t *testing.T) {
-	names, err := filepath.Glob("*.json")
-	if err != nil || strings.Join(names, " ") != strings.Join(bootstraps, " ") {
-		t.Errorf("files are %v, %v, want %v", names, err, bootstraps)
-	}
-	_, first := read(t, bootstraps[0])
-	for _, name := range bootstraps {
-		if _, b := read(t, name); b.Node.ID != first.Node.ID || b.Node.Cluster != first.Node.Cluster || b.Node.Locality != first.Node.Locality {
-			t.Errorf("%s has the Node %v, want %v as in %s", name, b.Node, first.Node, bootstraps[0])
-		}
-	}
+	return string(text)
 }
 
 // A site is a control plane, a relay of it, and a backend.
@@ -108,35 +50,36 @@ func newSite(t *testing.T, backend string, cluster proto.Message) *site {
 	s := &site{t: t, backend: backend}
 	// One that speaks to gRPC clients themselves too, which have no Delta.
 	s.origin = relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SotW: true}})
-	_, b := read(t, bootstraps[0])
+	var b struct {
+		Node json.RawMessage
+	}
+	node := new(corepb.Node)
+	err := json.Unmarshal([]byte(read(t, "bootstrap.json")), &b)
+	if err == nil {
+		err = protojson.Unmarshal(b.Node, node)
+	}
+	if err != nil {
+		t.Fatalf("bootstrap.json: %v", err)
+	}
 	s.content = s.origin.For(func(n *corepb.Node) bool {
-		return n.GetCluster() == b.Node.Cluster && n.GetLocality().GetZone() == b.Node.Locality.Zone &&
-			n.GetMetadata().GetFields()["env"].GetStringValue() == b.Node.Metadata["env"]
+		return n.GetCluster() == node.GetCluster() && n.GetLocality().GetZone() == node.GetLocality().GetZone() &&
+			proto.Equal(n.GetMetadata().GetFields()["env"], node.GetMetadata().GetFields()["env"])
 	})
 	s.content.Put(cluster, relaytest.Endpoints("service", s.backend), relaytest.APIListener("api", "route"), relaytest.Route("route", []string{"*"}, "service"))
 	return s
 }
 
 // relay starts a relay, with further variables.
-func (s *site) relay(env ...string) *relay.Relay {
+func (s *site) relay(env ...string) *relaytest.Relay {
 	s.t.Helper()
-	cfg, err := relay.LoadConfig(append(env,
-		"TENDER_ORIGIN="+s.origin.Addr(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(s.t.Output(), nil))})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	relaytest.Run(s.t, r)
-	return r
+	env = append(env, "TENDER_ORIGIN="+s.origin.Addr(), "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env")
+	return relaytest.StartRelay(s.t, relaytest.RelayOptions{Env: env})
 }
 
 // client returns gRPC's own client by a bootstrap, with other addresses for those in it.
 func (s *site) client(name string, addresses map[string]string) healthpb.HealthClient {
 	s.t.Helper()
-	text, _ := read(s.t, name)
+	text := read(s.t, name)
 	for from, to := range addresses {
 		if !strings.Contains(text, from) {
 			s.t.Fatalf("%s has no %s", name, from)

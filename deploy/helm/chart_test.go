@@ -115,33 +115,6 @@ func TestSchemaHasEveryVariable(t *testing.T) {
 	hold(t, schemaFile, variableLines.ReplaceAllLiteralString(schema, strings.Join(lines, ",\n")+"\n"))
 }
 
-// TestSchemaHasEveryValue holds that values.yaml and its schema have the same values.
-func TestSchemaHasEveryValue(t *testing.T) {
-	schema := readYAML(t, schemaFile)
-	compare(t, "", readYAML(t, valuesFile), schema)
-}
-
-// compare holds the keys of value to the properties of its schema, where that lists any.
-func compare(t *testing.T, path string, value, schema object) {
-	t.Helper()
-	properties, _ := schema["properties"].(object)
-	for name, of := range properties {
-		nested, isObject := value[name].(object)
-		if _, has := value[name]; !has {
-			if path+name != "global" { // which Helm adds
-				t.Errorf("%s has %s%s, and %s has not", schemaFile, path, name, valuesFile)
-			}
-		} else if isObject && path+name != "config" && path+name != "authz.rules" {
-			compare(t, path+name+".", nested, of.(object))
-		}
-	}
-	for name := range value {
-		if _, has := properties[name]; properties != nil && !has {
-			t.Errorf("%s has %s%s, and %s has not", valuesFile, path, name, schemaFile)
-		}
-	}
-}
-
 // A described is a value of the chart that has a row in its README.
 type described struct{ path, meaning string }
 

@@ -1,14 +1,11 @@
 package helm_test
 
 import (
-	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,105 +52,6 @@ func TestPortsAreThoseOfListeners(t *testing.T) {
 	})
 }
 
-// TestSelectorsMeetPods holds that whatever chooses pods chooses those of the relay, and that a
-// StatefulSet and a ServiceMonitor name a Service that is there.
-func TestSelectorsMeetPods(t *testing.T) {
-	relayPods(t, func(t *testing.T, p relayPod) {
-		labels := at(p.template, "metadata", "labels")
-		chosen := map[string]any{"its own selector": at(p.workload.object, "spec", "selector", "matchLabels")}
-		for _, m := range p.of("Service") {
-			chosen["Service "+m.name()] = at(m.object, "spec", "selector")
-		}
-		for _, m := range p.of("PodDisruptionBudget") {
-			chosen["PodDisruptionBudget"] = at(m.object, "spec", "selector", "matchLabels")
-		}
-		for _, m := range p.of("NetworkPolicy") {
-			chosen["NetworkPolicy"] = at(m.object, "spec", "podSelector", "matchLabels")
-		}
-		for i, c := range list(p.template, "spec", "topologySpreadConstraints") {
-			chosen[fmt.Sprint("topologySpreadConstraints ", i)] = at(c, "labelSelector", "matchLabels")
-		}
-		for what, selector := range chosen {
-			if !meets(labels, selector) {
-				t.Errorf("%v: %s chooses %v, the pod has %v", p, what, selector, labels)
-			}
-		}
-		for _, m := range p.of("HorizontalPodAutoscaler") {
-			if target := at(m.object, "spec", "scaleTargetRef"); text(target, "kind") != p.workload.kind() || text(target, "name") != p.workload.name() {
-				t.Errorf("%v: is scaled as %v", p, target)
-			}
-			if number(p.workload.object, "spec", "replicas") != 0 {
-				t.Errorf("%v: has replicas, which the autoscaler sets", p)
-			}
-		}
-		for _, m := range p.of("ServiceMonitor") {
-			meeting := 0
-			for _, s := range p.of("Service") {
-				if meets(at(s.object, "metadata", "labels"), at(m.object, "spec", "selector", "matchLabels")) {
-					meeting++
-				}
-			}
-			if meeting != 1 {
-				t.Errorf("%v: its ServiceMonitor chooses %d Services, want 1", p, meeting)
-			}
-		}
-		if name := text(p.workload.object, "spec", "serviceName"); name != "" && !slices.ContainsFunc(p.of("Service"), func(s manifest) bool {
-			return s.name() == name && text(s.object, "spec", "clusterIP") == "None"
-		}) {
-			t.Errorf("%v: there is no headless Service %s", p, name)
-		}
-	})
-}
-
-// TestPoliciesLetThrough holds that a NetworkPolicy lets in what comes to the relay's ports, and
-// if it is about what goes out, lets out what goes to DNS and to the control planes.
-func TestPoliciesLetThrough(t *testing.T) {
-	egress := 0
-	relayPods(t, func(t *testing.T, p relayPod) {
-		for _, policy := range p.of("NetworkPolicy") {
-			in := policyPorts(policy, "ingress")
-			for name, port := range p.ports(t) {
-				if !in[port] {
-					t.Errorf("%v: the policy does not let in what comes to %s, port %d", p, name, port)
-				}
-			}
-			if !slices.Contains(list(policy.object, "spec", "policyTypes"), any("Egress")) {
-				continue
-			}
-			egress++
-			out, cfg := policyPorts(policy, "egress"), p.config(t)
-			want := []string{"dns:53"}
-			if p.name == "everything" { // whose Service translates the port
-				want = append(want, "origin:8000", "collector:4317")
-			} else {
-				want = append(want, cfg.Origin...)
-			}
-			for _, origin := range cfg.Origins {
-				want = append(want, origin.Targets...)
-			}
-			for _, address := range want {
-				if port, _ := strconv.Atoi(address[strings.LastIndex(address, ":")+1:]); !out[port] {
-					t.Errorf("%v: the policy does not let out what goes to %s", p, address)
-				}
-			}
-		}
-	})
-	if egress == 0 {
-		t.Error("nothing that was rendered has a policy of what goes out")
-	}
-}
-
-// policyPorts returns the ports that a direction of a policy lets through.
-func policyPorts(policy manifest, direction string) map[int]bool {
-	ports := map[int]bool{}
-	for _, rule := range list(policy.object, "spec", direction) {
-		for _, port := range list(rule, "ports") {
-			ports[number(port, "port")] = true
-		}
-	}
-	return ports
-}
-
 // TestProbesAreAnswered holds that the relay answers what probes and Prometheus ask, on the
 // port where they do.
 func TestProbesAreAnswered(t *testing.T) {
@@ -189,17 +87,7 @@ func TestProbesAreAnswered(t *testing.T) {
 // probe asks a relay with a directory as origin for paths, where probes do.
 func probe(t *testing.T, paths ...string) (codes map[string]int) {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{
-		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=127.0.0.1:0",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_PROBE_LISTEN=127.0.0.1:0"}})
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it looks at its origin first
@@ -238,35 +126,6 @@ func TestScalesByAMetricThatThereIs(t *testing.T) {
 	}
 	if found != 1 {
 		t.Errorf("the autoscaler asks for %d metrics of pods, want 1", found)
-	}
-}
-
-// TestImages holds that an image is named without a registry, and by the version of the chart's
-// Tender, unless values say another.
-func TestImages(t *testing.T) {
-	need(t, helmTool, kustomize)
-	want := "tender:" + text(readYAML(t, chartFile), "appVersion")
-	relayPods(t, func(t *testing.T, p relayPod) {
-		if got := text(p.relay, "image"); got != want && p.name != "everything" {
-			t.Errorf("%v: the image is %s, want %s", p, got, want)
-		}
-		if args := list(p.relay, "args"); !slices.Equal(args, []any{"serve"}) || at(p.relay, "command") != nil {
-			t.Errorf("%v: the image is told %v, want serve", p, args)
-		}
-	})
-}
-
-// TestNoSecretIsInTheOpen holds that nothing that was rendered is a secret, or has one in it.
-func TestNoSecretIsInTheOpen(t *testing.T) {
-	for _, r := range renderings(t) {
-		if secrets := r.of("Secret"); len(secrets) > 0 {
-			t.Errorf("%s: there is a Secret, %s; want only names of Secrets", r.name, secrets[0].name())
-		}
-		for _, mark := range []string{"PRIVATE KEY", "authorization="} {
-			if strings.Contains(r.text, mark) {
-				t.Errorf("%s: there is %q in it", r.name, mark)
-			}
-		}
 	}
 }
 

@@ -179,65 +179,6 @@ func (p relayPod) volume(path string) (name string, source any) {
 	return "", nil
 }
 
-// TestEachPodHasItsOwnSnapshots holds that no two relays write to one volume, and that one which
-// is to survive a pod does.
-func TestEachPodHasItsOwnSnapshots(t *testing.T) {
-	claims := 0
-	relayPods(t, func(t *testing.T, p relayPod) {
-		for _, volume := range list(p.template, "spec", "volumes") {
-			if at(volume, "persistentVolumeClaim") != nil {
-				t.Errorf("%v: all pods have the claim of the volume %s", p, text(volume, "name"))
-			}
-		}
-		dir := p.environ["TENDER_SNAPSHOT_DIR"]
-		if dir == "" {
-			return
-		}
-		_, source := p.volume(dir)
-		switch {
-		case at(source, "emptyDir") != nil:
-		case at(source, "spec", "accessModes") != nil && p.workload.kind() == "StatefulSet":
-			claims++
-		default:
-			t.Errorf("%v: TENDER_SNAPSHOT_DIR is %s, in the volume %v; want one of the pod's own", p, dir, source)
-		}
-	})
-	if claims == 0 {
-		t.Error("nothing that was rendered has a claim for each pod")
-	}
-}
-
-// TestPodsAreConfined holds what a pod may do, and that it is told of no Service.
-func TestPodsAreConfined(t *testing.T) {
-	relayPods(t, func(t *testing.T, p relayPod) {
-		spec := at(p.template, "spec")
-		for _, want := range []struct {
-			of    any
-			path  []string
-			value any
-		}{
-			{spec, []string{"automountServiceAccountToken"}, false},
-			{spec, []string{"enableServiceLinks"}, false},
-			{spec, []string{"securityContext", "runAsNonRoot"}, true},
-			{spec, []string{"securityContext", "runAsUser"}, 65532},
-			{spec, []string{"securityContext", "seccompProfile", "type"}, "RuntimeDefault"},
-			{p.relay, []string{"securityContext", "readOnlyRootFilesystem"}, true},
-			{p.relay, []string{"securityContext", "allowPrivilegeEscalation"}, false},
-			{p.relay, []string{"lifecycle"}, nil}, // the image has no shell
-		} {
-			if got := at(want.of, want.path...); got != want.value {
-				t.Errorf("%v: %s is %v, want %v", p, strings.Join(want.path, "."), got, want.value)
-			}
-		}
-		if dropped := list(p.relay, "securityContext", "capabilities", "drop"); !slices.Equal(dropped, []any{"ALL"}) {
-			t.Errorf("%v: drops the capabilities %v, want ALL", p, dropped)
-		}
-		if strings.Contains(p.text, "subPath") {
-			t.Errorf("%v: something is mounted by subPath, where changes do not arrive", p)
-		}
-	})
-}
-
 // TestPodsHaveTimeToDrain holds the grace period to TENDER_DRAIN, and the collector's limit of
 // memory to the container's.
 func TestPodsHaveTimeToDrain(t *testing.T) {

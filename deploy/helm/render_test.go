@@ -192,18 +192,6 @@ func list(o any, path ...string) []any {
 	return l
 }
 
-// meets reports whether labels have all that a selector asks for, which is something.
-func meets(labels, selector any) bool {
-	want, _ := selector.(object)
-	have, _ := labels.(object)
-	for key, value := range want {
-		if have[key] != value {
-			return false
-		}
-	}
-	return len(want) > 0
-}
-
 // keys returns the keys of an object in order.
 func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
@@ -313,24 +301,6 @@ func TestValid(t *testing.T) {
 		}
 		if printed, err := run(t, *validateTool, dir, "--version", version, "--local-crds", *definitions); err != nil {
 			t.Errorf("%v\n%s", err, printed)
-		}
-	}
-}
-
-// TestInvalid holds that TestValid finds mistakes.
-func TestInvalid(t *testing.T) {
-	need(t, validateTool, definitions)
-	for what, change := range map[string][2]string{
-		"a field that there is not":           {"enableServiceLinks", "enableServiceLink"},
-		"a field that a definition has not":   {"scrapeTimeout", "scrapeTime"},
-		"a value of another type than it has": {"minReadySeconds: 10", "minReadySeconds: ten"},
-	} {
-		text := renderingOf(t, "everything").text
-		name := filepath.Join(t.TempDir(), "changed.yaml")
-		write(t, name, strings.ReplaceAll(text, change[0], change[1]))
-		printed, err := run(t, *validateTool, name, "--version", versions[1], "--local-crds", *definitions)
-		if err == nil || !strings.Contains(printed, "ERROR") {
-			t.Errorf("%s: kubectl-validate takes it: %v\n%s", what, err, printed)
 		}
 	}
 }

@@ -22,6 +22,16 @@ import (
 
 var imageFlag = flag.String("image", "", "the `layout:version` to look at, as make image writes it")
 
+// contents lists what an image has: files, and the directory for snapshots.
+var contents = []string{
+	"etc/group",
+	"etc/passwd",
+	"etc/ssl/certs/ca-certificates.crt",
+	"usr/local/bin/tender",
+	"usr/share/doc/tender/LICENSE",
+	"var/lib/tender",
+}
+
 // A descriptor is how parts of an image name one another (OCI image specification).
 type descriptor struct {
 	MediaType   string

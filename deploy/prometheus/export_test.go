@@ -2,7 +2,6 @@ package prometheus_test
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -12,8 +11,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -101,23 +98,11 @@ func newRelay(t *testing.T) string {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	cert, key := relaytest.NewCA(t).Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
-	cfg, err := relay.LoadConfig([]string{
-		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_ORIGINS=files=file://" + t.TempDir(), "TENDER_ROUTES=type:rtds=files", "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_ORIGINS=files=file://" + t.TempDir(), "TENDER_ROUTES=type:rtds=files", "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
 		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Version: "v1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
-	conn, err := grpc.NewClient(r.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	}, Options: relay.Options{Version: "v1"}})
+	conn := r.Conn()
 
 	refuses := relaytest.NewClient(t, conn, relaytest.ClientOptions{})
 	refuses.Subscribe(relaytest.ClusterType)

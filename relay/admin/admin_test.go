@@ -223,7 +223,7 @@ func TestAdmin_Commands(t *testing.T) {
 		{"another type", `{"text":1}`, []string{media}, 400, "read arguments"},
 		{"a list", `[]`, []string{media}, 400, "not a JSON object"},
 		{"null", `null`, []string{media}, 400, "not a JSON object"},
-		{"two objects", `{}{}`, []string{media}, 400, "something follows"},
+		{"two objects", `{}{}`, []string{media}, 400, "data after the JSON object"},
 		{"half an object", `{"text":`, []string{media}, 400, "read arguments"},
 		{"too much", `{"text":"` + strings.Repeat("a", 1<<20) + `"}`, []string{media}, 413, "1048576 bytes"},
 	} {

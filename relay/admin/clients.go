@@ -100,6 +100,10 @@ type ClientType struct {
 	Names    int      `json:"names"` // subscribed to
 	Globs    []string `json:"globs,omitempty"`
 
+	// State is the subscription in one line, as the debug log has it: what the client wants, how far it was sent
+	// that, and the newest response.
+	State string `json:"state,omitempty"`
+
 	// Version and Nonce are those of the newest response, SentAt is when it left; Pending
 	// reports that the client has not answered it.
 	Version string    `json:"version,omitempty"`

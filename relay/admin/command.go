@@ -60,7 +60,7 @@ func decode(text []byte, into any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON object")
+		return errors.New("there is data after the JSON object")
 	}
 	return nil
 }

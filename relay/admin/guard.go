@@ -61,7 +61,7 @@ func (s *Server) operator(r *http.Request) (who string, err error) {
 		return "local", nil
 	}
 	if len(r.TLS.VerifiedChains) == 0 {
-		return "", errors.New("an operator shows a certificate")
+		return "", errors.New("an operator needs a client certificate")
 	}
 	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0])
 }

@@ -111,7 +111,7 @@ func (f *Files) Trouble(now time.Time) string {
 		said = append(said, "EXPIRES in "+humanize.Seconds(left.Seconds()))
 	}
 	if f.Error != "" {
-		said = append(said, "what is there now is not in force: "+f.Error)
+		said = append(said, "the files on disk are not in force: "+f.Error)
 	}
 	return strings.Join(said, "; ")
 }

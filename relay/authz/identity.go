@@ -20,6 +20,9 @@ const spiffeScheme = "spiffe://"
 // dns:…, ip:… or email:…; or [Anonymous].
 type Identity string
 
+// IsSPIFFE reports whether the identity is a SPIFFE ID.
+func (id Identity) IsSPIFFE() bool { return strings.HasPrefix(string(id), spiffeScheme) }
+
 // Identities returns the names in a certificate that was verified, the SPIFFE ID first; of none,
 // [Anonymous]. A certificate without subject alternative names has no identity: the common
 // name is none. A SPIFFE ID counts if it is one, and the certificate's only URI.

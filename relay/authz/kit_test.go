@@ -1,19 +1,16 @@
 package authz_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -24,7 +21,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -32,35 +28,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A mesh is an origin and a relay with mTLS over real sockets.
 type mesh struct {
-	*relay.Relay
+	*relaytest.Relay
 	t      *testing.T
 	origin *relaytest.Origin
 	ca     *relaytest.CA
 	dir    string // current leads to where authz.yaml is
-	log    *lines
 }
 
 // newMesh runs a relay with these rules, none if there is no text, and with what else env
 // says.
 func newMesh(t *testing.T, text string, env ...string) *mesh {
 	t.Helper()
-	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: relaytest.NewCA(t), dir: t.TempDir(), log: new(lines)}
+	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: relaytest.NewCA(t), dir: t.TempDir()}
 	cert, key := m.ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, m.dir)
 	env = append(env, "TENDER_ORIGIN="+m.origin.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
 		"TENDER_TLS_CLIENT_CA="+relaytest.WriteFile(t, m.dir, "ca.pem", m.ca.PEM),
-		"TENDER_LISTEN=127.0.0.1:0", "TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off")
+		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0")
 	if text != "" {
 		m.rule(text)
 		env = append(env, "TENDER_AUTHZ="+m.dir+"/current/authz.yaml")
 	}
-	cfg, err := relay.LoadConfig(env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(m.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}); err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, m)
+	m.Relay = relaytest.StartRelay(t, relaytest.RelayOptions{Env: env})
 	return m
 }
 
@@ -86,8 +74,13 @@ func (m *mesh) dial(id string) *grpc.ClientConn {
 	m.t.Helper()
 	address, creds := m.Addrs()[0], insecure.NewCredentials()
 	if id != "" {
-		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(id))
+		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(relaytest.Leaf{URI: id}))
 	}
+	return m.dialAt(address, creds)
+}
+
+func (m *mesh) dialAt(address net.Addr, creds credentials.TransportCredentials) *grpc.ClientConn {
+	m.t.Helper()
 	conn, err := grpc.NewClient(address.String(), grpc.WithTransportCredentials(creds))
 	if err != nil {
 		m.t.Fatal(err)
@@ -96,8 +89,10 @@ func (m *mesh) dial(id string) *grpc.ClientConn {
 	return conn
 }
 
-func (m *mesh) tls(id string) *tls.Config {
-	shown := m.ca.Sign(relaytest.Leaf{URI: id})
+// tls returns what a client with a certificate needs.
+func (m *mesh) tls(leaf relaytest.Leaf) *tls.Config {
+	m.t.Helper()
+	shown := m.ca.Sign(leaf)
 	cert, err := tls.X509KeyPair(shown.Cert, shown.Key)
 	if err != nil {
 		m.t.Fatal(err)
@@ -152,11 +147,7 @@ func (m *mesh) refused(c *relaytest.Client, text string) {
 // logs waits until the log has a text.
 func (m *mesh) logs(text string) {
 	m.t.Helper()
-	for end := time.Now().Add(relaytest.Patience); !strings.Contains(m.log.all(), text); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			m.t.Fatalf("the log has no %q:\n%s", text, m.log.all())
-		}
-	}
+	m.Log.Await(m.t, 0, text)
 }
 
 // asked returns which Secrets the origin was asked for.
@@ -169,22 +160,4 @@ func (m *mesh) asked() string {
 	}
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), " ")
-}
-
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *lines) all() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

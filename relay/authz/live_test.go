@@ -28,7 +28,7 @@ func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.logs("load reporting began")
+	m.logs("load report stream opened")
 	const body = `{"node": {"id": "x"}, "resource_names": ["a"], "version_info": "`
 	code, answer := m.poll(web, "secrets", body+`"}`)
 	_, version, _ := strings.Cut(answer, `{"versionInfo":"`)

@@ -45,7 +45,7 @@ func TestOperators(t *testing.T) {
 
 func TestOperatorsRefused(t *testing.T) {
 	for list, want := range map[string]string{
-		"[anonymous]": `operators: "anonymous": an operator shows a certificate`,
+		"[anonymous]": `operators: "anonymous": an operator needs a client certificate`,
 		"[eve]":       `operators: "eve": `,
 		"eve":         "operators is not a list",
 		"[]":          "operators is empty",

@@ -53,7 +53,7 @@ func Parse(file string, data []byte) (*Policy, error) {
 		"operators": func(n *yaml.Node) {
 			r.texts(n, "operators", func(text string) error {
 				if text == string(Anonymous) {
-					return errors.New("an operator shows a certificate")
+					return errors.New("an operator needs a client certificate")
 				}
 				p, err := parseIdentity(text)
 				policy.operators = append(policy.operators, p)

@@ -73,6 +73,22 @@ func (p *Policy) Unlimited(field string) (rules []string) {
 // Knows reports whether there is a rule about an identity.
 func (p *Policy) Knows(id Identity) bool { return len(p.meet([]Identity{id})) > 0 }
 
+// TrustDomains returns the trust domains of the SPIFFE IDs that rules and operators are about, in order.
+func (p *Policy) TrustDomains() (domains []string) {
+	patterns := slices.Clone(p.operators)
+	for i := range p.rules {
+		patterns = append(patterns, p.rules[i].identities...)
+	}
+	for i := range patterns {
+		if patterns[i].prefix == spiffeScheme {
+			domain, _, _ := strings.Cut(patterns[i].text, "/")
+			domains = append(domains, domain)
+		}
+	}
+	slices.Sort(domains)
+	return slices.Compact(domains)
+}
+
 // Authorize returns what a client may ask for that has these identities, and says that it is n.
 // The error is a [*Refusal] if it may not be.
 func (p *Policy) Authorize(ids []Identity, n *corepb.Node) (*Grant, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
 	"net"
 	"testing"
 
@@ -54,18 +53,10 @@ func TestB37_ReflectionIsForOperators(t *testing.T) {
 		if tt.far {
 			l = farListener{l}
 		}
-		cfg, err := relay.LoadConfig([]string{
-			"TENDER_ORIGIN=" + relaytest.NewOrigin(t, relaytest.OriginOptions{}).Addr(), "TENDER_ADMIN_LISTEN=off", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
+		relaytest.StartRelay(t, relaytest.RelayOptions{Options: relay.Options{Listeners: []net.Listener{l}}, Env: []string{
+			"TENDER_ORIGIN=" + relaytest.NewOrigin(t, relaytest.OriginOptions{}).Addr(), "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
 			"TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte(rules)),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := relay.New(cfg, relay.Options{Listeners: []net.Listener{l}, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		relaytest.Run(t, r)
+		}})
 
 		shown := ca.Sign(relaytest.Leaf{URI: tt.id})
 		pair, err := tls.X509KeyPair(shown.Cert, shown.Key)

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -69,13 +69,13 @@ func TestB37_Nodes(t *testing.T) {
 		t.Errorf("a poll was answered %d %s, want 403", code, body)
 	}
 	stats := m.Stats()
-	if d := stats.Denied; d[downstream.DeniedIdentity] != 4 || d[downstream.DeniedNode] != 4 || d[downstream.DeniedType] != 2 || stats.Ended[downstream.EndedDenied] != 9 {
-		t.Errorf("counted %v, %d streams, want 4 identities, 4 nodes, 2 types, and 9 streams", d, stats.Ended[downstream.EndedDenied])
+	if d := stats.Denied; d[guard.DeniedIdentity] != 4 || d[guard.DeniedNode] != 4 || d[guard.DeniedType] != 2 || stats.Ended[guard.EndedDenied] != 9 {
+		t.Errorf("counted %v, %d streams, want 4 identities, 4 nodes, 2 types, and 9 streams", d, stats.Ended[guard.EndedDenied])
 	}
 	if n := len(m.origin.State().Streams); n != 1 {
 		t.Errorf("the relay opened %d streams, want just that for who may be somebody", n)
 	}
-	m.logs("client was refused: it may not do this")
+	m.logs("client not authorized")
 }
 
 // poll returns how a poll of who has a SPIFFE ID is answered.
@@ -87,7 +87,7 @@ func (m *mesh) poll(id, path, body string) (code int, answer string) {
 // pollFor is poll for as many milliseconds.
 func (m *mesh) pollFor(id, path, body, wait string) (code int, answer string) {
 	m.t.Helper()
-	transport := &http.Transport{TLSClientConfig: m.tls(id)}
+	transport := &http.Transport{TLSClientConfig: m.tls(relaytest.Leaf{URI: id})}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, "https://"+m.RESTAddrs()[0].String()+"/v3/discovery:"+path, strings.NewReader(body))
 	if err != nil {
@@ -140,10 +140,10 @@ func TestB36_SecretsByName(t *testing.T) {
 	if asked := m.asked(); asked != "shop/key" {
 		t.Errorf("the origin was asked for %q, want shop/key alone", asked)
 	}
-	if n := m.Stats().Denied[downstream.DeniedSecret]; n != 9 {
+	if n := m.Stats().Denied[guard.DeniedSecret]; n != 9 {
 		t.Errorf("%d names of Secrets were counted as denied, want 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
 	}
-	log := m.log.all()
+	log := m.Log.String()
 	if n := strings.Count(log, `msg="secret sent" node=node-shop group="user_agent_name=envoy" identity="\"`+web+`\"" name=shop/key`); n != 4 {
 		t.Errorf("the log tells of %d Secrets on streams, want 4:\n%s", n, log)
 	}
@@ -197,7 +197,7 @@ func TestB36_SecretsUnderOtherTypeURLs(t *testing.T) {
 			}
 		}
 	}
-	if log := m.log.all(); strings.Contains(log, "hush") {
+	if log := m.Log.String(); strings.Contains(log, "hush") {
 		t.Error("the log has the content of a Secret")
 	}
 }
@@ -252,7 +252,7 @@ func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	c := m.client(web, "shop", relaytest.ClientOptions{})
 	c.Subscribe(relaytest.EndpointType, prefix+"other/a", prefix+"other/*", prefix+"shop/a")
 	m.has(c, relaytest.EndpointType, prefix+"shop/a")
-	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Denied[downstream.DeniedName] != 2 {
+	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Denied[guard.DeniedName] != 2 {
 		t.Errorf("the client has %q, and %v was denied, want one name and two", names, m.Stats().Denied)
 	}
 	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.EndpointType})

@@ -16,10 +16,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -30,23 +27,16 @@ var screenshots = flag.String("screenshots", "", "put pictures of the pages into
 type world struct {
 	t      *testing.T
 	origin *relaytest.Origin
-	relay  *relay.Relay
+	relay  *relaytest.Relay
 	site   string
 }
 
 func newWorld(t *testing.T, env ...string) *world {
 	t.Helper()
 	w := &world{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
-	cfg, err := relay.LoadConfig(append([]string{
-		"TENDER_ORIGIN=" + w.origin.Addr(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
-	}, env...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w.relay, err = relay.New(cfg, relay.Options{Version: "v1.2.3"}); err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, w.relay)
+	opts := w.origin.RelayOptions()
+	opts.Env, opts.Options.Version = append(env, "TENDER_ADMIN_LISTEN=127.0.0.1:0"), "v1.2.3"
+	w.relay = relaytest.StartRelay(t, opts)
 	w.site = "http://" + w.relay.AdminAddrs()[0].String()
 	return w
 }
@@ -54,13 +44,8 @@ func newWorld(t *testing.T, env ...string) *world {
 // connect has a client connect that answers by itself.
 func (w *world) connect(opts relaytest.ClientOptions) *relaytest.Client {
 	w.t.Helper()
-	conn, err := grpc.NewClient(address(w.relay.Addrs()), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = conn.Close() })
 	opts.AutoAck = true
-	c := relaytest.NewClient(w.t, conn, opts)
+	c := w.relay.Client(opts)
 	w.t.Cleanup(c.Close)
 	return c
 }

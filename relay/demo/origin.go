@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay"
-	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/files"
 )
 
 // An origin is a control plane: what the relay serves its clients with, over a
@@ -29,7 +29,7 @@ type origin struct {
 
 	// Owned by run.
 	writer *cache.Writer
-	local  *upstream.Local
+	local  *files.Local
 }
 
 // openOrigin returns an origin of a mesh that listens already and serves once it
@@ -48,7 +48,7 @@ func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 		changes: make(chan change),
 		stopped: make(chan struct{}),
 		writer:  w,
-		local:   upstream.NewLocal(w),
+		local:   files.NewLocal(w),
 	}
 	server.Register(o.grpc)
 	for typeURL, resources := range m.resources {

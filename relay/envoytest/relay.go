@@ -1,11 +1,9 @@
 package envoytest
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -27,7 +25,7 @@ type Relay struct {
 	Addr, Admin, REST, TLS string
 
 	tb  relaytest.TB
-	log *log
+	log *relaytest.Log
 }
 
 // NewRelay runs a relay of the control plane at origin (a target) until tb ends, with further variables.
@@ -52,16 +50,8 @@ func variables(origin string, env []string) []string {
 // NewRelayWith is NewRelay with further options, of which it sets the logger.
 func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...string) *Relay {
 	tb.Helper()
-	cfg, err := relay.LoadConfig(variables(origin, env))
-	if err != nil {
-		tb.Fatalf("configure the relay: %v", err)
-	}
-	r := &Relay{tb: tb, log: newLog(tb)}
-	opts.Logger, opts.Version = slog.New(slog.NewTextHandler(r.log, nil)), "test"
-	r.Relay, err = relay.New(cfg, opts)
-	if err != nil {
-		tb.Fatalf("start the relay: %v", err)
-	}
+	started := relaytest.StartRelay(tb, relaytest.RelayOptions{Env: variables(origin, env), Options: opts})
+	r := &Relay{Relay: started.Relay, tb: tb, log: &started.Log}
 	r.Addr, r.Admin = r.Addrs()[0].String(), r.AdminAddrs()[0].String()
 	if addrs := r.RESTAddrs(); len(addrs) > 0 {
 		r.REST = addrs[0].String()
@@ -69,7 +59,6 @@ func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...str
 	if addrs := r.TLSAddrs(); len(addrs) > 0 {
 		r.TLS = addrs[0].String()
 	}
-	relaytest.Run(tb, r)
 	return r
 }
 
@@ -95,35 +84,6 @@ func getAdmin(tb relaytest.TB, admin, path string) []byte {
 		tb.Fatalf("relay: %s: %s, %v\n%s", path, resp.Status, err, page)
 	}
 	return page
-}
-
-// A log keeps what a relay logs, and copies it to the output of the test.
-type log struct {
-	out io.Writer
-
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-func newLog(tb relaytest.TB) *log {
-	l := &log{out: io.Discard}
-	if tb, ok := tb.(interface{ Output() io.Writer }); ok {
-		l.out = tb.Output()
-	}
-	return l
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text.Write(b)
-	return l.out.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // A RelayProcess is a relay in a process of its own, which can be killed.

@@ -90,16 +90,8 @@ func serve(t *testing.T, env ...string) *relayProcess {
 // run runs a relay in the test itself, with what variables cannot say.
 func run(t *testing.T, opts relay.Options, env ...string) (*relay.Relay, met) {
 	t.Helper()
-	cfg, err := relay.LoadConfig(append([]string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0"}, env...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := relay.New(cfg, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
-	return r, met{t, r.Addrs()[0].String(), r.AdminAddrs()[0].String()}
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, "TENDER_ADMIN_LISTEN=127.0.0.1:0"), Options: opts})
+	return r.Relay, met{t, r.Addrs()[0].String(), r.AdminAddrs()[0].String()}
 }
 
 // client returns a client of the relay on a connection of its own.

@@ -80,7 +80,7 @@ func textOf(r *wire.Resource) (text, note string) {
 	switch {
 	case r == nil:
 		return "", ""
-	case r.Released():
+	case r.ContentDropped():
 		return "", "the content may not be kept"
 	case r.Size() > maxContent:
 		return "", "the content has more than 1 MiB"

@@ -97,5 +97,5 @@ func kept(e *cache.Entry) *wire.Resource {
 	if r := e.Resource; !r.DoNotCache && !wire.IsSecret(r.TypeURL) {
 		return r
 	}
-	return e.Resource.Release()
+	return e.Resource.DropContent()
 }

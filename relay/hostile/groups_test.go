@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -47,7 +47,7 @@ func TestB35_GroupChurn(t *testing.T) {
 	if most := 2 * (most + 2*ofPeer); opened > most || refused < nodes-most {
 		t.Errorf("%d streams to the origin for %d nodes of one address, of which %d were refused: want at most %d", opened, nodes, refused, most)
 	}
-	if n := v.Stats().Refused[downstream.LimitPeerGroups]; n != int64(refused) {
+	if n := v.Stats().Refused[guard.LimitPeerGroups]; n != int64(refused) {
 		t.Errorf("%d were refused for the limit, want %d", n, refused)
 	}
 	v.origin.Stop()

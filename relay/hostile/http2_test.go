@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
 )
 
@@ -154,7 +154,7 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := serve(t, "TENDER_MAX_FRAME_RATE=100")
 			v.during(func() {
-				a := v.attackAt(addrs(v.Relay)[0])
+				a := v.attackAt(addrs(v.Relay.Relay)[0])
 				for range 20_000 { // more than three minutes' worth
 					if err := a.WritePriority(1, http2.PriorityParam{Weight: 1}); err != nil {
 						t.Error(err)
@@ -164,7 +164,7 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 				if err := a.open(1); err != nil {
 					t.Error(err)
 				}
-				v.await("it is counted", func() bool { return v.Stats().Refused[downstream.LimitFrames] == 1 })
+				v.await("it is counted", func() bool { return v.Stats().Refused[guard.LimitFrames] == 1 })
 			})
 			if n := v.Streams(); n != 1 {
 				t.Errorf("%d streams are open, want the neighbour's alone", n)
@@ -221,7 +221,7 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 					t.Errorf("the connection has ended after %d frames, long before %d bytes", sent, peer)
 				}
 			})
-			if n := v.Stats().Refused[downstream.LimitUnread]; n != 1 {
+			if n := v.Stats().Refused[guard.LimitUnread]; n != 1 {
 				t.Errorf("%d connections were counted, want 1", n)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -17,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A victim is a relay over real sockets, and a neighbour of the attackers, who is told of each
 // change of a cluster.
 type victim struct {
-	*relay.Relay
+	*relaytest.Relay
 	t         *testing.T
 	origin    *relaytest.Origin
 	neighbour *relaytest.Client
@@ -37,15 +37,9 @@ type victim struct {
 func serve(t *testing.T, env ...string) *victim {
 	t.Helper()
 	v := &victim{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
-	env = append([]string{"TENDER_ORIGIN=" + v.origin.Addr(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.2:0", "TENDER_ADMIN_LISTEN=off"}, env...)
-	cfg, err := relay.LoadConfig(env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v.Relay, err = relay.New(cfg, relay.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, v.Relay)
+	opts := v.origin.RelayOptions()
+	opts.Env, opts.Options.Logger = append(env, "TENDER_REST_LISTEN=127.0.0.2:0"), slog.New(slog.DiscardHandler)
+	v.Relay = relaytest.StartRelay(t, opts)
 	v.neighbour = relaytest.NewClient(t, v.dial(), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 	v.origin.Put(relaytest.Cluster("a"))
 	v.neighbour.Subscribe(relaytest.ClusterType, "a")

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -78,17 +78,17 @@ func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 					answers <- strings.TrimSpace(line)
 				}()
 			}
-			for range polls - limit/downstream.UnreadOfPeer/mebibyte { // at most so many may wait
+			for range polls - limit/guard.UnreadOfPeer/mebibyte { // at most so many may wait
 				if got := <-answers; !strings.Contains(got, " 429 ") {
 					t.Errorf("a poll that has more than its part was answered %q, want 429", got)
 				}
 			}
 		})
-		if most := int64(limit/downstream.UnreadOfPeer + 16*mebibyte); grown > most { // and what a hundred connections take on both sides
+		if most := int64(limit/guard.UnreadOfPeer + 16*mebibyte); grown > most { // and what a hundred connections take on both sides
 			t.Errorf("the heap has grown by %d bytes, want at most %d", grown, most)
 		}
 	})
-	if n := v.Stats().Refused[downstream.LimitUnread]; n == 0 {
+	if n := v.Stats().Refused[guard.LimitUnread]; n == 0 {
 		t.Error("no poll was counted as one too many")
 	}
 }
@@ -134,7 +134,7 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 			t.Errorf("a report of 200,000 localities was answered %v, want RESOURCE_EXHAUSTED", err)
 		}
 	})
-	if n := v.Stats().Refused[downstream.LimitRequest]; n != 1 {
+	if n := v.Stats().Refused[guard.LimitRequest]; n != 1 {
 		t.Errorf("%d requests were counted as too large, want 1", n)
 	}
 }
@@ -158,7 +158,7 @@ func TestB32_ManyCompressedBombs(t *testing.T) {
 	const limit, streams = 16 * mebibyte, 60
 	v := serve(t, fmt.Sprint("TENDER_MAX_UNREAD_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_REQUEST_COMPRESSION=gzip")
 	node := &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-		"k": structpb.NewStringValue(strings.Repeat("\x00", limit/downstream.UnreadOfPeer-1000)), // with what is read ahead, more than the peer's part
+		"k": structpb.NewStringValue(strings.Repeat("\x00", limit/guard.UnreadOfPeer-1000)), // with what is read ahead, more than the peer's part
 	}}}
 	message, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, Node: node})
 	if err != nil {
@@ -190,7 +190,7 @@ func TestB32_ManyCompressedBombs(t *testing.T) {
 			t.Errorf("the heap has grown by %d bytes, want at most %d", grown, most)
 		}
 	})
-	if n := v.Stats().Refused[downstream.LimitUnread]; n == 0 {
+	if n := v.Stats().Refused[guard.LimitUnread]; n == 0 {
 		t.Error("no request was counted as too large for its peer")
 	}
 	v.await("nothing is charged any more", func() bool { return v.Stats().Unread == 0 })

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -36,12 +36,12 @@ func TestB35_InventedNames(t *testing.T) {
 			all = append(all, c)
 		}
 		v.await("the names of each client were refused as far as they are too many", func() bool {
-			return v.Stats().Refused[downstream.LimitOriginNames] >= refused
+			return v.Stats().Refused[guard.LimitOriginNames] >= refused
 		})
 	})
 	has(all[len(all)-1], "held")
 	has(v.of("neighbour", "127.0.0.4"), "new")
-	if n := v.Stats().Refused[downstream.LimitOriginNames]; n != refused {
+	if n := v.Stats().Refused[guard.LimitOriginNames]; n != refused {
 		t.Errorf("%d refusals were counted, want one of each of the %d clients that came too late", n, refused)
 	}
 }

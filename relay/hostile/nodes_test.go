@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -185,7 +185,7 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 		if most := bound / (each - 16<<10); served > most || refused == 0 {
 			t.Errorf("%d streams were served, %d refused, want at most %d served", served, refused, most)
 		}
-		if n := v.Stats().Refused[downstream.LimitNodeBytes]; n != int64(refused) {
+		if n := v.Stats().Refused[guard.LimitNodeBytes]; n != int64(refused) {
 			t.Errorf("%d were counted as refused, want %d", n, refused)
 		}
 	})
@@ -222,13 +222,13 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 		{"a value more", list(10_001), codes.InvalidArgument},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			before := v.Stats().Refused[downstream.LimitNodeBytes]
+			before := v.Stats().Refused[guard.LimitNodeBytes]
 			v.during(func() {
 				if err := v.join(v.dial(), tt.node); status.Code(err) != tt.code {
 					t.Errorf("the Node was answered %v, want %v", err, tt.code)
 				}
 			})
-			refused := v.Stats().Refused[downstream.LimitNodeBytes] - before
+			refused := v.Stats().Refused[guard.LimitNodeBytes] - before
 			if want := tt.code != codes.OK; (refused == 1) != want {
 				t.Errorf("%d Nodes were counted as refused, want one: %v", refused, want)
 			}

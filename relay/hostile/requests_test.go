@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -62,7 +62,7 @@ func TestB32_CompressedBombWhereGzipIsAccepted(t *testing.T) {
 			t.Errorf("the bomb was answered %v, want RESOURCE_EXHAUSTED", err)
 		}
 	})
-	if n := v.Stats().Refused[downstream.LimitRequest]; n != 1 {
+	if n := v.Stats().Refused[guard.LimitRequest]; n != 1 {
 		t.Errorf("%d requests were counted as too large, want 1", n)
 	}
 }
@@ -113,13 +113,13 @@ func TestB35_AMillionNames(t *testing.T) {
 		{"held", 1, []*discoverypb.DeltaDiscoveryRequest{{InitialResourceVersions: held}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, before := v.client(), v.Stats().Refused[downstream.LimitNames]
+			c, before := v.client(), v.Stats().Refused[guard.LimitNames]
 			v.during(func() {
 				for _, r := range tt.says {
 					r.TypeUrl = relaytest.RouteType
 					c.Send(r)
 				}
-				v.await("they are refused", func() bool { return v.Stats().Refused[downstream.LimitNames] == before+tt.refused })
+				v.await("they are refused", func() bool { return v.Stats().Refused[guard.LimitNames] == before+tt.refused })
 				c.Subscribe(relaytest.ClusterType)
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) > 0 })
 			})
@@ -191,7 +191,7 @@ func TestB35_AnEnormousNode(t *testing.T) {
 		v.poll(strings.NewReader(`{"node":{"id":"n","metadata":{"k":"`+strings.Repeat("x", 2<<20)+`"}}}`), http.StatusBadRequest)
 		v.poll(strings.NewReader(`{"node":{"id":"`+strings.Repeat("x", 5<<20)+`"}}`), http.StatusRequestEntityTooLarge)
 	})
-	if n := v.Stats().Refused[downstream.LimitNodeBytes]; n != 2 {
+	if n := v.Stats().Refused[guard.LimitNodeBytes]; n != 2 {
 		t.Errorf("%d Nodes were counted as too large, want 2", n)
 	}
 }
@@ -209,7 +209,7 @@ func TestB35_ConnectionFlood(t *testing.T) {
 			}
 			defer func() { _ = conn.Close() }()
 		}
-		v.await("all others are refused", func() bool { return v.Stats().Refused[downstream.LimitPeerConnections] == 480 })
+		v.await("all others are refused", func() bool { return v.Stats().Refused[guard.LimitPeerConnections] == 480 })
 		if n := v.Stats().Connections; n != 20+1 {
 			t.Errorf("%d connections are open, want 20 and the neighbour's", n)
 		}

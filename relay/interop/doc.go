@@ -2,5 +2,6 @@
 // (Envoy Gateway, the example server of go-control-plane) with real Envoys below, and clients that are no Envoys
 // (envoyproxy/ratelimit, MOSN).
 //
-// Each test is given the programs that it needs by flags. make interop builds them and runs the tests.
+// These tests are given the programs that they need by flags. make interop builds them and runs the tests. The clients of
+// gRPC (for Go, Node.js and Python) need what make deps installs, and are tested with the rest.
 package interop

@@ -111,15 +111,15 @@ func (h *History) Rates() map[GroupType]Rates {
 // quantile returns how many seconds it took at most in that part of the cases that came after an
 // earlier reading, as far as the classes tell: of what is above all of them it is the last bound. It is not a number if there are no such cases.
 func quantile(d, before downstream.Distribution, part float64) float64 {
-	for i, n := range before.Classes {
-		d.Classes[i] = max(d.Classes[i]-n, 0) // groups that have gone took theirs with them
+	for i, n := range before.Buckets {
+		d.Buckets[i] = max(d.Buckets[i]-n, 0) // groups that have gone took theirs with them
 	}
 	if d.Count() == 0 {
 		return math.NaN()
 	}
 	rank, below, lower := part*float64(d.Count()), 0.0, 0.0
 	for i, upper := range downstream.Bounds {
-		n := float64(d.Classes[i])
+		n := float64(d.Buckets[i])
 		if below+n >= rank && n > 0 {
 			return lower + (upper.Seconds()-lower)*(rank-below)/n
 		}

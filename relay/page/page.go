@@ -123,7 +123,7 @@ func (p *Pages) serve(make func(*http.Request) (view, error)) http.HandlerFunc {
 		m := p.page(r.URL.RequestURI(), r, make)
 		var out bytes.Buffer
 		if err := templates.ExecuteTemplate(&out, "page", m); err != nil {
-			p.cfg.Logger.Error("page", slog.Any("err", err))
+			p.cfg.Logger.Error("status page not rendered", slog.Any("err", err))
 			http.Error(w, "the page could not be made", http.StatusInternalServerError)
 			return
 		}
@@ -177,7 +177,7 @@ func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error),
 	if err != nil {
 		m = &made{Title: "Not to be shown", Under: v.Under, At: now, Refused: err.Error(), code: admin.CodeOf(err)}
 		if m.code == http.StatusInternalServerError {
-			p.cfg.Logger.Error("page", slog.String("path", r.URL.Path), slog.Any("err", err))
+			p.cfg.Logger.Error("status page not rendered", slog.String("path", r.URL.Path), slog.Any("err", err))
 		}
 	}
 	return m

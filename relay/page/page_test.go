@@ -188,7 +188,7 @@ func TestAlerts(t *testing.T) {
 	at := -1
 	for _, want := range []string{
 		"The relay is not ready", "the origin was not reached yet", "Origin default is not connected", "connection refused", "2 of 5 files of origin default are bad", "a.yaml:3: no name; and 1 more", "30 removals of origin default are held back",
-		"tender release --origin default", "stale for 3m20s", "TENDER_TLS_CERT: what is there now is not in force: no key", "1 of 3 clients refuses cds", "A client lacks a change",
+		"tender release --origin default", "stale for 3m20s", "TENDER_TLS_CERT: the files on disk are not in force: no key", "1 of 3 clients refuses cds", "A client lacks a change",
 		"are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes", "a restart of the relay ends it", "tender thaw --origin default",
 	} {
 		next := strings.Index(body, want)
@@ -300,7 +300,7 @@ func TestHistory(t *testing.T) {
 	at := time.Unix(1000, 0)
 	add := func(deliveries, refusals int64, latencies ...int64) Point {
 		s := Sample{At: at, Streams: 7, Counts: map[GroupType]Counts{of: {deliveries, refusals}}}
-		copy(s.Latency.Classes[:], latencies) // up to 1ms, up to 2.5ms, …
+		copy(s.Latency.Buckets[:], latencies) // up to 1ms, up to 2.5ms, …
 		h.Add(s)
 		at = at.Add(interval)
 		points := h.Points()

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -24,6 +25,8 @@ type CA struct {
 
 	// PEM is its own certificate.
 	PEM []byte
+
+	chain []byte // what its clients show beside their certificates
 }
 
 // A Leaf says what a certificate is to be. The zero value is for nobody, from an hour ago to
@@ -48,18 +51,44 @@ func NewCA(t testing.TB) *CA { return NewCAOf(t, "") }
 func NewCAOf(t testing.TB, domain string) *CA {
 	t.Helper()
 	ca := &CA{t: t, key: newKey(t)}
-	template := &x509.Certificate{
-		SerialNumber:          serial(t),
+	template := ca.template(domain)
+	ca.cert, ca.PEM = create(t, template, template, &ca.key.PublicKey, ca.key)
+	return ca
+}
+
+// Intermediate returns a CA of a trust domain, or of none, that this one has signed. Who has a certificate by it shows
+// that of the intermediate CA too.
+func (ca *CA) Intermediate(domain string) *CA {
+	ca.t.Helper()
+	next := &CA{t: ca.t, key: newKey(ca.t)}
+	template := next.template(domain)
+	template.Subject.CommonName = "test intermediate CA"
+	next.cert, next.PEM = create(ca.t, template, ca.cert, &next.key.PublicKey, ca.key)
+	next.chain = slices.Concat(next.PEM, ca.chain)
+	return next
+}
+
+// Renewed returns the CA with another certificate for its key.
+func (ca *CA) Renewed() *CA {
+	ca.t.Helper()
+	next := &CA{t: ca.t, key: ca.key}
+	template := next.template("")
+	next.cert, next.PEM = create(ca.t, template, template, &next.key.PublicKey, next.key)
+	return next
+}
+
+func (ca *CA) template(domain string) *x509.Certificate {
+	ca.t.Helper()
+	return &x509.Certificate{
+		SerialNumber:          serial(ca.t),
 		Subject:               pkix.Name{CommonName: "test CA"},
 		NotBefore:             time.Now().Add(-24 * time.Hour),
 		NotAfter:              time.Now().Add(24 * time.Hour),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
+		URIs:                  uris(ca.t, domain),
 	}
-	template.URIs = uris(t, domain)
-	ca.cert, ca.PEM = create(t, template, template, &ca.key.PublicKey, ca.key)
-	return ca
 }
 
 // uris returns what a certificate with one URI, or with none, has.
@@ -108,7 +137,7 @@ func (ca *CA) Sign(l Leaf) Pair {
 	if err != nil {
 		ca.t.Fatal(err)
 	}
-	return Pair{cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
+	return Pair{slices.Concat(cert, ca.chain), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
 }
 
 // Write puts the pair into a directory, as tls.crt and tls.key, and returns their paths.

@@ -2,27 +2,37 @@ package relaytest
 
 import (
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that wireCodec falls back to
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that BytesCodec falls back to
 	"google.golang.org/grpc/mem"
 )
 
 // raw is a message in the form it travels.
 type raw []byte
 
-// wireCodec is gRPC's protobuf codec that also takes raw: sent as it is, and
-// received into the same buffer again and again.
-type wireCodec struct{}
+// BytesCodec is gRPC's protobuf codec that also takes messages as []byte. A raw is received into the same buffer
+// again and again.
+type BytesCodec struct{}
 
-func (wireCodec) Name() string { return "proto" }
+// Name returns the name of the codec that it replaces.
+func (BytesCodec) Name() string { return "proto" }
 
-func (wireCodec) Marshal(v any) (mem.BufferSlice, error) {
-	if r, ok := v.(raw); ok {
-		return mem.BufferSlice{mem.SliceBuffer(r)}, nil
+// Marshal encodes a message.
+func (BytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+	switch v := v.(type) {
+	case raw:
+		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
+	case []byte:
+		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
 	}
 	return encoding.GetCodecV2("proto").Marshal(v)
 }
 
-func (wireCodec) Unmarshal(data mem.BufferSlice, v any) error {
+// Unmarshal decodes into a message, []byte or raw.
+func (BytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if b, ok := v.(*[]byte); ok {
+		*b = data.Materialize()
+		return nil
+	}
 	r, ok := v.(*raw)
 	if !ok {
 		return encoding.GetCodecV2("proto").Unmarshal(data, v)

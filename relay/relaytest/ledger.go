@@ -84,6 +84,21 @@ func (l *Ledger) Expiring(to []*Content, msg proto.Message, ttl time.Duration) {
 	}
 }
 
+// Expire has whoever has something that lives for some time lose it at any time from now on: a relay that
+// starts takes it for expired if its clock was set forward.
+func (l *Ledger) Expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for _, of := range l.records {
+		for _, r := range of {
+			for generation := range r.expires {
+				r.expires[generation] = now
+			}
+		}
+	}
+}
+
 // Remove writes removals down, and then removes from each of the contents.
 func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 	l.mu.Lock()

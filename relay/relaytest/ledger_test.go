@@ -91,7 +91,7 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 // what lives for longer.
 func TestLedgerJudgesExpiry(t *testing.T) {
 	l := relaytest.NewLedger()
-	lose := func(ttl time.Duration) string {
+	lose := func(ttl time.Duration, after func()) string {
 		l.Expiring(nil, relaytest.Cluster("a", ttl.String()), ttl)
 		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", ttl.String()))
 		if err != nil {
@@ -101,13 +101,20 @@ func TestLedgerJudgesExpiry(t *testing.T) {
 		if wrong := r.Told(relaytest.ClusterType, "a", value); wrong != "" {
 			t.Error(wrong)
 		}
+		after()
 		return r.Gone(relaytest.ClusterType, "a")
 	}
-	if wrong := lose(0); wrong != "" {
+	if wrong := lose(0, func() {}); wrong != "" {
 		t.Errorf("gone at its time: got %q", wrong)
 	}
-	if wrong := lose(time.Hour); !strings.Contains(wrong, "taken away") {
+	if wrong := lose(time.Hour, func() {}); !strings.Contains(wrong, "taken away") {
 		t.Errorf("gone before its time: got %q", wrong)
+	}
+	if wrong := lose(2*time.Hour, l.Expire); wrong != "" {
+		t.Errorf("gone before its time, by a clock that was set: got %q", wrong)
+	}
+	if wrong := lose(3*time.Hour, func() {}); !strings.Contains(wrong, "taken away") {
+		t.Errorf("gone before its time, after a clock was set: got %q", wrong)
 	}
 }
 

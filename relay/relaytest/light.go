@@ -118,7 +118,7 @@ func newLightClient(tb TB, opts LightOptions) *LightClient {
 // none.
 func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) error {
 	c.Close()
-	rpc, cancel, err := openStream(ctx, conn, c.options.Variant.Method(c.options.TypeURL), grpc.ForceCodecV2(wireCodec{}))
+	rpc, cancel, err := openStream(ctx, conn, c.options.Variant.Method(c.options.TypeURL), grpc.ForceCodecV2(BytesCodec{}))
 	if err != nil {
 		return err
 	}

@@ -149,6 +149,9 @@ func (o *Origin) Target() string { return "passthrough:///" + o.address }
 // Addr returns the host:port of the origin, or its name in memory.
 func (o *Origin) Addr() string { return o.address }
 
+// RelayOptions are those of a relay of the origin.
+func (o *Origin) RelayOptions() RelayOptions { return RelayOptions{Origins: []*Origin{o}} }
+
 // DialOptions returns what a client without TLS needs to reach Target.
 func (o *Origin) DialOptions() []grpc.DialOption { return DialOptions(o) }
 
@@ -365,7 +368,7 @@ func (o *Origin) listen() (net.Listener, error) {
 // serve makes a new server the one that takes new connections. Locked.
 func (o *Origin) serve() {
 	opts := append(slices.Clone(o.options.ServerOptions),
-		grpc.ForceServerCodecV2(wireCodec{}), grpc.WaitForHandlers(true))
+		grpc.ForceServerCodecV2(BytesCodec{}), grpc.WaitForHandlers(true))
 	server, g := grpc.NewServer(opts...), newGate(o.listener.Addr())
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(server, service{origin: o})
 	if o.options.Register != nil {

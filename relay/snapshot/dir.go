@@ -300,7 +300,7 @@ func (d *Dir) clean(f fs.DirEntry, oldest time.Time) {
 		err = os.Remove(filepath.Join(d.path, f.Name()))
 	}
 	if err != nil {
-		d.log.Warn("cannot remove a snapshot that is not used", slog.String("file", f.Name()), slog.Any("err", err))
+		d.log.Warn("unused snapshot not removed", slog.String("file", f.Name()), slog.Any("err", err))
 	}
 }
 
@@ -309,6 +309,6 @@ func (d *Dir) Reject(s *cache.Snapshot, why error) { d.reject(Mismatch, nameOf(&
 
 func (d *Dir) reject(r Reason, file string, err error) {
 	d.rejected[slices.Index(reasons, r)].Add(1)
-	d.log.Warn("a snapshot is not used, and what it is of begins cold",
+	d.log.Warn("snapshot rejected; its view starts cold",
 		slog.String("file", file), slog.String("reason", string(r)), slog.Any("err", err))
 }

@@ -40,7 +40,7 @@ func taken(t testing.TB, group string, n int, at time.Time) *cache.Snapshot {
 }
 
 // clusters returns how many clusters a snapshot holds.
-func clusters(s *cache.Snapshot) int { return len(s.Types[0].Members.Entries) }
+func clusters(s *cache.Snapshot) int { return len(s.Types[0].Wildcard.Entries) }
 
 // opened is a directory with its log.
 type opened struct {

@@ -77,7 +77,7 @@ func (d *Dir) RemoveEvicted(before time.Time) {
 			continue
 		}
 		if err := d.removeEvicted(name); err != nil {
-			d.log.Warn("cannot remove a snapshot that is not used", slog.String("file", evictedName(name)), slog.Any("err", err))
+			d.log.Warn("unused snapshot not removed", slog.String("file", evictedName(name)), slog.Any("err", err))
 		}
 	}
 }

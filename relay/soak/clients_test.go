@@ -56,7 +56,7 @@ func (w *world) stream(i int) client {
 	switch i / kinds % 5 {
 	case 0: // an Envoy
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType},
-			{TypeURL: relaytest.EndpointType, Names: own}, {TypeURL: relaytest.RouteType, Names: own[:1]}}
+			{TypeURL: relaytest.EndpointType, Names: own}, {TypeURL: relaytest.RouteType, Names: own[:1]}, {TypeURL: relaytest.ScopedRouteType}}
 	case 1: // a gRPC client
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ListenerType, Names: own[:1]}, {TypeURL: relaytest.RouteType, Names: own[:1]},
 			{TypeURL: relaytest.ClusterType, Names: own}, {TypeURL: relaytest.EndpointType, Names: append(own, common(i%commonsSize))}}
@@ -67,7 +67,8 @@ func (w *world) stream(i int) client {
 		opts.TypeURL = relaytest.ClusterType
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}}
 	default:
-		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: append(own, fleeting(i%fleetings), commonsDir+"*")}}
+		s.wants = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: append(own, fleeting(i%fleetings), commonsDir+"*")},
+			{TypeURL: relaytest.ScopedRouteType, Names: []string{scope(ownFiles[i%len(ownFiles)], i%scopesOfFile)}}}
 		if round%2 == 0 {
 			s.wants = append(s.wants, relaytest.Subscription{TypeURL: bulkType, Names: []string{bulkName}})
 			s.bulky = true

@@ -52,6 +52,9 @@ var untruths = []fault{
 	{name: "origins refuse a group", weight: 1, alone: true, apply: (*world).refuseGroup},
 	{name: "a replica has other content under the same versions", weight: 1, alone: true, apply: (*world).replica},
 	{name: "a relay is frozen, killed and started", weight: 1, alone: true, apply: (*world).freezeOver},
+	{name: "a relay's clock is set while it holds removals back", weight: 1, alone: true, apply: (*world).holdOver},
+	{name: "a file of a directory cannot be read", weight: 1, alone: true, apply: (*world).breakFile},
+	{name: "a directory goes away, and comes back", weight: 1, alone: true, apply: (*world).goAway},
 }
 
 // unload has origins lose touch with the relays, and return without what there is of some types: all of it, or
@@ -243,7 +246,7 @@ func (w *world) freezeOver() (heal func()) {
 	p, g := w.process, w.groups[w.random.IntN(len(w.groups))]
 	_, present := g.names(relaytest.ClusterType) // members that are new may be shown until their set is confirmed
 	w.visit(g, len(present))
-	if err := p.operator().do("freeze", admin.FreezeScope{Reason: "the soak"}); err != nil {
+	if err := p.operator().do("freeze", freezeFor); err != nil {
 		w.t.Fatalf("freeze: %v", err)
 	}
 	after := make(map[relaytest.Digest]bool)
@@ -254,15 +257,17 @@ func (w *world) freezeOver() (heal func()) {
 	}
 	for range 2 {
 		w.showsNone(g, after)
+		p.setClock([]time.Duration{-2 * time.Hour, 0, 2 * time.Hour}[w.random.IntN(3)])
 		p.kill()
 		p.start()
-		if w.usage(p).frozen != len(w.origins)-1 {
+		if w.usage(p).frozen != len(w.origins) { // two of Delta are one, and there is a directory
 			w.t.Errorf("the relay was frozen and started again, and has %v", w.usage(p))
 		}
 		w.churn(5)
 	}
 	w.showsNone(g, after)
 	return func() {
+		p.setClock(0)
 		if err := p.operator().do("thaw", admin.FreezeScope{}); err != nil {
 			w.t.Errorf("thaw: %v", err)
 		}

@@ -130,6 +130,9 @@ var mishaps = []fault{
 			}
 		})
 	}},
+	{name: "a relay's clock is set", weight: 2, apply: (*world).resetClock},
+	{name: "files vanish, and appear", weight: 1, apply: (*world).vanish},
+	{name: "two files have the same names", weight: 1, apply: (*world).repeatNames},
 	{name: "all clients come at once", weight: 1, apply: func(w *world) func() {
 		w.leave()
 		return nothing

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,16 +34,18 @@ type process struct {
 	address string
 	admin   operator
 	views   string // the directory of its snapshot
+	clock   clock
+	expire  func() // has all that lives for some time be lost by whom may lose it
 
 	cmd   *exec.Cmd
 	log   *tail
 	ended chan struct{} // closed once cmd has ended
 }
 
-func newProcess(t *testing.T, env []string) *process {
+func newProcess(t *testing.T, env []string, expire func()) *process {
 	t.Helper()
-	p := &process{t: t, binary: filepath.Join(t.TempDir(), "tender"), address: relaytest.FreeAddress(t), admin: operator(relaytest.FreeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", p.binary, "../../cmd/tender").CombinedOutput(); err != nil {
+	p := &process{t: t, expire: expire, binary: filepath.Join(t.TempDir(), "tender"), address: relaytest.FreeAddress(t), admin: operator(relaytest.FreeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay(t), "-o", p.binary, "../../cmd/tender").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	for _, v := range os.Environ() {
@@ -56,6 +59,9 @@ func newProcess(t *testing.T, env []string) *process {
 	p.start()
 	t.Cleanup(func() {
 		p.kill()
+		for _, f := range p.clock.ends {
+			_ = f.Close()
+		}
 		if t.Failed() {
 			t.Logf("the last of the process's log:\n%s", p.log)
 		}
@@ -69,10 +75,21 @@ func (p *process) start() {
 	if runs(p.ended) {
 		return
 	}
+	if p.clock.moved { // while it ran or did not: what it restores may have expired by its clock
+		p.expire()
+	}
+	p.clock.moved = false
+	ends, env, err := p.clock.pipes()
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	p.cmd, p.ended, p.log = exec.Command(p.binary, "serve"), make(chan struct{}), &tail{said: make(chan struct{})}
-	p.cmd.Env, p.cmd.Stderr = p.env, p.log
+	p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles = append(slices.Clone(p.env), env), p.log, ends
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
+	}
+	for _, f := range ends {
+		_ = f.Close() // the process has its own
 	}
 	cmd, ended := p.cmd, p.ended
 	go func() { // ends with the process

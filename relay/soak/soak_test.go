@@ -98,6 +98,9 @@ func (w *world) round() (names []string, took time.Duration) {
 		f()
 	}
 	w.later = nil
+	if w.directory.refill() {
+		w.agree("names of files came back")
+	}
 	w.sober()
 	return names, took
 }
@@ -121,10 +124,13 @@ func (w *world) draw() fault {
 // churn makes so many changes, one after the other.
 func (w *world) churn(n int) {
 	for range n {
-		if i := w.random.IntN(len(w.groups) + 1); i < len(w.groups) {
+		switch i := w.random.IntN(len(w.groups) + 2); {
+		case i < len(w.groups):
 			w.groups[i].change(w.random)
-		} else {
+		case i == len(w.groups):
 			w.commons.change(w.random)
+		default:
+			w.directory.change(w.random)
 		}
 		select {
 		case <-time.After(changeEvery):

@@ -18,21 +18,22 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A world is two origins of Delta, one of SotW for listeners, two relays, and clients of two node groups.
+// A world is two origins of Delta, one of SotW for listeners, a directory of scoped routes, two relays, and clients of two node groups.
 type world struct {
-	t       *testing.T
-	ctx     context.Context // ends when the soak has taken too long
-	random  *rand.Rand      // of the schedule: its only source
-	deck    []fault         // to be drawn
-	origins []*relaytest.Origin
-	links   links // to them, in their order
-	groups  []*group
-	commons *commons
-	process *process
-	inside  *inside
-	edges   links    // to the relays, which some of the clients take
-	n       int      // of streams
-	clients []client // none between depart and come
+	t         *testing.T
+	ctx       context.Context // ends when the soak has taken too long
+	random    *rand.Rand      // of the schedule: its only source
+	deck      []fault         // to be drawn
+	origins   []*relaytest.Origin
+	links     links // to them, in their order
+	groups    []*group
+	commons   *commons
+	directory *directory
+	process   *process
+	inside    *inside
+	edges     links    // to the relays, which some of the clients take
+	n         int      // of streams
+	clients   []client // none between depart and come
 
 	replicas  int        // how often one had other content
 	visitors  int        // of a frozen relay
@@ -57,10 +58,11 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 		w.groups = append(w.groups, newGroup(name, w.origins))
 	}
 	w.commons = newCommons(w.groups, w.origins)
+	w.directory = newDirectory(t, w.groups)
 	env := []string{
 		"TENDER_ORIGIN=" + w.links[0].Addr() + "," + w.links[1].Addr(),
-		"TENDER_ORIGINS=lists=" + w.links[2].Addr(),
-		"TENDER_ROUTES=type:lds=lists",
+		"TENDER_ORIGINS=lists=" + w.links[2].Addr() + ";files=file://" + w.directory.path,
+		"TENDER_ROUTES=type:lds=lists;type:srds=files",
 		"TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_DRAIN=2s",
 		"TENDER_COLD_WAIT=2s",
@@ -69,7 +71,11 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 		"TENDER_SEND_STALL=2s",
 		fmt.Sprintf("TENDER_MAX_NAMES=%d", maxNames),
 	}
-	w.process = newProcess(t, env)
+	w.process = newProcess(t, env, func() {
+		for _, g := range w.groups {
+			g.ledger.Expire()
+		}
+	})
 	w.inside = newInside(t, env)
 	for _, address := range []string{w.process.address, w.inside.address} {
 		w.edges = append(w.edges, relaytest.NewProxy(t, address))

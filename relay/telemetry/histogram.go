@@ -97,7 +97,7 @@ func (p *producer) point(d downstream.Distribution, labels []attribute.KeyValue,
 	for _, bound := range downstream.Bounds {
 		point.Bounds = append(point.Bounds, bound.Seconds())
 	}
-	for _, n := range d.Classes {
+	for _, n := range d.Buckets {
 		point.BucketCounts = append(point.BucketCounts, uint64(n))
 	}
 	return point

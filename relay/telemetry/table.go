@@ -185,7 +185,7 @@ var table = []row{
 		}
 	}},
 	{"tender.client.denials", counter, "{request}", "reason",
-		"What clients tried that TENDER_AUTHZ or TENDER_SECRETS does not allow: the reason is identity (no rule is about it), node (to be that node), type, name (an xdstp name) or secret. For the last two an aggregated stream goes on.", func(r *Reading, put put) {
+		"What clients tried that TENDER_AUTHZ, TENDER_SECRETS or TENDER_TLS_TRUST_DOMAINS does not allow: the reason is identity (no rule is about it), node (to be that node), type, name (an xdstp name), secret, or trust_domain (a CA may not vouch for the certificate: the handshake fails, also of operators). For name and secret an aggregated stream goes on.", func(r *Reading, put put) {
 			for what, n := range r.Server.Denied {
 				put(float64(n), what.String())
 			}

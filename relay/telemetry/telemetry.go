@@ -137,6 +137,6 @@ func (t *Telemetry) Shutdown(ctx context.Context) error { return t.provider.Shut
 // process.
 func LogErrors(log *slog.Logger) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.Warn("telemetry", slog.Any("err", err))
+		log.Warn("telemetry export failed", slog.Any("err", err))
 	}))
 }

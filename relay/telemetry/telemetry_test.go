@@ -23,6 +23,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
@@ -42,9 +43,9 @@ func full() Reading {
 		Version: "v1", Ready: true, Memory: 0.5, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
 		Server: downstream.Stats{
 			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
-			Ended:   map[downstream.Ending]int64{downstream.EndedStalled: 34, downstream.EndedDrained: 35},
-			Refused: map[downstream.Limit]int64{downstream.LimitNames: 36},
-			Denied:  map[downstream.Denial]int64{downstream.DeniedSecret: 47},
+			Ended:   map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
+			Refused: map[guard.Limit]int64{guard.LimitNames: 36},
+			Denied:  map[guard.Denial]int64{guard.DeniedSecret: 47},
 		},
 		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
 		Files:     []Files{{Variable: "TENDER_TLS_CERT", NotAfter: time.Unix(48, 0), Refused: 49}},
@@ -194,7 +195,7 @@ func TestValues(t *testing.T) {
 func spreadOf(classes ...int) downstream.Distribution {
 	d := downstream.Distribution{Sum: 9 * time.Second}
 	for _, class := range classes {
-		d.Classes[class] = 1
+		d.Buckets[class] = 1
 	}
 	return d
 }

@@ -1,4 +1,4 @@
-package tlsfiles
+package tlsfiles_test
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
 // FuzzPEM: whatever files of TLS hold, an error says which file it is and has nothing of
@@ -25,7 +26,7 @@ func FuzzPEM(f *testing.F) {
 	f.Add(key, cert)
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"))
 	f.Fuzz(func(t *testing.T, cert, key []byte) {
-		pair, err := parsePair(File{"CERT", "c"}, File{"KEY", "k"}, cert, key)
+		pair, err := tlsfiles.ParsePair(tlsfiles.File{Variable: "CERT", Path: "c"}, tlsfiles.File{Variable: "KEY", Path: "k"}, cert, key)
 		if err != nil {
 			checkFileError(t, err, key)
 		} else {
@@ -34,7 +35,7 @@ func FuzzPEM(f *testing.F) {
 				t.Errorf("%q and its key are taken for %q, which the key does not fit: %v", cert, again, err)
 			}
 		}
-		cas, valid, err := parseCAs(File{"CA", "ca"}, cert)
+		cas, valid, err := tlsfiles.ParseCAs(tlsfiles.File{Variable: "CA", Path: "ca"}, cert)
 		switch {
 		case err != nil:
 			checkFileError(t, err, key)
@@ -42,8 +43,8 @@ func FuzzPEM(f *testing.F) {
 			t.Errorf("%q holds %d CAs", cert, len(cas))
 		default:
 			for _, ca := range cas {
-				if ca.NotAfter.After(valid.notAfter) {
-					t.Errorf("%q is valid until %s, and a CA in it until %s", cert, valid.notAfter, ca.NotAfter)
+				if ca.NotAfter.After(valid) {
+					t.Errorf("%q is valid until %s, and a CA in it until %s", cert, valid, ca.NotAfter)
 				}
 			}
 		}

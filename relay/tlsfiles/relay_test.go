@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -29,37 +27,13 @@ import (
 
 // A running relay, over real sockets, and its log.
 type running struct {
-	*relay.Relay
-	log *logged
+	*relaytest.Relay
 }
 
 // start runs a relay until the test ends.
 func start(t *testing.T, env ...string) *running {
 	t.Helper()
-	r := &running{log: new(logged)}
-	env = append(env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test")
-	cfg, err := relay.LoadConfig(env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Relay, err = relay.New(cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))}); err != nil {
-		t.Fatal(err)
-	}
-	relaytest.Run(t, r)
-	return r
-}
-
-// awaitLog waits until the log has a text.
-func (r *running) awaitLog(t *testing.T, text string) {
-	t.Helper()
-	for end := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) {
-		if strings.Contains(r.log.all(), text) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the log has no %q:\n%s", text, r.log.all())
-		}
-	}
+	return &running{relaytest.StartRelay(t, relaytest.RelayOptions{Env: env})}
 }
 
 // client returns a client with credentials, whose connection ends with the test.
@@ -158,10 +132,10 @@ func TestFilesOfAnOrigin(t *testing.T) {
 
 	second.Write(t, dir)
 	relaytest.WriteFile(t, dir, "token", []byte("two"))
-	r.awaitLog(t, `files="[TENDER_ORIGIN_TLS_CERT=`)
-	r.awaitLog(t, `files="[TENDER_ORIGIN_TOKEN_FILE=`)
+	r.Log.Await(t, 0, `files="[TENDER_ORIGIN_TLS_CERT=`)
+	r.Log.Await(t, 0, `files="[TENDER_ORIGIN_TOKEN_FILE=`)
 	relaytest.WriteFile(t, dir, "token", nil)
-	r.awaitLog(t, "it has no token")
+	r.Log.Await(t, 0, "it has no token")
 	r.checkFiles(t, pair(t, second).Leaf)
 	o.Put(relaytest.Cluster("b"))
 	holds(t, c, "a", "b")
@@ -241,7 +215,7 @@ func TestOriginThatIsAnother(t *testing.T) {
 		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key,
 	)
 	r.client(t, insecure.NewCredentials()).Subscribe(relaytest.ClusterType)
-	r.awaitLog(t, "the server is spiffe://example.org/impostor, want spiffe://example.org/control-plane")
+	r.Log.Await(t, 0, "the server is spiffe://example.org/impostor, want spiffe://example.org/control-plane")
 	if streams := len(o.State().Streams); streams != 0 {
 		t.Errorf("the relay opened %d streams, want none", streams)
 	}

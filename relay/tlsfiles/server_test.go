@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,45 +23,6 @@ func serveTLS(t *testing.T, ca *relaytest.CA, dir string, env ...string) (r *run
 	o.Put(relaytest.Cluster("a"))
 	return start(t, append(env, "TENDER_ORIGIN="+o.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
 		"TENDER_TLS_CLIENT_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM))...), o
-}
-
-// TestB37_TrustDomains holds that a CA with a SPIFFE ID vouches for its own trust domain alone, and it alone for that.
-func TestB37_TrustDomains(t *testing.T) {
-	one, two, none := relaytest.NewCAOf(t, "spiffe://one.example"), relaytest.NewCAOf(t, "spiffe://two.example"), relaytest.NewCA(t)
-	dir := t.TempDir()
-	cert, key := none.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := start(t, []string{
-		"TENDER_ORIGIN=" + o.Addr(), "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
-		"TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", slices.Concat(one.PEM, two.PEM, none.PEM)),
-	}...)
-	for _, tt := range []struct {
-		name   string
-		by     *relaytest.CA
-		uri    string
-		served bool
-	}{
-		{"of the CA's trust domain", one, "spiffe://one.example/envoy", true},
-		{"of another CA's", one, "spiffe://two.example/envoy", false},
-		{"of one that no CA has, by a CA that has one", one, "spiffe://three.example/envoy", false},
-		{"of one that a CA has, by a CA that has none", none, "spiffe://one.example/envoy", false},
-		{"of one that no CA has, by a CA that has none", none, "spiffe://three.example/envoy", true},
-		{"without a SPIFFE ID", two, "", true},
-	} {
-		shown := pair(t, tt.by.Sign(relaytest.Leaf{URI: tt.uri}))
-		conn, err := tls.Dial("tcp", r.Addrs()[0].String(), &tls.Config{
-			RootCAs: trusting(none), NextProtos: []string{"h2"},
-			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
-		})
-		if err == nil {
-			_ = conn.SetReadDeadline(time.Now().Add(relaytest.Patience))
-			_, err = conn.Read(make([]byte, 1)) // the server's settings of HTTP/2, or its alert
-			_ = conn.Close()
-		}
-		if (err == nil) != tt.served || err != nil && !strings.Contains(err.Error(), "bad certificate") {
-			t.Errorf("%s: %v, want it to be served: %v", tt.name, err, tt.served)
-		}
-	}
 }
 
 // TestWhoIsServed holds which clients a relay with mTLS lets in.
@@ -121,7 +81,7 @@ func TestCertificateOfTheRelay(t *testing.T) {
 	}
 	next := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}})
 	next.Write(t, dir)
-	r.awaitLog(t, "file has changed")
+	r.Log.Await(t, 0, "credential file reloaded")
 	o.Put(relaytest.Cluster("b"))
 	for _, c := range []*relaytest.Client{secure, plain} {
 		holds(t, c, "a", "b")
@@ -155,7 +115,7 @@ func TestPlaintextIsSaid(t *testing.T) {
 		{[]string{"TENDER_ORIGIN=127.0.0.1:1"}, ""},
 	}
 	for _, tt := range tests {
-		got := start(t, tt.env...).log.all()
+		got := start(t, tt.env...).Log.String()
 		if strings.Count(got, "no TLS") != min(1, len(tt.want)) || !strings.Contains(got, tt.want) {
 			t.Errorf("%q: logs %q, want one warning with %q", tt.env, got, tt.want)
 		}

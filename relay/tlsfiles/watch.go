@@ -197,12 +197,12 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	}
 	if err != nil {
 		s.fail(err)
-		log.Warn("new file cannot be used: what was read before stays in force", s.attr(), slog.Any("err", err))
+		log.Warn("credential file rejected; the previous content stays in force", s.attr(), slog.Any("err", err))
 		return
 	}
 	s.inForce, s.expired = found, false
 	s.use(r, now)
-	log.Info("file has changed: it is in force", s.attr())
+	log.Info("credential file reloaded", s.attr())
 }
 
 // tellExpired logs, once, that what is in force has expired.
@@ -211,7 +211,7 @@ func (s *source) tellExpired(now time.Time, log *slog.Logger) {
 		return
 	}
 	s.expired = true
-	log.Warn("certificate has expired, and no new one was found", s.attr(), slog.Time("not_after", s.notAfter))
+	log.Warn("certificate expired and not replaced", s.attr(), slog.Time("not_after", s.notAfter))
 }
 
 // fail records why the files are not in force; nil if they are.

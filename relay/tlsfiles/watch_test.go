@@ -100,9 +100,9 @@ func TestTokenIsReadAgain(t *testing.T) {
 			content, want, logged string
 			refused               int64
 		}{
-			{"two", "two", "file has changed", 0},
+			{"two", "two", "credential file reloaded", 0},
 			{"", "two", "it has no token", 1},
-			{"three\n", "three", "file has changed", 1},
+			{"three\n", "three", "credential file reloaded", 1},
 		}
 		for _, tt := range tests {
 			relaytest.WriteFile(t, dir, "token", []byte(tt.content))
@@ -194,7 +194,7 @@ func TestBadFileChangesNothing(t *testing.T) {
 			t.Errorf("the first one again: logs %q, status %+v, want as at first", got, s)
 		}
 		next.Write(t, dir)
-		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "file has changed") || s.Err != nil || time.Until(s.NotAfter) < time.Hour {
+		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "credential file reloaded") || s.Err != nil || time.Until(s.NotAfter) < time.Hour {
 			t.Errorf("the next one: logs %q, status %+v, want it in force", got, s)
 		}
 	})
@@ -221,7 +221,7 @@ func TestFilesHaveASecond(t *testing.T) {
 		}
 		relaytest.WriteFile(t, dir, "tls.key", next.Key)
 		relaytest.WriteFile(t, dir, "ca.pem", append(ca.PEM, relaytest.NewCA(t).PEM...))
-		if got := w.after(settled); strings.Count(got, "\n") != 2 || strings.Count(got, "file has changed") != 2 {
+		if got := w.after(settled); strings.Count(got, "\n") != 2 || strings.Count(got, "credential file reloaded") != 2 {
 			t.Errorf("all of it: logs %q, want both changes", got)
 		}
 	})
@@ -240,7 +240,7 @@ func TestExpiryIsSaid(t *testing.T) {
 		if got := w.after(time.Hour - time.Second); got != "" {
 			t.Errorf("before it expires: logs %q", got)
 		}
-		if got := w.after(time.Hour); strings.Count(got, "\n") != 1 || !strings.Contains(got, "certificate has expired") {
+		if got := w.after(time.Hour); strings.Count(got, "\n") != 1 || !strings.Contains(got, "certificate expired") {
 			t.Errorf("when it has expired: logs %q, want one line that says so", got)
 		}
 	})

@@ -1,0 +1,360 @@
+package cache
+
+import (
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Change says what an Apply did.
+type Change struct {
+	Seen    int      // resources that the set accepts, changed or not
+	Changed int      // resources new or with other content
+	New     int      // of these, new ones
+	Removed int      // resources that were there
+	Ignored int      // resources that nobody asked for (R096)
+	Same    int      // resources resent with the version that the set had, to no end
+	Reused  []string // names whose content changed under an unchanged version (B.2)
+	Renewed int      // resources whose time to live was renewed
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
+}
+
+// Apply records a response of the origin. In the set of names, it ignores resources that nobody
+// asked for (R096); in the wildcard set, it ignores removals of unknown names
+// (R069). Content that is already there changes nothing for clients,
+// whatever its version (R040), except how long it lives.
+func (w *Writer) Apply(kind Kind, u wire.Update) Change {
+	resources := w.view.prepare(u)
+	ed := w.begin(u.TypeURL)
+	of := response{setEdit: ed.of(kind)}
+	of.set.system = u.SystemVersion
+	ed.recordResponse(u.ControlPlane)
+	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
+		of.firsts = make(map[*Name]string)
+	}
+	for _, r := range resources {
+		if r.Refusal != nil {
+			of.refuse(r.Resource)
+		} else {
+			of.add(r)
+		}
+	}
+	if kind == Wildcard && ed.change.Seen > 0 {
+		ed.clearWholeError()
+	}
+	for _, name := range u.Removed {
+		of.remove(name, u.Fails(name))
+	}
+	for _, v := range u.RemovedVariants {
+		of.removeVariant(v)
+	}
+	for _, e := range u.Errors {
+		of.fail(e)
+	}
+	of.compact()
+	w.publish(ed)
+	return ed.change
+}
+
+// A received resource, with what can be derived from it without the lock.
+type received struct {
+	*wire.Resource
+	leaf     Sum
+	deadline time.Time // zero if it does not expire
+	failing  bool      // the origin also sent an error for it
+}
+
+// prepare derives what a set needs to know of an update's resources. It leaves out a resource without content that is
+// neither the answer for an alias nor a heartbeat.
+func (v *View) prepare(u wire.Update) []received {
+	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
+	for _, r := range u.Resources {
+		if r.Refusal != nil {
+			out = append(out, received{Resource: r})
+			continue
+		}
+		if !r.HasBody() && !r.Unresolved() && !r.Heartbeat() {
+			continue
+		}
+		if in := v.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
+			r = in.Intern(r)
+		}
+		in := received{Resource: r, leaf: v.cfg.VersionSource.leaf(typeURL, r)}
+		if r.TTL > 0 {
+			in.deadline = now.Add(r.TTL)
+		}
+		out = append(out, in)
+	}
+	return out
+}
+
+// A response of the origin, as it is applied to a set. Its methods find the names that a part of the response is
+// for; those of setEdit change the entries.
+type response struct {
+	setEdit
+
+	// firsts has, if any of the resources is a variant, the key of the first one for each name.
+	firsts map[*Name]string
+}
+
+func (re response) add(r received) {
+	if r.Heartbeat() {
+		re.heartbeat(r)
+		return
+	}
+	if re.kind == Wildcard {
+		if !r.Variant().Matches(nil) { // a wildcard has no parameters
+			re.change.Ignored++
+			return
+		}
+		re.change.Seen++
+		re.putVariant(re.w.view.index.name(re.index, r.Name), r)
+		return
+	}
+	known := false
+	for text := range subscribableNames(r.Resource) {
+		for _, n := range re.subscribedAs(text, r.Variant()) {
+			known = true
+			re.putVariant(n, r)
+		}
+	}
+	if re.addUnlisted(r) || known {
+		re.change.Seen++
+	} else {
+		re.change.Ignored++
+	}
+}
+
+// subscribableNames yields the names by which clients may subscribe to a resource (R092).
+func subscribableNames(r *wire.Resource) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		if !yield(r.Name) {
+			return
+		}
+		for _, alias := range r.Aliases {
+			if alias != r.Name && !yield(alias) {
+				return
+			}
+		}
+	}
+}
+
+// putVariant puts a resource under a name, unless the same response has another variant
+// for the same parameters: of these the first counts.
+func (re response) putVariant(n *Name, r received) {
+	if re.kind == ByName {
+		n.answered(re.now)
+	}
+	if re.firsts != nil {
+		first, taken := re.firsts[n]
+		if taken && first != r.Key() {
+			re.change.Ambiguous = append(re.change.Ambiguous, r.Name)
+			return
+		}
+		re.firsts[n] = r.Key()
+	}
+	re.put(n, r)
+}
+
+// addUnlisted puts new content under the aliases of the resource that it does not list now: some origins list only the alias
+// that they were asked for last. The next subscriber to such an alias has the origin asked for a response that lists it.
+func (re response) addUnlisted(r received) (known bool) {
+	for _, n := range slices.Clone(re.ledger.aliases[re.typ.URL][r.Name]) {
+		old := re.set.Get(n)
+		if slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name || !old.Present() || old.Resource.Name != r.Name {
+			continue
+		}
+		known = true
+		if old.Resource.Digest != r.Digest {
+			re.put(n, r)
+			n.stale = true
+		}
+	}
+	return known
+}
+
+// heartbeat renews the time to live of a resource, for clients that have
+// this very version (R106).
+func (re response) heartbeat(r received) {
+	held := re.heldUnder(r.Name)
+	if len(held) == 0 && re.kind == Wildcard {
+		re.refetchMissing(nil)
+	}
+	for _, n := range held {
+		old := re.set.Get(n)
+		switch {
+		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
+			re.change.Seen++
+			again := *old
+			re.renew(&again, r.deadline)
+			re.setAlarm(&again)
+			re.set.put(re.txn, &again)
+		case old.Present():
+		case re.kind == Wildcard:
+			re.refetchMissing(nil)
+		default:
+			re.refetchMissing(n)
+		}
+	}
+}
+
+// heldUnder returns the names under which the set may hold a resource.
+func (re response) heldUnder(resource string) []*Name {
+	var names []*Name
+	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.accepts(n)) {
+		names = append(names, n)
+	}
+	if re.kind == ByName {
+		names = append(names, re.ledger.aliases[re.typ.URL][resource]...)
+	}
+	return names
+}
+
+// refetchMissing asks the origin again for a name, or for the whole wildcard set if n is nil. The origin sends heartbeats
+// for a resource that the view does not have, and would never send its content.
+func (re response) refetchMissing(n *Name) {
+	last := re.w.refetchedAt[re.typ.URL]
+	if n != nil {
+		last = n.Asked()
+	}
+	switch {
+	case re.now.Sub(last) < refetchEvery:
+		return
+	case n == nil && len(re.index.wildcards) > 0:
+		re.index.refetch, re.w.refetchedAt[re.typ.URL] = true, re.now
+	case n != nil && len(n.watchers) > 0:
+		n.refetch = true
+	default:
+		return
+	}
+	re.pokes |= re.w.view.index.want(re.index, n)
+}
+
+// remove records that the origin has no such resource, and clears its error, unless the response has one.
+func (re response) remove(text string, failing bool) {
+	if re.typ.Errors(re.kind).live == 0 || failing {
+		re.removeResource(text)
+		return
+	}
+	names := re.affectedNames(wire.Variant{Name: text})
+	was := make(map[*Name]Seq)
+	for _, n := range names {
+		if old := re.set.Get(n); re.clearError(n) && !old.Present() {
+			was[n] = old.seq()
+		}
+	}
+	re.removeResource(text)
+	for _, n := range names {
+		if seq, failed := was[n]; failed && re.set.Get(n).seq() == seq {
+			re.announceAbsence(n)
+		}
+		re.index.release(n)
+	}
+}
+
+// removeResource records that the origin has no such resource. Variants are removed by their constraints instead
+// (R121), unless text has the parameters of one name.
+func (re response) removeResource(text string) {
+	if re.kind == Wildcard {
+		re.removeMember(re.index.names[text])
+		return
+	}
+	// Those who subscribed by an alias held the same resource.
+	for _, alias := range slices.Clone(re.ledger.aliases[re.typ.URL][text]) {
+		if e := re.set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
+			re.putAbsent(alias, e)
+			re.unalias(e)
+		}
+	}
+	for _, n := range re.subscribedAs(text, wire.Variant{}) {
+		if e := re.set.Get(n); !e.Present() || n.text == text && !variesAs(e, text) {
+			re.putAbsent(n, e)
+		}
+	}
+}
+
+// variesAs reports whether an entry is a variant of the resource that a plain name stands for, which is
+// removed by its constraints.
+func variesAs(e *Entry, text string) bool {
+	return wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil
+}
+
+// removeVariant records that the origin no longer has one variant of a resource. Only
+// clients that were sent this variant are told (R121).
+func (re response) removeVariant(v wire.Variant) {
+	gone := func(e *Entry) bool {
+		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
+	}
+	own := re.index.names[v.Name]
+	if re.kind == Wildcard {
+		if own != nil && gone(re.set.Get(own)) {
+			re.removeMember(own)
+		}
+		return
+	}
+	for _, n := range slices.Clone(re.ledger.aliases[re.typ.URL][v.Name]) {
+		if e := re.set.Get(n); gone(e) {
+			re.putAbsent(n, e)
+			re.unalias(e)
+		}
+	}
+	if own != nil && gone(re.set.Get(own)) {
+		re.putAbsent(own, re.set.Get(own))
+	}
+}
+
+// fail records the error of a resource, also for those who subscribed to
+// it by an alias. The content stays, unless the error says that the resource does not
+// exist (R123).
+func (re response) fail(err *wire.ResourceError) {
+	names := re.affectedNames(err.Variant)
+	if len(names) == 0 {
+		re.change.Ignored++
+	}
+	switch {
+	case err.NotFound() && err.Constraints != nil:
+		re.removeVariant(err.Variant)
+	case err.NotFound():
+		re.removeResource(err.Name)
+	}
+	for _, n := range names {
+		if re.kind == ByName {
+			n.answered(re.now)
+		}
+		re.putError(n, err)
+	}
+}
+
+// refuse keeps the old content of a resource whose new content is not accepted, and records the reason as an error
+// for its subscribers (B.9). The resource exists: the origin sent it.
+func (re response) refuse(r *wire.Resource) {
+	re.change.Seen++
+	for name := range subscribableNames(r) {
+		err := wire.NewResourceError(name, r.Refusal.Code, r.Refusal.Message)
+		for _, n := range re.affectedNames(wire.Variant{Name: name, Constraints: r.Constraints}) {
+			re.putError(n, err)
+		}
+		if re.kind == Wildcard {
+			return // by its own name
+		}
+	}
+}
+
+// affectedNames returns the names that stand for a resource, or for a variant of it, and for which
+// the origin answers.
+func (re response) affectedNames(v wire.Variant) []*Name {
+	if re.kind == Wildcard {
+		return []*Name{re.w.view.index.name(re.index, v.Name)}
+	}
+	names := slices.Clone(re.subscribedAs(v.Name, v))
+	for _, n := range re.ledger.aliases[re.typ.URL][v.Name] {
+		if re.accepts(n) && wire.PlainName(n.text) != v.Name {
+			names = append(names, n)
+		}
+	}
+	return names
+}

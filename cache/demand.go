@@ -1,0 +1,132 @@
+package cache
+
+import (
+	"slices"
+	"time"
+)
+
+// Asked records that the origin has been asked for names, all in one request; at the zero time,
+// that it no longer is.
+func (w *Writer) Asked(names []*Name, at time.Time) {
+	var q *originRequest
+	if !at.IsZero() {
+		q = &originRequest{at: at}
+	}
+	seq := w.Generation().Seq
+	for _, n := range names {
+		n.asked.Store(q)
+		n.askedAt = seq
+	}
+}
+
+// Demand returns a channel that receives when TakeDemand has something to
+// return.
+func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source].poke }
+
+// TakeDemand returns what streams began or ceased to want of this source since the
+// last call. A name that is returned as wanted stays known, and its resource is
+// accepted, until Forget.
+func (w *Writer) TakeDemand() []Demand {
+	taken, unused := w.view.index.takeDemand(w)
+	for _, key := range unused {
+		ed := w.begin(key)
+		ed.forgetType()
+		w.publish(ed)
+	}
+	return taken
+}
+
+// takeDemand is TakeDemand, but returns idle types and collections that a generation has.
+func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	taken = x.sources[w.source].demand
+	x.sources[w.source].demand = nil
+	for i := range taken {
+		x.take(&taken[i])
+	}
+	taken = slices.DeleteFunc(taken, func(d Demand) bool {
+		t := x.types[d.TypeURL]
+		switch {
+		case d.Wanted || d.Restored || d.Name != nil && d.Name.tracked:
+			return false
+		case d.Name != nil:
+			t.release(d.Name) // came and went between two calls
+		}
+		for t != nil && x.idle(t, w.view.Generation()) {
+			if w.view.Generation().types.get(t.url) != nil || w.Generation().types.get(t.url) != nil {
+				unused = append(unused, t.url)
+				break
+			}
+			t = x.forget(t)
+		}
+		return d.Name != nil || x.types[d.TypeURL] == nil // else its session has to forget it
+	})
+	return taken, unused
+}
+
+// take fills in what is demanded now.
+func (x *index) take(d *Demand) {
+	if d.Name == nil {
+		d.Wanted, d.Refetch, d.Restored = x.takeMembers(d.TypeURL)
+		return
+	}
+	d.Wanted, d.Refetch = len(d.Name.watchers) > 0, d.Name.refetch && d.Name.tracked
+	d.Name.queued, d.Name.refetch = false, false
+	if d.Wanted {
+		d.Name.tracked, d.Name.stale = true, false
+	}
+}
+
+// Forget removes names that linger no longer, with their entries in the set of names. It returns those that it kept
+// because a stream subscribes to them again.
+func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
+	ed := w.begin(typeURL)
+	for _, n := range names {
+		if len(n.watchers) > 0 {
+			kept = append(kept, n)
+			continue
+		}
+		n.tracked, n.stale = false, false
+		n.asked.Store(nil) // the wildcard set may still have it
+		for s := range ed.edits() {
+			s.forgetName(n)
+		}
+	}
+	ed.typ.ByName.compact()
+	ed.forgetType()
+	w.publish(ed)
+	return kept
+}
+
+// ForgetMembers empties the wildcard set of a type and reports whether it did: not if a stream subscribes to it
+// again.
+func (w *Writer) ForgetMembers(typeURL string) bool {
+	ed := w.begin(typeURL)
+	forget := len(ed.index.wildcards) == 0
+	if forget {
+		for s := range ed.edits() {
+			s.forgetMembers()
+		}
+		ed.index.tracked = false
+		ed.forgetType()
+	}
+	w.publish(ed)
+	return forget
+}
+
+// forgetType drops a type or collection that is idle, and the type of a collection with it: clients may make up any number.
+func (ed *edit) forgetType() {
+	x := &ed.w.view.index
+	for t := ed.index; t != nil && x.idle(t, ed.gen); {
+		key := t.url
+		t = x.forget(t)
+		for s := range ed.edits() {
+			if s.gen.types.get(key) != nil {
+				s.gen.types.drop(key)
+			}
+			delete(s.ledger.aliases, key)
+		}
+		delete(ed.w.refetchedAt, key)
+	}
+}

@@ -1,0 +1,842 @@
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A timed origin gives resources times to live, in a synctest bubble.
+type timed struct {
+	*origin
+	watch *Watch
+	next  time.Time // that Expire returned last
+}
+
+// inTime runs a test of both sets, each in a bubble, in which a stream wants the
+// members and the names a and b.
+func inTime(t *testing.T, test func(t *testing.T, o *timed, kind Kind)) {
+	t.Helper()
+	for _, kind := range []Kind{Wildcard, ByName} {
+		t.Run([...]string{"members", "named"}[kind], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := &timed{origin: newOrigin(t, Config{})}
+				o.watch = o.view.Watch()
+				o.watch.SubscribeAll(acme)
+				o.want(o.watch, "a", "b")
+				test(t, o, kind)
+			})
+		})
+	}
+}
+
+// give has the origin send a resource that lives for a while; zero is without end.
+func (o *timed) give(kind Kind, name, version, content string, ttl time.Duration, aliases ...string) Change {
+	o.Helper()
+	r := &discoverypb.Resource{Name: name, Version: version, Aliases: aliases, Resource: &anypb.Any{TypeUrl: acme, Value: []byte(content)}}
+	if ttl > 0 {
+		r.Ttl = durationpb.New(ttl)
+	}
+	return o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(o, acme, r)}})
+}
+
+// beat has the origin send a heartbeat.
+func (o *timed) beat(kind Kind, name, version string, ttl time.Duration) Change {
+	o.Helper()
+	r := &discoverypb.Resource{Name: name, Version: version, Ttl: durationpb.New(ttl)}
+	return o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(o, acme, r)}})
+}
+
+// pass lets time pass, in which the writer does what it is time for and nothing else.
+func (o *timed) pass(d time.Duration) {
+	for end := time.Now().Add(d); ; {
+		o.next = o.Expire(time.Now())
+		if o.next.IsZero() || o.next.After(end) {
+			time.Sleep(time.Until(end)) // of the bubble
+			return
+		}
+		time.Sleep(time.Until(o.next))
+	}
+}
+
+// shown returns what a set shows of a name: its content, "-" if it is gone, and
+// "" if nothing is known.
+func (o *timed) shown(kind Kind, name string) string {
+	t := o.typ()
+	set := &t.Wildcard
+	if kind == ByName {
+		set = &t.ByName
+	}
+	if !o.knows(name) {
+		return ""
+	}
+	return contentOf(set.Get(o.name(name)))
+}
+
+func (o *timed) wantShown(what string, kind Kind, name, want string) {
+	o.Helper()
+	if got := o.shown(kind, name); got != want {
+		o.Errorf("%s: %s shows %q, want %q", what, name, got, want)
+	}
+}
+
+// TestR107_Expires: a resource is gone when its time is up, not before, for whoever
+// watches, with the origin and without.
+func TestR107_Expires(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		for _, up := range []bool{true, false} {
+			o.SetConnected(true)
+			o.give(kind, "a", "1", "x", time.Minute)
+			o.give(kind, "b", "1", "y", 0)
+			o.SetConnected(up)
+			awake(o.watch)
+			o.pass(time.Minute - 1)
+			o.wantShown("before its time", kind, "a", "x")
+			if awake(o.watch) {
+				t.Error("woken before anything expired")
+			}
+			o.pass(1)
+			o.wantShown("at its time", kind, "a", "-")
+			o.wantShown("without a TTL", kind, "b", "y")
+			if !awake(o.watch) {
+				t.Error("nobody was woken when the resource expired")
+			}
+			if n := o.typ().Wildcard.TTLs() + o.typ().ByName.TTLs(); n != 0 {
+				t.Errorf("got %d resources that expire, want 0", n)
+			}
+			if e, _ := o.typ().Lookup(o.name("a")); kind == ByName && (!e.Expired || !o.view.Generation().Absent(e)) {
+				t.Errorf("origin up %t: got expired %t and absent %t, want both", up, e.Expired, o.view.Generation().Absent(e))
+			}
+			if o.pass(time.Hour); !o.next.IsZero() {
+				t.Errorf("nothing expires any more, and yet something is due at %v", o.next)
+			}
+			o.wantShown("an hour later", kind, "b", "y")
+		}
+	})
+}
+
+// TestR107_DueInOrder: many resources expire each at its own time, and Expire says
+// when to come again.
+func TestR107_DueInOrder(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		var names []string
+		for i := range 50 {
+			names = append(names, fmt.Sprintf("n%02d", i))
+		}
+		o.want(o.watch, names...)
+		began := time.Now()
+		for i, name := range names {
+			o.give(kind, name, "1", "x", time.Duration(1+(i*37)%50)*time.Second)
+		}
+		for second := range 50 {
+			next := o.Expire(time.Now())
+			if want := began.Add(time.Duration(second+1) * time.Second); !next.Equal(want) {
+				t.Fatalf("after %d s: next is %v, want %v", second, next, want)
+			}
+			o.pass(time.Second)
+			if left := o.typ().Wildcard.Count() + o.typ().ByName.Count(); left != 49-second {
+				t.Fatalf("after %d s: %d resources are left, want %d", second+1, left, 49-second)
+			}
+		}
+	})
+}
+
+// TestR105_TTLChanges: to send a resource again changes how long it lives, either way,
+// and ends that it does. None of it changes anything else.
+func TestR105_TTLChanges(t *testing.T) {
+	tests := []struct {
+		what string
+		ttls []time.Duration // given 10 s apart, zero is none
+		ends time.Duration   // after the first; zero is never
+	}{
+		{"lengthened", []time.Duration{30 * time.Second, time.Minute}, 70 * time.Second},
+		{"shortened", []time.Duration{time.Minute, 15 * time.Second}, 25 * time.Second},
+		{"the same again", []time.Duration{30 * time.Second, 30 * time.Second, 30 * time.Second}, 50 * time.Second},
+		{"removed", []time.Duration{30 * time.Second, 0}, 0},
+		{"given later", []time.Duration{0, 30 * time.Second}, 40 * time.Second},
+		{"removed, and given back at once", []time.Duration{time.Minute, 0, 30 * time.Second}, 50 * time.Second},
+		{
+			"removed, and given back when the first time is over",
+			[]time.Duration{15 * time.Second, 0, 0, 0, 30 * time.Second}, 70 * time.Second,
+		},
+		{"shortened and lengthened", []time.Duration{time.Hour, 20 * time.Second, time.Hour, 20 * time.Second}, 50 * time.Second},
+	}
+	for _, tt := range tests {
+		t.Run(tt.what, func(t *testing.T) {
+			inTime(t, func(t *testing.T, o *timed, kind Kind) {
+				began := time.Now()
+				for i, ttl := range tt.ttls {
+					if i > 0 {
+						o.pass(10 * time.Second)
+					}
+					before := o.typ()
+					version := before.Wildcard.Sum().Add(before.ByName.Sum())
+					change := o.give(kind, "a", "1", "x", ttl)
+					o.Expire(time.Now())
+					if i == 0 {
+						continue
+					}
+					after := o.typ()
+					if change.Changed != 0 || after.Last() != before.Last() || after.Wildcard.Sum().Add(after.ByName.Sum()) != version {
+						t.Errorf("step %d: another TTL is another content: %+v", i, change)
+					}
+					if told := ttl != tt.ttls[i-1] || ttl > 0; (change.Renewed == 1) != told {
+						t.Errorf("step %d: got %d renewals, want %t", i, change.Renewed, told)
+					}
+				}
+				if tt.ends == 0 {
+					o.pass(24 * time.Hour)
+					o.wantShown("for ever", kind, "a", "x")
+					return
+				}
+				o.pass(tt.ends - time.Since(began) - 1)
+				o.wantShown("before its time", kind, "a", "x")
+				o.pass(1)
+				o.wantShown("at its time", kind, "a", "-")
+			})
+		})
+	}
+}
+
+// TestR105_ChangeOfContentHasItsOwnTTL: what replaces a resource lives for as long as
+// it says itself.
+func TestR105_ChangeOfContentHasItsOwnTTL(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "1", "x", time.Minute)
+		o.pass(30 * time.Second)
+		o.give(kind, "a", "2", "y", 0)
+		o.pass(time.Hour)
+		o.wantShown("without a TTL now", kind, "a", "y")
+		o.give(kind, "a", "3", "z", time.Minute)
+		o.pass(time.Minute - 1)
+		o.wantShown("with one again", kind, "a", "z")
+		o.pass(1)
+		o.wantShown("with one again", kind, "a", "-")
+	})
+}
+
+// TestR106_Heartbeat: it moves the deadline of the version that it names, and nothing
+// else; that it came is in the renewals.
+func TestR106_Heartbeat(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "1", "x", time.Minute)
+		for range 5 {
+			o.pass(40 * time.Second)
+			awake(o.watch)
+			before := o.typ()
+			change := o.beat(kind, "a", "1", time.Minute)
+			if change.Renewed != 1 || change.Seen != 1 || change.Changed != 0 || change.Removed != 0 {
+				t.Errorf("got %+v, want one renewal", change)
+			}
+			after := o.typ()
+			if after.Last() != before.Last() || after.Wildcard.Sum() != before.Wildcard.Sum() {
+				t.Error("a heartbeat changed something")
+			}
+			if !awake(o.watch) {
+				t.Error("a heartbeat woke nobody: it has to be passed on")
+			}
+			set := []*Set{&after.Wildcard, &after.ByName}[kind]
+			wantTold(t, set.RenewedSince(set.Renewed()-1), "a")
+			wantTold(t, set.RenewedSince(set.Renewed()))
+		}
+		o.pass(time.Minute - 1)
+		o.wantShown("after the last heartbeat", kind, "a", "x")
+		o.pass(1)
+		o.wantShown("after the last heartbeat", kind, "a", "-")
+	})
+}
+
+// TestR106_HeartbeatOfAnotherVersionIsIgnored: it says nothing of what is here.
+func TestR106_HeartbeatOfAnotherVersionIsIgnored(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "2", "x", time.Minute)
+		o.give(kind, "b", "1", "y", 0)
+		awake(o.watch)
+		seq := o.view.Generation().Seq
+		for _, version := range []string{"1", "3", ""} {
+			if change := o.beat(kind, "a", version, time.Hour); change.Renewed != 0 {
+				t.Errorf("version %q: got %+v, want no renewal", version, change)
+			}
+		}
+		if awake(o.watch) || o.view.Generation().Seq != seq || len(o.TakeDemand()) != 0 {
+			t.Error("a heartbeat of another version did something")
+		}
+		if o.beat(kind, "b", "1", 30*time.Second); o.shown(kind, "b") != "y" { // it had no TTL
+			t.Error("a heartbeat took a resource away")
+		}
+		o.pass(time.Minute)
+		o.wantShown("its own TTL holds", kind, "a", "-")
+		o.wantShown("given a TTL by a heartbeat", kind, "b", "-")
+	})
+}
+
+// TestR106_HeartbeatOfWhatIsNotHere: the origin is asked for what it believes to be
+// here, at most once a second, and only if somebody wants it.
+func TestR106_HeartbeatOfWhatIsNotHere(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "1", "x", time.Second)
+		o.pass(2 * time.Second)
+		o.wantShown("its time is up", kind, "a", "-")
+		o.Asked([]*Name{o.name("a")}, time.Now().Add(-time.Minute))
+		again := func() (got []string) {
+			for _, d := range o.TakeDemand() {
+				if !d.Wanted || !d.Refetch {
+					t.Errorf("got the demand %+v, want one to ask again", d)
+				}
+				if got = append(got, "*"); d.Name != nil {
+					got[len(got)-1] = d.Name.String()
+					o.Asked([]*Name{d.Name}, time.Now())
+				}
+			}
+			return got
+		}
+		want := []string{[...]string{"*", "a"}[kind]}
+		o.beat(kind, "a", "1", time.Second)
+		select {
+		case <-o.Demand():
+		default:
+			t.Error("the session was not told that there is something to ask for")
+		}
+		if got := again(); !slices.Equal(got, want) {
+			t.Errorf("got asked for %q, want %q", got, want)
+		}
+		o.pass(time.Second - 1)
+		o.beat(kind, "a", "1", time.Second)
+		if got := again(); len(got) != 0 {
+			t.Errorf("within a second: got asked for %q again", got)
+		}
+		o.pass(1)
+		o.beat(kind, "a", "1", time.Second)
+		if got := again(); !slices.Equal(got, want) {
+			t.Errorf("after a second: got asked for %q, want %q", got, want)
+		}
+		o.pass(time.Minute)
+		o.Trim(time.Now().Add(time.Hour))
+		o.beat(kind, "never", "1", time.Second) // nobody named it; among the members, any may be
+		if got := again(); len(got) != 1-int(kind) {
+			t.Errorf("of a name that is not known: got asked for %q", got)
+		}
+		o.give(kind, "a", "1", "x", time.Minute)
+		o.wantShown("back", kind, "a", "x")
+	})
+	o := newOrigin(t, Config{})
+	timed := &timed{origin: o}
+	for _, kind := range []Kind{Wildcard, ByName} {
+		if timed.beat(kind, "a", "1", time.Second); len(o.TakeDemand()) != 0 {
+			t.Error("the origin is asked for what nobody wants")
+		}
+	}
+}
+
+// TestR106_HeartbeatOfAVariant: of several resources of one name it is for the one with
+// its constraints.
+func TestR106_HeartbeatOfAVariant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.watch = o.view.Watch()
+		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
+		o.want(o.watch, prod, test)
+		variant := func(env, content string) *wire.Resource {
+			r := &discoverypb.Resource{
+				ResourceName: &discoverypb.ResourceName{Name: "a", DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
+					Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
+						Key:            "env",
+						ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
+					}},
+				}},
+				Version: "1", Ttl: durationpb.New(time.Minute),
+			}
+			if content != "" {
+				r.Resource = &anypb.Any{TypeUrl: acme, Value: []byte(content)}
+			}
+			return decoded(t, acme, r)
+		}
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
+		o.wantShown("given", ByName, prod, "x")
+		o.wantShown("given", ByName, test, "y")
+		o.pass(30 * time.Second)
+		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
+		o.beat(ByName, "a", "1", time.Hour) // of none in particular
+		o.pass(30 * time.Second)
+		o.wantShown("without a heartbeat", ByName, prod, "-")
+		o.wantShown("with one", ByName, test, "y")
+		o.pass(30 * time.Second)
+		o.wantShown("with one", ByName, test, "-")
+	})
+}
+
+// TestR107_ComesBack: a resource that expired and is sent again is a new one.
+func TestR107_ComesBack(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		for range 3 {
+			change := o.give(kind, "a", "1", "x", time.Minute)
+			wantChange(t, change, Change{Seen: 1, Changed: 1, New: 1})
+			o.wantShown("back", kind, "a", "x")
+			o.pass(time.Minute)
+			o.wantShown("gone again", kind, "a", "-")
+		}
+	})
+}
+
+// TestR107_RemovedBeforeItsTime: what the origin removes, or what is forgotten, does
+// not expire as well.
+func TestR107_RemovedBeforeItsTime(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "1", "x", time.Minute)
+		o.remove(kind, "a")
+		o.wantShown("removed", kind, "a", "-")
+		e, _ := o.typ().Lookup(o.name("a"))
+		if e != nil && e.Expired {
+			t.Error("what was removed counts as expired")
+		}
+		awake(o.watch)
+		seq := o.view.Generation().Seq
+		o.pass(time.Hour)
+		if awake(o.watch) || o.view.Generation().Seq != seq {
+			t.Error("a removed resource expired")
+		}
+		o.give(kind, "a", "2", "y", 0)
+		o.pass(time.Hour)
+		o.wantShown("back for good", kind, "a", "y")
+	})
+}
+
+// TestR107_ForgottenNamesDoNotExpire: nothing is left to be done for names and members
+// that were given up, whoever has their number then.
+func TestR107_ForgottenNamesDoNotExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.watch = o.view.Watch()
+		wc := o.watch.SubscribeAll(acme)
+		names := o.want(o.watch, "a")
+		o.give(Wildcard, "m", "1", "x", time.Minute)
+		o.give(ByName, "a", "1", "x", time.Minute)
+		o.watch.UnsubscribeAll(wc)
+		o.watch.Unsubscribe(acme, names)
+		o.TakeDemand()
+		o.Forget(acme, names)
+		o.ForgetMembers(acme)
+		o.want(o.watch, "b", "c")
+		o.give(ByName, "b", "1", "y", 0)
+		o.give(ByName, "c", "1", "y", 0)
+		o.pass(time.Hour)
+		o.wantShown("b", ByName, "b", "y")
+		o.wantShown("c", ByName, "c", "y")
+	})
+}
+
+// TestR107_Aliases: who subscribed by an alias sees the resource's time as well.
+func TestR107_Aliases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.watch = o.view.Watch()
+		o.want(o.watch, "alias", "further")
+		o.give(ByName, "real", "1", "x", time.Minute, "alias", "further")
+		o.pass(40 * time.Second)
+		if change := o.beat(ByName, "real", "1", time.Minute); change.Renewed != 2 {
+			t.Errorf("got %+v, want both aliases renewed", change)
+		}
+		o.pass(time.Minute - 1)
+		o.wantShown("renewed", ByName, "alias", "x")
+		o.pass(1)
+		for _, alias := range []string{"alias", "further"} {
+			o.wantShown("expired", ByName, alias, "-")
+			if e, _ := o.typ().Lookup(o.name(alias)); !e.Expired || e.Prior == nil || e.Prior.Name != "real" {
+				t.Errorf("expired: got %+v", e)
+			}
+		}
+		o.give(ByName, "real", "1", "x", 0, "alias", "further")
+		o.pass(time.Hour)
+		o.wantShown("back", ByName, "alias", "x")
+	})
+}
+
+// TestR107_NewcomerHasTheOriginAsked: whoever asks for a name that has expired has the
+// origin asked again, be it one who asked before, and once only.
+func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		first, second := o.view.Watch(), o.view.Watch()
+		n := o.want(first, "a")[0]
+		o.Asked([]*Name{n}, time.Now())
+		o.give(ByName, "a", "1", "x", time.Minute)
+		o.want(second, "a")
+		o.pass(time.Minute)
+		for who, w := range map[string]*Watch{"a newcomer": o.view.Watch(), "one who asked before": first} {
+			w.Subscribe(acme, []string{"a"})
+			if !n.Asked().IsZero() {
+				t.Errorf("%s: the answer that was given before still counts", who)
+			}
+			if got := o.TakeDemand(); len(got) != 1 || got[0].Name != n || !got[0].Wanted || !got[0].Refetch {
+				t.Errorf("%s: got the demand %+v, want to ask again for a", who, got)
+			}
+			o.Asked([]*Name{n}, time.Now())
+			w.Subscribe(acme, []string{"a"})
+			second.Subscribe(acme, []string{"a"})
+			if got := o.TakeDemand(); len(got) != 0 {
+				t.Errorf("%s: got the demand %+v once more", who, got)
+			}
+			o.pass(time.Minute)
+			o.give(ByName, "a", "1", "x", time.Minute)
+			o.view.Watch().Subscribe(acme, []string{"a"})
+			if got := o.TakeDemand(); len(got) != 0 {
+				t.Errorf("%s: it is here again, and got the demand %+v", who, got)
+			}
+			o.pass(time.Minute)
+		}
+		o.remove(ByName, "a")
+		e, _ := o.typ().Lookup(n)
+		if e.Expired || !o.view.Generation().Absent(e) {
+			t.Errorf("the origin has answered: got expired %t and absent %t", e.Expired, o.view.Generation().Absent(e))
+		}
+		o.view.Watch().Subscribe(acme, []string{"a"})
+		if got := o.TakeDemand(); len(got) != 0 {
+			t.Errorf("the origin has answered, and got the demand %+v", got)
+		}
+	})
+}
+
+// TestR107_OtherSourcesHaveNoSay: a heartbeat counts only from the origin that answers
+// for the name.
+func TestR107_OtherSourcesHaveNoSay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view, writers := NewRouted(Config{Sources: 2, Route: func(_, name string) int { return len(name) % 2 }})
+		for _, w := range writers {
+			w.SetConnected(true)
+		}
+		own := &timed{origin: &origin{tester: t, Writer: writers[1], view: view, typeURL: acme}}
+		foreign := &timed{origin: &origin{tester: t, Writer: writers[0], view: view, typeURL: acme}}
+		own.want(view.Watch(), "a")
+		own.give(ByName, "a", "1", "x", time.Minute)
+		foreign.beat(ByName, "a", "1", time.Hour)
+		own.pass(time.Minute)
+		own.wantShown("its origin's TTL is over", ByName, "a", "-")
+		foreign.beat(ByName, "a", "1", time.Hour)
+		if got := append(foreign.TakeDemand(), own.TakeDemand()...); len(got) != 0 {
+			t.Errorf("the other origin had something asked for: %+v", got)
+		}
+	})
+}
+
+// TestR105_TheOtherSetShowsItsOwnTime: where one of the two sets takes the place of the
+// other for those who named a resource, they are not told of equal content, but of how
+// long it lives, and nobody takes it for one version what they have as two.
+func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
+	const short, long = time.Minute, time.Hour
+	tests := []struct {
+		what     string
+		do       func(o *timed)
+		renewed  bool
+		life     time.Duration
+		versions int
+	}{
+		{"named after a member", func(o *timed) { o.give(Wildcard, "a", "1", "x", short); o.give(ByName, "a", "1", "x", long) }, true, long, 1},
+		{"in another version", func(o *timed) { o.give(Wildcard, "a", "1", "x", short); o.give(ByName, "a", "2", "x", long) }, true, long, 2},
+		{"member after the named", func(o *timed) { o.give(ByName, "a", "1", "x", short); o.give(Wildcard, "a", "2", "x", 0) }, false, short, 1},
+		{"a renewal that may not be read", func(o *timed) {
+			o.give(Wildcard, "a", "1", "x", long)
+			o.give(Wildcard, "a", "1", "x", short)
+			o.give(ByName, "a", "1", "x", short)
+		}, true, short, 1},
+		{"equal times", func(o *timed) { o.give(ByName, "a", "1", "x", short); o.give(Wildcard, "a", "1", "x", short) }, false, short, 1},
+		{"none has a time", func(o *timed) { o.give(Wildcard, "a", "1", "x", 0); o.give(ByName, "a", "2", "x", 0) }, false, 0, 2},
+		{"the member expires", func(o *timed) {
+			o.give(ByName, "a", "1", "x", long)
+			o.give(Wildcard, "a", "2", "x", short)
+			o.pass(short)
+		}, false, long - short, 1},
+		{"the named expires", func(o *timed) {
+			o.give(Wildcard, "a", "1", "x", long)
+			o.give(ByName, "a", "2", "x", short)
+			o.pass(short)
+		}, true, long - short, 2},
+	}
+	for _, tt := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			o := &timed{origin: newOrigin(t, Config{})}
+			o.watch = o.view.Watch()
+			o.want(o.watch, "a")
+			began := Seq(1) // of the first entry
+			tt.do(o)
+			e, since := o.typ().Lookup(o.name("a"))
+			if !e.Present() || since != began {
+				t.Fatalf("%s: got %q since %d, want x since %d", tt.what, contentOf(e), since, began)
+			}
+			if (e.Renewed() > 0) != tt.renewed || e.Life(time.Now()) != tt.life || e.Versions() != tt.versions {
+				t.Errorf("%s: got renewed at %d, %v to live, %d versions; want renewed %t, %v, %d", tt.what,
+					e.Renewed(), e.Life(time.Now()), e.Versions(), tt.renewed, tt.life, tt.versions)
+			}
+			if !awake(o.watch) {
+				t.Errorf("%s: nobody was woken", tt.what)
+			}
+		})
+	}
+}
+
+// TestR105_ReaderOfANameKnowsItsTime goes through random conversations of both sets with
+// one who named a resource and looks now and then: whenever he does, he has been told
+// until when lives what he is shown.
+func TestR105_ReaderOfANameKnowsItsTime(t *testing.T) {
+	type step struct {
+		what, content string
+		kind          Kind
+		ttl           int
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+			return step{
+				what:    rapid.SampledFrom([]string{"give", "give", "beat", "pass", "remove", "look", "look"}).Draw(t, "what"),
+				content: rapid.SampledFrom([]string{"x", "x", "y"}).Draw(t, "content"),
+				kind:    Kind(rapid.IntRange(0, 1).Draw(t, "kind")),
+				ttl:     rapid.IntRange(0, 3).Draw(t, "ttl"),
+			}
+		}), 1, 30).Draw(rt, "steps")
+		failed := ""
+		synctest.Test(t, func(t *testing.T) {
+			o := &timed{origin: newOrigin(t, Config{})}
+			n := o.want(o.view.Watch(), "a")[0]
+			var sent, at Seq
+			var until time.Time
+			for i, s := range steps {
+				ttl := time.Duration(s.ttl) * time.Second
+				switch s.what {
+				case "give":
+					o.give(s.kind, "a", s.content, s.content, ttl)
+				case "beat":
+					if ttl > 0 {
+						o.beat(s.kind, "a", s.content, ttl)
+					}
+				case "pass":
+					o.pass(ttl)
+				case "remove":
+					o.remove(s.kind, "a")
+				}
+				if o.Expire(time.Now()); s.what != "look" {
+					continue
+				}
+				typ := o.typ()
+				e, seq := typ.Lookup(n)
+				if e != nil && seq > sent {
+					sent, until = seq, e.Deadline()
+				}
+				for _, set := range []*Set{&typ.Wildcard, &typ.ByName} {
+					for renewed := range set.RenewedSince(at) {
+						if renewed == e {
+							until = e.Deadline()
+						}
+					}
+				}
+				if at = o.view.Generation().Seq; e.Present() && !until.Equal(e.Deadline()) {
+					failed = fmt.Sprintf("step %d: told that it lives until %v, it does until %v", i, until, e.Deadline())
+				}
+			}
+		})
+		if failed != "" {
+			rt.Fatal(failed)
+		}
+	})
+}
+
+// TestR108_Life: what is left, and never nothing.
+func TestR108_Life(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &timed{origin: newOrigin(t, Config{})}
+		o.want(o.view.Watch(), "a", "b")
+		o.give(ByName, "a", "1", "x", time.Minute)
+		o.give(ByName, "b", "1", "x", 0)
+		a, _ := o.typ().Lookup(o.name("a"))
+		b, _ := o.typ().Lookup(o.name("b"))
+		now := time.Now()
+		for passed, want := range map[time.Duration]time.Duration{
+			0: time.Minute, 45 * time.Second: 15 * time.Second, time.Minute: time.Millisecond, time.Hour: time.Millisecond,
+		} {
+			if got := a.Life(now.Add(passed)); got != want {
+				t.Errorf("after %v: got %v, want %v", passed, got, want)
+			}
+		}
+		if got := b.Life(now); got != 0 {
+			t.Errorf("without a TTL: got %v, want 0", got)
+		}
+	})
+}
+
+// TestC31_LimitedForEver: that a set once held what expires is not forgotten.
+func TestC31_LimitedForEver(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		set := func() *Set {
+			typ := o.typ()
+			return []*Set{&typ.Wildcard, &typ.ByName}[kind]
+		}
+		o.give(kind, "a", "1", "x", 0)
+		if set().Limited() {
+			t.Error("limited before any TTL")
+		}
+		o.give(kind, "a", "1", "x", time.Second)
+		o.pass(time.Second)
+		o.give(kind, "a", "1", "x", 0)
+		if !set().Limited() || set().TTLs() != 0 {
+			t.Errorf("got limited %t and %d TTLs, want true and 0", set().Limited(), set().TTLs())
+		}
+	})
+}
+
+// TestRenewalsAreForgotten: the log of renewals does not grow with the heartbeats, nor
+// the heap of deadlines.
+func TestRenewalsAreForgotten(t *testing.T) {
+	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+		o.give(kind, "a", "1", "x", time.Minute)
+		o.give(kind, "b", "1", "x", time.Minute)
+		for i := range 5000 {
+			o.pass(time.Second)
+			o.beat(kind, []string{"a", "b"}[i%2], "1", time.Minute)
+		}
+		typ := o.typ()
+		set := []*Set{&typ.Wildcard, &typ.ByName}[kind]
+		if n := len(set.renewals); n > 200 {
+			t.Errorf("got %d places in the log of renewals, want at most 200", n)
+		}
+		if n := len(o.due); n > 2 {
+			t.Errorf("got %d deadlines, want at most 2", n)
+		}
+		wantTold(t, set.RenewedSince(0), "a", "b")
+	})
+}
+
+// TestD4_ExpiryModel holds both sets to a model in which every resource has content, a
+// version and a deadline, and the renewals to what a reader at any position must be
+// told.
+func TestD4_ExpiryModel(t *testing.T) {
+	type held struct {
+		version, content string
+		deadline         time.Time
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		type step struct {
+			what, name, version string
+			kind                Kind
+			ttl                 int
+		}
+		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+			return step{
+				what:    rapid.SampledFrom([]string{"give", "give", "beat", "beat", "pass", "remove"}).Draw(t, "what"),
+				name:    rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"),
+				version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
+				kind:    Kind(rapid.IntRange(0, 1).Draw(t, "kind")),
+				ttl:     rapid.IntRange(0, 5).Draw(t, "ttl"),
+			}
+		}), 1, 60).Draw(rt, "steps")
+		var failures []string
+		synctest.Test(t, func(t *testing.T) {
+			o := &timed{origin: newOrigin(t, Config{})}
+			o.watch = o.view.Watch()
+			o.watch.SubscribeAll(acme)
+			o.want(o.watch, "a", "b")
+			model := [2]map[string]held{{}, {}}
+			told := [2]map[string]time.Time{{}, {}} // what a reader knows of deadlines
+			var at [2]Seq
+			for i, s := range steps {
+				ttl := time.Duration(s.ttl) * time.Second
+				deadline := time.Time{}
+				if ttl > 0 {
+					deadline = time.Now().Add(ttl)
+				}
+				switch s.what {
+				case "give": // the version is the content
+					o.give(s.kind, s.name, s.version, s.version, ttl)
+					model[s.kind][s.name] = held{s.version, s.version, deadline}
+				case "beat":
+					if ttl == 0 {
+						continue
+					}
+					o.beat(s.kind, s.name, s.version, ttl)
+					if h, ok := model[s.kind][s.name]; ok && h.version == s.version {
+						h.deadline = deadline
+						model[s.kind][s.name] = h
+					}
+				case "remove":
+					o.remove(s.kind, s.name)
+					delete(model[s.kind], s.name)
+				case "pass":
+					o.pass(ttl + time.Millisecond)
+				}
+				for kind := range model {
+					maps.DeleteFunc(model[kind], func(_ string, h held) bool { return !h.deadline.IsZero() && !time.Now().Before(h.deadline) })
+				}
+				o.Expire(time.Now())
+				typ := o.typ()
+				for kind, set := range []*Set{&typ.Wildcard, &typ.ByName} {
+					for e := range set.Since(at[kind]) {
+						told[kind][e.Name.String()] = e.Deadline()
+					}
+					for e := range set.RenewedSince(at[kind]) {
+						told[kind][e.Name.String()] = e.Deadline()
+					}
+					at[kind] = o.view.Generation().Seq
+					for _, name := range []string{"a", "b"} {
+						h, there := model[kind][name]
+						e := set.Get(o.name(name))
+						switch {
+						case e.Present() != there:
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is there: %t, want %t", i, s, kind, name, e.Present(), there))
+						case there && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline(), h))
+						case there && !told[kind][name].Equal(h.deadline):
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: a reader has the deadline %v of %s, want %v", i, s, kind, told[kind][name], name, h.deadline))
+						}
+					}
+				}
+			}
+		})
+		if len(failures) > 0 {
+			rt.Fatalf("%v", failures)
+		}
+	})
+}
+
+// TestR107_CopiesKeepTheirTime: what a view takes from another lives for as long as it
+// does there, and what has expired there is not copied as absent.
+func TestR107_CopiesKeepTheirTime(t *testing.T) {
+	inTime(t, func(t *testing.T, from *timed, kind Kind) {
+		to := &timed{origin: newOrigin(t, Config{})}
+		to.watch = to.view.Watch()
+		to.want(to.watch, "a")
+		follow := func() { to.Copy(kind, from.view.Generation(), acme, []*Name{from.name("a")}) }
+		follow()
+		to.wantShown("nothing is known", kind, "a", "")
+		from.give(kind, "a", "1", "x", time.Minute)
+		from.pass(40 * time.Second)
+		follow()
+		e := []*Set{&to.typ().Wildcard, &to.typ().ByName}[kind].Get(to.name("a"))
+		if got := e.Life(time.Now()); got != 20*time.Second {
+			t.Errorf("copied: got %v to live, want 20s", got)
+		}
+		awake(to.watch)
+		from.beat(kind, "a", "1", time.Minute)
+		follow()
+		to.pass(time.Minute - 1)
+		to.wantShown("renewed", kind, "a", "x")
+		to.pass(1)
+		to.wantShown("expired", kind, "a", "-")
+		from.pass(0)
+		seq := to.view.Generation().Seq
+		if follow(); to.view.Generation().Seq != seq {
+			t.Error("to expire there was news here, where it had")
+		}
+		from.give(kind, "a", "1", "x", time.Hour)
+		follow()
+		to.wantShown("back", kind, "a", "x")
+		from.pass(time.Hour)
+		follow()
+		to.wantShown("expired there first", kind, "a", "-")
+	})
+}

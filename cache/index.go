@@ -1,0 +1,344 @@
+package cache
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// The index of interest has the watchers of each name. It is at once the wake list of a change, the reference count
+// of the upstream subscriptions, and the place where names become small numbers.
+type index struct {
+	mu            sync.Mutex
+	types         map[string]*indexType
+	collections   int                     // of types, those that are collections
+	followed      int                     // of these, those that somebody follows
+	watches       []*Watch                // by id; nil where free
+	free          []uint32                // ids of watches
+	observers     []*Watch                // of watches, those that Observe made
+	reported      map[*indexType]struct{} // those of which clients have reported what they hold
+	namesLeft     int                     // names in reports whose clients have left
+	typesOpenedBy map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
+
+	route     func(typeURL, name string) int // of Config; never nil
+	sources   []*source
+	anonymous []*Share // by source, in their quotas, of watches of which nobody knows whose they are
+}
+
+// A source is where the demand waits that one origin has to satisfy.
+type source struct {
+	demand []Demand      // changed since its writer took it; guarded by index.mu
+	poke   chan struct{} // one slot: there is something to take
+	quota  Quota
+
+	// reportsUntil is until when reports of clients count although the wildcard set is confirmed. Guarded by index.mu.
+	reportsUntil time.Time
+
+	withheld atomic.Int64 // names of which a gate withholds something
+}
+
+type indexType struct {
+	url       string
+	source    int // that has the wildcard set
+	names     map[string]*Name
+	variants  map[string][]*Name // those that have dynamic parameters, by the name without
+	ids       uint32             // next id of a name
+	freeIDs   []uint32           // of forgotten names
+	wildcards []*WildcardWatch
+	watched   int  // sum of the names' watchers
+	queued    bool // the wildcard is in a source's demand
+	tracked   bool // the session subscribed to the wildcard, or lets the subscription linger
+	refetch   bool // the origin is to be asked again for the wildcard set
+	restored  bool // demand does not say yet that the wildcard set is restored
+
+	collections int    // of a type, those that there are of it
+	openedBy    string // the peer that was the first to ask for it; empty if that is not known, or need not be
+
+	refetchedAt time.Time // when the wildcard set was last asked for because of dropped content
+
+	// lastKnown reports that the wildcard set was confirmed, or restored: it is the last known set.
+	lastKnown bool
+	reporting [2]reporting // by Kind
+}
+
+// A Name is a resource name that somebody watches, or that a set holds. Streams
+// keep names as pointers: eight bytes, and equal if and only if the names are.
+type Name struct {
+	text   string
+	id     uint32
+	source int // that answers for it
+
+	// asked is the request by which the origin was asked for the name on the connection that is
+	// up; nil if it was not.
+	asked atomic.Pointer[originRequest]
+
+	askedAt Seq // where the view was when the origin was last asked; the writer's own
+
+	// Guarded by index.mu.
+	watchers  []uint32 // sorted ids of watches
+	chargedTo *Share   // of the peer that is charged for it: that of a watcher; nil if nobody is
+	entries   int      // of the type's sets, in what readers see and in what closed gates have beside it
+	queued    bool     // in a source's demand
+	tracked   bool     // the session subscribed to it, or lets it linger
+	stale     bool     // the answer of the origin is no longer valid: the next subscriber has it asked again
+	refetch   bool     // it is to be asked for once more
+}
+
+// String returns the name itself.
+func (n *Name) String() string { return n.text }
+
+// Compare orders names in some fixed order that costs nothing to find out.
+func (n *Name) Compare(o *Name) int { return int(int64(n.id) - int64(o.id)) }
+
+// Asked returns when the origin was asked for the name on the connection that is
+// up; zero if it was not.
+func (n *Name) Asked() time.Time {
+	if q := n.asked.Load(); q != nil {
+		return q.at
+	}
+	return time.Time{}
+}
+
+// countFollowed counts the subscribers to a collection: somebody began to follow it, or nobody does any more. Other
+// types are not counted.
+func (x *index) countFollowed(t *indexType, by int) {
+	if _, _, is := SplitCollection(t.url); is {
+		x.followed += by
+	}
+}
+
+// Unknown returns how many of the names of a type the index does not have, but stops counting after most.
+func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.types[typeURL]
+	if t == nil {
+		return min(len(names), most+1)
+	}
+	for _, name := range names {
+		if t.names[name] != nil {
+			continue
+		}
+		if unknown++; unknown > most {
+			break
+		}
+	}
+	return unknown
+}
+
+// Find returns the index's names for texts; nil stands for one that nobody
+// knows.
+func (v *View) Find(typeURL string, texts []string) []*Name {
+	out := make([]*Name, len(texts))
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if t := x.types[typeURL]; t != nil {
+		for i, text := range texts {
+			out[i] = t.names[text]
+		}
+	}
+	return out
+}
+
+// HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such
+// types there are, without collections.
+func (v *View) HasType(typeURL string) (known bool, types int) {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.types[typeURL] != nil, len(x.types) - x.collections
+}
+
+// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for something.
+func (v *View) TypesOf(peer string) int {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.typesOpenedBy[peer]
+}
+
+// A Demand is a change in what streams want of a type: its wildcard set, or one name.
+type Demand struct {
+	TypeURL string // or the collection, see Collection
+	Name    *Name  // nil: the wildcard
+	Wanted  bool
+	Refetch bool // subscribed to before, and to be asked for again
+
+	// Restored reports that the wildcard set is restored: the session has to
+	// follow them as if a client had just ceased to, or did still. Names are tracked from
+	// the start, and need no word of it.
+	Restored bool
+
+	// By is the first subscriber, and At is when it subscribed; nil if that is not known.
+	By *Subscriber
+	At time.Time
+}
+
+// pokes says which sources have demand to take, one bit for each.
+type pokes uint64
+
+// MaxSources is how many sources a view can have.
+const MaxSources = 64
+
+// want queues a change of demand and says which source must be poked.
+func (x *index) want(t *indexType, n *Name) pokes {
+	queued, from := &t.queued, t.source
+	if n != nil {
+		queued, from = &n.queued, n.source
+	}
+	if *queued {
+		return 0
+	}
+	*queued = true
+	x.sources[from].demand = append(x.sources[from].demand, Demand{TypeURL: t.url, Name: n})
+	return 1 << from
+}
+
+// wantFor is want for what a watch subscribes to.
+func (x *index) wantFor(w *Watch, t *indexType, n *Name) pokes {
+	p := x.want(t, n)
+	if p != 0 && w.by != nil {
+		queued := x.sources[bits.TrailingZeros64(uint64(p))].demand
+		d := &queued[len(queued)-1]
+		d.By, d.At = w.by, time.Now()
+	}
+	return p
+}
+
+// poke tells the sources. The index must not be locked.
+func (x *index) poke(p pokes) {
+	for i := 0; p != 0; i, p = i+1, p>>1 {
+		if p&1 == 0 {
+			continue
+		}
+		select {
+		case x.sources[i].poke <- struct{}{}:
+		default: // a poke is waiting already
+		}
+	}
+}
+
+func (x *index) typ(key string) *indexType {
+	t := x.types[key]
+	if t == nil {
+		typeURL, glob, is := SplitCollection(key)
+		if is {
+			x.collections++
+			x.typ(typeURL).collections++ // which is bounded, however many globs of it there are
+		}
+		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name)}
+		x.types[key] = t
+	}
+	return t
+}
+
+// typForWatch is typ for what a watch subscribes to.
+func (x *index) typForWatch(w *Watch, key string) *indexType {
+	base := resourceType(key)
+	if x.types[base] == nil && !wire.Known(base) && w.peer != "" {
+		x.typ(base).openedBy = w.peer
+		x.typesOpenedBy[w.peer]++
+	}
+	return x.typ(key)
+}
+
+// takeMembers returns the demand for the wildcard set of a type or collection.
+func (x *index) takeMembers(key string) (wanted, again, restored bool) {
+	t := x.types[key]
+	if t == nil {
+		return false, false, false // it was forgotten after the demand changed
+	}
+	wanted, again, restored = len(t.wildcards) > 0, t.refetch, t.restored
+	t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || wanted
+	return wanted, again, restored
+}
+
+// idle reports whether a type or collection can be forgotten, given the generation that readers see: nobody
+// subscribes to it, no session follows it, and nothing is held of it. Types of the protocol stay.
+func (x *index) idle(t *indexType, g *Generation) bool {
+	if len(t.wildcards)+len(t.names)+t.collections > 0 || t.tracked {
+		return false
+	}
+	_, _, is := SplitCollection(t.url)
+	return is || !wire.Known(t.url) && g.Type(t.url).Phase == Unknown
+}
+
+// forget drops a type or collection that is idle, and returns the type of a collection if that is idle now, too.
+func (x *index) forget(t *indexType) (of *indexType) {
+	x.dropReports(t, Wildcard)
+	x.dropReports(t, ByName)
+	delete(x.reported, t)
+	delete(x.types, t.url)
+	if typeURL, _, is := SplitCollection(t.url); is {
+		x.collections--
+		of = x.types[typeURL]
+		of.collections--
+	}
+	if t.openedBy != "" {
+		if x.typesOpenedBy[t.openedBy]--; x.typesOpenedBy[t.openedBy] == 0 {
+			delete(x.typesOpenedBy, t.openedBy)
+		}
+	}
+	return of
+}
+
+// name returns the Name for a text of a type, making one if need be.
+func (x *index) name(t *indexType, text string) *Name {
+	if n := t.names[text]; n != nil {
+		return n
+	}
+	typeURL, _, _ := SplitCollection(t.url)
+	n := &Name{text: text, source: x.route(typeURL, text)}
+	if plain := wire.PlainName(text); plain != text {
+		if t.variants == nil {
+			t.variants = make(map[string][]*Name)
+		}
+		t.variants[plain] = append(t.variants[plain], n)
+	}
+	if k := len(t.freeIDs); k > 0 {
+		n.id, t.freeIDs = t.freeIDs[k-1], t.freeIDs[:k-1]
+	} else {
+		n.id = t.ids
+		t.ids++
+	}
+	t.names[text] = n
+	return n
+}
+
+// release forgets a name that nobody holds any more. Heads that still hold an
+// entry of it are not confused when its id is given away: entries carry their
+// name.
+func (t *indexType) release(n *Name) {
+	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
+		delete(t.names, n.text)
+		t.freeIDs = append(t.freeIDs, n.id)
+		t.releaseVariant(n)
+	}
+}
+
+func (t *indexType) releaseVariant(n *Name) {
+	plain := wire.PlainName(n.text)
+	if plain == n.text {
+		return
+	}
+	left := slices.DeleteFunc(t.variants[plain], func(v *Name) bool { return v == n })
+	if t.variants[plain] = left; len(left) == 0 {
+		delete(t.variants, plain)
+	}
+}
+
+// all appends all watches to wakes.
+func (x *index) all(wakes []*Watch) []*Watch {
+	for _, w := range x.watches {
+		if w != nil {
+			wakes = append(wakes, w)
+		}
+	}
+	return wakes
+}

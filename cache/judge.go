@@ -1,0 +1,290 @@
+package cache
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// reporting returns what is reported of a set.
+func (x *index) reporting(of ReportedSet) *reporting {
+	if t := x.types[of.Key]; t != nil {
+		return &t.reporting[of.Kind]
+	}
+	return new(reporting)
+}
+
+// AwaitReports makes reports count until a time, although the source knows the whole set at once, or another view decides
+// (DelegateReports).
+func (j reportJudge) AwaitReports(until time.Time) {
+	x := &j.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.sources[j.w.source].reportsUntil = until
+}
+
+// A reportJudge decides, for the source of a writer, what clients that reported resources may be told.
+type reportJudge struct{ w *Writer }
+
+// A ReportedSet is a set of which something was reported.
+type ReportedSet struct {
+	Key  string
+	Kind Kind
+}
+
+// Reported returns the sets of the writer's source of which something was reported, and when the first report was made that
+// was not judged yet; zero if there is none.
+func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
+	x := &j.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for t := range x.reported {
+		for kind, of := range t.reporting {
+			if of.empty() || !j.answersFor(t, Kind(kind)) {
+				continue
+			}
+			var first time.Time
+			for _, r := range of.reports {
+				if !r.judged && (first.IsZero() || r.at.Before(first)) {
+					first = r.at
+				}
+			}
+			if sets == nil {
+				sets = make(map[ReportedSet]time.Time)
+			}
+			sets[ReportedSet{t.url, Kind(kind)}] = first
+		}
+	}
+	return sets
+}
+
+// answersFor reports whether the writer's source answers for what is reported of a set. The index must be locked.
+func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
+	if kind == Wildcard {
+		return t.source == j.w.source
+	}
+	for _, r := range t.reporting[kind].reports {
+		if n := t.names[r.names[0]]; n != nil {
+			return n.source == j.w.source
+		}
+	}
+	return t.source == j.w.source
+}
+
+// Judge decides for the reports of a set that were made up to a time, and not judged yet, whether the set lacks so
+// much of one that the origin may have lost its state. It returns the names that are lacking of those; no client that
+// reported so is sent their removal, until Withhold says otherwise. Each report is judged by itself: a client that
+// makes up what it holds delays nothing for others. From now on the wildcard set is known: later reports of it do not
+// count.
+func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
+	generation := j.w.Generation()
+	ed := j.w.beginOn(&j.w.ledger, of.Key)
+	defer j.w.publish(ed)
+	t := ed.index
+	t.lastKnown = t.lastKnown || of.Kind == Wildcard
+	reporting := &t.reporting[of.Kind]
+	lacking = make(map[string]struct{})
+	for sum, r := range reporting.reports {
+		if r.judged || r.at.After(upTo) {
+			continue
+		}
+		missing := t.judge(generation, r)
+		ed.recheckReported(of.Kind, r.names)
+		for _, name := range missing {
+			lacking[name] = struct{}{}
+		}
+		if !r.large {
+			j.w.view.index.dropReport(reporting, sum)
+		}
+	}
+	if len(lacking) > 0 {
+		held := maps.Clone(lacking)
+		maps.Copy(held, reporting.held)
+		reporting.held = held
+	}
+	j.w.view.index.forgetReports(t)
+	return lacking
+}
+
+// has reports whether a set has a resource of a name. The index must be locked.
+func (t *indexType) has(set *Set, name string) bool {
+	n := t.names[name]
+	return n != nil && set.Get(n).Present()
+}
+
+// judge decides of a report, and returns what is lacking of it if that is large. The index must be locked.
+func (t *indexType) judge(generation *Generation, r *Report) (lacking []string) {
+	missing, added := t.lacks(generation, r.kind, r.names)
+	r.judged = true
+	if r.large = t.large(r.kind, len(missing), r.size, added); !r.large {
+		return nil
+	}
+	return missing
+}
+
+// dropReport forgets a report.
+func (x *index) dropReport(of *reporting, sum reportSum) {
+	if r := of.reports[sum]; r.clients == 0 {
+		x.namesLeft -= len(r.names)
+	}
+	delete(of.reports, sum)
+}
+
+// dropReports forgets all reports of a set. The index must be locked.
+func (x *index) dropReports(t *indexType, kind Kind) {
+	for sum := range t.reporting[kind].reports {
+		x.dropReport(&t.reporting[kind], sum)
+	}
+	t.reporting[kind] = reporting{}
+}
+
+// lacks returns what a set lacks of names that were reported, and how many resources it has beside. The index must be locked.
+func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []string, added int) {
+	typ := g.Type(t.url)
+	if kind == ByName {
+		for _, name := range names {
+			if n := t.names[name]; n == nil {
+				missing = append(missing, name)
+			} else if e, _ := typ.Lookup(n); e == nil {
+				missing = append(missing, name)
+			}
+		}
+		return missing, 0
+	}
+	set, present := &typ.Wildcard, 0
+	if slices.Contains(names, AllNames) {
+		if set.Count() == 0 && set.LastRemoval() == 0 {
+			missing = names
+		}
+		return missing, 0
+	}
+	removed := make(map[string]struct{})
+	for _, name := range set.RecentRemovals() {
+		removed[name] = struct{}{}
+	}
+	for _, name := range names {
+		_, gone := removed[name]
+		switch {
+		case t.has(set, name):
+			present++
+		case !gone: // else the origin has said so
+			missing = append(missing, name)
+		}
+	}
+	return missing, max(set.Count()-present, 0)
+}
+
+// Withhold sets the names of a set, of those that clients have reported, whose removal no client is sent that
+// reported much of them.
+func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
+	x := &j.w.view.index
+	x.mu.Lock()
+	now := x.reporting(of)
+	same := now.empty() || maps.Equal(now.held, names)
+	x.mu.Unlock()
+	if same {
+		return
+	}
+	ed := j.w.beginOn(&j.w.ledger, of.Key)
+	ed.recheckReported(of.Kind, slices.Collect(maps.Keys(now.held)))
+	now.held = names
+	j.w.publish(ed)
+}
+
+// recheckReported wakes the clients that check again which removals they may be sent.
+func (ed *edit) recheckReported(kind Kind, names []string) {
+	ed.dirty = ed.dirty || kind == Wildcard
+	for _, name := range names {
+		if n := ed.index.names[name]; n != nil && kind == ByName && len(n.watchers) > 0 {
+			ed.w.changed = append(ed.w.changed, n)
+		}
+	}
+}
+
+// StillReported returns the names of a set that are in reports of which much is lacking, with those whose clients have just
+// left.
+func (j reportJudge) StillReported(of ReportedSet) map[string]struct{} {
+	x := &j.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	names := make(map[string]struct{})
+	for _, r := range x.reporting(of).reports {
+		for _, name := range r.names {
+			if r.large {
+				names[name] = struct{}{}
+			}
+		}
+	}
+	return names
+}
+
+// trimReports forgets the reports of clients that have left for good.
+func (j reportJudge) trimReports(now time.Time) {
+	x := &j.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for t := range x.reported {
+		for kind := range t.reporting {
+			of := &t.reporting[kind]
+			for sum, r := range of.reports {
+				if r.clients == 0 && now.Sub(r.left) >= reportLinger {
+					x.dropReport(of, sum)
+				}
+			}
+		}
+		x.forgetReports(t)
+	}
+}
+
+// forgetReports forgets a type of which nothing is reported nor withheld.
+func (x *index) forgetReports(t *indexType) {
+	if t.reporting[Wildcard].empty() && t.reporting[ByName].empty() {
+		delete(x.reported, t)
+	}
+}
+
+// DelegateReports lets the view of another watch decide about the reports of a set, and has the clients check again.
+func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
+	fresh := j.undelegated(of)
+	vias := make([]*Report, len(fresh))
+	for i, r := range fresh {
+		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
+	}
+	ed := j.w.beginOn(&j.w.ledger, of.Key)
+	defer j.w.publish(ed)
+	reporting := &ed.index.reporting[of.Kind]
+	for i, r := range fresh {
+		if r.judged, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
+			continue
+		}
+		defer r.delegate.Close()
+		if reporting.reports[r.sum] == r {
+			j.w.view.index.dropReport(reporting, r.sum)
+		}
+	}
+	for _, r := range reporting.reports {
+		ed.recheckReported(of.Kind, r.names)
+	}
+}
+
+// undelegated returns the reports of a set that were not passed yet.
+func (j reportJudge) undelegated(of ReportedSet) (fresh []*Report) {
+	x := &j.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, r := range x.reporting(of).reports {
+		if !r.delegated {
+			fresh = append(fresh, r)
+		}
+	}
+	return fresh
+}
+
+// withholds reports whether removals from a set that clients have reported are being withheld: to another process,
+// the set is not complete then.
+func (v *View) withholds(key string) bool {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.reporting(ReportedSet{key, Wildcard}).held) > 0
+}

@@ -1,0 +1,165 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// removeMember replaces the entry of a name in the wildcard set by a tombstone. A nil name has none.
+func (ed setEdit) removeMember(n *Name) {
+	if n == nil {
+		return
+	}
+	if old := ed.set.Get(n); old.Present() {
+		ed.putTombstone(old)
+	}
+}
+
+// putTombstone replaces an entry of the wildcard set by its tombstone.
+func (ed setEdit) putTombstone(old *Entry) {
+	e := ed.newTombstone(old)
+	ed.set.put(ed.txn, e)
+	if remembersRemovals(ed.typ.URL) {
+		ed.set.rememberRemoval(e)
+	}
+	ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})
+	ed.change.Removed++
+	ed.markChanged(e.Name)
+	if named := ed.yieldingEntry(old.Name); named != nil && !named.Present() { // content that may be older than this removal goes on yielding
+		ed.endYield(named)
+	}
+}
+
+// putAbsent records that a name does not exist. The same answer on another
+// connection changes nothing for clients that have had it, but others can have it now.
+func (ed setEdit) putAbsent(n *Name, old *Entry) {
+	n.answered(ed.now)
+	n.stale = false
+	switch {
+	case old == nil:
+		n.entries++
+		ed.set.put(ed.txn, &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch(), yields: true})
+	case old.Present():
+		ed.change.Removed++
+		e := ed.newTombstone(old)
+		e.Prior, e.yields = priorOf(old.Resource), old.yields
+		if seen, since := ed.typ.Lookup(n); e.yields && seen.Present() && ed.typ.member(n).shows(seen.Resource) {
+			e.since = since
+			ed.showMember(n, seen)
+		}
+		ed.set.put(ed.txn, e)
+	default:
+		again := *old
+		again.epoch, again.Expired = ed.epoch(), false
+		ed.set.put(ed.txn, &again)
+	}
+	ed.markChanged(n)
+}
+
+// announceAbsence gives the absence of a resource a new position: clients were sent an error for it,
+// and now they learn that it does not exist.
+func (ed setEdit) announceAbsence(n *Name) {
+	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch()}
+	e.since, e.born = e.Seq, e.Seq
+	if ed.set.Get(n) == nil {
+		n.entries++
+	}
+	if ed.kind == Wildcard {
+		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, e.Seq, ed.now})
+	}
+	ed.set.put(ed.txn, e)
+	ed.markChanged(n)
+}
+
+func (ed *edit) newTombstone(old *Entry) *Entry {
+	e := &Entry{Name: old.Name, Seq: ed.next(), born: old.born, replaced: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf}
+	e.since = e.Seq
+	if t := resourceType(ed.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
+		e.Prior = priorOf(old.Resource)
+	}
+	return e
+}
+
+// priorOf returns what is kept of a resource that was removed.
+func priorOf(r *wire.Resource) *wire.Resource {
+	if r.DoNotCache && !r.ContentDropped() {
+		return r.DropContent()
+	}
+	return r
+}
+
+// Trim forgets removals that every wildcard stream was sent, or that are too old. Call it now and then.
+func (w *Writer) Trim(now time.Time) {
+	w.following.endOld(now)
+	w.trimReports(now)
+	for key, tombs := range w.tombstones {
+		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
+			w.trim(key, passed, now)
+		}
+	}
+}
+
+// passed returns up to where no wildcard stream of a type needs removals any more.
+func (x *index) passed(key string) Seq {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	passed := ^Seq(0)
+	if t := x.types[key]; t != nil {
+		for _, wc := range t.wildcards {
+			passed = min(passed, Seq(wc.passed.Load()))
+		}
+	}
+	return passed
+}
+
+// passed reports whether a removal may be forgotten: all wildcard streams were sent it, or it is old.
+func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
+	return tomb.seq <= passed || tomb.at.Before(old)
+}
+
+func (w *Writer) trim(key string, passed Seq, now time.Time) {
+	ed := w.beginOn(&w.ledger, key)
+	set, tombs := &ed.typ.Wildcard, w.tombstones[key]
+	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
+		tomb := tombs[0]
+		if e := set.Get(tomb.name); e != nil && e.Seq == tomb.seq {
+			set.drop(ed.txn, e)
+			set.floor = tomb.seq
+			tomb.name.entries--
+			ed.index.release(tomb.name)
+		}
+	}
+	if w.tombstones[key] = tombs; len(tombs) == 0 {
+		delete(w.tombstones, key)
+	}
+	set.compact()
+	w.publish(ed)
+}
+
+// largeNames and largeFraction bound the removals that are believed at once (B.15).
+const (
+	largeNames    = 10
+	largeFraction = 0.1
+)
+
+// LargeRemoval reports whether so many removals from a set of a type, which had so many resources and got so many new ones,
+// look like an origin that has lost its state: all of them, or more than half, or more than ten and more than a tenth.
+//
+// New listeners and scoped routes are subtracted: a held listener would make Envoy reject its renamed successor on the same
+// address. Of types whose removals are data, no number is large.
+func LargeRemoval(typeURL string, removed, had, added int) bool {
+	switch {
+	case RemovalsAreData(typeURL):
+		return false
+	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
+		removed -= added
+	}
+	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
+}
+
+// RemovalsAreData reports whether resources of a type come and go as a matter of course, as endpoints do. To Tender, types
+// that it does not know, such as Istio's addresses, are of that kind.
+func RemovalsAreData(typeURL string) bool {
+	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
+}

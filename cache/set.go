@@ -1,0 +1,303 @@
+package cache
+
+import (
+	"iter"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. A name that
+// changes again moves to the log's end, so reading the changes since a position costs the number of changes and not
+// of resources.
+type Set struct {
+	table    table
+	log      []logged // by seq; entries that changed again are dead
+	renewals []logged // by seq; of renewed times to live
+	live     int      // entries in table, absent ones included
+
+	aliased bool // some resource was received under an alias
+	limited bool // some resource was to expire
+
+	count          int    // resources present
+	bytes          int64  // of these
+	ttls           int    // of these, those that expire
+	contentDropped int    // of these, those whose content was dropped
+	sum            Sum    // of the resources present
+	system         string // system_version_info of the last response
+	last           Seq    // of the newest change
+	lastRemoval    Seq    // of the newest removal
+	floor          Seq    // of the newest removal that the set no longer remembers
+
+	renewed Seq // of the newest renewal
+
+	contentDroppedAt time.Time // when content was last dropped
+
+	setHistory
+}
+
+type logged struct {
+	name *Name
+	seq  Seq
+}
+
+// Get returns the set's entry for a name, nil if there is none.
+func (s *Set) Get(n *Name) *Entry {
+	if e := s.table.get(n.id); e != nil && e.Name == n {
+		return e
+	}
+	return nil
+}
+
+// Since returns the entries that changed after p, oldest change first.
+func (s *Set) Since(p Seq) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for _, l := range s.log[s.after(p):] {
+			if e := s.at(l); e != nil && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// RenewedSince returns the entries whose time to live was renewed after p, oldest
+// renewal first.
+func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		if s.renewed <= p {
+			return
+		}
+		at := sort.Search(len(s.renewals), func(i int) bool { return s.renewals[i].seq > p })
+		for _, l := range s.renewals[at:] {
+			if e := s.Get(l.name); e != nil && e.Renewed() == l.seq && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// ChangedSince returns at most how many entries changed after p.
+func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.after(p) }
+
+// Count returns the number of resources present.
+func (s *Set) Count() int { return s.count }
+
+// Bytes returns how many bytes the resources present have as they are sent. Views share
+// what they hold of equal ones.
+func (s *Set) Bytes() int64 { return s.bytes }
+
+// Aliased reports whether the set may hold one resource under several names.
+func (s *Set) Aliased() bool { return s.aliased }
+
+// Align returns the newest position at or before p at which something changed.
+// Readers at positions that align to the same one have the same to read.
+func (s *Set) Align(p Seq) Seq {
+	if at := s.after(p); at > 0 {
+		return s.log[at-1].seq
+	}
+	return 0
+}
+
+// TTLs returns how many of the resources present expire.
+func (s *Set) TTLs() int { return s.ttls }
+
+// Renewed returns the position of the newest renewal of a resource's time to live.
+func (s *Set) Renewed() Seq { return s.renewed }
+
+// Limited reports whether any of the resources that the set has ever held was to
+// expire: a client may have lost it without a word (C31).
+func (s *Set) Limited() bool { return s.limited }
+
+// ContentDropped returns of how many of the resources present the content was dropped.
+func (s *Set) ContentDropped() int { return s.contentDropped }
+
+// LastContentDrop returns when the content of a resource was last dropped.
+func (s *Set) LastContentDrop() time.Time { return s.contentDroppedAt }
+
+// Sum identifies the content of the resources present.
+func (s *Set) Sum() Sum { return s.sum }
+
+// System returns the origin's own version of the set, for people (R091).
+func (s *Set) System() string { return s.system }
+
+// Last returns the position of the newest change.
+func (s *Set) Last() Seq { return s.last }
+
+// LastRemoval returns the position of the newest removal.
+func (s *Set) LastRemoval() Seq { return s.lastRemoval }
+
+// Floor returns the newest removal that the set has forgotten: a reader at an
+// earlier position cannot learn from the log what was removed (B.11).
+func (s *Set) Floor() Seq { return s.floor }
+
+func (s *Set) after(p Seq) int {
+	if s.last <= p {
+		return len(s.log)
+	}
+	return sort.Search(len(s.log), func(i int) bool { return s.log[i].seq > p })
+}
+
+// at returns the entry that a place in the log stands for, nil if it is dead.
+func (s *Set) at(l logged) *Entry {
+	if e := s.Get(l.name); e != nil && e.Seq == l.seq {
+		return e
+	}
+	return nil
+}
+
+// put records a changed entry. The log's array is shared with older generations: they
+// see only their own length of it, and nobody but the one writer appends.
+func (s *Set) put(by *txn, e *Entry) {
+	by.note(e.Name)
+	old := s.Get(e.Name)
+	if old == nil {
+		s.live++
+	} else {
+		e.recordPast(old)
+	}
+	s.limited = s.limited || e.Expires()
+	s.account(old, e)
+	s.table = s.table.set(by, e.Name.id, e)
+	if old == nil || old.Seq != e.Seq {
+		s.log = append(s.log, logged{e.Name, e.Seq})
+		s.last = e.Seq
+		if !e.Present() {
+			s.lastRemoval = e.Seq
+		}
+	}
+	if renewed := e.Renewed(); renewed > s.renewed {
+		s.renewals = append(s.renewals, logged{e.Name, renewed})
+		s.renewed = renewed
+	}
+}
+
+// drop forgets an entry. If that was a removal that readers behind it have not
+// seen, the caller raises the floor.
+func (s *Set) drop(by *txn, e *Entry) {
+	by.note(e.Name)
+	s.live--
+	s.account(e, nil)
+	s.table = s.table.set(by, e.Name.id, nil)
+}
+
+func (s *Set) account(old, e *Entry) {
+	if old.Present() {
+		s.tally(old, -1)
+		s.sum = s.sum.Sub(old.Leaf)
+	}
+	if e.Present() {
+		s.tally(e, 1)
+		s.sum = s.sum.Add(e.Leaf)
+	}
+}
+
+func (s *Set) tally(e *Entry, by int) {
+	s.count += by
+	s.bytes += int64(by * e.Resource.Size())
+	if e.Expires() {
+		s.ttls += by
+	}
+	if e.Resource.ContentDropped() {
+		s.contentDropped += by
+	}
+}
+
+// compact rewrites the logs of which more than half is dead. Its cost is shared by
+// the changes that killed the entries.
+func (s *Set) compact() {
+	const slack = 64
+	if len(s.log) > 2*s.live+slack {
+		s.log = s.alive(s.log, func(e *Entry) Seq { return e.Seq })
+	}
+	if len(s.renewals) > 2*s.live+slack {
+		s.renewals = s.alive(s.renewals, (*Entry).Renewed)
+	}
+}
+
+// alive returns a log without its dead entries, those that stand there again later.
+func (s *Set) alive(log []logged, seq func(*Entry) Seq) []logged {
+	out := make([]logged, 0, s.live+s.live/2)
+	for _, l := range log {
+		if e := s.Get(l.name); e != nil && seq(e) == l.seq {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// A setHistory remembers former states of a set for [RevertMemory].
+type setHistory struct {
+	recentRemovals []pastRemoval // the newest last
+	former         []uint32      // marks of the sums that readers saw before, the newest last
+	reverted       time.Time     // when the present sum came back; zero if it is none of the former ones
+	revertedAt     Seq           // of the generation with which it came back
+}
+
+// Reverted returns the position at which the set of all resources that are present returned to its present content;
+// zero if that is longer ago than RevertMemory, or if it never did.
+func (s *setHistory) Reverted() Seq {
+	if recent(s.reverted).IsZero() {
+		return 0
+	}
+	return s.revertedAt
+}
+
+// recordSum records that readers saw the set with another sum before the generation at a position.
+func (s *setHistory) recordSum(before, now Sum, at Seq) {
+	if now == before {
+		return
+	}
+	was, is := uint32(before.lo)|1, uint32(now.lo)|1
+	if len(s.former) >= 2*maxFormerSums {
+		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
+	}
+	s.former = append(s.former, was) // the array is shared with older generations, as that of the log is
+	s.reverted = time.Time{}
+	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], is) {
+		s.reverted, s.revertedAt = time.Now(), at
+	}
+}
+
+// A pastRemoval is a removal from the wildcard set. It outlives the tombstone.
+type pastRemoval struct {
+	name string
+	past *past // of the tombstone
+	at   time.Time
+}
+
+// remembersRemovals reports whether removals from the wildcard set of a type are remembered: Envoy holds these types by
+// wildcard, and may have applied a resource that it never reported.
+func remembersRemovals(key string) bool {
+	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
+}
+
+// rememberRemoval records a removal from the wildcard set.
+func (s *setHistory) rememberRemoval(tomb *Entry) {
+	now := time.Now()
+	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
+		s.recentRemovals = s.recentRemovals[1:] // the array is shared with older generations
+	}
+	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
+}
+
+// recallPast gives an entry, which is not published yet, the past of a removed resource of that name.
+func (s *setHistory) recallPast(e *Entry) {
+	for _, b := range slices.Backward(s.recentRemovals) {
+		if b.name == e.Name.text {
+			e.recordPast(&Entry{past: b.past})
+			return
+		}
+	}
+}
+
+// RecentRemovals returns the names that were removed within RevertMemory. Some may be there again.
+func (s *setHistory) RecentRemovals() (names []string) {
+	for _, b := range s.recentRemovals {
+		if !recent(b.at).IsZero() {
+			names = append(names, b.name)
+		}
+	}
+	return names
+}

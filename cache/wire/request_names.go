@@ -1,0 +1,146 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// addLocator takes a ResourceLocator of the names subscribed to, or given up.
+func (r *Request) addLocator(f requestField, val []byte) (err error) {
+	name, _ := stringField(val, 1)
+	if n := len(val) - len(name); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
+		return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+	}
+	text, err := r.locator(val)
+	if f == fieldSubscribeLocator {
+		r.Subscribe = append(r.Subscribe, text)
+	} else {
+		r.Unsubscribe = append(r.Unsubscribe, text)
+	}
+	return err
+}
+
+// locator returns the name of a ResourceLocator, with its parameters if they are looked at (R120): name=1,
+// dynamic_parameters=2, a map.
+func (r *Request) locator(val []byte) (string, error) {
+	if !wellFormed(val) {
+		return "", fmt.Errorf("%w: resource locator", ErrMalformed)
+	}
+	raw, _ := stringField(val, 1)
+	name, err := text([]byte(raw), "resource name")
+	var parameters map[string]string
+	for err == nil && len(val) > 0 {
+		num, typ, entry, n := consumeField(val)
+		val = val[n:]
+		if num != 2 || typ != protowire.BytesType {
+			continue
+		}
+		var key, value string
+		if key, value, err = mapEntry(entry, "dynamic parameter"); err != nil {
+			break
+		}
+		if parameters == nil {
+			parameters = make(map[string]string)
+		}
+		parameters[key] = value
+	}
+	if !r.Parameters {
+		parameters = nil
+	}
+	return withOwn(name, parameters), err
+}
+
+// withOwn is WithParameters for names that can have any.
+func withOwn(name string, parameters map[string]string) string {
+	if name == Wildcard || Glob(name) {
+		return name
+	}
+	return WithParameters(name, parameters)
+}
+
+// mapEntry reads an entry of a map of strings: key is 1, value is 2.
+func mapEntry(entry []byte, what string) (key, value string, err error) {
+	var raw [3][]byte // by field
+	for len(entry) > 0 {
+		num, typ, val, n := consumeField(entry)
+		if n < 0 {
+			return "", "", fmt.Errorf("%w: %s", ErrMalformed, what)
+		}
+		if typ == protowire.BytesType && int(num) < len(raw) {
+			raw[num] = val
+		}
+		entry = entry[n:]
+	}
+	if key, err = text(raw[1], what); err != nil {
+		return "", "", err
+	}
+	value, err = text(raw[2], what)
+	return key, value, err
+}
+
+// A BadName is a name that a client asked for and that no resource can have.
+type BadName struct {
+	Name string
+	Err  error
+}
+
+// Canonicalise brings the xdstp names of the request into the one spelling that equal
+// names have in common (R128). Of those that have none, the ones that are asked for
+// are taken out and returned, and those that are given up stay: nobody has them.
+func (r *Request) Canonicalise() (bad []BadName) {
+	r.Subscribe, bad = canonicalNames(r.Subscribe)
+	for i, text := range r.Unsubscribe {
+		if canonical, err := canonicalText(text); err == nil {
+			r.Unsubscribe[i] = canonical
+		}
+	}
+	for name, version := range r.InitialVersions {
+		canonical, err := CanonicalName(name)
+		if err == nil && canonical == name {
+			continue
+		}
+		delete(r.InitialVersions, name)
+		if err == nil {
+			r.InitialVersions[canonical] = version
+		}
+	}
+	return bad
+}
+
+func canonicalNames(names []string) (out []string, bad []BadName) {
+	out = names[:0]
+	for _, text := range names {
+		if canonical, err := canonicalText(text); err != nil {
+			bad = append(bad, BadName{PlainName(text), err})
+		} else {
+			out = append(out, canonical)
+		}
+	}
+	return out, bad
+}
+
+// canonicalText is CanonicalName for a name with dynamic parameters, if it has any.
+func canonicalText(text string) (string, error) {
+	name, parameters, has := strings.Cut(text, Separator)
+	canonical, err := CanonicalName(name)
+	if err != nil || !has {
+		return canonical, err
+	}
+	return canonical + Separator + parameters, nil
+}
+
+// Parameterise joins names with dynamic parameters, but for those that came with their own. Call it before Canonicalise.
+func (r *Request) Parameterise(parameters map[string]string) {
+	if len(parameters) == 0 {
+		return
+	}
+	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
+		for i, name := range names {
+			if !strings.Contains(name, Separator) {
+				names[i] = withOwn(name, parameters)
+			}
+		}
+	}
+}

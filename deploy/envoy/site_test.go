@@ -1,0 +1,125 @@
+package envoy_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A site is a control plane, and a relay of it.
+type site struct {
+	t       *testing.T
+	origin  *relaytest.Origin
+	content *relaytest.Content // of the origin, for the Node of the bootstrap
+	relay   *relaytest.Relay
+	files   string        // what is /etc/envoy elsewhere
+	changes int           // made by resent
+	reports chan struct{} // has room for one; a load report has arrived at the origin
+}
+
+// newSite starts a site for a bootstrap, with further variables for the relay. The origin serves the Node of the bootstrap
+// alone, so the relay must forward the parts of the Node that it groups clients by.
+func newSite(t *testing.T, b *bootstrappb.Bootstrap, env ...string) *site {
+	t.Helper()
+	s := &site{t: t, files: t.TempDir(), reports: make(chan struct{}, 1)}
+	s.origin = relaytest.NewOrigin(t, relaytest.OriginOptions{
+		Register: func(r grpc.ServiceRegistrar) {
+			lrspb.RegisterLoadReportingServiceServer(r, loadService{received: s.reports})
+		},
+	})
+	s.content = s.origin.For(func(n *corepb.Node) bool {
+		env := n.GetMetadata().GetFields()["env"]
+		return n.GetCluster() == b.GetNode().GetCluster() && proto.Equal(n.GetLocality(), b.GetNode().GetLocality()) && proto.Equal(env, b.GetNode().GetMetadata().GetFields()["env"])
+	})
+	s.content.Put(
+		relaytest.StaticCluster("web", "127.0.0.1:80"), relaytest.StaticCluster("api", "127.0.0.1:81"),
+		relaytest.Endpoints("web", "127.0.0.1:80"), relaytest.Endpoints("api", "127.0.0.1:81"),
+		listener("ingress"), listener("admin"),
+	)
+	env = append(env,
+		"TENDER_ORIGIN="+s.origin.Addr(), "TENDER_REST_LISTEN=127.0.0.1:0",
+		"TENDER_NODE_GROUP_BY=cluster,locality.region,locality.zone,metadata.env")
+	s.relay = relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, s.secure(b)...)})
+	return s
+}
+
+// secure writes the certificates of a bootstrap with TLS, and returns the variables of the relay's own.
+func (s *site) secure(b *bootstrappb.Bootstrap) (env []string) {
+	s.t.Helper()
+	socket := cluster(s.t, b).GetTransportSocket()
+	if socket == nil {
+		return nil
+	}
+	dir := filepath.Join(s.files, "tls")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	ca := relaytest.NewCA(s.t)
+	clients := relaytest.WriteFile(s.t, dir, "ca.crt", ca.PEM)
+	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"tender.example"}}).Write(s.t, s.t.TempDir())
+	env = []string{"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key}
+	if strings.Contains(string(socket.GetTypedConfig().GetValue()), "secret-client.yaml") {
+		ca.Sign(relaytest.Leaf{URI: "spiffe://example/edge-1"}).Write(s.t, dir)
+		env = append(env, "TENDER_TLS_CLIENT_CA="+clients)
+	}
+	return env
+}
+
+// listener returns a listener whose routes are part of it and lead to cluster "web", so that it needs no ADS.
+func listener(name string) proto.Message {
+	l := relaytest.Listener(name, "")
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	manager := new(hcmpb.HttpConnectionManager)
+	if err := filter.GetTypedConfig().UnmarshalTo(manager); err != nil {
+		panic("decode a listener: " + err.Error())
+	}
+	manager.StatPrefix = name
+	manager.RouteSpecifier = &hcmpb.HttpConnectionManager_RouteConfig{RouteConfig: relaytest.Route("routes", []string{"*"}, "web")}
+	packed, err := anypb.New(manager)
+	if err != nil {
+		panic("encode a listener: " + err.Error())
+	}
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: packed}
+	return l
+}
+
+// A loadService asks for a load report of cluster "web" each second.
+type loadService struct {
+	lrspb.UnimplementedLoadReportingServiceServer
+	received chan struct{}
+}
+
+func (l loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+	if _, err := rpc.Recv(); err != nil {
+		return err
+	}
+	if err := rpc.Send(&lrspb.LoadStatsResponse{Clusters: []string{"web"}, LoadReportingInterval: durationpb.New(time.Second)}); err != nil {
+		return err
+	}
+	for {
+		report, err := rpc.Recv()
+		if err != nil {
+			return err
+		}
+		if len(report.GetClusterStats()) > 0 {
+			select {
+			case l.received <- struct{}{}:
+			default: // one is enough
+			}
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package downstream
+
+import (
+	"log/slog"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
+)
+
+// A pass is one look at what the client must be told.
+type pass struct {
+	subscription.Look           // see barrier for its cut
+	next              time.Time // when to look again; zero: when something happens
+
+	// removalsWait is set while a type that may refer to clusters has changes that were not sent: removals must not
+	// overtake them.
+	removalsWait bool
+
+	// mayBlock is set if the goroutine that sends may wait for the client to read.
+	mayBlock bool
+
+	// answersWait is set if something is due that waits for an answer of the client.
+	answersWait bool
+
+	// How far dependent types may be read, and whether all of them wait, once that is known (see barrier).
+	limit            cache.Seq
+	shut, limitKnown bool
+}
+
+// wakeAt has the stream look again at a time; a zero time is none.
+func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
+
+// moreDue notes that more of a type is due than was sent.
+func (p *pass) moreDue(sub *subscription.Subscription) {
+	p.removalsWait = p.removalsWait || !sub.LateRemovals
+}
+
+// flush sends what is due to the client now. It returns when to look again if nothing happens before. Without mayBlock
+// it returns errMayBlock before a send that may block; responses before that one were sent.
+func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
+	for {
+		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
+		p.Cut = s.cut(p)
+		next, err = s.flushCut(p)
+		if err != nil || !s.cutEnded(p) {
+			return next, err
+		}
+	}
+}
+
+// flushCut is flush from one cut, in make-before-break order: additions and changes, then the removals that waited for
+// them (B.11).
+func (s *stream) flushCut(p *pass) (next time.Time, err error) {
+	s.idle = false
+	now := p.Now
+	s.joinFanouts(now)
+	_, p.Muted = s.cold(p.Newest, now)
+	s.wakeGlobs(p.Newest)
+	for _, sub := range s.subs {
+		for part := range sub.Parts() {
+			if err := s.serve(p, part); err != nil {
+				return time.Time{}, err
+			}
+		}
+	}
+	if !p.limitKnown {
+		s.settleBatches(p)
+	}
+	if err := s.flushRemovals(p); err != nil {
+		return time.Time{}, err
+	}
+	followed := p.Newest.Seq
+	for _, sub := range s.subs {
+		followed = min(followed, sub.EndTurn(&p.Look))
+	}
+	s.watch.PassHints(followed)
+	s.holdCut(p)
+	err = s.checkCold(p)
+	s.idle = p.next.IsZero() && !p.removalsWait && !p.answersWait
+	return p.next, err
+}
+
+// wakeGlobs has globs that have changed looked at again.
+func (s *stream) wakeGlobs(h *cache.Generation) {
+	since := s.edition
+	if s.edition = h.Revision; s.globCount() == 0 {
+		return // as with nearly all
+	}
+	for t := range h.ChangedSince(since) {
+		typeURL, glob, is := cache.SplitCollection(t.URL)
+		if sub := s.of(typeURL); is && sub != nil {
+			sub.Wake(glob)
+		}
+	}
+}
+
+// flushRemovals sends the removals that waited, once no response is due that may refer to what is gone.
+func (s *stream) flushRemovals(p *pass) error {
+	if p.removalsWait {
+		return nil
+	}
+	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
+		sub := s.of(typeURL)
+		if sub == nil {
+			continue
+		}
+		for part := range sub.Parts() {
+			if err := s.serveRemovals(p, part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// serve sends one type's additions and changes.
+func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
+	if s.blocked(p, sub) {
+		s.postpone(p, sub)
+		return nil
+	}
+	if s.mayNotBlock(p) {
+		return errMayBlock
+	}
+	limit, ahead := s.limit(p, sub)
+	if sub.Waits = ahead; ahead {
+		p.answersWait = true
+		p.moreDue(sub)
+		return nil
+	}
+	r, until, err := sub.Next(&p.Look, limit)
+	if err != nil {
+		return errOutrun
+	}
+	p.wakeAt(until)
+	if limit < p.Cut.Seq && sub.At(p.Of(sub)).Behind() {
+		p.moreDue(sub)
+	}
+	if r.Body == nil {
+		return nil
+	}
+	if r.Cut {
+		p.moreDue(sub)
+	}
+	if err := s.send(p, sub, &r); err != nil {
+		return err
+	}
+	p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
+	if sub.At(p.Of(sub)).Behind() {
+		p.wakeAt(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
+	}
+	return nil
+}
+
+// postpone leaves a type alone until its newest response is answered.
+func (s *stream) postpone(p *pass, sub *subscription.Subscription) {
+	p.answersWait = true
+	if sub.At(p.Of(sub)).Behind() {
+		s.server.coalesced.Add(1)
+		p.wakeAt(sub.Deadline())
+		p.moreDue(sub)
+	}
+}
+
+// blocked reports whether a type waits for the answer to its newest response. A client that has closed its side sends
+// no answer.
+func (s *stream) blocked(p *pass, sub *subscription.Subscription) bool {
+	return s.closed.IsZero() && sub.Blocked(p.Now)
+}
+
+// serveRemovals sends the removals of a type that were held back.
+func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
+	if sub.Blocked(p.Now) {
+		p.answersWait = p.answersWait || !sub.At(p.Cut).RemovalsSent()
+		return nil // serve has seen to the timer
+	}
+	if s.mayNotBlock(p) {
+		return errMayBlock
+	}
+	r, until := sub.Removals(&p.Look)
+	p.wakeAt(until)
+	if r.Body == nil {
+		return nil
+	}
+	p.answersWait = true // serve looks at the type again after the answer
+	err := s.send(p, sub, &r)
+	if r.Cut {
+		p.wakeAt(sub.Deadline()) // or after the wait for it
+	}
+	return err
+}
+
+// send sends a response, and sees to it that endpoints follow the clusters that need them.
+func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
+	s.nonces++
+	nonce := strconv.FormatUint(s.nonces, 10)
+	resp := &wire.Response{Body: r.Body, Nonce: nonce}
+	if !sub.SentAny() {
+		resp.ControlPlane = s.cfg.Identifier
+	}
+	s.server.logLargeResponse(s.client, sub.TypeURL, r.Body)
+	if err := s.transmit(resp); err != nil {
+		return err
+	}
+	const overhead = 16 // tags and lengths, generously
+	if !s.sent {
+		s.sent = true
+		s.served.Store(true)
+	}
+	s.account.Responded(r.Body.Size())
+	s.server.logSecrets(s.client, s.grant, r.Secrets)
+	s.written += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
+	sentAt := p.Now
+	if p.mayBlock {
+		sentAt = time.Now()
+	}
+	sub.NoteSent(r, nonce, s.group.View, s.written, sentAt)
+	if sub.TypeURL == wire.ClusterType {
+		s.resendEndpoints(p, r.Endpoints)
+		s.awaitEndpoints(p, sub, r.Endpoints, r.After)
+		s.keepCut(p)
+	}
+	return nil
+}
+
+// resendEndpoints has the endpoints of clusters that were just sent follow: an Envoy warms such a cluster until it is
+// sent them, changed or not (B.16).
+func (s *stream) resendEndpoints(p *pass, names []string) {
+	eds := s.of(wire.EndpointType)
+	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
+		return
+	}
+	eds.At(p.Newest).Resend(names)
+}
+
+// inlineBytes is how many bytes without an ACK a stream may have for a send not to block: what gRPC buffers for a
+// stream. Responses count until they or later ones are answered, even if the relay waits for the answer no longer:
+// otherwise many small ones would fill the buffer.
+const inlineBytes = 64 << 10
+
+// mayNotBlock reports whether a send may block in a pass that must not.
+func (s *stream) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
+
+// transmit sends a response. A send that may block, because the client is slow to read, has a time limit, after which the
+// stream ends: a client that cannot be sent anything must not stay stale forever (B.12).
+func (s *stream) transmit(r *wire.Response) error {
+	unacked := s.written - s.read
+	if unacked < inlineBytes {
+		return s.rpc.SendMsg(r)
+	}
+	ctx := s.rpc.Context()
+	s.lentAt = subscription.MomentOf(time.Now())
+	s.lock.lend()
+	defer s.lock.giveBack()
+	done := make(chan error, 1)
+	// Nobody waits for it but the select below; it ends at the latest when the stream does.
+	go func() { done <- s.rpc.SendMsg(r) }()
+	stall := time.NewTimer(s.cfg.SendStall)
+	defer stall.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-stall.C:
+		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
+		return guard.Ended(guard.EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// cold reports whether nothing can be sent, because the relay has nothing of what the client asked for and no origin of
+// that is connected; and since when.
+func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
+	if s.sent {
+		return since, false
+	}
+	asks := false
+	for _, sub := range s.subs {
+		if sub.At(g).Answerable() {
+			return since, false
+		}
+		for from := range sub.At(g).Sources() {
+			asks = true
+			if from.Connected {
+				return since, false
+			}
+			if from.Lost.After(since) {
+				since = from.Lost
+			}
+		}
+	}
+	if !asks {
+		return since, false // the client asked for nothing
+	}
+	if s.asked.IsZero() {
+		s.asked = now
+	}
+	if s.asked.After(since) {
+		since = s.asked
+	}
+	return since, true
+}
+
+// checkCold ends a stream that is cold for too long, without a response: a client that has another server connects
+// there (B.8).
+func (s *stream) checkCold(p *pass) error {
+	since, cold := s.cold(p.Newest, p.Now)
+	if !cold {
+		return nil
+	}
+	until := since.Add(s.cfg.ColdWait)
+	if p.Now.Before(until) {
+		p.wakeAt(until)
+		return nil
+	}
+	return guard.Ended(guard.EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
+}

@@ -1,0 +1,333 @@
+package guard
+
+import (
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// flooded returns the accounts of connections of one peer, of which each may send a hundred frames a second.
+func flooded(t *testing.T, number int) []*Account {
+	t.Helper()
+	connections := newConnections(WithDefaults(Limits{MaxFrameRate: 100}))
+	all := &connections
+	of := make([]*Account, number)
+	for i := range of {
+		if _, err := all.enter("a"); err != nil {
+			t.Fatal(err)
+		}
+		of[i] = newAccount(all, "a")
+	}
+	return of
+}
+
+// flood receives frames for a while, as fast as they are read, and returns how many.
+func flood(b *Account, during time.Duration) (frames int) {
+	for began := time.Now(); time.Since(began) < during; {
+		_ = b.awaitRead(1)
+		for range frameStep {
+			b.countFrame(0x6, 9)
+		}
+		frames += frameStep
+		b.throttle()
+	}
+	return frames
+}
+
+// B.35: of one connection so many frames a second are read, and ten times as many at once; of
+// a peer, four times as many, and what is free for each of its connections.
+func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
+	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*freeFrames*(20+60)}} {
+		synctest.Test(t, func(t *testing.T) {
+			read := make(chan int)
+			for _, b := range flooded(t, tt.connections) {
+				go func() { read <- flood(b, time.Minute) }() // awaited below
+			}
+			sum := 0
+			for range tt.connections {
+				sum += <-read
+			}
+			if slack := 2 * frameStep * tt.connections; sum < tt.most-slack || sum > tt.most+slack {
+				t.Errorf("%d frames of %d connections were read in a minute, want %d", sum, tt.connections, tt.most)
+			}
+		})
+	}
+}
+
+// B.35: what comes by HTTP/1, which has no frames, is read at the rate of frames that are full.
+func TestB35_BytesAreReadAtABoundedRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, read := flooded(t, 1)[0], 0
+		for began := time.Now(); time.Since(began) < time.Minute; read += 4 << 10 {
+			_ = b.awaitRead(1)
+			b.countBytes(4 << 10)
+			b.throttle()
+		}
+		most := 100 * (10 + 60) * frameSize
+		if slack := 2 * frameStep * frameSize; read < most-slack || read > most+slack {
+			t.Errorf("%d bytes were read in a minute, want %d", read, most)
+		}
+	})
+}
+
+// Replies to responses are free, and a connection that sends little is not delayed by others of its peer.
+func TestB35_AnswersAreNotHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peers := flooded(t, 20)
+		over := make(chan int)
+		for _, b := range peers[2:] {
+			go func() { over <- flood(b, 2*time.Minute) }() // awaited below
+		}
+		began := time.Now()
+		for range 100_000 { // of deliveries
+			peers[0].Responded(100)
+			peers[0].countFrame(dataFrame, 100)
+			for range 3 {
+				peers[0].countFrame(0x8, 4)
+			}
+			if peers[0].throttle(); peers[0].pause > 0 {
+				t.Fatal("answers are held up")
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("100,000 answers took %v", took)
+		}
+		for range 60 { // reports of loads
+			time.Sleep(time.Second)
+			peers[1].countFrame(dataFrame, 100)
+			if peers[1].throttle(); peers[1].pause > 0 {
+				t.Fatalf("who sends little is held up for %v", peers[1].pause)
+			}
+		}
+		for range peers[2:] {
+			<-over
+		}
+	})
+}
+
+// The default rate delays no well-behaved client on one connection.
+func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		rounds int
+		every  time.Duration
+		frames []int // their sizes
+		begin  bool  // of a stream each
+	}{
+		{"says that it has 50,000 resources, of names of 80 bytes, thrice", 3, time.Second, []int{50_000 * 100}, false},
+		{"reports loads of 1 MiB every second for ten minutes", 600, time.Second, []int{1 << 20}, false},
+		{"opens 2,000 streams at once, each with a request of 1 KiB", 1, 0, make([]int, 2000), true},
+		{"asks for something 200 times a second for a minute", 12_000, 5 * time.Millisecond, []int{200, 4}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := flooded(t, 1)[0]
+				b.connections.limits = WithDefaults(Limits{})
+				for range tt.rounds {
+					for _, size := range tt.frames {
+						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
+							b.countFrame(dataFrame, min(rest, 16<<10))
+						}
+						if tt.begin {
+							b.countFrame(headersFrame, 300)
+							b.countFrame(dataFrame, 1<<10)
+						}
+						if b.throttle(); b.pause > 0 {
+							t.Fatalf("it is held up for %v", b.pause)
+						}
+					}
+					time.Sleep(tt.every)
+				}
+			})
+		})
+	}
+}
+
+// No client of a fleet behind one address is delayed if all connect at once and send a dozen requests each.
+func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
+	all := newConnections(WithDefaults(Limits{}))
+	now := time.Now()
+	for i := range 10_000 {
+		if _, may := all.admit("a", now); !may {
+			t.Fatalf("connection %d may not come", i)
+		}
+		if wait := all.delay("a", now); wait > 0 {
+			t.Fatalf("connection %d waits for %v", i, wait)
+		}
+		if _, err := all.enter("a"); err != nil {
+			t.Fatal(err)
+		}
+		b := newAccount(&all, "a")
+		b.countFrame(headersFrame, 300)
+		for range 12 {
+			b.countFrame(dataFrame, 10<<10)
+		}
+		if b.throttle(); b.pause > 0 {
+			t.Fatalf("client %d is held up for %v", i, b.pause)
+		}
+	}
+}
+
+// Polls are charged, each for ten frames. Those that would wait for long are rejected.
+func TestB35_PollsOfAPeer(t *testing.T) {
+	all := flooded(t, 1)[0].connections
+	now := time.Now()
+	waited, began, rejected := 0, 0, 0
+	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
+		wait, is, may := all.poll("a", now)
+		switch {
+		case !may:
+			rejected++
+		case wait > 0:
+			waited++
+		}
+		if is {
+			began++
+		}
+	}
+	if waited != 200 || rejected != 400 || began != 1 {
+		t.Errorf("of 1000 polls %d wait and %d are rejected, which is reported %d times; want 200 and 400, and once", waited, rejected, began)
+	}
+	if wait, _, _ := all.poll("b", now); wait != 0 {
+		t.Errorf("a poll of another peer waits for %v", wait)
+	}
+}
+
+// A client that connects and leaves again and again has one budget: 10,000 connections at once, and then 200 a second,
+// of which none waits for longer than 5 s. It is removed once its budget is full.
+func TestB35_ConnectionsOfAPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newConnections(WithDefaults(Limits{}))
+		visit := func() (wait time.Duration, may bool) {
+			if _, may := all.admit("a", time.Now()); !may {
+				return 0, false
+			}
+			leave, err := all.enter("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer leave()
+			return all.delay("a", time.Now()), true
+		}
+		once := 0
+		for wait, may := visit(); wait == 0 && may && once < 20_000; wait, may = visit() {
+			once++
+		}
+		if once != 10_000 {
+			t.Errorf("%d connections came at once, want 10,000", once)
+		}
+		soon, refused := 0, 0
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+			switch wait, may := visit(); {
+			case !may:
+				refused++
+			case wait > maxPause:
+				t.Fatalf("a connection waits for %v", wait)
+			default:
+				soon++
+			}
+		}
+		if want := 65 * 200; soon < want-200 || soon > want+200 || refused < 40_000 {
+			t.Errorf("in a minute %d connections were let in, and %d not; want those of 65 s, some %d, as each waits for up to 5 s", soon, refused, want)
+		}
+		time.Sleep(2 * time.Minute)
+		if wait, may := visit(); wait > 0 || !may {
+			t.Errorf("two minutes later it waits for %v, and may come: %v", wait, may)
+		}
+		time.Sleep(sweepEvery)
+		leave, err := all.enter("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave()
+		if n := len(all.peers); n != 0 {
+			t.Errorf("%d peers are remembered, want none", n)
+		}
+	})
+}
+
+// The listener closes a connection that exceeds the rate, and no others.
+func TestB35_TheListenerTurnsAway(t *testing.T) {
+	g := newGuard(Limits{MaxFrameRate: 1}) // of which a connection is 25 s' worth
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := g.Listener(inner)
+	came, ended := make(chan string, 10), make(chan struct{})
+	go func() { // ends with the listener
+		defer close(ended)
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			came <- hostIP(conn.RemoteAddr().String())
+			_ = conn.Close()
+		}
+	}()
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	}()
+	for _, from := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"} {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		conn, err := d.DialContext(t.Context(), "tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Error("the connection has something to say")
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, want := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.2"} {
+		if got := <-came; got != want {
+			t.Errorf("a connection of %s was let in, want one of %s", got, want)
+		}
+	}
+}
+
+// No pause is longer than maxPause, however many frames came.
+func TestB35_PausesAreShort(t *testing.T) {
+	now := time.Now()
+	var b budget
+	if pause := b.spend(1<<30, 1, now); pause != maxPause {
+		t.Errorf("the pause is %v, want %v", pause, maxPause)
+	}
+	if pause := b.spend(1, 1000, now.Add(maxPause+time.Second)); pause != 0 {
+		t.Errorf("the pause is %v a while later, want none", pause)
+	}
+}
+
+// The end of a connection ends its pause.
+func TestB35_APauseEndsWithItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := flooded(t, 1)[0]
+		b.unpaid = 1 << 20
+		if began := b.throttle(); !began || b.pause != maxPause {
+			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
+		}
+		time.AfterFunc(time.Second, b.close)
+		began := time.Now()
+		if n := b.awaitRead(1 << 15); n != throttledRead || time.Since(began) != time.Second {
+			t.Errorf("%d bytes may be read after %v, want %d after 1s", n, time.Since(began), throttledRead)
+		}
+	})
+}
+
+// BenchmarkFrames is what the bound of frames costs for each delivery, of which the answer is an ACK and a credit for
+// a window.
+func BenchmarkFrames(b *testing.B) {
+	all := newConnections(WithDefaults(Limits{}))
+	all.peers["a"] = new(peerUse)
+	log := newAccount(&all, "a")
+	b.ReportAllocs()
+	for b.Loop() {
+		log.Responded(1100)
+		log.countFrame(dataFrame, 110)
+		log.countFrame(0x8, 4)
+		log.throttle()
+	}
+}

@@ -1,0 +1,92 @@
+package guard
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+)
+
+// A lender is a pool that knows how many buffers are out, and tells when one comes back.
+type lender struct {
+	mem.BufferPool
+	out  atomic.Int64
+	back chan struct{}
+}
+
+func (l *lender) Get(n int) *[]byte {
+	l.out.Add(1)
+	return l.BufferPool.Get(n)
+}
+
+func (l *lender) Put(b *[]byte) {
+	l.out.Add(-1)
+	l.BufferPool.Put(b)
+	select {
+	case l.back <- struct{}{}:
+	default:
+	}
+}
+
+// lastWords is a connection whose last bytes come with its end, as over TLS.
+type lastWords struct{ net.Conn }
+
+func (lastWords) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
+
+// An idle connection in plaintext holds no buffer, though its bytes pass through the server's
+// own hands: that is most of what it would cost.
+func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	far, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	guard := newGuard(Limits{})
+	conn := &grpcConn{near, newWaitingReader(near), newAccount(&guard.connections, ""), guard, func() { left++ }}
+	pool := &lender{BufferPool: mem.DefaultBufferPool(), back: make(chan struct{}, 1)}
+	type result struct {
+		b   *[]byte
+		n   int
+		err error
+	}
+	read := make(chan result)
+	next := func() {
+		b, n, err := conn.ReadOnReady(1024, pool)
+		read <- result{b, n, err}
+	}
+	go next() // awaited below
+	<-pool.back
+	if n := pool.out.Load(); n != 0 {
+		t.Errorf("%d buffers are held while nothing comes, want 0", n)
+	}
+	if _, err := far.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got.err != nil || string((*got.b)[:got.n]) != "hello" || pool.out.Load() != 1 {
+		t.Errorf("read %q, %v with %d buffers, want hello with 1", (*got.b)[:got.n], got.err, pool.out.Load())
+	}
+	go next()
+	_ = far.Close()
+	if got := <-read; got.err == nil || got.b != nil || pool.out.Load() != 1 {
+		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
+	}
+	last := &grpcConn{lastWords{near}, nil, newAccount(&guard.connections, ""), guard, func() {}}
+	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
+		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
+	}
+	if _ = conn.Close(); left != 1 {
+		t.Errorf("the connection left %d times, want 1", left)
+	}
+}

@@ -1,0 +1,107 @@
+package guard
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// Listener returns a listener that rate-limits the new connections of each host (B.35): it closes those that exceed
+// the rate before it reads from them.
+func (g *Guard) Listener(l net.Listener) net.Listener { return rateListener{l, g} }
+
+type rateListener struct {
+	net.Listener
+	guard *Guard
+}
+
+// Accept implements net.Listener.
+func (l rateListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		peer := l.guard.cfg.connPeer(conn)
+		began, allowed := l.guard.connections.admit(peer, time.Now())
+		l.guard.throttled(peer, began)
+		if allowed {
+			return conn, nil
+		}
+		_ = conn.Close() // there is nobody to tell
+	}
+}
+
+// enterConnection counts a connection, which must call leave when it ends, or rejects it.
+func (g *Guard) enterConnection(peer string) (leave func(), err error) {
+	if leave, err = g.connections.enter(peer); err != nil {
+		g.connectionRejected(peer, err)
+	}
+	return leave, err
+}
+
+// Credentials returns credentials that do what c does, and charge the connections of a gRPC server: without them,
+// nothing of a connection is bounded, and [Expiry] never ends a stream. The server needs [Guard.StreamInterceptor] and
+// [Guard.UnaryInterceptor] too.
+func (g *Guard) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
+	return chargingCredentials{c, g}
+}
+
+type chargingCredentials struct {
+	credentials.TransportCredentials
+	guard *Guard
+}
+
+// ServerHandshake implements credentials.TransportCredentials. A connection that exceeds a limit is closed before a
+// byte is exchanged.
+func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	peer := c.guard.cfg.connPeer(raw)
+	leave, err := c.guard.enterConnection(peer)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.guard.pause(context.Background(), c.guard.connections.delay(peer, time.Now()))
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	a := newAccount(&c.guard.connections, peer)
+	end := func() { a.close(); leave() }
+	return &grpcConn{conn, newWaitingReader(conn), a, c.guard, end}, connInfo{info, time.Now(), a, new(nodeCache)}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c chargingCredentials) Clone() credentials.TransportCredentials {
+	return chargingCredentials{c.TransportCredentials.Clone(), c.guard}
+}
+
+// connInfo is the AuthInfo of a charged connection.
+type connInfo struct {
+	credentials.AuthInfo
+	began   time.Time
+	account *Account
+	nodes   *nodeCache // of its streams
+}
+
+// Grace returns how long streams may outlive the age at which a connection accepts no further streams.
+func Grace(age time.Duration) time.Duration { return age / 2 }
+
+// Expiry returns when a stream ends itself because of the age of its connection. That is at a random time after gRPC
+// told the client to open no more streams, which it does at the age give or take a tenth, and long before the end of
+// the grace period (B.33). A zero time is never.
+func Expiry(ctx context.Context, age time.Duration) time.Time {
+	p, _ := peer.FromContext(ctx)
+	if age == 0 || p == nil {
+		return time.Time{}
+	}
+	c, ok := p.AuthInfo.(connInfo)
+	if !ok {
+		return time.Time{}
+	}
+	return c.began.Add(age + age/10 + rand.N(age/6+1))
+}

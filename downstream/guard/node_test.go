@@ -1,0 +1,337 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// rawNode returns an encoded Node.
+func rawNode(tb testing.TB, n *node) RawNode {
+	tb.Helper()
+	encoded, err := proto.Marshal(n)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return RawNode{encoded, len(encoded)}
+}
+
+// nodeOfBytes returns a Node that has so many when it is encoded.
+func nodeOfBytes(tb testing.TB, size int) *node {
+	tb.Helper()
+	n := &node{Id: "n"}
+	n.Cluster = strings.Repeat("x", size-proto.Size(n)-1-protowire.SizeVarint(uint64(size))) // tag, length
+	if got := proto.Size(n); got != size {
+		tb.Fatalf("the Node has %d bytes, want %d", got, size)
+	}
+	return n
+}
+
+// nodeOfValues returns a Node with so many values: fields of structs, elements of lists of all kinds, and entries of maps.
+func nodeOfValues(values int) *node {
+	n := &node{
+		Id: "n", Locality: &corepb.Locality{Region: "r", Zone: "z"}, ClientFeatures: []string{"a", "b"},
+		DynamicParameters: map[string]*xdspb.ContextParams{"t": {Params: map[string]string{"k": "v"}}},
+		Metadata:          &structpb.Struct{Fields: map[string]*structpb.Value{"inner": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{}})}},
+	}
+	inner := n.GetMetadata().GetFields()["inner"].GetStructValue().GetFields()
+	list := &structpb.ListValue{}
+	inner["list"] = structpb.NewListValue(list)
+	for have := 2 + 2 + 1 + 1; have < values; have++ {
+		if have%2 == 0 {
+			inner[fmt.Sprint(have)] = structpb.NewNumberValue(1)
+		} else {
+			list.Values = append(list.Values, structpb.NewNullValue())
+		}
+	}
+	return n
+}
+
+// withNode returns what is kept of a Node of a client at an address, on a connection.
+func (g *Guard) withNode(t *testing.T, host string, of *nodeCache, n *node) (*KeptNode, error) {
+	t.Helper()
+	address := &net.TCPAddr{IP: net.ParseIP(host), Port: 1}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: address, AuthInfo: connInfo{nodes: of}})
+	return g.WithNode(ctx, PeerOf(ctx), rawNode(t, n), func(*node) error { return nil })
+}
+
+// B.35: a Node has 256 KiB, 10,000 values and 2,000 levels beside its extensions at most, and 1 MiB with them.
+func TestB35_BoundsOfANode(t *testing.T) {
+	deep := func(levels int) *node { // of lists, which are two messages each
+		v := structpb.NewNullValue()
+		for range levels {
+			v = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{v}})
+		}
+		return &node{Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"k": v}}}
+	}
+	for _, tt := range []struct {
+		name       string
+		node       *node
+		extensions int    // bytes
+		want       string // in the error; empty if it is accepted
+	}{
+		{"of an Envoy", &node{Id: "n", UserAgentName: "envoy"}, 0, ""},
+		{"256 KiB", nodeOfBytes(t, maxNodeContent), 0, ""},
+		{"a byte more", nodeOfBytes(t, maxNodeContent+1), 0, "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"10,000 values", nodeOfValues(MaxNodeValues), 0, ""},
+		{"a value more", nodeOfValues(MaxNodeValues + 1), 0, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"80 KB of extensions", &node{Id: "n"}, 80_000, ""},
+		{"extensions, and 256 KiB", nodeOfBytes(t, maxNodeContent), 80_000, ""},
+		{"1 MiB of extensions", &node{Id: "n"}, 1 << 20, "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"900 levels of lists", deep(900), 0, ""},
+		{"1000 levels of lists", deep(1000), 0, "too many messages are nested"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			raw := rawNode(t, tt.node)
+			raw.Size += tt.extensions
+			kept, err := newGuard(Limits{}).WithNode(t.Context(), Peer{}, raw, func(n *node) error {
+				if tt.node.DynamicParameters = nil; !proto.Equal(n, tt.node) {
+					t.Errorf("it was decoded as %v, want %v", n, tt.node)
+				}
+				return nil
+			})
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("it is rejected: %v", err)
+			case tt.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), tt.want)):
+				t.Errorf("the answer is %v, want INVALID_ARGUMENT and %q", err, tt.want)
+			}
+			kept.Release()
+		})
+	}
+}
+
+// B.35: after a large Node was decoded, its slot stays taken for seven times as long, but not for long.
+func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
+	for _, tt := range []struct{ took, rest time.Duration }{
+		{10 * time.Millisecond, 70 * time.Millisecond},
+		{time.Minute, maxNodeRest},
+	} {
+		t.Run(tt.took.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &newGuard(Limits{}).nodes
+				decode := func() (done func()) {
+					done, err := s.decode(t.Context(), "peer", largeNode+1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return done
+				}
+				var all []func()
+				for range max(1, runtime.GOMAXPROCS(0)/2) {
+					all = append(all, decode())
+				}
+				time.Sleep(tt.took)
+				for _, done := range all {
+					done()
+				}
+				began := time.Now()
+				decode()()
+				if waited := time.Since(began); waited != tt.rest {
+					t.Errorf("after Nodes that took %v the next waited %v, want %v", tt.took, waited, tt.rest)
+				}
+				synctest.Wait()
+				if n := len(s.peers); n != 0 {
+					t.Errorf("%d peers are remembered, want none", n)
+				}
+			})
+		})
+	}
+}
+
+// B.35: large Nodes of one peer are decoded by half of the cores at most; small ones, and those of other peers, do not wait for them.
+func TestB35_LargeNodesOfAPeerWaitForOneAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(Limits{})
+		decoding, open := make(chan bool, 100), make(chan struct{})
+		comes := func(host string, bytes int) {
+			raw := rawNode(t, nodeOfBytes(t, bytes))
+			go func() { // ends once open is closed
+				kept, err := g.WithNode(context.Background(), Peer{Host: host}, raw, func(*node) error {
+					decoding <- true
+					<-open
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				kept.Release()
+			}()
+		}
+		expect := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := len(decoding); n != want {
+				t.Errorf("%s: %d clients are being looked at, want %d", when, n, want)
+			}
+		}
+		atOnce := max(1, runtime.GOMAXPROCS(0)/2)
+		for range atOnce + 5 {
+			comes("192.0.2.1", largeNode+100)
+		}
+		expect("large ones of one peer", atOnce)
+		comes("192.0.2.2", largeNode+100)
+		expect("another peer's", atOnce+1)
+		comes("192.0.2.1", largeNode-100)
+		expect("a small one", atOnce+2)
+		close(open)
+		time.Sleep(time.Second)
+		expect("in the end", atOnce+7)
+		if n := len(g.nodes.peers); n != 0 {
+			t.Errorf("%d peers are remembered, want none", n)
+		}
+	})
+}
+
+// chargedTo returns the bytes that a peer is charged for its Nodes.
+func (g *Guard) chargedTo(host string) (bytes int64) {
+	g.nodes.mu.Lock()
+	defer g.nodes.mu.Unlock()
+	if of := g.nodes.peers[host]; of != nil {
+		bytes = of.held
+	}
+	return bytes
+}
+
+// B.35: if Nodes are needed again, the streams of a connection keep equal ones once, charged to their peer. What exceeds
+// the bound is rejected, and what is released makes room.
+func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
+	g := newGuard(Limits{})
+	g.cfg.KeepNodes = func() bool { return true }
+	var all []*KeptNode
+	keep := func(host string, of *nodeCache, n *node) error {
+		kept, err := g.withNode(t, host, of, n)
+		if err == nil {
+			all = append(all, kept)
+		}
+		return err
+	}
+	one, two := new(nodeCache), new(nodeCache)
+	for range 50 {
+		for _, of := range []*nodeCache{one, two} {
+			if err := keep("192.0.2.1", of, nodeOfBytes(t, 40<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(one.kept) != 1 || len(two.kept) != 1 {
+		t.Errorf("the connections keep %d and %d Nodes, want one each", len(one.kept), len(two.kept))
+	}
+	if got, want := g.chargedTo("192.0.2.1"), int64(2*(40-16)<<10); got != want {
+		t.Errorf("the peer is charged %d bytes, want %d", got, want)
+	}
+	rejected := 0
+	for i := range 400 {
+		n := nodeOfBytes(t, 240<<10)
+		n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
+		if err := keep("192.0.2.1", one, n); err != nil {
+			if limit, is := LimitOf(err); !is || limit != LimitNodeBytes || status.Code(err) != codes.ResourceExhausted {
+				t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED and the limit", err)
+			}
+			rejected++
+		}
+	}
+	const bound = 64 << 20
+	if got := g.chargedTo("192.0.2.1"); got > bound || got < bound-512<<10 || rejected == 0 {
+		t.Errorf("the peer is charged %d bytes, %d Nodes were rejected, want nearly all of %d and some", got, rejected, bound)
+	}
+	if err := keep("192.0.2.2", new(nodeCache), nodeOfBytes(t, 40<<10)); err != nil {
+		t.Errorf("another peer is rejected: %v", err)
+	}
+	for _, kept := range all {
+		kept.Release()
+	}
+	if len(one.kept)+len(two.kept) != 0 || g.chargedTo("192.0.2.1")+g.chargedTo("192.0.2.2") != 0 {
+		t.Errorf("%d and %d Nodes are kept and %d and %d bytes charged after all were released",
+			len(one.kept), len(two.kept), g.chargedTo("192.0.2.1"), g.chargedTo("192.0.2.2"))
+	}
+}
+
+// B.35: if Nodes are not needed again, nothing is charged for them, and no more is kept than is shown.
+func TestB35_NodesThatAreNotNeededAreNotKept(t *testing.T) {
+	g := newGuard(Limits{})
+	for _, size := range []int{1 << 10, 240 << 10} {
+		kept, err := g.withNode(t, "192.0.2.1", nil, nodeOfBytes(t, size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if charged := g.chargedTo("192.0.2.1"); kept.encoded != "" || len(kept.Shown) > maxShown || charged != 0 {
+			t.Errorf("%d bytes are kept, %d shown, and %d charged", len(kept.encoded), len(kept.Shown), charged)
+		}
+		kept.Release()
+	}
+}
+
+// FuzzNode: a Node that is accepted is what the generated decoder makes of it, but for its extensions and what that does not know; and
+// what the generated decoder accepts is refused for a limit only.
+func FuzzNode(f *testing.F) {
+	extended := nodeOfValues(10)
+	extended.Extensions = []*corepb.Extension{{Name: "envoy.filters.http.router", TypeUrls: []string{"a"}}, {}}
+	for _, n := range []*node{{}, {Id: "n"}, nodeOfValues(20), extended, nodeOfBytes(f, 300)} {
+		encoded := rawNode(f, n).Encoded
+		f.Add(encoded)
+		f.Add(append(encoded, encoded...))
+	}
+	f.Add([]byte("\x4a\x01\xff\x48\x01"))
+	limits := WithDefaults(Limits{})
+	f.Fuzz(func(t *testing.T, encoded []byte) {
+		want := new(node)
+		refused := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(encoded, want)
+		want.Extensions = nil
+		stripped, size, _, err := wire.TakeNode(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), encoded), 1)
+		if err != nil {
+			if refused == nil {
+				t.Fatalf("%q is refused: %v", encoded, err)
+			}
+			return
+		}
+		got, err := limits.decode(RawNode{stripped, size}, true)
+		_, limited := LimitOf(err)
+		switch {
+		case err != nil && refused == nil && !limited && !strings.Contains(err.Error(), "nested"):
+			t.Fatalf("%q is refused: %v", encoded, err)
+		case err == nil && refused == nil && !proto.Equal(got, want):
+			t.Fatalf("%q is %v, want %v", encoded, got, want)
+		}
+		if err == nil && len(got.GetExtensions()) > 0 {
+			t.Fatalf("%q has extensions: %v", encoded, got)
+		}
+	})
+}
+
+// BenchmarkLargestNode is what it costs to find out who a client is whose Node is as large as allowed.
+func BenchmarkLargestNode(b *testing.B) {
+	n := nodeOfValues(MaxNodeValues - 10)
+	n.Cluster = strings.Repeat("x", maxNodeContent-proto.Size(n)-10)
+	raw := rawNode(b, n)
+	for _, keep := range []bool{false, true} {
+		b.Run(fmt.Sprintf("kept=%v", keep), func(b *testing.B) {
+			g := newGuard(Limits{})
+			g.cfg.KeepNodes = func() bool { return keep }
+			b.ReportAllocs()
+			for b.Loop() {
+				kept, err := g.WithNode(b.Context(), Peer{}, raw, func(*node) error { return nil })
+				if err != nil {
+					b.Fatal(err)
+				}
+				kept.Release()
+			}
+		})
+	}
+}

@@ -1,0 +1,293 @@
+package guard
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	xdspb "github.com/cncf/xds/go/xds/core/v3"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+)
+
+// nodesOfPeer is how many Nodes of [Limits.MaxNodeBytes] may be kept of one peer, not counting the first 16 KiB of each.
+const nodesOfPeer = 64
+
+// After a large Node was decoded, its slot stays taken for nodeRests times as long as that took, at most maxNodeRest.
+const (
+	nodeRests   = 7
+	maxNodeRest = 100 * time.Millisecond
+)
+
+// nodes bounds what large requests of each peer take: an eighth of the time of half of the cores, to decode large Nodes and
+// to subscribe to many unknown names, and the memory of Nodes that wait for that or are kept (B.35). The number of streams
+// bounds small Nodes.
+type nodes struct {
+	most int64 // bytes of a peer
+
+	mu    sync.Mutex
+	peers map[string]*peerNodes // guarded by mu; peers that have large Nodes
+}
+
+// peerNodes is the use of one peer.
+type peerNodes struct {
+	// Guarded by nodes.mu.
+	held int64
+	uses int // those that hold bytes, or decode
+
+	decoding chan struct{} // a slot for each Node that may be decoded at a time
+}
+
+// enter returns the use of a peer, which exists until it is left.
+func (s *nodes) enter(peer string) *peerNodes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.peers[peer]
+	if of == nil {
+		of = &peerNodes{decoding: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		s.peers[peer] = of
+	}
+	of.uses++
+	return of
+}
+
+func (s *nodes) leave(peer string, of *peerNodes) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of.uses--; of.uses == 0 {
+		delete(s.peers, peer)
+	}
+}
+
+// hold charges a peer for bytes until release, or rejects them.
+func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
+	charged := int64(bytes - largeNode)
+	if charged <= 0 {
+		return func() {}, nil
+	}
+	of := s.enter(peer)
+	s.mu.Lock()
+	held := of.held
+	fits := held+charged <= s.most
+	if fits {
+		of.held += charged
+	}
+	s.mu.Unlock()
+	if !fits {
+		s.leave(peer, of)
+		return nil, Exceeds(LimitNodeBytes, "nodes of %s take %d bytes, %d more would be over the %d that one peer is allowed", peer, held, charged, s.most)
+	}
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		of.held -= charged
+		s.mu.Unlock()
+		s.leave(peer, of)
+	}), nil
+}
+
+// decode is turn for a Node of so many bytes; a small one does not wait.
+func (s *nodes) decode(ctx context.Context, peer string, bytes int) (done func(), err error) {
+	if bytes <= largeNode {
+		return func() {}, nil
+	}
+	return s.turn(ctx, peer)
+}
+
+// Turn waits until a client may use the time of others, of which each peer has a share: for work that a request makes and that
+// other clients wait for. The caller must call done after that. The error is that of ctx, which ended before.
+func (g *Guard) Turn(ctx context.Context, of Peer) (done func(), err error) {
+	return g.nodes.turn(ctx, g.cfg.PeerName(of))
+}
+
+// turn waits until a peer may use the time of others. The caller must call done after that. The error is that of ctx, which
+// ended before.
+func (s *nodes) turn(ctx context.Context, peer string) (done func(), err error) {
+	of := s.enter(peer)
+	select {
+	case of.decoding <- struct{}{}:
+		began := time.Now()
+		return func() {
+			time.AfterFunc(min(nodeRests*time.Since(began), maxNodeRest), func() {
+				<-of.decoding
+				s.leave(peer, of)
+			})
+		}, nil
+	case <-ctx.Done():
+		s.leave(peer, of)
+		return nil, ctx.Err()
+	}
+}
+
+// DecodeTurn waits until a peer may have a body of so many bytes decoded that has a Node. The caller must call done
+// after that. The error is that of ctx, which ended before.
+func (g *Guard) DecodeTurn(ctx context.Context, peer string, bytes int) (done func(), err error) {
+	return g.nodes.decode(ctx, peer, bytes)
+}
+
+// WithNode decodes a client's Node and calls use with it. It returns what the stream keeps, which must be released. The
+// decoded Node is many times as large, and must not be kept by use. Decoding may wait and take long: goroutines that
+// serve other clients must not call it, nor may a caller hold a lock.
+func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*node) error) (*KeptNode, error) {
+	if err := g.cfg.CheckNode(raw); err != nil {
+		return nil, err
+	}
+	peer := g.cfg.PeerName(from)
+	release, err := g.nodes.hold(peer, len(raw.Encoded))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	done, err := g.nodes.decode(ctx, peer, len(raw.Encoded))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	n, err := g.cfg.decode(raw, g.cfg.DynamicParameters)
+	if err != nil {
+		return nil, err
+	}
+	release() // what is kept is charged for by itself
+	kept, err := g.keep(nodeCacheOf(ctx), peer, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := use(n); err != nil {
+		kept.Release()
+		return nil, err
+	}
+	return kept, nil
+}
+
+// WithKept decodes a Node that was kept because of [Config.KeepNodes], and calls use with it, as WithNode does.
+func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use func(*node) error) error {
+	done, err := g.nodes.decode(ctx, g.cfg.PeerName(from), len(kept.encoded))
+	if err != nil {
+		return err
+	}
+	defer done()
+	n := new(node)
+	_ = proto.Unmarshal([]byte(kept.encoded), n) // never fails: keep has encoded it
+	return use(n)
+}
+
+// A nodeCache has the Nodes that the streams of one connection keep.
+type nodeCache struct {
+	mu   sync.Mutex
+	kept []*KeptNode // guarded by mu
+}
+
+// A KeptNode is what streams of a connection with equal Nodes keep of them. It does not change.
+type KeptNode struct {
+	Shown      string                          // encoded, for operators
+	Parameters map[string]*xdspb.ContextParams // dynamic parameters, by type URL; nil without Config.DynamicParameters
+
+	encoded  string     // all that was decoded; empty if it is not needed again
+	of       *nodeCache // nil: the stream has no connection
+	sum      [sha256.Size]byte
+	uncharge func()
+
+	streams int // guarded by of.mu
+}
+
+// nodeCacheOf returns the Nodes of the connection of a stream, nil if that is not known.
+func nodeCacheOf(ctx context.Context) *nodeCache {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(connInfo); ok {
+			return c.nodes
+		}
+	}
+	return nil
+}
+
+// share returns the kept Node that is equal to n, or else n, for which charge is called.
+func (c *nodeCache) share(n *KeptNode, charge func() error) (*KeptNode, error) {
+	if c == nil {
+		return n, charge()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, kept := range c.kept {
+		if kept.sum == n.sum {
+			kept.streams++
+			return kept, nil
+		}
+	}
+	if err := charge(); err != nil {
+		return nil, err
+	}
+	n.of, n.streams = c, 1
+	c.kept = append(c.kept, n)
+	return n, nil
+}
+
+// Release must be called once by each stream that keeps the Node, when it no longer does.
+func (n *KeptNode) Release() {
+	if n == nil {
+		return
+	}
+	if c := n.of; c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n.streams--; n.streams > 0 {
+			return
+		}
+		c.kept = slices.DeleteFunc(c.kept, func(other *KeptNode) bool { return other == n })
+	}
+	n.uncharge()
+}
+
+// keep returns what streams keep of a Node. Equal Nodes are shared even if they were encoded differently: maps have no
+// order.
+func (g *Guard) keep(of *nodeCache, peer string, n *node) (*KeptNode, error) {
+	const parameter = 128 // bytes of a dynamic parameter beside its own
+	all := &node{
+		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(), DynamicParameters: n.GetDynamicParameters(),
+		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
+	}
+	kept := &KeptNode{Parameters: n.GetDynamicParameters(), uncharge: func() {}}
+	size := 0
+	if g.cfg.KeepNodes() || len(kept.Parameters) > 0 {
+		kept.encoded = encodeNode(all)
+		size = len(kept.encoded)
+		kept.Shown = kept.encoded
+	}
+	if size == 0 || size > maxShown {
+		kept.Shown = shownOf(all)
+	}
+	for _, of := range kept.Parameters {
+		size += parameter * (1 + len(of.GetParams()))
+	}
+	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.Shown)))
+	return of.share(kept, func() (err error) {
+		kept.uncharge, err = g.nodes.hold(peer, size)
+		return err
+	})
+}
+
+// encodeNode returns the deterministic encoding of a Node, by which Nodes are compared.
+func encodeNode(n *node) string {
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(n) // never fails: it was decoded
+	return string(encoded)
+}
+
+// maxShown is how many bytes of a Node are kept for operators.
+const maxShown = 8 << 10
+
+// shownOf returns the part of a Node that operators are shown, encoded.
+func shownOf(all *node) string {
+	some := &node{
+		Id: all.GetId(), Cluster: all.GetCluster(), Locality: all.GetLocality(), UserAgentName: all.GetUserAgentName(), UserAgentVersionType: all.GetUserAgentVersionType(),
+	}
+	switch {
+	case len(all.GetMetadata().GetFields()) < maxShown/4 && proto.Size(all) <= maxShown: // each field takes four bytes at least
+		return encodeNode(all)
+	case proto.Size(some) <= maxShown:
+		return encodeNode(some)
+	default:
+		return encodeNode(&node{Id: NodeLabel(all)})
+	}
+}

@@ -1,0 +1,108 @@
+package guard
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// A Peer is the identity of a client on its connection, as opposed to its Node, which it claims in requests.
+type Peer struct {
+	// Host is the IP address of the client; empty if it has none, as on a Unix socket.
+	Host string
+
+	// Certificate was verified in the handshake. Nil without mTLS.
+	Certificate *x509.Certificate
+}
+
+// PeerOf returns the peer of a stream, by its context.
+func PeerOf(ctx context.Context) (p Peer) {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return p
+	}
+	if from.Addr != nil {
+		p.Host = hostIP(from.Addr.String())
+	}
+	info := from.AuthInfo
+	if c, ok := info.(connInfo); ok {
+		info = c.AuthInfo
+	}
+	if info, ok := info.(credentials.TLSInfo); ok {
+		p.Certificate = verifiedCertificate(info.State.VerifiedChains)
+	}
+	return p
+}
+
+// PeerOfPoll returns the peer of a poll.
+func PeerOfPoll(r *http.Request) (p Peer) {
+	p.Host = hostIP(r.RemoteAddr)
+	if c, _ := r.Context().Value(pollConnKey{}).(*pollConn); c != nil {
+		p.Certificate = c.certificate()
+	}
+	return p
+}
+
+// verifiedCertificate returns the leaf of verified chains.
+func verifiedCertificate(chains [][]*x509.Certificate) *x509.Certificate {
+	if len(chains) == 0 {
+		return nil
+	}
+	return chains[0][0]
+}
+
+// PeerName returns the name that a peer is charged under: the identity in its certificate, since many clients may share
+// an address, or else its host.
+func (l *Limits) PeerName(p Peer) string {
+	if p.Certificate == nil {
+		return l.HostName(p.Host)
+	}
+	return certificateName(p.Certificate)
+}
+
+func certificateName(cert *x509.Certificate) string {
+	switch {
+	case len(cert.URIs) > 0:
+		return cert.URIs[0].String()
+	case len(cert.DNSNames) > 0:
+		return cert.DNSNames[0]
+	default:
+		sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+		return "key " + hex.EncodeToString(sum[:8])
+	}
+}
+
+// connPeer returns the name that a connection is charged under: its certificate is not known before the handshake.
+func (l *Limits) connPeer(conn net.Conn) string {
+	return l.HostName(hostIP(conn.RemoteAddr().String()))
+}
+
+// HostName returns the name that an IP address is charged under: of IPv6, which gives each host many addresses, the
+// prefix.
+func (l *Limits) HostName(host string) string {
+	address, err := netip.ParseAddr(host)
+	if err != nil || !address.Is6() || address.IsLoopback() {
+		return host
+	}
+	prefix, err := address.Prefix(l.PeerIPv6Prefix)
+	if err != nil {
+		return host
+	}
+	return prefix.String()
+}
+
+// hostIP returns the IP address in an address with a port, empty if there is none.
+func hostIP(address string) string {
+	from, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return ""
+	}
+	return from.Addr().Unmap().WithZone("").String()
+}

@@ -1,0 +1,92 @@
+package guard
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net/url"
+	"testing"
+
+	"google.golang.org/grpc"
+)
+
+// B.35: a peer is what its certificate says; without one it is its address, of IPv6 a prefix of that.
+func TestB35_WhoAPeerIs(t *testing.T) {
+	spiffe := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}}, DNSNames: []string{"c"}}
+	for _, tt := range []struct {
+		peer Peer
+		bits int
+		want string
+	}{
+		{Peer{Host: "192.0.2.1"}, 64, "192.0.2.1"},
+		{Peer{Host: "2001:db8:1:2:3::4"}, 64, "2001:db8:1:2::/64"},
+		{Peer{Host: "2001:db8:1:2:3::4"}, 48, "2001:db8:1::/48"},
+		{Peer{Host: "::1"}, 64, "::1"},
+		{Peer{}, 64, ""},
+		{Peer{Host: "192.0.2.1", Certificate: spiffe}, 64, "spiffe://a/b"},
+		{Peer{Host: "192.0.2.1", Certificate: &x509.Certificate{DNSNames: []string{"c"}}}, 64, "c"},
+		{Peer{Host: "192.0.2.1", Certificate: new(x509.Certificate)}, 64, "key e3b0c44298fc1c14"},
+	} {
+		if got := (&Limits{PeerIPv6Prefix: tt.bits}).PeerName(tt.peer); got != tt.want {
+			t.Errorf("%+v is the peer %q, want %q", tt.peer, got, tt.want)
+		}
+	}
+}
+
+// An ownService takes shares of streams itself.
+type ownService struct{}
+
+// newGuard returns a guard with defaults for limits that are zero.
+func newGuard(l Limits) *Guard {
+	return New(Config{
+		Limits: WithDefaults(l), Own: func(service any) bool { return service == ownService{} }, KeepNodes: func() bool { return false },
+		Logger: slog.New(slog.DiscardHandler),
+	})
+}
+
+// A streamOf is a stream of nobody in particular.
+type streamOf struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s streamOf) Context() context.Context { return s.ctx }
+
+// B.35: streams of services that are not the server's own count with those that are, and only once.
+func TestB35_StreamsOfAllServicesCount(t *testing.T) {
+	g := newGuard(Limits{MaxStreams: 1})
+	rpc := streamOf{ctx: t.Context()}
+	inner := func(any, grpc.ServerStream) error { return nil }
+	outer := func(any, grpc.ServerStream) error {
+		if err := g.StreamInterceptor("health", rpc, nil, inner); err == nil {
+			t.Error("a second stream was served where one is allowed")
+		}
+		return g.StreamInterceptor(ownService{}, rpc, nil, inner) // which counts by itself
+	}
+	if err := g.StreamInterceptor("health", rpc, nil, outer); err != nil {
+		t.Errorf("the first stream: %v", err)
+	}
+	if open := g.streams.Used(); open != 0 {
+		t.Errorf("%d are open, want none", open)
+	}
+}
+
+// B.35: peers are told apart by IP address, however it is written. What has none is no
+// peer: groups are not counted for it.
+func TestB35_PeersAreHosts(t *testing.T) {
+	for address, want := range map[string]string{
+		"10.0.0.1:1234":        "10.0.0.1",
+		"[::ffff:10.0.0.1]:9":  "10.0.0.1",
+		"[2001:db8::1]:1234":   "2001:db8::1",
+		"[fe80::1%eth0]:1234":  "fe80::1",
+		"@":                    "",
+		"":                     "",
+		"/run/tender.sock":     "",
+		"bufconn":              "",
+		"not-an-address:12345": "",
+	} {
+		if got := hostIP(address); got != want {
+			t.Errorf("hostOf(%q) = %q, want %q", address, got, want)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package guard
+
+import (
+	"net"
+	"testing"
+)
+
+// B.35: connections for polls count until they are closed, and what exceeds the limit is closed by the listener.
+func TestB35_ConnectionsOfPollsCount(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGuard(Limits{MaxConnections: 1})
+	l := g.PollListener(inner)
+	accepted, ended := make(chan net.Conn, 10), make(chan struct{})
+	go func() { // ends with the listener
+		defer close(ended)
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			accepted <- conn
+		}
+	}()
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	}()
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() }) // if it was not closed yet
+		return conn
+	}
+	_ = dial()
+	first := <-accepted
+	if _, err := dial().Read(make([]byte, 1)); err == nil {
+		t.Error("a second connection is open where one is allowed")
+	}
+	if n := g.Counters.Refused()[LimitConnections]; n != 1 {
+		t.Errorf("%d connections were rejected, want 1", n)
+	}
+	for range 2 { // a second time does no harm
+		_ = first.Close()
+	}
+	_ = dial()
+	_ = (<-accepted).Close()
+	if n, _ := g.Usage(); n != 0 {
+		t.Errorf("%d connections are counted in the end, want none", n)
+	}
+}

@@ -1,0 +1,43 @@
+package guard
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// slotsPerCore is how many slots there are for each core.
+	slotsPerCore = 64
+
+	// slotTimeout is when a slot is free again although its client does not read.
+	slotTimeout = time.Second
+)
+
+// Slots bound how many streams build a first response at the same time that a worker cannot send, because the send may
+// wait for the client: each of them has a goroutine, and thousands at once would need memory for all their responses.
+// Streams wait for a slot in the order of their requests (B.35).
+type Slots struct {
+	taken   chan struct{}
+	waiting atomic.Int64
+}
+
+// NewSlots returns slots that are free.
+func NewSlots() Slots { return Slots{taken: make(chan struct{}, slotsPerCore*runtime.GOMAXPROCS(0))} }
+
+// Take waits for a slot, and returns the function that frees it.
+func (s *Slots) Take() (free func()) {
+	s.waiting.Add(1)
+	s.taken <- struct{}{} // first come, first served
+	s.waiting.Add(-1)
+	release := sync.OnceFunc(func() { <-s.taken })
+	timer := time.AfterFunc(slotTimeout, release)
+	return func() {
+		timer.Stop()
+		release()
+	}
+}
+
+// Waiting returns how many streams wait for a slot.
+func (s *Slots) Waiting() int { return int(s.waiting.Load()) }

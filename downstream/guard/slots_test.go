@@ -1,0 +1,62 @@
+package guard
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// B.35: first responses that may have to wait for their clients are handed over so many at a
+// time, first come, first served. A client that does not read keeps its slot for a second.
+func TestB35_SlotsAreFreedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 10
+		p := NewSlots()
+		var frees []func()
+		for range cap(p.taken) {
+			frees = append(frees, p.Take())
+			time.Sleep(time.Microsecond) // timers of a bubble that fire at the same time crash the race detector (Go 1.26)
+		}
+		began := time.Now()
+		var mu sync.Mutex
+		var order []int // guarded by mu
+		for i := range waiters {
+			go func() { // ends once it had its slot
+				p.Take()
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+			}()
+			synctest.Wait()
+		}
+		served := func() []int {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(order)
+		}
+		if n := p.waiting.Load(); n != waiters {
+			t.Errorf("%d wait, want %d", n, waiters)
+		}
+		for i := range waiters - 1 {
+			frees[i]()
+			frees[i]() // a second time does no harm
+			synctest.Wait()
+			time.Sleep(time.Microsecond)
+			if got := served(); len(got) != i+1 || got[i] != i {
+				t.Fatalf("after %d slots were freed, they were taken by %v", i+1, got)
+			}
+		}
+		time.Sleep(slotTimeout)
+		synctest.Wait()
+		if n := len(served()); n != waiters || p.waiting.Load() != 0 {
+			t.Errorf("%d of %d had slots after %v", n, waiters, time.Since(began))
+		}
+		time.Sleep(slotTimeout)
+		synctest.Wait()
+		if n := len(p.taken); n != 0 {
+			t.Errorf("%d slots are taken after %v, want none", n, time.Since(began))
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package loadreport
+
+import (
+	"testing"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// FuzzLoadReport: whatever two clients report, one after the other, the origin is told something that can be
+// encoded, is no larger than was thought, and that would be taken from a client; and once they have left, nothing
+// of it is kept.
+func FuzzLoadReport(f *testing.F) {
+	address := &corepb.Address{Address: &corepb.Address_SocketAddress{SocketAddress: &corepb.SocketAddress{Address: "10.0.0.1"}}}
+	for _, report := range [][]*endpointpb.ClusterStats{
+		nil, hugeReport(2, "cluster"), {{}}, {{ClusterName: "c", DroppedRequests: []*endpointpb.ClusterStats_DroppedRequests{{}}}},
+		{{ClusterName: "c", UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{
+			{Priority: 129}, {Locality: &corepb.Locality{Zone: "z"}, TotalRequestsInProgress: 3, UpstreamEndpointStats: []*endpointpb.UpstreamEndpointStats{{Address: address}, {}}},
+		}}},
+	} {
+		b, err := proto.Marshal(&lrspb.LoadStatsRequest{ClusterStats: report})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, b)
+	}
+	f.Fuzz(func(t *testing.T, one, another []byte) {
+		sum, clients := newSum(), []*reporter{{}, {}}
+		for i, b := range [][]byte{one, another} {
+			if report, ok := reported(b); ok {
+				sum.add(clients[i], report, true)
+			}
+		}
+		room := sum.bytes
+		report, _ := sum.takeReport(time.Second)
+		b, err := proto.Marshal(&lrspb.LoadStatsRequest{ClusterStats: report})
+		if err != nil {
+			t.Fatalf("%v cannot be encoded: %v", report, err)
+		}
+		if len(b) > room {
+			t.Errorf("a report of %d bytes was thought to have at most %d", len(b), room)
+		}
+		if _, ok := reported(b); !ok {
+			t.Errorf("%v would not be taken from a client", report)
+		}
+		if err := leavesNothing(sum, clients); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// reported returns the report in a message, as a stream would take it, unless the stream would refuse it.
+func reported(b []byte) (report []*endpointpb.ClusterStats, ok bool) {
+	var r lrspb.LoadStatsRequest
+	if err := proto.Unmarshal(b, &r); err != nil {
+		return nil, false
+	}
+	for _, stats := range r.GetClusterStats() {
+		if err := checkCluster(stats); err != nil {
+			return nil, false
+		}
+		dropNonFinite(stats)
+	}
+	return r.GetClusterStats(), true
+}

@@ -1,0 +1,66 @@
+package loadreport
+
+import (
+	"math"
+
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+)
+
+// The bound of messages in a report (one for each cluster, locality, endpoint, metric and so on), how many bytes each
+// takes at most once it is decoded, and how deep they may be nested.
+const (
+	maxMessages  = 100_000
+	messageBytes = 256
+	maxNesting   = 100
+)
+
+// A message is a request of a client, and what it is charged with.
+type message struct {
+	bytes []byte
+	guard.Charge
+}
+
+// decompress returns a message that came.
+func (s *stream) decompress(m []byte) (in message, err error) {
+	in = message{m, s.account.Charged(wire.Framed(len(m)))}
+	if s.cfg.GzipRequests {
+		in.bytes, err = wire.Inflate(m, s.cfg.MaxRequestBytes, &in)
+	}
+	if err != nil {
+		in.Release()
+		return in, s.cfg.RequestError(err)
+	}
+	return in, nil
+}
+
+// decode decodes a report, but not its Node, which has its own bounds. The report is charged for.
+func decode(m *message) (r *lrspb.LoadStatsRequest, node guard.RawNode, err error) {
+	const nodeField = 1
+	var rest []byte
+	var found wire.Elements
+	r = new(lrspb.LoadStatsRequest)
+	if node.Encoded, node.Size, rest, err = wire.TakeNode(m.bytes, nodeField); err == nil {
+		found, err = wire.CountElements(r.ProtoReflect().Descriptor(), rest, maxNesting, wire.Elements{Messages: maxMessages, Values: math.MaxInt})
+	}
+	switch {
+	case err != nil:
+		return nil, node, invalid(err)
+	case found.Messages > maxMessages:
+		return nil, node, guard.Exceeds(guard.LimitRequest, "load report of more than %d clusters, localities, endpoints and metrics: no more are allowed", maxMessages)
+	}
+	if err := m.Hold(len(rest) + found.Messages*messageBytes); err != nil {
+		return nil, node, err
+	}
+	if err := proto.Unmarshal(rest, r); err != nil {
+		return nil, node, invalid(err)
+	}
+	return r, node, nil
+}
+
+func invalid(err error) error { return status.Errorf(codes.InvalidArgument, "load report: %v", err) }

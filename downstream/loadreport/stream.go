@@ -1,0 +1,324 @@
+package loadreport
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+)
+
+// An Origin receives load reports.
+type Origin interface {
+	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
+	// ctx. Errors are gRPC statuses.
+	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
+
+	// ReportLoads reports what the clients of a group report until ctx ends, and
+	// then what is left.
+	ReportLoads(ctx context.Context, g *Group)
+}
+
+// AllClustersFeature is the client feature of clients that can be asked for all their clusters without naming them
+// (R140).
+const AllClustersFeature = "envoy.lrs.supports_send_all_clusters"
+
+// A Client is the client of a stream, by its Node.
+type Client struct {
+	Label       string // of its Node, for logs
+	AllClusters bool   // it has the AllClustersFeature
+
+	// Group is the key of its node group, Node the one that the origin takes the group for. Both are for sums only.
+	Group string
+	Node  *corepb.Node
+
+	// Revoked waits until the client is no longer authorized to be that node, and returns the error that ends the
+	// stream; nil if ctx ends first. A nil Revoked stands for a client that always is.
+	Revoked func(ctx context.Context) error
+
+	Leave func() // must be called when the stream ends
+}
+
+// Config shapes a [Server]. All fields but Sum and GzipRequests are required.
+type Config struct {
+	Origin Origin
+	Sum    bool // sum the reports of each node group; else pass each stream through
+
+	// Identify returns the client that says that it has a Node.
+	Identify func(context.Context, guard.RawNode) (*Client, error)
+
+	// RequestError returns the error that ends a stream for a request that could not be decoded.
+	RequestError func(error) error
+
+	FirstRequestTimeout time.Duration // for the first request of a stream
+	SendStall           time.Duration // for a peer to read
+	MaxRequestRate      int           // requests a second of a stream
+	MaxRequestBytes     int           // of a request, decompressed
+	GzipRequests        bool
+
+	// Draining is closed when all streams must end.
+	Draining <-chan struct{}
+
+	Logger *slog.Logger
+}
+
+// A Server serves load reports. Its methods may be called from any goroutine.
+type Server struct {
+	cfg    Config
+	groups groups
+}
+
+// New returns a server.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, groups: groups{origin: cfg.Origin, log: cfg.Logger, byKey: make(map[string]*Group)}}
+}
+
+// Wait waits until all that was reported has been passed on. Serve must have returned for all streams, and returns an
+// error from then on.
+func (s *Server) Wait() { s.groups.wait() }
+
+// The reasons of a stream to end by itself.
+var (
+	errDraining = errors.New("draining")
+	errAged     = errors.New("the connection reached its maximum age")
+)
+
+// A stream serves the load reports of one client.
+type stream struct {
+	// Read-only after construction.
+	server   *Server
+	cfg      *Config
+	rpc      grpc.ServerStream
+	messages chan message   // from receive
+	ended    chan error     // from receive: how the client closed its side
+	account  *guard.Account // of the connection; nil if nothing is charged
+
+	// Owned by receive.
+	pace *rate.Limiter
+
+	// Owned by the caller of Serve.
+	log             *slog.Logger // with the client's node, once it is known
+	loggedNonFinite bool         // a metric that is no number was logged
+
+	answered atomic.Bool // the client was sent something
+}
+
+// Serve serves a stream until its client closes it or breaks the protocol, the server drains, or a time comes that is
+// not zero. The error is the stream's status.
+func (s *Server) Serve(ctx context.Context, rpc grpc.ServerStream, expires time.Time) error {
+	if !expires.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, expires, errAged)
+		defer cancel()
+	}
+	st := &stream{
+		server: s, cfg: &s.cfg, rpc: rpc, log: s.cfg.Logger, account: guard.AccountOf(rpc.Context()),
+		pace:     rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
+		messages: make(chan message), ended: make(chan error, 1),
+	}
+	err, why := st.begin(ctx), guard.EndedDrained
+	if errors.Is(err, errAged) {
+		err, why = errDraining, guard.EndedAged
+	}
+	switch {
+	case !errors.Is(err, errDraining):
+		return err
+	case st.answered.Load():
+		return guard.Ended(why, codes.OK, "") // as streams of resources end (R134)
+	default:
+		return guard.Ended(why, codes.Unavailable, "the relay is shutting down")
+	}
+}
+
+// over returns why a stream ends with its context.
+func over(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if _, is := status.FromError(cause); is || errors.Is(cause, errAged) {
+		return cause
+	}
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+// begin waits for the first request, and serves.
+func (s *stream) begin(ctx context.Context) error {
+	// Ends when the RPC does, which is as soon as Serve returns.
+	go s.receive(ctx)
+
+	timer := time.NewTimer(s.cfg.FirstRequestTimeout)
+	defer timer.Stop()
+	select {
+	case first := <-s.messages:
+		return s.serve(ctx, first)
+	case <-timer.C:
+		return guard.Ended(guard.EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout)
+	case err := <-s.ended:
+		return err
+	case <-s.cfg.Draining:
+		return errDraining
+	case <-ctx.Done():
+		return over(ctx)
+	}
+}
+
+// receive hands messages over until the client closes its side or the stream ends.
+func (s *stream) receive(ctx context.Context) {
+	for {
+		var m wire.Message
+		if err := s.rpc.RecvMsg(&m); err != nil {
+			s.ended <- guard.ReceiveStatus(err)
+			return
+		}
+		in, err := s.decompress(m.Bytes)
+		if err != nil {
+			s.ended <- err
+			return
+		}
+		select {
+		case s.messages <- in:
+		case <-ctx.Done():
+			in.Release()
+			return
+		}
+		if s.pace.Wait(ctx) != nil {
+			return // the stream has ended
+		}
+	}
+}
+
+// serve identifies the client by its first request, and takes its reports.
+func (s *stream) serve(ctx context.Context, first message) error {
+	defer first.Release()
+	r, node, err := decode(&first)
+	if err != nil {
+		return err
+	}
+	if node.Encoded == nil {
+		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	client, err := s.cfg.Identify(ctx, node)
+	if err != nil {
+		return err
+	}
+	defer client.Leave()
+	if client.Revoked != nil {
+		// Ends when ctx does, which is as soon as serve returns.
+		go func() { cancel(client.Revoked(ctx)) }()
+	}
+	s.log = s.log.With(slog.String("node", client.Label))
+	s.log.Debug("load report stream opened")
+	defer s.log.Debug("load report stream closed")
+	if s.cfg.Sum {
+		err = s.sum(ctx, r, client, &first)
+	} else {
+		err = s.passThrough(ctx, &first)
+	}
+	if _, is := guard.DenialOf(context.Cause(ctx)); is {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// sum adds the client's reports to the sum of its group.
+func (s *stream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, client *Client, first *message) error {
+	if err := s.check(r); err != nil {
+		return err
+	}
+	reporter := &reporter{all: client.AllClusters}
+	g, leave, err := s.server.groups.join(client, reporter)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	g.add(reporter, r.GetClusterStats())
+	first.Release()
+	return s.converse(ctx, g, reporter)
+}
+
+// converse takes the client's reports, and asks it for what the origin asks for.
+func (s *stream) converse(ctx context.Context, g *Group, client *reporter) error {
+	var sent *lrspb.LoadStatsResponse
+	for {
+		ask, changed := g.ask(client)
+		if ask != sent && ask != nil {
+			if err := s.send(ctx, func() error { return s.rpc.SendMsg(ask) }); err != nil {
+				return err
+			}
+			s.answered.Store(true)
+			sent = ask
+		}
+		select {
+		case m := <-s.messages:
+			if err := s.add(g, client, m); err != nil {
+				return err
+			}
+		case <-changed:
+		case err := <-s.ended:
+			return err
+		case <-s.cfg.Draining:
+			return errDraining
+		case <-ctx.Done():
+			return over(ctx)
+		}
+	}
+}
+
+// add adds a report of the client.
+func (s *stream) add(g *Group, client *reporter, m message) error {
+	defer m.Release()
+	r, _, err := decode(&m)
+	if err != nil {
+		return err
+	}
+	if err := s.check(r); err != nil {
+		return err
+	}
+	g.add(client, r.GetClusterStats())
+	return nil
+}
+
+// check rejects a report that the origin would reject, with those of all other clients in the sum, and removes the
+// metrics that would spoil those of other clients.
+func (s *stream) check(r *lrspb.LoadStatsRequest) error {
+	for i, stats := range r.GetClusterStats() {
+		if err := checkCluster(stats); err != nil {
+			return status.Errorf(codes.InvalidArgument, "load report: cluster_stats[%d]: %v", i, err)
+		}
+		if metric, found := dropNonFinite(stats); found && !s.loggedNonFinite {
+			s.loggedNonFinite = true
+			s.log.Warn("load report has a non-finite metric, which is ignored",
+				slog.String("cluster", stats.GetClusterName()), slog.String("metric", metric))
+		}
+	}
+	return nil
+}
+
+// send bounds how long a send waits for a peer that does not read.
+func (s *stream) send(ctx context.Context, send func() error) error {
+	done := make(chan error, 1)
+	// Ends at the latest when the RPC does.
+	go func() { done <- send() }()
+	stall := time.NewTimer(s.cfg.SendStall)
+	defer stall.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-stall.C:
+		return guard.Ended(guard.EndedStalled, codes.Unavailable, "the peer has not read for %v", s.cfg.SendStall)
+	case <-s.cfg.Draining:
+		return errDraining
+	case <-ctx.Done():
+		return over(ctx)
+	}
+}

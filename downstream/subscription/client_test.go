@@ -1,0 +1,25 @@
+package subscription
+
+import (
+	"reflect"
+	"testing"
+	"time"
+)
+
+// TestH14_MomentsAreMonotonic: what a client lacks is timed by the monotonic clock, which no one sets.
+func TestH14_MomentsAreMonotonic(t *testing.T) {
+	at := time.Now().Add(-time.Minute)
+	m := MomentOf(at)
+	if got := m.Time(); !got.Equal(at) || reflect.DeepEqual(got, got.Round(0)) || got.Sub(at) != 0 {
+		t.Errorf("the moment of %v is %v, want the same with its monotonic reading", at, got)
+	}
+	if got := m.ago(at.Add(3 * time.Second)); got != 3*time.Second {
+		t.Errorf("it is %v ago, want 3s", got)
+	}
+	if later := MomentOf(at.Add(1)); later != m+1 {
+		t.Errorf("a nanosecond later it is %d, want %d", later, m+1)
+	}
+	if none := MomentOf(time.Time{}); none != 0 || !none.Time().IsZero() {
+		t.Errorf("no time is %d, which is %v", none, none.Time())
+	}
+}

@@ -1,0 +1,353 @@
+package subscription
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// staleWait bounds how long the wait for an answer goes on once a request carried an older nonce than that of the
+// newest response (B.14).
+const staleWait = 3 * time.Second
+
+// A Conversation is the responses of one type on a stream and their answers. A type and its globs share one.
+type Conversation struct {
+	counter Counter
+	fanouts fanouts
+
+	// The newest response.
+	nonce       string
+	version     string
+	bytes       int    // of its body
+	endOffset   uint64 // bytes on the stream up to its end
+	sentAt      time.Time
+	ackDeadline time.Time // when the wait for the answer ends (B.12)
+	pending     bool      // it is not answered
+
+	sentAny    bool // some response was sent
+	nackedAny  bool // some response was refused
+	newRequest bool // the client has asked for something since the last look
+
+	// Waits: at the last look, all of the type waited for clusters or their endpoints. The server sets it.
+	Waits bool
+
+	// Responses before the newest that the client has not accepted; nil if there is none, as nearly always.
+	earlier *earlierResponses
+
+	// For the status of the client. Each stream has these for each type: they are small.
+	causedAt     Moment    // when the oldest change in the newest response was received; 0: no change caused it
+	behindSince  Moment    // since when the client lacks something of it
+	sentAfter    cache.Seq // it holds what changed after that, or after what the client refused
+	ackedVersion string    // the version that the client accepted last
+	ackedAt      Moment
+	refusal      *Refusal // the newest
+}
+
+// Pending reports whether the newest response is not answered.
+func (c *Conversation) Pending() bool { return c.pending }
+
+// Nonce returns the nonce of the newest response.
+func (c *Conversation) Nonce() string { return c.nonce }
+
+// Deadline returns when the wait for the answer to the newest response ends.
+func (c *Conversation) Deadline() time.Time { return c.ackDeadline }
+
+// SentAny reports whether any response was sent.
+func (c *Conversation) SentAny() bool { return c.sentAny }
+
+// Refusal returns the newest refusal, nil if there is none.
+func (c *Conversation) Refusal() *Refusal { return c.refusal }
+
+// Blocked reports whether the next response waits for the answer to the newest. The wait is bounded, since clients
+// may lawfully never answer (R038).
+func (c *Conversation) Blocked(now time.Time) bool { return c.pending && now.Before(c.ackDeadline) }
+
+// answersNewest reports whether a request answers the newest response: by its nonce, or, of a SotW client that sends
+// none, by an error or the version alone.
+func (c *Conversation) answersNewest(r *wire.Request, delta bool) bool {
+	if r.Nonce != "" {
+		return r.Nonce == c.nonce
+	}
+	return !delta && c.pending && (r.Refused || r.Version != "" && r.Version == c.version)
+}
+
+// sending records that a response leaves that holds what changed after a position. It was received at some time; zero
+// if the client asked for it. The response before it went up to another position.
+func (c *Conversation) sending(after, before cache.Seq, received, now time.Time) {
+	caused := MomentOf(received)
+	if c.newRequest || caused == 0 {
+		received, caused = now, 0
+	}
+	if c.newRequest = false; c.pending {
+		c.supersede(before)
+	}
+	if c.behindSince == 0 {
+		c.sentAfter, c.behindSince = after, MomentOf(received)
+	}
+	if c.causedAt == 0 && c.sentAny { // the client waited for something else than the first one's cause
+		c.causedAt = caused
+	}
+}
+
+// accept records that the client accepts the newest response.
+func (c *Conversation) accept(now time.Time) {
+	if c.causedAt != 0 {
+		c.counter.Propagated(c.causedAt.ago(now))
+	}
+	c.ackedVersion, c.ackedAt, c.behindSince, c.earlier = c.version, MomentOf(now), 0, nil
+}
+
+// refuse records that the client refuses the newest response or an unknown one. The client was sent changes up to a
+// position; whole is set if each response holds the complete set.
+func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whole bool, now time.Time) {
+	version := "" // that of an unknown response is not known
+	if newest {
+		c.mergeEarlier()
+	}
+	if r.Nonce == c.nonce {
+		version = c.version
+	}
+	c.refusal = newRefusal(r, c.refusal, whole, c.sentAfter, upTo, version, now)
+}
+
+// lackingSince returns when the oldest change was made that the client was sent and has not accepted; 0 if there is
+// none.
+func (c *Conversation) lackingSince() Moment {
+	if u := c.earlier.oldest(); u != nil {
+		return u.behindSince
+	}
+	return c.behindSince
+}
+
+// ackedUpTo returns up to where the client has accepted what it was sent, except for what it refused.
+func (c *Conversation) ackedUpTo() cache.Seq {
+	if u := c.earlier.oldest(); u != nil {
+		return u.after
+	}
+	return c.sentAfter
+}
+
+// exchange returns the newest response, with its outcome; answer is nil if the stream ended before.
+func (c *Conversation) exchange(typeURL string, o cache.Outcome, answer *wire.Request, now time.Time) Exchange {
+	x := Exchange{
+		TypeURL: typeURL, Version: c.version, Nonce: c.nonce, Bytes: c.bytes,
+		CausedAt: c.causedAt.Time(), SentAt: c.sentAt, ClosedAt: now,
+		Outcome: o, Fanouts: c.fanouts.unacked,
+	}
+	if answer != nil {
+		x.Code, x.Detail = answer.ErrorCode, cut(answer.ErrorMessage, maxDetail)
+	}
+	return x
+}
+
+// String returns the newest response and its answer: "nonce=3 version=1 pending".
+func (c *Conversation) String() string {
+	if !c.sentAny {
+		return "nothing sent"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "nonce=%s", c.nonce)
+	if c.version != "" {
+		fmt.Fprintf(&b, " version=%s", c.version)
+	}
+	if c.pending {
+		b.WriteString(" pending")
+	}
+	if c.earlier != nil {
+		fmt.Fprintf(&b, " unaccepted=%d", len(c.earlier.list))
+	}
+	if c.refusal != nil {
+		fmt.Fprintf(&b, " refused=%s", c.refusal.Nonce)
+	}
+	return b.String()
+}
+
+// A sentResponse was sent before the newest and is not accepted: the client takes longer to answer than the relay
+// waits (B.12).
+type sentResponse struct {
+	nonce       string
+	version     string
+	after       cache.Seq // it holds what changed after that
+	upTo        cache.Seq // and up to here
+	behindSince Moment    // since when the client lacks something of it
+	causedAt    Moment    // when the oldest change in it was received; 0: no change caused it
+	endOffset   uint64    // bytes on the stream up to its end
+}
+
+// earlierResponses are those before the newest that the client has not accepted, the oldest first. A nil one is empty.
+type earlierResponses struct{ list []sentResponse }
+
+// maxEarlierResponses bounds the earlier responses of a type that are remembered. If a client is further behind, the
+// answers to some do not count until it answers a later one.
+const maxEarlierResponses = 16
+
+// supersede notes that another response follows the newest one, which is not answered and holds what changed up to a
+// position.
+func (c *Conversation) supersede(upTo cache.Seq) {
+	if c.earlier == nil {
+		c.earlier = new(earlierResponses)
+	}
+	u := sentResponse{c.nonce, c.version, c.sentAfter, upTo, c.behindSince, c.causedAt, c.endOffset}
+	list := c.earlier.list
+	if n := len(list); n == maxEarlierResponses { // the last two become one
+		u.after, u.behindSince = list[n-1].after, list[n-1].behindSince
+		list = list[:n-1]
+	}
+	c.earlier.list = append(list, u)
+	c.behindSince, c.causedAt = 0, 0
+}
+
+// find returns which of the responses a request answers, -1 if none.
+func (e *earlierResponses) find(r *wire.Request) int {
+	if e == nil || r.Nonce == "" {
+		return -1
+	}
+	return slices.IndexFunc(e.list, func(u sentResponse) bool { return u.nonce == r.Nonce })
+}
+
+// oldest returns the oldest of the responses, nil if there is none.
+func (e *earlierResponses) oldest() *sentResponse {
+	if e == nil {
+		return nil
+	}
+	return &e.list[0]
+}
+
+// refuseEarlier records that the client refuses an earlier response.
+func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now time.Time) {
+	u, oldest := &c.earlier.list[i], *c.earlier.oldest()
+	u.after, u.behindSince = oldest.after, oldest.behindSince
+	c.refusal = newRefusal(r, c.refusal, whole, u.after, u.upTo, u.version, now)
+	c.earlier.list = slices.Delete(c.earlier.list, 0, i)
+}
+
+// acceptEarlier records that the client accepts an earlier response, and returns up to where that went. The client has
+// read all responses before it. Those that it did not refuse, it has accepted.
+func (c *Conversation) acceptEarlier(i int, now time.Time) (upTo cache.Seq) {
+	u := &c.earlier.list[i]
+	if u.causedAt != 0 {
+		c.counter.Propagated(now.Sub(u.causedAt.Time()))
+	}
+	c.ackedVersion, c.ackedAt, upTo = u.version, MomentOf(now), u.upTo
+	if c.earlier.list = slices.Delete(c.earlier.list, 0, i+1); len(c.earlier.list) == 0 {
+		c.earlier = nil
+	}
+	return upTo
+}
+
+// mergeEarlier counts what the client has not accepted of earlier responses to the newest one, which it answers.
+func (c *Conversation) mergeEarlier() {
+	if u := c.earlier.oldest(); u != nil {
+		c.sentAfter, c.behindSince, c.earlier = u.after, u.behindSince, nil
+	}
+}
+
+// A Refusal is a response that a client did not accept. It is immutable.
+type Refusal struct {
+	At             time.Time
+	Nonce, Version string // of the response
+	Code           int32  // of gRPC
+	Detail         string // the client's error message, cut off after 2 KiB; of Secrets, only its length
+
+	// TraceID and SpanID are those of the span that shows it; empty if nothing is traced.
+	TraceID, SpanID string
+
+	after, upTo cache.Seq  // the response held what changed after the one and up to the other
+	earlier     []*Refusal // of the newest of a type: those before it, newest first
+}
+
+// Bounds on what is kept of refusals: bytes of the client's words, and how many refusals of a type that the client
+// did not undo by accepting a later response.
+const (
+	maxDetail   = 2 << 10
+	maxNonce    = 64
+	maxRefusals = 8
+)
+
+// newRefusal returns the refusal of a response, which r answers, that held what changed after one position and up to
+// another. Earlier refusals stand beside it, unless each response holds the complete set.
+func newRefusal(r *wire.Request, last *Refusal, whole bool, after, upTo cache.Seq, version string, now time.Time) *Refusal {
+	var earlier []*Refusal
+	switch {
+	case last == nil || whole:
+	case upTo == last.upTo: // the same response once more
+		after, earlier = last.after, last.earlier
+	default:
+		after = max(after, last.upTo)
+		alone := *last
+		alone.earlier = nil
+		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
+	}
+	return &Refusal{
+		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
+		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		after: after, upTo: upTo, earlier: earlier,
+	}
+}
+
+// cut returns the beginning of a text that is longer than so many bytes.
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "") + "…"
+}
+
+// fanouts are the changes that are followed on their way to all clients, as far as this client is part of that.
+type fanouts struct {
+	due     *cache.Fanouts // the client is to be sent them
+	unacked *cache.Fanouts // the client was sent them and has not answered
+}
+
+// pass notes which changes the client was sent. Those are closed by the answer to the newest response, if that is
+// pending. Otherwise the client needed none.
+func (f *fanouts) pass(sent func(*cache.Fanout) bool, pending bool, now time.Time) {
+	before := f.due
+	f.due = nil
+	for l := before; l != nil; l = l.Others {
+		switch change := l.Fanout; {
+		case !sent(change):
+			f.due = f.due.And(change)
+		case pending:
+			f.unacked = f.unacked.And(change)
+		default:
+			change.Done(cache.Needless, now)
+		}
+	}
+	if f.unacked != nil && f.unacked.Others != nil {
+		f.unacked = f.unacked.Open() // a client may never answer
+	}
+}
+
+// close closes the changes that the client was sent.
+func (f *fanouts) close(o cache.Outcome, now time.Time) {
+	for l := f.unacked; l != nil; l = l.Others {
+		l.Done(o, now)
+	}
+	f.unacked = nil
+}
+
+// closeUpTo closes the changes of a type up to a position, which the client accepted by the answer to an earlier
+// response. Removals that wait are closed by the answer to the newest response.
+func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now time.Time) {
+	before := f.unacked
+	f.unacked = nil
+	for l := before; l != nil; l = l.Others {
+		if c := l.Fanout; c.Key == key && c.Seq <= upTo && (c.Change.Removed == 0 || !lateRemovals) {
+			c.Done(cache.Accepted, now)
+		} else {
+			f.unacked = f.unacked.And(c)
+		}
+	}
+}
+
+// leave closes all changes, since the stream has ended.
+func (f *fanouts) leave(now time.Time) {
+	f.close(cache.Departed, now)
+	f.unacked, f.due = f.due, nil
+	f.close(cache.Departed, now)
+}

@@ -1,0 +1,86 @@
+package subscription
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestConversation: what a client lacks is counted from the oldest response that it has not accepted, whatever it
+// answers in which order.
+func TestConversation(t *testing.T) {
+	const delta = true
+	began := time.Now()
+	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
+	// Responses leave at second 1, 2 and 3, for changes 10, 20 and 30.
+	for _, tt := range []struct {
+		name    string
+		answers []string // nonces; with "!", the client refuses
+		lacks   int      // the second of the oldest response that is not accepted; 0: none
+		acked   cache.Seq
+		state   string
+	}{
+		{"no answer", nil, 1, 0, "nonce=3 pending unaccepted=2"},
+		{"the newest", []string{"3"}, 0, 20, "nonce=3"},
+		{"the first", []string{"1"}, 2, 10, "nonce=3 pending unaccepted=1"},
+		{"the second answers for the first", []string{"2"}, 3, 20, "nonce=3 pending"},
+		{"all", []string{"1", "2", "3"}, 0, 20, "nonce=3"},
+		{"the first refused", []string{"!1"}, 1, 0, "nonce=3 pending unaccepted=2 refused=1"},
+		{"the first refused, the newest accepted", []string{"!1", "3"}, 0, 20, "nonce=3 refused=1"},
+		{"the second refused", []string{"!2"}, 1, 0, "nonce=3 pending unaccepted=1 refused=2"},
+		{"the newest refused", []string{"!3"}, 1, 0, "nonce=3 refused=3"},
+		{"of another stream", []string{"99"}, 1, 0, "nonce=3 pending unaccepted=2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			view, _ := cache.New(cache.Config{})
+			s := newClient(view, wire.ListenerType, delta)
+			s.started = true
+			for i := 1; i <= 3; i++ {
+				r := Response{Body: wire.NewDeltaBody(wire.ListenerType, ""), After: cache.Seq(10 * (i - 1)), before: cache.Seq(10 * (i - 1)), from: view.Generation()}
+				s.NoteSent(&r, fmt.Sprint(i), view, uint64(i), at(i))
+			}
+			for _, nonce := range tt.answers {
+				refused := nonce[0] == '!'
+				if refused {
+					nonce = nonce[1:]
+				}
+				s.Request(&wire.Request{Delta: delta, Nonce: nonce, Refused: refused}, at(9))
+			}
+			var want Moment
+			if tt.lacks > 0 {
+				want = MomentOf(at(tt.lacks))
+			}
+			if got := s.lackingSince(); got != want {
+				t.Errorf("answers %q: the client lacks something since %v, want %v", tt.answers, got.Time(), want.Time())
+			}
+			if got := s.ackedUpTo(); got != tt.acked {
+				t.Errorf("answers %q: accepted up to %d, want %d", tt.answers, got, tt.acked)
+			}
+			if got := s.Conversation.String(); got != tt.state {
+				t.Errorf("answers %q: %s, want %s", tt.answers, got, tt.state)
+			}
+		})
+	}
+}
+
+// TestRefusalsAreBounded: a client that refuses changes again and again costs a bounded number of refusals. Where each
+// response holds the complete set, only the newest counts.
+func TestRefusalsAreBounded(t *testing.T) {
+	for whole, want := range map[bool]int{false: maxRefusals - 1, true: 0} {
+		var r *Refusal
+		for i := range 2 * maxRefusals {
+			r = newRefusal(&wire.Request{Nonce: "1", ErrorMessage: "no"}, r, whole, cache.Seq(i), cache.Seq(i+1), "", time.Now())
+		}
+		if len(r.earlier) != want {
+			t.Fatalf("complete sets %v: %d refusals before the newest, want %d", whole, len(r.earlier), want)
+		}
+		for _, e := range r.earlier {
+			if len(e.earlier) > 0 {
+				t.Errorf("an earlier refusal keeps %d of its own", len(e.earlier))
+			}
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package subscription
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+)
+
+// A Look is one look of a stream at what its client must be sent.
+type Look struct {
+	Newest *cache.Generation
+	Cut    *cache.Generation // what clusters and dependent types are read from; mostly the newest
+	Now    time.Time
+
+	// Muted is set while the stream may have to end without a response (B.8): errors of the relay are not sent.
+	Muted bool
+}
+
+// Of returns the generation that a type is read from.
+func (l *Look) Of(s *Subscription) *cache.Generation {
+	if s.followsCut() {
+		return l.Cut
+	}
+	return l.Newest
+}
+
+// Next returns the additions and changes that the client is to be sent, up to limit in the generation of the type. For
+// names that the client asked for since, the newest generation answers. If nothing is to be sent, the response has no
+// body, and until is when to look again even if nothing happens. The only error is ErrOutrun.
+func (s *Subscription) Next(l *Look, limit cache.Seq) (r Response, until time.Time, err error) {
+	g, after := l.Of(s), s.position()
+	if g == l.Newest {
+		r, until, err = s.next(l, g, limit, false)
+	} else {
+		asked := s.takeNewNames()
+		r, until, err = s.next(l, g, limit, true)
+		if s.pendingNames = append(s.pendingNames, asked...); err == nil && r.Body == nil && len(asked) > 0 {
+			g = l.Newest
+			r, until, err = s.next(l, g, limit, false)
+		}
+	}
+	r.After, r.before, r.from = after, after, g
+	return r, until, err
+}
+
+// next is Next from one generation, which may be older than the newest.
+func (s *Subscription) next(l *Look, g *cache.Generation, limit cache.Seq, older bool) (r Response, until time.Time, err error) {
+	s.errors.muted = l.Muted
+	switch v := s.in(g); {
+	case s.sendsSets():
+		r, until = sets{v, l.Now}.next(limit)
+	case !s.Delta && s.grouped && s.wildcard == nil:
+		r = sets{v, l.Now}.group(limit)
+	default:
+		c := changes{writer: writer{shown: v}, limit: limit, older: older}
+		r, err = c.response(l.Now)
+	}
+	until = Earlier(until, s.errors.recheckAt)
+	if r.Body == nil && err == nil && s.Delta && !s.LateRemovals {
+		var again time.Time
+		stale := removals{writer: writer{shown: s.in(g)}, now: l.Now}
+		r, again = stale.stale()
+		until = Earlier(until, again)
+	}
+	return r, until, err
+}
+
+// Removals returns the removals that were held back, and when to look again.
+func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
+	after := s.removedUpTo
+	if after == 0 {
+		after = l.Cut.Seq // a subscription to names alone has no such position
+	}
+	v := s.in(l.Cut)
+	switch {
+	case s.Delta:
+		late := removals{writer: newWriter(v), now: l.Now}
+		if r = late.late(); r.Body == nil {
+			r, until = late.stale()
+		}
+	case s.FullState:
+		r, until = sets{v, l.Now}.final()
+	default:
+		if s.removedUpTo = v.g.Seq; s.errors.any() { // errors of resources whose removal had to wait
+			w := newWriter(v)
+			w.addErrors(l.Now)
+			r = w.out
+		}
+	}
+	r.After, r.before, r.from = after, s.position(), l.Cut
+	return r, until
+}
+
+// NoteSent records that a response left under a nonce, and ends at an offset of the stream.
+func (s *Subscription) NoteSent(r *Response, nonce string, v *cache.View, endOffset uint64, now time.Time) {
+	s.counter.Sent(r.Body.Size())
+	s.sending(r.After, r.before, s.in(r.from).changedSince(v, r.After), now)
+	s.sentAny, s.pending = true, true
+	s.nonce, s.version, s.bytes, s.endOffset = nonce, r.Body.Version(), r.Body.Size(), endOffset
+	s.sentAt, s.ackDeadline = now, now.Add(s.Settings.AckWait)
+	if s.fanouts.due != nil {
+		cmp.Or(s.parent, s).passFanouts(now)
+	}
+}
+
+// changedSince returns when the oldest change was received that the client wants, of those after a position; zero if
+// there is none. Where names are in complete sets, a change that a later one of the same name replaced does not count.
+func (v shown) changedSince(of *cache.View, after cache.Seq) time.Time {
+	first := v.g.Seq + 1
+	if v.wildcard != nil {
+		first = min(first, v.t.Wildcard.FirstAfter(after))
+	}
+	if v.sendsSets() {
+		for _, n := range v.names {
+			if _, seq := v.see(n); seq > after {
+				first = min(first, seq)
+			}
+		}
+		for _, glob := range v.globs {
+			first = min(first, v.g.Type(glob.Key).Wildcard.FirstAfter(after))
+		}
+	} else if len(v.names) > 0 {
+		first = min(first, v.Watch.FirstHint(v.Key, after, v.g.Seq))
+	}
+	if first > v.g.Seq {
+		return time.Time{}
+	}
+	return of.Cause(first).Received
+}
+
+// EndTurn records that the client was sent what there is to send. It returns the position up to which the subscription
+// needs no hints any more.
+func (s *Subscription) EndTurn(l *Look) cache.Seq {
+	s.newRequest = s.newRequest && s.Waits // what has no answer by now, a change answers
+	s.releaseRemovals()
+	for _, glob := range s.separateGlobs() {
+		glob.idle = glob.idle || !glob.At(l.Newest).Behind()
+	}
+	if s.fanouts.due != nil {
+		s.passFanouts(l.Now)
+	}
+	if len(s.names) == 0 || s.sendsSets() {
+		return l.Of(s).Seq // it never looks at any
+	}
+	return s.scannedUpTo
+}
+
+// releaseRemovals tells the view which removals the client needs no more.
+func (s *Subscription) releaseRemovals() {
+	if s.wildcard != nil {
+		s.wildcard.Passed(s.removedUpTo)
+	}
+	for _, glob := range s.globs {
+		if !glob.idle {
+			glob.releaseRemovals()
+		}
+	}
+}
+
+// Reach records that the client is to be sent a change that is followed.
+func (s *Subscription) Reach(f *cache.Fanout) { s.fanouts.due = s.fanouts.due.And(f) }
+
+// passFanouts notes which followed changes the client was sent.
+func (s *Subscription) passFanouts(now time.Time) { s.fanouts.pass(s.past, s.pending, now) }
+
+// past reports whether the client was sent a change as far as it is to be.
+func (s *Subscription) past(f *cache.Fanout) bool {
+	part := s
+	if f.Key != s.Key {
+		_, glob, _ := cache.SplitCollection(f.Key)
+		if part = s.globs.find(glob); part == nil {
+			return true // it is not wanted any more
+		}
+	}
+	late := f.Change.Removed > 0 && part.LateRemovals && part.wildcard != nil
+	return part.position() >= f.Seq && (!late || part.removedUpTo >= f.Seq)
+}

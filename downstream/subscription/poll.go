@@ -1,0 +1,105 @@
+package subscription
+
+import (
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Poll is a subscription over REST, which is sent one complete set and ends. What the client reports it holds is the
+// version in its request.
+type Poll struct {
+	*Subscription
+	contentDropped bool // content of what it asked for was dropped, and is asked for again
+}
+
+// A Prospect is what a poll can be sent.
+type Prospect int
+
+// What a poll can be sent.
+const (
+	NoAnswer   Prospect = iota // nothing: the origin has not answered
+	Incomplete                 // a part: the origin may yet send more
+	Current                    // nothing: the client has it all
+	Due                        // all, and the client has something else
+)
+
+// Look returns what the client can be sent, and when to look again even if nothing happens. The version that the client
+// reports counts only if trusts says so.
+func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(cache.Sum) bool) (is Prospect, again time.Time) {
+	v := sets{p.in(g), now}
+	if !v.answered() {
+		return NoAnswer, time.Time{}
+	}
+	if sum := v.sum(); p.initialVersion != "" && sum.SameVersion(p.initialVersion) {
+		p.holdsSet = true // what is new from now on deletes nothing else that the client has
+		if trusts(sum) {
+			return Current, time.Time{}
+		}
+	}
+	if !v.complete() {
+		return Incomplete, time.Time{}
+	}
+	if p.contentDropped = v.lacksContent(); p.contentDropped {
+		return Incomplete, time.Time{} // the content wakes the poll
+	}
+	if again = v.unresolvedUntil(); now.Before(again) {
+		return Incomplete, again
+	}
+	return Due, time.Time{}
+}
+
+// Skip records that the client needs no removal up to a position: it is sent complete sets.
+func (p *Poll) Skip(upTo cache.Seq) {
+	p.removedUpTo = upTo
+	for _, glob := range p.globs {
+		glob.removedUpTo = upTo
+	}
+	p.releaseRemovals()
+}
+
+// Deletes reports whether the client would remove what is missing, and may have it (B.7).
+func (p *Poll) Deletes() bool {
+	return p.FullState && p.initialVersion != "" && (!p.holdsSet || p.contentDropped)
+}
+
+// Reverted returns the position at which what the client sees last returned to content that it had before; zero if it
+// did not.
+func (p *Poll) Reverted(g *cache.Generation) cache.Seq { return p.in(g).reverted() }
+
+// Holds reports whether the client reported the version of a set.
+func (p *Poll) Holds(sum cache.Sum) bool { return sum.SameVersion(p.initialVersion) }
+
+// Set returns all that the client asked for and that exists, and what identifies that.
+func (p *Poll) Set(g *cache.Generation) ([]*wire.Resource, cache.Sum) {
+	set := p.in(g).collect(setBuilder{})
+	return set.resources, set.sum
+}
+
+// answered reports whether the origin has ever answered for what was asked for.
+func (s sets) answered() bool {
+	for part := range s.wildcards() {
+		if s.g.Type(part.Key).Phase < cache.Settled {
+			return false
+		}
+	}
+	return s.wildcard != nil || len(s.names) == 0 || slices.ContainsFunc(s.names, func(n subscribed) bool {
+		e, _ := s.t.Lookup(n.name)
+		return e != nil || s.t.Errors(cache.ByName).Get(n.name) != nil
+	})
+}
+
+// lacksContent reports whether the content of something that the client asked for was dropped. The origin is asked for
+// it (R125).
+func (s sets) lacksContent() bool {
+	dropped := s.contentDropped()
+	for _, n := range s.names {
+		if e, _ := s.see(n); e.Present() && e.Resource.ContentDropped() && e.Resource.HasBody() {
+			s.askAgain(e)
+			dropped = true
+		}
+	}
+	return dropped
+}

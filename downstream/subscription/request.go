@@ -1,0 +1,350 @@
+package subscription
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Request takes a request's subscription changes and its answer to a response. It reports whether the client refused
+// one, and how many bytes of the stream the client has read for certain, as far as this request shows.
+func (s *Subscription) Request(r *wire.Request, now time.Time) (read uint64, refused bool) {
+	if i := s.earlier.find(r); i >= 0 {
+		read = s.earlier.list[i].endOffset
+	}
+	c := change{s, !s.started, now}
+	s.started = true
+	if !c.first {
+		refused = c.acknowledge(r)
+	}
+	s.newRequest = s.newRequest || c.first || !s.Repeats(r)
+	if s.Delta {
+		c.delta(r)
+	} else {
+		c.sotw(r)
+	}
+	if !s.pending {
+		read = max(read, s.endOffset)
+	}
+	return read, refused
+}
+
+// Grant subscribes to names and globs that were not served before.
+func (s *Subscription) Grant(texts []string, now time.Time) {
+	c := change{s, false, now}
+	names, globs := splitGlobs(texts)
+	if len(names) > 0 {
+		c.subscribe(names)
+	}
+	c.subscribeGlobs(globs)
+}
+
+// Revoke ends the subscriptions to what is not allowed, and returns them. The client is sent nothing: what it has is
+// not gone.
+func (s *Subscription) Revoke(allowed func(text string) bool) (texts []string) {
+	if s.wildcard != nil && !allowed(wire.Wildcard) {
+		s.unsubscribeAll()
+		texts = append(texts, wire.Wildcard)
+	}
+	for _, glob := range s.globs {
+		if !allowed(glob.glob) {
+			texts = append(texts, glob.glob)
+		}
+	}
+	s.globs.drop(texts)
+	gone := s.remove(func(n *cache.Name) bool { return !allowed(n.String()) })
+	for _, n := range gone {
+		texts = append(texts, n.String())
+		delete(s.variants, n)
+		delete(s.errors.unreachableSent, n)
+		delete(s.initialVersions, n.String())
+	}
+	s.Watch.Unsubscribe(s.Key, gone)
+	return texts
+}
+
+// acknowledge takes the request as the answer to the response whose nonce it carries. Only error_detail makes it a
+// NACK (R029). A nonce of another stream means nothing (R019). An older one of this stream answers that response, and
+// shortens the wait for the answer to the newest (B.14).
+func (c change) acknowledge(r *wire.Request) (refused bool) {
+	newest := c.answersNewest(r, c.Delta)
+	if newest || r.Nonce != "" {
+		c.recordAnswer(r, newest)
+	}
+	switch {
+	case newest:
+		c.closeResponse(outcomeOf(r), r, c.now)
+	case r.Nonce == "":
+		return false
+	case !c.Delta && c.pending:
+		c.ackDeadline = Earlier(c.ackDeadline, c.sentAt.Add(staleWait))
+	}
+	return r.Refused
+}
+
+// recordAnswer records the answer to the newest response or to another one.
+func (c change) recordAnswer(r *wire.Request, newest bool) {
+	c.nackedAny = c.nackedAny || r.Refused
+	earlier := c.earlier.find(r)
+	if earlier < 0 && !newest && !r.Refused {
+		return
+	}
+	c.counter.Answered(r.Refused)
+	switch {
+	case earlier >= 0 && r.Refused:
+		c.refuseEarlier(earlier, r, c.sendsSets(), c.now)
+	case earlier >= 0:
+		c.fanouts.closeUpTo(c.Key, c.LateRemovals, c.acceptEarlier(earlier, c.now), c.now)
+	case r.Refused:
+		c.refuse(r, newest, c.position(), c.sendsSets(), c.now)
+	default:
+		c.accept(c.now)
+	}
+}
+
+// delta applies a DeltaDiscoveryRequest: subscribe first, then unsubscribe (B.22).
+func (c change) delta(r *wire.Request) {
+	if c.first {
+		c.initialVersions, c.initialCount = r.InitialVersions, len(r.InitialVersions)
+		legacy := len(r.Subscribe)+len(r.Unsubscribe) == 0 && c.legacyWildcard
+		if legacy || slices.Contains(r.Subscribe, wire.Wildcard) {
+			c.reportMembers(r.Subscribe)
+		}
+		if legacy && !c.explicit {
+			c.subscribeAll()
+		}
+	}
+	if len(r.Subscribe) > 0 {
+		names, globs := splitGlobs(r.Subscribe)
+		c.subscribe(names)
+		c.subscribeGlobs(globs)
+	}
+	if len(r.Unsubscribe) > 0 {
+		c.unsubscribe(c.globs.drop(r.Unsubscribe))
+	}
+	if c.first {
+		c.findUnanswered()
+		c.reportNames()
+		c.addRecentlyRemoved()
+	}
+}
+
+// subscribe adds names, and the wildcard if it is among them.
+func (c change) subscribe(texts []string) {
+	wasExplicit := c.explicit
+	c.explicit = true
+	if slices.Contains(texts, wire.Wildcard) {
+		switch {
+		case c.wildcard == nil:
+			c.subscribeAll()
+		case wasExplicit: // named again, so answered again (R084)
+			c.repeatAll()
+			c.errors.wildcardAsked = true
+			for text := range c.initialVersions {
+				c.initialVersions[text] = "" // no version: the client may have dropped the resource
+			}
+		}
+		texts = without(texts, wire.Wildcard)
+	}
+	if texts = c.withoutEmpty(texts); len(texts) == 0 {
+		return
+	}
+	if !c.first {
+		for _, text := range texts {
+			delete(c.initialVersions, text) // the client may have dropped the resource (R084)
+		}
+	}
+	c.since, c.ackDeadline = c.now, c.now // the client reads, so what it asks for does not wait for an answer
+	if len(c.unsubscribeReplies) > 0 {
+		again := make(map[string]struct{}, len(texts))
+		for _, text := range texts {
+			again[text] = struct{}{}
+		}
+		c.unsubscribeReplies = slices.DeleteFunc(c.unsubscribeReplies, func(t string) bool { _, is := again[t]; return is })
+	}
+	added := c.Watch.Subscribe(c.Key, texts)
+	slices.SortFunc(added, (*cache.Name).Compare)
+	added = slices.Compact(added)
+	if len(c.names) > 0 {
+		c.Watch.RefetchStale(c.Key, slices.DeleteFunc(slices.Clone(added), func(n *cache.Name) bool {
+			_, had := c.find(n)
+			return !had
+		}))
+	}
+	c.mergeNames(added, true)
+}
+
+// mergeNames adds sorted names to those that are wanted. With renew, those already there need an answer too.
+func (c change) mergeNames(names []*cache.Name, renew bool) {
+	t, before := c.Watch.Generation().Type(c.Key), len(c.pendingNames)
+	c.pendingNames = c.merge(names, renew, c.pendingNames)
+	for _, n := range c.pendingNames[before:] {
+		c.errors.nameRequested(t, n)
+	}
+}
+
+// withoutEmpty leaves out the empty name, which no resource of a known type has (B.22): some clients give up all names
+// by listing only that one.
+func (c change) withoutEmpty(texts []string) []string {
+	if !wire.Known(c.TypeURL) {
+		return texts
+	}
+	return without(texts, "")
+}
+
+// unsubscribe removes names, and the wildcard if it is among them.
+func (c change) unsubscribe(texts []string) {
+	if slices.Contains(texts, wire.Wildcard) {
+		c.explicit = true // "*" was named, so the legacy meaning is gone (B.22)
+		c.unsubscribeAll()
+	}
+	gone := make(map[*cache.Name]struct{})
+	t := c.Watch.Generation().Type(c.Key)
+	var replies []string // the resources' own names
+	for i, n := range c.Watch.Find(c.Key, texts) {
+		at, ok := c.find(n)
+		if !ok {
+			at, ok = c.findAlias(t, texts[i], gone)
+		}
+		if !ok {
+			continue // not subscribed: harmless (R078)
+		}
+		name := c.names[at].name
+		if _, twice := gone[name]; twice {
+			continue
+		}
+		gone[name] = struct{}{}
+		c.errors.nameRequested(t, name) // under a wildcard, the error of the resource in the set concerns it now
+		if c.wildcard != nil {
+			replies = append(replies, resourceName(t, name, texts[i]))
+		}
+	}
+	removed := c.remove(func(n *cache.Name) bool { _, is := gone[n]; return is })
+	maps.DeleteFunc(c.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
+	c.Watch.Unsubscribe(c.Key, removed)
+	for _, text := range replies {
+		if !c.namesAlias(t, text) {
+			c.unsubscribeReplies = append(c.unsubscribeReplies, text)
+			delete(c.initialVersions, text)
+		}
+	}
+}
+
+// resourceName returns the name of the resource that a name stands for; the text if that is not known.
+func resourceName(t *cache.Type, n *cache.Name, text string) string {
+	if e, _ := t.Lookup(n); e.Present() {
+		return e.Resource.Name
+	}
+	return text
+}
+
+// sotw makes the subscription exactly what a DiscoveryRequest lists (R076). The newest request defines it, whatever its
+// nonce (R036).
+func (c change) sotw(r *wire.Request) {
+	if c.first {
+		c.initialVersion, c.foreignNonce = r.Version, r.Nonce != ""
+	} else if c.Repeats(r) {
+		return
+	}
+	c.namesSum = r.NamesSum
+	if r.Nonce == "" {
+		c.ackDeadline = c.now // spontaneous: see subscribe
+	}
+	all := slices.Contains(r.Subscribe, wire.Wildcard)
+	if len(r.Subscribe) > 0 {
+		c.explicit = true
+	} else if !c.explicit && c.legacyWildcard {
+		all = true
+	}
+	names := without(r.Subscribe, wire.Wildcard)
+	if all {
+		if c.first && c.initialVersion != "" && c.FullState && len(names) == 0 {
+			// A returning client that asks for the wildcard alone holds a set, of which it reports the version.
+			c.report = c.Watch.Report(c.Key, cache.Wildcard, []string{cache.AllNames}, 1)
+		}
+		c.subscribeAll()
+	} else {
+		c.unsubscribeAll()
+	}
+	c.updateFullState()
+	c.replaceNames(c.replaceGlobs(c.withoutEmpty(names)))
+}
+
+// updateFullState decides whether SotW responses of a type that the protocol does not define hold the complete set:
+// while the client asks for all resources. A client that has no names can only learn from what a response lacks that a
+// resource was removed (B.17).
+func (c change) updateFullState() {
+	whole := c.wildcard != nil
+	if wire.Known(c.TypeURL) || c.neverHeldBack || c.FullState == whole {
+		return
+	}
+	c.FullState = whole
+	for _, glob := range c.globs {
+		glob.FullState, glob.idle = whole, false
+	}
+	for _, n := range c.names {
+		c.pendingNames = append(c.pendingNames, n.name) // hints for them may be gone: complete sets need none
+	}
+}
+
+// replaceNames makes texts the names of the subscription. Those that it had keep what they were sent. Those that left
+// and come back need an answer again (R044).
+func (c change) replaceNames(texts []string) {
+	wanted := c.Watch.Subscribe(c.Key, texts)
+	slices.SortFunc(wanted, (*cache.Name).Compare)
+	wanted = slices.Compact(wanted)
+	gone := c.remove(func(n *cache.Name) bool {
+		_, keep := slices.BinarySearchFunc(wanted, n, (*cache.Name).Compare)
+		return !keep
+	})
+	for _, n := range gone {
+		delete(c.variants, n)
+		delete(c.errors.unreachableSent, n)
+	}
+	c.Watch.Unsubscribe(c.Key, gone)
+	if len(wanted) > len(c.names) {
+		c.since = c.now
+	}
+	c.mergeNames(wanted, false)
+}
+
+// subscribeGlobs adds globs. One that is named again is answered again, in full (R084).
+func (c change) subscribeGlobs(globs []string) {
+	began := make(map[string]*Subscription)
+	for _, text := range globs {
+		if c.globs.find(text) == nil {
+			began[text] = c.newGlob(text, c.now)
+		}
+	}
+	c.moveInitialVersions(began)
+	for _, text := range globs {
+		if glob := c.globs.find(text); !c.first { // what the client reported counts only in its first request
+			glob.repeatAll()
+			glob.initialVersions, glob.initialCount, glob.idle = nil, 0, false
+		}
+		c.ackDeadline = c.now // see subscribe
+	}
+}
+
+// replaceGlobs makes the globs among texts those of the subscription, and returns the rest.
+func (c change) replaceGlobs(texts []string) (rest []string) {
+	rest, globs := splitGlobs(texts)
+	slices.Sort(globs)
+	globs = slices.Compact(globs)
+	c.globs = slices.DeleteFunc(c.globs, func(glob *Subscription) bool {
+		_, listed := slices.BinarySearch(globs, glob.glob)
+		if !listed {
+			glob.Close()
+		}
+		return !listed
+	})
+	for _, text := range globs {
+		if c.globs.find(text) == nil {
+			c.newGlob(text, c.now)
+		}
+	}
+	return rest
+}

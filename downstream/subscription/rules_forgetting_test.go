@@ -1,0 +1,102 @@
+package subscription
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// newClient returns a subscription of a client that is not Envoy.
+func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
+	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
+	c := &Client{Settings: settings, Watch: view.Watch(), Delta: delta}
+	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, nil)
+}
+
+// list has a client list names, and returns what it is sent for that.
+func (s *Subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *wire.Body {
+	s.Request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
+	w.TakeDemand()
+	return s.nextBody(view)
+}
+
+// nextBody returns what the client is to be sent.
+func (s *Subscription) nextBody(view *cache.View) *wire.Body {
+	g := view.Generation()
+	r, _, _ := s.Next(&Look{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
+	return r.Body
+}
+
+// A glob that a SotW client leaves out and lists again is answered again, though the
+// set is the one that was sent last (R044).
+func TestR044_AGlobThatComesBack(t *testing.T) {
+	const glob = "xdstp://x/envoy.config.listener.v3.Listener/*"
+	view, w := cache.New(cache.Config{})
+	key := cache.Collection(wire.ListenerType, glob)
+	r, err := wire.NewResource(wire.ListenerType, "xdstp://x/envoy.config.listener.v3.Listener/a", "1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newClient(view, wire.ListenerType, false)
+	s.list(view, w, 1, glob)
+	w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+	w.SetPhase(key, cache.Confirmed)
+	if got := s.list(view, w, 1, glob); got == nil || got.Len() != 1 {
+		t.Fatalf("got %v, want a set of one", got)
+	}
+	s.list(view, w, 2, "a")
+	if got := s.list(view, w, 3, glob, "a"); got == nil || got.Len() != 1 {
+		t.Errorf("after it came back: got %v, want the set of one again", got)
+	}
+}
+
+// Which variant a client was sent of a name that it gave up is forgotten (D.4, 11).
+func TestB1_VariantsOfNamesThatAreGone(t *testing.T) {
+	view, w := cache.New(cache.Config{})
+	s := newClient(view, wire.EndpointType, false)
+	for i := range 100 {
+		name := fmt.Sprint(i)
+		s.list(view, w, uint64(i+1), name)
+		w.Apply(cache.ByName, constrained(t, name))
+		if r := s.nextBody(view); r == nil {
+			t.Fatalf("%s: nothing was sent, want the resource", name)
+		}
+	}
+	if got := len(s.variants); got != 1 {
+		t.Errorf("%d variants are remembered, want 1", got)
+	}
+}
+
+// constrained returns an update with a variant for those who have no env.
+func constrained(t *testing.T, name string) wire.Update {
+	t.Helper()
+	exists := &discoverypb.DynamicParameterConstraints_SingleConstraint{
+		Key: "env", ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{},
+	}
+	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryResponse{
+		TypeUrl: wire.EndpointType,
+		Resources: []*discoverypb.Resource{{
+			ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
+				Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: &discoverypb.DynamicParameterConstraints{
+					Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: exists},
+				}},
+			}},
+			Version: "1", Resource: &anypb.Any{TypeUrl: wire.EndpointType},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := wire.Decoder{}.Decode(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}

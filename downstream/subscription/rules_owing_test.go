@@ -1,0 +1,38 @@
+package subscription
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestB1_OwedNamesStayFew: a name that the origin does not answer for is owed once,
+// however often the client asks and however much else changes (D.4, 11).
+func TestB1_OwedNamesStayFew(t *testing.T) {
+	view, w := cache.New(cache.Config{})
+	sub := newClient(view, wire.EndpointType, true)
+	sub.Request(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
+	w.TakeDemand()
+	for i := range 50 {
+		u := wire.Update{TypeURL: wire.EndpointType}
+		for _, name := range []string{"a", "b"} {
+			r, err := wire.NewResource(wire.EndpointType, name, "", fmt.Append(nil, name, i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.Resources = append(u.Resources, r)
+		}
+		w.Apply(cache.ByName, u)
+		w.Apply(cache.Wildcard, u)
+		sub.Request(&wire.Request{Delta: true, Subscribe: []string{"silence"}}, time.Now())
+		if r := sub.nextBody(view); r == nil || r.Len() != 2 {
+			t.Fatalf("change %d: got %v, want a and b", i, r)
+		}
+		if got := len(sub.pendingNames); got > 2 { // one look, and what a response cut short left
+			t.Fatalf("change %d: %d names are owed, want 1", i, got)
+		}
+	}
+}

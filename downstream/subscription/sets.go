@@ -1,0 +1,393 @@
+package subscription
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// resolveWait is how long the first complete set waits for names that the origin was asked for and has not answered
+// (B.7). Clients wait 15s.
+const resolveWait = 10 * time.Second
+
+// coldMargin is added to it for a client that may hold what would be missing, while the origin has sent nothing on its
+// connection: it may be a relay that knows nothing itself, and ends the stream after as long (B.8).
+const coldMargin = 2 * time.Second
+
+// sets make complete sets. Of full-state types, a response without a resource deletes it, so nothing is sent that lacks
+// what the relay merely does not know yet (R066, R075).
+type sets struct {
+	shown
+	now time.Time
+}
+
+// next returns the client's complete set, if it has to be sent now. Where removals wait, resources that are gone are
+// still in it if something else is new: they leave with the next set, once what referred to them was sent (B.11). It
+// returns when to look again, if waiting is all there is to do.
+func (s sets) next(limit cache.Seq) (Response, time.Time) {
+	if !s.complete() {
+		return Response{}, time.Time{} // a change of phase wakes the stream
+	}
+	due, gone := s.due()
+	again := s.mustRepeat()
+	if needed := due || again || gone && !s.LateRemovals; !needed {
+		s.catchUp()
+		return Response{}, time.Time{}
+	}
+	if until, held := s.heldBack(limit); held {
+		return Response{}, until
+	}
+	if !again && s.unchanged() {
+		s.skip()
+		return Response{}, time.Time{}
+	}
+	if s.contentDropped() {
+		s.awaitContent()
+		return Response{}, time.Time{} // the content wakes the stream
+	}
+	return s.build(s.LateRemovals && gone && s.holdsSet), time.Time{}
+}
+
+// final returns the set without what is gone, once what referred to it was sent.
+func (s sets) final() (Response, time.Time) {
+	if !s.complete() {
+		return Response{}, time.Time{}
+	}
+	if due, gone := s.due(); due || !gone {
+		return Response{}, time.Time{}
+	}
+	if until := s.unresolvedUntil(); s.now.Before(until) {
+		return Response{}, until
+	}
+	if s.sum() == s.setSum && !s.errors.any() {
+		s.recordSet(false) // it came and went before the client saw it
+		return Response{}, time.Time{}
+	}
+	if s.contentDropped() {
+		return Response{}, time.Time{}
+	}
+	return s.build(false), time.Time{}
+}
+
+// skip records that the client has just this set, so it is not sent.
+func (s sets) skip() {
+	s.holdsSet, s.setSum = true, s.sum()
+	s.catchUp()
+	s.recordSet(false)
+}
+
+// awaitContent notes until when dependent types wait for the set's content.
+func (s sets) awaitContent() {
+	if s.contentUntil.IsZero() {
+		s.contentUntil = s.now.Add(s.Settings.AckWait)
+	}
+}
+
+// mustRepeat reports whether the set has to be sent although it may be the same: for TTLs or errors.
+func (s sets) mustRepeat() bool {
+	errorsDue := faults{s.shown}.dueWithSet()
+	return s.renewalDue() || errorsDue
+}
+
+// heldBack reports whether a set that is due has to wait, and when to look again if no event ends that.
+func (s sets) heldBack(limit cache.Seq) (until time.Time, held bool) {
+	if s.holdsSet && s.t.Last() > limit {
+		return time.Time{}, true // the client's answer for clusters frees it
+	}
+	until = s.unresolvedUntil()
+	return until, s.now.Before(until)
+}
+
+// complete reports whether enough is known of the wildcard set that the client asked for. unresolvedUntil waits for
+// what globs stand for.
+func (s sets) complete() bool {
+	if len(s.OverLimit) > 0 && s.initialVersion != "" && !s.holdsSet {
+		return false // the client may hold what is over a limit, and would drop it
+	}
+	if s.wildcard == nil || s.reportedThisSet() {
+		return true
+	}
+	return s.settledEnough(s.t) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
+}
+
+// due reports whether resources are due to the client, and whether it holds some that are gone.
+func (s sets) due() (due, gone bool) {
+	due, gone = s.dueMembers()
+	for _, glob := range s.globs {
+		of := sets{glob.in(s.g), s.now}
+		d, g := of.dueMembers()
+		due, gone = due || d && of.t.Phase >= cache.Settled, gone || g
+	}
+	for i := range s.names {
+		d, g := s.dueName(&s.names[i])
+		due, gone = due || d, gone || g
+	}
+	return due, gone
+}
+
+// dueMembers is due for all that the client did not name.
+func (s sets) dueMembers() (due, gone bool) {
+	if s.wildcard == nil || s.sendAll {
+		return s.sendAll && s.t.Phase >= cache.Settled, false
+	}
+	due = s.anySince(s.sentUpTo, true)
+	return due, s.anySince(s.removedUpTo, false) || s.removedUpTo < s.t.Wildcard.Floor()
+}
+
+// dueName is due for one name.
+func (s sets) dueName(n *subscribed) (due, gone bool) {
+	e, seq := s.see(*n)
+	switch {
+	case e == nil || seq <= n.sent:
+		return false, false
+	case e.Present() && unsendable(*n, e):
+		s.askAgain(e)
+		return false, false
+	case e.Present():
+		return true, false
+	case !s.g.Absent(e), s.mayReappear(e, *n):
+		return false, false
+	case n.sent != 0:
+		return false, true
+	case !s.holdsSet:
+		return true, false
+	default:
+		n.sent = seq // new to the client, and absent: the set omits it already
+		return false, false
+	}
+}
+
+// unresolvedUntil returns until when to wait for names that the origin has not answered: a bounded time after it was
+// asked, if it is connected; otherwise without limit for a client that may hold what would be missing. Types that an
+// operator declared full-state never wait.
+func (s sets) unresolvedUntil() (until time.Time) {
+	if s.neverHeldBack {
+		return time.Time{}
+	}
+	if until = s.unresolvedGlobsUntil(); until.Equal(Forever) {
+		return Forever
+	}
+	for _, n := range s.names {
+		if s.resolved(n) || s.holdsSet && n.sent == 0 {
+			continue // nothing waits for a name that is new in a set that the client has
+		}
+		asked := n.name.Asked()
+		if e, _ := s.t.Lookup(n.name); e.Present() && asked.Before(e.ContentDroppedAt()) {
+			asked = time.Time{} // the content that was the answer then was dropped
+		}
+		wait := s.resolvedBy(n.name, asked)
+		if wait.Equal(Forever) {
+			return Forever
+		}
+		until = later(until, wait)
+	}
+	return until
+}
+
+// resolved reports whether a complete set can say what is true of a name: that it exists, that it does not, what its
+// error is, or what the client was sent before.
+func (s sets) resolved(n subscribed) bool {
+	if err := s.t.Errors(cache.ByName).Get(n.name); err != nil && !err.Err.NotFound() {
+		return true
+	}
+	switch e, seq := s.t.Lookup(n.name); {
+	case e == nil, s.mayReappear(e, n):
+		return false
+	case e.Present():
+		return !unsendable(n, e)
+	default:
+		return s.g.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+	}
+}
+
+// resolvedBy returns until when to wait for the answer to a request of a name that was sent then.
+func (s sets) resolvedBy(n *cache.Name, asked time.Time) time.Time {
+	from := s.g.From(n)
+	switch {
+	case !from.Connected && s.initialVersion != "":
+		return Forever
+	case !from.Connected:
+		return s.since.Add(resolveWait)
+	case asked.IsZero():
+		return s.now.Add(resolveWait)
+	case !from.Responded && s.initialVersion != "":
+		return asked.Add(resolveWait + coldMargin)
+	default:
+		return asked.Add(resolveWait)
+	}
+}
+
+// unresolvedGlobsUntil returns until when a set waits for what its globs stand for, as it does for names: an origin may
+// know nothing of globs, and not answer. Nothing waits for a glob that is new in a set that the client has.
+func (s sets) unresolvedGlobsUntil() (until time.Time) {
+	if s.holdsSet {
+		return time.Time{}
+	}
+	for _, glob := range s.globs {
+		if s.settledEnough(s.g.Type(glob.Key)) {
+			continue
+		}
+		from, asked := s.g.WildcardSource(glob.Key), glob.since
+		switch {
+		case !from.Connected && s.initialVersion != "":
+			return Forever
+		case from.Connected:
+			asked = later(asked, from.Since) // it is asked again on each connection
+		}
+		wait := asked.Add(resolveWait)
+		if s.initialVersion != "" && !from.Responded {
+			wait = wait.Add(coldMargin)
+		}
+		until = later(until, wait)
+	}
+	return until
+}
+
+// unchanged reports whether the client has just this set: because its first request says so, which is proof only for a
+// wildcard alone (R027), or because it was sent it, and what changed since has changed back.
+func (s sets) unchanged() bool {
+	switch {
+	case !s.holdsSet:
+		return s.reportedThisSet() && s.reverted() == 0
+	case s.sendAll, s.mayHaveExpired():
+		return false
+	}
+	for _, n := range s.names {
+		if e, _ := s.see(n); n.sent == 0 && e.Present() && !e.Resource.ContentDropped() {
+			return false // just asked for
+		}
+	}
+	for _, glob := range s.globs {
+		if glob.sendAll && s.g.Type(glob.Key).Wildcard.Count() > 0 {
+			return false // just asked for
+		}
+	}
+	return s.sum() == s.setSum
+}
+
+// reportedThisSet reports whether the version in the client's first request is that of this set, so that the client
+// loses nothing if it is sent it (B.3). A client that carries a nonce from stream to stream, such as MOSN, does not know
+// of streams, and waits for the answer that a new one begins with (R019).
+func (s sets) reportedThisSet() bool {
+	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.foreignNonce
+	spec := s.TypeURL == wire.ClusterType || s.TypeURL == wire.ListenerType
+	return s.initialVersion != "" && spec && wildcardOnly && (s.t.Phase == cache.Confirmed || s.t.Restored) &&
+		s.t.Wildcard.TTLs() == 0 && (!s.sendsTTLs || !s.t.Wildcard.Limited()) && s.t.Wildcard.Sum().SameVersion(s.initialVersion)
+}
+
+// build builds a complete set and records it as sent.
+func (s sets) build(union bool) (r Response) {
+	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent() && !s.errors.any() && !s.withholds() {
+		r = s.shared()
+		s.setSum = s.t.Wildcard.Sum()
+	} else {
+		r = s.own(union)
+	}
+	s.holdsSet, s.contentUntil = true, time.Time{}
+	s.catchUp()
+	s.recordSet(union)
+	return r
+}
+
+// catchUp records that the client has everything up to the generation, except names that it was not sent.
+func (s sets) catchUp() {
+	s.caughtUp(s.g.Seq, s.LateRemovals)
+	for _, glob := range s.globs {
+		unknown := glob.sendAll && s.g.Type(glob.Key).Phase < cache.Settled
+		glob.caughtUp(s.g.Seq, s.LateRemovals)
+		glob.sendAll = unknown
+	}
+}
+
+// recordSet records what the client's set now says of the names and, unless it is a union, of all that is gone.
+func (s sets) recordSet(union bool) {
+	if !union {
+		s.removedUpTo = s.g.Seq
+		for _, glob := range s.globs {
+			glob.removedUpTo = s.g.Seq
+		}
+	}
+	for i := range s.names {
+		n := &s.names[i]
+		switch e, seq := s.see(*n); {
+		case e.Present() && unsendable(*n, e):
+		case e.Present() || e != nil && s.g.Absent(e) && !union:
+			n.sent = seq
+		case e != nil && n.sent != 0:
+			s.pendingNames = append(s.pendingNames, n.name) // removed with a later set
+		}
+	}
+}
+
+// shared returns the wildcard set as one body for every client that wants just that. The endpoints that changed
+// clusters need are this client's.
+func (s sets) shared() Response {
+	type key struct{ wrap wire.Wrap }
+	t, typeURL, wrap := s.t, s.TypeURL, s.wrap
+	r := Response{Body: t.Shared(key{wrap}, 0, func() any {
+		b := wire.NewSotWBody(typeURL, t.Wildcard.Sum().Version(t.System()), wrap)
+		for e := range t.Wildcard.Since(0) {
+			if e.Present() {
+				b.Add(e.Resource, 0)
+			}
+		}
+		return b.Join()
+	}).(*wire.Body)}
+	for e := range t.Wildcard.Since(s.sentUpTo) {
+		if e.Present() && e.Resource.EDSName != "" {
+			r.Endpoints = append(r.Endpoints, e.Resource.EDSName)
+		}
+	}
+	return r
+}
+
+// own returns the set of a client that named resources, or that is sent a union.
+func (s sets) own(union bool) Response {
+	b := s.collect(setBuilder{union: union})
+	s.setSum = b.sum
+	wrap := s.wrap
+	if wrap != wire.Unwrapped && len(s.globs) > 0 {
+		wrap = wire.WrapAll // or the client would not learn the names (B.19)
+	}
+	body := wire.NewSotWBody(s.TypeURL, b.sum.Version(s.t.System()), wrap)
+	body.Grow(len(b.resources))
+	for i, r := range b.resources {
+		body.Add(r, b.ttls[i])
+	}
+	faults{s.shown}.addTo(body, union)
+	r := Response{Body: body, Endpoints: b.endpoints}
+	if s.Secret {
+		r.Secrets = b.names()
+	}
+	return r
+}
+
+// group returns all that the client named and that exists, if any of it is due: for types of which Envoy drops what a
+// response omits (B.17).
+func (s sets) group(limit cache.Seq) Response {
+	c := changes{writer: newWriter(s.shown), limit: limit}
+	c.addNames()
+	c.addRenewals()
+	if due := (faults{s.shown}).dueWithSet(); !due && c.out.Body == nil {
+		return Response{}
+	}
+	w := newWriter(s.shown)
+	w.body()
+	for i := range s.names {
+		n := &s.names[i]
+		switch e, seq := s.see(*n); {
+		case !e.Present() || !e.Resource.HasBody():
+		case e.Resource.ContentDropped():
+			s.askAgain(e)
+			s.pendingNames = append(s.pendingNames, n.name)
+			return Response{} // the content wakes the stream
+		default:
+			w.add(e)
+			n.sent = seq
+		}
+	}
+	s.ttlsSentUpTo = positions{s.g.Seq, s.g.Seq}
+	faults{s.shown}.addTo(w.body(), false)
+	return w.out
+}

@@ -1,0 +1,272 @@
+package subscription
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// TestTranscripts plays the conversations under testdata: one client and one type, without a stream. -update rewrites
+// them, and the review is the diff. A line that begins with ">" is an event. Below it are the responses that the client
+// is sent, and the subscription as it prints itself.
+//
+//	> client delta cds          (or sotw; then options: envoy, relay, errors, held name@version …)
+//	> origin a@1 -b             (the wildcard set: a revision, a removal; the set is confirmed)
+//	> origin by name a@1 -b     (what was asked for by name)
+//	> origin of xdstp://… a@1   (what a glob stands for)
+//	> origin denies a           (or: has not found; in the set, or by name)
+//	> subscribe * a             (Delta; also: unsubscribe)
+//	> list * a                  (SotW)
+//	> ack                       (or nack; of the newest response, or of the nonce that follows)
+//	> wait 5s
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			written, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(written))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(written) {
+				t.Errorf("%s (-written +sent):\n%s", file, cmp.Diff(strings.Split(string(written), "\n"), strings.Split(got, "\n")))
+			}
+		})
+	}
+}
+
+func play(t *testing.T, script string) string {
+	var out strings.Builder
+	p := &player{t: t, now: time.Now()}
+	for lines := bufio.NewScanner(strings.NewReader(script)); lines.Scan(); {
+		line := lines.Text()
+		if strings.HasPrefix(line, "  ") {
+			continue // written by the last run
+		}
+		out.WriteString(line + "\n")
+		event, ok := strings.CutPrefix(line, "> ")
+		if !ok {
+			continue
+		}
+		p.happen(strings.Fields(event))
+		for _, response := range p.turn() {
+			out.WriteString("  send   " + response + "\n")
+		}
+		fmt.Fprintf(&out, "  state  %v\n", p.sub)
+	}
+	return out.String()
+}
+
+// A player plays one transcript.
+type player struct {
+	t    *testing.T
+	view *cache.View
+	w    *cache.Writer
+	sub  *Subscription
+	now  time.Time
+
+	held     map[string]string // what the client reports in its first request
+	listed   []string          // SotW: the names in its requests
+	sum      uint64            // that stands for them
+	nonces   int
+	versions map[string]string // of SotW responses, by nonce
+}
+
+func (p *player) happen(event []string) {
+	switch what, args := event[0], event[1:]; what {
+	case "client":
+		p.connect(args)
+	case "origin":
+		p.origin(args)
+	case "subscribe":
+		p.request(&wire.Request{Subscribe: args})
+	case "unsubscribe":
+		p.request(&wire.Request{Unsubscribe: args})
+	case "list":
+		p.listed, p.sum = args, p.sum+1
+		p.request(&wire.Request{Nonce: p.sub.Nonce(), Version: p.versions[p.sub.Nonce()]})
+	case "ack", "nack":
+		r := &wire.Request{Nonce: p.sub.Nonce(), Refused: what == "nack", ErrorMessage: "no"}
+		if len(args) > 0 {
+			r.Nonce = args[0]
+		}
+		r.Version = p.versions[r.Nonce]
+		p.request(r)
+	case "wait":
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.now = p.now.Add(d)
+	default:
+		p.t.Fatalf("unknown event %q", event)
+	}
+}
+
+// types are those that transcripts name.
+var types = map[string]string{"cds": wire.ClusterType, "eds": wire.EndpointType, "lds": wire.ListenerType, "rds": wire.RouteType}
+
+func (p *player) connect(args []string) {
+	p.view, p.w = cache.New(cache.Config{})
+	p.w.SetConnected(true)
+	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
+	c := &Client{Settings: settings, Watch: p.view.Watch(), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
+	by := Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
+	p.sub = New(c, settings.TraitsOf(types[args[1]], by), wire.Unwrapped, false, nil)
+	p.held, p.versions = make(map[string]string), make(map[string]string)
+	if i := slices.Index(args, "held"); i >= 0 {
+		for _, arg := range args[i+1:] {
+			name, version, _ := strings.Cut(arg, "@")
+			p.held[name] = version
+		}
+	}
+}
+
+func (p *player) origin(args []string) {
+	kind, key := cache.Wildcard, p.sub.TypeURL
+	switch args[0] {
+	case "by":
+		kind, args = cache.ByName, args[2:]
+	case "of":
+		key, args = cache.Collection(key, args[1]), args[2:]
+	}
+	u := wire.Update{TypeURL: key}
+	for i, arg := range args {
+		name, version, is := strings.Cut(arg, "@")
+		switch {
+		case arg == "denies" || arg == "misses":
+			code := map[string]codes.Code{"denies": codes.PermissionDenied, "misses": codes.NotFound}[arg]
+			u.Errors = append(u.Errors, wire.NewResourceError(args[i+1], code, arg))
+		case is:
+			value, err := proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version})
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			r, err := wire.NewResource(p.sub.TypeURL, name, version, value)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			u.Resources = append(u.Resources, r)
+		case arg[0] == '-':
+			u.Removed = append(u.Removed, arg[1:])
+		}
+	}
+	p.w.Apply(kind, u)
+	if kind == cache.Wildcard {
+		p.w.SetPhase(key, cache.Confirmed)
+	}
+}
+
+func (p *player) request(r *wire.Request) {
+	if r.Delta = p.sub.Delta; r.Delta {
+		if !p.sub.Started() {
+			r.InitialVersions = p.held
+		}
+	} else {
+		r.Subscribe, r.NamesSum = p.listed, p.sum
+	}
+	p.sub.Request(r, p.now)
+	p.w.TakeDemand()
+}
+
+// turn sends what there is to send, as a stream does in its turn.
+func (p *player) turn() (responses []string) {
+	g := p.view.Generation()
+	l := &Look{Newest: g, Cut: g, Now: p.now}
+	send := func(part *Subscription, r *Response) {
+		if r.Body != nil {
+			p.nonces++
+			nonce := fmt.Sprint(p.nonces)
+			responses = append(responses, p.decode(r.Body, nonce))
+			p.versions[nonce] = r.Body.Version()
+			part.NoteSent(r, nonce, p.view, 0, p.now)
+		}
+	}
+	for _, glob := range p.sub.globs.names() {
+		p.sub.Wake(glob)
+	}
+	for part := range p.sub.Parts() {
+		if !part.Blocked(p.now) {
+			r, _, err := part.Next(l, g.Seq)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			send(part, &r)
+		}
+	}
+	for part := range p.sub.Parts() {
+		if part.LateRemovals && !part.Blocked(p.now) {
+			r, _ := part.Removals(l)
+			send(part, &r)
+		}
+	}
+	p.sub.EndTurn(l)
+	return responses
+}
+
+// decode returns a response as "nonce: a@1 -b", with the resources of a SotW set in braces.
+func (p *player) decode(body *wire.Body, nonce string) string {
+	encoded, err := wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var parts []string
+	add := func(name, version string) { parts = append(parts, name+"@"+version) }
+	if p.sub.Delta {
+		var r discoverypb.DeltaDiscoveryResponse
+		if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
+			p.t.Fatal(err)
+		}
+		for _, resource := range r.Resources {
+			add(resource.Name, resource.Version)
+		}
+		for _, name := range r.RemovedResources {
+			parts = append(parts, "-"+name)
+		}
+		for _, e := range r.ResourceErrors {
+			parts = append(parts, "!"+e.ResourceName.Name)
+		}
+		slices.Sort(parts)
+		return nonce + ": " + strings.Join(parts, " ")
+	}
+	var r discoverypb.DiscoveryResponse
+	if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, resource := range r.Resources {
+		var c clusterpb.Cluster
+		if err := proto.Unmarshal(resource.Value, &c); err != nil {
+			p.t.Fatal(err)
+		}
+		add(c.Name, c.AltStatName)
+	}
+	for _, e := range r.ResourceErrors {
+		parts = append(parts, "!"+e.ResourceName.Name)
+	}
+	slices.Sort(parts)
+	return nonce + ": {" + strings.Join(parts, " ") + "}"
+}

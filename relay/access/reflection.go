@@ -1,0 +1,31 @@
+package access
+
+import (
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/downstream/guard"
+)
+
+// reflectionServices begins the names of the services of reflection, of all versions.
+const reflectionServices = "/grpc.reflection."
+
+// RefuseReflection refuses reflection to peers that are neither on this host nor operators.
+func (a *Authorizer) RefuseReflection(server any, rpc grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if !strings.HasPrefix(info.FullMethod, reflectionServices) {
+		return handle(server, rpc)
+	}
+	p := guard.PeerOf(rpc.Context())
+	if isLocal(p.Host) {
+		return handle(server, rpc)
+	}
+	if p.Certificate != nil {
+		if _, err := a.Operator(p.Certificate); err == nil {
+			return handle(server, rpc)
+		}
+	}
+	return status.Error(codes.PermissionDenied, "reflection is for clients on this host, and for operators (TENDER_AUTHZ)")
+}

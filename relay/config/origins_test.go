@@ -1,0 +1,97 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLoadConfigOrigins(t *testing.T) {
+	cfg, err := Load([]string{
+		"TENDER_ORIGIN=a:1", "TENDER_ORIGINS=west=b:1, b:2; files=file:///etc/tender",
+		"TENDER_ROUTES=type:lds=files; authority:west.example=west; authority:*=default",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOrigins := []NamedOrigin{
+		{Name: "west", Targets: []string{"b:1", "b:2"}, Access: Access{TLS: TLSOff}},
+		{Name: "files", Targets: []string{"file:///etc/tender"}, Access: Access{TLS: TLSOff}},
+	}
+	if diff := cmp.Diff(wantOrigins, cfg.Origins); diff != "" {
+		t.Errorf("Origins (-want +got):\n%s", diff)
+	}
+	wantRoutes := []Route{
+		{TypeURL: "type.googleapis.com/envoy.config.listener.v3.Listener", Origin: "files"},
+		{Authority: "west.example", Origin: "west"},
+		{Authority: AnyAuthority, Origin: PrimaryOrigin},
+	}
+	if diff := cmp.Diff(wantRoutes, cfg.Routes); diff != "" {
+		t.Errorf("Routes (-want +got):\n%s", diff)
+	}
+}
+
+// TestConflictingVariables holds that values which are good by themselves and not
+// beside the others are refused as others are, once.
+func TestConflictingVariables(t *testing.T) {
+	tests := []struct {
+		name    string
+		environ []string
+		want    string // beginnings of the error's lines
+	}{
+		{"a route to a missing origin",
+			[]string{"TENDER_ORIGINS=west=b:1", "TENDER_ROUTES=type:eds=west;authority:a=east"},
+			`TENDER_ROUTES="type:eds=west;authority:a=east": "authority:a" leads to "east", which TENDER_ORIGINS does not have; allowed: `},
+		{"an origin without a route",
+			[]string{"TENDER_ORIGINS=west=b:1;east=c:1", "TENDER_ROUTES=type:eds=west"},
+			`TENDER_ROUTES="type:eds=west": no route leads to "east", which TENDER_ORIGINS has; allowed: `},
+		{"an origin and no routes at all", []string{"TENDER_ORIGINS=west=b:1"},
+			`TENDER_ROUTES="": no route leads to "west", which TENDER_ORIGINS has; allowed: `},
+		{"routes to origins that were refused", []string{"TENDER_ORIGINS=west=b", "TENDER_ROUTES=type:eds=west"},
+			`TENDER_ORIGINS="west=b": `},
+		{"origins whose routes were refused", []string{"TENDER_ORIGINS=west=b:1", "TENDER_ROUTES=eds=west"},
+			`TENDER_ROUTES="eds=west": `},
+		{"REST on an xDS address", []string{"TENDER_LISTEN=:1,unix:/run/a", "TENDER_REST_LISTEN=unix:/run/a"},
+			`TENDER_REST_LISTEN="unix:/run/a": "unix:/run/a" is in TENDER_LISTEN too; allowed: `},
+		{"any free port twice", []string{"TENDER_LISTEN=localhost:0", "TENDER_REST_LISTEN=localhost:0"}, ""},
+		{"load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=passthrough"},
+			`TENDER_LRS="passthrough": TENDER_ORIGIN="file:///etc/tender" is a directory, which takes no load reports; allowed: `},
+		{"no load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=off"}, ""},
+		{"several, in the order of the table",
+			[]string{"TENDER_ORIGIN=file:///a", "TENDER_LRS=aggregate", "TENDER_ROUTES=type:eds=west", "TENDER_LISTEN=:1", "TENDER_REST_LISTEN=:1"},
+			"TENDER_ROUTES=\nTENDER_REST_LISTEN=\nTENDER_LRS="},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, err := Load(tt.environ)
+			if tt.want == "" {
+				if err != nil {
+					t.Fatalf("Load(%q): %v", tt.environ, err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("Load(%q) accepts it", tt.environ)
+			}
+			got, want := strings.Split(err.Error(), "\n"), strings.Split(tt.want, "\n")
+			if len(got) != len(want) {
+				t.Fatalf("Load(%q): %d errors, want %d:\n%v", tt.environ, len(got), len(want), err)
+			}
+			for i := range want {
+				if !strings.HasPrefix(got[i], want[i]) {
+					t.Errorf("Load(%q): error %s\nwant %s…", tt.environ, got[i], want[i])
+				}
+			}
+			refused := 0
+			for _, s := range cfg.Table() {
+				if s.Source == "refused" {
+					refused++
+				}
+			}
+			if refused != len(want) {
+				t.Errorf("Load(%q): the table shows %d refused values, want %d", tt.environ, refused, len(want))
+			}
+		})
+	}
+}

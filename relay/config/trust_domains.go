@@ -1,0 +1,71 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// A TrustDomain is one of TENDER_TLS_TRUST_DOMAINS. As text it is domain or domain=path.
+type TrustDomain struct {
+	Name string // such as example.org
+	CA   string // a file; empty for Config.TLSClientCA
+}
+
+// MarshalText returns what UnmarshalText reads.
+func (d TrustDomain) MarshalText() ([]byte, error) {
+	if d.CA == "" {
+		return []byte(d.Name), nil
+	}
+	return []byte(d.Name + "=" + d.CA), nil
+}
+
+// UnmarshalText reads a trust domain, and its file if there is one.
+func (d *TrustDomain) UnmarshalText(text []byte) error {
+	name, path, bound := strings.Cut(string(text), "=")
+	*d = TrustDomain{Name: strings.TrimSpace(name)}
+	if domain, err := spiffeid.TrustDomainFromString(d.Name); err != nil {
+		return fmt.Errorf("%s is not a trust domain such as example.org: %w", quote(d.Name), err)
+	} else if domain.Name() != d.Name {
+		return fmt.Errorf("the trust domain of %s is %s", quote(d.Name), quote(domain.Name()))
+	}
+	if !bound {
+		return nil
+	}
+	path = strings.TrimSpace(path)
+	if path == "" {
+		return fmt.Errorf("the trust domain %s has no path after =", quote(d.Name))
+	}
+	var err error
+	d.CA, err = parseFile(path)
+	return err
+}
+
+// parseTrustDomains reads TENDER_TLS_TRUST_DOMAINS.
+func parseTrustDomains(raw string) (string, error) {
+	var names []string
+	return list(raw, ";", func(item string) (string, error) {
+		var d TrustDomain
+		if err := d.UnmarshalText([]byte(item)); err != nil {
+			return "", err
+		}
+		if slices.Contains(names, d.Name) {
+			return "", fmt.Errorf("the trust domain %s comes twice: one file may hold several CAs", quote(d.Name))
+		}
+		names = append(names, d.Name)
+		text, err := d.MarshalText()
+		return string(text), err
+	})
+}
+
+// checkTrustDomains returns what is wrong with trust domains that are good by themselves.
+func (c *Config) checkTrustDomains(wrong, found map[string]error) {
+	if len(c.TLSTrustDomains) == 0 || c.TLSClientCA != "" || wrong["TLS_TRUST_DOMAINS"] != nil || wrong["TLS_CLIENT_CA"] != nil {
+		return
+	}
+	found["TLS_TRUST_DOMAINS"] = errors.New("clients show no certificates, since TENDER_TLS_CLIENT_CA is not set")
+	c.TLSTrustDomains = nil
+}

@@ -1,0 +1,483 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/nodegroup"
+)
+
+// A Size is a number of bytes. As text it takes the units B, KiB, MiB and GiB;
+// without a unit it counts bytes.
+type Size int64
+
+const (
+	kibibyte Size = 1 << 10
+	mebibyte Size = 1 << 20
+	gibibyte Size = 1 << 30
+)
+
+// sizeUnits are the units from the largest to the smallest.
+var sizeUnits = []struct {
+	name  string
+	bytes Size
+}{{"GiB", gibibyte}, {"MiB", mebibyte}, {"KiB", kibibyte}, {"B", 1}}
+
+// String returns the size in the largest unit that divides it.
+func (s Size) String() string {
+	for _, unit := range sizeUnits {
+		if s != 0 && s%unit.bytes == 0 {
+			return strconv.FormatInt(int64(s/unit.bytes), 10) + unit.name
+		}
+	}
+	return "0B"
+}
+
+// UnmarshalText reads what String writes, and a bare number of bytes.
+func (s *Size) UnmarshalText(text []byte) error {
+	number, bytes := string(text), Size(1)
+	for _, unit := range sizeUnits {
+		if rest, ok := strings.CutSuffix(number, unit.name); ok {
+			number, bytes = strings.TrimSpace(rest), unit.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 63)
+	if err != nil || Size(n) > (1<<63-1)/bytes {
+		return errors.New("not a size")
+	}
+	*s = Size(n) * bytes
+	return nil
+}
+
+// A Locality says where the relay is. As text it is region/zone/sub_zone, of
+// which the end may be left out.
+type Locality struct{ Region, Zone, SubZone string }
+
+// MarshalText returns what UnmarshalText reads.
+func (l Locality) MarshalText() ([]byte, error) {
+	return []byte(strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.SubZone, "/")), nil
+}
+
+// UnmarshalText reads region/zone/sub_zone.
+func (l *Locality) UnmarshalText(text []byte) error {
+	parts := strings.Split(string(text), "/")
+	if len(parts) > 3 {
+		return fmt.Errorf("%d parts", len(parts))
+	}
+	parts = append(parts, "", "")
+	*l = Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+	return nil
+}
+
+// Metadata is the metadata of the relay's own Node: a JSON object.
+type Metadata map[string]any
+
+// MarshalText returns the object as JSON, or nothing for an empty one.
+func (m Metadata) MarshalText() ([]byte, error) {
+	if len(m) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(map[string]any(m))
+}
+
+// UnmarshalText reads a JSON object. No text at all is an empty one.
+func (m *Metadata) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*m = nil
+		return nil
+	}
+	var object map[string]any
+	if err := json.Unmarshal(text, &object); err != nil {
+		return errors.New("not a JSON object")
+	}
+	if object == nil { // the text is null
+		return errors.New("not a JSON object")
+	}
+	*m = object
+	return nil
+}
+
+// The words that several rows of the table share.
+const (
+	groupByNone    = "none"
+	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, `locality.zone`, `locality.sub_zone`"
+	allowedTypes   = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
+)
+
+// list splits at a separator and trims. An empty item is an error, and so is an
+// item that comes twice.
+func list(raw, separator string, check func(item string) (string, error)) (string, error) {
+	var items []string
+	for item := range strings.SplitSeq(raw, separator) {
+		item = strings.TrimSpace(item)
+		if item == "" {
+			return "", errors.New("empty item in the list")
+		}
+		normal, err := check(item)
+		if err != nil {
+			return "", err
+		}
+		if slices.Contains(items, normal) {
+			return "", fmt.Errorf("%s comes twice", quote(item))
+		}
+		items = append(items, normal)
+	}
+	return strings.Join(items, separator), nil
+}
+
+// parseOrigin reads TENDER_ORIGIN.
+func parseOrigin(raw string) (string, error) {
+	files, targets := 0, 0
+	value, err := list(raw, ",", func(item string) (string, error) {
+		targets++
+		if strings.HasPrefix(item, "file:") {
+			files++
+		}
+		return item, checkTarget(item)
+	})
+	if err == nil && files > 0 && targets > 1 {
+		return "", errors.New("a file origin stands alone")
+	}
+	return value, err
+}
+
+// checkTarget reports what is wrong with one target of an origin.
+func checkTarget(target string) error {
+	scheme, rest, ok := strings.Cut(target, ":")
+	switch {
+	case ok && scheme == "file":
+		return checkPath(target, rest)
+	case ok && scheme == "unix":
+		return checkSocket(target, rest)
+	case ok && scheme == "dns":
+		address, ok := strings.CutPrefix(rest, "///")
+		if !ok {
+			return fmt.Errorf("%s does not start with dns:///", quote(target))
+		}
+		return checkAddress(address, 1, false)
+	case strings.Contains(target, "://"):
+		return fmt.Errorf("%s is not a scheme for an origin", quote(scheme))
+	default:
+		return checkAddress(target, 1, false)
+	}
+}
+
+// checkPath reports what is wrong with the part of a file: URL after the colon.
+func checkPath(target, rest string) error {
+	if u, err := url.Parse(target); err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
+		return fmt.Errorf("%s is not a file URL without a host", quote(target))
+	}
+	if !strings.HasPrefix(rest, "///") || len(rest) == len("///") {
+		return fmt.Errorf("%s does not name a directory by an absolute path", quote(target))
+	}
+	return nil
+}
+
+// checkSocket reports what is wrong with the part of a unix: address after the
+// colon: /path or ///path.
+func checkSocket(address, rest string) error {
+	const longest = 107 // sun_path holds 108 bytes, the last of which is zero
+	path := rest
+	if strings.HasPrefix(rest, "//") {
+		path = rest[2:]
+	}
+	if !strings.HasPrefix(path, "/") || path == "/" {
+		return fmt.Errorf("%s does not name a socket by an absolute path", quote(address))
+	}
+	if len(path) > longest {
+		return fmt.Errorf("the path of a socket has at most %d bytes", longest)
+	}
+	return nil
+}
+
+// checkAddress reports what is wrong with host:port.
+func checkAddress(address string, leastPort uint64, emptyHost bool) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%s is not host:port", quote(address))
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n < leastPort {
+		return fmt.Errorf("the port %s is not a number from %d to 65535", quote(port), leastPort)
+	}
+	if host == "" && emptyHost {
+		return nil
+	}
+	if host == "" || strings.ContainsFunc(host, notInHost) {
+		return fmt.Errorf("the host %s is neither a name nor an IP address", quote(host))
+	}
+	return nil
+}
+
+// notInHost reports whether r may not stand in a host name or an IP address
+// with a zone.
+func notInHost(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(".-_:%", r)
+}
+
+// parseListen reads TENDER_LISTEN. Port 0 means any free port.
+func parseListen(raw string) (string, error) {
+	return list(raw, ",", func(item string) (string, error) {
+		if rest, ok := strings.CutPrefix(item, "unix:"); ok {
+			return item, checkSocket(item, rest)
+		}
+		if strings.Contains(item, "://") {
+			return "", fmt.Errorf("%s is not an address to listen on", quote(item))
+		}
+		return item, checkAddress(item, 0, true)
+	})
+}
+
+// parseText reads an id or a cluster.
+func parseText(raw string) (string, error) {
+	switch {
+	case len(raw) > int(4*kibibyte):
+		return "", fmt.Errorf("%d bytes", len(raw))
+	case !utf8.ValidString(raw):
+		return "", errors.New("not UTF-8")
+	case strings.ContainsFunc(raw, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return "", errors.New("it holds characters that cannot be printed")
+	}
+	return raw, nil
+}
+
+// parseLocality reads TENDER_NODE_LOCALITY.
+func parseLocality(raw string) (string, error) {
+	if _, err := parseText(raw); err != nil {
+		return "", err
+	}
+	var l Locality
+	return raw, l.UnmarshalText([]byte(raw))
+}
+
+// parseMetadata reads TENDER_NODE_METADATA.
+func parseMetadata(raw string) (string, error) {
+	var m Metadata
+	return raw, m.UnmarshalText([]byte(raw))
+}
+
+// parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nothing for none.
+func parseGroupBy(raw string) (string, error) {
+	if raw == groupByNone {
+		return "", nil
+	}
+	return list(raw, ",", func(item string) (string, error) {
+		if item == groupByNone {
+			return "", errors.New("none stands alone")
+		}
+		if path, ok := strings.CutPrefix(item, "metadata."); ok {
+			if slices.Contains(strings.Split(path, "."), "") {
+				return "", fmt.Errorf("%s has an empty part in its path", quote(item))
+			}
+			return item, nil
+		}
+		if !slices.Contains(nodegroup.Fields, item) {
+			return "", fmt.Errorf("%s is not a field of the Node that makes a group", quote(item))
+		}
+		return item, nil
+	})
+}
+
+// typeURL is a host, perhaps a path, and the full name of a message.
+var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+
+// parseTypes reads a list of types; it returns type URLs.
+func parseTypes(raw string) (string, error) {
+	return list(raw, ",", parseType)
+}
+
+// parseTypesButSecrets reads types that are asked for by wildcard (B.36).
+func parseTypesButSecrets(raw string) (string, error) {
+	return list(raw, ",", func(item string) (string, error) {
+		url, err := parseType(item)
+		if err == nil && wire.IsSecret(url) {
+			return "", fmt.Errorf("%s: Secrets are asked for by their names alone", quote(item))
+		}
+		return url, err
+	})
+}
+
+// parseType reads a short name or a type URL; it returns the type URL.
+func parseType(item string) (string, error) {
+	if url, ok := schema.TypeURLFor(item); ok {
+		return url, nil
+	}
+	if !typeURL.MatchString(item) {
+		return "", fmt.Errorf("%s is neither a short name nor a type URL", quote(item))
+	}
+	return item, nil
+}
+
+// zeroOr is offOr for sizes, of which 0B is off.
+func zeroOr(parse func(string) (string, error)) func(string) (string, error) {
+	off := Size(0).String()
+	return func(raw string) (string, error) {
+		if raw == off {
+			return off, nil
+		}
+		size, err := offOr(parse)(raw)
+		return cmp.Or(size, off), err
+	}
+}
+
+// offOr returns a parser that returns nothing for off, and else what parse does.
+func offOr(parse func(string) (string, error)) func(string) (string, error) {
+	return func(raw string) (string, error) {
+		if strings.EqualFold(raw, "off") {
+			return "", nil
+		}
+		return parse(raw)
+	}
+}
+
+// parsePathOrOff reads TENDER_SNAPSHOT_DIR. It returns nothing for off.
+func parsePathOrOff(raw string) (string, error) {
+	switch {
+	case strings.EqualFold(raw, "off"):
+		return "", nil
+	case strings.ContainsFunc(raw, unicode.IsControl) || !utf8.ValidString(raw):
+		return "", errors.New("it holds a control character")
+	default:
+		return filepath.Clean(raw), nil
+	}
+}
+
+// Loopback reports whether an address that checkAddress or checkSocket took can be
+// reached from this host alone.
+func Loopback(address string) bool {
+	if strings.HasPrefix(address, "unix:") {
+		return true
+	}
+	host, _, _ := net.SplitHostPort(address)
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
+}
+
+// parseSwitch reads on or off into what the decoder of bool reads.
+func parseSwitch(raw string) (string, error) {
+	value, err := oneOf("on", "off")(raw)
+	return strconv.FormatBool(value == "on"), err
+}
+
+// oneOf returns a parser of words; capitals are forgiven.
+func oneOf(words ...string) func(string) (string, error) {
+	return func(raw string) (string, error) {
+		word := strings.ToLower(raw)
+		if !slices.Contains(words, word) {
+			return "", errors.New("not one of the words")
+		}
+		return word, nil
+	}
+}
+
+// between says in words what durationBetween allows.
+func between(least, most time.Duration) string {
+	return fmt.Sprintf("a duration from %s to %s, such as `90s` or `1m30s`", shortDuration(least), shortDuration(most))
+}
+
+// durationBetween returns a parser of durations, bounds included.
+func durationBetween(least, most time.Duration) func(string) (string, error) {
+	return func(raw string) (string, error) {
+		d, err := time.ParseDuration(raw)
+		switch {
+		case err != nil:
+			return "", errors.New("not a duration")
+		case d < least:
+			return "", errors.New("too short")
+		case d > most:
+			return "", errors.New("too long")
+		}
+		return d.String(), nil
+	}
+}
+
+// intBetween returns a parser of whole numbers, bounds included.
+func intBetween(least, most int) func(string) (string, error) {
+	return func(raw string) (string, error) {
+		n, err := strconv.Atoi(raw)
+		switch {
+		case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(raw, "-"), err == nil && n > most:
+			return "", errors.New("too large")
+		case errors.Is(err, strconv.ErrRange), err == nil && n < least:
+			return "", errors.New("too small")
+		case err != nil:
+			return "", errors.New("not a whole number")
+		}
+		return strconv.Itoa(n), nil
+	}
+}
+
+// sizeBetween returns a parser of sizes, bounds included.
+func sizeBetween(least, most Size) func(string) (string, error) {
+	return func(raw string) (string, error) {
+		var s Size
+		err := s.UnmarshalText([]byte(raw))
+		switch {
+		case err != nil:
+			return "", err
+		case s < least:
+			return "", errors.New("too small")
+		case s > most:
+			return "", errors.New("too large")
+		}
+		return s.String(), nil
+	}
+}
+
+// shortDuration is d without the zero units that time.Duration prints: 10m, not
+// 10m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// quote returns s as a Go string, cut where it is so long that it would hide
+// the rest of the message.
+func quote(s string) string {
+	const longest = 120
+	if len(s) <= longest {
+		return strconv.Quote(s)
+	}
+	return strconv.Quote(s[:longest]) + "…"
+}
+
+// escape returns s with what cannot be printed escaped, without the quotes.
+func escape(s string) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return quoted[1 : len(quoted)-1]
+}
+
+// NotOnLoopback returns the addresses that others than this host can reach.
+func NotOnLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), Loopback)
+}
+
+// OnlyLoopback returns the rest of them.
+func OnlyLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !Loopback(a) })
+}

@@ -1,0 +1,72 @@
+package conformance_test
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// xdstpWest is an authority's name of endpoints.
+const xdstpWest = "xdstp://west/envoy.config.endpoint.v3.ClusterLoadAssignment/c0"
+
+// TestInterop_TwoGoControlPlanes follows two real control planes over sockets, one of
+// which has the endpoints and an authority: through changes, while one of them is
+// dead, and after its return with something else.
+func TestInterop_TwoGoControlPlanes(t *testing.T) {
+	noLeaks(t)
+	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			first := relaytest.NewControlPlane(t, kind, nil, append(planeWorld(), relaytest.Cluster("named", xdstpWest))...)
+			west := relaytest.NewControlPlane(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"), relaytest.Endpoints(xdstpWest, "127.0.0.2:1000"))
+			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(), "TENDER_ROUTES=type:eds=west;authority:west=west")
+			s := &twoPlanes{first: first, west: west}
+			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+				c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("envoy")})
+				c.Subscribe(relaytest.ClusterType)
+				c.Subscribe(relaytest.ListenerType)
+				c.Subscribe(relaytest.EndpointType, "c0", xdstpWest)
+				s.clients = append(s.clients, c)
+			}
+			s.converge()
+			first.Put(relaytest.Cluster("c1", "elsewhere"))
+			west.Put(westEndpoints("2000"), relaytest.Endpoints(xdstpWest, "127.0.0.2:2000"))
+			s.converge()
+
+			west.Stop()
+			first.Put(relaytest.Cluster("c5"))
+			first.Remove(relaytest.ListenerType, "l1")
+			s.converge() // endpoints as they were
+			for _, c := range s.clients {
+				c.Reconnect(r.Conn())
+			}
+			s.converge()
+			first.Stop()
+			west.Edit([]proto.Message{westEndpoints("3000")}, nil)
+			west.Restart()
+			s.converge() // of the first, what it said last
+			first.Edit([]proto.Message{relaytest.Cluster("c6")}, nil)
+			first.Restart()
+			s.converge()
+		})
+	}
+}
+
+func westEndpoints(port string) proto.Message { return relaytest.Endpoints("c0", "127.0.0.1:"+port) }
+
+// twoPlanes are clients of two control planes.
+type twoPlanes struct {
+	first, west *relaytest.ControlPlane
+	clients     []*relaytest.Client
+}
+
+// converge waits until all clients have of each type what its control plane has.
+func (s *twoPlanes) converge() {
+	for _, c := range s.clients {
+		s.first.Follow(c, relaytest.ClusterType)
+		s.first.Follow(c, relaytest.ListenerType)
+		s.west.Follow(c, relaytest.EndpointType, "c0", xdstpWest)
+	}
+}

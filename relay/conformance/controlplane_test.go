@@ -1,0 +1,289 @@
+package conformance_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// planeWorld is what the control planes of these tests begin with.
+func planeWorld() (msgs []proto.Message) {
+	for i := range 5 {
+		name := fmt.Sprintf("c%d", i)
+		msgs = append(msgs, relaytest.Cluster(name), relaytest.Endpoints(name, "127.0.0.1:1000"))
+	}
+	return append(msgs,
+		relaytest.Listener("l0", "r0"), relaytest.Listener("l1", "r1"), relaytest.APIListener("api", "r0"),
+		relaytest.Route("r0", []string{"*"}, "c0"), relaytest.Route("r1", []string{"*"}, "c1"))
+}
+
+// planeClients are those below the relay, each of its own kind.
+type planeClients struct {
+	o *relaytest.ControlPlane
+	r *running
+
+	envoys []*relaytest.Client // wildcard CDS and LDS, named EDS and RDS; Delta and SotW
+	plain  []*relaytest.Client // wildcard CDS and LDS only
+	grpcs  []*relaytest.Client // all by name, in a group of their own
+	named  []*relaytest.Client // CDS by name, in the group of the wildcards
+}
+
+func newPlaneClients(o *relaytest.ControlPlane, r *running) *planeClients {
+	p := &planeClients{o: o, r: r}
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		p.envoys = append(p.envoys, p.envoy(v))
+		p.plain = append(p.plain, p.wildcards(v, "plain"))
+
+		g := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.GRPCNode("grpc")})
+		g.Subscribe(relaytest.ListenerType, "api")
+		g.Subscribe(relaytest.RouteType, "r0")
+		g.Subscribe(relaytest.ClusterType, "c0", "c1")
+		g.Subscribe(relaytest.EndpointType, "c0", "c1", "late")
+		p.grpcs = append(p.grpcs, g)
+
+		n := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("named")})
+		n.Subscribe(relaytest.ClusterType, "c1", "c2")
+		p.named = append(p.named, n)
+	}
+	return p
+}
+
+func (p *planeClients) wildcards(v relaytest.Variant, id string) *relaytest.Client {
+	c := p.r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+	c.Subscribe(relaytest.ClusterType)
+	c.Subscribe(relaytest.ListenerType)
+	return c
+}
+
+func (p *planeClients) envoy(v relaytest.Variant) *relaytest.Client {
+	c := p.wildcards(v, "envoy")
+	c.Subscribe(relaytest.EndpointType, "c0", "c1", "c2", "late")
+	c.Subscribe(relaytest.RouteType, "r0", "r1")
+	return c
+}
+
+// converge waits until all clients have what the control plane has. What a SotW
+// client was told of endpoints and routes that are gone is its own affair: the
+// scenario removes none that it subscribes to.
+func (p *planeClients) converge() {
+	p.r.t.Helper()
+	for _, c := range append(p.envoys, p.plain...) {
+		p.o.Follow(c, relaytest.ClusterType)
+		p.o.Follow(c, relaytest.ListenerType)
+	}
+	for _, c := range p.envoys {
+		p.o.Follow(c, relaytest.EndpointType, "c0", "c1", "c2", "late")
+		p.o.Follow(c, relaytest.RouteType, "r0", "r1")
+	}
+	for _, c := range p.grpcs {
+		p.o.Follow(c, relaytest.ListenerType, "api")
+		p.o.Follow(c, relaytest.RouteType, "r0")
+		p.o.Follow(c, relaytest.ClusterType, "c0", "c1")
+		p.o.Follow(c, relaytest.EndpointType, "c0", "c1", "late")
+	}
+	for _, c := range p.named {
+		p.o.Follow(c, relaytest.ClusterType, "c1", "c2")
+	}
+}
+
+// fence shows that nothing else is on its way to the wildcard clients.
+func (p *planeClients) fence(edsService string) {
+	p.r.t.Helper()
+	p.converge()
+	changed := func(change func()) {
+		for i, c := range p.plain {
+			if i > 0 {
+				change = func() {}
+			}
+			c.Fence(p.r.t.Context(), relaytest.ClusterType, "c4", change)
+		}
+	}
+	changed(func() { p.o.Put(relaytest.Cluster("c4", edsService)) })
+	p.converge()
+}
+
+// TestInterop_GoControlPlaneLinear follows go-control-plane's linear caches, one
+// for each type, through changes, silence on missing names, deaths and returns.
+func TestInterop_GoControlPlaneLinear(t *testing.T) {
+	noLeaks(t)
+	planeScenario(t, relaytest.LinearCaches)
+}
+
+// TestInterop_GoControlPlaneSnapshot does the same with its snapshot cache.
+func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
+	noLeaks(t)
+	for _, kind := range []string{relaytest.Snapshots, relaytest.ADSSnapshots} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			planeScenario(t, kind)
+		})
+		t.Run(kind+", late", func(t *testing.T) {
+			t.Parallel()
+			planeLate(t, kind)
+		})
+	}
+}
+
+// TestInterop_GoControlPlaneSotW does the same with both where they do not
+// implement Delta.
+func TestInterop_GoControlPlaneSotW(t *testing.T) {
+	noLeaks(t)
+	for _, kind := range []string{relaytest.LinearSotW, relaytest.SnapshotsSotW} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			planeScenario(t, kind)
+		})
+	}
+	t.Run(relaytest.SnapshotsSotW+", late", func(t *testing.T) {
+		t.Parallel()
+		planeLate(t, relaytest.SnapshotsSotW)
+	})
+}
+
+func planeScenario(t *testing.T, kind string) {
+	o := relaytest.NewControlPlane(t, kind, nil, planeWorld()...)
+	r := startRelay(t, o.RelayOptions())
+	p := newPlaneClients(o, r)
+	p.converge()
+
+	planeChanges(p)
+	planeNames(p)
+	planeConfirmed(p)
+	planeRestarts(p)
+	planeReturns(p)
+}
+
+// planeChanges adds, changes and removes.
+func planeChanges(p *planeClients) {
+	p.r.t.Helper()
+	p.o.Put(relaytest.Cluster("c5"), relaytest.Endpoints("c5", "127.0.0.1:1000"))
+	p.o.Put(relaytest.Cluster("c1", "elsewhere"), relaytest.Endpoints("c1", "127.0.0.1:2000", "127.0.0.1:2001"))
+	p.o.Put(relaytest.Listener("l1", "r0"), relaytest.Route("r0", []string{"example.com"}, "c1"))
+	p.converge()
+	p.o.Remove(relaytest.ListenerType, "l1")
+	p.o.Remove(relaytest.ClusterType, "c3", "c2")
+	p.converge()
+	p.o.Put(relaytest.Cluster("c2"), relaytest.Listener("l1", "r1")) // what was there before
+	p.converge()
+	p.fence("changes")
+}
+
+// planeNames asks for what is not there, on which go-control-plane is silent, and
+// gives names up and takes them again.
+func planeNames(p *planeClients) {
+	o, ctx := p.o, p.r.t.Context()
+	p.r.t.Helper()
+	o.Put(relaytest.Endpoints("late", "127.0.0.1:3000")) // subscribed all the while
+	p.converge()
+
+	c := p.r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("missing")})
+	c.Subscribe(relaytest.ClusterType, "c0", "ghost")
+	o.Follow(c, relaytest.ClusterType, "c0", "ghost")
+	c.Fence(ctx, relaytest.ClusterType, "c0", func() { o.Put(relaytest.Cluster("c0", "ghost")) })
+	o.Put(relaytest.Cluster("ghost"))
+	o.Follow(c, relaytest.ClusterType, "c0", "ghost")
+	o.Remove(relaytest.ClusterType, "ghost")
+	o.Follow(c, relaytest.ClusterType, "c0", "ghost")
+	o.Put(relaytest.Cluster("ghost", "again"))
+	o.Follow(c, relaytest.ClusterType, "c0", "ghost")
+
+	for _, c := range append(p.grpcs, p.named...) {
+		c.Unsubscribe(relaytest.ClusterType, "c1")
+	}
+	o.Put(relaytest.Cluster("c1", "while away"))
+	for _, c := range append(p.grpcs, p.named...) {
+		c.Subscribe(relaytest.ClusterType, "c1")
+	}
+	p.converge()
+	for _, c := range p.envoys { // unchanged, and sent again all the same
+		c.Unsubscribe(relaytest.EndpointType, "c2")
+		c.WaitState(ctx, func(s relaytest.State) bool { _, has := s[relaytest.EndpointType]["c2"]; return !has })
+		c.Subscribe(relaytest.EndpointType, "c2")
+	}
+	p.fence("names")
+}
+
+// planeConfirmed waits until the relay is sure of the members: what a client
+// claims to hold beside them is then removed.
+func planeConfirmed(p *planeClients) {
+	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
+		c := p.r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("probe")})
+		holds := map[string]string{"never was": "1"}
+		for name := range p.o.World[typeURL] {
+			holds[name] = "of another relay"
+		}
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL, InitialResourceVersions: holds})
+		for removed := false; !removed; {
+			resp := c.Recv(p.r.t.Context())
+			removed = slices.Contains(resp.Removed, "never was") // beside what was removed within the hour (B.3)
+			if len(resp.Removed) > 0 && !removed {
+				p.r.t.Fatalf("removals that the origin did not make: %v", resp)
+			}
+		}
+	}
+}
+
+// planeRestarts kills the control plane and has it return: the same, which nobody
+// is told, and changed, deletions included.
+func planeRestarts(p *planeClients) {
+	o := p.o
+	p.r.t.Helper()
+	o.Restart()
+	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
+	p.fence("restarted")
+
+	o.Stop()
+	o.Edit([]proto.Message{relaytest.Cluster("c0", "restarted"), relaytest.Cluster("c6"), relaytest.Endpoints("c0", "127.0.0.1:4000")},
+		map[string][]string{relaytest.ClusterType: {"c5", "c2"}, relaytest.ListenerType: {"l1"}})
+	o.Restart()
+	p.converge()
+	p.fence("changed")
+}
+
+// planeReturns has clients return with what they know, and new ones come, while
+// the control plane is dead and after it.
+func planeReturns(p *planeClients) {
+	o := p.o
+	p.r.t.Helper()
+	returning := func() {
+		for _, c := range append(append(p.plain, p.envoys...), append(p.grpcs, p.named...)...) {
+			c.Reconnect(p.r.Conn())
+		}
+	}
+	returning()
+	p.fence("returned")
+	o.Stop()
+	returning()
+	p.envoys = append(p.envoys, p.envoy(relaytest.Delta), p.envoy(relaytest.SotW)) // served from what the relay knows
+	p.converge()
+	o.Restart()
+	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
+	p.fence("returned while it was dead")
+}
+
+// planeLate has the snapshot appear only after clients have asked: until then
+// there is silence, and no client is told that there is nothing.
+func planeLate(t *testing.T, kind string) {
+	o := relaytest.NewControlPlane(t, kind, nil)
+	r := startRelay(t, o.RelayOptions())
+	p := newPlaneClients(o, r)
+	asked := make(map[string]bool)
+	o.AwaitRequest("a request of each type", func(r *discoverypb.DeltaDiscoveryRequest) bool {
+		asked[r.GetTypeUrl()] = true
+		return len(asked) == len(o.World)
+	})
+	o.Edit(planeWorld(), nil)
+	o.Push()
+	for _, c := range append(append(p.plain, p.envoys...), p.grpcs...) {
+		if first := c.Recv(t.Context()); len(first.Resources) == 0 || len(first.Removed) > 0 {
+			t.Errorf("%v: the first response is %v, want resources", c, first)
+		}
+	}
+	p.converge()
+	p.fence("late")
+}

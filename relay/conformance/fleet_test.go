@@ -1,0 +1,206 @@
+package conformance_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// get reads what a relay answers to an operator.
+func get[T any](t testing.TB, r *running, path string) (answer T) {
+	t.Helper()
+	code, text := ask(t, r.DialAdmin, path)
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || code != http.StatusOK {
+		t.Fatalf("GET %s: %d %s", path, code, text)
+	}
+	return answer
+}
+
+// rejecting refuses responses that hold a resource.
+func rejecting(name, words string) func(*relaytest.Response) error {
+	return func(r *relaytest.Response) error {
+		for _, res := range r.Resources {
+			if res.Name == name {
+				return errors.New(words)
+			}
+		}
+		return nil
+	}
+}
+
+// oneAfterOther returns clients that have asked for all clusters, in a bubble; their streams
+// are numbered in this order.
+func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*relaytest.Client) {
+	r.t.Helper()
+	for _, o := range options {
+		c := r.Client(o)
+		synctest.Wait()
+		c.Subscribe(relaytest.ClusterType)
+		synctest.Wait()
+		clients = append(clients, c)
+	}
+	return clients
+}
+
+// B.30: operators see who lacks what for how long, who refuses what, and who has a resource.
+func TestB30_TheFleetByJSON(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
+		r := start(t, o, operated)
+		clients := oneAfterOther(r,
+			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
+			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW, Reject: rejecting("a", "no such filter")},
+			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
+		)
+		clients[0].Subscribe(relaytest.EndpointType, "b")
+		time.Sleep(3 * time.Second) // of the bubble
+
+		all := get[admin.Clients](t, r, "/api/v1/clients?sort=number")
+		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Refusing != 1 || got.LagSeconds != 3 {
+			t.Errorf("totals: %+v, want 3 streams, of which 2 lag, for 3s, and one refuses", got)
+		}
+		if len(all.Types) != 2 || all.Types[1].Name != "eds" || all.Types[1].Clients != 1 || all.Types[0].Name != "cds" || all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Refusing != 1 {
+			t.Errorf("types: %+v, want cds with 3 clients, of which 2 lag and one refuses, and eds with one", all.Types)
+		}
+		good, bad := all.Clients[0], all.Clients[1]
+		if good.NodeID != "good" || good.Cluster != "edge" || good.UserAgent != "envoy/1.36.0" || good.Variant != "delta" || good.Types[0].Nonce == "" || good.Types[0].Pending || good.Types[0].AcceptedAt.IsZero() || good.LagSeconds != 0 {
+			t.Errorf("a client that accepts all: %+v", good)
+		}
+		refusal := bad.Types[0].Refusal
+		if bad.Variant != "sotw" || !bad.Refusing || refusal == nil || refusal.Detail != "no such filter" || refusal.Code != "INVALID_ARGUMENT" || refusal.Version != bad.Types[0].Version {
+			t.Errorf("a client that refuses: %+v, refusal %+v", bad, refusal)
+		}
+		for query, want := range map[string]string{
+			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "", "stalled=true": "",
+			"sort=lag": "bad slow good",
+		} {
+			var ids []string
+			for page := (admin.Clients{Next: " "}); page.Next != ""; {
+				page = get[admin.Clients](t, r, "/api/v1/clients?limit=1&"+query+"&after="+url.QueryEscape(strings.TrimSpace(page.Next)))
+				for _, c := range page.Clients {
+					ids = append(ids, c.NodeID)
+				}
+			}
+			if got := strings.Join(ids, " "); got != want {
+				t.Errorf("clients?%s, in pages of one: %q, want %q", query, got, want)
+			}
+		}
+
+		_, metrics := ask(t, r.DialAdmin, "/metrics")
+		for _, line := range []string{`tender_client_lag_seconds\{.*type="cds".*\} 3`, `tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_refusing\{.*type="cds".*\} 1`} {
+			if !regexp.MustCompile("(?m)^" + line + "$").MatchString(metrics) {
+				t.Errorf("metrics lack %s:\n%s", line, metrics)
+			}
+		}
+
+		d := get[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1", bad.Number))
+		if d.States["refused"] != 2 || len(d.Resources) != 1 || d.Resources[0].Name != "a" || d.Resources[0].State != "refused" || !strings.Contains(string(d.Node), "envoy") {
+			t.Errorf("the client that refuses: %+v", d)
+		}
+		d = get[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1&after=%s", bad.Number, d.Next))
+		if len(d.Resources) != 1 || d.Resources[0].Name != "b" || d.Next != "" {
+			t.Errorf("the second page of its resources: %+v", d)
+		}
+
+		a := get[admin.ResourceDetail](t, r, "/api/v1/resources?type=cds&name=a")
+		if a.States["accepted"] != 1 || a.States["refused"] != 1 || a.States["sent"] != 1 || a.Holders[0].NodeID != "bad" || a.Holders[0].Refusal.Detail != "no such filter" {
+			t.Errorf("who has cluster a: %+v", a)
+		}
+		if body := string(a.Bodies[a.Resources[0].SHA256]); !strings.Contains(body, `"connect_timeout":"5s"`) && !strings.Contains(body, `"connect_timeout": "5s"`) {
+			t.Errorf("the body of cluster a: %s", body)
+		}
+		list := get[admin.Resources](t, r, "/api/v1/resources?type=cds&contains=b")
+		if list.Total != 1 || list.Resources[0].Name != "b" || !list.Resources[0].Exists || list.Resources[0].AskedAs != "*" || list.Resources[0].Origin != "default" {
+			t.Errorf("clusters whose name has a b: %+v", list)
+		}
+		for path, want := range map[string]int{
+			"resources?type=cds&name=nobody": 404, "clients/99": 404, "clients?after=x": 400, "resources?type=cds&after=%25": 400, "resources?type=eds&name=b": 200,
+		} {
+			if code, text := ask(t, r.DialAdmin, "/api/v1/"+path); code != want {
+				t.Errorf("GET %s: %d %s, want %d", path, code, text, want)
+			}
+		}
+	})
+}
+
+// How a resource changed is told with diffs; of Secrets nothing is, and with TENDER_HISTORY=off of
+// nothing.
+func TestB30_HistoryByJSON(t *testing.T) {
+	for _, env := range []string{"TENDER_HISTORY=2", "TENDER_HISTORY=off"} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			o.Put(relaytest.Cluster("a"))
+			r := start(t, o, operated, env)
+			c := r.Client(relaytest.ClientOptions{AutoAck: true})
+			c.Subscribe(relaytest.ClusterType, "*")
+			for _, name := range []string{"one", "two", "three"} {
+				time.Sleep(time.Second) // in the bubble
+				changed := relaytest.Cluster("a")
+				changed.AltStatName = name
+				o.Put(changed)
+			}
+			time.Sleep(time.Second)
+			o.Remove(relaytest.ClusterType, "a")
+			time.Sleep(time.Second)
+			if env == "TENDER_HISTORY=off" {
+				if code, text := ask(t, r.DialAdmin, "/api/v1/history?type=cds&name=a"); code != http.StatusNotFound || !strings.Contains(text, "TENDER_HISTORY is off") {
+					t.Errorf("without a history: %d %s, want 404 and the variable", code, text)
+				}
+				return
+			}
+			h := get[admin.History](t, r, "/api/v1/history?type=cds&name=a")
+			if len(h.Changes) != 2 || h.Changes[0].Change != "removed" || h.Changes[0].SHA256 != "" || h.Changes[1].Change != "changed" {
+				t.Fatalf("the last two changes: %+v, want a removal, and before it a change", h.Changes)
+			}
+			before := h.Changes[1]
+			if !strings.Contains(before.Diff, "-alt_stat_name: two\n+alt_stat_name: three\n") || before.AskedAs != "*" || before.BytesBefore == 0 || before.Version == "" || h.Changes[0].At.Sub(before.At) != time.Second {
+				t.Errorf("the last change: %+v", before)
+			}
+			if !strings.Contains(h.Changes[0].Diff, "-name: a\n") {
+				t.Errorf("the removal: %s", h.Changes[0].Diff)
+			}
+			for path, want := range map[string]int{"type=cds&name=nobody": 404, "type=sds&name=a": 404, "type=cds": 400, "name=a": 400, "type=cds&name=a&group=x": 404, "type=cds&name=a&limit=0": 200} {
+				if code, text := ask(t, r.DialAdmin, "/api/v1/history?"+path); code != want {
+					t.Errorf("GET history?%s: %d %s, want %d", path, code, text, want)
+				}
+			}
+		})
+	}
+}
+
+// B.36: of a Secret, operators see neither its body, nor what a client said of it.
+func TestB36_SecretsAreNotShown(t *testing.T) {
+	const key = "correct horse battery staple"
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
+			Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}},
+		}}})
+		r := start(t, o, operated)
+		c := r.Client(relaytest.ClientOptions{AutoAck: true, Reject: rejecting("s", "cannot parse "+key)})
+		c.Subscribe(relaytest.SecretType, "s")
+		synctest.Wait()
+		for _, path := range []string{"clients", "clients/1", "resources?type=sds", "resources?type=sds&name=s", "resources?type=sds&name=s&format=yaml"} {
+			if code, text := ask(t, r.DialAdmin, "/api/v1/"+path); code != http.StatusOK || strings.Contains(text, "horse") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
+				t.Errorf("GET %s: %d %s", path, code, text)
+			}
+		}
+		if got := get[admin.ClientDetail](t, r, "/api/v1/clients/1").Identity; !strings.Contains(got, "without a certificate") {
+			t.Errorf("the identity of a client without a certificate: %q", got)
+		}
+		if got := get[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil || got.Detail != fmt.Sprintf("%d bytes that may quote a Secret are not shown", len("cannot parse ")+len(key)) {
+			t.Errorf("the refusal of a Secret: %+v, want its length alone", got)
+		}
+	})
+}

@@ -1,0 +1,454 @@
+package conformance_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestD4_Invariants runs random interleavings of changes at the origin, of
+// subscriptions, refusals, reconnects and stalls of clients, and of deaths of the
+// origin, against a model, and holds the relay, or two in a row (B.41), to what must
+// be true of each:
+//
+//  1. convergence: each client ends with the origin's set, restricted to its group
+//     and its subscription, in both variants;
+//  2. no invented deletion: what a client loses, the origin had removed;
+//  3. no resend: nothing is sent in an hour in which nothing happens;
+//  4. uniqueness: checked by the clients on every response;
+//  5. versions: equal sets have equal version_info, and different ones different;
+//  7. order: a route never arrives before the cluster that it names, not even when
+//     changes are merged, nor before the endpoints that the origin gave before it, and a
+//     changed EDS cluster is followed by its endpoints;
+//  8. isolation: nothing of one group ever reaches another;
+//  9. upstream exactness: every response is answered once, and what is subscribed
+//     at the origin is what clients want, plus what lingers;
+//  10. byte identity: whatever a client is sent, its origin has sent so.
+//
+// What a stalled client costs (11) is a test of its own: TestC11. Some names are xdstp,
+// which both groups share (R130), and a glob stands for these;
+// of some resources the content may not be kept (R125).
+func TestD4_Invariants(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		s := script{
+			relays: rapid.IntRange(1, 2).Draw(rt, "relays"),
+			behaviour: relaytest.Behaviour{
+				SilentOnMissing: rapid.Bool().Draw(rt, "silent on missing"),
+				IgnoreIRV:       rapid.Bool().Draw(rt, "ignore versions"),
+				EmptyVersions:   rapid.Bool().Draw(rt, "empty versions"),
+				SotW:            rapid.Bool().Draw(rt, "SotW"),
+				Wrap:            true, // in SotW, for acmeType
+				NamedOnly:       func(_, name string) bool { return isShared(name) },
+			},
+			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
+		}
+		var failures []string
+		synctest.Test(t, func(t *testing.T) {
+			sc := &scene{TB: t}
+			defer func() { failures = sc.failures }()
+			sc.run(s)
+		})
+		if len(failures) > 0 {
+			rt.Fatalf("%s", strings.Join(failures, "\n"))
+		}
+	})
+}
+
+type script struct {
+	relays    int // in a row
+	behaviour relaytest.Behaviour
+	steps     []step
+}
+
+// A step is one thing that happens; which of its numbers count depends on what.
+type step struct {
+	what            string
+	client, typ, at int
+	n               int
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("%s(%d,%d,%d,%d)", s.what, s.client, s.typ, s.at, s.n)
+}
+
+func drawStep(t *rapid.T) step {
+	return step{
+		what: rapid.SampledFrom([]string{
+			"put", "put", "put", "remove", "swap", "warm", "scale", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
+			"reconnect", "pause", "resume", "refuse", "restart", "away", "pass", "check",
+		}).Draw(t, "what"),
+		client: rapid.IntRange(0, 3).Draw(t, "client"),
+		typ:    rapid.IntRange(0, len(sceneTypes)-1).Draw(t, "type"),
+		at:     rapid.IntRange(0, 7).Draw(t, "name"),
+		n:      rapid.IntRange(0, 1000).Draw(t, "n"),
+	}
+}
+
+const acmeType = "type.googleapis.com/acme.Foo"
+
+var sceneTypes = []string{
+	relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType, acmeType,
+}
+
+// A scene is one run of a script. It stands in for the test, so that a failure
+// can be shrunk.
+type scene struct {
+	testing.TB
+
+	mu       sync.Mutex
+	failures []string
+
+	origin   *relaytest.Origin
+	contents [2]*relaytest.Content // by group
+	relay    *running
+	clients  []*actor
+	silent   bool                        // the origin may never say that a name is gone
+	partial  bool                        // it never says so of types that are not of full state
+	existed  [2]map[string]bool          // type URL and name, by group
+	removed  [2]map[string]bool          // likewise
+	routed   map[relaytest.Digest]string // routes to the cluster that they name
+	scaled   map[relaytest.Digest]revision
+	owner    map[relaytest.Digest]int  // all that was ever put, by group
+	shared   map[relaytest.Digest]bool // of that, what both groups may have
+	counter  int
+	out      io.Writer // of the relay's log; nil discards it
+}
+
+// An actor is a client, and what the scene knows of it.
+type actor struct {
+	*relaytest.Client
+	variant relaytest.Variant
+	group   int
+	wants   map[string]map[string]bool
+	left    map[string]bool // type URL and name that it gave up at some time
+	paused  bool
+	guard   bool // it knew the clusters before it asked for routes
+
+	mu      sync.Mutex
+	refuse  bool // the next response
+	refused bool // some response since the last change of everything
+}
+
+func (sc *scene) Errorf(format string, args ...any) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.failures = append(sc.failures, fmt.Sprintf(format, args...))
+}
+
+func (sc *scene) Fatalf(format string, args ...any) {
+	sc.Errorf(format, args...)
+	panic(errStop)
+}
+
+func (sc *scene) Fatal(args ...any) { sc.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (sc *scene) Output() io.Writer {
+	if sc.out != nil {
+		return sc.out
+	}
+	return io.Discard
+}
+
+// errStop is how Fatalf leaves the scene.
+var errStop = errors.New("stop")
+
+func (sc *scene) run(s script) {
+	defer func() {
+		r := recover()
+		if err, ok := r.(error); r != nil && (!ok || !errors.Is(err, errStop)) {
+			panic(r)
+		}
+	}()
+	sc.silent = !s.behaviour.SotW && s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.partial = s.behaviour.SotW
+	sc.origin = relaytest.NewOrigin(sc, relaytest.OriginOptions{Memory: true, Behaviour: s.behaviour})
+	sc.contents[0] = sc.origin.Content
+	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
+	sc.existed, sc.removed = [2]map[string]bool{{}, {}}, [2]map[string]bool{{}, {}}
+	sc.scaled = map[relaytest.Digest]revision{}
+	sc.routed, sc.owner, sc.shared = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}, map[relaytest.Digest]bool{}
+	// These clients do not come back by themselves, as real ones would.
+	sc.relay = start(sc, sc.origin, "TENDER_COLD_WAIT=10m")
+	for range s.relays - 1 {
+		sc.relay = sc.relay.below("TENDER_COLD_WAIT=10m")
+	}
+	for group := range sc.contents {
+		sc.put(group, acmeType, "always")
+	}
+	for i := range 4 {
+		sc.join(relaytest.Variant(i%2), i/2)
+	}
+	sc.guards()
+	for _, st := range s.steps {
+		sc.step(st)
+	}
+	sc.check()
+	sc.leave()
+}
+
+func (sc *scene) join(v relaytest.Variant, group int) {
+	a := &actor{variant: v, group: group, wants: map[string]map[string]bool{}, left: map[string]bool{}}
+	node := relaytest.EnvoyNode(fmt.Sprintf("envoy-%d", len(sc.clients)))
+	if group == 1 {
+		node = relaytest.GRPCNode(fmt.Sprintf("grpc-%d", len(sc.clients)))
+	}
+	a.Client = sc.relay.Client(relaytest.ClientOptions{
+		Variant: v, Node: node, AutoAck: true,
+		Reject: func(*relaytest.Response) error {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if a.refuse {
+				a.refuse, a.refused = false, true
+				return errors.New("not to my liking")
+			}
+			return nil
+		},
+	})
+	sc.clients = append(sc.clients, a)
+	a.want(acmeType, "always") // a stream must not stay silent
+}
+
+// guards joins two clients that subscribe as an Envoy does, routes after clusters,
+// and that no step touches: no route may reach them before its cluster.
+func (sc *scene) guards() {
+	for n := range 3 {
+		sc.swap(0, n)
+		sc.scale(0, n)
+	}
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		sc.join(v, 0)
+		a := sc.clients[len(sc.clients)-1]
+		a.guard = true
+		a.want(relaytest.ClusterType, "*")
+		a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= 6 })
+		for n := range 3 {
+			a.want(relaytest.RouteType, fmt.Sprintf("swap%d", n))
+			a.want(relaytest.RouteType, fmt.Sprintf("scaled%d", n))
+			a.want(relaytest.EndpointType, warmName(n))
+		}
+	}
+}
+
+// sharer is the group whose content has the shared names: the origin is asked for them
+// by a node of the relay's own, which is no Envoy.
+const sharer = 1
+
+func name(i int) string { return fmt.Sprintf("n%d", i) }
+
+// sceneName returns the name of a type that a number stands for: an old-style one, a shared
+// one, or, for 7, the glob of the shared ones.
+func sceneName(typeURL string, i int) string {
+	if i < 5 {
+		return name(i)
+	}
+	return "xdstp://x/" + strings.TrimPrefix(typeURL, "type.googleapis.com/") + "/d/" + [...]string{"a", "b", "*"}[min(i-5, 2)]
+}
+
+func isShared(name string) bool { return strings.HasPrefix(name, "xdstp:") }
+
+// isUncached reports whether the content of a name may not be kept (R125).
+func isUncached(name string) bool { return name == "n4" || strings.HasSuffix(name, "/d/b") }
+
+// home returns in which group's content a name is that clients of a group ask for.
+func home(group int, name string) int {
+	if isShared(name) {
+		return sharer
+	}
+	return group
+}
+
+// globOf returns the wildcard or the glob that a name is a member of.
+func globOf(name string) string {
+	if glob, ok := wire.GlobOf(name); ok {
+		return glob
+	}
+	return "*"
+}
+
+// resource returns a new version of a resource of a group.
+func (sc *scene) resource(group int, typeURL, name string) proto.Message {
+	sc.counter++
+	mark := fmt.Sprintf("g%d-%d", group, sc.counter)
+	switch typeURL {
+	case relaytest.ClusterType:
+		return relaytest.StaticCluster(name, fmt.Sprintf("127.0.0.1:%d", 1000+sc.counter))
+	case relaytest.EndpointType:
+		return relaytest.Endpoints(name, fmt.Sprintf("127.0.0.%d:%d", 1+group, 1000+sc.counter))
+	case relaytest.ListenerType:
+		return relaytest.Listener(name, mark)
+	case relaytest.RouteType:
+		return relaytest.Route(name, []string{mark}, "")
+	default:
+		return relaytest.Opaque(typeURL, name, []byte(mark))
+	}
+}
+
+func (sc *scene) put(group int, typeURL, name string) {
+	sc.set(group, typeURL, name, sc.resource(group, typeURL, name))
+}
+
+func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
+	group = home(group, name)
+	sc.existed[group][typeURL+"/"+name] = true
+	sc.owner[relaytest.DigestOf(msg)] = group
+	if isShared(name) {
+		sc.shared[relaytest.DigestOf(msg)] = true
+	}
+	sc.contents[group].Apply(func(tx *relaytest.Tx) {
+		tx.Set(typeURL, name, msg, "")
+		if isUncached(name) {
+			tx.Uncached(typeURL, name)
+		}
+	})
+}
+
+// warm changes an EDS cluster, whose endpoints stay as they are.
+func (sc *scene) warm(group, n int) {
+	sc.counter++
+	c := relaytest.Cluster(warmName(n))
+	c.AltStatName = fmt.Sprintf("g%d-%d", group, sc.counter)
+	sc.set(group, relaytest.ClusterType, warmName(n), c)
+}
+
+// scale changes an EDS cluster, its endpoints and a route that needs these, in this order,
+// while no guard reads what it is sent.
+func (sc *scene) scale(group, n int) {
+	for _, a := range sc.clients {
+		if a.guard {
+			a.Pause()
+			defer a.Resume()
+		}
+	}
+	defer synctest.Wait()
+	sc.warm(group, n)
+	rev := revision{warmName(n), sc.counter}
+	endpoints := relaytest.Endpoints(rev.name, fmt.Sprintf("127.1.%d.%d:1", rev.n/250, rev.n%250))
+	to := relaytest.Route(fmt.Sprintf("scaled%d", n%3), []string{fmt.Sprint(rev.n)}, rev.name)
+	sc.scaled[relaytest.DigestOf(endpoints)], sc.scaled[relaytest.DigestOf(to)] = rev, rev
+	sc.set(group, relaytest.EndpointType, rev.name, endpoints)
+	sc.set(group, relaytest.RouteType, fmt.Sprintf("scaled%d", n%3), to)
+}
+
+// A revision is one of an assignment, or of the route that needs it.
+type revision struct {
+	name string // of the assignment
+	n    int
+}
+
+func warmName(n int) string { return fmt.Sprintf("warm%d", n%3) }
+
+func (sc *scene) remove(group int, typeURL, name string) {
+	group = home(group, name)
+	sc.removed[group][typeURL+"/"+name] = true
+	sc.contents[group].Remove(typeURL, name)
+}
+
+func (sc *scene) step(st step) {
+	a, typeURL := sc.clients[st.client], sceneTypes[st.typ]
+	n, content := sceneName(typeURL, st.at), sceneName(typeURL, min(st.at, 6)) // a glob is no resource
+	group := st.n % 2
+	switch st.what {
+	case "put":
+		sc.put(group, typeURL, content)
+	case "remove":
+		sc.remove(group, typeURL, content)
+	case "swap":
+		sc.swap(group, st.n)
+	case "warm":
+		sc.warm(0, st.n)
+	case "scale":
+		sc.scale(0, st.n)
+	case "subscribe":
+		a.want(typeURL, n)
+	case "wildcard":
+		if a.group == 0 && typeURL == relaytest.RouteType {
+			return // wanted by name too: two streams to the origin have no order between them (B.5)
+		}
+		a.want(typeURL, "*")
+	case "unsubscribe":
+		a.leave(typeURL, n)
+	case "unwildcard":
+		a.leave(typeURL, "*")
+	case "reconnect":
+		a.resume()
+		a.Reconnect(sc.relay.Conn())
+	case "pause":
+		a.paused = true
+		a.Pause()
+	case "resume":
+		a.resume()
+	case "refuse":
+		a.mu.Lock()
+		a.refuse = true
+		a.mu.Unlock()
+	case "restart":
+		sc.origin.Restart()
+	case "away":
+		sc.origin.Stop()
+		time.Sleep(time.Duration(st.n) * time.Second / 10)
+		sc.put(group, typeURL, content)
+		sc.remove(group, typeURL, sceneName(typeURL, (st.at+1)%7))
+		sc.origin.Restart()
+	case "pass":
+		time.Sleep(time.Duration(st.n) * 20 * time.Millisecond)
+	case "check":
+		sc.check()
+	}
+}
+
+// swap moves a route from one cluster to a new one, as a careful origin does.
+func (sc *scene) swap(group, n int) {
+	route := fmt.Sprintf("swap%d", n%3)
+	sc.counter++
+	fresh := fmt.Sprintf("%s-%d", route, sc.counter)
+	var old []string
+	for _, have := range sc.contents[group].Resources().Names(relaytest.ClusterType) {
+		if strings.HasPrefix(have, route+"-") {
+			old = append(old, have)
+		}
+	}
+	sc.set(group, relaytest.ClusterType, fresh, relaytest.StaticCluster(fresh, "127.0.0.1:80"))
+	to := relaytest.Route(route, []string{"*"}, fresh)
+	sc.routed[relaytest.DigestOf(to)] = fresh
+	sc.set(group, relaytest.RouteType, route, to)
+	for _, name := range old {
+		sc.remove(group, relaytest.ClusterType, name)
+	}
+}
+
+func (a *actor) want(typeURL, n string) {
+	if a.wants[typeURL] == nil {
+		a.wants[typeURL] = map[string]bool{}
+	}
+	a.wants[typeURL][n] = true
+	a.Subscribe(typeURL, n)
+}
+
+func (a *actor) leave(typeURL, n string) {
+	if !a.wants[typeURL][n] {
+		return
+	}
+	delete(a.wants[typeURL], n)
+	a.left[typeURL+"/"+n] = true
+	a.Unsubscribe(typeURL, n)
+}
+
+func (a *actor) resume() {
+	if a.paused {
+		a.paused = false
+		a.Resume()
+	}
+}

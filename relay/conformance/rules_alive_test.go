@@ -1,0 +1,147 @@
+package conformance_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A lossyConn loses, from some time on, whatever either side says, as a link does that was cut:
+// nobody is told.
+type lossyConn struct {
+	net.Conn
+	cut    *atomic.Bool
+	closed context.Context
+	close  context.CancelFunc
+}
+
+func (c lossyConn) Write(b []byte) (int, error) {
+	if c.cut.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c lossyConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.cut.Load() {
+		<-c.closed.Done()
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c lossyConn) Close() error {
+	c.close()
+	return c.Conn.Close()
+}
+
+// C22: a client that is gone without a word is found within 40 s, whether there is anything to
+// tell it or not; one that has nothing to say is not taken for gone.
+func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
+	for _, changing := range []bool{false, true} {
+		streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			o.Put(relaytest.Cluster("a"))
+			r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
+			stays := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+			stays.Subscribe(streamCDS)
+			var cut atomic.Bool
+			plain := r.DialOptions
+			r.DialOptions = append(r.DialOptions, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				conn, err := r.Listener.Dial(ctx)
+				closed, end := context.WithCancel(context.Background())
+				return lossyConn{conn, &cut, closed, end}, err
+			}))
+			gone := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+			r.DialOptions = plain
+			gone.Subscribe(streamCDS)
+			gone.Recv(t.Context())
+			time.Sleep(10 * time.Minute)
+			if n := r.Streams(); n != 2 {
+				t.Fatalf("%d streams are open after 10 quiet minutes, want 2", n)
+			}
+			cut.Store(true)
+			if changing {
+				o.Put(relaytest.Cluster("a", "changed"))
+			}
+			time.Sleep(40*time.Second + time.Millisecond)
+			synctest.Wait()
+			if n := r.Streams(); n != 1 || stays.Ended() {
+				t.Errorf("%d streams are open 40s after one of two clients was cut off, want that of the other", n)
+			}
+			if got := r.Stats().Ended[guard.EndedByClient]; got != 1 {
+				t.Errorf("%d streams are counted as ended by their clients, want 1", got)
+			}
+		})
+	}
+}
+
+// B.34: a client that pings every 10 s, with or without streams, is not sent away for it.
+func TestB34_ClientsMayPing(t *testing.T) {
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o)
+		r.DialOptions = append(r.DialOptions, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true}))
+		conn := r.Conn()
+		conn.Connect()
+		time.Sleep(10 * time.Minute)
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+		c.Subscribe(streamCDS)
+		c.Recv(t.Context())
+		streamQuiet(t, c, 10*time.Minute)
+	})
+}
+
+// A keptListener hands over the connections that it accepted.
+type keptListener struct {
+	net.Listener
+	accepted chan net.Conn
+}
+
+func (l keptListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted <- conn
+	}
+	return conn, err
+}
+
+// B.34: the kernel gives up a client that does not acknowledge what it was sent for 10 s.
+func TestB34_TheKernelGivesUpClients(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := keptListener{l, make(chan net.Conn, 1)}
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Listeners: []net.Listener{kept}}})
+	o.Put(relaytest.Cluster("a"))
+	c := r.Client(relaytest.ClientOptions{})
+	c.Subscribe(streamCDS)
+	c.Recv(t.Context()) // so that gRPC has set up the connection
+	raw, err := (<-kept.accepted).(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var timeout int
+	if controlErr := raw.Control(func(fd uintptr) {
+		timeout, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+	}); controlErr != nil || err != nil {
+		t.Fatal(controlErr, err)
+	}
+	if timeout != 10_000 {
+		t.Errorf("TCP_USER_TIMEOUT of an accepted connection is %d ms, want 10000", timeout)
+	}
+}

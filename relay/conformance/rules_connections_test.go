@@ -1,0 +1,179 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// trickle writes a byte a second until that fails.
+func trickle(conn net.Conn, what []byte) {
+	for _, b := range what {
+		if _, err := conn.Write([]byte{b}); err != nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// B.35: a connection whose handshake does not come to an end is closed when a first request would be
+// due, however slowly it goes on. Nobody else notices.
+func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
+	settings := new(bytes.Buffer)
+	settings.WriteString(http2.ClientPreface)
+	if err := http2.NewFramer(settings, nil).WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		says []byte // a byte a second
+	}{
+		{"silence", nil},
+		{"preface", []byte(http2.ClientPreface)},
+		{"settings", settings.Bytes()},
+		{"request", []byte("POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\n\r\n")},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				r := start(t, o, "TENDER_FIRST_REQUEST_TIMEOUT=3s")
+				check := streamOther(t, o, r.Conn())
+				for _, dial := range []func(context.Context) (net.Conn, error){r.Listener.Dial, r.DialREST} {
+					conn, err := dial(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					began := time.Now()
+					var saying sync.WaitGroup
+					saying.Go(func() { trickle(conn, tt.says) }) // ends with the connection
+					_, err = io.Copy(io.Discard, conn)
+					if took := time.Since(began); took != 3*time.Second {
+						t.Errorf("the connection was closed after %v with %v, want 3s", took, err)
+					}
+					_ = conn.Close() // as it is on the other side
+					saying.Wait()
+				}
+				check()
+			})
+		})
+	}
+}
+
+// B.35: connections are bounded, in all and for each address, and one too many is closed. Polls
+// count too, and a connection that has ended counts no more, however it did.
+func TestB35_ConnectionsAreBounded(t *testing.T) {
+	noLeaks(t)
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	r := start(t, o, "TENDER_MAX_CONNECTIONS=5", "TENDER_MAX_PEER_CONNECTIONS=3", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
+	check := streamOther(t, o, r.Conn()) // of 127.0.0.1
+	dial := func(host string, to net.Addr) net.Conn {
+		t.Helper()
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).Dial("tcp", to.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	streams, polls := r.Addrs()[0], r.RESTAddrs()[0]
+	open := func(host string, to net.Addr, n int) net.Conn {
+		t.Helper()
+		conn := dial(host, to)
+		awaitConnections(t, r, n)
+		return conn
+	}
+	refused := func(host string, to net.Addr) {
+		t.Helper()
+		if n, err := io.Copy(io.Discard, dial(host, to)); n != 0 {
+			t.Errorf("a connection too many of %s was told %d bytes and closed with %v, want none", host, n, err)
+		}
+	}
+	_ = open("127.0.0.1", polls, 2)
+	last := open("127.0.0.1", streams, 3)
+	refused("127.0.0.1", streams)
+	refused("127.0.0.1", polls)
+	_ = open("127.0.0.2", streams, 4)
+	_ = open("127.0.0.2", polls, 5)
+	refused("127.0.0.3", polls)
+	refused("127.0.0.3", streams)
+	if s := r.Stats(); s.Refused[guard.LimitPeerConnections] != 2 || s.Refused[guard.LimitConnections] != 2 {
+		t.Errorf("counted: %+v, want 2 refused for each limit", s.Refused)
+	}
+	if err := last.(*net.TCPConn).SetLinger(0); err != nil { // which resets it
+		t.Fatal(err)
+	}
+	_ = last.Close()
+	awaitConnections(t, r, 4)
+	for i := range 20 { // amid the handshake
+		conn := dial("127.0.0.3", streams).(*net.TCPConn)
+		if err := conn.SetLinger(i % 2 * -1); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+	}
+	// What came of these may be counted for a while, and one more be one too many.
+	for {
+		conn := dial("127.0.0.1", polls)
+		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+	}
+	awaitConnections(t, r, 5)
+	check()
+}
+
+// awaitConnections waits until the relay has so many connections of clients.
+func awaitConnections(t *testing.T, r *running, n int) {
+	t.Helper()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for end := time.Now().Add(relaytest.Patience); r.Stats().Connections != n; <-look.C {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections, want %d", r.Stats().Connections, n)
+		}
+	}
+}
+
+// B.34: half a frame is not waited for longer than a client that is gone: pings find neither.
+func TestB34_HalfAFrame(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
+		check := streamOther(t, o, r.Conn())
+		conn, err := r.Listener.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := http2.NewFramer(conn, conn)
+		if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.WriteSettings(); err != nil {
+			t.Fatal(err)
+		}
+		var saying sync.WaitGroup
+		saying.Go(func() {
+			trickle(conn, append([]byte{0, 16, 0, byte(http2.FrameHeaders), 0, 0, 0, 0, 1}, make([]byte, 4096)...))
+		}) // ends with the connection
+		began := time.Now()
+		_, err = io.Copy(io.Discard, conn)
+		if took := time.Since(began); took < 30*time.Second || took > 70*time.Second {
+			t.Errorf("the connection was closed after %v with %v, want 30s to 70s", took, err)
+		}
+		_ = conn.Close() // as it is on the other side
+		saying.Wait()
+		check()
+	})
+}

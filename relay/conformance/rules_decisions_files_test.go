@@ -1,0 +1,112 @@
+package conformance_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// clusterFile writes a file with clusters of these names.
+func clusterFile(t *testing.T, dir, name string, clusters ...string) {
+	t.Helper()
+	text := "resources:\n"
+	for _, c := range clusters {
+		text += "- {'@type': " + streamCDS + ", name: " + c + "}\n"
+	}
+	badWrite(t, dir, name, text)
+}
+
+// sees waits until a new client of each variant has just these clusters.
+func sees(t *testing.T, r *running, names ...string) {
+	t.Helper()
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		c.Subscribe(streamCDS)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(streamCDS), names) })
+		c.Close()
+	}
+}
+
+// TestH09_FrozenDirectorySurvivesARestart: what was frozen of a directory is served after restarts too,
+// whatever its files hold by then, and even if none of them can be read; the thaw shows what they hold.
+func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
+	t.Parallel()
+	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
+	clusterFile(t, dir, "a.yaml", "a", "b")
+	badWrite(t, dir, "l.yaml", "resources: [{'@type': "+streamLDS+", name: l}]\n")
+	r := startFiles(t, dir, env...)
+	sees(t, r, "a", "b")
+	operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
+	clusterFile(t, dir, "a.yaml", "b", "c")
+	if err := os.Remove(filepath.Join(dir, "l.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []bool{false, true} {
+		r.Stop()
+		if broken {
+			badWrite(t, dir, "a.yaml", "resources: [")
+		}
+		r = startFiles(t, dir, env...)
+		sees(t, r, "a", "b")
+		c := r.Client(relaytest.ClientOptions{AutoAck: true})
+		c.Subscribe(streamLDS)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamLDS, "l") })
+	}
+	clusterFile(t, dir, "a.yaml", "b", "c")
+	awaitStatus(t, r, "good again", func(s admin.Status) bool { return s.Origins[0].Directory.BadCount == 0 })
+	c := r.Client(relaytest.ClientOptions{AutoAck: true})
+	c.Subscribe(streamCDS)
+	c.Subscribe(streamLDS)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "b") && s.Has(streamLDS, "l") })
+	operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
+	c.WaitState(t.Context(), func(s relaytest.State) bool {
+		return slices.Equal(s.Names(streamCDS), []string{"b", "c"}) && len(s.Names(streamLDS)) == 0
+	})
+	r.Stop()
+	r = startFiles(t, dir, env...)
+	sees(t, r, "b", "c")
+	if left, err := filepath.Glob(filepath.Join(env[1][len("TENDER_SNAPSHOT_DIR="):], "*.snapshot")); err != nil || len(left) != 0 {
+		t.Errorf("files %v, %v are left of a directory that is not frozen", left, err)
+	}
+}
+
+// TestH09_KeptFilesSurviveARestart: resources of files that are gone, which an operator has kept, are kept
+// after restarts too, until they are released.
+func TestH09_KeptFilesSurviveARestart(t *testing.T) {
+	t.Parallel()
+	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
+	var mass []string
+	for i := range 20 {
+		mass = append(mass, fmt.Sprintf("m%02d", i))
+	}
+	clusterFile(t, dir, "few.yaml", "few")
+	clusterFile(t, dir, "mass.yaml", mass...)
+	all := append([]string{"few"}, mass...)
+	r := startFiles(t, dir, env...)
+	sees(t, r, all...)
+	if err := os.Remove(filepath.Join(dir, "mass.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return s.Origins[0].Held == 20 })
+	if h := operate[admin.HoldScope, admin.Holds](t, r, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 20 || h.Warning != "" {
+		t.Fatalf("discarded %+v, want 20 clusters", h)
+	}
+	for range 2 {
+		r.Stop()
+		r = startFiles(t, dir, env...)
+		sees(t, r, all...)
+	}
+	clusterFile(t, dir, "back.yaml", mass[:5]...)
+	awaitStatus(t, r, "two files", func(s admin.Status) bool { return s.Origins[0].Directory.FileCount == 2 })
+	if h := operate[admin.HoldScope, admin.Holds](t, r, "release", admin.HoldScope{All: true, Discarded: true}); len(h.Holds) != 1 || h.Holds[0].Count != 15 {
+		t.Errorf("released %+v, want the 15 that no file has", h)
+	}
+	sees(t, r, append([]string{"few"}, mass[:5]...)...)
+	r.Stop()
+	sees(t, startFiles(t, dir, env...), append([]string{"few"}, mass[:5]...)...)
+}

@@ -1,0 +1,282 @@
+package conformance_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// decisionsFile is the file of operators' decisions in the directory of snapshots.
+const decisionsFile = "decisions.json"
+
+// freezes has the relay freeze all origins.
+func (r *restarting) freezes(args admin.FreezeScope) admin.Freezes {
+	r.t.Helper()
+	return operate[admin.FreezeScope, admin.Freezes](r.t, r.running, "freeze", args)
+}
+
+func (r *restarting) thaws() admin.Freezes {
+	r.t.Helper()
+	return operate[admin.FreezeScope, admin.Freezes](r.t, r.running, "thaw", admin.FreezeScope{})
+}
+
+// frozen returns what the status says of the freeze of the first origin.
+func (r *restarting) frozen() *admin.Freezing {
+	r.t.Helper()
+	o := statusOf(r.t, r.running).Origins[0]
+	if o.Frozen != (o.Freeze != nil) {
+		r.t.Errorf("status: frozen %v, but %+v", o.Frozen, o.Freeze)
+	}
+	return o.Freeze
+}
+
+// TestH09_FreezeSurvivesARestart: what the origin changes before, during and after the restart of
+// a frozen relay reaches nobody before the thaw, and the status goes on to say who froze it, when
+// and why.
+func TestH09_FreezeSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
+		c := r.following(v, streamCDS)
+		r.has(c, streamCDS, "a", "b")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		began := time.Now()
+		answer := r.freezes(admin.FreezeScope{Reason: "bad routes", User: "alice"})
+		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
+			t.Errorf("freeze: %+v, want one that survives a restart", answer)
+		}
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "a"); tx.Put(relaytest.Cluster("c")) })
+		for range 2 {
+			time.Sleep(time.Hour)
+			r.stop()
+			r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "b"); tx.Put(relaytest.Cluster("d")) })
+			r.start()
+			f := r.frozen()
+			if f == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) || !f.Until.IsZero() || !f.SurvivesRestart {
+				t.Fatalf("after a restart: %+v, want a freeze by alice of %v", f, began)
+			}
+			c.Reconnect(r.Conn())
+			if n := sent(c, time.Hour); n != 0 || c.Ended() {
+				t.Errorf("who came back was sent %d responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
+			}
+			r.has(r.following(v, streamCDS), streamCDS, "a", "b")
+			if view := statusOf(t, r.running).Views[0]; !view.FrozenAt.Equal(began) || view.Withheld != 4 {
+				t.Errorf("the view is frozen since %v and withholds %d names, want since %v and 4", view.FrozenAt, view.Withheld, began)
+			}
+		}
+		r.thaws()
+		r.has(c, streamCDS, "c", "d")
+		if f := r.frozen(); f != nil {
+			t.Errorf("thawed: %+v, want no freeze", f)
+		}
+		r.stop()
+		r.start()
+		if f := r.frozen(); f != nil {
+			t.Errorf("thawed and restarted: %+v, want no freeze", f)
+		}
+	}, operated)
+}
+
+// TestH09_FreezeEndsByItself: at its time, whether or not the relay was restarted meanwhile, and
+// at once if the time has passed while no relay ran.
+func TestH09_FreezeEndsByItself(t *testing.T) {
+	t.Parallel()
+	for _, restarts := range []string{"never", "meanwhile", "too late"} {
+		t.Run(restarts, func(t *testing.T) {
+			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+				r.o.Put(relaytest.Cluster("a"))
+				c := r.following(v, streamCDS)
+				r.has(c, streamCDS, "a")
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				began := time.Now()
+				r.freezes(admin.FreezeScope{ForSeconds: 7200})
+				r.o.Put(relaytest.Cluster("b"))
+				time.Sleep(time.Hour)
+				if restarts != "never" {
+					r.stop()
+					if restarts == "too late" {
+						time.Sleep(2 * time.Hour)
+					}
+					r.start()
+					c.Reconnect(r.Conn())
+				}
+				if restarts != "too late" {
+					if f := r.frozen(); f == nil || !f.Until.Equal(began.Add(2*time.Hour)) {
+						t.Errorf("status: %+v, want a freeze until 2h after %v", f, began)
+					}
+					time.Sleep(time.Until(began.Add(2*time.Hour - time.Second)))
+					synctest.Wait()
+					r.has(c, streamCDS, "a")
+					time.Sleep(2 * time.Second)
+				}
+				r.has(c, streamCDS, "a", "b")
+				if f := r.frozen(); f != nil {
+					t.Errorf("at the end: %+v, want no freeze", f)
+				}
+			}, operated)
+		})
+	}
+}
+
+// TestH09_LaterFreezeCounts: a second freeze has another end and reason, and the thaw by hand
+// leaves nothing that ends by itself.
+func TestH09_LaterFreezeCounts(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		began := time.Now()
+		r.freezes(admin.FreezeScope{Reason: "first", ForSeconds: 60})
+		time.Sleep(30 * time.Second)
+		r.freezes(admin.FreezeScope{Reason: "second", ForSeconds: 3600})
+		time.Sleep(time.Minute)
+		if f := r.frozen(); f == nil || f.Reason != "second" || !f.Since.Equal(began) || !f.Until.Equal(began.Add(30*time.Second+time.Hour)) {
+			t.Errorf("the second freeze is %+v, want it since the first, and for an hour", f)
+		}
+		r.thaws()
+		r.freezes(admin.FreezeScope{})
+		time.Sleep(24 * time.Hour)
+		if f := r.frozen(); f == nil || !f.Until.IsZero() {
+			t.Errorf("the third freeze is %+v, want one that does not end", f)
+		}
+	}, operated)
+}
+
+// TestH09_WithoutADirectory the relay says that a freeze does not survive.
+func TestH09_WithoutADirectory(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
+		f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		if !strings.Contains(f.Warning, "TENDER_SNAPSHOT_DIR is not set") || !f.Origins[0].Frozen || f.Origins[0].Freeze.SurvivesRestart {
+			t.Errorf("freeze: %+v, want that it does not survive", f)
+		}
+		if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Warning != "" || f.Origins[0].Frozen {
+			t.Errorf("thaw: %+v, want no freeze and no warning", f)
+		}
+	})
+}
+
+// TestH09_UnknownFormat: decisions in a format that the relay does not know are a logged start
+// without them, and stay on the disk when new ones are written.
+func TestH09_UnknownFormat(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"))
+		r.has(r.following(v, streamCDS), streamCDS, "a")
+		r.freezes(admin.FreezeScope{})
+		r.stop()
+		const later = `{"format": 2, "frosts": ["default"]}`
+		path := filepath.Join(r.dir, decisionsFile)
+		if err := os.WriteFile(path, []byte(later), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		if f := r.frozen(); f != nil {
+			t.Errorf("status: %+v, want no freeze", f)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if text, err := os.ReadFile(path); err != nil || string(text) != later {
+			t.Errorf("without a new decision the file has %q, %v", text, err)
+		}
+		r.freezes(admin.FreezeScope{})
+		kept, err := filepath.Glob(path + ".unread-*")
+		if err != nil || len(kept) != 1 {
+			t.Fatalf("files %q, %v, want the one that could not be read", kept, err)
+		}
+		if text, err := os.ReadFile(kept[0]); err != nil || string(text) != later {
+			t.Errorf("%s has %q, %v", kept[0], text, err)
+		}
+		r.stop()
+		r.start()
+		if r.frozen() == nil {
+			t.Error("the freeze that was written beside it is forgotten")
+		}
+	}, operated)
+}
+
+// TestH09_DiscardedRemovalsSurvive: resources that an operator has kept are kept after a restart,
+// too, by wildcard and by name, until the origin says something of them; and what it has said
+// before the restart counts.
+func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Change(func(b *relaytest.Behaviour) { b.SotW = true })
+		name := func(i int) string { return fmt.Sprintf("c%02d", i) }
+		var all []string
+		put := func(tx *relaytest.Tx, names ...string) {
+			for _, n := range names {
+				tx.Put(relaytest.Cluster(n))
+			}
+		}
+		for i := range 40 {
+			all = append(all, name(i))
+		}
+		r.o.Apply(func(tx *relaytest.Tx) { put(tx, all...) })
+		c := r.following(v, streamCDS)
+		r.has(c, streamCDS, all...)
+		time.Sleep(10 * time.Second)
+		r.o.Stop()
+		r.o.Apply(func(tx *relaytest.Tx) {
+			for _, n := range all[1:] {
+				tx.Remove(streamCDS, n)
+			}
+		})
+		r.o.Restart()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		kept := func() (n int) {
+			t.Helper()
+			var holds admin.Holds
+			_, text := ask(t, r.DialAdmin, "/api/v1/holds")
+			if err := json.Unmarshal([]byte(text), &holds); err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range holds.Holds {
+				if n += h.Count; !h.Discarded {
+					t.Errorf("holds: %s, want only what was discarded", text)
+				}
+			}
+			return n
+		}
+		if h := operate[admin.HoldScope, admin.Holds](t, r.running, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 39 || h.Warning != "" {
+			t.Fatalf("discarded %+v, want 39 clusters", h)
+		}
+		r.o.Apply(func(tx *relaytest.Tx) { put(tx, name(1)) })
+		time.Sleep(time.Minute)
+		if n := kept(); n != 38 {
+			t.Errorf("%d clusters kept, want 38: of one the origin has spoken", n)
+		}
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, name(1)) })
+		rest := slices.Concat(all[:1], all[2:])
+		r.has(c, streamCDS, rest...)
+		time.Sleep(time.Minute) // until it is written that one of them is kept no more
+		for range 2 {
+			r.stop()
+			r.start()
+			c.Reconnect(r.Conn())
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			r.has(c, streamCDS, rest...)
+			if n := kept(); n != 38 {
+				t.Errorf("after a restart %d clusters are kept, want 38", n)
+			}
+		}
+		operate[admin.HoldScope, admin.Holds](t, r.running, "release", admin.HoldScope{All: true, Discarded: true})
+		r.has(c, streamCDS, all[:1]...)
+		r.stop()
+		r.start()
+		if n := kept(); n != 0 {
+			t.Errorf("released and restarted: %d clusters are kept, want none", n)
+		}
+	}, operated)
+}

@@ -1,0 +1,258 @@
+package conformance_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// sendReturn has a Delta client come back after the origin changed, and returns
+// what it is told within a minute: sorted names, removed ones with a minus.
+func sendReturn(t *testing.T, r *running, c *relaytest.Client, change func()) []string {
+	t.Helper()
+	c.Close()
+	change()
+	time.Sleep(time.Minute) // until the relay is sure of its sets
+	before := len(c.Responses())
+	c.Reconnect(r.Conn())
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	told := []string{}
+	for _, resp := range c.Responses()[before:] {
+		told = append(told, resp.Names()...)
+		for _, name := range resp.Removed {
+			told = append(told, "-"+name)
+		}
+	}
+	slices.Sort(told)
+	return told
+}
+
+// A returning client is told what is gone and what is new, and not what it has.
+// Names of endpoints and secrets are sent all the same (C32: while it warms an
+// Envoy may have forgotten them).
+func TestR086_C32_ReturningClientIsToldTheDifference(t *testing.T) {
+	tests := []struct {
+		typeURL string
+		names   []string
+		want    []string
+	}{
+		{relaytest.ClusterType, nil, []string{"-b", "c"}},
+		{relaytest.ClusterType, []string{"*"}, []string{"-b", "c"}},
+		{relaytest.ListenerType, nil, []string{"-b", "c"}},
+		{sendAcme, []string{"*"}, []string{"-b", "c"}},
+		{relaytest.ListenerType, []string{"a", "b", "c"}, []string{"-b", "c"}},
+		{relaytest.RouteType, []string{"a", "b", "c"}, []string{"-b", "c"}},
+		{sendAcme, []string{"a", "b", "c"}, []string{"-b", "c"}},
+		{relaytest.EndpointType, []string{"a", "b", "c"}, []string{"-b", "a", "c"}},
+		{relaytest.SecretType, []string{"a", "b", "c"}, []string{"-b", "a", "c"}},
+	}
+	for _, test := range tests {
+		synctest.Test(t, func(t *testing.T) {
+			o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{test.typeURL}, "a", "b", "c")
+			r := start(t, o)
+			c := r.Client(relaytest.ClientOptions{AutoAck: true})
+			c.Subscribe(test.typeURL, test.names...)
+			c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(test.typeURL, "a", "b", "c") })
+			got := sendReturn(t, r, c, func() {
+				o.Remove(test.typeURL, "b")
+				o.Put(sendThing(test.typeURL, "c", "second"))
+			})
+			if !slices.Equal(got, test.want) {
+				t.Errorf("%s %q: told %q, want %q", test.typeURL, test.names, got, test.want)
+			}
+		})
+	}
+}
+
+// C32 in SotW: an equal version proves nothing about names.
+func TestC32_SotWNamesAreAnsweredWhateverTheVersion(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.EndpointType, relaytest.SecretType, relaytest.RouteType, relaytest.ListenerType} {
+		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(typeURL, "a")
+		first := streamTake(t, c, typeURL, "a")
+		c.Reconnect(r.Conn())
+		if again := streamTake(t, c, typeURL, "a"); again.Version != first.Version {
+			t.Errorf("%s: version %q became %q", typeURL, first.Version, again.Version)
+		}
+	}
+}
+
+// Versions that a client tells later than in its first request of a type have no
+// effect: nothing is removed for them, and nothing left out.
+func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		types := []string{relaytest.ClusterType, relaytest.RouteType, sendAcme}
+		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, types, "a", "b")
+		c := start(t, o).Client(relaytest.ClientOptions{})
+		for _, typeURL := range types {
+			versions := make(map[string]string)
+			for name, e := range o.Resources()[typeURL] {
+				versions[name] = e.Version
+			}
+			versions["phantom"] = "1"
+			c.Subscribe(typeURL, "a")
+			streamTake(t, c, typeURL, "a")
+			for _, names := range [][]string{{"b"}, {"a"}, nil} {
+				c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions})
+				if names != nil {
+					streamTake(t, c, typeURL, names...)
+				}
+			}
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions})
+			streamTake(t, c, typeURL) // a and b are its own by name, and nothing else is there
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if resp := c.TryRecv(); resp != nil {
+			t.Errorf("got %v", resp)
+		}
+	})
+}
+
+// R084: what a client said that it holds counts no more once it asks again.
+func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
+		r := start(t, o)
+		versions := make(map[string]string)
+		for name, e := range o.Resources()[sendAcme] {
+			versions[name] = e.Version
+		}
+		for _, again := range []string{"a", "*"} {
+			c := r.Client(relaytest.ClientOptions{})
+			for _, names := range [][]string{{"*"}, {again}} { // before anything was answered
+				c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: sendAcme,
+					ResourceNamesSubscribe: names, InitialResourceVersions: versions})
+			}
+			want := []string{"a", "b"}
+			if again == "a" {
+				want = []string{"a"}
+			}
+			streamTake(t, c, sendAcme, want...)
+		}
+	})
+}
+
+// Resources that come without a version get one made from their content: the
+// same in every relay, and good for what a client says it holds.
+func TestR090_VersionsOfOurOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		types := []string{relaytest.ClusterType, relaytest.RouteType, sendAcme}
+		o := sendOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{EmptyVersions: true}}, types, "a", "b")
+		var states []relaytest.State
+		for range 2 {
+			r := start(t, o)
+			c := r.Client(relaytest.ClientOptions{AutoAck: true})
+			for _, typeURL := range types {
+				c.Subscribe(typeURL, "*")
+				c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURL, "a", "b") })
+			}
+			states = append(states, c.State())
+			if got := sendReturn(t, r, c, func() {}); len(got) > 0 {
+				t.Errorf("who holds everything was told %q", got)
+			}
+			r.Stop()
+		}
+		for _, typeURL := range types {
+			for _, name := range []string{"a", "b"} {
+				one, two := states[0][typeURL][name], states[1][typeURL][name]
+				if one != two || len(one.Version) != len("h1.")+22 || one.Version[:3] != "h1." {
+					t.Errorf("%s: versions %q and %q", name, one.Version, two.Version)
+				}
+			}
+			if a, b := states[0][typeURL]["a"], states[0][typeURL]["b"]; a.Version == b.Version {
+				t.Errorf("different resources have one version %q", a.Version)
+			}
+		}
+	})
+}
+
+// The origin's version of a type is shown and decides nothing.
+func TestR091_SystemVersionDecidesNothing(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		types := []string{relaytest.ClusterType, relaytest.EndpointType, sendAcme}
+		o := sendOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SystemVersion: "one"}}, types, "a", "b")
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+		for _, typeURL := range types {
+			if typeURL == sendAcme {
+				c.Subscribe(typeURL, "a", "b") // by wildcard, a change would come with the rest (B.17)
+			} else {
+				c.Subscribe(typeURL, "*")
+			}
+			streamTake(t, c, typeURL, "a", "b")
+		}
+		sendWatchSentinel(t, o, c)
+		for _, system := range []string{"two", "", "one"} {
+			o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = system })
+			for _, typeURL := range types {
+				o.Put(sendThing(typeURL, "a", "first"))
+			}
+			sendQuiet(t, o, c, "version "+system)
+		}
+		// The same version and other content is news.
+		for _, typeURL := range types {
+			c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
+		}
+	})
+}
+
+// C18: a name that a client tracks by mistake is a subscription like any other,
+// and what it has given up meanwhile is not sent behind its back.
+func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.ClusterType, sendAcme} {
+		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{})
+		// As Envoy does it: the wildcard and what it thinks it has, at once.
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL,
+			ResourceNamesSubscribe: []string{"*", "b", "phantom"}, InitialResourceVersions: map[string]string{"b": "old", "phantom": "1"}})
+		removed := false
+		for !removed || !c.State().Has(typeURL, "a", "b") {
+			resp := c.Recv(t.Context())
+			removed = removed || slices.Equal(resp.Removed, []string{"phantom"})
+			c.Ack(resp)
+		}
+		c.Fence(t.Context(), typeURL, "phantom", func() { o.Put(sendThing(typeURL, "phantom", "first")) })
+		c.Unsubscribe(typeURL, "*")
+		sendSync(t, o, c)
+
+		o.Put(sendThing(typeURL, "b", "second"))
+		held := c.Recv(t.Context())
+		o.Put(sendThing(typeURL, "phantom", "second"))
+		sendSeen(t, r, typeURL, "phantom", "second")
+		c.Unsubscribe(typeURL, "phantom")
+		c.Ack(held)
+		c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "third")) })
+	}
+}
+
+// C18: names are names, also where they are just those that the client holds: no Envoy that is
+// supported lists what it holds in place of its wildcard.
+func TestC18_HeldNamesAreNoWildcard(t *testing.T) {
+	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
+		synctest.Test(t, func(t *testing.T) {
+			o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{typeURL}, "a", "b")
+			c := start(t, o).Client(relaytest.ClientOptions{})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL,
+				ResourceNamesSubscribe: []string{"a", "b"}, InitialResourceVersions: map[string]string{"b": "old", "a": "old"}})
+			streamTake(t, c, typeURL, "a", "b")
+			o.Put(sendThing(typeURL, "c", "first"))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := c.TryRecv(); got != nil {
+				t.Errorf("%s: a name that was not asked for brought %v", typeURL, got)
+			}
+		})
+	}
+}

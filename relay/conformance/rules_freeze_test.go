@@ -1,0 +1,143 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// operate has a relay carry out a command.
+func operate[A, R any](t testing.TB, r *running, command string, args A) (answer R) {
+	t.Helper()
+	body, err := json.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return r.DialAdmin(ctx) },
+	}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/v1/"+command, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", command, resp.Status, err)
+	}
+	return answer
+}
+
+// TestFreeze_Clients: clients of a frozen relay are told nothing of what changes, and those
+// that come find what there was; thawed, each is told the difference, in the order of types.
+func TestFreeze_Clients(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, []string{operated}, func(w *orderWorld) {
+			w.change("cds a@1", "cds b@1", "lds l@1")
+			c := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			w.settle()
+			c.expect(orderForm(v, "cds a@1 b@1"), orderForm(v, "lds l@1"))
+			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{}); !f.Origins[0].Frozen || f.Origins[0].Views == 0 {
+				t.Errorf("freeze: %+v, want the origin and its views frozen", f)
+			}
+			w.change("lds l@2")
+			w.change("cds a@2", "cds c@2", "cds -b")
+			w.change("cds a@3")
+			w.settle()
+			c.expect()
+			late := w.ready(v).subscribe("cds", "")
+			w.settle()
+			late.expect(orderForm(v, "cds a@1 b@1"))
+			view := statusOf(w.t, w.relay).Views[0]
+			if view.FrozenAt.IsZero() || view.Withheld != 4 {
+				t.Errorf("frozen at %v, %d names withheld; want a time, and 4", view.FrozenAt, view.Withheld)
+			}
+			if frozen := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; frozen != 1 {
+				t.Errorf("tender_origin_frozen = %v, want 1", frozen)
+			}
+			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Origins[0].Frozen || f.Origins[0].Withheld != 4 {
+				t.Errorf("thaw: %+v, want it thawed, and 4 names that were withheld", f)
+			}
+			if frozen, ok := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; !ok || frozen != 0 {
+				t.Errorf("thawed, tender_origin_frozen = %v (there is one: %t), want 0", frozen, ok)
+			}
+			w.settle()
+			if v == relaytest.Delta {
+				c.expect("cds a@3 c@2", "lds l@2", "cds -b")
+			} else {
+				c.expect(orderForm(v, "cds a@3 b@1 c@2"), orderForm(v, "lds l@2"), orderForm(v, "cds a@3 c@2"))
+			}
+		})
+	})
+}
+
+// TestFreeze_NewGroup: a group whose first client comes while the relay is frozen has
+// nothing that could be kept: it is told what there is, and no change of that. Those who come
+// back to a group that all had left find what there was.
+func TestFreeze_NewGroup(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster", operated}, func(w *orderWorld) {
+		w.change("cds a@1")
+		node := func(cluster string) relaytest.ClientOptions {
+			opts := relaytest.ClientOptions{AutoAck: true, Variant: relaytest.Delta}
+			opts.Node = relaytest.EnvoyNode("x")
+			opts.Node.Cluster = cluster
+			return opts
+		}
+		old := w.dial(node("old")).subscribe("cds", "")
+		w.settle()
+		old.expect("cds a@1")
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{Origin: "default"})
+		w.change("cds a@2")
+		w.settle()
+		fresh := w.dial(node("new")).subscribe("cds", "")
+		w.settle()
+		fresh.expect("cds a@2")
+		w.change("cds a@3")
+		w.settle()
+		old.expect()
+		fresh.expect()
+		old.Close()
+		w.pass(48 * time.Hour)
+		old = w.dial(node("old")).subscribe("cds", "")
+		w.settle()
+		old.expect("cds a@1")
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.settle()
+		old.expect("cds a@3")
+		fresh.expect("cds a@3")
+	})
+}
+
+// TestFreeze_Returning: what a returning client holds, and a frozen view has not, may have come
+// to be since the freeze. The removal waits for the thaw.
+func TestFreeze_Returning(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
+		w.change("cds a@1")
+		w.ready(relaytest.Delta).subscribe("cds", "")
+		w.settle()
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.change("cds young@1")
+		c := w.envoy(relaytest.Delta).returns(relaytest.Delta, "cds", "", "a young old")
+		c.hears("cds a@1")
+		w.pass(3 * time.Minute)
+		c.expect()
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		c.hears("cds young@1")
+		c.hears("cds -old")
+	})
+}

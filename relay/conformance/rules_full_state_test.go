@@ -1,0 +1,168 @@
+package conformance_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// What gRPC holds of clusters and listeners and does not find in a SotW response, it
+// deletes. So each one, of any history of changes, subscriptions, answers and
+// disconnects, holds whatever the client was subscribed to and the origin had, before
+// and after what caused the response.
+func TestC09_EachFullSetIsComplete(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType} {
+		t.Run(orderShort(typeURL), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				silent := rapid.Bool().Draw(rt, "silent on missing")
+				steps := rapid.SliceOfN(rapid.Custom(drawFullStep), 5, 30).Draw(rt, "steps")
+				var failures []string
+				synctest.Test(t, func(t *testing.T) {
+					h := &fullHistory{scene: &scene{TB: t}, typeURL: typeURL}
+					defer func() { failures = h.failures }()
+					h.run(silent, steps)
+				})
+				if len(failures) > 0 {
+					rt.Fatalf("%s", strings.Join(failures, "\n"))
+				}
+			})
+		})
+	}
+}
+
+// A fullStep is one thing that happens in a history.
+type fullStep struct {
+	what string
+	name string
+	wait time.Duration // after it
+}
+
+func drawFullStep(t *rapid.T) fullStep {
+	return fullStep{
+		what: rapid.SampledFrom([]string{
+			"put", "put", "remove", "subscribe", "subscribe", "unsubscribe", "wildcard", "unwildcard", "ack", "ack", "nack", "reconnect", "away",
+		}).Draw(t, "what"),
+		name: name(rapid.IntRange(0, 4).Draw(t, "name")),
+		wait: rapid.SampledFrom([]time.Duration{0, 0, time.Second, 6 * time.Second, settled}).Draw(t, "wait"),
+	}
+}
+
+// A fullHistory is an origin, a relay and a SotW client of one type, by hand.
+type fullHistory struct {
+	*scene
+	typeURL string
+	client  *relaytest.Client
+	wants   map[string]bool
+	asked   map[string]time.Time // since when
+	last    *relaytest.Response
+	count   int
+}
+
+func (h *fullHistory) run(silent bool, steps []fullStep) {
+	defer func() {
+		if r := recover(); r != nil && r != any(errStop) {
+			panic(r)
+		}
+	}()
+	h.origin = relaytest.NewOrigin(h, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: silent}})
+	h.relay = start(h, h.origin)
+	h.client, h.wants, h.asked = h.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{}, map[string]time.Time{}
+	for range 3 {
+		h.put(name(h.count))
+	}
+	h.ask("*", true)
+	h.settle(time.Minute)
+	for i, st := range steps {
+		must := h.due()
+		h.happen(st)
+		h.settle(st.wait)
+		for name := range must {
+			if !h.due()[name] {
+				delete(must, name)
+			}
+		}
+		for r := h.client.TryRecv(); r != nil; r = h.client.TryRecv() {
+			h.last = r
+			for _, name := range slices.Sorted(maps.Keys(must)) {
+				if !slices.Contains(r.Names(), name) {
+					h.Errorf("step %d, %v: %v lacks %s, which the client is subscribed to and the origin has", i, st, r, name)
+				}
+			}
+		}
+	}
+}
+
+// due returns what the client is subscribed to and the origin has: not what it asked
+// for just now, which the origin was not asked for yet, and which it cannot hold.
+func (h *fullHistory) due() map[string]bool {
+	due := make(map[string]bool)
+	settled := func(name string) bool { return h.wants[name] && time.Since(h.asked[name]) >= time.Second }
+	for _, name := range h.origin.Resources().Names(h.typeURL) {
+		if settled("*") || settled(name) {
+			due[name] = true
+		}
+	}
+	return due
+}
+
+func (h *fullHistory) settle(d time.Duration) {
+	time.Sleep(d) // of the bubble: no time at all
+	synctest.Wait()
+}
+
+func (h *fullHistory) put(name string) {
+	h.count++
+	h.origin.Put(relaytest.Opaque(h.typeURL, name, fmt.Append(nil, h.count)))
+}
+
+// ask subscribes to a name, or gives it up.
+func (h *fullHistory) ask(name string, wanted bool) {
+	if wanted && !h.wants[name] {
+		h.asked[name] = time.Now()
+	}
+	if h.wants[name] = wanted; wanted {
+		h.client.Subscribe(h.typeURL, name)
+	} else {
+		h.client.Unsubscribe(h.typeURL, name)
+	}
+}
+
+func (h *fullHistory) happen(st fullStep) {
+	switch st.what {
+	case "put":
+		h.put(st.name)
+	case "remove":
+		h.origin.Remove(h.typeURL, st.name)
+	case "subscribe", "unsubscribe":
+		h.ask(st.name, st.what == "subscribe")
+	case "wildcard", "unwildcard":
+		h.ask("*", st.what == "wildcard")
+	case "reconnect":
+		h.client.Reconnect(h.relay.Conn())
+		h.last = nil
+	case "away":
+		h.origin.Stop()
+		h.settle(time.Second)
+		h.put(st.name)
+		h.origin.Restart()
+		h.settle(time.Minute)
+	case "ack", "nack":
+		if h.last == nil {
+			return
+		}
+		if st.what == "ack" {
+			h.client.Ack(h.last)
+		} else {
+			h.client.Nack(h.last, "no")
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package conformance_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// node returns a client that answers by itself, of a group of its own.
+func (r *restarting) node(v relaytest.Variant, id string) *relaytest.Client {
+	r.t.Helper()
+	return r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+}
+
+// left returns once a client of a group that follows the clusters has them and has left.
+func (r *restarting) left(v relaytest.Variant, id string, clusters ...string) {
+	r.t.Helper()
+	c := r.node(v, id)
+	c.Subscribe(streamCDS)
+	r.has(c, streamCDS, clusters...)
+	time.Sleep(30 * time.Second) // the set is complete
+	c.Close()
+	synctest.Wait()
+}
+
+// TestB35_SnapshotsOutliveEviction: whoever comes back to a group that made room finds what it held, in the same process and
+// after a restart, without the origin, whether or not that was on the disk when the group went. A group that holds nothing
+// makes room although the origin is away.
+func TestB35_SnapshotsOutliveEviction(t *testing.T) {
+	t.Parallel()
+	const shared = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/a"
+	for _, when := range []string{"at once", "later", "after a restart"} {
+		t.Run(when, func(t *testing.T) {
+			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute(shared, "1"))
+				stays := r.node(v, "stays")
+				stays.Subscribe(streamCDS)
+				r.has(stays, streamCDS, "a", "b")
+				c := r.node(v, "one")
+				c.Subscribe(streamRDS, shared)
+				r.has(c, streamRDS, shared)
+				c.Close()
+				r.left(v, "one", "a", "b")
+				evicts := r.node(v, "two")
+				evicts.Subscribe(streamRDS, "none")
+				synctest.Wait()
+				if when != "at once" {
+					time.Sleep(time.Minute)
+				}
+				r.o.Stop()
+				evicts.Close()
+				if when == "after a restart" {
+					r.stop()
+					r.start()
+				}
+				synctest.Wait()
+				back := r.node(v, "one")
+				back.Subscribe(streamCDS)
+				r.has(back, streamCDS, "a", "b")
+				back.Subscribe(streamRDS, shared)
+				r.has(back, streamRDS, shared)
+				r.o.Restart()
+				time.Sleep(time.Minute)
+				r.o.Put(relaytest.Cluster("b", "changed"), relaytest.Cluster("c"))
+				r.has(back, streamCDS, "a", "b", "c")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if n := len(r.paths()); n > 3 {
+					t.Errorf("%d files, want those of two groups and of what they share", n)
+				}
+			}, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=2")
+		})
+	}
+}
+
+// TestB35_NoGroupThatCannotBeMadeAnewIsEvicted: it is frozen, or the origin is away, or has not confirmed what was restored, or
+// removals are held back, or were discarded. Others go before it, however old it is.
+func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for i := range 40 {
+		names = append(names, fmt.Sprintf("c%02d", i))
+	}
+	shrink := func(r *restarting) {
+		r.o.Stop()
+		for _, name := range names[20:] {
+			r.o.Remove(relaytest.ClusterType, name)
+		}
+		r.o.Restart()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+	}
+	for _, tt := range []struct {
+		name  string
+		makes func(r *restarting)
+	}{
+		{"frozen", func(r *restarting) {
+			operate[admin.FreezeScope, admin.Freezes](r.t, r.running, "freeze", admin.FreezeScope{})
+		}},
+		{"stale", func(r *restarting) { r.o.Stop(); synctest.Wait() }},
+		{"restored", func(r *restarting) {
+			r.stop()
+			r.o.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+			r.start()
+			synctest.Wait()
+		}},
+		{"held", shrink},
+		{"discarded", func(r *restarting) {
+			shrink(r)
+			operate[admin.HoldScope, admin.Holds](r.t, r.running, "discard", admin.HoldScope{All: true})
+		}},
+		{"", func(*restarting) {}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+				r.o.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = true })
+				for _, name := range names {
+					r.o.Put(relaytest.Cluster(name))
+				}
+				r.left(v, "one", names...)
+				tt.makes(r)
+				c := r.node(v, "two")
+				c.Subscribe(streamCDS)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if evicted := tt.name == ""; evicted == c.Ended() {
+					t.Fatalf("the stream of a further group has ended: %t (evicted %t)", c.Ended(), evicted)
+				}
+				if limit := r.Stats().Refused[guard.LimitGroups]; tt.name != "" && (limit != 1 || status.Code(c.WaitEnd(t.Context())) != codes.ResourceExhausted) {
+					t.Errorf("%d were refused for the limit, want 1 and RESOURCE_EXHAUSTED", limit)
+				}
+			}, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=1", operated)
+		})
+	}
+}

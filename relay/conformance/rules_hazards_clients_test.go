@@ -1,0 +1,285 @@
+package conformance_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// An origin that pushes faster than an Envoy applies, and repeats clusters that have
+// not changed: the Envoy has one response of a type to answer at a time, gets what is
+// newest then, and nothing for what was repeated, or it would warm for ever.
+func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
+	t.Parallel()
+	const pushes, slow = 100, time.Second
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			c := orderWarm(w, relaytest.ClientOptions{Variant: v}, "a b")
+			same := w.message("cds", "a", 1)
+			var said []string
+			for i := range pushes {
+				w.origin.Apply(func(tx *relaytest.Tx) {
+					tx.Set(relaytest.ClusterType, "a", same, fmt.Sprint("another version ", i))
+					tx.Set(relaytest.ClusterType, "b", w.message("cds", "b", i+2), "")
+				})
+				w.pass(slow / 10)
+				said = append(said, c.heard()...)
+				if i%10 == 9 {
+					c.ack("cds")
+					said = append(said, c.heard()...)
+					c.ack("eds")
+				}
+			}
+			w.pass(time.Minute)
+			said = append(said, c.heard()...)
+			last := fmt.Sprint("b@", pushes+1)
+			if n := pushes / 10; len(said) > 2*(n+1) || !slices.ContainsFunc(said, func(r string) bool { return strings.Contains(r, last) }) {
+				t.Errorf("%d pushes to an Envoy that answered %d times made %d responses: %q", pushes, n, len(said), said)
+			}
+			for _, r := range said {
+				if strings.Contains(r, "a@") && !strings.HasPrefix(r, "cds {") {
+					t.Errorf("%q has a, which did not change", r)
+				}
+			}
+		})
+	})
+}
+
+// Clients take a resource for missing that has not come within 15s. Whatever the origin
+// does, what it has comes well before that, or the stream ends without a response:
+// then the client knows that it has no server, and starts no timer.
+func TestC26_AnswersComeBeforeClientsGiveUp(t *testing.T) {
+	t.Parallel()
+	const well = 13 * time.Second
+	for _, tt := range []struct {
+		name    string
+		trouble func(w *orderWorld)
+		served  bool
+	}{
+		{"all is well", func(*orderWorld) {}, true},
+		{"the origin is slow", func(w *orderWorld) { w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 9 * time.Second }) }, true},
+		{"the origin passes over what it has not", func(w *orderWorld) {
+			w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
+		}, true},
+		{"the origin is gone", (*orderWorld).stop, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+				for _, short := range []string{"lds", "cds", "rds", "eds", "srds", "sds"} {
+					for _, held := range []string{"", "a"} {
+						orderBubble(t, nil, func(w *orderWorld) {
+							w.change(short + " a@1")
+							tt.trouble(w)
+							c := w.envoy(v)
+							if held == "" {
+								c.subscribe(short, "a missing")
+							} else {
+								c.returns(v, short, "a missing", held)
+							}
+							w.pass(well)
+							said := c.heard()
+							has := slices.ContainsFunc(said, func(r string) bool { return strings.Contains(r, "a@1") })
+							switch {
+							case tt.served && !has:
+								t.Errorf("%s, held %q: got %q after %v, want a", short, held, said, well)
+							case !tt.served && (len(said) > 0 || w.relay.Streams() > 0):
+								t.Errorf("%s, held %q: got %q after %v, and %d streams, want none of both", short, held, said, well, w.relay.Streams())
+							}
+						})
+					}
+				}
+			})
+		})
+	}
+}
+
+// A refusal must not start such timers either: the next set that the client is sent
+// has what it had, and what it refused.
+func TestC26_ARefusedSetIsFollowedByACompleteOne(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, nil, func(w *orderWorld) {
+		w.change("lds a@1", "lds b@1", "lds c@1")
+		c := w.dial(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc")}).subscribe("lds", "a b c")
+		w.pass(time.Second)
+		c.hears("lds {a@1 b@1 c@1}")
+		w.change("lds b@2")
+		c.expect("lds {a@1 b@2 c@1}")
+		c.nack("lds")
+		w.pass(time.Hour)
+		c.expect()
+		w.change("lds c@2")
+		c.hears("lds {a@1 b@2 c@2}")
+	})
+}
+
+// A relay that loses one side in the middle of a push must not leave the other one
+// stale: the streams of a client whose connection breaks under a send end, nothing of
+// that send counts as sent, and the loss of the origin ends no stream. (TestC27 has
+// clients that do not read, TestC29 the loss of the origin at rest.)
+func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
+	t.Parallel()
+	const large = 512 << 10 // more than fits on the way to a client that does not read
+	put := func(o *relaytest.Origin, i int) {
+		o.Apply(func(tx *relaytest.Tx) {
+			for _, name := range []string{"a", "b"} {
+				tx.Set(streamAcmeType, name, relaytest.Opaque(streamAcmeType, name, fmt.Append(make([]byte, large), i)), fmt.Sprint(i))
+			}
+		})
+	}
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		put(o, 0)
+		r := startMuted(t, o)
+		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+		newest := func(s relaytest.State) bool { return s.SameContent(o.Resources(), streamAcmeType) }
+		conn := r.Conn()
+		breaks := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+		stays := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		for _, c := range []*relaytest.Client{breaks, stays} {
+			c.Subscribe(streamAcmeType)
+			c.WaitState(t.Context(), newest)
+		}
+		time.Sleep(10 * time.Second) // until the set is confirmed: without that, a SotW client that returns would wait for the origin
+		for i := 1; i <= 3; i++ {
+			breaks.Pause()
+			put(o, i)
+			stays.WaitState(t.Context(), newest)
+			o.Stop()
+			if err := conn.Close(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if n := r.Streams(); n != 1 {
+				t.Errorf("%d streams, want the one whose client is there", n)
+			}
+			conn = r.Conn()
+			breaks.Reconnect(conn) // which resumes
+			breaks.WaitState(t.Context(), newest)
+			put(o, -i)
+			o.Restart()
+			stays.WaitState(t.Context(), newest)
+			breaks.WaitState(t.Context(), newest)
+		}
+	})
+}
+
+// What a removal means to a client depends on the type, and some refuse it. It is
+// passed on as the origin said it, once: refused, it is not said again, and what comes
+// next is what the origin says next.
+func TestC30_ARemovalIsPassedOnOnce(t *testing.T) {
+	t.Parallel()
+	for _, short := range []string{"ecds", "sds", "rds", "eds"} {
+		t.Run(short, func(t *testing.T) {
+			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+				orderBubble(t, nil, func(w *orderWorld) {
+					w.change(short+" a@1", short+" b@1")
+					c := w.envoy(v).subscribe(short, "a b")
+					w.pass(time.Second)
+					c.hears(orderForm(v, short+" a@1 b@1"))
+					w.change(short + " -a")
+					if v == relaytest.Delta {
+						c.expect(short + " -a")
+						c.nack(short)
+					}
+					w.pass(time.Hour)
+					c.expect() // SotW cannot say it
+					w.change(short + " b@2")
+					c.hears(orderForm(v, short+" b@2"))
+					w.change(short + " a@3")
+					back := orderForm(v, short+" a@3")
+					if v == relaytest.SotW && (short == "ecds" || short == "sds") { // all that an Envoy named, see B.17
+						back = short + " {a@3 b@2}"
+					}
+					c.hears(back)
+					w.pass(time.Hour)
+					c.expect()
+				})
+			})
+		})
+	}
+}
+
+// No request's names are dropped, whatever its nonce is and whatever else it says:
+// with a response on its way or without, with an ACK or a refusal.
+func TestC34_NamesCountWhateverTheNonce(t *testing.T) {
+	t.Parallel()
+	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
+		for _, pending := range []bool{false, true} {
+			for _, refusal := range []string{"", "refused"} {
+				t.Run(fmt.Sprintf("nonce %s, pending %v, %s", nonce, pending, refusal), func(t *testing.T) {
+					streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+						o.Put(streamRoute("a", "1"), streamRoute("b", "1"))
+						c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+						c.Subscribe(streamRDS, "a")
+						older := streamTake(t, c, streamRDS, "a")
+						o.Put(streamRoute("a", "2"))
+						newest := c.Recv(t.Context())
+						if !pending {
+							c.Ack(newest)
+						}
+						nonces := map[string]string{"newest": newest.Nonce, "older": older.Nonce, "of another stream": "4711"}
+						c.Send(c34Request(v, nonces[nonce], refusal))
+						time.Sleep(3 * time.Second)
+						streamHas(t, streamNext(t, c), streamRDS, "b")
+					})
+				})
+			}
+		}
+	}
+}
+
+// c34Request adds the route b to a, in an answer or what looks like one.
+func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
+	req := streamAnswer(v, &relaytest.Response{TypeURL: streamRDS, Nonce: nonce}, "", refusal, "a", "b")
+	if delta, ok := req.(*discoverypb.DeltaDiscoveryRequest); ok {
+		delta.ResourceNamesSubscribe = []string{"b"}
+	}
+	return req
+}
+
+// Envoys ACK clusters before these are warm, or only then, and ask for endpoints one
+// cluster at a time. No answer waits for another type's ACK, nor for all names: a
+// client whose clusters change while it starts, and that ACKs late, is led through.
+func TestC35_ClustersChangeWhileAClientStarts(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *orderWorld) {
+			w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")
+			w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "a b").subscribe("rds", "r")
+			w.settle()
+			all := func(a, b string) string { // of clusters, when b changed
+				return map[relaytest.Variant]string{relaytest.Delta: "cds " + b, relaytest.SotW: "cds {" + a + " " + b + "}"}[v]
+			}
+			c := w.envoy(v).subscribe("cds", "")
+			c.expect(orderForm(v, "cds a@1 b@1")) // it does not answer before all are warm
+			c.subscribe("eds", "a")
+			c.hears(orderForm(v, "eds a@1"))
+			w.change("cds b@2")
+			c.expect() // one un-ACKed response at a time
+			w.change("eds a@2")
+			c.hears(orderForm(v, "eds a@2")) // nor does this wait for the clusters
+			c.subscribe("eds", "b")
+			c.expect(orderForm(v, "eds b@1"))
+			c.subscribe("lds", "")
+			c.expect(orderForm(v, "lds l@1"))
+			c.subscribe("rds", "r")
+			c.expect(orderForm(v, "rds r@1"))
+			c.ack("eds", "cds") // warm, but for what changed
+			c.expect(all("a@1", "b@2"), orderForm(v, "eds b@1"))
+			c.ack("lds", "rds")
+			w.change("cds b@3")
+			c.ack("eds", "cds")
+			c.expect(all("a@1", "b@3"), orderForm(v, "eds b@1"))
+			c.ack("eds", "cds")
+			w.pass(time.Hour)
+			c.expect()
+		})
+	})
+}

@@ -1,0 +1,317 @@
+package conformance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// sendsAll is the client feature of those that can be asked for all clusters.
+const sendsAll = "envoy.lrs.supports_send_all_clusters"
+
+// A loadOrigin is an origin's load reporting service. It records what it is sent,
+// and says what the test has it say.
+type loadOrigin struct {
+	lrspb.UnimplementedLoadReportingServiceServer
+
+	mu      sync.Mutex
+	streams []*loadStream // guarded by mu
+	refuses error         // guarded by mu; what new streams end with at once
+	deaf    bool          // guarded by mu; new streams are read but once
+}
+
+// A loadStream is one stream, at either end of which a test sits.
+type loadStream struct {
+	end    chan error  // of an origin's stream: the test ends it
+	header metadata.MD // of the request
+
+	mu     sync.Mutex
+	got    []*lrspb.LoadStatsRequest // guarded by mu
+	at     []time.Time               // guarded by mu; when
+	closed bool                      // guarded by mu; the peer has ended its side
+	send   func(*lrspb.LoadStatsResponse) error
+}
+
+func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+	header, _ := metadata.FromIncomingContext(rpc.Context())
+	st := &loadStream{end: make(chan error, 1), header: header, send: rpc.Send}
+	o.mu.Lock()
+	o.streams = append(o.streams, st)
+	refuses, deaf := o.refuses, o.deaf
+	o.mu.Unlock()
+	if refuses != nil {
+		return refuses
+	}
+	left := make(chan struct{})
+	go func() { // ends with the stream
+		defer close(left)
+		for {
+			r, err := rpc.Recv()
+			st.mu.Lock()
+			if err != nil {
+				st.closed = true
+				st.mu.Unlock()
+				return
+			}
+			st.got, st.at = append(st.got, r), append(st.at, time.Now())
+			st.mu.Unlock()
+			if deaf {
+				<-rpc.Context().Done()
+			}
+		}
+	}()
+	select {
+	case <-left:
+		return nil
+	case err := <-st.end:
+		return err
+	}
+}
+
+func (o *loadOrigin) refuse(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refuses = err
+}
+
+func (o *loadOrigin) deafen(deaf bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.deaf = deaf
+}
+
+func (o *loadOrigin) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.streams)
+}
+
+// stream returns the n-th stream, from 0, once all has come to rest.
+func (o *loadOrigin) stream(t testing.TB, n int) *loadStream {
+	t.Helper()
+	synctest.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n >= len(o.streams) {
+		t.Fatalf("the origin has had %d streams of load reports, want %d", len(o.streams), n+1)
+	}
+	return o.streams[n]
+}
+
+func (s *loadStream) requests() []*lrspb.LoadStatsRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
+}
+
+func (s *loadStream) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// last returns the newest report, as show does, and when it came.
+func (s *loadStream) last() (string, time.Time) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.got) < 2 {
+		return "nothing", time.Time{}
+	}
+	return showLoad(s.got[len(s.got)-1]), s.at[len(s.at)-1]
+}
+
+// ask has the origin ask for all clusters, or for those of these names.
+func (s *loadStream) ask(t testing.TB, interval time.Duration, clusters ...string) {
+	t.Helper()
+	s.say(t, &lrspb.LoadStatsResponse{
+		SendAllClusters: len(clusters) == 0, Clusters: clusters, LoadReportingInterval: durationpb.New(interval),
+	})
+}
+
+func (s *loadStream) say(t testing.TB, r *lrspb.LoadStatsResponse) {
+	t.Helper()
+	if err := s.send(r); err != nil {
+		t.Fatalf("send to the relay: %v", err)
+	}
+	synctest.Wait()
+}
+
+// showLoad shows a report: for each locality, the cluster and the sub-zone, how many
+// requests were issued and how many are in progress, and of a cluster, those that
+// were dropped; and over which time.
+func showLoad(r *lrspb.LoadStatsRequest) string {
+	var out []string
+	for _, c := range r.GetClusterStats() {
+		words := []string{c.GetClusterName()}
+		for _, l := range c.GetUpstreamLocalityStats() {
+			words = append(words, fmt.Sprintf("%s:%d+%d", l.GetLocality().GetSubZone(), l.GetTotalIssuedRequests(), l.GetTotalRequestsInProgress()))
+		}
+		slices.Sort(words[1:])
+		words = append(words, fmt.Sprintf("-%d in %v", c.GetTotalDroppedRequests(), c.GetLoadReportInterval().AsDuration().Round(time.Millisecond)))
+		out = append(out, strings.Join(words, " "))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// load is a report on one locality of a cluster, over a time that nobody believes.
+func load(cluster, subZone string, issued, inProgress uint64) *endpointpb.ClusterStats {
+	return &endpointpb.ClusterStats{
+		ClusterName: cluster, LoadReportInterval: durationpb.New(time.Hour), TotalDroppedRequests: 1,
+		UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{
+			Locality: &corepb.Locality{SubZone: subZone}, TotalIssuedRequests: issued, TotalRequestsInProgress: inProgress,
+		}},
+	}
+}
+
+// A loadPeer is a client that reports load.
+type loadPeer struct {
+	t      testing.TB
+	rpc    lrspb.LoadReportingService_StreamLoadStatsClient
+	cancel context.CancelFunc
+
+	mu   sync.Mutex
+	asks []*lrspb.LoadStatsResponse // guarded by mu
+	end  error                      // guarded by mu; how the stream ended; nil: not yet
+}
+
+// loadNode returns the node of a client that can be asked for all clusters.
+func loadNode(id string) *corepb.Node {
+	n := relaytest.EnvoyNode(id)
+	n.ClientFeatures = []string{sendsAll}
+	return n
+}
+
+// reports opens a stream of load reports on a connection of its own. A node is sent
+// at once, and the header with the request.
+func (r *running) reports(n *corepb.Node, header ...metadata.MD) *loadPeer {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.t.Context(), metadata.Join(header...)))
+	rpc, err := lrspb.NewLoadReportingServiceClient(r.Conn()).StreamLoadStats(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	p := &loadPeer{t: r.t, rpc: rpc, cancel: cancel}
+	received := make(chan struct{})
+	go func() { // ends with the stream, before the test does
+		defer close(received)
+		for {
+			ask, err := rpc.Recv()
+			p.mu.Lock()
+			if err != nil {
+				p.end = err
+				p.mu.Unlock()
+				return
+			}
+			p.asks = append(p.asks, ask)
+			p.mu.Unlock()
+		}
+	}()
+	r.t.Cleanup(func() {
+		cancel()
+		<-received
+	})
+	if n != nil {
+		p.send(&lrspb.LoadStatsRequest{Node: n})
+	}
+	return p
+}
+
+func (p *loadPeer) send(r *lrspb.LoadStatsRequest) {
+	p.t.Helper()
+	if err := p.rpc.Send(r); err != nil && !errors.Is(err, io.EOF) { // why it has ended, expectEnd tells
+		p.t.Fatalf("send load report: %v", err)
+	}
+	synctest.Wait()
+}
+
+func (p *loadPeer) report(stats ...*endpointpb.ClusterStats) {
+	p.t.Helper()
+	p.send(&lrspb.LoadStatsRequest{ClusterStats: stats})
+}
+
+// leave ends the stream as a client does that goes away.
+func (p *loadPeer) leave() {
+	p.cancel()
+	synctest.Wait()
+}
+
+// asked shows all that the client was asked for so far, each as the interval and
+// the clusters.
+func (p *loadPeer) asked() string {
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []string
+	for _, ask := range p.asks {
+		clusters := strings.Join(ask.GetClusters(), "+")
+		if ask.GetSendAllClusters() {
+			clusters += "all"
+		}
+		out = append(out, fmt.Sprintf("%v %s", ask.GetLoadReportingInterval().AsDuration(), clusters))
+	}
+	return strings.Join(out, ", ")
+}
+
+// loadBubble runs a test with an origin that takes load reports, in memory.
+func loadBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, loads *loadOrigin)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		loads := new(loadOrigin)
+		f(t, relaytest.NewOrigin(t, relaytest.OriginOptions{
+			Memory:   true,
+			Register: func(r grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(r, loads) },
+		}), loads)
+	})
+}
+
+// loadPass lets d pass, and then everything come to rest.
+func loadPass(d time.Duration) {
+	time.Sleep(d) // of the bubble
+	synctest.Wait()
+}
+
+// loadWant fails the test if got is not want.
+func loadWant(t testing.TB, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s:\n got %s\nwant %s", what, got, want)
+	}
+}
+
+// expectEnd fails the test unless the stream has ended with this code, or, for
+// nothing, goes on.
+func (p *loadPeer) expectEnd(want ...codes.Code) {
+	p.t.Helper()
+	synctest.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	got := []codes.Code{}
+	if p.end != nil && errors.Is(p.end, io.EOF) {
+		got = append(got, codes.OK)
+	} else if p.end != nil {
+		got = append(got, status.Code(p.end))
+	}
+	if !slices.Equal(got, want) {
+		p.t.Errorf("the stream ended with %v (%v), want %v", got, p.end, want)
+	}
+}

@@ -1,0 +1,545 @@
+package conformance_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// R139: load reporting is off unless it is switched on, and clients are told so:
+// UNIMPLEMENTED. The origin hears nothing of it.
+func TestR139_LoadReportingIsOffByDefault(t *testing.T) {
+	t.Parallel()
+	for _, env := range [][]string{nil, {"TENDER_LRS=off"}} {
+		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+			r := start(t, o, env...)
+			p := r.reports(loadNode("a"))
+			p.expectEnd(codes.Unimplemented)
+			if n := loads.count(); n != 0 {
+				t.Errorf("the origin had %d streams of load reports", n)
+			}
+		})
+	}
+}
+
+// R139: load reports are taken on the address of ADS, and on the connection of ADS
+// they go to the origin, whichever way they go.
+func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"passthrough", "aggregate"} {
+		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+			o.Put(relaytest.Cluster("a"))
+			r := start(t, o, "TENDER_LRS="+mode)
+			c := r.Client(relaytest.ClientOptions{Node: loadNode("a")})
+			c.Subscribe(streamCDS)
+			streamTake(t, c, streamCDS, "a")
+			p := r.reports(loadNode("a"))
+			loads.stream(t, 0).ask(t, 10*time.Second)
+			loadWant(t, mode+": asked", p.asked(), "10s all")
+			if n := o.State().Connections; n != 1 {
+				t.Errorf("%s: %d connections to the origin, want 1", mode, n)
+			}
+		})
+	}
+}
+
+// loadRaw opens a stream of load reports on which messages are bytes.
+func loadRaw(t *testing.T, r *running) grpc.ClientStream {
+	t.Helper()
+	rpc, err := r.Conn().NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+		lrspb.LoadReportingService_StreamLoadStats_FullMethodName, grpc.ForceCodecV2(relaytest.BytesCodec{}), grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rpc
+}
+
+// mustMarshal returns m as bytes, and behind them a field that no program knows.
+func mustMarshal(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, 7777, protowire.BytesType), []byte("unknown"))
+}
+
+// B.29, B.41: passed through, each client has a stream of its own to the origin, and what
+// either says is passed on as it is, the Node included, but that it says which relays it came
+// through.
+func TestB29_PassthroughTouchesNothing(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=passthrough")
+		for i := range 3 {
+			rpc := loadRaw(t, r)
+			sent := [][]byte{
+				mustMarshal(t, &lrspb.LoadStatsRequest{Node: relaytest.GRPCNode(fmt.Sprint("client", i))}),
+				mustMarshal(t, &lrspb.LoadStatsRequest{ClusterStats: []*endpointpb.ClusterStats{load("a", "z", 1, 2)}}),
+			}
+			for _, m := range sent {
+				if err := rpc.SendMsg(m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			st := loads.stream(t, i)
+			ask := &lrspb.LoadStatsResponse{Clusters: []string{"a", "b"}, LoadReportingInterval: durationpb.New(time.Millisecond)}
+			ask.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 7777, protowire.BytesType), []byte("unknown")))
+			st.say(t, ask)
+			var got []byte
+			if err := rpc.RecvMsg(&got); err != nil {
+				t.Fatal(err)
+			}
+			if want, _ := proto.Marshal(ask); !bytes.Equal(got, want) {
+				t.Errorf("client %d was sent %x, want %x", i, got, want)
+			}
+			for n, m := range st.requests() {
+				if back, err := proto.Marshal(m); err != nil || !bytes.Equal(back, sent[n]) {
+					t.Errorf("client %d, message %d: the origin got %x (%v), want %x", i, n, back, err, sent[n])
+				}
+			}
+			if n := len(st.requests()); n != 2 {
+				t.Errorf("client %d: the origin got %d messages, want 2", i, n)
+			}
+		}
+	})
+}
+
+// B.29: passed through, either end of the two streams ends both: the origin's
+// status is the client's, the client's end is the origin's.
+func TestB29_PassthroughEnds(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=passthrough")
+		a, b, c, d := r.reports(loadNode("a")), r.reports(loadNode("b")), r.reports(loadNode("c")), r.reports(loadNode("d"))
+		a.leave()
+		if !loads.stream(t, 0).over() || loads.stream(t, 1).over() {
+			t.Error("a left, and its stream to the origin and no other should have ended")
+		}
+		if err := b.rpc.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		b.expectEnd(codes.OK) // the origin ended it, as it saw that the client is done
+		loads.stream(t, 2).end <- status.Error(codes.ResourceExhausted, "too many")
+		c.expectEnd(codes.ResourceExhausted)
+		d.expectEnd()
+		o.Stop()
+		d.expectEnd(codes.Unavailable)
+		loadPass(time.Second)
+		r.reports(loadNode("e")).expectEnd(codes.Unavailable)
+		o.Restart()
+		loadPass(10 * time.Second)
+		e := r.reports(loadNode("e"))
+		loads.stream(t, 4).ask(t, time.Second)
+		loadWant(t, "asked after the origin's return", e.asked(), "1s all")
+	})
+}
+
+// The first request of a stream has the Node; a stream that is silent, has none or
+// holds something else ends, in either mode.
+func TestR139_FirstRequestCarriesNode(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"passthrough", "aggregate"} {
+		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+			r := start(t, o, "TENDER_LRS="+mode, "TENDER_FIRST_REQUEST_TIMEOUT=3s", "TENDER_MAX_STREAMS=1")
+			nameless := r.reports(nil)
+			nameless.report(load("a", "z", 1, 1))
+			nameless.expectEnd(codes.InvalidArgument)
+			silent := r.reports(nil)
+			loadPass(3*time.Second - time.Millisecond)
+			silent.expectEnd()
+			r.reports(loadNode("one too many")).expectEnd(codes.ResourceExhausted)
+			loadPass(time.Millisecond)
+			silent.expectEnd(codes.DeadlineExceeded)
+			rpc := loadRaw(t, r)
+			if err := rpc.SendMsg([]byte("\xff")); err != nil {
+				t.Fatal(err)
+			}
+			if err := rpc.RecvMsg(new([]byte)); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("%s: rubbish: %v, want InvalidArgument", mode, err)
+			}
+			if n := loads.count(); n != 0 {
+				t.Errorf("%s: the origin had %d streams of load reports", mode, n)
+			}
+			r.reports(loadNode("good")).expectEnd()
+		})
+	}
+}
+
+// B.29: summed, a group has one stream to the origin, with the group's node, and
+// the clients' reports of each interval are one report.
+func TestB29_SumsAreReportedOnceAnInterval(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_NODE_GROUP_BY=cluster")
+		a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
+		other := loadNode("c")
+		other.Cluster = "other"
+		c := r.reports(other)
+		for i, cluster := range []string{"edge", "other"} {
+			got := loads.stream(t, i).requests()[0].GetNode()
+			if got.GetId() != "tender/test" || got.GetCluster() != cluster || !strings.Contains(fmt.Sprint(got.GetClientFeatures()), sendsAll) {
+				t.Errorf("stream %d presents %v, want the relay's node with cluster %s and %s", i, got, cluster, sendsAll)
+			}
+		}
+		st := loads.stream(t, 0)
+		loadPass(5 * time.Second)
+		loadWant(t, "asked before the origin has", a.asked(), "")
+		st.ask(t, 10*time.Second)
+		loadWant(t, "asked", a.asked()+", "+b.asked()+", "+c.asked(), "10s all, 10s all, ")
+
+		loadPass(4 * time.Second)
+		a.report(load("one", "z1", 1, 5), load("two", "z1", 2, 0))
+		b.report(load("one", "z1", 10, 7), load("one", "z2", 20, 0))
+		loadPass(5 * time.Second)
+		loadWant(t, "before the interval has passed", fmt.Sprint(len(st.requests())), "1")
+		loadPass(time.Second)
+		got, first := st.last()
+		loadWant(t, "first report", got, "one z1:11+12 z2:20+0 -3 in 10s, two z1:2+0 -1 in 10s")
+
+		// What a client states holds until it states something else.
+		a.report(load("one", "z1", 100, 6))
+		loadPass(10 * time.Second)
+		got, second := st.last()
+		loadWant(t, "second report", got, "one z1:100+13 -1 in 10s")
+		if d := second.Sub(first); d != 10*time.Second {
+			t.Errorf("the second report came %v after the first, want 10s", d)
+		}
+		b.leave()
+		loadPass(10 * time.Second)
+		got, _ = st.last()
+		loadWant(t, "after b has left", got, "one z1:0+6 -0 in 10s")
+		a.report()
+		loadPass(10 * time.Second)
+		loadPass(10 * time.Second)
+		if got, at := st.last(); got != "" || at.Sub(second) != 30*time.Second {
+			t.Errorf("without load: got %q, %v after the second report, want nothing, after 30s", got, at.Sub(second))
+		}
+		loadWant(t, "the other group", fmt.Sprint(len(loads.stream(t, 1).requests())), "1")
+		if n := loads.count(); n != 2 {
+			t.Errorf("%d streams to the origin, want 2", n)
+		}
+	})
+}
+
+// B.29: what the origin asks for later is asked of the clients at once, and the
+// same is not asked twice. Intervals too short for clients to bear are not.
+func TestB29_OriginChangesItsMind(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate")
+		a := r.reports(loadNode("a"))
+		st := loads.stream(t, 0)
+		st.ask(t, time.Minute, "one")
+		st.ask(t, time.Minute, "one")
+		loadPass(30 * time.Second)
+		st.ask(t, time.Minute, "one", "two")
+		loadPass(30 * time.Second)
+		loadWant(t, "reports after a minute", fmt.Sprint(len(st.requests())-1), "1")
+		st.ask(t, 2*time.Second)
+		st.say(t, &lrspb.LoadStatsResponse{SendAllClusters: true})
+		loadWant(t, "asked", a.asked(), "1m0s one, 1m0s one+two, 2s all, 1s all")
+		loadPass(5 * time.Second)
+		loadWant(t, "reports, one a second", fmt.Sprint(len(st.requests())-2), "5")
+
+		a.report(endpointLoad("one"))
+		st.say(t, &lrspb.LoadStatsResponse{SendAllClusters: true, ReportEndpointGranularity: true})
+		a.report(endpointLoad("two"))
+		loadPass(time.Second)
+		got := st.requests()
+		var endpoints []string
+		for _, c := range got[len(got)-1].GetClusterStats() {
+			for _, e := range c.GetUpstreamLocalityStats()[0].GetUpstreamEndpointStats() {
+				endpoints = append(endpoints, c.GetClusterName()+" "+e.GetAddress().GetPipe().GetPath())
+			}
+		}
+		loadWant(t, "endpoints, asked for between two reports", fmt.Sprint(endpoints), "[two /run/backend]")
+	})
+}
+
+func endpointLoad(cluster string) *endpointpb.ClusterStats {
+	c := load(cluster, "z", 1, 1)
+	c.UpstreamLocalityStats[0].UpstreamEndpointStats = []*endpointpb.UpstreamEndpointStats{{
+		Address: &corepb.Address{Address: &corepb.Address_Pipe{Pipe: &corepb.Pipe{Path: "/run/backend"}}}, TotalIssuedRequests: 1,
+	}}
+	return c
+}
+
+// R140: only clients that say that they can be are asked for all clusters. Others
+// are asked for those that clients of their group report, as they become known.
+func TestR140_AllClustersOnlyOfThoseThatCan(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate")
+		able, legacy := r.reports(loadNode("able")), r.reports(relaytest.EnvoyNode("legacy"))
+		st := loads.stream(t, 0)
+		st.ask(t, 10*time.Second)
+		loadWant(t, "able", able.asked(), "10s all")
+		loadWant(t, "legacy, of a group without reports", legacy.asked(), "")
+		able.report(load("b", "z", 1, 0), load("a", "z", 1, 0), load("a", "z2", 1, 0))
+		loadPass(10 * time.Second)
+		loadWant(t, "legacy", legacy.asked(), "10s a+b")
+		later := r.reports(relaytest.EnvoyNode("later"))
+		loadWant(t, "legacy that came later", later.asked(), "10s a+b")
+		able.report(load("a", "z", 1, 0), load("c", "z", 1, 0))
+		loadPass(20 * time.Second)
+		loadWant(t, "legacy", legacy.asked(), "10s a+b, 10s a+b+c")
+		st.ask(t, 10*time.Second, "x")
+		loadWant(t, "legacy, asked by name", legacy.asked(), "10s a+b, 10s a+b+c, 10s x")
+		loadWant(t, "able", able.asked(), "10s all, 10s x")
+	})
+}
+
+// B.29: a lost origin ends no client's stream. What is reported meanwhile is in the
+// first report after its return, over the time that has passed; unless that is so
+// long that it says nothing any more.
+func TestB29_OriginLost(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate")
+		a := r.reports(loadNode("a"))
+		loads.stream(t, 0).ask(t, 10*time.Second)
+		loadPass(15 * time.Second)
+		a.report(load("one", "z", 1, 1))
+		o.Stop()
+		loadPass(time.Minute)
+		a.report(load("one", "z", 2, 1))
+		o.Restart()
+		loadPass(35 * time.Second)
+		st := loads.stream(t, 1)
+		loadWant(t, "asked on a new stream", st.requests()[0].GetNode().GetId(), "tender/test")
+		st.ask(t, 10*time.Second)
+		loadPass(10 * time.Second)
+		got, _ := st.last()
+		loadWant(t, "first report after the return", got, "one z:3+1 -2 in 1m50s")
+
+		o.Stop()
+		a.report(load("one", "z", 4, 2))
+		loadPass(11 * time.Minute)
+		o.Restart()
+		loadPass(40 * time.Second)
+		st = loads.stream(t, 2)
+		st.ask(t, 10*time.Second)
+		a.report(load("one", "z", 8, 2))
+		loadPass(10 * time.Second)
+		got, _ = st.last()
+		loadWant(t, "first report after a long time", got, "one z:8+2 -1 in 10s")
+		loadWant(t, "asked of the client in all that time", a.asked(), "10s all")
+		a.expectEnd()
+	})
+}
+
+// B.29: an origin that does not read has 5 s to take a report. What could not be
+// sent is in the first report on the next stream.
+func TestB29_OriginThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate")
+		a := r.reports(loadNode("a"))
+		loads.stream(t, 0).end <- nil
+		loads.deafen(true)
+		loadPass(2 * time.Second)
+		st := loads.stream(t, 1)
+		st.ask(t, 10*time.Second)
+		loads.deafen(false)
+		var filler []*endpointpb.ClusterStats
+		for i := range 40 {
+			filler = append(filler, &endpointpb.ClusterStats{ClusterName: fmt.Sprint(i, strings.Repeat("x", 4<<10))})
+		}
+		// The first ones fill what is between the relay and the origin, until one waits, and
+		// its stream ends before the next one is due.
+		last := 0
+		for ; loads.count() == 2; last++ {
+			if last == 10 {
+				t.Fatalf("%d reports were sent to an origin that does not read", last)
+			}
+			a.report(append(filler, load("one", "z", 1<<last, 0))...)
+			loadPass(10 * time.Second)
+		}
+		st = loads.stream(t, 2)
+		st.ask(t, 10*time.Second)
+		loadPass(10 * time.Second)
+		got, _ := st.last()
+		if want := fmt.Sprintf(", one z:%d+0 -2 in 30s", 3<<last>>2); !strings.HasSuffix(got, want) {
+			t.Errorf("first report on the next stream: …%s, want …%s, what the last two had", got[max(0, len(got)-100):], want)
+		}
+	})
+}
+
+// R135, for load reports: a stream that the origin ends unanswered is opened again
+// after 1, 1.6, 2.56 … s (±20 %), one that had an answer within half a second. An
+// origin that does not know the service is left alone for minutes, and named once.
+func TestR135_LoadReportsBackOff(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate")
+		a := r.reports(loadNode("a"))
+		ends := func(want time.Duration) {
+			t.Helper()
+			n := loads.count()
+			st := loads.stream(t, n-1)
+			st.end <- status.Error(codes.Unavailable, "go away")
+			loadPass(want * 8 / 10)
+			if got := loads.count(); got != n {
+				t.Errorf("opened again within %v", want*8/10)
+			}
+			loadPass(want*4/10 + time.Millisecond)
+			if got := loads.count(); got != n+1 {
+				t.Errorf("not opened again within %v", want*12/10)
+			}
+		}
+		wait := time.Second
+		for range 5 {
+			ends(wait)
+			wait = wait * 16 / 10
+		}
+		st := loads.stream(t, 5)
+		st.ask(t, 10*time.Second)
+		st.end <- nil
+		loadPass(500 * time.Millisecond)
+		if n := loads.count(); n != 7 {
+			t.Fatalf("%d streams half a second after a good one, want 7", n)
+		}
+		ends(time.Second)
+
+		loads.refuse(status.Error(codes.Unimplemented, "no load reports here"))
+		loads.stream(t, 7).end <- status.Error(codes.Unimplemented, "no more")
+		loadPass(59 * time.Minute)
+		if n := loads.count() - 8; n < 59/6 || n > 59/4+1 {
+			t.Errorf("tried %d times in an hour, want about 12", n)
+		}
+		if n := r.Log.Count("origin does not accept load reports"); n != 1 {
+			t.Errorf("logged %d times that the origin takes no load reports, want once", n)
+		}
+		loads.refuse(nil)
+		loadPass(6 * time.Minute)
+		loads.stream(t, loads.count()-1).ask(t, 20*time.Second)
+		loadWant(t, "asked, once the origin takes reports", a.asked(), "10s all, 20s all")
+		a.expectEnd()
+	})
+}
+
+// B.29: the stream of a group ends with its last client, after what that has
+// reported, and begins again with the next one.
+func TestB29_LastClientLeaves(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate")
+		a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
+		st := loads.stream(t, 0)
+		st.ask(t, 10*time.Second)
+		a.report(load("one", "z", 1, 1))
+		b.report(load("one", "z", 2, 2))
+		a.leave()
+		loadPass(3 * time.Second)
+		if st.over() {
+			t.Error("the stream of the group ended with one of two clients")
+		}
+		b.leave()
+		got, _ := st.last()
+		loadWant(t, "last report", got, "one z:3+0 -2 in 3s")
+		if !st.over() {
+			t.Error("the stream goes on without clients")
+		}
+		c := r.reports(loadNode("c"))
+		loadWant(t, "asked by nobody yet", c.asked(), "")
+		loads.stream(t, 1).ask(t, 5*time.Second)
+		loadWant(t, "asked", c.asked(), "5s all")
+	})
+}
+
+// R134: when the relay drains, streams of load reports end as others do: those of
+// clients that were answered with OK. What was reported is passed on before.
+func TestR134_LoadReportsDrain(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"passthrough", "aggregate"} {
+		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+			r := start(t, o, "TENDER_LRS="+mode, "TENDER_NODE_GROUP_BY=id")
+			a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
+			st := loads.stream(t, 0)
+			st.ask(t, 10*time.Second)
+			a.report(load("one", "z", 1, 0))
+			loadPass(2 * time.Second)
+			if mode == "aggregate" { // the last report takes its time
+				o.Freeze(true)
+				time.AfterFunc(500*time.Millisecond, func() { o.Freeze(false) })
+			}
+			began := time.Now()
+			r.Stop()
+			got := st.requests() // as of the moment when the relay has ended
+			want := map[string]string{"passthrough": "one z:1+0 -1 in 1h0m0s", "aggregate": "one z:1+0 -1 in 2s"}[mode]
+			loadWant(t, mode+": last report", showLoad(got[len(got)-1]), want)
+			a.expectEnd(codes.OK)
+			b.expectEnd(codes.Unavailable)
+			if d := time.Since(began); d > time.Second {
+				t.Errorf("%s: draining took %v", mode, d)
+			}
+		})
+	}
+}
+
+// B.33: a stream of load reports ends with OK when its connection is old.
+func TestB33_LoadReportsOfAnOldConnection(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"passthrough", "aggregate"} {
+		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+			r := start(t, o, "TENDER_LRS="+mode, "TENDER_CONNECTION_AGE=30m")
+			a := r.reports(loadNode("a"))
+			loads.stream(t, 0).ask(t, time.Hour)
+			loadPass(33*time.Minute - time.Second)
+			if n := r.Streams(); n != 1 {
+				t.Errorf("%s: %d streams are open, want 1", mode, n)
+			}
+			loadPass(5*time.Minute + time.Second)
+			a.expectEnd(codes.OK)
+		})
+	}
+}
+
+// A client that does not read what it is asked for is cut off, and costs the others
+// nothing.
+func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
+	t.Parallel()
+	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
+		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_SEND_STALL=30s")
+		deaf := loadRaw(t, r)
+		if err := deaf.SendMsg(mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("deaf")})); err != nil {
+			t.Fatal(err)
+		}
+		a := r.reports(loadNode("a"))
+		st := loads.stream(t, 0)
+		for i := range 10 {
+			st.ask(t, time.Hour, fmt.Sprint(i, strings.Repeat("x", 20<<10)))
+		}
+		loadPass(30 * time.Second)
+		if n := strings.Count(a.asked(), "1h0m0s"); n != 10 {
+			t.Errorf("the other was asked %d times, want 10", n)
+		}
+		if n := r.Streams(); n != 1 {
+			t.Errorf("%d streams are left, want that of the other", n)
+		}
+		n, err := 0, error(nil)
+		for ; err == nil; n++ {
+			err = deaf.RecvMsg(new([]byte))
+		}
+		if status.Code(err) != codes.Unavailable || n > 9 {
+			t.Errorf("who did not read got %d messages and %v, want fewer than 10 and Unavailable", n, err)
+		}
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,225 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A manyStream is an aggregated stream on which nobody keeps account of more than the
+// test needs.
+type manyStream struct {
+	grpc.ClientStream
+	variant relaytest.Variant
+}
+
+// manyOpen opens a stream, and asks for all clusters and for one resource with
+// endpoints.
+func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relaytest.Variant, endpoints string) manyStream {
+	t.Helper()
+	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, v.Method(""), grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range []proto.Message{manyFirst(v), streamRequest(v, streamEDS, "", endpoints)} {
+		if err := rpc.SendMsg(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return manyStream{rpc, v}
+}
+
+// manyFirst is the first request of a stream: for all clusters.
+func manyFirst(v relaytest.Variant) proto.Message {
+	clusters, node := streamRequest(v, streamCDS, "", "*"), relaytest.EnvoyNode("many")
+	switch req := clusters.(type) {
+	case *discoverypb.DiscoveryRequest:
+		req.Node = node
+	case *discoverypb.DeltaDiscoveryRequest:
+		req.Node = node
+	}
+	return clusters
+}
+
+// A manyResponse is what a test looks at in a response.
+type manyResponse interface {
+	proto.Message
+	GetTypeUrl() string
+	GetNonce() string
+}
+
+// receive receives a response, and returns how many resources it has.
+func (s manyStream) receive() (got manyResponse, resources int, err error) {
+	got = new(discoverypb.DiscoveryResponse)
+	if s.variant == relaytest.Delta {
+		got = new(discoverypb.DeltaDiscoveryResponse)
+	}
+	if err := s.RecvMsg(got); err != nil {
+		return nil, 0, err
+	}
+	list := got.ProtoReflect().Get(got.ProtoReflect().Descriptor().Fields().ByName("resources")).List()
+	return got, list.Len(), nil
+}
+
+// take receives a response of a type with one resource, and accepts it.
+func (s manyStream) take(t *testing.T, typeURL string, names ...string) {
+	t.Helper()
+	got, resources, err := s.receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.GetTypeUrl() != typeURL || resources != 1 {
+		t.Fatalf("got %d resources of %s, want 1 of %s", resources, got.GetTypeUrl(), typeURL)
+	}
+	if s.variant == relaytest.Delta {
+		names = nil
+	}
+	if err := s.SendMsg(streamRequest(s.variant, typeURL, got.GetNonce(), names...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// manyGoroutines returns how many goroutines the bubble of the test has; the runtime may
+// have its own beside them.
+func manyGoroutines() int {
+	for size := 1 << 20; ; size *= 2 {
+		stacks := make([]byte, size)
+		if n := runtime.Stack(stacks, true); n < size {
+			return bytes.Count(stacks[:n], []byte(", synctest bubble "))
+		}
+	}
+}
+
+// Nothing is left of streams that ended, however they did: given up before they were
+// answered or after, closed in order, or with their connection.
+func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
+	const (
+		rounds, streams = 10, 400
+		most            = 50 // bytes for each
+	)
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("e0"))
+		r := startMuted(t, o)
+		stays := r.Client(relaytest.ClientOptions{AutoAck: true}) // and its view with it
+		stays.Subscribe(streamCDS, "*")
+		round := func() {
+			conn, err := grpc.NewClient(r.Target, r.DialOptions...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			for i := range streams {
+				ctx, giveUp := context.WithCancel(ctx)
+				defer giveUp()
+				rpc := manyOpen(ctx, t, conn, relaytest.Variant(i%2), fmt.Sprint("e", i%10))
+				switch way := i / 2 % 4; way {
+				case 0:
+					giveUp()
+				case 1, 2:
+					if err := rpc.RecvMsg(new(emptypb.Empty)); err != nil {
+						t.Fatal(err)
+					}
+					if way == 1 {
+						giveUp()
+					} else if err := rpc.CloseSend(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := r.Streams(); n != streams/4+1 {
+				t.Fatalf("%d streams are open, want the %d that nobody has ended", n, streams/4+1)
+			}
+			if err := conn.Close(); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			time.Sleep(time.Hour) // longer than anything lingers
+			synctest.Wait()
+		}
+		for range 3 { // until pools and tables are as large as they get
+			round()
+		}
+		heap, goroutines := streamHeap(), manyGoroutines()
+		for range rounds {
+			round()
+		}
+		if n := manyGoroutines(); n != goroutines {
+			t.Errorf("%d goroutines after %d streams, want the %d of before", n, rounds*streams, goroutines)
+		}
+		if grown := streamHeap() - heap; grown > most*rounds*streams {
+			t.Errorf("%d bytes more are held after %d streams, want at most %d", grown, rounds*streams, most*rounds*streams)
+		}
+	})
+}
+
+// A gRPC process opens a stream for each target that it talks to, so a relay has many
+// streams from each of many peers. All are served, at a cost that is bounded for each.
+func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
+	const (
+		peers, each = 200, 10
+		goroutines  = 3        // a stream: two of the relay's, and one of the client's own
+		most        = 14 << 10 // bytes of memory a stream, at both ends
+	)
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		for i := range 10 {
+			o.Put(relaytest.Endpoints(fmt.Sprint("e", i)))
+		}
+		r := startMuted(t, o)
+		r.Client(relaytest.ClientOptions{AutoAck: true}).Subscribe(streamCDS, "*")
+		time.Sleep(10 * time.Second) // the relay takes what the origin said for complete
+		var conns []*grpc.ClientConn
+		for range peers {
+			conns = append(conns, r.Conn())
+		}
+		var streams []manyStream
+		open := func(n int) {
+			for _, conn := range conns {
+				for range n {
+					endpoints := fmt.Sprint("e", len(streams)%10)
+					s := manyOpen(t.Context(), t, conn, relaytest.Variant(len(streams)%2), endpoints)
+					s.take(t, streamCDS, "*")
+					s.take(t, streamEDS, endpoints)
+					streams = append(streams, s)
+				}
+			}
+			synctest.Wait()
+		}
+		open(1) // so that connections are not counted
+		heap, before := streamHeap(), manyGoroutines()
+		open(each - 1)
+		const more = peers * (each - 1)
+		if grown := streamHeap() - heap; grown > more*most {
+			t.Errorf("%d streams take %d bytes each, want at most %d", more, grown/more, most)
+		}
+		if grown := manyGoroutines() - before; grown != more*goroutines {
+			t.Errorf("%d streams take %d goroutines, want %d each", more, grown, goroutines)
+		}
+		o.Put(relaytest.Cluster("a", "changed"), relaytest.Endpoints("e1", "127.0.0.1:1"))
+		for i, s := range streams {
+			s.take(t, streamCDS, "*")
+			if i%10 == 1 {
+				s.take(t, streamEDS, "e1")
+			}
+		}
+		if n := r.Streams(); n != peers*each+1 {
+			t.Errorf("%d streams are open, want %d", n, peers*each+1)
+		}
+		if s := o.State(); s.OpenConnections != 1 || s.Type(streamCDS).Requests > 10 {
+			t.Errorf("the origin has %d connections and got %d requests for clusters", s.OpenConnections, s.Type(streamCDS).Requests)
+		}
+	})
+}

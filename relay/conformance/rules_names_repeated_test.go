@@ -1,0 +1,51 @@
+package conformance_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestR036_RepeatedNames: a SotW client that repeats its many names in each ACK has what it named last, also if it takes names up
+// and gives them up again.
+func TestR036_RepeatedNames(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		names := make([]string, 101)
+		for i := range names {
+			names[i] = fmt.Sprintf("e%03d", i)
+			o.Put(relaytest.Endpoints(names[i], "10.0.0.1:80"))
+		}
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
+		told := func(what string, changed string, addr string) {
+			t.Helper()
+			before := c.State()[relaytest.EndpointType][changed]
+			o.Put(relaytest.Endpoints(changed, addr))
+			time.Sleep(10 * time.Second) // of the bubble
+			if after := c.State()[relaytest.EndpointType][changed]; after == before {
+				t.Errorf("%s: the client was not told of a change of %s: %v", what, changed, after)
+			}
+		}
+		c.Subscribe(relaytest.EndpointType, names[:100]...)
+		time.Sleep(10 * time.Second) // of the bubble
+		for i, name := range names[:5] {
+			told("100 names", name, fmt.Sprint("10.0.0.2:", 80+i))
+		}
+		c.Subscribe(relaytest.EndpointType, names[100])
+		time.Sleep(10 * time.Second) // of the bubble
+		told("one more", names[100], "10.0.0.3:80")
+		c.Unsubscribe(relaytest.EndpointType, names[100])
+		told("one less", names[0], "10.0.0.4:80")
+		before := len(c.Responses())
+		o.Put(relaytest.Endpoints(names[100], "10.0.0.5:80"))
+		time.Sleep(10 * time.Second) // of the bubble
+		if n := len(c.Responses()); n != before {
+			t.Errorf("the client was told of a name that it has given up: %d responses", n-before)
+		}
+		c.Subscribe(relaytest.EndpointType, names[100])
+		time.Sleep(10 * time.Second) // of the bubble
+		told("one more again", names[100], "10.0.0.6:80")
+	})
+}

@@ -1,0 +1,56 @@
+package conformance_test
+
+import (
+	"slices"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestB4_AnIDForEachGroup holds that groups are told apart by the id too where
+// TENDER_NODE_ID says how: Envoy Gateway chooses by cluster what it tells a node, and
+// keeps that by the node's id.
+func TestB4_AnIDForEachGroup(t *testing.T) {
+	for _, tc := range []struct {
+		id, by string
+		change func(*corepb.Node) // of a node in the cluster edge, with the metadata of streamNode
+		want   []string           // of that node, of the changed one, and of names of xdstp
+	}{
+		{"tender/{cluster}", "cluster", func(n *corepb.Node) { n.Cluster = "far" }, []string{"tender/edge", "tender/far", "tender/own"}},
+		{"{locality.zone}|{user_agent_version}|{user_agent_name}", "locality.zone,user_agent_name,user_agent_version", func(n *corepb.Node) {
+			n.Locality = nil
+			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "2.3"}
+		}, []string{"z1|1|envoy", "|v2|envoy", "|vtest|tender"}},
+		{"{metadata.env}~{metadata.deep.tier}+{metadata.list}", "metadata.env,metadata.deep.tier,metadata.list", func(n *corepb.Node) {
+			n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // a client's braces are no place
+			delete(n.Metadata.Fields, "deep")
+		}, []string{`prod~1+["a"]`, `{cluster}~+["a"]`, "~+"}},
+		{"tender-{metadata.env}", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, []string{"tender-prod", "tender-null", "tender-"}},
+		{"tender/{cluster}", "cluster,id", func(n *corepb.Node) { n.Id = "id-2" }, []string{"id-1", "id-2", "tender/own"}},
+	} {
+		t.Run(tc.id+" by "+tc.by, func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				o.Put(relaytest.Cluster("a"))
+				r := start(t, o, "TENDER_NODE_ID="+tc.id, "TENDER_NODE_CLUSTER=own", "TENDER_NODE_GROUP_BY="+tc.by)
+				for _, change := range []func(*corepb.Node){nil, tc.change} {
+					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
+					c.Subscribe(streamCDS, "*")
+					streamTake(t, c, streamCDS, "a")
+				}
+				c := r.Client(relaytest.ClientOptions{Node: streamNode(nil)})
+				c.Subscribe(streamCDS, "xdstp://one/envoy.config.cluster.v3.Cluster/none")
+				c.Recv(t.Context())
+				var got []string
+				for _, s := range o.State().Streams {
+					got = append(got, s.Node.GetId())
+				}
+				if !slices.Equal(got, tc.want) {
+					t.Errorf("the origin is shown the ids %q, want %q", got, tc.want)
+				}
+			})
+		})
+	}
+}

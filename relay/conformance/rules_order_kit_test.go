@@ -1,0 +1,447 @@
+package conformance_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// orderTypes are the types by the names that people call them.
+var orderTypes = map[string]string{
+	"cds":  relaytest.ClusterType,
+	"eds":  relaytest.EndpointType,
+	"leds": relaytest.LocalityEndpointType,
+	"sds":  relaytest.SecretType,
+	"ecds": relaytest.ExtensionConfigType,
+	"rtds": relaytest.RuntimeType,
+	"lds":  relaytest.ListenerType,
+	"srds": relaytest.ScopedRouteType,
+	"rds":  relaytest.RouteType,
+	"vhds": relaytest.VirtualHostType,
+	"acme": "type.googleapis.com/acme.Thing",
+}
+
+func orderShort(typeURL string) string {
+	for short, url := range orderTypes {
+		if url == typeURL {
+			return short
+		}
+	}
+	return typeURL
+}
+
+// orderMake returns a resource in one of its revisions, which differ in content.
+// A route leads to the cluster that is named after "=>".
+func orderMake(short, name string, rev int) proto.Message {
+	switch short {
+	case "cds":
+		c := relaytest.Cluster(name)
+		c.AltStatName = fmt.Sprint("revision-", rev)
+		return c
+	case "eds":
+		return relaytest.Endpoints(name, fmt.Sprint("127.0.0.1:", 8000+rev))
+	case "lds":
+		l := relaytest.Listener(name, "routes")
+		l.StatPrefix = fmt.Sprint("revision-", rev)
+		return l
+	case "rds":
+		return relaytest.Route(name, []string{"*"}, fmt.Sprint("cluster-", rev))
+	default:
+		return relaytest.Opaque(orderTypes[short], name, []byte{byte(rev)})
+	}
+}
+
+// An orderWorld is an origin, a relay and clients in a synctest bubble: hours pass
+// at once, and what was not said by the time that all is quiet is not said.
+//
+// Resources are written "cds web@2": type, name, revision; "vhds rc/web@2=rc/a.example"
+// has an alias, and "vhds rc/b.example?" is one that means nothing. A response is written
+// "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted; "!web:Unavailable" is
+// an error, "web@2(30s)" has what is left of a TTL, and "web~(30s)" is a heartbeat.
+type orderWorld struct {
+	t      *testing.T
+	origin *relaytest.Origin
+	relay  *running
+	revs   map[relaytest.Digest]string // by content
+}
+
+// orderBubble runs f in a world, whose relay is configured by env.
+func orderBubble(t *testing.T, env []string, f func(w *orderWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		w := &orderWorld{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		w.relay = start(t, o, env...)
+		f(w)
+	})
+}
+
+// An orderChange is what an origin says of one name.
+type orderChange struct {
+	short, name string
+	rev         int
+	aliases     []string
+	remove      bool
+	unresolved  bool
+	code        codes.Code // of an error, if it is not OK
+	ttl         time.Duration
+}
+
+// parse reads "cds web@2", "cds web@2=alias", "cds web@2 1m" (its TTL), "cds web?", "cds -web" or
+// "cds !web:Unavailable".
+func (w *orderWorld) parse(change string) (c orderChange) {
+	w.t.Helper()
+	short, rest, _ := strings.Cut(change, " ")
+	c.short = short
+	if c.name, c.remove = strings.CutPrefix(rest, "-"); c.remove {
+		return c
+	}
+	if c.name, c.unresolved = strings.CutSuffix(rest, "?"); c.unresolved {
+		return c
+	}
+	if failing, ok := strings.CutPrefix(rest, "!"); ok {
+		colon := strings.LastIndex(failing, ":")
+		name, text := failing[:max(colon, 0)], failing[colon+1:]
+		c.name = name
+		for code := codes.Canceled; code <= codes.Unauthenticated && c.code == codes.OK; code++ {
+			if code.String() == text {
+				c.code = code
+			}
+		}
+		if c.code == codes.OK {
+			w.t.Fatalf("change %q: no such code", change)
+		}
+		return c
+	}
+	if text, ttl, ok := strings.Cut(rest, " "); ok {
+		var err error
+		if c.ttl, err = time.ParseDuration(ttl); err != nil {
+			w.t.Fatal(err)
+		}
+		rest = text
+	}
+	at := strings.LastIndex(rest, "@") // a name may have all else
+	name, parts := rest[:max(at, 0)], strings.Split(rest[at+1:], "=")
+	rev, err := strconv.Atoi(parts[0])
+	if err != nil || orderTypes[short] == "" {
+		w.t.Fatalf("change %q: not of the form %q", change, "cds web@2")
+	}
+	c.name, c.rev, c.aliases = name, rev, parts[1:]
+	return c
+}
+
+// resource returns the message of a change that gives one.
+func (w *orderWorld) resource(c orderChange) *discoverypb.Resource {
+	w.t.Helper()
+	if c.unresolved {
+		return &discoverypb.Resource{Name: c.name, Aliases: []string{c.name}}
+	}
+	m := w.message(c.short, c.name, c.rev)
+	body, packed := m.(*anypb.Any)
+	if !packed {
+		body = new(anypb.Any)
+		if err := body.MarshalFrom(m); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	r := &discoverypb.Resource{Name: c.name, Version: fmt.Sprint("v", c.rev), Aliases: c.aliases, Resource: body}
+	if c.ttl > 0 {
+		r.Ttl = durationpb.New(c.ttl)
+	}
+	return r
+}
+
+// message returns a resource, and remembers its revision.
+func (w *orderWorld) message(short, name string, rev int) proto.Message {
+	m := orderMake(short, name, rev)
+	w.revs[relaytest.DigestOf(m)] = strconv.Itoa(rev)
+	return m
+}
+
+// orderWhy is what origins say beside a code.
+const orderWhy = "because"
+
+// change has the origin make changes at once, one response a type, and waits
+// until all is quiet.
+func (w *orderWorld) change(changes ...string) {
+	w.t.Helper()
+	w.origin.Apply(func(tx *relaytest.Tx) {
+		for _, text := range changes {
+			switch c := w.parse(text); {
+			case c.remove:
+				tx.Remove(orderTypes[c.short], c.name)
+			case c.code != codes.OK:
+				tx.Fail(orderTypes[c.short], c.name, c.code, orderWhy)
+			case c.unresolved || len(c.aliases) > 0 || c.ttl > 0:
+				tx.SetRaw(orderTypes[c.short], w.resource(c))
+			default:
+				tx.Set(orderTypes[c.short], c.name, w.message(c.short, c.name, c.rev), "")
+			}
+		}
+	})
+	synctest.Wait()
+}
+
+// pass lets time pass.
+func (w *orderWorld) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// settle waits until the relay takes what the origin said for complete.
+func (w *orderWorld) settle() { w.pass(10 * time.Second) }
+
+// An orderClient is a client by hand.
+type orderClient struct {
+	*relaytest.Client
+	w    *orderWorld
+	last map[string]*relaytest.Response // by type URL
+	read []*relaytest.Response          // by the last heard
+}
+
+func (w *orderWorld) envoy(v relaytest.Variant) *orderClient {
+	return w.dial(relaytest.ClientOptions{Variant: v})
+}
+
+// ready returns an Envoy that accepts everything at once.
+func (w *orderWorld) ready(v relaytest.Variant) *orderClient {
+	return w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true})
+}
+
+func (w *orderWorld) dial(opts relaytest.ClientOptions) *orderClient { return w.dialAt(w.relay, opts) }
+
+// dialAt is dial of another relay.
+func (w *orderWorld) dialAt(r *running, opts relaytest.ClientOptions) *orderClient {
+	return &orderClient{Client: r.Client(opts), w: w, last: make(map[string]*relaytest.Response)}
+}
+
+// subscribe subscribes to names separated by spaces; to none, the legacy wildcard.
+func (c *orderClient) subscribe(short, names string) *orderClient {
+	c.Subscribe(orderTypes[short], strings.Fields(names)...)
+	synctest.Wait()
+	return c
+}
+
+// heard returns what came since the last time, once all is quiet.
+func (c *orderClient) heard() []string {
+	synctest.Wait()
+	out := []string{}
+	c.read = nil
+	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
+		c.last[r.TypeURL], c.read = r, append(c.read, r)
+		out = append(out, c.w.describe(r))
+	}
+	return out
+}
+
+func (w *orderWorld) describe(r *relaytest.Response) string {
+	var parts []string
+	for _, res := range r.Resources {
+		rev, ok := w.revs[res.Digest]
+		switch {
+		case res.Heartbeat():
+			rev = "~"
+		case res.Body == nil && len(res.Aliases) > 0:
+			parts = append(parts, res.Name+"?")
+			continue
+		case !ok:
+			rev = "@?"
+		default:
+			rev = "@" + rev
+		}
+		if res.TTL > 0 {
+			rev += "(" + res.TTL.String() + ")"
+		}
+		parts = append(parts, strings.Join(append([]string{res.Name + rev}, res.Aliases...), "="))
+	}
+	slices.Sort(parts)
+	for _, name := range slices.Sorted(slices.Values(r.Removed)) {
+		parts = append(parts, "-"+name)
+	}
+	for _, e := range r.Errors {
+		parts = append(parts, "!"+e.Name+":"+e.Code.String())
+	}
+	text := strings.Join(parts, " ")
+	if r.SotW() {
+		text = "{" + text + "}"
+	}
+	return strings.TrimSpace(orderShort(r.TypeURL) + " " + text)
+}
+
+// expect fails the test unless just these responses came since the last time. The
+// stream of a client that is to hear nothing is open still.
+func (c *orderClient) expect(want ...string) {
+	c.w.t.Helper()
+	if got := c.heard(); !slices.Equal(got, want) {
+		c.w.t.Fatalf("%v: got responses (-want +got):\n%s", c.Client, cmp.Diff(append([]string{}, want...), got))
+	}
+	if len(want) == 0 && c.Ended() {
+		c.w.t.Fatalf("%v: its stream has ended, want it open and quiet", c.Client)
+	}
+}
+
+// skip accepts what came since the last time.
+func (c *orderClient) skip() {
+	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
+		c.last[r.TypeURL] = r
+		c.Ack(r)
+		synctest.Wait()
+	}
+}
+
+// ack accepts the last responses of types.
+func (c *orderClient) ack(shorts ...string) {
+	c.w.t.Helper()
+	for _, short := range shorts {
+		r := c.last[orderTypes[short]]
+		if r == nil {
+			c.w.t.Fatalf("%v: no response of %s to accept", c.Client, short)
+		}
+		c.Ack(r)
+	}
+	synctest.Wait()
+}
+
+func (c *orderClient) nack(short string) {
+	c.w.t.Helper()
+	c.Nack(c.last[orderTypes[short]], "refused")
+	synctest.Wait()
+}
+
+// hears is expect, and then accepts all that came.
+func (c *orderClient) hears(want ...string) {
+	c.w.t.Helper()
+	c.expect(want...)
+	for _, r := range c.read {
+		c.Ack(r)
+	}
+	synctest.Wait()
+}
+
+// orderVariants runs a test for both variants.
+func orderVariants(t *testing.T, f func(t *testing.T, v relaytest.Variant)) {
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		t.Run(v.String(), func(t *testing.T) { f(t, v) })
+	}
+}
+
+// orderForm writes a response as the variant does: of "cds a@1=alias -b", SotW says
+// "cds {a@1}".
+func orderForm(v relaytest.Variant, response string) string {
+	if v == relaytest.Delta {
+		return response
+	}
+	short, rest, _ := strings.Cut(response, " ")
+	kept := slices.DeleteFunc(strings.Fields(rest), func(p string) bool { return strings.HasPrefix(p, "-") })
+	for i, p := range kept {
+		if strings.HasPrefix(p, "!") {
+			continue
+		}
+		at := strings.LastIndex(p, "@") // a name may have all else
+		rev, _, _ := strings.Cut(p[max(at, 0):], "=")
+		if at >= 0 {
+			kept[i] = p[:at] + rev
+		}
+	}
+	return short + " {" + strings.Join(kept, " ") + "}"
+}
+
+// returns makes the first request of a client that holds resources already: names
+// separated by spaces, none for the legacy wildcard; held as "a b".
+func (c *orderClient) returns(v relaytest.Variant, short, names, held string) *orderClient {
+	var req proto.Message = &discoverypb.DiscoveryRequest{
+		Node:          relaytest.EnvoyNode("returning"),
+		TypeUrl:       orderTypes[short],
+		VersionInfo:   "r1.of-another-set",
+		ResourceNames: strings.Fields(names),
+	}
+	if v == relaytest.Delta {
+		versions := make(map[string]string)
+		for name := range strings.FieldsSeq(held) {
+			versions[name] = "of another time"
+		}
+		req = &discoverypb.DeltaDiscoveryRequest{
+			Node:                    relaytest.EnvoyNode("returning"),
+			TypeUrl:                 orderTypes[short],
+			ResourceNamesSubscribe:  strings.Fields(names),
+			InitialResourceVersions: versions,
+		}
+	}
+	c.Send(req)
+	synctest.Wait()
+	return c
+}
+
+// manual leaves the next streams to the origin to the test.
+func (w *orderWorld) manual() {
+	w.origin.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+}
+
+// accept returns the stream to the origin that is open.
+func (w *orderWorld) accept() *relaytest.OriginStream {
+	w.t.Helper()
+	for {
+		if s := w.origin.Accept(w.t.Context()); !s.State().Ended {
+			return s
+		}
+	}
+}
+
+// say sends one response on a stream of the origin and waits until all is quiet.
+func (w *orderWorld) say(s *relaytest.OriginStream, changes ...string) {
+	w.t.Helper()
+	resp := &discoverypb.DeltaDiscoveryResponse{}
+	for _, text := range changes {
+		c := w.parse(text)
+		resp.TypeUrl = orderTypes[c.short]
+		switch {
+		case c.remove:
+			resp.RemovedResources = append(resp.RemovedResources, c.name)
+		case c.code != codes.OK:
+			resp.ResourceErrors = append(resp.ResourceErrors, &discoverypb.ResourceError{
+				ResourceName: &discoverypb.ResourceName{Name: c.name},
+				ErrorDetail:  status.New(c.code, orderWhy).Proto(),
+			})
+		default:
+			resp.Resources = append(resp.Resources, w.resource(c))
+		}
+	}
+	s.Send(resp)
+	synctest.Wait()
+}
+
+// stop takes the origin down.
+func (w *orderWorld) stop() {
+	w.origin.Stop()
+	synctest.Wait()
+}
+
+// restart brings the origin back, and waits until the relay has found it.
+func (w *orderWorld) restart() {
+	w.origin.Restart()
+	w.pass(time.Minute)
+}
+
+// resumed returns what the relay said last that it holds, when a stream to the origin began.
+func (w *orderWorld) resumed() map[string]string {
+	for _, st := range slices.Backward(w.origin.State().Streams) {
+		if len(st.Requests) > 0 && len(st.Requests[0].Message.GetInitialResourceVersions()) > 0 {
+			return st.Requests[0].Message.GetInitialResourceVersions()
+		}
+	}
+	return nil
+}

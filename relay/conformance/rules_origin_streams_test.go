@@ -1,0 +1,81 @@
+package conformance_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// openStreams returns how many streams to an origin were opened, and how many of these have not ended.
+func openStreams(o *relaytest.Origin) (opened, open int) {
+	for _, s := range o.State().Streams {
+		if opened++; !s.Ended {
+			open++
+		}
+	}
+	return opened, open
+}
+
+// B.35: node groups that come and go open no more streams to the origin than TENDER_ORIGIN_STREAM_RATE allows after the first. A
+// group that waits is seen in the status, and served when it is its turn.
+func TestB35_OriginStreamsUnderChurn(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		const groups, rate, ofGroups, shared = 60, 30, 2 * 4, 2 * 4
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=4", fmt.Sprint("TENDER_ORIGIN_STREAM_RATE=", rate), operated)
+		client := func(id string) *relaytest.Client {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(id)})
+			c.Subscribe(streamCDS)
+			return c
+		}
+		for i := range groups {
+			c := client(fmt.Sprint("node-", i))
+			time.Sleep(time.Minute / groups)
+			c.Close()
+			synctest.Wait()
+		}
+		if opened, _ := openStreams(o); opened > ofGroups+shared+rate || opened < ofGroups+shared {
+			t.Errorf("%d groups opened %d streams in a minute, want %d at once and %d in the minute", groups, opened, ofGroups+shared, rate)
+		}
+		last := client("last")
+		synctest.Wait()
+		if n := statusOf(t, r).Origins[0].StreamsWaiting; n == 0 {
+			t.Error("no stream is said to wait")
+		}
+		last.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") })
+		time.Sleep(time.Hour)
+		if n := statusOf(t, r).Origins[0].StreamsWaiting; n != 0 {
+			t.Errorf("%d streams are said to wait, want none", n)
+		}
+	})
+}
+
+// B.35: the bound does not slow down those who have to come back: an origin that restarts every minute has the two streams of each group
+// within three seconds: connections return within one, streams within two more.
+func TestB35_AllGroupsReturnAtOnce(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		const groups = 60
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
+		r := startMuted(t, o, "TENDER_NODE_GROUP_BY=id", fmt.Sprint("TENDER_MAX_GROUPS=", groups))
+		for i := range groups {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint("node-", i))})
+			c.Subscribe(streamCDS, "*", "a")
+		}
+		for range 4 {
+			time.Sleep(time.Minute)
+			o.Stop()
+			time.Sleep(10 * time.Second)
+			o.Restart()
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			if _, open := openStreams(o); open != 2*groups {
+				t.Errorf("%d streams are open, want two of each of %d groups", open, groups)
+			}
+		}
+	})
+}

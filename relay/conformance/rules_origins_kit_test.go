@@ -1,0 +1,50 @@
+package conformance_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// originsBubble runs f with a relay of two origins, of which the further one, west,
+// has what the routes give it ("type:eds=west;authority:west=west"). Both worlds are
+// the same but for the origin that their changes are made at.
+func originsBubble(t *testing.T, routes string, env []string, f func(first, west *orderWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		further := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
+		first := &orderWorld{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		first.relay = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}}, append(env, "TENDER_ROUTES="+routes)...)
+		west := *first
+		west.origin = further
+		f(first, &west)
+	})
+}
+
+// asked fails the test unless just these names of types ("cds *") are subscribed at the
+// origin.
+func (w *orderWorld) asked(want ...string) {
+	w.t.Helper()
+	got := []string{}
+	state := w.origin.State()
+	types := make(map[string]struct{})
+	for _, s := range state.Streams {
+		for typeURL := range s.Types {
+			types[typeURL] = struct{}{}
+		}
+	}
+	for typeURL := range maps.Keys(types) {
+		for _, name := range state.Names(typeURL) {
+			got = append(got, orderShort(typeURL)+" "+name)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.t.Errorf("the origin is asked for %q, want %q\n%v", got, want, state)
+	}
+}

@@ -1,0 +1,521 @@
+package conformance_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// Names of authorities that have routes, and of one that has none.
+const (
+	westX = "xdstp://west/acme.Thing/x"
+	eastX = "xdstp://east/acme.Thing/x"
+	noneX = "xdstp:///acme.Thing/x"
+)
+
+// TestR129_RoutesSelectTheOrigin: an authority's own route goes first, then that of all
+// authorities, then that of the type, then the first origin has it; what has no
+// authority goes by its type.
+func TestR129_RoutesSelectTheOrigin(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		routes      string
+		first, west []string
+	}{
+		{"authority:west=west", []string{"acme plain", "acme " + eastX, "acme " + noneX}, []string{"acme " + westX}},
+		{"authority:*=west", []string{"acme plain"}, []string{"acme " + westX, "acme " + eastX, "acme " + noneX}},
+		{"authority:*=west;authority:east=default", []string{"acme plain", "acme " + eastX}, []string{"acme " + westX, "acme " + noneX}},
+		{"type:" + orderTypes["acme"] + "=west;authority:east=default", []string{"acme " + eastX}, []string{"acme plain", "acme " + westX, "acme " + noneX}},
+		{"type:" + orderTypes["acme"] + "=west;authority:*=default", []string{"acme " + westX, "acme " + eastX, "acme " + noneX}, []string{"acme plain"}},
+		{"type:cds=west", []string{"acme plain", "acme " + westX, "acme " + eastX, "acme " + noneX}, nil},
+	} {
+		t.Run(tt.routes, func(t *testing.T) {
+			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+				originsBubble(t, tt.routes, nil, func(first, west *orderWorld) {
+					for _, name := range []string{"plain", westX, eastX, noneX} {
+						first.change("acme " + name + "@1")
+						west.change("acme " + name + "@2")
+					}
+					c := xdstpClient(first, v).subscribe("acme", "plain "+westX+" "+eastX+" "+noneX)
+					first.settle()
+					first.asked(tt.first...)
+					west.asked(tt.west...)
+					var want []string
+					for _, asked := range tt.first {
+						want = append(want, asked+"@1")
+					}
+					for _, asked := range tt.west {
+						want = append(want, asked+"@2")
+					}
+					first.takes(c, want...)
+				})
+			})
+		})
+	}
+}
+
+// TestR129_GlobsAndWildcardsFollowTheirRoutes: a glob goes where its authority does, a
+// wildcard where the type does: what it holds that has an authority is the word of
+// whom the type belongs to, and not taken for the authority's.
+func TestR129_GlobsAndWildcardsFollowTheirRoutes(t *testing.T) {
+	t.Parallel()
+	const dir = "xdstp://west/envoy.config.cluster.v3.Cluster/dir/"
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		originsBubble(t, "authority:west=west", nil, func(first, west *orderWorld) {
+			first.change("cds plain@1", "cds "+dir+"a@1", "cds "+dir+"only-first@1")
+			west.change("cds "+dir+"a@2", "cds "+dir+"b@2", "cds only-west@2")
+			all := first.envoy(v).subscribe("cds", "")
+			named := first.envoy(v).subscribe("cds", dir+"a "+dir+"only-first")
+			glob := xdstpClient(first, v).subscribe("cds", dir+"*")
+			first.settle()
+			all.hears(orderForm(v, "cds plain@1 "+dir+"a@1 "+dir+"only-first@1"))
+			first.takes(named, "cds "+dir+"a@2", "cds -"+dir+"only-first")
+			glob.hears(orderForm(v, "cds "+dir+"a@2 "+dir+"b@2"))
+			first.asked("cds *")
+			west.asked("cds "+dir+"*", "cds "+dir+"a", "cds "+dir+"only-first")
+
+			first.change("cds " + dir + "a@3")
+			all.hears(orderForm(v, "cds "+xdstpSet(v, "plain@1 "+dir+"a@3 "+dir+"only-first@1", dir+"a@3")))
+			named.expect()
+			glob.expect()
+			first.change("cds -" + dir + "a")
+			named.expect()
+			glob.expect()
+			west.change("cds " + dir + "a@4")
+			named.hears(orderForm(v, "cds "+dir+"a@4"))
+			glob.hears(orderForm(v, "cds "+xdstpSet(v, dir+"a@4 "+dir+"b@2", dir+"a@4")))
+		})
+	})
+}
+
+// xdstpSet returns the complete set in SotW, and what changed in Delta.
+func xdstpSet(v relaytest.Variant, set, changed string) string {
+	if v == relaytest.SotW {
+		return set
+	}
+	return changed
+}
+
+// TestR132_WhatOneOriginDropsAnotherKeeps: a client that follows the wildcard of one
+// origin and a glob of another does not lose what only the one of them drops.
+func TestR132_WhatOneOriginDropsAnotherKeeps(t *testing.T) {
+	t.Parallel()
+	const dir = "xdstp://west/acme.Thing/dir/"
+	for name, drops := range map[string]func(first, west *orderWorld){
+		"the wildcard's": func(first, _ *orderWorld) { first.change("acme -" + dir + "a") },
+		"the glob's":     func(_, west *orderWorld) { west.change("acme -" + dir + "a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			originsBubble(t, "authority:west=west", nil, func(first, west *orderWorld) {
+				first.change("acme "+dir+"a@1", "acme plain@1")
+				west.change("acme "+dir+"a@1", "acme "+dir+"b@1")
+				c := first.ready(relaytest.Delta).subscribe("acme", "* "+dir+"*")
+				first.settle()
+				c.heard()
+				drops(first, west)
+				c.expect()
+				if !c.State().Has(orderTypes["acme"], "plain", dir+"a", dir+"b") {
+					t.Errorf("the client has %v", c.State())
+				}
+				first.change("acme -" + dir + "a")
+				west.change("acme -" + dir + "a")
+				c.expect("acme -" + dir + "a")
+			})
+		})
+	}
+}
+
+// TestR025_VersionsAreOfTheirOrigin: what changes at one origin changes no version of a
+// type from another, and both types have one order on the stream.
+func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
+	t.Parallel()
+	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
+		first.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "first-7" })
+		west.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "west-9" })
+		first.change("cds a@1", "cds b@1", "eds a@9")
+		west.change("eds a@1", "eds b@1", "cds a@9")
+		c := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
+		d := first.envoy(relaytest.Delta).subscribe("cds", "").subscribe("eds", "a b")
+		first.settle()
+		first.takes(c, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
+		first.takes(d, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
+		cds, eds := c.last[orderTypes["cds"]], c.last[orderTypes["eds"]]
+		for _, tt := range []struct {
+			response *relaytest.Response
+			system   string
+		}{{cds, "first-7~"}, {eds, "west-9~"}} {
+			if r := tt.response; len(r.Version) < len(tt.system) || r.Version[:len(tt.system)] != tt.system {
+				t.Errorf("%v: want a version that begins with %q", r, tt.system)
+			}
+		}
+		first.asked("cds *")
+		west.asked("eds a", "eds b")
+
+		west.change("eds a@2")
+		first.takes(c, "eds a@2")
+		first.takes(d, "eds a@2")
+		first.pass(time.Hour)
+		c.expect()
+		later := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
+		first.takes(later, "cds a@1", "cds b@1", "eds a@2", "eds b@1")
+		if got := later.last[orderTypes["cds"]].Version; got != cds.Version {
+			t.Errorf("the clusters' version is %q, was %q: no cluster changed", got, cds.Version)
+		}
+		if got := later.last[orderTypes["eds"]].Version; got == eds.Version {
+			t.Errorf("the endpoints' version is %q, as it was: they changed", got)
+		}
+		// The order of types on a stream does not depend on whose they are.
+		west.change("eds a@3")
+		first.change("cds a@2")
+		if got := d.heard(); !slices.Equal(got, []string{"eds a@3", "cds a@2"}) && !slices.Equal(got, []string{"cds a@2", "eds a@3"}) {
+			t.Errorf("got %q, want both", got)
+		}
+	})
+}
+
+// TestR014_OneConnectionToEachOrigin: however many groups and clients there are, and
+// whatever they want, an origin has one connection; and streams only for what is
+// wanted of it.
+func TestR014_OneConnectionToEachOrigin(t *testing.T) {
+	t.Parallel()
+	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *orderWorld) {
+		first.change("cds a@1", "acme "+eastX+"@1")
+		west.change("eds a@1", "acme "+westX+"@1")
+		client := func(cluster string, v relaytest.Variant, wants ...string) *orderClient {
+			node := relaytest.EnvoyNode("n")
+			node.Cluster = cluster
+			c := first.dial(relaytest.ClientOptions{Variant: v, Node: node})
+			for i := 0; i < len(wants); i += 2 {
+				c.subscribe(wants[i], wants[i+1])
+			}
+			return c
+		}
+		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+			client("red", v, "cds", "", "eds", "a", "acme", westX)
+			client("blue", v, "cds", "")
+			client("green", v, "acme", eastX)
+		}
+		first.settle()
+		clusters := func(w *orderWorld) (out []string) {
+			for _, s := range w.origin.State().Streams {
+				out = append(out, s.Node.GetCluster())
+			}
+			slices.Sort(out)
+			return out
+		}
+		if got := clusters(first); !slices.Equal(got, []string{"blue", "red", "tender"}) {
+			t.Errorf("the first has streams of %q, want one of each group that has clusters, and one for names of all", got)
+		}
+		if got := clusters(west); !slices.Equal(got, []string{"red", "tender"}) {
+			t.Errorf("the other one has streams of %q, want one of the group that has endpoints, and one for names of all", got)
+		}
+		for _, w := range []*orderWorld{first, west} {
+			if n := w.origin.State().Connections; n != 1 {
+				t.Errorf("%d connections, want 1", n)
+			}
+		}
+	})
+}
+
+// TestB40_ADownOriginTakesNothingFromTheOther: its own types are served stale, and the
+// other's go on; newcomers get what there is, and hear of nothing removed.
+func TestB40_ADownOriginTakesNothingFromTheOther(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		originsBubble(t, "type:eds=west;authority:west=west", nil, func(first, west *orderWorld) {
+			first.change("cds a@1", "acme "+eastX+"@1")
+			west.change("eds a@1", "acme "+westX+"@1")
+			open := func() *orderClient {
+				return xdstpClient(first, v).subscribe("cds", "").subscribe("eds", "a").subscribe("acme", westX+" "+eastX)
+			}
+			c := open()
+			first.settle()
+			all := []string{"cds a@1", "eds a@1", "acme " + westX + "@1", "acme " + eastX + "@1"}
+			first.takes(c, all...)
+			west.stop()
+			first.pass(time.Minute)
+			first.change("cds a@2", "acme "+eastX+"@2")
+			first.pass(time.Minute)
+			changed := []string{"cds a@2", "eds a@1", "acme " + eastX + "@2"} // endpoints follow their cluster (B.16)
+			first.takes(c, changed...)
+			late := open()
+			first.takes(late, "cds a@2", "eds a@1", "acme "+westX+"@1", "acme "+eastX+"@2")
+			west.change("eds a@2")
+			west.restart()
+			first.takes(c, "eds a@2")
+			first.takes(late, "eds a@2")
+			first.pass(time.Hour)
+			c.expect()
+		})
+	})
+}
+
+// TestB8_ColdIsWhatTheDownOriginServes: a stream that asks only for what an origin has
+// that is not there ends without a response; one that asks for something else too
+// lives, if only in silence.
+func TestB8_ColdIsWhatTheDownOriginServes(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		originsBubble(t, "type:eds=west;authority:west=west", nil, func(first, west *orderWorld) {
+			west.stop()
+			first.change("cds a@1")
+			glob := "xdstp://west/acme.Thing/dir/*"
+			eds, names, globs := first.envoy(v).subscribe("eds", "a"), first.envoy(v).subscribe("acme", westX), first.envoy(v).subscribe("acme", glob)
+			served := first.envoy(v).subscribe("cds", "").subscribe("eds", "a").subscribe("acme", westX+" "+glob)
+			silent := first.envoy(v).subscribe("eds", "a").subscribe("rds", "none") // of which the first says nothing in SotW
+			first.pass(9 * time.Second)
+			served.hears(orderForm(v, "cds a@1"))
+			for _, c := range []*orderClient{eds, names, globs} {
+				c.endsUnserved()
+			}
+			first.pass(3 * time.Minute)
+			served.expect()
+			if v == relaytest.Delta {
+				silent.hears("rds -none")
+			}
+			silent.expect()
+			west.change("eds a@1", "acme "+westX+"@1")
+			west.restart()
+			first.takes(served, "eds a@1", "acme "+westX+"@1", "acme -"+glob)
+			first.takes(silent, "eds a@1")
+		})
+	})
+}
+
+// TestB7_ADownOriginHoldsASetBackForAWhile: the first complete set of a client without
+// state waits for names of an origin that is down 10 s at the most; that of one who
+// may hold them, as long as it takes.
+func TestB7_ADownOriginHoldsASetBackForAWhile(t *testing.T) {
+	t.Parallel()
+	const lds = "xdstp://west/envoy.config.listener.v3.Listener/"
+	for _, names := range []string{"a " + lds + "x", "a " + lds + "dir/*"} {
+		originsBubble(t, "authority:west=west", nil, func(first, west *orderWorld) {
+			west.stop()
+			first.change("lds a@1")
+			c := first.envoy(relaytest.SotW).subscribe("lds", names)
+			back := first.envoy(relaytest.SotW).returns(relaytest.SotW, "lds", names, "")
+			first.pass(9900 * time.Millisecond)
+			c.expect()
+			first.pass(200 * time.Millisecond)
+			c.hears("lds {a@1}")
+			first.change("lds a@2")
+			c.hears("lds {a@2}")
+			first.pass(3 * time.Minute)
+			c.expect()
+			back.expect()
+			west.change("lds "+lds+"x@1", "lds "+lds+"dir/x@1")
+			west.restart()
+			want := "lds {a@2 " + lds + "x@1}"
+			if names != "a "+lds+"x" {
+				want = "lds {a@2 " + lds + "dir/x@1}"
+			}
+			c.hears(want)
+			back.hears(want)
+		})
+	}
+}
+
+// TestR066_ASetNeverMixesOrigins: of a full-state type, what the other origin says
+// under names that are not its own is in no set, and takes nothing out of one.
+func TestR066_ASetNeverMixesOrigins(t *testing.T) {
+	t.Parallel()
+	originsBubble(t, "type:cds=west", nil, func(first, west *orderWorld) {
+		first.change("cds a@9", "cds stranger@9", "lds l@1")
+		west.change("cds a@1", "cds b@1", "lds l@9")
+		c := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("lds", "")
+		first.settle()
+		first.takes(c, "cds a@1", "cds b@1", "lds l@1")
+		first.change("cds -a", "cds -b", "cds more@9")
+		west.change("lds -l", "lds more@9")
+		first.pass(time.Hour)
+		c.expect()
+		west.change("cds -b")
+		c.hears("cds {a@1}")
+		first.asked("lds *")
+		west.asked("cds *")
+	})
+}
+
+// TestB40_OriginsFailOverByThemselves: a further origin has addresses in order, too.
+func TestB40_OriginsFailOverByThemselves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var all []*relaytest.Origin
+		for _, name := range []string{"first", "west-1", "west-2"} {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: name})
+			o.Put(relaytest.Cluster(name), relaytest.Endpoints("a", "127.0.0.1:80"+string(rune('0'+len(all)))))
+			all = append(all, o)
+		}
+		r := startRelay(t, relaytest.RelayOptions{Origins: all[:1], Named: map[string][]*relaytest.Origin{"west": all[1:]}}, "TENDER_ROUTES=type:eds=west")
+		c := r.Client(relaytest.ClientOptions{AutoAck: true})
+		c.Subscribe(relaytest.ClusterType)
+		c.Subscribe(relaytest.EndpointType, "a")
+		has := func(endpointsOf int) {
+			t.Helper()
+			time.Sleep(time.Minute) // of the bubble
+			synctest.Wait()
+			if got, want := c.State().Digest(relaytest.EndpointType, "a"), all[endpointsOf].Resources().Digest(relaytest.EndpointType, "a"); got != want {
+				t.Errorf("endpoints: not those of %s", all[endpointsOf].Addr())
+			}
+			if !c.State().Has(relaytest.ClusterType, "first") {
+				t.Errorf("clusters: %v, want the first origin's", c.State()[relaytest.ClusterType])
+			}
+		}
+		has(1)
+		all[1].Stop()
+		has(2)
+		if n := len(all[0].State().Streams); n != 1 {
+			t.Errorf("%d streams at the first origin, want the one that there was", n)
+		}
+	})
+}
+
+// TestB8_ReadinessFollowsTheFirstOrigin: a relay serves once the first origin can be
+// reached, whatever becomes of the others, and not because another can.
+func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
+	t.Parallel()
+	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
+		status := func() healthpb.HealthCheckResponse_ServingStatus {
+			resp, err := healthpb.NewHealthClient(first.relay.Conn()).Check(first.t.Context(), &healthpb.HealthCheckRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetStatus()
+		}
+		west.stop()
+		first.pass(time.Minute)
+		if got := status(); got != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("with the first origin alone: %v, want SERVING", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		west := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
+		west.Put(relaytest.Endpoints("a"))
+		o.Stop()
+		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {west}}}, "TENDER_ROUTES=type:eds=west")
+		c := r.Client(relaytest.ClientOptions{})
+		c.Subscribe(relaytest.EndpointType, "a")
+		streamTake(t, c, relaytest.EndpointType, "a") // served, but not advertised
+		resp, err := healthpb.NewHealthClient(r.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		if err != nil || resp.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("with the other origin alone: %v, %v, want NOT_SERVING", resp, err)
+		}
+	})
+}
+
+// TestR052_GroupsOfSeveralOrigins: each origin is shown each group, and what they say
+// stays apart.
+func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
+	t.Parallel()
+	originsBubble(t, "type:eds=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *orderWorld) {
+		for i, cluster := range []string{"red", "blue"} {
+			of := func(n *corepb.Node) bool { return n.GetCluster() == cluster }
+			first.origin.For(of).Put(first.message("cds", "of-"+cluster, i+1))
+			west.origin.For(of).Put(first.message("eds", "a", i+1))
+		}
+		for i, cluster := range []string{"red", "blue"} {
+			node := relaytest.EnvoyNode("n")
+			node.Cluster = cluster
+			c := first.dial(relaytest.ClientOptions{Node: node}).subscribe("cds", "").subscribe("eds", "a")
+			first.settle()
+			number := string(rune('1' + i))
+			first.takes(c, "cds of-"+cluster+"@"+number, "eds a@"+number)
+		}
+	})
+}
+
+// TestB40_AsManyOriginsAsAllowed: each of them is asked for what is its own.
+func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		further := make(map[string][]*relaytest.Origin)
+		var routes, names []string
+		for i := range 31 {
+			name := fmt.Sprintf("o%d", i)
+			other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: name})
+			names = append(names, "xdstp://"+name+"/acme.Thing/x")
+			other.Put(relaytest.Opaque(orderTypes["acme"], names[i], nil))
+			further[name], routes = []*relaytest.Origin{other}, append(routes, "authority:"+name+"="+name)
+		}
+		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: further}, "TENDER_ROUTES="+strings.Join(routes, ";"))
+		c := r.Client(relaytest.ClientOptions{AutoAck: true})
+		c.Subscribe(orderTypes["acme"], names...)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(orderTypes["acme"], names...) })
+	})
+}
+
+// TestR129_AFileOriginBesideAControlPlane: either may be the first. Files answer for
+// names and globs of their authority as for their types: what is in none does not
+// exist.
+func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
+	t.Parallel()
+	const (
+		rds  = relaytest.RouteType
+		name = "xdstp://files/envoy.config.route.v3.RouteConfiguration/dir/"
+	)
+	for first, routes := range map[string]string{
+		"the control plane": "type:rds=other;authority:files=other",
+		"the files":         "type:cds=other",
+	} {
+		t.Run("first are "+first, func(t *testing.T) {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+			o.Put(relaytest.Cluster("a"), relaytest.Route("plain", []string{"not.example"}, "wrong"))
+			dir := t.TempDir()
+			write := func(version string, names ...string) {
+				var b strings.Builder
+				for _, n := range names {
+					fmt.Fprintf(&b, "- {'@type': %s, name: '%s', virtual_hosts: [{name: v%s, domains: ['*']}]}\n", rds, n, version)
+				}
+				if err := os.WriteFile(filepath.Join(dir, "routes.yaml"), []byte(b.String()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("1", "plain", name+"a", name+"b", name+"deep/c")
+			target, other := o.Addr(), "file://"+dir
+			if first == "the files" {
+				target, other = other, target
+			}
+			r := startRelay(t, relaytest.RelayOptions{Target: target}, "TENDER_ROUTES="+routes, "TENDER_ORIGINS=other="+other)
+			var clients []*relaytest.Client
+			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+				c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: wrapNode()})
+				c.Subscribe(relaytest.ClusterType)
+				c.Subscribe(rds, "plain", name+"none", name+"*")
+				c.WaitState(t.Context(), func(s relaytest.State) bool {
+					return s.Has(relaytest.ClusterType, "a") && s.Has(rds, "plain", name+"a", name+"b")
+				})
+				clients = append(clients, c)
+			}
+			d := r.Client(relaytest.ClientOptions{})
+			d.Subscribe(rds, name+"none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*")
+			var removed []string
+			for range 2 {
+				resp := d.Recv(t.Context())
+				removed = append(removed, resp.Removed...)
+				d.Ack(resp)
+			}
+			if slices.Sort(removed); !slices.Equal(removed, []string{name + "none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*"}) {
+				t.Errorf("removed %q, want the name and the glob that are in no file", removed)
+			}
+			write("2", "plain", name+"a", name+"b", name+"c")
+			for _, c := range clients {
+				c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(rds, "plain", name+"a", name+"b", name+"c") })
+			}
+			if names := o.State().Names(rds); len(names) != 0 {
+				t.Errorf("the control plane was asked for %q", names)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package conformance_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// outageParts are the ways in which an origin is away, for so many hours each, and how it
+// returns.
+var outageParts = []struct {
+	name string
+	gone func(o *relaytest.Origin)
+	back func(o *relaytest.Origin)
+}{
+	{"killed", func(o *relaytest.Origin) { o.Stop(); outageLasts(2) }, (*relaytest.Origin).Restart},
+	{"half-open", func(o *relaytest.Origin) { o.Freeze(true); outageLasts(2) }, func(o *relaytest.Origin) { o.Freeze(false) }},
+	{"mute", func(o *relaytest.Origin) {
+		o.Change(func(b *relaytest.Behaviour) { b.Manual = true })
+		o.Restart()
+		outageLasts(2)
+	}, func(o *relaytest.Origin) {
+		o.Change(func(b *relaytest.Behaviour) { b.Manual = false })
+		o.Restart()
+	}},
+	{"coming and going", func(o *relaytest.Origin) {
+		for range 12 {
+			o.Stop()
+			outageLasts(1.0 / 12)
+			o.Restart()
+			outageLasts(1.0 / 12)
+		}
+	}, func(*relaytest.Origin) {}},
+	{"draining", func(o *relaytest.Origin) {
+		for range 12 {
+			o.GoAway()
+			outageLasts(1.0 / 6)
+		}
+	}, (*relaytest.Origin).Restart},
+}
+
+// B.8, B.15: an origin that is away for ten hours, in one way after the other, takes nothing
+// from anybody: clients keep their streams and hear nothing at all, and newcomers are
+// served. When it returns as it was, nobody hears of that either. What the network may do
+// to sockets is in package faults.
+func TestB8_B15_R068_R112_TenHoursWithoutOrigin(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(chainResources("1")...)
+		r := start(t, o)
+		early := outageClients(r, "early")
+		outageLasts(0.1)
+		var told []int
+		for _, c := range early {
+			outageServed(t, c)
+			told = append(told, len(c.Responses()))
+		}
+		for _, part := range outageParts {
+			part.gone(o)
+			for _, c := range outageClients(r, "newcomer while "+part.name) {
+				outageLasts(0.01)
+				outageServed(t, c)
+				c.Close()
+			}
+			part.back(o)
+			outageLasts(0.1)
+			for i, c := range early {
+				outageServed(t, c)
+				if more := c.Responses()[told[i]:]; len(more) > 0 {
+					t.Fatalf("%s: %v was told %v, want nothing", part.name, c, more)
+				}
+			}
+		}
+		o.Put(relaytest.StaticCluster("c", "127.0.0.1:99"))
+		outageLasts(0.01)
+		for i, c := range early {
+			if more := c.Responses()[told[i]:]; len(more) != 1 {
+				t.Errorf("%v was told %v, want the change that came then", c, more)
+			}
+		}
+	})
+}
+
+func outageLasts(hours float64) {
+	time.Sleep(time.Duration(hours * float64(time.Hour)))
+	synctest.Wait()
+}
+
+// outageClients are a client of each variant.
+func outageClients(r *running, id string) (clients []*relaytest.Client) {
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint(id, " ", v))})
+		c.Subscribe(streamCDS)
+		c.Subscribe(streamEDS, "a", "b")
+		c.Subscribe(streamLDS)
+		clients = append(clients, c)
+	}
+	return clients
+}
+
+// outageServed fails the test unless a client has its stream and all that there is, and
+// was told of no removal.
+func outageServed(t *testing.T, c *relaytest.Client) {
+	t.Helper()
+	s := c.State()
+	if c.Ended() || len(s[streamCDS]) != 3 || len(s[streamEDS]) != 2 || len(s[streamLDS]) != 2 {
+		t.Errorf("%v: ended: %v; has %v", c, c.Ended(), s)
+	}
+	for _, resp := range c.Responses() {
+		if len(resp.Removed) > 0 {
+			t.Errorf("%v was told of removals: %v", c, resp)
+		}
+	}
+}

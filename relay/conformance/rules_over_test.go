@@ -1,0 +1,242 @@
+package conformance_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// H15: names that are over a limit are refused by themselves. A client that understands it is told why, others are told
+// nothing, nobody is told of a removal, the log names the limit, and the rest of the stream goes on.
+func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
+	t.Parallel()
+	const globs = "xdstp://x/envoy.config.route.v3.RouteConfiguration/"
+	for _, tt := range []struct {
+		limit guard.Limit
+		value int
+		names []string // the last one is over the limit
+	}{
+		{guard.LimitNames, 3, []string{"a", "b", "c"}}, // and one of another type
+		{guard.LimitOriginNames, 2, []string{"a", "b", "c"}},
+		{guard.LimitGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
+		{guard.LimitGroupGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
+	} {
+		t.Run(tt.limit.String(), func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				o.Put(relaytest.Endpoints("e"))
+				for _, name := range []string{"a", "b", "c", globs + "1/x", globs + "2/x"} {
+					o.Put(streamRoute(name, "1"))
+				}
+				r := start(t, o, fmt.Sprintf("%v=%d", tt.limit, tt.value))
+				over := tt.names[len(tt.names)-1]
+				for _, node := range []string{"envoy", "grpc"} {
+					opts := tp3(v)
+					if node == "envoy" {
+						opts.Node = relaytest.EnvoyNode("envoy")
+					}
+					opts.AutoAck = true
+					c := r.Client(opts)
+					if tt.limit == guard.LimitNames {
+						c.Subscribe(streamEDS, "e")
+					}
+					c.Subscribe(streamRDS, tt.names...)
+					c.Subscribe(streamLDS, "*")
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					told := 0
+					for _, resp := range c.Responses() {
+						if len(resp.Removed) > 0 {
+							t.Errorf("%s: told of a removal: %v", node, resp)
+						}
+						for _, e := range resp.Errors {
+							if told++; e.Name != over || e.Code.String() != "ResourceExhausted" || !strings.HasSuffix(e.Message, "("+tt.limit.String()+")") {
+								t.Errorf("%s: told of error %v, want RESOURCE_EXHAUSTED of %s with the limit", node, e, over)
+							}
+						}
+					}
+					if want := map[string]int{"grpc": 1}[node]; told != want {
+						t.Errorf("%s: told of %d errors, want %d", node, told, want)
+					}
+					if has := c.State().Names(streamRDS); len(has) != 2 {
+						t.Errorf("%s: was sent %q, want the first two", node, has)
+					}
+					o.Put(relaytest.Listener("l", fmt.Sprint(node)))
+					synctest.Wait()
+					if c.Ended() || !c.State().Has(streamLDS, "l") {
+						t.Errorf("%s: the rest of the stream does not go on: %v", node, c.State())
+					}
+					c.Close()
+					time.Sleep(time.Hour) // the relay forgets the names
+				}
+				if n := r.Log.Count("resource names over a limit are not served"); n != 2 || !strings.Contains(r.Log.String(), "limit="+tt.limit.String()) {
+					t.Errorf("%d lines of the log tell of the limit, want 2 that name it:\n%s", n, r.Log.String())
+				}
+				if n := r.Stats().Refused[tt.limit]; n != 2 {
+					t.Errorf("%d refusals are counted, want 2", n)
+				}
+			})
+		})
+	}
+}
+
+// H15: what was refused is served once there is room.
+func TestH15_RefusedNamesAreServedOnceThereIsRoom(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, name := range []string{"a", "b", "c"} {
+			o.Put(streamRoute(name, "1"))
+			o.Put(relaytest.Endpoints(name))
+		}
+		c := start(t, o, "TENDER_MAX_NAMES=3").Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		c.Subscribe(streamEDS, "a", "b")
+		c.Subscribe(streamRDS, "a", "b", "c")
+		has := func(when string, want ...string) {
+			t.Helper()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := c.State().Names(streamRDS); !slices.Equal(got, want) {
+				t.Errorf("%s: the client has %q, want %q", when, got, want)
+			}
+		}
+		has("two over the limit", "a")
+		c.Unsubscribe(streamEDS, "a")
+		has("room for one", "a", "b")
+		c.Unsubscribe(streamRDS, "c")
+		c.Unsubscribe(streamEDS, "b")
+		has("the last one is not wanted any more", "a", "b")
+		o.Put(streamRoute("b", "2"))
+		has("a change", "a", "b")
+		if got := o.State().Names(streamRDS); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("the origin is asked for %q, want a and b", got)
+		}
+	})
+}
+
+// H15: a client that returns with a name that is over a limit is not told that the name is gone: neither by Delta, nor
+// by a complete set without it.
+func TestH15_NothingIsRemovedForALimit(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, name := range []string{"a", "b", "c"} {
+			o.Put(relaytest.Cluster(name))
+		}
+		o.Change(func(b *relaytest.Behaviour) {
+			b.NamedOnly = func(_, name string) bool { return name == "c" }
+		})
+		c := start(t, o, "TENDER_MAX_NAMES=2").Client(relaytest.ClientOptions{Variant: v})
+		names := []string{"a", "b", "c"}
+		if v == relaytest.Delta {
+			names = append(names, "*")
+			c.Send(streamDelta(relaytest.EnvoyNode("client"), streamCDS, names, silentHolds("c", "a")))
+		} else {
+			c.Send(streamReturning(streamCDS, "of another relay", names...))
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
+			if resp.SotW() || len(resp.Removed) > 0 {
+				t.Errorf("the client was sent %v, which takes c away", resp)
+			}
+			c.Ack(resp)
+			synctest.Wait()
+		}
+		if c.Ended() {
+			t.Error("the stream has ended")
+		}
+	})
+}
+
+// H15: of what a client says that it holds, no more is looked at than is allowed: it is sent the rest.
+func TestH15_MoreIsHeldThanIsLookedAt(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		names := sendNames(20)
+		holds := make(map[string]string)
+		for _, name := range names {
+			o.Set(streamCDS, name, relaytest.Cluster(name), "1")
+			holds[name] = "1"
+		}
+		c := start(t, o, "TENDER_MAX_NAMES=12").Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: streamCDS, InitialResourceVersions: holds})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := len(c.State()[streamCDS]); got != 8 || c.Ended() {
+			t.Errorf("the client was sent %d clusters, want the 8 over the limit", got)
+		}
+	})
+}
+
+// H15: removals of many resources come in responses that clients take, one after the answer to another: those that wait
+// for what referred to them, those of what a returning client holds, and errors.
+func TestH15_RemovalsAreSplit(t *testing.T) {
+	t.Parallel()
+	names := make([]string, 3000)
+	for i := range names {
+		names[i] = fmt.Sprintf("%04d-%s", i, strings.Repeat("n", 1000))
+	}
+	check := func(t *testing.T, c *relaytest.Client, what string) {
+		t.Helper()
+		var removed []string
+		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
+			if size := len(strings.Join(resp.Removed, "")); size > 1<<20+2000 {
+				t.Errorf("%s: a response has %d bytes of removals", what, size)
+			}
+			removed = append(removed, resp.Removed...)
+			time.Sleep(time.Second) // the rest waits for the answer
+			synctest.Wait()
+			if next := c.TryRecv(); next != nil {
+				t.Fatalf("%s: sent %d removals without an answer to the last response", what, len(next.Removed))
+			}
+			c.Ack(resp)
+			synctest.Wait()
+		}
+		slices.Sort(removed)
+		if !slices.Equal(removed, names) {
+			t.Errorf("%s: told of %d removals, want each of %d once", what, len(removed), len(names))
+		}
+	}
+	for _, typeURL := range []string{streamCDS, streamLDS} {
+		t.Run(orderShort(typeURL), func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				o.Apply(func(tx *relaytest.Tx) {
+					for _, name := range append(names, "stays") {
+						tx.Put(sendThing(typeURL, name, "1"))
+					}
+				})
+				r := startMuted(t, o, "TENDER_MASS_DELETE_HOLD=1s", "TENDER_ACK_WAIT=10m")
+				c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta})
+				c.Subscribe(typeURL, "*")
+				time.Sleep(streamConfirm)
+				for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
+					c.Ack(resp)
+					synctest.Wait()
+				}
+				o.Apply(func(tx *relaytest.Tx) {
+					for _, name := range names {
+						tx.Remove(typeURL, name)
+					}
+				})
+				synctest.Wait()
+				check(t, c, "changes")
+
+				back := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta})
+				back.Send(streamDelta(relaytest.EnvoyNode("client"), typeURL, []string{"*"}, silentHolds(names...)))
+				synctest.Wait()
+				for resp := back.TryRecv(); resp != nil && len(resp.Resources) > 0; resp = back.TryRecv() {
+					back.Ack(resp)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				check(t, back, "what a returning client holds")
+			})
+		})
+	}
+}

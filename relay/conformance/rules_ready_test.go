@@ -1,0 +1,249 @@
+package conformance_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// isReady fails the test unless /readyz, the status and gRPC health agree on whether the relay is
+// ready. It returns what /readyz says.
+func isReady(t *testing.T, r *running, when string, want bool) (text string) {
+	t.Helper()
+	code, text := ask(t, r.DialAdmin, "/readyz")
+	if s := statusOf(t, r); s.Relay.Ready != want || (code == http.StatusOK) != want || (r.Ready() == nil) != want {
+		t.Errorf("%s: /readyz is %d %q, the status says %v; want ready: %v", when, code, text, s.Relay.Ready, want)
+	}
+	return text
+}
+
+// refusing is an origin that refuses streams with a code, until it is OK.
+func refusing(t *testing.T, address string) (o *relaytest.Origin, code *atomic.Uint32) {
+	t.Helper()
+	code = new(atomic.Uint32)
+	return relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: address, ServerOptions: []grpc.ServerOption{
+		grpc.ChainStreamInterceptor(func(srv any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if c := codes.Code(code.Load()); c != codes.OK {
+				return status.Error(c, "the words of the origin")
+			}
+			return handler(srv, rpc)
+		}),
+	}}), code
+}
+
+// TestH08_WithoutClients: a relay that nobody has asked for anything is ready once its origin has
+// answered it, in either variant, or has kept its stream open for 15s without a word.
+func TestH08_WithoutClients(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Change(func(b *relaytest.Behaviour) { b.SotW = v == relaytest.SotW })
+		r := start(t, o, operated)
+		synctest.Wait()
+		isReady(t, r, "answered", true)
+		o.Change(func(b *relaytest.Behaviour) { b.SilentProbes = true })
+		r = start(t, o, operated)
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		if text := isReady(t, r, "silent for 14s", false); !strings.Contains(text, "not ready: the origin "+o.Target()+" has not answered yet") {
+			t.Errorf("/readyz says %q", text)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		isReady(t, r, "silent for 16s", true)
+		if n := len(o.State().Streams); n != 0 {
+			t.Errorf("%d streams beside the probes", n)
+		}
+		probes := o.State().Probes
+		time.Sleep(time.Hour)
+		if n := o.State().Probes; n != probes {
+			t.Errorf("%d further probes of relays that are ready", n-probes)
+		}
+	})
+}
+
+// TestH08_OriginDown: without its first origin a relay is not ready, however long, and is once that is
+// there; one that is lost later changes nothing.
+func TestH08_OriginDown(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Stop()
+		r := start(t, o, operated)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if text := isReady(t, r, "down", false); !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") || !strings.Contains(text, "last error: ") {
+			t.Errorf("/readyz says %q", text)
+		}
+		o.Restart()
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		isReady(t, r, "there", true)
+		o.Stop()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		isReady(t, r, "lost later", true)
+		r.Cancel()
+	})
+}
+
+// TestH08_FurtherOriginDown: a further origin that cannot be reached keeps a relay from being ready for
+// TENDER_COLD_WAIT, one that refuses it for good.
+func TestH08_FurtherOriginDown(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, first *relaytest.Origin) {
+		o, code := refusing(t, "x")
+		further := map[string][]*relaytest.Origin{"x": {o}}
+		env := []string{operated, "TENDER_ROUTES=type:lds=x", "TENDER_COLD_WAIT=20s"}
+		o.Stop()
+		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: further}, env...)
+		time.Sleep(19 * time.Second)
+		synctest.Wait()
+		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) || !strings.Contains(text, o.Target()+" was not reached yet") {
+			t.Errorf("/readyz says %q, want only the further origin", text)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		isReady(t, r, "down for 21s", true)
+
+		code.Store(uint32(codes.PermissionDenied))
+		o.Restart()
+		r = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: further}, env...)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if text := isReady(t, r, "refused by the further one", false); !strings.Contains(text, "the words of the origin") {
+			t.Errorf("/readyz says %q", text)
+		}
+		code.Store(uint32(codes.OK))
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		isReady(t, r, "both answer", true)
+	})
+}
+
+// TestH08_RefusedStaysUnready: a rolling update with a bad token stops at its first pod, which says
+// what the origin says. Where the ids that clients' groups are presented with are others, only UNAUTHENTICATED
+// does that.
+func TestH08_RefusedStaysUnready(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		code  codes.Code
+		env   []string
+		ready bool
+	}{
+		{codes.Unauthenticated, nil, false},
+		{codes.PermissionDenied, nil, false},
+		{codes.InvalidArgument, nil, false},
+		{codes.Unauthenticated, []string{"TENDER_NODE_ID=tender/{user_agent_name}"}, false},
+		{codes.PermissionDenied, []string{"TENDER_NODE_ID=tender/{user_agent_name}"}, true},
+		{codes.InvalidArgument, []string{"TENDER_NODE_ID=tender/{user_agent_name}"}, true},
+		{codes.PermissionDenied, []string{"TENDER_NODE_GROUP_BY=id"}, true},
+		{codes.Internal, []string{"TENDER_NODE_GROUP_BY=id"}, false},
+	} {
+		t.Run(strings.Join(append([]string{tt.code.String()}, tt.env...), " "), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o, code := refusing(t, "x")
+				code.Store(uint32(tt.code))
+				r := start(t, o, append(tt.env, operated)...)
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				text := isReady(t, r, "refused", tt.ready)
+				if tt.ready {
+					return
+				}
+				if !strings.Contains(text, "the words of the origin") {
+					t.Errorf("/readyz says %q, want the origin's words", text)
+				}
+				code.Store(uint32(codes.OK))
+				time.Sleep(7 * time.Second)
+				synctest.Wait()
+				isReady(t, r, "no longer refused", true)
+				code.Store(uint32(tt.code))
+				o.Restart()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				isReady(t, r, "refused later", true)
+			})
+		})
+	}
+}
+
+// TestH08_BelowARelayThatIsNotReady a relay is not ready either, however long that one keeps its
+// streams. Once it is, the relay below is, and no node group is made for its question.
+func TestH08_BelowARelayThatIsNotReady(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Stop()
+		above := start(t, o, operated, "TENDER_COLD_WAIT=5m")
+		r := above.below(operated)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		isReady(t, above, "above", false)
+		if text := isReady(t, r, "below", false); !strings.Contains(text, "is not ready: the origin "+o.Target()) {
+			t.Errorf("/readyz below says %q, want what the relay above says", text)
+		}
+		o.Restart()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		isReady(t, above, "above, with its origin", true)
+		isReady(t, r, "below, with the origin", true)
+		if views := statusOf(t, above).Views; len(views) != 0 || above.Streams() != 0 {
+			t.Errorf("above there are %d views and %d streams, want none: %+v", len(views), above.Streams(), views)
+		}
+	})
+}
+
+// TestH08_Restored: a relay with a snapshot is ready at once, whatever its origin says.
+func TestH08_Restored(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"))
+		r.has(r.following(v, streamCDS), streamCDS, "a")
+		r.stop()
+		r.o.Stop()
+		r.start()
+		synctest.Wait()
+		isReady(t, r.running, "restored", true)
+	}, operated)
+}
+
+// TestH08_Directory: a relay of a directory is ready with one good file, or with none at all, and not
+// with bad ones alone; it looks for itself, without clients.
+func TestH08_Directory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	awaitReady := func(r *running, what string) {
+		t.Helper()
+		awaitStatus(t, r, "ready: "+what, func(s admin.Status) bool { return s.Relay.Ready })
+		isReady(t, r, what, true)
+	}
+	awaitReady(startFiles(t, dir, operated), "empty")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bad.yaml", "resources: [")
+	r := startFiles(t, dir, operated)
+	awaitStatus(t, r, "naming the directory", func(s admin.Status) bool {
+		return !s.Relay.Ready && strings.Contains(strings.Join(s.Relay.NotReady, " "), "none of its files is good")
+	})
+	write("good.yaml", "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}]")
+	awaitReady(r, "a good one has come")
+	awaitReady(startFiles(t, dir, operated), "one of two is good")
+	if err := os.Remove(filepath.Join(dir, "good.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	isReady(t, r, "the good one is gone", true)
+}

@@ -1,0 +1,349 @@
+package conformance_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	runtimepb "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// restResources has a resource of each type that can be polled, all called "a", by
+// the end of their path.
+func restResources(t *testing.T) map[string]proto.Message {
+	t.Helper()
+	fields, err := structpb.NewStruct(map[string]any{"re2.max_program_size": 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &tlspb.Secret{Name: "a", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
+		Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineBytes{InlineBytes: []byte{0, 1, 0xff}}},
+	}}}
+	inner, err := anypb.New(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]proto.Message{
+		"listeners":         relaytest.Listener("a", "route"),
+		"clusters":          relaytest.StaticCluster("a", "10.0.0.1:80"),
+		"endpoints":         relaytest.Endpoints("a", "10.0.0.1:80", "10.0.0.2:80"),
+		"routes":            relaytest.Route("a", []string{"*"}, "cluster"),
+		"scoped-routes":     &routepb.ScopedRouteConfiguration{Name: "a", RouteConfigurationName: "route"},
+		"secrets":           secret,
+		"runtime":           &runtimepb.Runtime{Name: "a", Layer: fields},
+		"extension_configs": &corepb.TypedExtensionConfig{Name: "a", TypedConfig: inner},
+	}
+}
+
+// R113: every type is served on its path to a request without a nonce, over both
+// versions of HTTP, and what comes out of the JSON is what the origin has, down to
+// the configuration of a filter inside a listener. B.38: each response says who
+// serves.
+func TestR113_EveryType(t *testing.T) {
+	t.Parallel()
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{ControlPlane: "pilot"}})
+			resources := restResources(t)
+			for _, m := range resources {
+				o.Put(m)
+			}
+			c := restPoller(t, start(t, o), http2)
+			for kind, want := range resources {
+				for range 2 {
+					reply := c.poll(kind, "20000", "", "a")
+					resp := reply.response()
+					if len(resp.GetResources()) != 1 || resp.GetVersionInfo() == "" {
+						t.Fatalf("%s: got %v, want one resource and a version", kind, resp)
+					}
+					body, err := resp.GetResources()[0].UnmarshalNew()
+					if err != nil || !proto.Equal(body, want) {
+						t.Errorf("%s: got %v, %v, want %v", kind, body, err, want)
+					}
+					if resp.GetTypeUrl() != resp.GetResources()[0].GetTypeUrl() {
+						t.Errorf("%s: type_url is %s", kind, resp.GetTypeUrl())
+					}
+					if id := resp.GetControlPlane().GetIdentifier(); !strings.HasPrefix(id, "tender/test#") || strings.Contains(id, "pilot") {
+						t.Errorf("%s: served by %q", kind, id)
+					}
+					if got := reply.header.Get("Content-Type"); got != "application/json" {
+						t.Errorf("%s: content type %q", kind, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// R113: the version is the one that SotW streams have for the same set, so that a
+// client may go from the one to the other.
+func TestR113_VersionOfStreams(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "2026-11" })
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute("a", "x"), streamRoute("b", "x"), relaytest.Listener("a", "r"))
+		r := start(t, o)
+		poller := restPoller(t, r, false)
+		for _, tc := range []struct {
+			kind, typeURL string
+			names         []string
+		}{
+			{"clusters", streamCDS, nil},
+			{"listeners", streamLDS, []string{"a"}},
+			{"routes", streamRDS, []string{"a", "b"}},
+		} {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Subscribe(tc.typeURL, tc.names...)
+			want := c.Recv(t.Context())
+			if !strings.HasPrefix(want.Version, "2026-11~") {
+				t.Fatalf("%s: a stream has version %q", tc.kind, want.Version)
+			}
+			if got := poller.poll(tc.kind, "", "", tc.names...).has(want.Names()...); got != want.Version {
+				t.Errorf("%s: version %q, a stream has %q", tc.kind, got, want.Version)
+			}
+			other := "another" + want.Version[strings.Index(want.Version, "~"):]
+			poller.poll(tc.kind, "0", other, tc.names...).unchanged() // what people read does not count (B.2)
+		}
+	})
+}
+
+// R113, B.17: names mean what they mean in SotW: none is everything for the types that
+// have it, "*" is everything for all, and every response holds all that was asked
+// for.
+func TestR113_Names(t *testing.T) {
+	t.Parallel()
+	all := []string{"a", "b", "c"}
+	tests := []struct {
+		name, kind, fields string
+		want               []string
+	}{
+		{"clusters without names", "clusters", "", all},
+		{"clusters by wildcard", "clusters", `,"resource_names":["*"]`, all},
+		{"clusters by name", "clusters", `,"resourceNames":["c","a","c"]`, []string{"a", "c"}},
+		{"clusters by wildcard and name", "clusters", `,"resource_names":["*","a"]`, all},
+		{"a cluster that does not exist", "clusters", `,"resource_names":["a","x"]`, []string{"a"}},
+		{"routes without names", "routes", "", nil},
+		{"routes by wildcard", "routes", `,"resource_names":["*"]`, all},
+		{"routes by name", "routes", `,"resource_names":["b","c"]`, []string{"b", "c"}},
+		{"a route that does not exist", "routes", `,"resource_names":["x"]`, nil},
+		{"routes by locator", "routes", `,"resource_names":["b"],"resource_locators":[{"name":"a"}]`, []string{"a", "b"}},
+		{"a type with a wildcard by option", "endpoints", "", all},
+	}
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		for _, name := range all {
+			o.Put(relaytest.Cluster(name), streamRoute(name, "x"), relaytest.Endpoints(name, "10.0.0.1:80"))
+		}
+		for _, tt := range tests {
+			t.Log(tt.name)
+			body := `{"node":{"id":"client"}` + tt.fields + "}"
+			c.post("/v3/discovery:"+tt.kind, body, restHold("20000")...).has(tt.want...)
+		}
+	}, "TENDER_WILDCARD_TYPES=eds")
+}
+
+// R113: what an Envoy of another age sends beside what the relay knows does not
+// matter, and neither does what it calls the content.
+func TestR113_ReadsWhatItCan(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		o.Put(relaytest.Cluster("a"))
+		for name, body := range map[string]string{
+			"unknown fields": `{"node":{"id":"n","new":{"a":[1]}},"newer":[{}],"resource_names":["a"]}`,
+			"all of a node": `{"node":{"id":"n","metadata":{"a":{"b":[null,1.5,"x"]}},"locality":{"sub_zone":"z"},"dynamic_parameters":{"p":{"params":{"k":"v"}}},
+				"user_agent_build_version":{"version":{"major_number":1},"metadata":{"m":true}},
+				"extensions":[{"name":"x","category":"c","type_urls":["a.B"],"version":{"version":{"patch":1}}}],"client_features":["f"],"listening_addresses":[{}]}}`,
+			"an Any of an unknown type": `{"node":{"id":"n"},"error_detail":{"code":3,"details":[{"@type":"x/acme.Thing","a":{"b":1}},{"@type":"x/google.protobuf.Duration","value":"1s"}]}}`,
+			"a nonce":                   `{"node":{"id":"n"},"response_nonce":"77"}`,
+			"its own type":              `{"node":{"id":"n"},"type_url":"` + streamCDS + `"}`,
+			"an empty node":             `{"node":{}}`,
+		} {
+			for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-16"} {
+				if got := c.post("/v3/discovery:clusters", body, "Content-Type", contentType); got.status != http.StatusOK {
+					t.Errorf("%s as %s: status %d, %s", name, contentType, got.status, got.body)
+				}
+			}
+		}
+	})
+}
+
+// R113: what cannot be served says what is wrong with it, and harms no other poll.
+func TestR113_BadInput(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("n", 101)
+	const node = `"node":{"id":"n"}`
+	tests := []struct {
+		name, body string
+		status     int
+		message    string
+		header     []string
+	}{
+		{"nothing", "", 400, "the body is not a DiscoveryRequest in JSON: syntax error (line 1:1)", nil},
+		{"rubbish", "\xff\x00", 400, "not a DiscoveryRequest in JSON", nil},
+		{"half", `{"node":{"id":"n"}`, 400, "unexpected EOF", nil},
+		{"a list", `[]`, 400, "unexpected token [", nil},
+		{"null", `null`, 400, "unexpected token null", nil},
+		{"two bodies", `{` + node + `}{` + node + `}`, 400, "unexpected token {", nil},
+		{"a field twice", `{` + node + `,"version_info":"a","versionInfo":"b"}`, 400, `duplicate field \"versionInfo\"`, nil},
+		{"a number for a name", `{` + node + `,"resource_names":[7]}`, 400, "line 1:38", nil},
+		{"a text for names", `{` + node + `,"resource_names":"a"}`, 400, `unexpected token \"a\"`, nil},
+		{"a name that is not UTF-8", `{` + node + ",\"resource_names\":[\"\xff\"]}", 400, "invalid UTF-8", nil},
+		{"too deep", `{"node":{"metadata":` + strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20001) + "}", 400, "is nested 20002 times, at most 2000 are allowed", nil},
+		{"protobuf", "\x12\x03\x0a\x01n", 400, "not a DiscoveryRequest in JSON", nil},
+		{"no node", `{}`, 400, "node is missing", nil},
+		{"a null node", `{"node":null}`, 400, "node is missing", nil},
+		{"another type", `{` + node + `,"type_url":"` + streamLDS + `"}`, 400, `type_url \"` + streamLDS + `\": /v3/discovery:clusters serves \"` + streamCDS, nil},
+		{"a long name", `{` + node + `,"resource_names":["` + long + `"]}`, 400, "of 101 bytes, at most 100 are allowed", nil},
+		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429, "4 resource names on one stream, at most 3 are served", nil},
+		{"a large body", `{` + node + strings.Repeat(" ", 4<<20) + `}`, 413, "more than 4194304 bytes", nil},
+		{"a time that is none", `{` + node + `}`, 400, `header x-envoy-expected-rq-timeout-ms is \"soon\"`, restHold("soon")},
+		{"a time before now", `{` + node + `}`, 400, `is \"-1\": a whole number of milliseconds is allowed`, restHold("-1")},
+	}
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_MAX_NAME_BYTES=100B", "TENDER_MAX_NAMES=3")
+		c, other := restPoller(t, r, false), restPoller(t, r, true)
+		version := other.poll("clusters", "", "").has("a")
+		held := other.begin(t.Context(), "clusters", "30000", version)
+		for _, tt := range tests {
+			reply := c.post("/v3/discovery:clusters", tt.body, tt.header...)
+			if reply.status != tt.status || !strings.Contains(reply.body, tt.message) {
+				t.Errorf("%s: status %d, %s, want %d and %s", tt.name, reply.status, reply.body, tt.status, tt.message)
+			}
+			restStatus(t, reply)
+		}
+		restHeld(t, held, 0)
+		o.Put(relaytest.Cluster("b"))
+		restAnswer(t, held).has("a", "b")
+	})
+}
+
+// restStatus checks that a reply is an error in the form that all have.
+func restStatus(t *testing.T, reply restReply) {
+	t.Helper()
+	st := new(statuspb.Status)
+	if err := protojson.Unmarshal([]byte(reply.body), st); err != nil || st.GetCode() == 0 || st.GetMessage() == "" {
+		t.Errorf("status %d with the body %s, want a google.rpc.Status: %v", reply.status, reply.body, err)
+	}
+	if got := reply.header.Get("Content-Type"); got != "application/json" {
+		t.Errorf("an error of content type %q", got)
+	}
+}
+
+// R116: there is no ADS and no Delta over REST, nor any other path; and a poll is a
+// POST.
+func TestR116_OtherPaths(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		o.Put(relaytest.Cluster("a"))
+		body := restBody(t, "")
+		for _, path := range []string{
+			"/", "/v3", "/v3/discovery:", "/v3/discovery:ads", "/v3/discovery:delta_clusters", "/v3/discovery:virtual_hosts",
+			"/v3/discovery:clusters/", "/v3/discovery/clusters", "/v2/discovery:clusters", "/v3/clusters", "//v3/discovery:clusters",
+			discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName,
+			discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName,
+			"/" + strings.Repeat("x", 10000),
+		} {
+			reply := c.post(path, body)
+			restStatus(t, reply.is(http.StatusNotFound, "aggregated and Delta xDS are served over gRPC only"))
+			if len(reply.body) > 1000 {
+				t.Errorf("%.20s…: an error of %d bytes", path, len(reply.body))
+			}
+		}
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete, http.MethodOptions, "PROPFIND"} {
+			reply, err := c.send(t.Context(), method, "/v3/discovery:clusters", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			restStatus(t, reply.is(http.StatusMethodNotAllowed, method))
+			if got := reply.header.Get("Allow"); got != http.MethodPost {
+				t.Errorf("%s: allowed is %q, want POST", method, got)
+			}
+		}
+	})
+}
+
+// R113: a resource that JSON cannot hold, because a type in it is unknown, is no
+// response rather than a wrong one, and only for those who ask for it.
+func TestR113_UnknownTypes(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		strange := &listenerpb.Listener{Name: "strange", ApiListener: &listenerpb.ApiListener{
+			ApiListener: relaytest.Opaque("type.googleapis.com/acme.Filter", "f", []byte("x")),
+		}}
+		o.Put(strange, relaytest.Listener("a", "route"))
+		r := start(t, o)
+		c := restPoller(t, r, false)
+		restStatus(t, c.poll("listeners", "", "").is(http.StatusNotImplemented,
+			`resource \"strange\" of type \"`+streamLDS+`\": the relay does not know type \"type.googleapis.com/acme.Filter\"`))
+		c.poll("listeners", "", "", "a").has("a")
+		for range 100 {
+			c.poll("listeners", "", "", "strange").is(http.StatusNotImplemented, "acme.Filter")
+		}
+		if n := r.Log.Count("poll cannot be answered in json"); n == 0 || n > 50 {
+			t.Errorf("101 such polls made %d lines of log, want a few", n)
+		}
+
+		o.SetRaw(streamLDS, &discoverypb.Resource{Name: "broken", Version: "1", Resource: &anypb.Any{TypeUrl: streamLDS, Value: []byte{0xff}}})
+		restStatus(t, c.poll("listeners", "20000", "", "broken").is(http.StatusBadGateway, `resource \"broken\"`))
+		c.poll("listeners", "", "", "a").has("a")
+	})
+}
+
+// R113: clients of one group are told what the origin tells that group.
+func TestR052_RESTGroups(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		o.Put(relaytest.Cluster("a"))
+		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "west" }).Put(relaytest.Cluster("w"))
+		for cluster, want := range map[string]string{"east": "a", "west": "w"} {
+			c.post("/v3/discovery:clusters", `{"node":{"id":"n","cluster":"`+cluster+`"}}`, restHold("20000")...).has(want)
+		}
+	}, "TENDER_NODE_GROUP_BY=cluster")
+}
+
+// R029: an error in a poll, which no known client sends, is logged like a NACK, and
+// changes nothing.
+func TestR029_RESTRefusal(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o)
+		c := restPoller(t, r, false)
+		c.post("/v3/discovery:clusters", `{"node":{"id":"n"},"error_detail":{"code":3,"message":"bad cluster"}}`).has("a")
+		if n := r.Log.Count(`detail="bad cluster"`); n != 1 {
+			t.Errorf("the refusal is logged %d times, want once", n)
+		}
+	})
+}
+
+// B.6: what is polled for by name stays subscribed between two polls, and what
+// changes meanwhile is there at once.
+func TestB6_RESTNamesLinger(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		o.Put(streamRoute("a", "x"))
+		first := c.poll("routes", "", "", "a").has("a")
+		o.Put(streamRoute("a", "y"))
+		streamSettle()
+		reply := c.poll("routes", "", first, "a").after(0)
+		if second := reply.has("a"); second == first {
+			t.Error("the route changed, and its version did not")
+		}
+		if s := o.State(); !slices.Equal(s.Names(streamRDS), []string{"a"}) {
+			t.Errorf("the origin was asked for %q, want a to linger", s.Names(streamRDS))
+		}
+	})
+}

@@ -1,0 +1,390 @@
+package conformance_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// restarting is a relay of an origin in memory that keeps snapshots.
+type restarting struct {
+	*running
+	t   *testing.T
+	o   *relaytest.Origin
+	dir string
+	env []string
+}
+
+// restartBubble runs a test for each variant of the protocol, with a relay that keeps
+// snapshots, and a clock of its own.
+func restartBubble(t *testing.T, f func(t *testing.T, r *restarting, v relaytest.Variant), env ...string) {
+	t.Helper()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := &restarting{t: t, o: o, dir: filepath.Join(t.TempDir(), "snapshots")}
+		r.env = append([]string{"TENDER_SNAPSHOT_DIR=" + r.dir}, env...)
+		r.start()
+		f(t, r, v)
+	})
+}
+
+func (r *restarting) start() { r.running = start(r.t, r.o, r.env...) }
+
+// stop ends the relay once the sets that it has are complete, and so are kept.
+func (r *restarting) stop() {
+	r.t.Helper()
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	r.Stop()
+}
+
+// following returns a client that answers by itself, and follows all of some types.
+func (r *restarting) following(v relaytest.Variant, types ...string) *relaytest.Client {
+	r.t.Helper()
+	c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+	for _, typeURL := range types {
+		c.Subscribe(typeURL)
+	}
+	return c
+}
+
+// has waits until a client has just these resources of a type.
+func (r *restarting) has(c *relaytest.Client, typeURL string, names ...string) {
+	r.t.Helper()
+	c.WaitState(r.t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeURL), names) })
+}
+
+// sent returns how many responses a client was sent within d.
+func sent(c *relaytest.Client, d time.Duration) int {
+	before := len(c.Responses())
+	time.Sleep(d)
+	synctest.Wait()
+	return len(c.Responses()) - before
+}
+
+// TestR026_WhoReturnsAfterARestartIsSentNothingAgain: neither by wildcard nor, in Delta, by
+// name (B.3 exempts endpoints), whether the origin is there or not. What is new comes at once.
+func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
+	t.Parallel()
+	for _, dead := range []bool{false, true} {
+		t.Run(fmt.Sprintf("origin dead %v", dead), func(t *testing.T) {
+			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"), relaytest.Route("x", []string{"*"}, "a"))
+				c := r.following(v, streamCDS, streamLDS)
+				r.has(c, streamCDS, "a", "b")
+				r.has(c, streamLDS, "l")
+				if v == relaytest.Delta {
+					c.Subscribe(streamRDS, "x")
+					r.has(c, streamRDS, "x")
+				}
+				r.stop()
+				if dead {
+					r.o.Stop()
+				}
+				r.start()
+				c.Reconnect(r.Conn())
+				if n := sent(c, time.Hour); n != 0 || c.Ended() {
+					t.Errorf("sent %d responses (stream ended: %v), want none: %v", n, c.Ended(), c.Responses())
+				}
+				if dead {
+					r.o.Restart()
+				}
+				before := len(c.Responses())
+				r.o.Put(relaytest.Cluster("b", "changed"), relaytest.Cluster("c"))
+				r.has(c, streamCDS, "a", "b", "c")
+				for _, resp := range c.Responses()[before:] {
+					if v == relaytest.Delta && slices.Contains(resp.Names(), "a") || resp.TypeURL != streamCDS {
+						t.Errorf("sent %v, want only what changed", resp)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestB8_NewcomersAreServedFromASnapshot while the origin is dead, by wildcard and by
+// name, and the relay is ready from the start. What it does not know stays unknown.
+func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
+		c := r.following(v, streamCDS)
+		c.Subscribe(streamEDS, "a", "missing")
+		r.has(c, streamEDS, "a")
+		r.stop()
+		r.o.Stop()
+		r.start()
+		began := time.Now()
+		health, err := healthpb.NewHealthClient(r.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		if err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("health %v, %v, want SERVING", health, err)
+		}
+		c = r.following(v, streamCDS)
+		c.Subscribe(streamEDS, "a", "missing")
+		r.has(c, streamCDS, "a", "b")
+		r.has(c, streamEDS, "a")
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("served after %v, want at once", waited)
+		}
+		if n := sent(c, 10*time.Minute); n != 0 || c.Ended() {
+			t.Errorf("sent %d further responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
+		}
+		if s := r.SnapshotStats(); s.Restored != 1 {
+			t.Errorf("stats %+v, want one view restored", s)
+		}
+	})
+}
+
+// TestR068_ARestartLosesAndRemovesNothing: clients that know more than the snapshot keep it
+// as long as the origin has not spoken; then they have what it has.
+func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"))
+		r.has(r.following(v, streamCDS, streamLDS), streamCDS, "a", "b")
+		r.stop()
+		r.o.Put(relaytest.Cluster("c"), relaytest.Listener("m", "x"))
+		other := start(t, r.o) // a replica, which knows of c and m
+		c := relaytest.NewClient(t, other.Conn(), relaytest.ClientOptions{Variant: v, AutoAck: true})
+		c.Subscribe(streamCDS)
+		c.Subscribe(streamLDS)
+		r.has(c, streamCDS, "a", "b", "c")
+		r.has(c, streamLDS, "l", "m")
+		r.o.Stop()
+		r.start()
+		c.Reconnect(r.Conn())
+		if n := sent(c, time.Hour); n != 0 {
+			t.Errorf("sent %d responses by a relay that knows less, want none: %v", n, c.Responses())
+		}
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "b"); tx.Put(relaytest.Cluster("d")) })
+		r.o.Restart()
+		r.has(c, streamCDS, "a", "c", "d")
+		r.has(c, streamLDS, "l", "m")
+	})
+}
+
+// TestB42_ASilentOriginConfirmsWhatItWasTold: a client with another set than the
+// snapshot's is answered, though the origin has nothing to say.
+func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
+		c := r.following(v, streamCDS)
+		r.has(c, streamCDS, "a", "b")
+		time.Sleep(10 * time.Second)
+		r.o.Remove(streamCDS, "b")
+		r.has(c, streamCDS, "a")
+		late := r.following(v, streamCDS)
+		r.has(late, streamCDS, "a")
+		r.o.Put(relaytest.Cluster("b"))
+		r.has(late, streamCDS, "a", "b")
+		late.Close()
+		r.o.Remove(streamCDS, "b")
+		r.has(c, streamCDS, "a")
+		r.stop()
+		r.start()
+		late.Reconnect(r.Conn())
+		r.has(late, streamCDS, "a")
+	})
+}
+
+// TestB36_NothingSecretIsInTheFiles: no Secret ever, nothing that may not be kept, and
+// what has a private key in it only if that is asked for. Who asks for a complete set
+// waits for what was left out, and nobody is sent a part of it (R066).
+func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
+	t.Parallel()
+	const hush = "hush-hush-canary"
+	private := &clusterpb.Cluster{Name: "private", TransportSocket: &corepb.TransportSocket{ConfigType: &corepb.TransportSocket_TypedConfig{
+		TypedConfig: &anypb.Any{
+			TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+			// common_tls_context.tls_certificates.private_key.inline_string
+			Value: nested([]byte(hush), 4, 2, 2, 1),
+		},
+	}}}
+	for _, sensitive := range []string{"off", "on"} {
+		t.Run("sensitive "+sensitive, func(t *testing.T) {
+			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+				r.o.Put(relaytest.Cluster("public"), private)
+				r.o.Apply(func(tx *relaytest.Tx) {
+					tx.Set(relaytest.SecretType, "key", relaytest.Opaque(relaytest.SecretType, "key", []byte("secret "+hush)), "1")
+					tx.SetRaw(streamEDS, &discoverypb.Resource{
+						Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
+						Resource: relaytest.Opaque(streamEDS, "fleeting", []byte("fleeting "+hush)),
+					})
+				})
+				c := r.following(v, streamCDS)
+				c.Subscribe(streamEDS, "fleeting")
+				c.Subscribe(relaytest.SecretType, "key")
+				r.has(c, streamCDS, "private", "public")
+				r.stop()
+				stored := r.files()
+				for content, want := range map[string]bool{"secret " + hush: false, "fleeting " + hush: false, hush: sensitive == "on", "public": true} {
+					if got := bytes.Contains(stored, []byte(content)); got != want {
+						t.Errorf("%q is stored: %v, want %v", content, got, want)
+					}
+				}
+				r.o.Stop()
+				r.start()
+				c = r.following(v, streamCDS)
+				n := sent(c, 5*time.Second)
+				switch names := c.State().Names(streamCDS); {
+				case sensitive == "on" && len(names) != 2, sensitive == "off" && v == relaytest.SotW && n > 0,
+					sensitive == "off" && v == relaytest.Delta && !slices.Equal(names, []string{"public"}):
+					t.Errorf("without the origin the client has %q after %d responses", names, n)
+				}
+				r.o.Restart()
+				r.has(c, streamCDS, "private", "public")
+			}, "TENDER_SNAPSHOT_SENSITIVE="+sensitive)
+		})
+	}
+}
+
+// nested returns bytes as a field in messages, the outermost field first.
+func nested(value []byte, fields ...byte) []byte {
+	for _, num := range slices.Backward(fields) {
+		value = append([]byte{num<<3 | 2, byte(len(value))}, value...)
+	}
+	return value
+}
+
+// files returns what all snapshots hold.
+func (r *restarting) files() (all []byte) {
+	r.t.Helper()
+	paths := r.paths()
+	if len(paths) == 0 {
+		r.t.Fatal("no snapshots, want some")
+	}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
+// paths returns where all snapshots are.
+func (r *restarting) paths() []string {
+	r.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(r.dir, "*.snapshot"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return paths
+}
+
+// TestB42_AMismatchIsAColdStart, said in one line: of another origin, Node or group.
+func TestB42_AMismatchIsAColdStart(t *testing.T) {
+	t.Parallel()
+	for _, env := range []string{
+		"TENDER_NODE_CLUSTER=another", "TENDER_NODE_METADATA={\"a\":1}", "TENDER_NODE_GROUP_BY=none", "TENDER_NODE_GROUP_BY=cluster",
+		"TENDER_DELTA_VERSIONS=content",
+	} {
+		t.Run(env, func(t *testing.T) {
+			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+				r.o.Put(relaytest.Cluster("a"))
+				r.has(r.following(v, streamCDS), streamCDS, "a")
+				r.stop()
+				r.o.Stop()
+				r.env = append(r.env, env)
+				r.start()
+				synctest.Wait()
+				if s := r.SnapshotStats(); s.Restored != 0 || s.Rejected["mismatch"] != 1 {
+					t.Errorf("stats %+v, want one mismatch", s)
+				}
+				streamEnd(t, r.following(v, streamCDS), codes.Unavailable)
+			})
+		})
+	}
+}
+
+// TestB42_ChangesAreWrittenNowAndThen, and nothing if there are none, until it would be too
+// old.
+func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"))
+		r.has(r.following(v, streamCDS), streamCDS, "a")
+		time.Sleep(15 * time.Second)
+		r.o.Put(relaytest.Cluster("canary"))
+		time.Sleep(7 * time.Second)
+		synctest.Wait()
+		if !bytes.Contains(r.files(), []byte("canary")) {
+			t.Error("a change is not on the disk after 7s")
+		}
+		written := r.SnapshotStats().Written
+		time.Sleep(10 * time.Minute)
+		if now := r.SnapshotStats().Written; now != written {
+			t.Errorf("%d snapshots were written though nothing changed", now-written)
+		}
+		time.Sleep(10 * time.Minute)
+		if now := r.SnapshotStats().Written; now != written+1 {
+			t.Errorf("%d snapshots were written in 20m, want one anew", now-written)
+		}
+	}, "TENDER_MAX_SNAPSHOT_AGE=1h")
+}
+
+// TestB42_WhatIsGivenUpIsRemoved: a group that nobody is in any more leaves no file.
+func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"))
+		c := r.following(v, streamCDS)
+		r.has(c, streamCDS, "a")
+		r.stop()
+		r.start()
+		r.files()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if left := r.paths(); len(left) != 0 {
+			t.Errorf("files %v, want none", left)
+		}
+	}, "TENDER_WILDCARD_LINGER=1m", "TENDER_LINGER=1m")
+}
+
+// TestB42_NamesThatGroupsShareAreRestored with the groups that share them.
+func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
+	t.Parallel()
+	const name = "xdstp://authority/envoy.config.endpoint.v3.ClusterLoadAssignment/x"
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		msg := relaytest.Endpoints("x", "127.0.0.1:1")
+		b, err := proto.Marshal(msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Set(streamEDS, name, &anypb.Any{TypeUrl: streamEDS, Value: b}, "1") })
+		c := r.following(v)
+		c.Subscribe(streamEDS, name)
+		synctest.Wait()
+		if len(c.Responses()) != 1 {
+			t.Fatalf("responses %v, want one", c.Responses())
+		}
+		r.o.Put(relaytest.Cluster("a"))
+		c.Subscribe(streamCDS)
+		r.has(c, streamCDS, "a")
+		r.stop()
+		r.o.Stop()
+		r.start()
+		c = r.following(v)
+		c.Subscribe(streamEDS, name)
+		synctest.Wait()
+		if got := c.Responses(); len(got) != 1 || got[0].TypeURL != streamEDS {
+			t.Errorf("responses %v, want the endpoints", got)
+		}
+	})
+}

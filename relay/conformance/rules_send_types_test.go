@@ -1,0 +1,363 @@
+package conformance_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// B.17: which types an empty first request fetches whole, and what the response
+// to one change of two names holds, for an Envoy and for a gRPC client.
+func TestB17_Types(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		typeURL string
+		legacy  bool // an empty request is a wildcard
+		full    bool // SotW responses are complete for everybody
+		envoy   bool // and for Envoy
+	}{
+		{relaytest.ListenerType, true, true, true},
+		{relaytest.ClusterType, true, true, true},
+		{relaytest.ScopedRouteType, true, true, true},
+		{relaytest.VirtualHostType, true, false, false},
+		{sendAcme, true, false, false},
+		{relaytest.RouteType, false, false, false},
+		{relaytest.EndpointType, false, false, false},
+		{relaytest.SecretType, false, false, true},
+		{relaytest.RuntimeType, false, false, true},
+		{relaytest.ExtensionConfigType, false, false, true},
+		{relaytest.LocalityEndpointType, false, false, false},
+	}
+	var types []string
+	for _, test := range tests {
+		types = append(types, test.typeURL)
+	}
+	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
+	r := start(t, o)
+	for _, node := range []string{"envoy", "grpc"} {
+		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+			for _, test := range tests {
+				opts := relaytest.ClientOptions{Variant: v}
+				if node == "grpc" {
+					opts.Node = relaytest.GRPCNode("g")
+				}
+				c := r.Client(opts)
+				c.Subscribe(test.typeURL)
+				if test.legacy {
+					streamTake(t, c, test.typeURL, "a", "b")
+				}
+				sendWatchSentinel(t, o, c)
+
+				c = r.Client(opts)
+				c.Subscribe(test.typeURL, "a", "b")
+				for !c.State().Has(test.typeURL, "a", "b") {
+					c.Ack(c.Recv(t.Context()))
+				}
+				o.Put(sendThing(test.typeURL, "b", node+v.String()))
+				want := []string{"b"}
+				if v == relaytest.SotW && (test.full || test.envoy && node == "envoy") {
+					want = []string{"a", "b"}
+				}
+				streamTake(t, c, test.typeURL, want...)
+				c.Close()
+			}
+		})
+	}
+}
+
+// B.17: a SotW client that asks for all of a type that the protocol does not define is sent
+// the complete set each time, so that it learns of removals.
+func TestH17_AllOfAnUnknownTypeIsSentWhole(t *testing.T) {
+	for _, form := range [][]string{nil, {"*"}, {"*", "a"}} {
+		t.Run(strings.Join(form, ","), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
+				c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+				c.Subscribe(sendAcme, form...)
+				streamTake(t, c, sendAcme, "a", "b")
+				time.Sleep(settled)
+				o.Put(sendThing(sendAcme, "b", "changed"))
+				streamTake(t, c, sendAcme, "a", "b")
+				o.Put(sendThing(sendAcme, "c", "new"))
+				streamTake(t, c, sendAcme, "a", "b", "c")
+				o.Remove(sendAcme, "b")
+				streamTake(t, c, sendAcme, "a", "c")
+				o.Remove(sendAcme, "c")
+				streamTake(t, c, sendAcme, "a")
+				o.Remove(sendAcme, "a")
+				streamTake(t, c, sendAcme)
+				o.Put(sendThing(sendAcme, "a", "back"))
+				streamTake(t, c, sendAcme, "a")
+			})
+		})
+	}
+}
+
+// B.17: as soon as the client names what it wants, responses hold what changed, also what
+// changed while the last complete set was not answered.
+func TestH17_NamesOfAnUnknownTypeAreSentInPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(sendAcme, "*", "a", "b")
+		streamTake(t, c, sendAcme, "a", "b")
+		time.Sleep(settled)
+		o.Put(sendThing(sendAcme, "b", "changed"))
+		unanswered := c.Recv(t.Context())
+		streamHas(t, unanswered, sendAcme, "a", "b")
+		o.Put(sendThing(sendAcme, "a", "changed"))
+		synctest.Wait()
+		c.Unsubscribe(sendAcme, "*")
+		c.Ack(unanswered)
+		streamTake(t, c, sendAcme, "a")
+		o.Put(sendThing(sendAcme, "b", "changed again"))
+		streamTake(t, c, sendAcme, "b")
+		c.Subscribe(sendAcme, "*")
+		streamTake(t, c, sendAcme, "a", "b")
+		o.Put(sendThing(sendAcme, "b", "changed for the last time"))
+		streamTake(t, c, sendAcme, "a", "b")
+	})
+}
+
+// B.17: operators name further types for either trait.
+func TestB17_TypesByOption(t *testing.T) {
+	t.Parallel()
+	o := sendOrigin(t, relaytest.OriginOptions{}, []string{sendAcme, relaytest.EndpointType, relaytest.RouteType}, "a", "b")
+	r := start(t, o, "TENDER_FULL_STATE_TYPES="+sendAcme+",rds", "TENDER_WILDCARD_TYPES=eds")
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(relaytest.EndpointType)
+		streamTake(t, c, relaytest.EndpointType, "a", "b")
+
+		for _, form := range [][]string{{"a", "b"}, {"*"}} {
+			for _, typeURL := range []string{sendAcme, relaytest.RouteType} {
+				c := r.Client(relaytest.ClientOptions{Variant: v})
+				c.Subscribe(typeURL, form...)
+				for !c.State().Has(typeURL, "a", "b") {
+					c.Ack(c.Recv(t.Context()))
+				}
+				want := []string{"b"}
+				if v == relaytest.SotW {
+					want = []string{"a", "b"}
+				}
+				o.Put(sendThing(typeURL, "b", form[0]+v.String()))
+				streamTake(t, c, typeURL, want...)
+				// Names and wildcard come on two streams, without an order between them.
+				o.WaitFor(t.Context(), "an answer to all", func(s *relaytest.OriginState) bool {
+					return !slices.ContainsFunc(s.Open(), func(st *relaytest.StreamState) bool { return st.Type(typeURL).Unanswered() > 0 })
+				})
+				o.Remove(typeURL, "b")
+				if v == relaytest.SotW {
+					streamTake(t, c, typeURL, "a")
+				} else {
+					streamTake(t, c, typeURL, "-b")
+				}
+				o.Put(sendThing(typeURL, "b", "back"))
+				streamTake(t, c, typeURL, want...)
+				c.Close()
+			}
+		}
+	})
+}
+
+// B.7: what the origin has not answered never holds back a type that is full-state
+// by option; that it is full-state by protocol does, for 10s.
+func TestB17_OptionalFullStateIsNotHeld(t *testing.T) {
+	for typeURL, wait := range map[string]time.Duration{sendAcme: 0, relaytest.SecretType: 0, relaytest.ListenerType: 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			o := sendOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: true}}, []string{typeURL}, "a")
+			c := start(t, o, "TENDER_FULL_STATE_TYPES="+sendAcme).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Subscribe(typeURL, "a", "silence")
+			began := time.Now()
+			streamTake(t, c, typeURL, "a")
+			if got := time.Since(began).Round(time.Second); got != wait {
+				t.Errorf("%s: answered after %v, want %v", typeURL, got, wait)
+			}
+			o.Put(sendThing(typeURL, "silence", "broken"))
+			streamTake(t, c, typeURL, "a", "silence")
+		})
+	}
+}
+
+// B.17: the secrets of an Envoy come all at once, once, however large they are.
+func TestB17_LargeGroupIsSentOnce(t *testing.T) {
+	t.Parallel()
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	large := bytes.Repeat([]byte{'x'}, 700<<10)
+	o.Put(relaytest.Opaque(relaytest.SecretType, "a", large), relaytest.Opaque(relaytest.SecretType, "b", large),
+		relaytest.Opaque(relaytest.SecretType, "c", large))
+	r := start(t, o)
+	others := r.Client(relaytest.ClientOptions{AutoAck: true})
+	others.Subscribe(relaytest.SecretType, "a", "b", "c")
+	others.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.SecretType, "a", "b", "c") })
+
+	c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+	c.Subscribe(relaytest.SecretType, "a", "b", "c")
+	streamTake(t, c, relaytest.SecretType, "a", "b", "c")
+	sendWatchSentinel(t, o, c)
+	o.Put(sendThing(relaytest.SecretType, "b", "small"))
+	streamTake(t, c, relaytest.SecretType, "a", "b", "c")
+	sendQuiet(t, o, c, "all there")
+}
+
+// B.21: any type is served; its bytes, and what is in its envelope that nobody
+// here knows, arrive as they were sent.
+func TestB21_UnknownTypes(t *testing.T) {
+	t.Parallel()
+	types := []string{sendAcme, "type.googleapis.com/istio.networking.nds.v1.NameTable", "envoy.api.v2.Cluster", "x"}
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "with space", "日本", "a/b?c=d", "xdstp:no")
+		r := start(t, o)
+		for _, node := range []string{"envoy", "grpc"} { // gRPC gets them wrapped
+			opts := relaytest.ClientOptions{Variant: v, AutoAck: true}
+			if node == "grpc" {
+				opts.Node = relaytest.GRPCNode("g")
+			}
+			c := r.Client(opts)
+			for _, typeURL := range types {
+				c.Subscribe(typeURL, "*")
+				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[typeURL]) == 5 })
+				if !c.State().SameContent(o.Resources(), typeURL) {
+					t.Errorf("%s: the client has other bytes than the origin", typeURL)
+				}
+			}
+		}
+	})
+}
+
+// B.22: a resource of an unknown type may have no name, and takes one place; one
+// of a known type is refused.
+func TestB22_EmptyNames(t *testing.T) {
+	t.Parallel()
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{Manual: true}})
+	r := start(t, o)
+	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sotw := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+	for _, typeURL := range []string{sendAcme, relaytest.ClusterType} {
+		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL}); err != nil {
+			t.Fatal(err)
+		}
+		sotw.Subscribe(typeURL)
+	}
+	origin := o.Accept(t.Context())
+	for range 2 {
+		origin.Recv(t.Context())
+	}
+	unnamed := func(typeURL, text string) *discoverypb.DeltaDiscoveryResponse {
+		return &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, Resources: []*discoverypb.Resource{
+			{Version: text, Resource: sendThing(typeURL, "in the body", text)}}}
+	}
+	for _, text := range []string{"first", "second"} {
+		nonce := origin.Send(unnamed(sendAcme, text))
+		origin.ExpectRequest(t.Context(), &discoverypb.DeltaDiscoveryRequest{TypeUrl: sendAcme, ResponseNonce: nonce})
+		resp, err := rpc.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.GetResources(); len(got) != 1 || got[0].GetName() != "" || got[0].GetVersion() != text {
+			t.Errorf("got %v, want one resource without a name", resp)
+		}
+		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: sendAcme, ResponseNonce: resp.GetNonce()}); err != nil {
+			t.Fatal(err)
+		}
+		streamTake(t, sotw, sendAcme, "in the body")
+	}
+	nonce := origin.Send(unnamed(relaytest.ClusterType, "first"))
+	if req := origin.Recv(t.Context()); req.GetResponseNonce() != nonce || req.GetErrorDetail() == nil {
+		t.Errorf("a cluster without a name was answered by %v", req)
+	}
+}
+
+// B.1: a large wildcard set arrives in several responses, each after the answer
+// to the one before; nothing is lost and nothing comes twice, also if much of it
+// changes or goes meanwhile.
+func TestB1_LargeSetInChunks(t *testing.T) {
+	t.Parallel()
+	const count, size = 1_280, 16 << 10 // 20 MiB
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	payload := func(name, text string) []byte {
+		return append([]byte(name+text), bytes.Repeat([]byte{'x'}, size)...)
+	}
+	names := make([]string, count)
+	o.Apply(func(tx *relaytest.Tx) {
+		for i := range names {
+			names[i] = fmt.Sprintf("thing-%04d", i)
+			tx.Put(relaytest.Opaque(relaytest.ClusterType, names[i], payload(names[i], "first")))
+		}
+	})
+	r := start(t, o)
+	for _, form := range [][]string{nil, names} {
+		c := r.Client(relaytest.ClientOptions{})
+		c.Subscribe(relaytest.ClusterType, form...)
+		got, responses := make(map[string]int), 0
+		for len(got) < count {
+			resp := c.Recv(t.Context())
+			responses++
+			for _, name := range resp.Names() {
+				got[name]++
+			}
+			if responses == 1 {
+				sendSync(t, o, c) // the next one is not sent before this one is answered
+			}
+			c.Ack(resp)
+		}
+		for name, n := range got {
+			if n != 1 {
+				t.Errorf("%q came %d times", name, n)
+			}
+		}
+		if responses < 15 || responses > 30 {
+			t.Errorf("20 MiB came in %d responses", responses)
+		}
+		c.Fence(t.Context(), relaytest.ClusterType, names[7], func() {
+			o.Put(relaytest.Opaque(relaytest.ClusterType, names[7], payload("again", fmt.Sprint(len(form)))))
+		})
+		c.Close()
+	}
+
+	c := r.Client(relaytest.ClientOptions{})
+	c.Subscribe(relaytest.ClusterType)
+	first := c.Recv(t.Context())
+	sent := first.Names()
+	slices.Sort(sent)
+	seen := sent[0]
+	o.Apply(func(tx *relaytest.Tx) {
+		for i, name := range names {
+			switch i % 3 {
+			case 0:
+				tx.Put(relaytest.Opaque(relaytest.ClusterType, name, payload(name, "second")))
+			case 1:
+				if name != seen {
+					tx.Remove(relaytest.ClusterType, name)
+				}
+			}
+		}
+	})
+	c.Ack(first)
+	for !c.State().SameContent(o.Resources(), relaytest.ClusterType) {
+		c.Ack(c.Recv(t.Context()))
+	}
+	contents := make(map[relaytest.Digest]bool)
+	for _, resp := range c.Responses() {
+		for _, res := range resp.Resources {
+			if contents[res.Digest] {
+				t.Errorf("%q came twice with the same content", res.Name)
+			}
+			contents[res.Digest] = true
+		}
+	}
+	c.Fence(t.Context(), relaytest.ClusterType, seen, func() {
+		o.Put(relaytest.Opaque(relaytest.ClusterType, seen, payload(seen, "third")))
+	})
+}

@@ -1,0 +1,281 @@
+package conformance_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestR006_TheFourVariantsServeTheSameContent: SotW and Delta, aggregated and one
+// type a stream. Within a variant the versions are the same too (R026).
+func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, nil, func(w *orderWorld) {
+		var changes []string
+		for i := range 10 {
+			changes = append(changes, fmt.Sprintf("cds c%d@1", i), fmt.Sprintf("eds c%d@1", i))
+		}
+		w.change(changes...)
+		clusters, endpoints := orderTypes["cds"], orderTypes["eds"]
+		for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
+			both := w.ready(v).subscribe("cds", "").subscribe("eds", "c3 c4")
+			cds := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: clusters, AutoAck: true}).subscribe("cds", "")
+			eds := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: endpoints, AutoAck: true}).subscribe("eds", "c3 c4")
+			w.settle()
+			if got, want := cds.State()[clusters], both.State()[clusters]; len(want) != 10 || !maps.Equal(got, want) {
+				t.Errorf("%v: a stream of clusters has %v, an aggregated one %v", v, got, want)
+			}
+			if got, want := eds.State()[endpoints], both.State()[endpoints]; len(want) != 2 || !maps.Equal(got, want) {
+				t.Errorf("%v: a stream of endpoints has %v, an aggregated one %v", v, got, want)
+			}
+			if !cds.State().SameContent(w.origin.Resources(), clusters) {
+				t.Errorf("%v: clusters differ from the origin's: %v", v, cds.State()[clusters])
+			}
+		}
+	})
+}
+
+// TestR007_EachServiceStreamsItsType: every method of the protocol that streams
+// one type serves it: what there is, and what changes.
+func TestR007_EachServiceStreamsItsType(t *testing.T) {
+	t.Parallel()
+	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.change("cds a@1", "acme a@1", short+" a@2")
+		c := w.stream(v, short).subscribe(short, "a")
+		w.settle()
+		c.hears(orderForm(v, short+" a@2"))
+		w.change(short + " a@3")
+		c.hears(orderForm(v, short+" a@3"))
+	})
+}
+
+// TestR007_WhatAServiceLacksIsUnimplemented: variants that a service has not, the
+// Fetch methods, which are for REST, and the name of SRDS as the documentation
+// misspells it.
+func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, nil, func(w *orderWorld) {
+		conn := w.relay.Conn()
+		for _, method := range []string{
+			"/envoy.service.route.v3.VirtualHostDiscoveryService/StreamVirtualHosts",
+			"/envoy.service.endpoint.v3.LocalityEndpointDiscoveryService/StreamLocalityEndpoints",
+			"/envoy.service.route.v3.ScopedRouteDiscoveryService/StreamScopedRoutes",
+			"/envoy.service.listener.v3.ListenerDiscoveryService/FetchListeners",
+			"/envoy.service.route.v3.RouteDiscoveryService/FetchRoutes",
+			"/envoy.service.route.v3.ScopedRoutesDiscoveryService/FetchScopedRoutes",
+			"/envoy.service.cluster.v3.ClusterDiscoveryService/FetchClusters",
+			"/envoy.service.endpoint.v3.EndpointDiscoveryService/FetchEndpoints",
+			"/envoy.service.secret.v3.SecretDiscoveryService/FetchSecrets",
+			"/envoy.service.runtime.v3.RuntimeDiscoveryService/FetchRuntime",
+			"/envoy.service.extension.v3.ExtensionConfigDiscoveryService/FetchExtensionConfigs",
+		} {
+			if err := servicesCall(w.t, conn, method); status.Code(err) != codes.Unimplemented {
+				t.Errorf("%s: %v, want %v", method, err, codes.Unimplemented)
+			}
+		}
+	})
+}
+
+// TestR008_FilterConfigsAndEndpointsOfLocalities: a filter's configuration comes
+// both ways, the endpoints of a locality by Delta.
+func TestR008_FilterConfigsAndEndpointsOfLocalities(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, nil, func(w *orderWorld) {
+		w.change("ecds filter@1", "leds a/1@1", "leds a/2@1")
+		sotw, delta := w.stream(relaytest.SotW, "ecds"), w.stream(relaytest.Delta, "ecds")
+		localities := w.stream(relaytest.Delta, "leds")
+		sotw.subscribe("ecds", "filter")
+		delta.subscribe("ecds", "filter")
+		localities.subscribe("leds", "a/1 a/2")
+		w.settle()
+		sotw.hears("ecds {filter@1}")
+		delta.hears("ecds filter@1")
+		localities.hears("leds a/1@1 a/2@1")
+		w.change("ecds -filter", "leds -a/2")
+		sotw.hears() // which SotW cannot say
+		delta.hears("ecds -filter")
+		localities.hears("leds -a/2")
+	})
+}
+
+// TestR009_AStreamOfOneTypeNeedNotNameIt: not in its first request, an ACK, a NACK,
+// or a change of its names. The responses say the type.
+func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
+	t.Parallel()
+	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.change(short+" a@1", short+" b@1")
+		c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short], ImplicitType: true})
+		c.subscribe(short, "a")
+		w.settle()
+		c.hears(orderForm(v, short+" a@1"))
+		w.change(short + " a@2")
+		c.expect(orderForm(v, short+" a@2"))
+		c.nack(short)
+		c.expect()
+		w.change(short + " a@3") // and the refusal was taken for an answer
+		c.hears(orderForm(v, short+" a@3"))
+		c.Unsubscribe(orderTypes[short], "a")
+		c.subscribe(short, "b")
+		w.settle()
+		if !slices.Contains(c.heard(), orderForm(v, short+" b@1")) {
+			w.t.Errorf("%v: what it asked for later did not come", c)
+		}
+	})
+	t.Run("wildcard", func(t *testing.T) {
+		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+			orderBubble(t, nil, func(w *orderWorld) {
+				w.change("cds a@1", "cds b@1")
+				c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: orderTypes["cds"], ImplicitType: true})
+				c.subscribe("cds", "")
+				w.settle()
+				c.hears(orderForm(v, "cds a@1 b@1"))
+			})
+		})
+	})
+}
+
+// TestR009_AnotherTypeEndsTheStream: with an error that names both types, and
+// without touching other streams of the same connection.
+func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
+	t.Parallel()
+	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		t := w.t
+		w.change(short+" a@1", "acme a@1")
+		conn := w.relay.Conn()
+		open := func() *relaytest.Client {
+			return relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short]})
+		}
+		other := open()
+		other.Subscribe(orderTypes[short], "a")
+		streamTake(t, other, orderTypes[short], "a")
+		for _, served := range []bool{false, true} {
+			c := open()
+			if served {
+				c.Subscribe(orderTypes[short], "a")
+				streamTake(t, c, orderTypes[short], "a")
+			}
+			c.Subscribe(orderTypes["acme"], "a")
+			err := c.WaitEnd(t.Context())
+			text := status.Convert(err).Message()
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(text, orderTypes[short]) || !strings.Contains(text, orderTypes["acme"]) {
+				t.Errorf("served=%v: ended: %v, want %v that names both types", served, err, codes.InvalidArgument)
+			}
+		}
+		w.change(short + " a@2")
+		streamTake(t, other, orderTypes[short], "a")
+	})
+}
+
+// TestR012_StreamsOfOneTypeAreApart: each has names, nonces and answers of its own,
+// though one client opened them all; and one stream may ask for more.
+func TestR012_StreamsOfOneTypeAreApart(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.change("eds foo@1", "eds bar@1")
+			foo, bar, both := w.stream(v, "eds"), w.stream(v, "eds"), w.stream(v, "eds")
+			foo.subscribe("eds", "foo")
+			bar.subscribe("eds", "bar")
+			both.subscribe("eds", "foo")
+			w.pass(time.Second)
+			foo.hears(orderForm(v, "eds foo@1"))
+			bar.expect(orderForm(v, "eds bar@1")) // not answered until the end
+			both.hears(orderForm(v, "eds foo@1"))
+			both.subscribe("eds", "bar")
+			both.hears(orderForm(v, "eds bar@1"))
+
+			w.change("eds foo@2")
+			foo.hears(orderForm(v, "eds foo@2"))
+			both.hears(orderForm(v, "eds foo@2"))
+			w.change("eds bar@2")
+			both.hears(orderForm(v, "eds bar@2"))
+			foo.expect()
+
+			foo.Close() // what one gives up, the others keep
+			w.change("eds foo@3")
+			both.hears(orderForm(v, "eds foo@3"))
+			bar.expect()
+			bar.ack("eds")
+			bar.hears(orderForm(v, "eds bar@2"))
+		})
+	})
+}
+
+// TestR013_B44_TheV2TransportIsUnimplemented: the version of the transport is in the
+// name of the method.
+func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, nil, func(w *orderWorld) {
+		conn := w.relay.Conn()
+		for _, method := range []string{
+			"/envoy.service.discovery.v2.AggregatedDiscoveryService/StreamAggregatedResources",
+			"/envoy.service.discovery.v2.AggregatedDiscoveryService/DeltaAggregatedResources",
+			"/envoy.service.discovery.v2.SecretDiscoveryService/StreamSecrets",
+			"/envoy.service.discovery.v2.RuntimeDiscoveryService/StreamRuntime",
+			"/envoy.api.v2.ListenerDiscoveryService/StreamListeners",
+			"/envoy.api.v2.RouteDiscoveryService/StreamRoutes",
+			"/envoy.api.v2.ScopedRoutesDiscoveryService/StreamScopedRoutes",
+			"/envoy.api.v2.VirtualHostDiscoveryService/DeltaVirtualHosts",
+			"/envoy.api.v2.ClusterDiscoveryService/StreamClusters",
+			"/envoy.api.v2.ClusterDiscoveryService/DeltaClusters",
+			"/envoy.api.v2.EndpointDiscoveryService/StreamEndpoints",
+		} {
+			if err := servicesCall(w.t, conn, method); status.Code(err) != codes.Unimplemented {
+				t.Errorf("%s: %v, want %v", method, err, codes.Unimplemented)
+			}
+		}
+	})
+}
+
+// TestR013_AV2TypeIsJustAnotherType: on an aggregated v3 stream it is relayed as
+// any unknown type; a v3 service of one type does not take it for its own.
+func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
+	t.Parallel()
+	const v2 = "type.googleapis.com/envoy.api.v2.Cluster"
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Set(v2, "a", relaytest.Opaque(v2, "a", []byte{0, 255}), "1")
+		o.Set(v2, "b", relaytest.Opaque(v2, "b", nil), "1")
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(v2, "a", "b")
+		streamTake(t, c, v2, "a", "b")
+		if !c.State().SameContent(o.Resources(), v2) {
+			t.Errorf("the client has %v, want what the origin has", c.State()[v2])
+		}
+		o.Set(v2, "b", relaytest.Opaque(v2, "b", []byte("new")), "2")
+		streamTake(t, c, v2, "b") // a full-state type would come with a
+
+		clusters := r.Client(relaytest.ClientOptions{Variant: v, TypeURL: streamCDS})
+		clusters.Subscribe(v2)
+		streamEnd(t, clusters, codes.InvalidArgument)
+	})
+}
+
+// TestR015_ATreeOfResourcesIsReachedOnOneStream: whatever a resource refers to can
+// be asked for where it came from.
+func TestR015_ATreeOfResourcesIsReachedOnOneStream(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.change("lds api@1", "rds routes@7", "cds cluster-7@1", "eds cluster-7@1", "sds key@1", "ecds filter@1", "vhds h@1")
+			c := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.GRPCNode("client")})
+			for _, resource := range []string{ // as each refers to the next
+				"lds api@1", "rds routes@7", "cds cluster-7@1", "eds cluster-7@1", "sds key@1", "ecds filter@1", "vhds h@1",
+			} {
+				short, rest, _ := strings.Cut(resource, " ")
+				name, _, _ := strings.Cut(rest, "@")
+				c.subscribe(short, name)
+				w.pass(time.Second)
+				c.hears(orderForm(v, resource))
+			}
+		})
+	})
+}

@@ -1,0 +1,56 @@
+package conformance_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// H10: a client that answers each response later than answers are waited for is behind by as much, and not without bound:
+// in metrics, too, which an alert is about.
+func TestH10_TheMetricOfASlowClient(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, operated, "TENDER_ACK_WAIT=5s")
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, "*")
+		const slow, every = 12 * time.Second, 3 * time.Second
+		var unanswered []*relaytest.Response
+		var most float64
+		for i := range 100 {
+			o.Put(relaytest.Cluster("a", fmt.Sprint(i)))
+			synctest.Wait()
+			for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
+				unanswered = append(unanswered, resp)
+			}
+			for len(unanswered) > 0 && time.Since(unanswered[0].At) >= slow {
+				c.Ack(unanswered[0])
+				unanswered = unanswered[1:]
+			}
+			time.Sleep(every)
+			synctest.Wait()
+			for _, lag := range metricsWith(t, r, "tender_client_lag_seconds") {
+				most = max(most, lag)
+			}
+		}
+		if bound := (slow + 3*every).Seconds(); most < 5 || most > bound {
+			t.Errorf("the metric came to %vs, want it between 5s and %vs", most, bound)
+		}
+	})
+}
+
+// metricsWith returns the values of a metric.
+func metricsWith(t *testing.T, r *running, name string) (values []float64) {
+	t.Helper()
+	for key, value := range metricsOf(t, r) {
+		if strings.HasPrefix(key, name+" ") {
+			values = append(values, value)
+		}
+	}
+	return values
+}

@@ -1,0 +1,193 @@
+package conformance_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A sotwWorld is an origin that speaks SotW only, and a relay of it.
+type sotwWorld struct {
+	*relaytest.Origin
+	t     *testing.T
+	relay *running
+}
+
+// sotwBubble runs a test in a world with a clock of its own.
+func sotwBubble(t *testing.T, test func(w *sotwWorld)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SotW: true}})
+		w := &sotwWorld{o, t, start(t, o)}
+		test(w)
+		w.relay.Stop()
+	})
+}
+
+// join returns a client of each variant, subscribed.
+func (w *sotwWorld) join(subscribe func(*relaytest.Client)) (clients []*relaytest.Client) {
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := w.relay.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		subscribe(c)
+		clients = append(clients, c)
+	}
+	return clients
+}
+
+// rest lets time pass.
+func (w *sotwWorld) rest(d time.Duration) {
+	time.Sleep(d) // virtual
+	synctest.Wait()
+}
+
+// A list that replaces one listener by another reaches clients as one response: the
+// new one may take the old one's address.
+func TestR065_SotWOriginSwaps(t *testing.T) {
+	t.Parallel()
+	sotwBubble(t, func(w *sotwWorld) {
+		w.Put(relaytest.Listener("old", "routes"), relaytest.Listener("stays", "routes"))
+		clients := w.join(func(c *relaytest.Client) { c.Subscribe(relaytest.ListenerType) })
+		w.rest(time.Second)
+		w.Apply(func(tx *relaytest.Tx) {
+			tx.Put(relaytest.Listener("new", "routes"))
+			tx.Remove(relaytest.ListenerType, "old")
+		})
+		w.rest(time.Minute)
+		for _, c := range clients {
+			all := c.Responses()
+			last := all[len(all)-1]
+			names := slices.Sorted(slices.Values(last.Names()))
+			want := "[new] [old]"
+			if last.SotW() {
+				want = "[new stays] []"
+			}
+			if got := fmt.Sprint(names, " ", last.Removed); got != want || len(all) != 2 {
+				w.t.Errorf("%v: %d responses, the last one %s, want 2 and %s", c, len(all), got, want)
+			}
+		}
+	})
+}
+
+// Whoever names a listener that a SotW origin does not have is told so at once: the
+// origin's first list knows of all names in the first request.
+func TestR070_R074_SotWOriginHasNoSuchName(t *testing.T) {
+	t.Parallel()
+	sotwBubble(t, func(w *sotwWorld) {
+		w.Put(relaytest.Listener("a", "routes"))
+		clients := w.join(func(c *relaytest.Client) { c.Subscribe(relaytest.ListenerType, "a", "none") })
+		w.rest(time.Second)
+		for _, c := range clients {
+			if !c.State().Has(relaytest.ListenerType, "a") {
+				w.t.Errorf("%v has %v after 1s, want a", c, c.State().Names(relaytest.ListenerType))
+			}
+			if first := c.Responses()[0]; !first.SotW() && !slices.Equal(first.Removed, []string{"none"}) {
+				w.t.Errorf("%v: removed is %v, want none", c, first.Removed)
+			}
+		}
+		// It stays subscribed on both sides (R072, R073).
+		w.Put(relaytest.Listener("none", "routes"))
+		w.rest(time.Second)
+		for _, c := range clients {
+			if !c.State().Has(relaytest.ListenerType, "a", "none") {
+				w.t.Errorf("%v has %v, want a and none", c, c.State().Names(relaytest.ListenerType))
+			}
+		}
+	})
+}
+
+// What a SotW origin sends arrives byte for byte, unknown types, names and aliases
+// in wrappers included.
+func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
+	t.Parallel()
+	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
+	odd = protowire.AppendString(odd, "unknown, and before the name")
+	odd = protowire.AppendString(protowire.AppendTag(odd, 1, protowire.BytesType), "odd")
+	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint in more bytes than it needs
+	oddAny := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: odd}
+	sotwBubble(t, func(w *sotwWorld) {
+		const acme = "type.googleapis.com/acme.Foo"
+		w.Set(relaytest.ClusterType, "odd", oddAny, "")
+		foo := relaytest.Opaque(acme, "its own idea of a name", []byte{0, 255})
+		w.SetRaw(acme, &discoverypb.Resource{Name: "foo", Version: "7", Aliases: []string{"bar"}, Resource: foo})
+		clients := w.join(func(c *relaytest.Client) {
+			c.Subscribe(relaytest.ClusterType)
+			c.Subscribe(acme, "bar")
+		})
+		w.rest(10 * time.Second)
+		for _, c := range clients {
+			bodies := map[string][]byte{}
+			for _, resp := range c.Responses() {
+				for _, res := range resp.Resources {
+					bodies[resp.TypeURL] = res.Body.GetValue()
+					if resp.TypeURL == acme && !resp.SotW() && (res.Name != "foo" || res.Version != "7" || !slices.Equal(res.Aliases, []string{"bar"})) {
+						w.t.Errorf("%v: name %q version %q aliases %q, want foo, 7 and bar", c, res.Name, res.Version, res.Aliases)
+					}
+				}
+			}
+			if !bytes.Equal(bodies[relaytest.ClusterType], odd) || !bytes.Equal(bodies[acme], foo.GetValue()) {
+				w.t.Errorf("%v: got % x", c, bodies)
+			}
+		}
+	})
+}
+
+// The version of a SotW origin is shown, and decides nothing (B.2): the same set has
+// the same version behind either variant of origin.
+func TestB2_SotWOriginVersions(t *testing.T) {
+	t.Parallel()
+	versions := map[bool]string{}
+	for _, sotw := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := relaytest.Behaviour{SotW: sotw, SystemVersion: "theirs"}
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: b})
+			o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
+			r := start(t, o)
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
+			c.Subscribe(relaytest.ClusterType)
+			versions[sotw] = c.Recv(t.Context()).Version
+			r.Stop()
+		})
+	}
+	if versions[true] != versions[false] || !strings.HasPrefix(versions[true], "theirs~r1.") {
+		t.Errorf("version_info is %q behind SotW and %q behind Delta, want the same, after theirs~", versions[true], versions[false])
+	}
+}
+
+// The variable decides what is spoken: with delta, a SotW origin is none, and the
+// relay stays cold.
+func TestOriginProtocolVariable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		protocol string
+		sotw     bool
+		served   bool
+	}{
+		{"auto", false, true}, {"auto", true, true},
+		{"delta", false, true}, {"delta", true, false},
+		{"sotw", false, false}, {"sotw", true, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SotW: tt.sotw}})
+			o.Put(relaytest.Cluster("a"))
+			r := start(t, o, "TENDER_ORIGIN_PROTOCOL="+tt.protocol)
+			c := r.Client(relaytest.ClientOptions{AutoAck: true})
+			c.Subscribe(relaytest.ClusterType)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if got := c.State().Has(relaytest.ClusterType, "a"); got != tt.served {
+				t.Errorf("%s, origin speaks SotW=%v: served=%v, want %v", tt.protocol, tt.sotw, got, tt.served)
+			}
+			r.Stop()
+		})
+	}
+}

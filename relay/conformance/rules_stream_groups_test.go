@@ -1,0 +1,644 @@
+package conformance_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// Two groups of nodes have two sets, and neither sees anything of the other's.
+func TestR052_GroupsDoNotLeak(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		sets := make(map[string]*relaytest.Content)
+		clients := make(map[string]*relaytest.Client)
+		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster")
+		for _, group := range []string{"red", "blue"} {
+			sets[group] = o.For(func(n *corepb.Node) bool { return n.GetCluster() == group })
+			sets[group].Put(relaytest.Cluster("of-"+group), streamRoute("shared", group))
+			node := relaytest.EnvoyNode("n")
+			node.Cluster = group
+			clients[group] = r.Client(relaytest.ClientOptions{Variant: v, Node: node})
+		}
+		for group, c := range clients {
+			c.Subscribe(streamCDS, "*")
+			streamTake(t, c, streamCDS, "of-"+group)
+			c.Subscribe(streamRDS, "shared")
+			streamTake(t, c, streamRDS, "shared")
+		}
+		sets["red"].Put(relaytest.Cluster("second"), streamRoute("shared", "red and new"))
+		streamQuiet(t, clients["blue"], time.Minute)
+		for group, c := range clients {
+			if group == "red" {
+				synctest.Wait()
+				for r := c.TryRecv(); r != nil; r = c.TryRecv() {
+					c.Ack(r)
+				}
+			}
+			for _, typeURL := range []string{streamCDS, streamRDS} {
+				if !c.State().SameContent(sets[group].Resources(), typeURL) {
+					t.Errorf("%s has %v, want the group's %v", group, c.State()[typeURL], sets[group].Resources()[typeURL])
+				}
+			}
+		}
+	})
+}
+
+// streamNode is a node with everything that may make a group.
+func streamNode(change func(*corepb.Node)) *corepb.Node {
+	n := relaytest.EnvoyNode("id-1")
+	n.Locality = &corepb.Locality{Region: "r1", Zone: "z1", SubZone: "s1"}
+	n.Metadata, _ = structpb.NewStruct(map[string]any{
+		"env": "prod", "deep": map[string]any{"tier": 1.0, "other": "x"}, "list": []any{"a"},
+	})
+	if change != nil {
+		change(n)
+	}
+	return n
+}
+
+func streamMetadata(n *corepb.Node) map[string]any { return n.GetMetadata().AsMap() }
+
+// A group is the nodes that agree in the configured fields and in the client
+// features that change content (R143), whatever else they say; the origin sees
+// those fields, and for the rest the relay's own node.
+func TestB4_WhatMakesAGroup(t *testing.T) {
+	t.Parallel()
+	overprovisioning := func(n *corepb.Node) {
+		n.ClientFeatures = []string{"x", "envoy.lb.does_not_support_overprovisioning", "y"}
+	}
+	for _, tc := range []struct {
+		name, by string
+		change   func(*corepb.Node) // of the second node
+		groups   int
+	}{
+		{"the same", "user_agent_name", nil, 1},
+		{"id counts only if configured", "user_agent_name", func(n *corepb.Node) { n.Id = "id-2" }, 1},
+		{"id", "id", func(n *corepb.Node) { n.Id = "id-2" }, 2},
+		{"cluster", "cluster", func(n *corepb.Node) { n.Cluster = "c2" }, 2},
+		{"software", "user_agent_name", func(n *corepb.Node) { n.UserAgentName = "gRPC Go" }, 2},
+		{"none", "none", func(n *corepb.Node) { n.UserAgentName, n.Id = "gRPC Go", "id-2" }, 1},
+		{"minor version", "user_agent_version", func(n *corepb.Node) { n.GetUserAgentBuildVersion().Version.MinorNumber = 99 }, 1},
+		{"major version", "user_agent_version", func(n *corepb.Node) { n.GetUserAgentBuildVersion().Version.MajorNumber = 2 }, 2},
+		{"region", "locality.region", func(n *corepb.Node) { n.Locality.Region = "r2" }, 2},
+		{"zone", "locality.zone", func(n *corepb.Node) { n.Locality.Zone = "z2" }, 2},
+		{"zone, by region", "locality.region", func(n *corepb.Node) { n.Locality.Zone = "z2" }, 1},
+		{"sub zone", "locality.sub_zone", func(n *corepb.Node) { n.Locality.SubZone = "s2" }, 2},
+		{"metadata", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("test") }, 2},
+		{"other metadata", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["x"] = structpb.NewStringValue("test") }, 1},
+		{"no metadata", "metadata.env", func(n *corepb.Node) { n.Metadata = nil }, 2},
+		{"deep metadata", "metadata.deep.tier", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["tier"] = structpb.NewNumberValue(2)
+		}, 2},
+		{"beside deep metadata", "metadata.deep.tier", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["other"] = structpb.NewNumberValue(2)
+		}, 1},
+		{"kinds of metadata", "metadata.deep.tier", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["tier"] = structpb.NewStringValue("1")
+		}, 2},
+		{"beside a list", "metadata.list", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, 1},
+		{"an item of a list", "metadata.list", func(n *corepb.Node) {
+			n.Metadata.Fields["list"].GetListValue().Values[0] = structpb.NewStringValue("b")
+		}, 2},
+		{"a list of one, and what is in it", "metadata.list", func(n *corepb.Node) { n.Metadata.Fields["list"] = structpb.NewStringValue("a") }, 2},
+		{"an object", "metadata.deep", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["other"] = structpb.NewStringValue("y")
+		}, 2},
+		{"a path through a list", "metadata.list.0", func(n *corepb.Node) { delete(n.Metadata.Fields, "list") }, 1},
+		{"a path through a text", "metadata.env.x", func(n *corepb.Node) { delete(n.Metadata.Fields, "env") }, 1},
+		{"null, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewNullValue() }, 2},
+		{"null, and its name", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("null") }, 2},
+		{"an empty text, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewStringValue("") }, 2},
+		{"no locality", "locality.region", func(n *corepb.Node) { n.Locality = nil }, 2},
+		{"version as text", "user_agent_version", func(n *corepb.Node) {
+			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "1.36.0"}
+		}, 2},
+		{"no version", "user_agent_version", func(n *corepb.Node) { n.UserAgentVersionType = nil }, 2},
+		{"a feature that changes content", "user_agent_name", overprovisioning, 2},
+		{"a feature that changes content, by none", "none", overprovisioning, 2},
+		{"another feature", "user_agent_name", func(n *corepb.Node) { n.ClientFeatures = []string{"x"} }, 1},
+		{"all of it", "id,cluster,user_agent_name,user_agent_version,locality.region,metadata.env", nil, 1},
+		// What a client may write into one field must not look like two.
+		{"forged fields", "cluster,id", func(n *corepb.Node) { n.Cluster, n.Id = "edge,id=id-1", "" }, 2},
+		{"forged feature", "user_agent_name", func(n *corepb.Node) {
+			n.UserAgentName = "envoy,envoy.lb.does_not_support_overprovisioning"
+		}, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				o.Put(relaytest.Cluster("a"))
+				r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
+				for _, change := range []func(*corepb.Node){nil, tc.change} {
+					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
+					c.Subscribe(streamCDS, "*")
+					streamTake(t, c, streamCDS, "a")
+				}
+				if n := len(o.State().Streams); n != tc.groups {
+					t.Errorf("%d groups, want %d", n, tc.groups)
+				}
+			})
+		})
+	}
+}
+
+// No two groups have the same key, whatever clients write into their nodes:
+// what the second of such clients got would be what the first one asked for.
+func TestB4_GroupsCannotBeForged(t *testing.T) {
+	t.Parallel()
+	const feature = "envoy.lb.does_not_support_overprovisioning"
+	for _, tc := range []struct {
+		by   string
+		a, b *corepb.Node
+	}{
+		{"cluster,id", &corepb.Node{Cluster: "x,id=y"}, &corepb.Node{Cluster: "x", Id: "y,id="}},
+		{"user_agent_name", &corepb.Node{UserAgentName: "envoy," + feature}, &corepb.Node{UserAgentName: "envoy", ClientFeatures: []string{feature}}},
+		{"id", &corepb.Node{Id: `"x"`}, &corepb.Node{Id: "x"}},
+		{"id", &corepb.Node{Id: `a,b`}, &corepb.Node{Id: `"a,b"`}},
+	} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
+			for _, node := range []*corepb.Node{tc.a, tc.b} {
+				c := r.Client(relaytest.ClientOptions{Node: node})
+				c.Subscribe(streamCDS, "*")
+				c.Recv(t.Context())
+			}
+			if n := len(o.State().Streams); n != 2 {
+				t.Errorf("by %s: %v and %v are %d groups, want 2", tc.by, tc.a, tc.b, n)
+			}
+		})
+	}
+}
+
+// The origin is shown the relay's own node, with the fields of the group's key
+// from the client's: never the rest of the first client's.
+func TestB4_WhatTheOriginSees(t *testing.T) {
+	t.Parallel()
+	own := []string{
+		"TENDER_NODE_CLUSTER=relays", "TENDER_NODE_LOCALITY=ro/zo/so",
+		`TENDER_NODE_METADATA={"env":"relay","deep":{"own":true},"mine":1}`,
+	}
+	for _, tc := range []struct {
+		by     string
+		change func(*corepb.Node)
+		check  func(*corepb.Node) bool
+	}{
+		{"none", nil, func(n *corepb.Node) bool {
+			return n.GetUserAgentName() == "tender" && n.GetUserAgentVersion() == "test" && n.GetLocality().GetZone() == "zo"
+		}},
+		{"user_agent_name", nil, func(n *corepb.Node) bool { return n.GetUserAgentName() == "envoy" && n.GetCluster() == "relays" }},
+		{"id", nil, func(n *corepb.Node) bool { return n.GetId() == "id-1" }},
+		{"cluster", nil, func(n *corepb.Node) bool { return n.GetCluster() == "edge" && n.GetId() == "tender/test" }},
+		{"user_agent_version", nil, func(n *corepb.Node) bool {
+			v := n.GetUserAgentBuildVersion().GetVersion()
+			return v.GetMajorNumber() == 1 && v.GetMinorNumber() == 0
+		}},
+		{"user_agent_version", func(n *corepb.Node) {
+			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "v2.7.1"}
+		}, func(n *corepb.Node) bool { return n.GetUserAgentVersion() == "2" }},
+		{"locality.region", nil, func(n *corepb.Node) bool {
+			return n.GetLocality().GetRegion() == "r1" && n.GetLocality().GetZone() == "zo"
+		}},
+		{"locality.sub_zone", nil, func(n *corepb.Node) bool {
+			return n.GetLocality().GetSubZone() == "s1" && n.GetLocality().GetZone() == "zo"
+		}},
+		{"locality.zone", nil, func(n *corepb.Node) bool {
+			return n.GetLocality().GetZone() == "z1" && n.GetLocality().GetRegion() == "ro"
+		}},
+		{"metadata.env", nil, func(n *corepb.Node) bool {
+			m := streamMetadata(n)
+			return m["env"] == "prod" && m["mine"] == 1.0 && m["list"] == nil
+		}},
+		{"metadata.deep.tier", nil, func(n *corepb.Node) bool {
+			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			return deep["tier"] == 1.0 && deep["own"] == true && deep["other"] == nil
+		}},
+		{"metadata.deep", nil, func(n *corepb.Node) bool {
+			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			return deep["tier"] == 1.0 && deep["other"] == "x" && deep["own"] == nil
+		}},
+		{"metadata.list", nil, func(n *corepb.Node) bool {
+			list, _ := streamMetadata(n)["list"].([]any)
+			return len(list) == 1 && list[0] == "a"
+		}},
+		{"metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, func(n *corepb.Node) bool {
+			env, has := streamMetadata(n)["env"]
+			return has && env == nil
+		}},
+		{"metadata.deep.tier,metadata.deep", nil, func(n *corepb.Node) bool {
+			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			return deep["tier"] == 1.0 && deep["other"] == "x"
+		}},
+		{"metadata.mine.part", func(n *corepb.Node) {
+			n.Metadata.Fields["mine"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"part": structpb.NewBoolValue(true)}})
+		}, func(n *corepb.Node) bool { // where the relay has no object
+			mine, _ := streamMetadata(n)["mine"].(map[string]any)
+			return mine["part"] == true
+		}},
+		// A field of the key that the client does not have is not the relay's own
+		// either.
+		{"metadata.env", func(n *corepb.Node) { n.Metadata = nil }, func(n *corepb.Node) bool {
+			m := streamMetadata(n)
+			_, has := m["env"]
+			return !has && m["mine"] == 1.0
+		}},
+		{"metadata.deep.own", nil, func(n *corepb.Node) bool {
+			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			return deep["own"] == nil
+		}},
+		{"locality.zone", func(n *corepb.Node) { n.Locality = nil }, func(n *corepb.Node) bool {
+			return n.GetLocality().GetZone() == "" && n.GetLocality().GetRegion() == "ro"
+		}},
+		{"none", func(n *corepb.Node) {
+			n.ClientFeatures = []string{"own.secret", "envoy.config.require-any-fields-contain-struct"}
+		}, func(n *corepb.Node) bool {
+			return slices.Contains(n.GetClientFeatures(), "envoy.config.require-any-fields-contain-struct")
+		}},
+	} {
+		t.Run(tc.by, func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				o.Put(relaytest.Cluster("a"))
+				c := start(t, o, append(own, "TENDER_NODE_GROUP_BY="+tc.by)...).Client(relaytest.ClientOptions{Node: streamNode(tc.change)})
+				c.Subscribe(streamCDS, "*")
+				streamTake(t, c, streamCDS, "a")
+				n := o.State().Last().Node
+				if !tc.check(n) {
+					t.Errorf("by %s: the origin sees %v", tc.by, n)
+				}
+				if f := n.GetClientFeatures(); slices.Contains(f, "own.secret") || !slices.Contains(f, "xds.config.supports-resource-ttl") {
+					t.Errorf("by %s: the origin sees the features %v", tc.by, f)
+				}
+			})
+		})
+	}
+}
+
+// What the origin sees of a group does not depend on which client came first.
+func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
+	t.Parallel()
+	seen := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			r := start(t, o, "TENDER_NODE_GROUP_BY="+by)
+			for _, n := range nodes {
+				c := r.Client(relaytest.ClientOptions{Node: n})
+				c.Subscribe(streamCDS, "*")
+				c.Recv(t.Context())
+			}
+			for _, s := range o.State().Streams {
+				shown = append(shown, s.Node)
+			}
+		})
+		slices.SortFunc(shown, func(a, b *corepb.Node) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		return shown
+	}
+	one := streamNode(nil)
+	for _, tc := range []struct{ by, name string }{
+		{"user_agent_name", "default"}, {"locality.region", "region"}, {"user_agent_version", "version"}, {"metadata.env", "metadata"},
+		{"metadata.deep", "object"},
+	} {
+		two := streamNode(func(n *corepb.Node) {
+			n.Id, n.Cluster, n.Locality.Zone = "id-2", "c2", "z2"
+			n.Metadata.Fields["x"] = structpb.NewStringValue("y")
+			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "1.2.3"}
+		})
+		// Nor on what is in its node beside the key, where no field has a name for it.
+		three := proto.CloneOf(one)
+		version := three.GetUserAgentBuildVersion()
+		for _, m := range []proto.Message{
+			three, version, version.Version, three.Locality, three.Metadata, three.Metadata.Fields["env"], three.Metadata.Fields["deep"].GetStructValue(),
+		} {
+			m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 4242, protowire.VarintType), 1))
+		}
+		if a, b := seen(t, tc.by, one, three), seen(t, tc.by, three, one); len(a) != 1 || len(b) != 1 || !proto.Equal(a[0], b[0]) {
+			t.Errorf("by %s: the origin sees %v or %v of unknown fields, as who comes first", tc.by, a, b)
+		}
+		a, b := seen(t, tc.by, one, two), seen(t, tc.by, two, one)
+		if len(a) != len(b) || !slices.EqualFunc(a, b, func(x, y *corepb.Node) bool { return proto.Equal(x, y) }) {
+			t.Errorf("by %s: the origin sees %v or %v, as who comes first", tc.by, a, b)
+		}
+	}
+}
+
+// Once for each group it is said that its clients differ in what the origin may
+// look at; not of fields that make the group.
+func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		by, fields string // fields that the warning names; "" for no warning
+		change     func(*corepb.Node)
+	}{
+		{"user_agent_name", "", func(n *corepb.Node) { n.Id = "id-2" }},
+		{"user_agent_name", "fields=id ", func(n *corepb.Node) { n.Id = "router~10.0.0.1~x~y" }},
+		{"user_agent_name", "fields=cluster ", func(n *corepb.Node) { n.Cluster = "c2" }},
+		{"user_agent_name", "fields=locality ", func(n *corepb.Node) { n.Locality.Zone = "z2" }},
+		{"user_agent_name", "fields=metadata ", func(n *corepb.Node) { n.Metadata = nil }},
+		{"cluster", "", func(n *corepb.Node) { n.Cluster = "c2" }},
+		{"metadata.env", "", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("x") }},
+		{"locality.zone", "", func(n *corepb.Node) { n.Locality.Zone = "z2" }},
+	} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
+			for range 3 {
+				for _, change := range []func(*corepb.Node){nil, tc.change} {
+					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
+					c.Subscribe(streamCDS, "*")
+					c.Recv(t.Context())
+				}
+			}
+			want := 0
+			if tc.fields != "" {
+				want = 1
+			}
+			if got := r.Log.Count("clients of one group differ"); got != want || r.Log.Count(tc.fields) == 0 {
+				t.Errorf("by %s: %d warnings, want %d with %q", tc.by, got, want, tc.fields)
+			}
+		})
+	}
+}
+
+// Over the limit of groups a new one is refused, unless there is one without
+// streams, which makes room.
+func TestB4_GroupsAreLimited(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
+		ask := func(cluster string) *relaytest.Client {
+			c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
+			c.Subscribe(streamCDS, "*")
+			return c
+		}
+		one, two := ask("one"), ask("two")
+		streamTake(t, one, streamCDS, "a")
+		streamTake(t, two, streamCDS, "a")
+		streamEnd(t, ask("three"), codes.ResourceExhausted)
+		streamTake(t, ask("two"), streamCDS, "a") // a known group is not over the limit
+
+		one.Close()
+		synctest.Wait()
+		streamTake(t, ask("three"), streamCDS, "a") // in the place of the first
+		streamEnd(t, ask("one"), codes.ResourceExhausted)
+		o.Put(relaytest.Cluster("a", "changed"))
+		streamTake(t, two, streamCDS, "a") // never evicted under a client
+		o.WaitFor(t.Context(), "the end of the first group's stream", func(s *relaytest.OriginState) bool { return len(s.Open()) == 2 })
+	})
+}
+
+// Of several groups without streams, the one that was left first makes room.
+func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) {
+	t.Parallel()
+	for _, first := range []int{0, 1, 2} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			o.Put(relaytest.Cluster("a"))
+			r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=3")
+			ask := func(cluster string) *relaytest.Client {
+				c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
+				c.Subscribe(streamCDS, "*")
+				streamTake(t, c, streamCDS, "a")
+				return c
+			}
+			names := []string{"c0", "c1", "c2"}
+			var clients []*relaytest.Client
+			for _, name := range names {
+				clients = append(clients, ask(name))
+			}
+			for i := range clients {
+				clients[(first+i)%len(clients)].Close()
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+			ask("new")
+			gone := names[first]
+			synctest.Wait()
+			open := o.State().Open()
+			if len(open) != 3 || slices.ContainsFunc(open, func(s *relaytest.StreamState) bool { return s.Node.GetCluster() == gone }) {
+				t.Errorf("%s was left first, and is among %d groups still", gone, len(open))
+			}
+		})
+	}
+}
+
+// It is said once that groups are refused, and again when that has been over.
+func TestB4_RefusedGroupsAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=1")
+		ask := func(cluster string) *relaytest.Client {
+			c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
+			c.Subscribe(streamCDS, "*")
+			return c
+		}
+		said := func(want int) {
+			t.Helper()
+			if got := r.Log.Count("clients of further ones are refused"); got != want {
+				t.Errorf("said %d times, want %d", got, want)
+			}
+		}
+		one := ask("one")
+		streamTake(t, one, streamCDS, "a")
+		said(0)
+		streamEnd(t, ask("two"), codes.ResourceExhausted)
+		streamEnd(t, ask("three"), codes.ResourceExhausted)
+		said(1)
+		one.Close()
+		synctest.Wait()
+		streamTake(t, ask("two"), streamCDS, "a")
+		streamEnd(t, ask("three"), codes.ResourceExhausted)
+		said(2)
+	})
+}
+
+// By default an Envoy and a gRPC client of one cluster never share a group, and the
+// features that change content tell groups apart in whatever order they come.
+func TestR143_FeaturesMakeGroups(t *testing.T) {
+	t.Parallel()
+	const (
+		anyStruct = "envoy.config.require-any-fields-contain-struct"
+		noOver    = "envoy.lb.does_not_support_overprovisioning"
+	)
+	node := func(n *corepb.Node, features ...string) *corepb.Node {
+		n.Cluster, n.ClientFeatures = "shop", features
+		return n
+	}
+	envoy := func(features ...string) *corepb.Node { return node(relaytest.EnvoyNode("e"), features...) }
+	grpc := node(relaytest.GRPCNode("g"), relaytest.GRPCNode("g").GetClientFeatures()...)
+	for _, tc := range []struct {
+		name   string
+		a, b   *corepb.Node
+		groups int
+	}{
+		{"gRPC and Envoy", envoy(), grpc, 2},
+		{"gRPC and gRPC", grpc, proto.CloneOf(grpc), 1},
+		{"Envoy with the features of gRPC", envoy(noOver, "xds.config.resource-in-sotw"), grpc, 2},
+		{"both orders", envoy(anyStruct, "x", noOver), envoy(noOver, anyStruct), 1},
+		{"twice is once", envoy(noOver, noOver), envoy(noOver), 1},
+		{"one and the other", envoy(anyStruct), envoy(noOver), 2},
+		{"one and both", envoy(anyStruct), envoy(anyStruct, noOver), 2},
+		{"one and none", envoy(anyStruct), envoy(), 2},
+		{"features that only Tender looks at", envoy("xds.config.resource-in-sotw"), envoy("envoy.lrs.supports_send_all_clusters"), 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				o.Put(relaytest.Cluster("a"))
+				r := start(t, o)
+				for _, n := range []*corepb.Node{tc.a, tc.b} {
+					c := r.Client(relaytest.ClientOptions{Variant: v, Node: n})
+					c.Subscribe(streamCDS, "*")
+					c.Ack(c.Recv(t.Context()))
+				}
+				if n := len(o.State().Streams); n != tc.groups {
+					t.Errorf("%d groups, want %d", n, tc.groups)
+				}
+			})
+		})
+	}
+}
+
+// The origin is told the relay's own features and those of the group, never what
+// all clients can take together.
+func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
+	t.Parallel()
+	own := []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
+	clients := [][]string{
+		nil,
+		{"envoy.lb.does_not_support_overprovisioning", "a.b"},
+		{"a.b", "xds.config.resource-in-sotw", "envoy.lrs.supports_send_all_clusters"},
+		{"envoy.lb.does_not_support_overprovisioning", "envoy.config.require-any-fields-contain-struct"},
+	}
+	want := [][]string{own, append(slices.Clone(own), clients[1][0]), append(slices.Clone(own), clients[3][1], clients[3][0])}
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		r := start(t, o, "TENDER_NODE_GROUP_BY=none")
+		for _, features := range clients {
+			n := relaytest.EnvoyNode("n")
+			n.ClientFeatures = features
+			c := r.Client(relaytest.ClientOptions{Node: n})
+			c.Subscribe(streamCDS, "*")
+			c.Recv(t.Context())
+		}
+		var got [][]string
+		for _, s := range o.State().Streams {
+			got = append(got, s.Node.GetClientFeatures())
+		}
+		if !slices.EqualFunc(got, want, func(a, b []string) bool { return slices.Equal(a, b) }) {
+			t.Errorf("the origin is told %q, want %q", got, want)
+		}
+	})
+}
+
+// A group that nobody is in any more ends, after its subscriptions have lingered.
+func TestB4_AGroupWithoutStreamsEnds(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_WILDCARD_LINGER=1m")
+		ask := func() {
+			c := r.Client(relaytest.ClientOptions{})
+			c.Subscribe(streamCDS, "*")
+			streamTake(t, c, streamCDS, "a")
+			c.Close()
+		}
+		ask()
+		time.Sleep(30 * time.Second)
+		ask() // in time: the same group
+		if n := len(o.State().Streams); n != 1 {
+			t.Fatalf("%d streams to the origin, want 1", n)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := len(o.State().Open()); n != 0 {
+			t.Errorf("%d streams to the origin for nobody", n)
+		}
+		ask()
+	})
+}
+
+// Each relay has an identifier of its own; it stands on the first response of each type of a stream, and nowhere
+// else. Who is above the relay is nobody's business (B.38).
+func TestR126_B38_TheIdentifierTellsWhoServes(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.SetControlPlane("the-origin")
+		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
+		var seen []string
+		for _, r := range []*running{start(t, o), start(t, o)} {
+			for range 2 {
+				c := r.Client(relaytest.ClientOptions{Variant: v})
+				c.Subscribe(streamCDS, "*")
+				first := streamTake(t, c, streamCDS, "a").ControlPlane
+				c.Subscribe(streamRDS, "r")
+				if id := streamTake(t, c, streamRDS, "r").ControlPlane; id != first {
+					t.Errorf("the second type says %q, the first %q", id, first)
+				}
+				if !strings.HasPrefix(first, "tender/test#") || strings.Contains(first, "the-origin") {
+					t.Errorf("identifier %q", first)
+				}
+				o.Put(streamRoute("r", fmt.Sprint(len(seen))))
+				if id := streamTake(t, c, streamRDS, "r").ControlPlane; id != "" {
+					t.Errorf("a later response says %q", id)
+				}
+				seen = append(seen, first)
+				c.Close()
+			}
+		}
+		if seen[0] != seen[1] || seen[2] != seen[3] || seen[0] == seen[2] {
+			t.Errorf("two relays say %q", seen)
+		}
+	})
+}
+
+// Fields of a Resource that nobody knows yet reach Delta clients, and SotW ones
+// that understand wrapped resources, where the type is unknown (B.19).
+func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
+	t.Parallel()
+	unknown := protowire.AppendTag(nil, 4242, protowire.BytesType)
+	unknown = protowire.AppendString(unknown, "what the future brings")
+	resource := &discoverypb.Resource{Name: "a", Version: "1", Resource: relaytest.Opaque(streamAcmeType, "a", nil)}
+	resource.ProtoReflect().SetUnknown(unknown)
+	unwrap := func(t *testing.T, r *relaytest.Response) *discoverypb.Resource {
+		switch m := r.Message.(type) {
+		case *discoverypb.DeltaDiscoveryResponse:
+			return m.GetResources()[0]
+		case *discoverypb.DiscoveryResponse:
+			got := new(discoverypb.Resource)
+			if body := m.GetResources()[0]; body.MessageIs(got) {
+				if err := body.UnmarshalTo(got); err != nil {
+					t.Error(err)
+				}
+				return got
+			}
+		}
+		return nil
+	}
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.SetRaw(streamAcmeType, resource)
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_NODE_GROUP_BY=none")
+		for _, feature := range []string{"xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw", ""} {
+			node := relaytest.EnvoyNode("n")
+			node.ClientFeatures = []string{feature}
+			c := r.Client(relaytest.ClientOptions{Variant: v, Node: node})
+			c.Subscribe(streamAcmeType)
+			got := unwrap(t, streamTake(t, c, streamAcmeType, "a"))
+			if wants := v == relaytest.Delta || feature != ""; wants && !slices.Equal(got.ProtoReflect().GetUnknown(), unknown) || wants != (got != nil) {
+				t.Errorf("feature %q: got %v", feature, got)
+			}
+			c.Subscribe(streamCDS) // a known type is never wrapped without need
+			if got := unwrap(t, streamTake(t, c, streamCDS, "a")); v == relaytest.SotW && got != nil {
+				t.Errorf("feature %q: a cluster came wrapped: %v", feature, got)
+			}
+			c.Close()
+		}
+	})
+}

@@ -1,0 +1,252 @@
+package conformance_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// streamOther is a client on the same connection that must not notice what
+// another one does wrong. The returned function checks it.
+func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func() {
+	t.Helper()
+	o.Put(streamRoute("other", "0"))
+	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{})
+	c.Subscribe(streamRDS, "other")
+	streamTake(t, c, streamRDS, "other")
+	n := 0
+	return func() {
+		t.Helper()
+		n++
+		o.Put(streamRoute("other", fmt.Sprint(n)))
+		streamTake(t, c, streamRDS, "other")
+	}
+}
+
+// Names and type URLs that are too long end the stream, and the origin does not
+// hear of them; the longest that are allowed are served.
+func TestInput_NamesAreBounded(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, "TENDER_MAX_NAME_BYTES=100B")
+		check := streamOther(t, o, r.Conn())
+		longest, tooLong := strings.Repeat("n", 100), strings.Repeat("n", 101)
+		o.Put(streamRoute(longest, "x"))
+		for _, tc := range []struct {
+			typeURL, name string
+			code          codes.Code
+		}{
+			{streamRDS, longest, codes.OK},
+			{streamRDS, tooLong, codes.InvalidArgument},
+			{"type.googleapis.com/" + tooLong, "a", codes.InvalidArgument},
+		} {
+			c := r.Client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(tc.typeURL, tc.name)
+			if tc.code == codes.OK {
+				streamTake(t, c, tc.typeURL, tc.name)
+			} else {
+				streamEnd(t, c, tc.code)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s := o.State(); !s.Subscribed(streamRDS, longest, "other") || len(s.Names(streamCDS)) > 0 {
+			t.Errorf("the origin was asked for %.200q", s.Names(streamRDS))
+		}
+		check()
+	})
+}
+
+// A stream may name a bounded number of names, over all its types. What it names beyond is not
+// served, and the origin is not asked for it.
+func TestInput_TooManyNames(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, "TENDER_MAX_NAMES=3")
+		check := streamOther(t, o, r.Conn())
+		for _, name := range []string{"a", "b", "c"} {
+			o.Put(streamRoute(name, "x"))
+		}
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "a", "b", "a") // one that is said twice counts once
+		c.Subscribe(streamRDS, "c")
+		seen := 0
+		for seen < 3 {
+			r := c.Recv(t.Context())
+			c.Ack(r)
+			seen += len(r.Resources)
+		}
+		c.Unsubscribe(streamRDS, "a")
+		o.Put(relaytest.Endpoints("e"))
+		c.Subscribe(streamEDS, "e") // three again
+		streamTake(t, c, streamEDS, "e")
+		c.Subscribe(streamLDS, "l")
+		streamQuiet(t, c, time.Minute)
+		if n := o.State().Type(streamLDS).Requests; n > 0 {
+			t.Errorf("the origin got %d requests for what is over the bound", n)
+		}
+		check()
+	})
+}
+
+// A view has a bounded number of types. Who asks for one more is ended; types
+// that are there are served, and those of the specification always are, or one
+// client could shut out all others.
+func TestInput_TooManyTypes(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, "TENDER_MAX_TYPES=3")
+		check := streamOther(t, o, r.Conn()) // the first type
+		typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/acme.T", i) }
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		for i := range 3 {
+			o.Set(typeURL(i), "a", relaytest.Opaque(typeURL(i), "a", nil), "1")
+			c.Subscribe(typeURL(i), "a")
+			if i < 2 {
+				streamTake(t, c, typeURL(i), "a")
+			}
+		}
+		streamEnd(t, c, codes.ResourceExhausted)
+		c = r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(typeURL(1), "a")
+		streamTake(t, c, typeURL(1), "a")
+		o.Put(relaytest.Cluster("a"))
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "a")
+		check()
+	})
+}
+
+// The globs of a stream are bounded, and those of its group: one more is not served.
+func TestInput_TooManyGlobs(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, "TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=3")
+		check := streamOther(t, o, r.Conn())
+		dir := func(i int) string { return fmt.Sprintf("xdstp://x/envoy.config.cluster.v3.Cluster/%d/", i) }
+		for i := range 3 {
+			o.Put(relaytest.Cluster(dir(i) + "a"))
+			c := r.Client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(streamCDS, dir(i)+"*")
+			streamTake(t, c, streamCDS, dir(i)+"a")
+		}
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, dir(3)+"*")
+		streamQuiet(t, c, time.Minute) // too many of the group
+		c = r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, dir(0)+"*", dir(1)+"*", dir(2)+"*")
+		seen := make(map[string]bool) // too many of the stream
+		for len(seen) < 2 {
+			resp := c.Recv(t.Context())
+			c.Ack(resp)
+			for _, name := range resp.Names() {
+				seen[name] = true
+			}
+		}
+		streamQuiet(t, c, time.Minute)
+		if seen[dir(2)+"a"] {
+			t.Errorf("the client was sent %v, want only what is within the bound", seen)
+		}
+		check()
+	})
+}
+
+// A stream on which no request comes is ended.
+func TestInput_ASilentStreamIsEnded(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, "TENDER_FIRST_REQUEST_TIMEOUT=7s")
+		conn := r.Conn()
+		check := streamOther(t, o, conn)
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		time.Sleep(6900 * time.Millisecond)
+		synctest.Wait()
+		if n := r.Streams(); n != 2 {
+			t.Errorf("%d streams before the time is up, want 2", n)
+		}
+		began := time.Now()
+		streamEnd(t, c, codes.DeadlineExceeded)
+		if d := time.Since(began); d > 200*time.Millisecond {
+			t.Errorf("the stream ended %v late", d)
+		}
+		time.Sleep(time.Hour) // one that spoke once may be silent
+		check()
+	})
+}
+
+// Over the limit of streams a new one is refused; one that ends makes room.
+func TestInput_TooManyStreams(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		r := start(t, o, "TENDER_MAX_STREAMS=2")
+		conn := r.Conn()
+		check := streamOther(t, o, conn)
+		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "other")
+		streamTake(t, c, streamRDS, "other")
+		more := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		more.Subscribe(streamRDS, "other")
+		streamEnd(t, more, codes.ResourceExhausted)
+		c.Close()
+		synctest.Wait()
+		more = relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		more.Subscribe(streamRDS, "other")
+		streamTake(t, more, streamRDS, "other")
+		check()
+	})
+}
+
+// Fields that nobody knows yet are no error in a request.
+func TestInput_UnknownFieldsAreNoError(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(streamRoute("a", "x"))
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+		unknown := protowire.AppendVarint(protowire.AppendTag(streamField(4242, "later"), 4243, protowire.VarintType), 1)
+		req := streamRequest(v, streamRDS, "", "a")
+		req.ProtoReflect().SetUnknown(unknown)
+		node := proto.CloneOf(relaytest.EnvoyNode("n"))
+		node.ProtoReflect().SetUnknown(unknown)
+		switch req := req.(type) {
+		case *discoverypb.DiscoveryRequest:
+			req.Node = node
+		case *discoverypb.DeltaDiscoveryRequest:
+			req.Node = node
+		}
+		c.Send(req)
+		streamTake(t, c, streamRDS, "a")
+	})
+}
+
+// What a client says when it refuses is written to the log in a length that people can
+// read.
+func TestInput_LongRefusalsAreCut(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(streamRoute("a", "x"))
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "a")
+		resp := c.Recv(t.Context())
+		before := len(r.Log.String())
+		c.Send(streamAnswer(v, &relaytest.Response{TypeURL: streamRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(streamAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
+		synctest.Wait()
+		if r.Log.Count("client refused a response") != 2 || r.Log.Count(strings.Repeat("word", 100)) < 2 {
+			t.Error("the log does not tell of both refusals")
+		}
+		if n := len(r.Log.String()) - before; n > 10_000 {
+			t.Errorf("two refusals of 5 MiB made %d bytes of log", n)
+		}
+	})
+}

@@ -1,0 +1,278 @@
+package conformance_test
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// There is at most one un-ACKed response of a type. What changes meanwhile is
+// merged: the client is sent what is newest, once, when it has answered (B.12).
+func TestB12_ChangesMergeWhileAResponseIsUnanswered(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, tc := range []struct {
+			typeURL string
+			put     func(name, what string)
+		}{
+			{streamCDS, func(name, what string) { o.Put(relaytest.Cluster(name, what)) }},
+			{streamAcmeType, func(name, what string) {
+				o.Set(streamAcmeType, name, relaytest.Opaque(streamAcmeType, name, []byte(what)), "")
+			}},
+		} {
+			tc.put("a", "0")
+			tc.put("still", "0")
+			r := start(t, o)
+			fast := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+			fast.Subscribe(tc.typeURL, "*")
+			c := r.Client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(tc.typeURL, "*")
+			first := c.Recv(t.Context())
+			for i := range 20 {
+				tc.put("a", fmt.Sprint(i+1))
+				synctest.Wait()
+			}
+			tc.put("passing", "1")
+			synctest.Wait()
+			o.Remove(tc.typeURL, "passing")
+			streamQuiet(t, c, time.Second)
+			c.Ack(first)
+			r2 := c.Recv(t.Context())
+			c.Ack(r2)
+			if want := o.Resources().Digest(tc.typeURL, "a"); c.State().Digest(tc.typeURL, "a") != want {
+				t.Errorf("%s: not the newest: %v", tc.typeURL, r2)
+			}
+			if names := r2.Names(); slices.Contains(names, "passing") || len(names) > 2 {
+				t.Errorf("%s: after the ACK: %v, want a alone", tc.typeURL, r2)
+			}
+			synctest.Wait()
+			for r := c.TryRecv(); r != nil; r = c.TryRecv() { // a client must bear the removal of what it has not
+				c.Ack(r)
+				if len(r.Resources) > 0 {
+					t.Errorf("%s: more than the newest: %v", tc.typeURL, r)
+				}
+				synctest.Wait()
+			}
+			if n := len(fast.Responses()); n < 20 {
+				t.Errorf("%s: the client that answers was sent %d responses", tc.typeURL, n)
+			}
+			r.Stop()
+		}
+	})
+}
+
+// What changed and changed back before the client could be told is not told
+// where responses are complete sets.
+func TestB12_WhatCancelsOutIsNotSent(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(streamCDS, "*")
+		first := c.Recv(t.Context())
+		o.Put(relaytest.Cluster("a", "other"), relaytest.Cluster("passing"))
+		o.Remove(streamCDS, "passing")
+		o.Put(relaytest.Cluster("a"))
+		streamQuiet(t, c, time.Second)
+		c.Ack(first)
+		streamQuiet(t, c, time.Hour)
+	})
+}
+
+// A response is made when it is sent, from what is subscribed then: of names that
+// were given up meanwhile nothing comes any more.
+func TestC25_ResponsesFollowTheSubscription(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(streamRoute("a", "1"), streamRoute("b", "1"))
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamRDS, "a")
+		first := c.Recv(t.Context())
+		o.Put(streamRoute("a", "2")) // due, but the first response is unanswered
+		synctest.Wait()
+		c.Unsubscribe(streamRDS, "a")
+		c.Subscribe(streamRDS, "b")
+		time.Sleep(time.Second)
+		c.Ack(first)
+		streamTake(t, c, streamRDS, "b")
+		o.Put(streamRoute("a", "3"))
+		streamQuiet(t, c, time.Hour)
+	})
+}
+
+// A name that was given up and is asked for again is sent again, although the
+// stream had it.
+func TestC06_ANameAskedForAgainIsSent(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, typeURL := range []string{streamRDS, streamCDS} {
+			for _, name := range []string{"a", "b"} {
+				o.Set(typeURL, name, relaytest.Opaque(typeURL, name, nil), "1")
+			}
+			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(typeURL, "a", "b")
+			streamTake(t, c, typeURL, "a", "b")
+			for range 2 {
+				c.Unsubscribe(typeURL, "b")
+				time.Sleep(time.Second)
+				synctest.Wait()
+				c.Subscribe(typeURL, "b")
+				if r := c.Recv(t.Context()); !slices.Contains(r.Names(), "b") {
+					t.Fatalf("got %v, want b again", r)
+				} else {
+					c.Ack(r)
+				}
+			}
+			streamQuiet(t, c, time.Minute)
+		}
+	})
+}
+
+// A client that does not read holds up nobody, costs nothing that grows with the
+// number of updates (D.4, 11), and gets only what is newest when it reads on:
+// while its first response is unanswered, and where the relay goes on sending
+// until the transport takes no more.
+func TestC11_ABlockedClientHoldsUpNobody(t *testing.T) {
+	const updates, most = 500, 4 << 20
+	for _, tc := range []struct {
+		name, ackWait string
+		payload       int
+		responses     int // most of them that the blocked client may be sent
+	}{
+		{"unanswered", "10m", 16 << 10, 3}, // the first, one on its way, the newest
+		{"full", "100ms", 32 << 10, 12},    // and what the transport took
+	} {
+		for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
+			t.Run(tc.name+" "+v.String(), func(t *testing.T) {
+				o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+				put := func(i int) {
+					body := relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i), byte(i >> 8)}, tc.payload/2))
+					o.Set(streamAcmeType, "a", body, fmt.Sprint(i))
+				}
+				put(0)
+				r := startMuted(t, o, "TENDER_ACK_WAIT="+tc.ackWait)
+				r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
+				conn := r.Conn() // one for both: the blocked stream must not block the connection
+				blocked := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+				blocked.Subscribe(streamAcmeType)
+				blocked.Recv(t.Context())
+				blocked.Pause()
+				other := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: v})
+				other.Subscribe(streamAcmeType)
+				reached := func(i int) {
+					put(i)
+					want := o.Resources().Digest(streamAcmeType, "a")
+					other.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
+				}
+				for i := 1; i <= updates/10; i++ { // until everything is as large as it gets
+					reached(i)
+				}
+				heap, goroutines := streamHeap(), runtime.NumGoroutine()
+				for i := updates/10 + 1; i <= updates; i++ {
+					reached(i)
+				}
+				if grown := streamHeap() - heap; grown > most {
+					t.Errorf("%d bytes more are held after %d updates of %d bytes, want at most %d", grown, updates, tc.payload, most)
+				}
+				if n := runtime.NumGoroutine(); n > goroutines+10 {
+					t.Errorf("%d goroutines after %d updates, %d before", n, updates, goroutines)
+				}
+				blocked.Resume()
+				want := o.Resources().Digest(streamAcmeType, "a")
+				blocked.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
+				if n := len(blocked.Responses()); n > tc.responses {
+					t.Errorf("the blocked client was sent %d responses, want %d at most", n, tc.responses)
+				}
+			})
+		}
+	}
+}
+
+// streamHeap returns how many bytes are in use.
+func streamHeap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what pools hold goes in two steps
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// A client that never reads is ended once a send to it has been blocked for
+// TENDER_SEND_STALL, whether few bytes fill the stream or many (B.12).
+func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
+	t.Parallel()
+	for _, payload := range []int{500, 20 << 10, 100 << 10} {
+		t.Run(fmt.Sprint(payload), func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				put := func(i int) {
+					o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, payload)), fmt.Sprint(i))
+				}
+				put(0)
+				r := start(t, o, "TENDER_SEND_STALL=30s", "TENDER_ACK_WAIT=1s")
+				r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
+				conn := r.Conn()
+				c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+				c.Subscribe(streamAcmeType)
+				c.Recv(t.Context())
+				c.Pause()
+				other := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+				other.Subscribe(streamAcmeType)
+				for i := range 400<<10/payload + 1 { // more than the transport takes
+					put(i + 1)
+					streamHas(t, other.Recv(t.Context()), streamAcmeType, "a")
+					time.Sleep(1100 * time.Millisecond) // past the ACK wait
+				}
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				if n := r.Streams(); n != 1 {
+					t.Errorf("%d streams are open, want the other client's alone", n)
+				}
+				if got := r.Stats().Ended; got[guard.EndedStalled] != 1 || got[guard.EndedByClient] != 0 {
+					t.Errorf("streams that ended, by why: %v, want one as stalled", got)
+				}
+				put(-1)
+				streamHas(t, other.Recv(t.Context()), streamAcmeType, "a")
+				c.Resume()
+				streamEnd(t, c, codes.Unavailable)
+			})
+		})
+	}
+}
+
+// A client that is slow, and reads within the limit, is not ended.
+func TestC27_ASlowClientIsNotEnded(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		put := func(i int) {
+			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 100<<10)), fmt.Sprint(i))
+		}
+		put(0)
+		r := start(t, o, "TENDER_SEND_STALL=30s", "TENDER_ACK_WAIT=1s")
+		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
+		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		c.Subscribe(streamAcmeType)
+		c.Recv(t.Context())
+		for i := range 10 {
+			c.Pause()
+			for range 3 {
+				put(3*i + 1)
+				time.Sleep(8 * time.Second)
+			}
+			c.Resume()
+			time.Sleep(time.Second)
+		}
+		put(100)
+		want := o.Resources().Digest(streamAcmeType, "a")
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
+	})
+}

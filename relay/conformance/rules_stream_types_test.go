@@ -1,0 +1,417 @@
+package conformance_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	xdscorepb "github.com/cncf/xds/go/xds/core/v3"
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+const streamAcmeType = "type.googleapis.com/acme.Foo"
+
+// A response carries the type URL of the request that it serves, for every type
+// of the specification.
+func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T) {
+	t.Parallel()
+	types := []string{
+		relaytest.ListenerType, relaytest.RouteType, relaytest.ScopedRouteType, relaytest.VirtualHostType,
+		relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, relaytest.RuntimeType,
+		relaytest.ExtensionConfigType,
+	}
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		for _, typeURL := range types {
+			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", nil), "1")
+		}
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+		for _, typeURL := range types {
+			c.Subscribe(typeURL, "a")
+			r := streamTake(t, c, typeURL, "a")
+			if got := r.Resources[0].Body.GetTypeUrl(); got != typeURL {
+				t.Errorf("a resource of %s is a %s", typeURL, got)
+			}
+		}
+	})
+}
+
+// An unknown type is relayed like any partial one, byte for byte, to both
+// variants.
+func TestR002_UnknownTypesAreRelayed(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		a, b := relaytest.Opaque(streamAcmeType, "a", []byte{0, 255, 1}), relaytest.Opaque(streamAcmeType, "b", nil)
+		o.Set(streamAcmeType, "a", a, "1")
+		o.Set(streamAcmeType, "b", b, "1")
+		r := start(t, o)
+		all := r.Client(relaytest.ClientOptions{Variant: v})
+		all.Subscribe(streamAcmeType)
+		streamTake(t, all, streamAcmeType, "a", "b")
+		one := r.Client(relaytest.ClientOptions{Variant: v})
+		one.Subscribe(streamAcmeType, "a")
+		streamTake(t, one, streamAcmeType, "a")
+		for _, c := range []*relaytest.Client{all, one} {
+			if got, want := c.State().Digest(streamAcmeType, "a"), relaytest.DigestOf(a); got != want {
+				t.Errorf("%v has %v, want %v", c, got, want)
+			}
+		}
+		// Partial: what changes comes alone, but for a SotW client that asks for all (B.17).
+		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", []byte("new")), "2")
+		if v == relaytest.SotW {
+			streamTake(t, all, streamAcmeType, "a", "b")
+		} else {
+			streamTake(t, all, streamAcmeType, "a")
+		}
+		streamTake(t, one, streamAcmeType, "a")
+	})
+}
+
+// The relay validates no payload: what PGV forbids reaches the client, and the
+// origin is told that all is well.
+func TestR003_PayloadsAreNotValidated(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		bad := &clusterpb.Cluster{Name: "bad", ConnectTimeout: durationpb.New(-time.Second)}
+		if bad.Validate() == nil {
+			t.Fatal("the cluster is valid, so it shows nothing")
+		}
+		o.Put(bad)
+		o.Set(streamCDS, "rubbish", &anypb.Any{TypeUrl: streamCDS, Value: []byte{0xff, 0xff}}, "1")
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, "*")
+		var got [][]byte // the client cannot read a name out of rubbish
+		for _, res := range c.Recv(t.Context()).Resources {
+			got = append(got, res.Body.GetValue())
+		}
+		valid, err := proto.Marshal(bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(got, bytes.Compare)
+		if want := [][]byte{valid, {0xff, 0xff}}; !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("got % x, want % x", got, want)
+		}
+		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(streamCDS).ACKs == 1 })
+		if n := o.State().Type(streamCDS).NACKs; n != 0 {
+			t.Errorf("the relay refused %d responses", n)
+		}
+	})
+}
+
+// The bytes of a payload reach every client as the origin sent them: unknown
+// fields, their order, encodings that no encoder would choose.
+func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
+	t.Parallel()
+	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
+	odd = protowire.AppendString(odd, "unknown, and before the name")
+	odd = protowire.AppendTag(odd, 1, protowire.BytesType)
+	odd = protowire.AppendString(odd, "odd")
+	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint in more bytes than it needs
+	want := &anypb.Any{TypeUrl: streamCDS, Value: odd}
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Set(streamCDS, "odd", want, "1")
+		r := start(t, o)
+		for _, names := range [][]string{{"*"}, {"odd"}} {
+			for how, opts := range map[string]relaytest.ClientOptions{
+				"aggregated": {},
+				"alone":      {TypeURL: streamCDS},
+				"wrapped":    {Node: relaytest.GRPCNode("g")}, // in SotW too
+			} {
+				opts.Variant = v
+				c := r.Client(opts)
+				c.Subscribe(streamCDS, names...)
+				got := c.Recv(t.Context()).Resources[0].Body
+				if !slices.Equal(got.GetValue(), odd) {
+					t.Errorf("%s, subscribed to %v: got % x, want % x", how, names, got.GetValue(), odd)
+				}
+			}
+		}
+	})
+}
+
+// An origin that lists a name twice is refused, and what was served stays, for new
+// clients too (R033).
+func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Listener("a", "routes"))
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamLDS, "*")
+		streamTake(t, c, streamLDS, "a")
+		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = true })
+		o.Put(relaytest.Listener("a", "other"))
+		o.WaitFor(t.Context(), "the NACK", func(s *relaytest.OriginState) bool { return s.Type(streamLDS).NACKs == 1 })
+		streamQuiet(t, c, time.Minute)
+		late := r.Client(relaytest.ClientOptions{Variant: v})
+		late.Subscribe(streamLDS, "*")
+		streamTake(t, late, streamLDS, "a")
+		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = false })
+		for _, c := range []*relaytest.Client{c, late} {
+			if got := c.State().Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
+				t.Errorf("%v has %v", c, got)
+			}
+		}
+		o.Put(relaytest.Listener("a", "third"))
+		streamTake(t, c, streamLDS, "a")
+	})
+}
+
+// On an aggregated stream a request without a type ends that stream, and no
+// other.
+func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o)
+		conn := r.Conn()
+		other := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+		other.Subscribe(streamCDS, "*")
+		streamTake(t, other, streamCDS, "a")
+		for _, served := range []bool{false, true} {
+			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
+			if served {
+				c.Subscribe(streamCDS, "*")
+				streamTake(t, c, streamCDS, "a")
+			}
+			c.Subscribe("")
+			streamEnd(t, c, codes.InvalidArgument)
+		}
+		o.Put(relaytest.Cluster("b"))
+		if got := other.Recv(t.Context()); !slices.Contains(got.Names(), "b") {
+			t.Errorf("the other client was sent %v, want b", got)
+		}
+	})
+}
+
+// Each type of a stream is a conversation of its own: a refusal of one changes
+// nothing for the others.
+func TestR011_TypesOfAStreamAreApart(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, "*")
+		clusters := c.Recv(t.Context())
+		c.Subscribe(streamRDS, "r")
+		routes := c.Recv(t.Context()) // although the clusters are not answered yet
+		streamHas(t, routes, streamRDS, "r")
+		c.Nack(clusters, "no")
+		c.Ack(routes)
+		o.Put(streamRoute("r", "2"))
+		routes = streamTake(t, c, streamRDS, "r")
+
+		// The nonce of one type means nothing for another: this neither ACKs the
+		// clusters nor the route.
+		o.Put(relaytest.Cluster("a", "service"))
+		clusters = c.Recv(t.Context())
+		streamHas(t, clusters, streamCDS, "a")
+		names := map[relaytest.Variant][]string{relaytest.SotW: {"*"}}[v]
+		c.Send(streamRequest(v, streamCDS, routes.Nonce, names...))
+		o.Put(relaytest.Cluster("a", "other"))
+		streamQuiet(t, c, 2*time.Second)
+		c.Ack(clusters)
+		streamHas(t, streamNext(t, c), streamCDS, "a")
+	})
+}
+
+// However many clients and node groups there are, the origin sees one
+// connection.
+func TestR014_OneConnectionToTheOrigin(t *testing.T) {
+	t.Parallel()
+	const connections, streams, groups = 5, 200, 8
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	r := start(t, o, "TENDER_NODE_GROUP_BY=cluster")
+	var clients []*relaytest.LightClient
+	for range connections {
+		conn := r.Conn()
+		for i := range streams {
+			node := relaytest.EnvoyNode("n")
+			node.Cluster = fmt.Sprint("group", i%groups)
+			c := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
+			c.Subscribe(streamCDS, "*")
+			clients = append(clients, c)
+		}
+	}
+	for _, c := range clients {
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") })
+	}
+	s := o.State()
+	if s.Connections != 1 || len(s.Streams) != groups {
+		t.Errorf("the origin sees %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
+	}
+}
+
+// The Node of a stream's first request counts for all of it: other types without
+// one are served from the same group.
+func TestR016_TheFirstNodeCountsForTheStream(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		mine := o.For(func(n *corepb.Node) bool { return n.GetCluster() == "mine" })
+		mine.Put(relaytest.Cluster("my"), relaytest.Endpoints("my", "127.0.0.1:1"))
+		o.Put(relaytest.Cluster("other"), relaytest.Endpoints("my", "127.0.0.1:2"))
+		node := relaytest.EnvoyNode("n")
+		node.Cluster = "mine"
+		c := start(t, o, "TENDER_NODE_GROUP_BY=cluster").Client(relaytest.ClientOptions{Variant: v, Node: node})
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "my")
+		c.Subscribe(streamEDS, "my") // the client sends the Node only once
+		streamTake(t, c, streamEDS, "my")
+		if !c.State().SameContent(mine.Resources(), streamEDS) {
+			t.Errorf("the endpoints are those of another group: %v", c.State()[streamEDS])
+		}
+	})
+}
+
+// A client that repeats its Node in every request, as Envoy does, is neither
+// grouped nor answered anew.
+func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v, NodeAlways: true})
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "a")
+		c.Subscribe(streamEDS, "a")
+		streamTake(t, c, streamEDS, "a")
+		streamQuiet(t, c, time.Minute)
+		for i := range 5 {
+			o.Put(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", i+2)))
+			streamTake(t, c, streamEDS, "a")
+		}
+		if n := len(o.State().Streams); n != 1 {
+			t.Errorf("the origin saw %d streams, want 1", n)
+		}
+	})
+}
+
+// A later Node that belongs to another group ends the stream, and the client gets
+// the new group's set when it returns; one of the same group changes nothing.
+func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
+	t.Parallel()
+	const noOver = "envoy.lb.does_not_support_overprovisioning"
+	for _, tc := range []struct {
+		name   string
+		change func(*corepb.Node)
+		ends   bool
+	}{
+		{"extensions", func(n *corepb.Node) { n.Extensions = []*corepb.Extension{{Name: "more"}} }, false},
+		{"id", func(n *corepb.Node) { n.Id = "renamed" }, false},
+		{"dynamic parameters", func(n *corepb.Node) {
+			n.DynamicParameters = map[string]*xdscorepb.ContextParams{streamCDS: {Params: map[string]string{"shard": "1"}}}
+		}, false},
+		{"a feature", func(n *corepb.Node) { n.ClientFeatures = []string{"a.b"} }, false},
+		{"metadata beside the key", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["other"] = structpb.NewStringValue("y")
+		}, false},
+		{"a feature that changes content", func(n *corepb.Node) {
+			n.ClientFeatures = []string{noOver}
+		}, true},
+		{"metadata of the key", func(n *corepb.Node) {
+			n.Metadata.Fields["deep"].GetStructValue().Fields["tier"] = structpb.NewNumberValue(2)
+		}, true},
+		{"metadata taken away", func(n *corepb.Node) { n.Metadata = nil }, true},
+		{"cluster", func(n *corepb.Node) { n.Cluster = "b" }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				before := streamNode(nil)
+				after := streamNode(tc.change)
+				r := start(t, o, "TENDER_NODE_GROUP_BY=cluster,metadata.deep.tier")
+				o.For(func(n *corepb.Node) bool {
+					deep, _ := streamMetadata(n)["deep"].(map[string]any)
+					return n.GetCluster() != "edge" || deep["tier"] != 1.0 || slices.Contains(n.GetClientFeatures(), noOver)
+				}).Put(relaytest.Cluster("second"))
+				o.Put(relaytest.Cluster("first"))
+				c := r.Client(relaytest.ClientOptions{Variant: v, Node: before})
+				c.Subscribe(streamCDS, "*")
+				first := streamTake(t, c, streamCDS, "first")
+
+				for range 2 {
+					streamSay(c, v, first, after)
+				}
+				if !tc.ends {
+					streamQuiet(t, c, time.Minute)
+					o.Put(relaytest.Cluster("first", "changed"))
+					streamTake(t, c, streamCDS, "first")
+					return
+				}
+				streamEnd(t, c, codes.Unavailable)
+				proto.Reset(before)
+				proto.Merge(before, after)
+				c.Reconnect(r.Conn())
+				streamHas(t, c.Recv(t.Context()), streamCDS, "second")
+			})
+		})
+	}
+}
+
+// A later Node of a group for which there is no room ends the stream as a new stream of
+// that group would end; a client that was alone in its group makes room by leaving it.
+func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"))
+		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "three" }).Put(relaytest.Cluster("third"))
+		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
+		node := func(cluster string) *corepb.Node {
+			return streamNode(func(n *corepb.Node) { n.Cluster = cluster })
+		}
+		ask := func(cluster string) (*relaytest.Client, *corepb.Node) {
+			n := node(cluster)
+			c := r.Client(relaytest.ClientOptions{Variant: v, Node: n})
+			c.Subscribe(streamCDS, "*")
+			return c, n
+		}
+		one, _ := ask("one")
+		stays, _ := ask("one")
+		alone, of := ask("two")
+		first := streamTake(t, one, streamCDS, "a")
+		streamTake(t, stays, streamCDS, "a")
+		last := streamTake(t, alone, streamCDS, "a")
+
+		refused, _ := ask("three")
+		want := status.Convert(refused.WaitEnd(t.Context()))
+		streamSay(one, v, first, node("three"))
+		got := status.Convert(one.WaitEnd(t.Context()))
+		if got.Code() != codes.ResourceExhausted || got.Message() != want.Message() || !strings.Contains(got.Message(), "TENDER_MAX_GROUPS") {
+			t.Errorf("ended: %v, want %v as for a new stream", got, want)
+		}
+
+		streamSay(alone, v, last, node("three"))
+		streamEnd(t, alone, codes.Unavailable)
+		proto.Reset(of)
+		proto.Merge(of, node("three"))
+		alone.Reconnect(r.Conn())
+		streamHas(t, alone.Recv(t.Context()), streamCDS, "third")
+		o.Put(relaytest.Cluster("a", "changed"))
+		streamTake(t, stays, streamCDS, "a") // whom nobody has put out
+	})
+}
+
+// streamSay sends a request that changes nothing, with a node.
+func streamSay(c *relaytest.Client, v relaytest.Variant, last *relaytest.Response, n *corepb.Node) {
+	switch req := streamRequest(v, streamCDS, last.Nonce, "*").(type) {
+	case *discoverypb.DiscoveryRequest:
+		req.Node, req.VersionInfo = n, last.Version
+		c.Send(req)
+	case *discoverypb.DeltaDiscoveryRequest:
+		req.Node, req.ResourceNamesSubscribe = n, nil
+		c.Send(req)
+	}
+}

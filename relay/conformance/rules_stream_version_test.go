@@ -1,0 +1,463 @@
+package conformance_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// streamConfirm is long enough for a relay to be sure that it knows a whole set.
+const streamConfirm = 2 * time.Minute
+
+// A version says what the set is: it changes with a resource, and is what it was
+// when the set is.
+func TestR023_TheVersionFollowsTheSet(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		for i := range 100 {
+			o.Put(relaytest.Cluster(fmt.Sprint("c", i)))
+		}
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(streamCDS, "*")
+		next := func() string {
+			r := c.Recv(t.Context())
+			c.Ack(r)
+			return r.Version
+		}
+		first := next()
+		seen := map[string]bool{first: true}
+		for i, change := range []func(){
+			func() { o.Put(relaytest.Cluster("c7", "changed")) },
+			func() { o.Put(relaytest.Cluster("c100")) },
+			func() { o.Remove(streamCDS, "c3") },
+		} {
+			change()
+			v := next()
+			if seen[v] {
+				t.Errorf("change %d: version %q was that of another set", i, v)
+			}
+			seen[v] = true
+		}
+		o.Apply(func(tx *relaytest.Tx) {
+			tx.Remove(streamCDS, "c100")
+			tx.Put(relaytest.Cluster("c3"), relaytest.Cluster("c7"))
+		})
+		next() // the union: what is gone leaves last
+		if v := next(); v != first {
+			t.Errorf("the first set again has version %q, want %q", v, first)
+		}
+	})
+}
+
+// The version of a named subscription is that of what the client sees: it differs
+// with the names, and not with the order in which they are said.
+func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		for _, name := range []string{"a", "b", "c"} {
+			o.Put(relaytest.Cluster(name))
+		}
+		r := start(t, o)
+		version := func(names ...string) string {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Subscribe(streamCDS, names...)
+			return c.Recv(t.Context()).Version
+		}
+		all, ab := version("*"), version("a", "b")
+		if ab == all || ab == version("a") || ab != version("b", "a") || all != version("c", "b", "a") {
+			t.Error("versions do not tell what is seen")
+		}
+		const empty = "r1.AAAAAAAAAAAAAAAAAAAAAA"
+		if got := version("missing"); got != empty {
+			t.Errorf("the version of nothing is %q, want %q", got, empty)
+		}
+	})
+}
+
+// The origin's own version of a type stands before ours, and is not compared
+// (B.2); without one, ours stands alone.
+func TestB2_TheOriginsVersionIsShown(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(streamCDS, "*")
+		if v := streamTake(t, c, streamCDS, "a").Version; !strings.HasPrefix(v, "r1.") {
+			t.Errorf("version %q, want r1.…", v)
+		}
+		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "build~7" })
+		o.Put(relaytest.Cluster("a", "2"))
+		if v := streamTake(t, c, streamCDS, "a").Version; !strings.HasPrefix(v, "build~7~r1.") {
+			t.Errorf("version %q, want build~7~r1.…", v)
+		}
+		delta := r.Client(relaytest.ClientOptions{})
+		delta.Subscribe(streamCDS, "*")
+		if v := streamTake(t, delta, streamCDS, "a").Version; v != "build~7" {
+			t.Errorf("system_version_info %q, want the origin's", v)
+		}
+		time.Sleep(streamConfirm)
+		// The same content under another version of the origin: not pushed, and nothing
+		// that a client that returns would be sent.
+		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "build~8" })
+		o.Put(relaytest.Cluster("a", "2"))
+		streamQuiet(t, c, time.Minute)
+		c.Reconnect(r.Conn())
+		streamQuiet(t, c, time.Minute)
+	})
+}
+
+// Each type has a version of its own, which changes of others leave alone.
+func TestR024_VersionsAreApartForEachType(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("a", "a"), streamRoute("a", "a"))
+		r := start(t, o)
+		types := []string{streamCDS, streamEDS, streamLDS, streamRDS}
+		versions := func() map[string]string {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			got := make(map[string]string)
+			for _, typeURL := range types {
+				c.Subscribe(typeURL, "a")
+				got[typeURL] = streamTake(t, c, typeURL, "a").Version
+			}
+			return got
+		}
+		before := versions()
+		o.Put(relaytest.Endpoints("a", "127.0.0.1:2"))
+		synctest.Wait()
+		after := versions()
+		for _, typeURL := range types {
+			if same := before[typeURL] == after[typeURL]; same != (typeURL != streamEDS) {
+				t.Errorf("%s: version %q, then %q", typeURL, before[typeURL], after[typeURL])
+			}
+		}
+	})
+}
+
+// The version is a property of the resources: two relays of one origin say the
+// same, and so does one that was started again, whatever the origin numbers.
+func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("b"), relaytest.Cluster("a"), streamRoute("r", "1"))
+		ask := func(r *running) (clusters, named, route string) {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Subscribe(streamCDS, "*")
+			clusters = streamTake(t, c, streamCDS, "a", "b").Version
+			c.Subscribe(streamRDS, "r")
+			route = streamTake(t, c, streamRDS, "r").Version
+			one := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			one.Subscribe(streamCDS, "a")
+			named = streamTake(t, one, streamCDS, "a").Version
+			return clusters, named, route
+		}
+		first, second := start(t, o), start(t, o, "TENDER_NODE_ID=tender/other")
+		c1, n1, r1 := ask(first)
+		// The other one has seen other content before.
+		o.Put(relaytest.Cluster("a", "for a while"))
+		c := second.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Subscribe(streamCDS, "*")
+		streamTake(t, c, streamCDS, "a", "b")
+		o.Set(streamCDS, "a", relaytest.Cluster("a"), "another-number")
+		streamTake(t, c, streamCDS, "a", "b")
+		first.Stop()
+		third := start(t, o)
+		for i, r := range []*running{second, third} {
+			if c2, n2, r2 := ask(r); c2 != c1 || n2 != n1 || r2 != r1 {
+				t.Errorf("relay %d says %q %q %q, the first said %q %q %q", i+2, c2, n2, r2, c1, n1, r1)
+			}
+		}
+	})
+}
+
+// streamReturning is the first request of a SotW client that comes back.
+func streamReturning(typeURL, version string, names ...string) *discoverypb.DiscoveryRequest {
+	return streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: version, ResourceNames: names})
+}
+
+// A client that carries a nonce over to a new stream does not know that the stream is new. It
+// is answered even if it holds the version, since MOSN asks for the next type with the answer.
+func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"))
+		r := start(t, o)
+		for _, typeURL := range []string{streamCDS, streamLDS} {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Subscribe(typeURL, "*")
+			held := streamTake(t, c, typeURL, "a")
+			c.Close()
+			time.Sleep(streamConfirm)
+			c = r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Send(streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: held.Version, ResponseNonce: held.Nonce}))
+			streamTake(t, c, typeURL, "a")
+			streamQuiet(t, c, time.Minute)
+			c.Close()
+		}
+	})
+}
+
+// A SotW client that returns is sent nothing only where it cannot be asking for
+// anything new: Listeners and Clusters, the wildcard alone, an equal version, and
+// no resource that expires (B.3).
+func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), streamRoute("a", "a"), relaytest.Endpoints("a", "127.0.0.1:1"))
+		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", nil), "1")
+		o.Set(relaytest.ScopedRouteType, "a", relaytest.Opaque(relaytest.ScopedRouteType, "a", nil), "1")
+		r := start(t, o)
+		versions := make(map[string]string)
+		scout := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		for _, typeURL := range []string{streamCDS, streamEDS, streamLDS, streamRDS, streamAcmeType, relaytest.ScopedRouteType} {
+			name := "*"
+			if typeURL == streamEDS || typeURL == streamRDS {
+				name = "a"
+			}
+			scout.Subscribe(typeURL, name)
+			versions[typeURL] = streamTake(t, scout, typeURL, "a").Version
+		}
+		time.Sleep(streamConfirm)
+		for _, tc := range []struct {
+			typeURL, version string
+			names            []string
+			spared           bool
+		}{
+			{streamCDS, versions[streamCDS], nil, true},
+			{streamCDS, versions[streamCDS], []string{"*"}, true},
+			{streamLDS, versions[streamLDS], nil, true},
+			{streamCDS, "build-9~" + versions[streamCDS], nil, true},
+			{streamCDS, "", nil, false},
+			{streamCDS, versions[streamCDS] + "x", nil, false},
+			{streamCDS, versions[streamCDS] + "~", nil, false},
+			{streamCDS, versions[streamLDS], nil, false},
+			{streamCDS, versions[streamCDS], []string{"a"}, false},
+			{streamCDS, versions[streamCDS], []string{"*", "a"}, false},
+			{streamLDS, versions[streamLDS], []string{"a"}, false},
+			{streamEDS, versions[streamEDS], []string{"a"}, false},
+			{streamRDS, versions[streamRDS], []string{"a"}, false},
+			{streamAcmeType, versions[streamAcmeType], nil, false},
+			{relaytest.ScopedRouteType, versions[relaytest.ScopedRouteType], nil, false},
+		} {
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+			c.Send(streamReturning(tc.typeURL, tc.version, tc.names...))
+			if tc.spared {
+				streamQuiet(t, c, time.Minute)
+			} else {
+				streamTake(t, c, tc.typeURL, "a")
+			}
+			c.Close()
+		}
+		// What changes afterwards reaches a client that was spared.
+		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Send(streamReturning(streamCDS, versions[streamCDS]))
+		streamQuiet(t, c, time.Minute)
+		o.Put(relaytest.Cluster("b"))
+		streamTake(t, c, streamCDS, "a", "b")
+		streamTake(t, scout, streamCDS, "a", "b")
+
+		o.SetRaw(streamLDS, &discoverypb.Resource{Name: "t", Version: "1", Ttl: durationpb.New(time.Hour),
+			Resource: relaytest.Opaque(streamLDS, "t", nil)})
+		expiring := streamTake(t, scout, streamLDS, "a", "t").Version
+		c = r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
+		c.Send(streamReturning(streamLDS, expiring))
+		streamTake(t, c, streamLDS, "a", "t")
+	})
+}
+
+// streamDelta is the first request of a Delta client that comes back.
+func streamDelta(n *corepb.Node, typeURL string, names []string, known map[string]string) *discoverypb.DeltaDiscoveryRequest {
+	return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: known}
+}
+
+// R085: a Delta client that says which versions it holds is spared those, but for
+// endpoints and Secrets that it names, unless it is a relay (B.3).
+func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
+		for _, typeURL := range []string{streamCDS, streamEDS, streamRDS, relaytest.SecretType, streamAcmeType} {
+			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", secret.GetValue()), "v1")
+		}
+		r := start(t, o)
+		envoy, below := relaytest.EnvoyNode("e"), &corepb.Node{Id: "r", UserAgentName: "tender"}
+		for _, tc := range []struct {
+			node    *corepb.Node
+			typeURL string
+			name    string // "" for the legacy wildcard
+			version string
+			spared  bool
+		}{
+			{envoy, streamCDS, "", "v1", true},
+			{envoy, streamCDS, "*", "v1", true},
+			{envoy, streamCDS, "a", "v1", true},
+			{envoy, streamRDS, "a", "v1", true},
+			{envoy, streamAcmeType, "", "v1", true},
+			{envoy, streamAcmeType, "a", "v1", true},
+			{envoy, streamEDS, "*", "v1", true},
+			{envoy, streamEDS, "a", "v1", false},
+			{envoy, relaytest.SecretType, "a", "v1", false},
+			{below, streamEDS, "a", "v1", true},
+			{below, relaytest.SecretType, "a", "v1", true},
+			{below, streamEDS, "a", "v0", false},
+			{envoy, streamCDS, "", "v0", false},
+			{envoy, streamCDS, "", "", false},
+			{envoy, streamRDS, "a", "v0", false},
+		} {
+			var names []string
+			if tc.name != "" {
+				names = []string{tc.name}
+			}
+			c := r.Client(relaytest.ClientOptions{})
+			c.Send(streamDelta(tc.node, tc.typeURL, names, map[string]string{"a": tc.version}))
+			if tc.spared {
+				streamQuiet(t, c, streamConfirm)
+			} else {
+				streamTake(t, c, tc.typeURL, "a")
+			}
+			c.Close()
+		}
+	})
+}
+
+// Later than in its first request nothing that a client says it holds spares
+// it anything.
+func TestB3_OnlyTheFirstRequestSpares(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Set(streamRDS, "a", streamRoute("a", "1"), "v1")
+		o.Set(streamRDS, "b", streamRoute("b", "1"), "v1")
+		known := map[string]string{"a": "v1", "b": "v1"}
+		c := start(t, o).Client(relaytest.ClientOptions{})
+		c.Send(streamDelta(relaytest.EnvoyNode("e"), streamRDS, []string{"a"}, known))
+		streamQuiet(t, c, time.Minute)
+		c.Send(streamDelta(nil, streamRDS, []string{"b"}, known))
+		streamTake(t, c, streamRDS, "b")
+		c.Send(streamDelta(nil, streamRDS, []string{"a"}, known)) // a name asked for again is sent again
+		streamTake(t, c, streamRDS, "a")
+	})
+}
+
+// A version that the origin gave the same content before is as good as the
+// present one; one that it gave to other content makes all its versions
+// worthless, and is said once (B.2).
+func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Set(streamCDS, "a", relaytest.Cluster("a"), "v1")
+		o.Set(streamCDS, "b", relaytest.Cluster("b"), "v1")
+		r := start(t, o)
+		watcher := r.Client(relaytest.ClientOptions{})
+		watcher.Subscribe(streamCDS, "*")
+		streamTake(t, watcher, streamCDS, "a", "b")
+		spared := func(version string) bool {
+			c := r.Client(relaytest.ClientOptions{})
+			defer c.Close()
+			c.Send(streamDelta(relaytest.EnvoyNode("e"), streamCDS, []string{"*"}, map[string]string{"a": version, "b": "v1"}))
+			time.Sleep(streamConfirm)
+			return c.TryRecv() == nil
+		}
+		for i := 2; i <= 5; i++ {
+			o.Set(streamCDS, "a", relaytest.Cluster("a"), fmt.Sprint("v", i))
+			streamQuiet(t, watcher, time.Second)
+		}
+		for version, want := range map[string]bool{"v1": false, "v2": true, "v3": true, "v4": true, "v5": true, "v6": false} {
+			if got := spared(version); got != want {
+				t.Errorf("%s after v5 of the same content: spared is %v, want %v", version, got, want)
+			}
+		}
+		before := r.Log.Count("level=WARN")
+		for i := range 3 {
+			o.Set(streamCDS, "b", relaytest.Cluster("b", fmt.Sprint(i)), "v1")
+			streamTake(t, watcher, streamCDS, "b")
+		}
+		if got := r.Log.Count("level=WARN") - before; got != 1 {
+			t.Errorf("the reuse of a version was said %d times, want once", got)
+		}
+		if spared("v5") {
+			t.Error("a client was spared by a version of an origin that reuses versions")
+		}
+	})
+}
+
+// Where the origin gives no versions, or TENDER_DELTA_VERSIONS=content says not
+// to use them, they are made from content: a reused number hides nothing, and
+// spares nobody what changed.
+func TestB2_VersionsOfContentInDelta(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, env string
+		behaviour relaytest.Behaviour
+	}{
+		{"none from the origin", "TENDER_DELTA_VERSIONS=origin", relaytest.Behaviour{EmptyVersions: true}},
+		{"configured", "TENDER_DELTA_VERSIONS=content", relaytest.Behaviour{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				o.Change(func(b *relaytest.Behaviour) { *b = tc.behaviour })
+				o.Set(streamCDS, "a", relaytest.Cluster("a"), "1")
+				r := start(t, o, tc.env)
+				c := r.Client(relaytest.ClientOptions{})
+				c.Subscribe(streamCDS, "*")
+				v := streamTake(t, c, streamCDS, "a").Resources[0].Version
+				if len(v) != len("h1.")+22 || !strings.HasPrefix(v, "h1.") {
+					t.Errorf("version %q, want h1. and 22 characters", v)
+				}
+				time.Sleep(streamConfirm)
+				c.Reconnect(r.Conn())
+				streamQuiet(t, c, time.Minute)
+				c.Close()
+				o.Set(streamCDS, "a", relaytest.Cluster("a", "other"), "1")
+				c.Reconnect(r.Conn())
+				streamTake(t, c, streamCDS, "a")
+			})
+		})
+	}
+}
+
+// An origin that starts again and counts its versions from one, by chance to the
+// same number, hides nothing from SotW clients, old or new, of this relay or
+// another.
+func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
+	t.Parallel()
+	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion, b.IgnoreIRV = "1", true })
+		o.Set(streamCDS, "a", relaytest.Cluster("a", "old"), "1")
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{Variant: v})
+		c.Subscribe(streamCDS, "*")
+		old := streamTake(t, c, streamCDS, "a")
+		away := r.Client(relaytest.ClientOptions{Variant: v})
+		away.Subscribe(streamCDS, "*")
+		streamTake(t, away, streamCDS, "a")
+		away.Close()
+
+		o.Stop()
+		o.Clear()
+		o.Set(streamCDS, "a", relaytest.Cluster("a", "new"), "1")
+		o.Restart()
+		got := streamTake(t, c, streamCDS, "a")
+		if v == relaytest.SotW && got.Version == old.Version {
+			t.Errorf("version %q stands for two contents", got.Version)
+		}
+		away.Reconnect(r.Conn())
+		streamTake(t, away, streamCDS, "a")
+		if v == relaytest.SotW { // another replica, which has never seen the old content
+			away.Reconnect(start(t, o).Conn())
+			streamQuiet(t, away, streamConfirm)
+			c.Close()
+			c = start(t, o).Client(relaytest.ClientOptions{Variant: v})
+			c.Send(streamReturning(streamCDS, old.Version))
+			streamTake(t, c, streamCDS, "a")
+		}
+	})
+}

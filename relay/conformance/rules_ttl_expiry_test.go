@@ -1,0 +1,586 @@
+package conformance_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// What the origin does not say again is gone when its time is up, for all clients,
+// with the origin there or not, and not a moment before.
+func TestR107_ExpiryIsRemoval(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		for _, up := range []bool{true, false} {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
+				w.give(f.short+" a@1 1m", f.short+" b@1")
+				ttl.skip()
+				plain.skip()
+				w.pass(20 * time.Second)
+				if !up {
+					w.stop()
+				}
+				w.pass(40*time.Second - 1)
+				ttl.hears()
+				plain.hears()
+				w.pass(1)
+				ttl.hears(f.removal("a", "b@1")...)
+				plain.hears(f.removal("a", "b@1")...)
+				w.pass(2 * time.Minute)
+				ttl.hears()
+				plain.hears()
+			})
+		}
+	})
+}
+
+// A resource that expired and comes back is sent to all who want it, whatever they
+// were sent before.
+func TestR107_ComesBack(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
+			w.give(f.short + " b@1")
+			ttl.skip()
+			plain.skip()
+			for _, rev := range []string{"1", "1", "2", "2"} {
+				w.give(f.short + " a@" + rev + " 1m")
+				ttl.hears(f.response("a@"+rev+"(1m0s)", "a@"+rev+"(1m0s) b@1"))
+				plain.hears(f.response("a@"+rev, "a@"+rev+" b@1"))
+				w.pass(time.Minute)
+				ttl.hears(f.removal("a", "b@1")...)
+				plain.hears(f.removal("a", "b@1")...)
+			}
+		})
+	})
+}
+
+// Who comes when part of the time is over is told the rest of it.
+func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			first := w.follow(f.variant, ttlEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 1m", f.short+" b@1 2m")
+			first.hears(f.response("a@1(1m0s) b@1(2m0s)", "a@1(1m0s) b@1(2m0s)"))
+			for passed := 15 * time.Second; passed < time.Minute; passed += 15 * time.Second {
+				w.pass(15 * time.Second)
+				want := fmt.Sprintf("a@1(%v) b@1(%v)", time.Minute-passed, 2*time.Minute-passed)
+				late := w.client(f.variant, ttlEnvoy, f.short, f.names)
+				late.hears(f.response(want, want))
+				again := w.client(f.variant, ttlEnvoy, f.short, f.names) // at the same position as the one before
+				again.hears(f.response(want, want))
+			}
+			first.hears()
+		})
+	})
+}
+
+// Who subscribes anew, by Delta, or drops a name and takes it again, is told the rest
+// too.
+func TestR108_ResubscriberGetsTheRest(t *testing.T) {
+	t.Parallel()
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			c := w.follow(v, ttlEnvoy, "eds", "a")
+			w.give("eds a@1 1m")
+			c.skip()
+			w.pass(10 * time.Second)
+			c.Unsubscribe(relaytest.EndpointType, "a")
+			c.subscribe("eds", "a")
+			c.hears(orderForm(v, "eds a@1(50s)"))
+			if v == relaytest.Delta {
+				w.pass(10 * time.Second)
+				c.subscribe("eds", "a")
+				c.hears("eds a@1(40s)")
+			}
+		})
+	}
+}
+
+// What is sent for another reason holds what is left, too: a set in which something else
+// changed, or the endpoints of a cluster that changed (B.16).
+func TestR108_WhatIsSentForAnotherReason(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		delta, sotw := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, ttlEnvoy, "cds", "*")
+		for _, c := range []*orderClient{delta, sotw} {
+			c.subscribe("eds", "b")
+			w.settle()
+			c.skip()
+		}
+		w.give("cds a@1 1m", "cds b@1", "eds b@1 2m")
+		delta.skip()
+		sotw.skip()
+		w.pass(10 * time.Second)
+		w.give("cds b@2")
+		delta.hears("cds b@2", "eds b@1(1m50s)")
+		sotw.hears("cds {a@1(50s) b@2}", "eds {b@1(1m50s)}")
+	})
+}
+
+// Nothing has to be asked for again while it lives: a client that returns is told what
+// is left, although it holds the very version (C31); others are not sent it again.
+func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		short, names string
+	}{{"cds", ""}, {"cds", "*"}, {"cds", "a b"}, {"lds", ""}, {"rds", "a b"}, {"acme", "*"}}
+	for _, tt := range tests {
+		t.Run(tt.short+" "+tt.names, func(t *testing.T) {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				w.follow(relaytest.Delta, plainEnvoy, tt.short, tt.names)
+				w.give(tt.short+" a@1 1h", tt.short+" b@1")
+				ttl, plain := w.follow(relaytest.Delta, ttlEnvoy, tt.short, tt.names), w.follow(relaytest.Delta, plainEnvoy, tt.short, tt.names)
+				w.pass(30*time.Minute - 20*time.Second)
+				ttl.Reconnect(w.relay.Conn())
+				plain.Reconnect(w.relay.Conn())
+				w.settle()
+				ttl.hears(tt.short + " a@1(30m0s)")
+				plain.hears()
+			})
+		})
+	}
+}
+
+// A complete set that holds what expires, or may have lost some, is sent although the
+// client's version is that of the set.
+func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		what   string
+		change func(w *ttlWorld)
+		want   string // at a client with TTLs
+		plain  string // at one without; "" is nothing
+	}{
+		{"a TTL in the set", func(w *ttlWorld) { w.give("cds a@1 1h") }, "cds {a@1(1h0m0s) b@1}", "cds {a@1 b@1}"},
+		{"one that was removed", func(w *ttlWorld) { w.give("cds a@1 1m"); w.give("cds a@1") }, "cds {a@1 b@1}", ""},
+		{"gone and back", func(w *ttlWorld) { w.give("cds a@1 1m"); w.pass(time.Minute); w.give("cds a@1") }, "cds {a@1 b@1}", "cds {a@1 b@1}"},
+		{"none ever", func(*ttlWorld) {}, "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.what, func(t *testing.T) {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				w.follow(relaytest.SotW, plainEnvoy, "cds", "")
+				w.give("cds a@1", "cds b@1")
+				ttl, plain := w.follow(relaytest.SotW, ttlEnvoy, "cds", ""), w.follow(relaytest.SotW, plainEnvoy, "cds", "")
+				ttl.Close()
+				plain.Close()
+				tt.change(w)
+				ttl.Reconnect(w.relay.Conn())
+				plain.Reconnect(w.relay.Conn())
+				synctest.Wait()
+				for c, want := range map[*orderClient]string{ttl: tt.want, plain: tt.plain} {
+					if want == "" {
+						c.hears()
+					} else {
+						c.hears(want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A slow client whose set changed and changed back is sent it all the same, if what was
+// in it may have expired on its side.
+func TestC31_SetThatIsAgainWhatItWas(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *ttlWorld) {
+		ttl, plain := w.follow(relaytest.SotW, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, plainEnvoy, "cds", "*")
+		w.give("cds a@1 1m", "cds b@1")
+		ttl.expect("cds {a@1(1m0s) b@1}")
+		plain.expect("cds {a@1 b@1}")
+		w.pass(time.Minute)
+		w.give("cds a@1 1m")
+		ttl.expect()
+		ttl.ack("cds")
+		plain.ack("cds")
+		ttl.hears("cds {a@1(1m0s) b@1}")
+		plain.hears() // it never lost it
+	})
+}
+
+// Whoever asks for a name that has expired has the origin asked again, and waits for
+// what it says.
+func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
+	t.Parallel()
+	for _, short := range []string{"cds", "eds", "acme"} {
+		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+			for _, has := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v/%s/origin has it=%t", v, short, has), func(t *testing.T) {
+					f := ttlForm{v, short, "a"}
+					ttlBubble(t, nil, func(w *ttlWorld) {
+						first := w.follow(v, ttlEnvoy, short, "a")
+						w.give(short + " a@1 1m")
+						w.pass(time.Minute)
+						first.skip()
+						asked := func() (n int) {
+							for _, r := range w.origin.State().Requests(orderTypes[short]) {
+								if slices.Contains(r.Message.GetResourceNamesSubscribe(), "a") {
+									n++
+								}
+							}
+							return n
+						}
+						before := asked()
+						if !has {
+							w.origin.Remove(orderTypes[short], "a")
+							synctest.Wait()
+							first.skip()
+						}
+						late := w.client(v, ttlEnvoy, short, "a")
+						w.pass(20 * time.Millisecond)
+						switch {
+						case has:
+							late.hears(f.response("a@1(1m0s)", "a@1(1m0s)"))
+							if n := asked() - before; n != 1 {
+								t.Errorf("the origin was asked %d times more, want once", n)
+							}
+						case asked() != before:
+							t.Error("the origin has said that there is none, and was asked again")
+						default:
+							late.hears(f.removal("a", "")...)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// To a newcomer, what has expired is unknown and not gone, while the origin is asked or
+// cannot be: its stream ends as cold, so that it goes where there is an origin. One who
+// holds it is told.
+func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
+	t.Parallel()
+	for _, short := range []string{"lds", "eds"} {
+		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+			t.Run(fmt.Sprintf("%v/%s", v, short), func(t *testing.T) {
+				f := ttlForm{v, short, "a"}
+				ttlBubble(t, []string{"TENDER_COLD_WAIT=10s"}, func(w *ttlWorld) {
+					holds := w.follow(v, plainEnvoy, short, "a")
+					w.give(short+" a@1 1m", short+" b@1")
+					holds.skip()
+					holds.Close()
+					w.stop()
+					w.pass(time.Minute)
+					newcomer := w.client(v, plainEnvoy, short, "a")
+					holds.Reconnect(w.relay.Conn())
+					w.pass(5 * time.Second)
+					holds.hears(f.removal("a", "")...)
+					newcomer.hears()
+					w.pass(20 * time.Second)
+					if got := newcomer.heard(); len(got) > 0 {
+						t.Errorf("the newcomer got %q, want nothing", got)
+					}
+					if err := newcomer.WaitEnd(w.t.Context()); err == nil {
+						t.Error("the newcomer's stream ended in peace")
+					}
+				})
+			})
+		}
+	}
+}
+
+// The first complete set waits for what the origin says of a name that has expired, as
+// it does for one that was never asked for, and no longer.
+func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"", "xdstp://example.com/envoy.config.cluster.v3.Cluster/"} {
+		for _, has := range []bool{true, false} {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				a, b := prefix+"a", prefix+"b"
+				f := ttlForm{relaytest.SotW, "cds", a + " " + b}
+				first := w.follow(f.variant, plainEnvoy, f.short, f.names)
+				w.give("cds "+a+"@1 1m", "cds "+b+"@1")
+				w.pass(time.Minute)
+				first.skip()
+				w.origin.Change(func(b *relaytest.Behaviour) { b.Delay, b.SilentOnMissing = 2*time.Second, true })
+				if !has {
+					w.origin.Clear() // and says nothing of it
+				}
+				late := w.client(f.variant, plainEnvoy, f.short, f.names)
+				w.pass(time.Millisecond)
+				_, other := w.resource("cds " + b + "@2") // wakes the client's stream
+				w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{other}})
+				w.pass(1900 * time.Millisecond)
+				late.hears()
+				if has {
+					w.pass(200 * time.Millisecond)
+					late.hears(fmt.Sprintf("cds {%s@1 %s@2}", a, b))
+					return
+				}
+				w.pass(8 * time.Second)
+				late.hears()
+				w.pass(200 * time.Millisecond)
+				late.hears(fmt.Sprintf("cds {%s@2}", b))
+			})
+		}
+	}
+}
+
+// A relay that has been silent for longer than a heartbeat took is asked for what it
+// believes to be here.
+func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 1m", f.short+" b@1")
+			w.pass(2 * time.Minute)
+			c.skip()
+			w.beat(f.short, "a")
+			w.pass(100 * time.Millisecond)
+			got := c.TryRecv()
+			if got == nil || got.Resource("a") == nil || got.Resource("a").Body == nil || got.Resource("a").TTL != time.Minute {
+				t.Errorf("the origin believes that the relay has a: got %v", got)
+			}
+		})
+	})
+}
+
+// Without TTLs everything stays, however long the origin is away.
+func TestR112_WithoutTTLAllStays(t *testing.T) {
+	t.Parallel()
+	for _, f := range []ttlForm{
+		{relaytest.Delta, "cds", "*"}, {relaytest.SotW, "lds", "a b"}, {relaytest.Delta, "rds", "a b"}, {relaytest.SotW, "acme", "*"},
+	} {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
+			w.give(f.short+" a@1", f.short+" b@1")
+			c.skip()
+			w.stop()
+			for range 4 {
+				w.pass(15 * time.Minute)
+				c.hears()
+				late := w.client(f.variant, ttlEnvoy, f.short, f.names)
+				late.hears(f.response("a@1 b@1", "a@1 b@1"))
+			}
+			w.origin.Restart()
+			w.pass(time.Hour)
+			c.hears()
+		})
+	}
+}
+
+// The origin comes back in time, and the time begins anew; too late, and what it has is
+// new.
+func TestR107_OriginComesBack(t *testing.T) {
+	t.Parallel()
+	for _, names := range []string{"*", "a"} {
+		for _, away := range []time.Duration{20 * time.Second, 5 * time.Minute} {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				c := w.follow(relaytest.Delta, ttlEnvoy, "cds", names)
+				w.give("cds a@1 2m")
+				c.skip()
+				w.stop()
+				w.pass(away)
+				late := away > 2*time.Minute
+				if late {
+					c.hears("cds -a")
+				}
+				w.restart()
+				w.beat("cds", "a")
+				c.skip()
+				if !c.State().Has(relaytest.ClusterType, "a") {
+					t.Errorf("%s, away for %v: the client has not a", names, away)
+				}
+				w.pass(2*time.Minute - 1)
+				c.hears()
+				w.pass(1)
+				c.hears("cds -a")
+			})
+		}
+	}
+}
+
+// Through relays in a row, no client is ever told a longer time than the origin gave,
+// and heartbeats get through.
+func TestR107_ChainNeverLengthens(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			below := w.relay.below()
+			follow := func(r *running) *orderClient {
+				c := w.dialAt(r, relaytest.ClientOptions{Variant: f.variant, Node: ttlEnvoy}).subscribe(f.short, f.names)
+				w.settle()
+				c.skip()
+				return c
+			}
+			clients := []*orderClient{follow(w.relay), follow(below)}
+			w.give(f.short+" a@1 1m", f.short+" b@1")
+			for _, c := range clients {
+				c.hears(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
+			}
+			deadline := time.Now().Add(time.Minute)
+			for range 3 {
+				w.pass(25 * time.Second)
+				late := follow(below)
+				for _, r := range late.Responses() {
+					if a := r.Resource("a"); a != nil && r.At.Add(a.TTL) != deadline {
+						t.Errorf("told %v to live at %v, want until %v", a.TTL, r.At, deadline)
+					}
+				}
+				late.Close()
+				w.beat(f.short, "a")
+				deadline = time.Now().Add(time.Minute)
+				for _, c := range clients {
+					c.hears(f.beat("a", "a@1(1m0s)", "a@1(1m0s) b@1"))
+				}
+			}
+			w.stop()
+			w.pass(time.Until(deadline) - 1)
+			for _, c := range clients {
+				c.hears()
+			}
+			w.pass(1)
+			for _, c := range clients {
+				c.hears(f.removal("a", "b@1")...)
+			}
+		})
+	})
+}
+
+// The relay in the middle goes, and what it gave lives on below for its time.
+func TestR107_ChainBreaksInTheMiddle(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		below := w.relay.below()
+		c := w.dialAt(below, relaytest.ClientOptions{Node: ttlEnvoy}).subscribe("cds", "*")
+		w.settle()
+		w.give("cds a@1 1m", "cds b@1")
+		c.skip()
+		w.relay.Stop()
+		w.pass(time.Minute - 1)
+		c.hears()
+		w.pass(1)
+		c.hears("cds -a")
+	})
+}
+
+// What groups share of xdstp names lives for one and the same time in all of them.
+func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T) {
+	t.Parallel()
+	const name = "xdstp://example.com/envoy.config.endpoint.v3.ClusterLoadAssignment/a"
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		grpc := relaytest.WithFeatures(relaytest.GRPCNode("grpc"), relaytest.FeatureTTL)
+		grpc.ClientFeatures = slices.DeleteFunc(grpc.ClientFeatures, func(f string) bool { return strings.HasPrefix(f, "envoy.lb") })
+		first := w.follow(relaytest.Delta, ttlEnvoy, "eds", name)
+		w.give("eds " + name + "@1 1m")
+		first.hears("eds " + name + "@1(1m0s)")
+		w.pass(20 * time.Second)
+		second := w.client(relaytest.Delta, grpc, "eds", name)
+		w.pass(0)
+		second.hears("eds " + name + "@1(40s)")
+		w.pass(10 * time.Second)
+		w.beat("eds", name)
+		first.hears("eds " + name + "~(1m0s)")
+		second.hears("eds " + name + "~(1m0s)")
+		w.stop()
+		w.pass(time.Minute - 1)
+		first.hears()
+		second.hears()
+		w.pass(1)
+		first.hears("eds -" + name)
+		second.hears("eds -" + name)
+		w.restart()
+		first.skip()
+		second.skip()
+		for _, c := range []*orderClient{first, second} {
+			if !c.State().Has(relaytest.EndpointType, name) {
+				t.Errorf("%v: the origin is back, and the client has %v", c.Client, c.State())
+			}
+		}
+		if n := len(w.origin.State().Open()); n != 1 {
+			t.Errorf("%d streams to the origin, want 1: what is shared is asked for once", n)
+		}
+	})
+}
+
+// A newcomer in another group has the origin asked again for what has expired.
+func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	const name = "xdstp://example.com/envoy.config.endpoint.v3.ClusterLoadAssignment/a"
+	for _, group := range []string{"same", "other"} {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			first := w.follow(relaytest.Delta, ttlEnvoy, "eds", name)
+			w.give("eds " + name + "@1 1m")
+			w.pass(2 * time.Minute)
+			first.skip()
+			node := ttlEnvoy
+			if group == "other" {
+				node = relaytest.WithFeatures(relaytest.EnvoyNode("other"), relaytest.FeatureTTL)
+				node.UserAgentName = "another"
+			}
+			late := w.client(relaytest.Delta, node, "eds", name)
+			w.pass(time.Second)
+			late.skip()
+			first.skip()
+			for _, c := range []*orderClient{first, late} {
+				if !c.State().Has(relaytest.EndpointType, name) {
+					t.Errorf("group %s: %v has %v, want the name that the origin has", group, c.Client, c.State())
+				}
+			}
+		})
+	}
+}
+
+// A file lives for as long as it is there, whatever it says.
+func TestR107_FilesDoNotExpire(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := fmt.Sprintf("- '@type': %s\n  name: a\n  ttl: 1s\n  version: '1'\n  resource: {'@type': %q, name: a}\n",
+		"type.googleapis.com/envoy.service.discovery.v3.Resource", relaytest.ClusterType)
+	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := startFiles(t, dir)
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		c := r.Client(relaytest.ClientOptions{Variant: v, Node: ttlEnvoy, AutoAck: true})
+		c.Subscribe(relaytest.ClusterType)
+		if got := c.Recv(t.Context()).Resource("a"); got == nil || got.TTL != 0 {
+			t.Errorf("%v: got %+v, want a without a TTL", v, got)
+		}
+	}
+}
+
+// The members of a collection have times of their own, and are renewed like all others;
+// those that the origin believes to be here are asked for.
+func TestR132_R107_CollectionsExpire(t *testing.T) {
+	t.Parallel()
+	const dir = "xdstp://example.com/envoy.config.cluster.v3.Cluster/shop/"
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		t.Run(v.String(), func(t *testing.T) {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				f := ttlForm{v, "cds", dir + "*"}
+				c := w.follow(v, ttlEnvoy, "cds", dir+"*")
+				a, b := dir+"a", dir+"b"
+				w.give("cds "+a+"@1 1m", "cds "+b+"@1")
+				c.hears(f.response(a+"@1(1m0s) "+b+"@1", a+"@1(1m0s) "+b+"@1"))
+				w.pass(30 * time.Second)
+				w.beat("cds", a)
+				c.hears(f.beat(a, a+"@1(1m0s)", a+"@1(1m0s) "+b+"@1"))
+				w.pass(time.Minute)
+				c.hears(f.removal(a, b+"@1")...)
+				w.beat("cds", a)
+				w.pass(time.Second)
+				c.skip()
+				if !c.State().Has(relaytest.ClusterType, a, b) {
+					t.Errorf("the origin believes that the relay has both: the client has %v", c.State())
+				}
+			})
+		})
+	}
+}

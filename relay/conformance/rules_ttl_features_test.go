@@ -1,0 +1,218 @@
+package conformance_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TTLs are for clients that say that they understand them. In SotW that takes two
+// features: the TTL stands in a wrapper.
+func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
+	t.Parallel()
+	nodes := map[string]struct {
+		features    []string
+		delta, sotw bool
+	}{
+		"plain":        {nil, false, false},
+		"TTLs":         {[]string{relaytest.FeatureTTL}, true, false},
+		"wrappers":     {[]string{relaytest.FeatureWrapper}, false, false},
+		"both":         {[]string{relaytest.FeatureTTL, relaytest.FeatureWrapper}, true, true},
+		"another case": {[]string{"XDS.config.supports-resource-ttl", "xds.config.supports-resource-ttl2"}, false, false},
+	}
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			clients := make(map[string]*orderClient)
+			for name, node := range nodes {
+				clients[name] = w.follow(f.variant, relaytest.WithFeatures(relaytest.EnvoyNode(name), node.features...), f.short, f.names)
+			}
+			w.give(f.short+" a@1 1m", f.short+" b@1")
+			for name, c := range clients {
+				told := map[relaytest.Variant]bool{relaytest.Delta: nodes[name].delta, relaytest.SotW: nodes[name].sotw}[f.variant]
+				if told {
+					c.hears(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
+				} else {
+					c.hears(f.response("a@1 b@1", "a@1 b@1"))
+				}
+				// Resources of unknown types are wrapped for whoever understands (B.19).
+				wraps := slices.Contains(nodes[name].features, relaytest.FeatureWrapper) && f.variant == relaytest.SotW
+				for _, res := range c.read[0].Resources {
+					if want := wraps && (f.short == "acme" || res.TTL > 0); res.Wrapped != want {
+						t.Errorf("%s: %s is wrapped: %t, want %t", name, res.Name, res.Wrapped, want)
+					}
+				}
+			}
+		})
+	})
+}
+
+// Whoever wrote the feature down, each spelling of it counts, and no other (X19).
+func TestR142_SpellingsOfFeatures(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		ttl, wrap string
+		delta     bool
+		sotw      bool
+	}{
+		{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw", true, true},
+		{"xds.config.supports-resource-ttl", "xds.config.supports-resource-in-sotw", true, true},
+		{"envoy.config.supports-resource-ttl", "envoy.config.resource-in-sotw", true, true},
+		{"xds.config.resource-ttl", "xds.config.resource-in-sotw", false, false},
+		{"xds.config.supports-resource-ttl", "envoy.config.supports-resource-in-sotw", true, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.ttl+" "+tt.wrap, func(t *testing.T) {
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				n := relaytest.EnvoyNode("client")
+				n.ClientFeatures = []string{"something.else", tt.wrap, tt.ttl}
+				delta := w.follow(relaytest.Delta, n, "cds", "*")
+				sotw := w.follow(relaytest.SotW, n, "cds", "*")
+				w.give("cds a@1 1m")
+				if tt.delta {
+					delta.hears("cds a@1(1m0s)")
+				} else {
+					delta.hears("cds a@1")
+				}
+				if tt.sotw {
+					sotw.hears("cds {a@1(1m0s)}")
+				} else {
+					sotw.hears("cds {a@1}")
+				}
+			})
+		})
+	}
+}
+
+// Only what tells the client something is wrapped; and what tells something is wrapped
+// only for clients that understand it.
+func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		wraps := relaytest.WithFeatures(relaytest.EnvoyNode("wraps"), relaytest.FeatureWrapper)
+		wrapped := func(c *orderClient) (names []string) {
+			t.Helper()
+			r := c.Recv(w.t.Context())
+			c.Ack(r)
+			for _, res := range r.Resources {
+				if res.Wrapped {
+					names = append(names, res.Name)
+				}
+			}
+			return names
+		}
+		w.origin.Apply(func(tx *relaytest.Tx) {
+			for _, short := range []string{"cds", "acme"} {
+				typeURL, r := w.resource(short + " plain@1")
+				tx.SetRaw(typeURL, r)
+				_, r = w.resource(short + " aliased@1")
+				r.Aliases = []string{"another"}
+				tx.SetRaw(typeURL, r)
+				_, r = w.resource(short + " expires@1 1h")
+				tx.SetRaw(typeURL, r)
+			}
+		})
+		for _, tt := range []struct {
+			name  string
+			c     *orderClient
+			short string
+			want  []string
+		}{
+			{"nobody asked for wrappers", w.client(relaytest.SotW, plainEnvoy, "cds", ""), "cds", nil},
+			{"wrappers without TTLs", w.client(relaytest.SotW, wraps, "cds", ""), "cds", nil},
+			{"wrappers with TTLs", w.client(relaytest.SotW, ttlEnvoy, "cds", ""), "cds", []string{"expires"}},
+			{"an unknown type", w.client(relaytest.SotW, wraps, "acme", "*"), "acme", []string{"aliased", "expires", "plain"}},
+			{"an unknown type, nobody asked", w.client(relaytest.SotW, plainEnvoy, "acme", "*"), "acme", nil},
+		} {
+			if got := wrapped(tt.c); !slices.Equal(slices.Sorted(slices.Values(got)), tt.want) {
+				t.Errorf("%s: got %q wrapped, want %q", tt.name, got, tt.want)
+			}
+		}
+	})
+}
+
+// What the origin put into the Resource message that nobody here knows, and what it
+// says in metadata, reaches clients that are sent that message.
+func TestR127_UnknownFieldsSurvive(t *testing.T) {
+	t.Parallel()
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			typeURL, r := w.resource("acme a@1 1h")
+			r.Metadata = &corepb.Metadata{FilterMetadata: map[string]*structpb.Struct{"acme": {}}}
+			r.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), []byte("kept")))
+			w.origin.SetRaw(typeURL, r)
+			c := w.client(v, ttlEnvoy, "acme", "a")
+			resp := c.Recv(w.t.Context())
+			got := new(discoverypb.Resource)
+			switch m := resp.Message.(type) {
+			case *discoverypb.DeltaDiscoveryResponse:
+				got = m.GetResources()[0]
+			case *discoverypb.DiscoveryResponse:
+				if err := m.GetResources()[0].UnmarshalTo(got); err != nil {
+					t.Fatalf("%v: the resource is not wrapped: %v", v, err)
+				}
+			}
+			want := proto.CloneOf(r)
+			want.Ttl = durationpb.New(resp.Resources[0].TTL)
+			if !proto.Equal(got, want) {
+				t.Errorf("%v: got %v, want %v", v, got, want)
+			}
+		})
+	}
+}
+
+// The relay tells the origin what it understands itself, whatever its clients do.
+func TestB31_RelayUnderstandsTTLs(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string][]string{"clients without": nil, "clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			w.follow(relaytest.SotW, relaytest.WithFeatures(relaytest.EnvoyNode("client"), n...), "cds", "")
+			got := w.origin.State().Last().Node.GetClientFeatures()
+			for _, want := range []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"} {
+				if !slices.Contains(got, want) {
+					t.Errorf("%s: the origin is told of the features %q, want %s", name, got, want)
+				}
+			}
+			if slices.Sort(got); len(slices.Compact(got)) != len(got) {
+				t.Errorf("%s: a feature is told twice: %q", name, got)
+			}
+		})
+	}
+}
+
+// Clients with TTLs and without share a view: what one is told changes nothing for the
+// other, in whatever order they come and go.
+func TestR104_ClientsSideBySide(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			keep := w.follow(f.variant, plainEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 1h", f.short+" b@1")
+			keep.hears(f.response("a@1 b@1", "a@1 b@1"))
+			for i := range 3 {
+				w.pass(10 * time.Minute)
+				left := (time.Hour - time.Duration(i+1)*10*time.Minute).String()
+				for _, n := range []string{"ttl", "plain", "ttl"} {
+					node, want := plainEnvoy, "a@1 b@1"
+					if n == "ttl" {
+						node, want = ttlEnvoy, "a@1("+left+") b@1"
+					}
+					c := w.client(f.variant, node, f.short, f.names)
+					synctest.Wait()
+					c.hears(f.response(want, want))
+					c.Close()
+				}
+				keep.hears()
+			}
+		})
+	})
+}

@@ -1,0 +1,381 @@
+package conformance_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A TTL changes when the resource is sent again with another one, and goes when it is
+// sent without: for the relay, and for its clients.
+func TestR105_TTLChanges(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
+			w.give(f.short+" a@1", f.short+" b@1")
+			ttl.hears(f.response("a@1 b@1", "a@1 b@1"))
+			plain.hears(f.response("a@1 b@1", "a@1 b@1"))
+			version := ttl.read[0].Version
+			for _, given := range []string{"1m", "1m", "2h", "10m"} {
+				w.pass(7 * time.Second)
+				w.give(f.short + " a@1 " + given)
+				d, _ := time.ParseDuration(given)
+				full := "a@1(" + d.String() + ")"
+				ttl.hears(f.beat("a", full, full+" b@1"))
+				plain.hears()
+			}
+			w.pass(time.Minute)
+			w.give(f.short + " a@1")
+			ttl.hears(f.response("a@1", "a@1 b@1")) // without a TTL a heartbeat would say nothing
+			if got := ttl.read[0].Version; f.variant == relaytest.SotW && got != version {
+				t.Errorf("the version is %q now and was %q: a TTL is no part of it", got, version)
+			}
+			w.pass(2 * time.Hour)
+			ttl.hears()
+			plain.hears()
+		})
+	})
+}
+
+// A heartbeat moves the timer of those who have one and is nothing else: no version
+// changes, and nobody else hears of it. In SotW it is the resource itself, in a
+// response of the same version (R111).
+func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 1m", f.short+" b@1 1h")
+			ttl.hears(f.response("a@1(1m0s) b@1(1h0m0s)", "a@1(1m0s) b@1(1h0m0s)"))
+			plain.hears(f.response("a@1 b@1", "a@1 b@1"))
+			before := ttl.read[0]
+			left := time.Hour
+			for range 5 {
+				w.pass(40 * time.Second)
+				left -= 40 * time.Second
+				w.beat(f.short, "a")
+				all := fmt.Sprintf("a@1(1m0s) b@1(%v)", left)
+				ttl.hears(f.beat("a", "a@1(1m0s)", all))
+				plain.hears()
+				got := ttl.read[0]
+				if f.variant == relaytest.SotW && got.Version != before.Version {
+					t.Errorf("a heartbeat has the version %q, the set %q", got.Version, before.Version)
+				}
+				if a := got.Resource("a"); a.Version != before.Resource("a").Version {
+					t.Errorf("a heartbeat is of version %q, the resource was of %q", a.Version, before.Resource("a").Version)
+				}
+			}
+			w.pass(time.Minute)
+			ttl.hears(f.removal("a", fmt.Sprintf("b@1(%v)", left-time.Minute))...)
+			plain.hears(f.removal("a", "b@1")...)
+		})
+	})
+}
+
+// A late subscriber hears of a heartbeat as of any other.
+func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			w.follow(f.variant, plainEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 1m", f.short+" b@1")
+			w.pass(30 * time.Second)
+			late := w.client(f.variant, ttlEnvoy, f.short, f.names)
+			late.hears(f.response("a@1(30s) b@1", "a@1(30s) b@1"))
+			w.pass(10 * time.Second)
+			w.beat(f.short, "a")
+			late.hears(f.beat("a", "a@1(1m0s)", "a@1(1m0s) b@1"))
+		})
+	})
+}
+
+// Who has not accepted just what the heartbeat is for gets the resource: a client that
+// has not answered, or has refused, and one that may have it under another version.
+func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
+	t.Parallel()
+	for _, names := range []string{"*", "a"} {
+		ttlBubble(t, []string{"TENDER_ACK_WAIT=15s"}, func(w *ttlWorld) {
+			slow, refuses := w.follow(relaytest.Delta, ttlEnvoy, "cds", names), w.follow(relaytest.Delta, ttlEnvoy, "cds", names)
+			w.give("cds a@1 1m")
+			for _, c := range []*orderClient{slow, refuses} {
+				c.hears("cds a@1(1m0s)")
+			}
+			w.give("cds a@2 1m")
+			slow.expect("cds a@2(1m0s)")
+			refuses.expect("cds a@2(1m0s)")
+			refuses.nack("cds")
+			w.pass(10 * time.Second)
+			w.beat("cds", "a")
+			slow.expect() // one response at a time
+			refuses.expect("cds a@2(1m0s)")
+			refuses.nack("cds")
+			w.pass(5 * time.Second)
+			slow.expect("cds a@2(55s)") // it never answered: the wait is over
+			slow.ack("cds")
+			w.beat("cds", "a")
+			slow.hears("cds a~(1m0s)")
+			refuses.hears("cds a@2(1m0s)")
+		})
+	}
+}
+
+// A response that is refused only after the next one of its type was sent, since the
+// client asked for more or did not answer for long, leaves the client without its
+// content all the same, although the next one is accepted.
+func TestR109_RefusedAfterTheNextWasSent(t *testing.T) {
+	t.Parallel()
+	overtake := map[string]func(w *ttlWorld, c *orderClient){
+		"asks for more": func(w *ttlWorld, c *orderClient) {
+			c.subscribe("eds", "b")
+			c.expect("eds b@1")
+		},
+		"does not answer": func(w *ttlWorld, c *orderClient) {
+			w.give("eds c@2")
+			c.expect()
+			w.pass(5 * time.Second)
+			c.expect("eds c@2")
+		},
+	}
+	for why, next := range overtake {
+		for _, names := range []string{"*", "a c"} {
+			t.Run(why+"/"+strings.ReplaceAll(names, " ", "+"), func(t *testing.T) {
+				ttlBubble(t, []string{"TENDER_ACK_WAIT=5s"}, func(w *ttlWorld) {
+					w.follow(relaytest.Delta, plainEnvoy, "eds", "a b c")
+					c := w.follow(relaytest.Delta, ttlEnvoy, "eds", names)
+					w.give("eds a@1 1m", "eds b@1", "eds c@1")
+					c.skip()
+					w.give("eds a@2 1m")
+					c.expect("eds a@2(1m0s)")
+					refused := c.read[0]
+					next(w, c)
+					c.Nack(refused, "refused")
+					synctest.Wait()
+					c.ack("eds")
+					w.beat("eds", "a")
+					c.hears("eds a@2(1m0s)")
+				})
+			})
+		}
+	}
+}
+
+// A response that was merged while the client was slow holds the resource as it is, with
+// what is left of its time, and no heartbeat beside it.
+func TestR109_SlowClientGetsTheResource(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *ttlWorld) {
+			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 1m", f.short+" b@1")
+			c.expect(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
+			w.give(f.short + " a@2 1m")
+			w.pass(10 * time.Second)
+			w.beat(f.short, "a")
+			w.beat(f.short, "a")
+			w.pass(10 * time.Second)
+			c.expect()
+			c.ack(f.short)
+			c.hears(f.response("a@2(50s)", "a@2(50s) b@1"))
+			w.beat(f.short, "a")
+			c.hears(f.beat("a", "a@2(1m0s)", "a@2(1m0s) b@1"))
+		})
+	})
+}
+
+// A version that the origin gives the same content is told to nobody; so nobody is sent
+// a heartbeat for it.
+func TestR109_AnotherVersionOfTheSame(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		c := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*")
+		typeURL, r := w.resource("cds a@1 1m")
+		w.origin.SetRaw(typeURL, r)
+		c.hears("cds a@1(1m0s)")
+		r.Version = "another"
+		w.origin.SetRaw(typeURL, r)
+		synctest.Wait()
+		c.skip()
+		w.pass(time.Second)
+		w.beat("cds", "a")
+		c.hears("cds a@1(1m0s)")
+	})
+}
+
+// To an Envoy, a virtual host without content is one that does not exist.
+func TestR109_NoHeartbeatsOfVirtualHosts(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		c := w.follow(relaytest.Delta, ttlEnvoy, "vhds", "a")
+		w.give("vhds a@1 1m")
+		c.hears("vhds a@1(1m0s)")
+		w.pass(time.Second)
+		w.beat("vhds", "a")
+		c.hears("vhds a@1(1m0s)")
+	})
+}
+
+// Who subscribed by an alias is told for how long the resource lives on, too.
+func TestR106_HeartbeatByAlias(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		typeURL, r := w.resource("rds real@1 1m")
+		r.Aliases = []string{"alias"}
+		w.origin.SetRaw(typeURL, r)
+		c, plain := w.client(relaytest.Delta, ttlEnvoy, "rds", "alias"), w.client(relaytest.Delta, plainEnvoy, "rds", "alias")
+		w.pass(time.Second)
+		c.skip()
+		plain.skip()
+		w.pass(9 * time.Second)
+		w.beat("rds", "real")
+		c.hears("rds real~(1m0s)")
+		plain.hears()
+		w.pass(time.Minute - 1)
+		c.hears()
+		w.pass(1)
+		c.hears("rds -real")
+		plain.hears("rds -real")
+	})
+}
+
+// What the origin repeats in full is passed on as a heartbeat, and what it says of
+// another version as nothing.
+func TestR106_WhatIsNoHeartbeat(t *testing.T) {
+	t.Parallel()
+	ttlBubble(t, nil, func(w *ttlWorld) {
+		c, sotw := w.follow(relaytest.Delta, ttlEnvoy, "eds", "a"), w.follow(relaytest.SotW, ttlEnvoy, "eds", "a")
+		w.give("eds a@1 1m")
+		c.hears("eds a@1(1m0s)")
+		sotw.hears("eds {a@1(1m0s)}")
+		w.pass(10 * time.Second)
+		for _, version := range []string{"v0", "v2", ""} {
+			w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{
+				TypeUrl:   relaytest.EndpointType,
+				Resources: []*discoverypb.Resource{{Name: "a", Version: version, Ttl: durationpb.New(time.Hour)}},
+			})
+		}
+		c.hears()
+		sotw.hears()
+		w.pass(50 * time.Second)
+		c.hears("eds -a")
+		sotw.hears()
+	})
+}
+
+// TestR111_SotWHasNoHeartbeats is TestR106 for an odd origin: nothing without content
+// ever reaches SotW, whatever it is. (Every client of these tests looks for that.)
+func TestR111_SotWHasNoHeartbeats(t *testing.T) {
+	t.Parallel()
+	for _, short := range []string{"cds", "eds", "sds", "acme", "vhds"} {
+		for _, names := range []string{"*", "a b"} {
+			if short == "sds" && names == "*" {
+				continue // nobody has Secrets so (B.36)
+			}
+			ttlBubble(t, nil, func(w *ttlWorld) {
+				c := w.follow(relaytest.SotW, ttlEnvoy, short, names)
+				minute := durationpb.New(time.Minute)
+				for _, r := range []*discoverypb.Resource{
+					{Name: "a", Version: "v1", Ttl: minute},
+					{Name: "a", Version: "v1"},
+					{Name: "a", Version: "v1", Aliases: []string{"a"}},
+					{Name: "b", Version: "v1", Aliases: []string{"b"}, Ttl: minute},
+				} {
+					w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: orderTypes[short], Resources: []*discoverypb.Resource{r}})
+					synctest.Wait()
+				}
+				w.give(short+" a@1 1m", short+" b@1 1m")
+				w.beat(short, "a", "b")
+				w.settle()
+				seen := make(map[string]bool)
+				for _, r := range c.Responses() {
+					for _, res := range r.Resources {
+						if seen[res.Name] = true; res.Body == nil {
+							t.Errorf("%s %s: %v holds a resource without content", short, names, r)
+						}
+					}
+				}
+				if !seen["a"] || !seen["b"] {
+					t.Errorf("%s %s: got %v, want a and b", short, names, seen)
+				}
+			})
+		}
+	}
+}
+
+// The relay says of itself that nothing lives on: without heartbeats of the origin
+// there are none.
+func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	ttlForms(t, func(t *testing.T, f ttlForm) {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
+			w.give(f.short+" a@1 2h", f.short+" b@1")
+			c.hears(f.response("a@1(2h0m0s) b@1", "a@1(2h0m0s) b@1"))
+			w.pass(2*time.Hour - 1)
+			c.hears()
+		})
+	})
+}
+
+// Many resources that live on together are told in responses of bounded size.
+func TestB32_RenewalsAreCut(t *testing.T) {
+	t.Parallel()
+	const resources, size = 30, 200_000
+	for _, names := range [][]string{{"*"}, nil} {
+		ttlBubble(t, nil, func(w *ttlWorld) {
+			var all []string
+			refuse := true
+			c := w.relay.Client(relaytest.ClientOptions{Node: ttlEnvoy, AutoAck: true, Reject: func(*relaytest.Response) error {
+				if refuse {
+					refuse = false
+					return errors.New("once, so that it is sent no heartbeats")
+				}
+				return nil
+			}})
+			give := func(tx *relaytest.Tx) {
+				all = nil
+				for i := range resources {
+					name := fmt.Sprintf("r%02d", i)
+					all = append(all, name)
+					tx.SetRaw(sendAcme, &discoverypb.Resource{
+						Name: name, Version: "1", Ttl: durationpb.New(time.Minute), Resource: relaytest.Opaque(sendAcme, name, make([]byte, size)),
+					})
+				}
+			}
+			w.origin.Apply(give)
+			if names == nil {
+				names = all
+			}
+			c.Subscribe(sendAcme, names...)
+			w.settle()
+			before := len(c.Responses())
+			w.origin.Heartbeat(sendAcme, all...)
+			w.pass(time.Second)
+			var told []string
+			for _, r := range c.Responses()[before:] {
+				bytes := 0
+				for _, res := range r.Resources {
+					if bytes += len(res.Body.GetValue()); res.TTL != time.Minute {
+						t.Errorf("%s has %v to live, want 1m", res.Name, res.TTL)
+					}
+				}
+				if bytes > 3_500_000 {
+					t.Errorf("a response of %d bytes", bytes)
+				}
+				told = append(told, r.Names()...)
+			}
+			if slices.Sort(told); !slices.Equal(told, all) {
+				t.Errorf("got told of %d resources %q, want each of %d once", len(told), told, len(all))
+			}
+		})
+	}
+}

@@ -1,0 +1,502 @@
+package conformance_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// uncached has the origin hold resources whose content may not be kept, and waits until
+// all is quiet.
+func (w *orderWorld) uncached(changes ...string) { w.limited(0, changes...) }
+
+// limited is uncached with a time to live, if it is not zero.
+func (w *orderWorld) limited(ttl time.Duration, changes ...string) {
+	w.t.Helper()
+	w.origin.Apply(func(tx *relaytest.Tx) {
+		for _, text := range changes {
+			c := w.parse(text)
+			r := w.resource(c)
+			r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
+			if ttl > 0 {
+				r.Ttl = durationpb.New(ttl)
+			}
+			tx.SetRaw(orderTypes[c.short], r)
+		}
+	})
+	synctest.Wait()
+}
+
+// givenUp is enough for content to be given up.
+const givenUp = 2 * time.Second
+
+// Content that may not be kept goes to who waits for it. Who comes later has the origin
+// asked for it once more, and who has it already is told nothing then.
+func TestR125_ContentIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.uncached(short + " a@1")
+		c := w.envoy(v).subscribe(short, "a")
+		w.pass(time.Second)
+		c.hears(orderForm(v, short+" a@1"))
+		for again := 2; again < 5; again++ {
+			w.pass(time.Minute)
+			next := w.envoy(v).subscribe(short, "a")
+			w.pass(100 * time.Millisecond)
+			next.hears(orderForm(v, short+" a@1"))
+			if n := w.asksFor(short, "a"); n != again {
+				w.t.Fatalf("the origin was asked %d times, want %d", n, again)
+			}
+			c.expect()
+		}
+		w.uncached(short + " a@2")
+		c.hears(orderForm(v, short+" a@2"))
+	})
+}
+
+// However many come at once, the origin is asked once for them.
+func TestR125_ManyAskOnce(t *testing.T) {
+	t.Parallel()
+	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 200 * time.Millisecond })
+		w.uncached(short + " a@1")
+		w.ready(v).subscribe(short, "a")
+		w.pass(time.Minute)
+		var clients []*orderClient
+		for range 20 {
+			clients = append(clients, w.envoy(v).subscribe(short, "a"))
+		}
+		w.pass(time.Second)
+		for _, c := range clients {
+			c.hears(orderForm(v, short+" a@1"))
+		}
+		if n := w.asksFor(short, "a"); n > 3 {
+			w.t.Errorf("the origin was asked %d times for 21 clients, want 2, or 3", n)
+		}
+	})
+}
+
+// Among the members of a wildcard, too; the origin is asked for all of them.
+func TestR125_Members(t *testing.T) {
+	t.Parallel()
+	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.uncached(short + " a@1")
+		w.change(short + " b@1")
+		form := "*"
+		if short == "cds" || short == "lds" || short == "acme" {
+			form = "" // the legacy one
+		}
+		c := w.envoy(v).subscribe(short, form)
+		w.settle()
+		c.hears(orderForm(v, short+" a@1 b@1"))
+		for range 3 {
+			w.pass(time.Minute)
+			next := w.envoy(v).subscribe(short, form)
+			w.pass(time.Second)
+			state := next.takeAll()
+			if !slices.Equal(state, []string{"a", "b"}) {
+				w.t.Fatalf("who came later was given %q, want a and b", state)
+			}
+			next.expect()
+			c.expect()
+		}
+		w.uncached(short + " a@2")
+		w.pass(100 * time.Millisecond)
+		if completeFor(v, short, form) {
+			c.hears(short + " {a@2 b@1}")
+		} else {
+			c.hears(orderForm(v, short+" a@2"))
+		}
+		w.pass(time.Minute)
+		w.change(short + " b@2")
+		w.pass(100 * time.Millisecond)
+		if completeFor(v, short, form) {
+			c.hears(short + " {a@2 b@2}") // which needs the content of a
+		} else {
+			c.hears(orderForm(v, short+" b@2"))
+		}
+		w.pass(time.Hour)
+		c.expect()
+		if n := len(w.origin.State().Requests(orderTypes[short])); n > 60 {
+			w.t.Errorf("the origin was sent %d requests", n)
+		}
+	})
+}
+
+// takeAll accepts all that comes and returns the names that the client has then.
+func (c *orderClient) takeAll() (names []string) {
+	for len(c.heard()) > 0 {
+		c.ackAll()
+	}
+	for _, entries := range c.State() {
+		for name := range entries {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// While the origin is down, nobody is given what it would say: not what it said once.
+func TestB25_OriginDown(t *testing.T) {
+	t.Parallel()
+	for _, short := range errorTypes {
+		down := func(t *testing.T, f func(w *orderWorld)) {
+			t.Helper()
+			orderBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *orderWorld) {
+				w.uncached(short + " a@1")
+				w.change(short + " b@1")
+				w.ready(relaytest.Delta).subscribe(short, "a b")
+				w.ready(relaytest.SotW).subscribe(short, "a b")
+				w.pass(time.Minute)
+				w.stop()
+				w.pass(time.Minute)
+				f(w)
+			})
+		}
+		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+			t.Run(short, func(t *testing.T) {
+				// Nothing can be answered, so the client is sent away.
+				down(t, func(w *orderWorld) {
+					c := w.envoy(v).subscribe(short, "a")
+					w.pass(11 * time.Second)
+					c.endsUnserved()
+				})
+				// What can be is, and the rest follows.
+				down(t, func(w *orderWorld) {
+					c := w.envoy(v).subscribe(short, "a b")
+					w.pass(11 * time.Second)
+					c.hears(orderForm(v, short+" b@1"))
+					w.pass(time.Hour)
+					c.expect()
+					w.restart()
+					if complete(v, short) {
+						c.hears(short + " {a@1 b@1}")
+					} else {
+						c.hears(orderForm(v, short+" a@1"))
+					}
+				})
+			})
+		})
+		if complete(relaytest.SotW, short) {
+			// A client that may hold it is not told that it is gone.
+			down(t, func(w *orderWorld) {
+				c := w.envoy(relaytest.SotW).returns(relaytest.SotW, short, "a b", "")
+				w.pass(time.Hour)
+				c.expect()
+				w.restart()
+				c.hears(short + " {a@1 b@1}")
+			})
+			// Nor is a complete set given that lacks a member.
+			down(t, func(w *orderWorld) {
+				w.restart()
+				w.ready(relaytest.SotW).subscribe(short, "*")
+				w.pass(time.Minute)
+				w.stop()
+				w.pass(time.Minute)
+				c := w.envoy(relaytest.SotW).subscribe(short, "*")
+				w.pass(11 * time.Second)
+				c.endsUnserved()
+			})
+		} else {
+			down(t, func(w *orderWorld) {
+				c := w.dial(relaytest.ClientOptions{Node: &corepb.Node{UserAgentName: "gRPC C-core"}}).subscribe(short, "a b")
+				c.hears(short + " b@1")
+				w.pass(11 * time.Second)
+				c.hears(short + " !a:Unavailable")
+			})
+		}
+	}
+}
+
+// A returning client that holds the present version is not sent it, and one that holds
+// another one is.
+func TestR125_InitialVersions(t *testing.T) {
+	t.Parallel()
+	for _, names := range [][]string{{"a"}, {"*"}} {
+		for version, told := range map[string][]string{"v1": nil, "v0": {"rds a@1"}} {
+			orderBubble(t, nil, func(w *orderWorld) {
+				w.uncached("rds a@1")
+				w.ready(relaytest.Delta).subscribe("rds", names[0])
+				w.pass(time.Minute)
+				c := w.dial(relaytest.ClientOptions{})
+				c.Send(&discoverypb.DeltaDiscoveryRequest{
+					Node: relaytest.EnvoyNode("returning"), TypeUrl: orderTypes["rds"],
+					ResourceNamesSubscribe: names, InitialResourceVersions: map[string]string{"a": version},
+				})
+				w.pass(time.Minute)
+				c.hears(told...)
+				w.uncached("rds a@2")
+				c.hears("rds a@2")
+			})
+		}
+	}
+}
+
+// A client that is too slow to be sent content before it is given up has the origin
+// asked again, once; so do many.
+func TestB25_SlowClients(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, short := range errorTypes {
+			for _, name := range []string{"a", "*"} {
+				orderBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *orderWorld) {
+					w.uncached(short + " a@1")
+					var clients []*orderClient
+					for range 10 {
+						clients = append(clients, w.envoy(v).subscribe(short, name))
+					}
+					w.settle()
+					for _, c := range clients {
+						c.expect(orderForm(v, short+" a@1")) // and does not answer
+					}
+					asked := w.asksFor(short, name)
+					w.uncached(short + " a@2")
+					w.pass(10 * time.Second)
+					for _, c := range clients {
+						c.expect()
+						c.ack(short)
+					}
+					w.pass(100 * time.Millisecond)
+					for _, c := range clients {
+						c.hears(orderForm(v, short+" a@2"))
+					}
+					if n := w.asksFor(short, name) - asked; n < 1 || n > 2 {
+						t.Errorf("%s %s: the origin was asked %d times more for ten clients, want once, or twice", short, name, n)
+					}
+				})
+			}
+		}
+	})
+}
+
+// An origin that does not answer is not asked over and over.
+func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, short := range errorTypes {
+			for _, name := range []string{"a", "*"} {
+				orderBubble(t, nil, func(w *orderWorld) {
+					w.uncached(short + " a@1")
+					w.ready(v).subscribe(short, name)
+					w.settle()
+					w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 24 * time.Hour })
+					before := len(w.origin.State().Requests(orderTypes[short]))
+					for range 5 {
+						c := w.envoy(v).subscribe(short, name).subscribe("sds", "nothing")
+						w.pass(time.Minute)
+						c.subscribe("ecds", "nothing")
+						w.pass(time.Minute)
+					}
+					if n := len(w.origin.State().Requests(orderTypes[short])) - before; n > 12 {
+						t.Errorf("%s %s: the origin was sent %d requests for five clients", short, name, n)
+					}
+				})
+			}
+		}
+	})
+}
+
+// A resource may become one that may be kept, and back.
+func TestR125_CacheableAndBack(t *testing.T) {
+	t.Parallel()
+	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.uncached(short + " a@1")
+		c := w.envoy(v).subscribe(short, "a")
+		w.pass(time.Minute)
+		c.hears(orderForm(v, short+" a@1"))
+		w.change(short + " a@2=alias") // an alias, for the same version
+		c.hears(orderForm(v, short+" a@2=alias"))
+		w.pass(time.Minute)
+		asked := w.asksFor(short, "a")
+		w.envoy(v).subscribe(short, "a").hears(orderForm(v, short+" a@2=alias"))
+		if n := w.asksFor(short, "a"); n != asked {
+			w.t.Errorf("the origin was asked %d times for what may be kept", n-asked)
+		}
+		w.uncached(short + " a@3")
+		c.hears(orderForm(v, short+" a@3"))
+		w.pass(time.Minute)
+		next := w.envoy(v).subscribe(short, "a")
+		w.pass(time.Second)
+		next.hears(orderForm(v, short+" a@3"))
+		if n := w.asksFor(short, "a"); n != asked+1 {
+			w.t.Errorf("the origin was asked %d times for what may not be kept, want once", n-asked)
+		}
+		w.change(short + " -a")
+		w.pass(time.Minute)
+		last := w.envoy(v).subscribe(short, "a")
+		if v == relaytest.Delta {
+			last.hears(short + " -a")
+		}
+	})
+}
+
+// A SotW client that understands it is told that a resource may not be kept, by the
+// message around it; others get the resource as it is (B.19).
+func TestB19_UncachedInSotW(t *testing.T) {
+	t.Parallel()
+	for _, short := range []string{"cds", "rds"} {
+		for _, feature := range []string{"xds.config.resource-in-sotw", ""} {
+			orderBubble(t, nil, func(w *orderWorld) {
+				w.uncached(short + " a@1")
+				w.change(short + " b@1")
+				node := relaytest.EnvoyNode("e")
+				if feature != "" {
+					node.ClientFeatures = []string{feature}
+				}
+				c := w.dial(relaytest.ClientOptions{Variant: relaytest.SotW, Node: node}).subscribe(short, "a b")
+				w.pass(time.Second)
+				c.hears(short + " {a@1 b@1}")
+				wrapped := 0
+				for _, body := range c.read[0].Message.(*discoverypb.DiscoveryResponse).GetResources() {
+					r := new(discoverypb.Resource)
+					if body.MessageIs(r) {
+						wrapped++
+						if err := proto.Unmarshal(body.GetValue(), r); err != nil || r.GetName() != "a" || !r.GetCacheControl().GetDoNotCache() {
+							t.Errorf("%s: wrapped is %v (%v), want a with its cache control", short, r, err)
+						}
+					}
+				}
+				if want := map[bool]int{true: 1, false: 0}[feature != ""]; wrapped != want {
+					t.Errorf("%s, feature %q: %d resources are wrapped, want %d", short, feature, wrapped, want)
+				}
+			})
+		}
+	}
+}
+
+// What may not be kept lives as long as the origin says: it goes with its time, and
+// lives on with a heartbeat, for which no content is needed.
+func TestR125_TimeToLive(t *testing.T) {
+	t.Parallel()
+	heartbeat := func(w *orderWorld, short string) {
+		w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: orderTypes[short], Resources: []*discoverypb.Resource{
+			{Name: "a", Version: "v1", Ttl: durationpb.New(time.Minute)},
+		}})
+		synctest.Wait()
+	}
+	node := func() *corepb.Node {
+		n := relaytest.EnvoyNode("e")
+		n.ClientFeatures = []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
+		return n
+	}
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, short := range []string{"cds", "rds"} {
+			for _, name := range []string{"a", "*"} {
+				orderBubble(t, nil, func(w *orderWorld) {
+					w.limited(time.Minute, short+" a@1")
+					c := w.dial(relaytest.ClientOptions{Variant: v, Node: node()}).subscribe(short, name)
+					w.pass(30 * time.Second)
+					if first := c.heard(); len(first) != 1 || !strings.Contains(first[0], "a@1(") {
+						t.Fatalf("%s %s: got %q, want a with its time", short, name, first)
+					}
+					c.ackAll()
+					heartbeat(w, short)
+					w.pass(100 * time.Millisecond)
+					heard := c.heard()
+					c.ackAll()
+					if len(heard) != 1 || len(c.read) != 1 || len(c.read[0].Resources) != 1 || c.read[0].Resources[0].TTL < 59*time.Second {
+						t.Fatalf("%s %s: got %q after a heartbeat, want the time that a lives now: %v", short, name, heard, c.read)
+					}
+					if body := c.read[0].Resources[0].Body; (body == nil) != (v == relaytest.Delta) {
+						t.Errorf("%s %s: got body %v", short, name, body)
+					}
+					w.pass(50 * time.Second)
+					c.expect()
+
+					w.stop()
+					w.pass(11 * time.Second)
+					if v == relaytest.Delta {
+						c.hears(short + " -a")
+					} else if complete(v, short) {
+						c.hears(short + " {}")
+					}
+				})
+			}
+		}
+	})
+}
+
+// Names that groups share are no different, by themselves and by a glob.
+func TestR125_SharedNames(t *testing.T) {
+	t.Parallel()
+	const shop = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/shop/"
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, name := range []string{shop + "x", shop + "*"} {
+			orderBubble(t, []string{"TENDER_NODE_GROUP_BY=id"}, func(w *orderWorld) {
+				w.uncached("rds " + shop + "x@1")
+				open := func(id string) *orderClient {
+					return w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(id)}).subscribe("rds", name)
+				}
+				c := open("one")
+				w.settle()
+				c.hears(orderForm(v, "rds "+shop+"x@1"))
+				for i, id := range []string{"one", "two", "two", "three"} {
+					w.pass(time.Minute)
+					next := open(id)
+					w.pass(10 * time.Second)
+					if got := next.takeAll(); !slices.Equal(got, []string{shop + "x"}) {
+						t.Errorf("%s: client %d of group %s was given %q", name, i, id, got)
+					}
+					c.expect()
+				}
+				if n := w.asksFor("rds", name); n < 5 || n > 7 {
+					t.Errorf("%s: the origin was asked %d times for five clients", name, n)
+				}
+				w.uncached("rds " + shop + "x@2")
+				w.pass(100 * time.Millisecond)
+				c.hears(orderForm(v, "rds "+shop+"x@2"))
+				w.pass(time.Hour)
+				c.expect()
+			})
+		}
+	})
+}
+
+// Through two relays content that may not be kept comes as through one, and so do
+// errors, and hosts that mean nothing.
+func TestR125_TwoRelays(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, name := range []string{"a", "*", ""} {
+			orderBubble(t, nil, func(w *orderWorld) {
+				w.relay = w.relay.below("TENDER_NODE_ID=tender/below")
+				w.onDemand()
+				w.uncached("lds a@1")
+				w.change("lds !b:Internal")
+				c := w.envoy(v).subscribe("lds", name)
+				w.settle()
+				failing := map[bool]int{true: 1, false: 0}[name != "a"]
+				if got := c.takeAll(); !slices.Equal(got, []string{"a"}) || len(errorsOf(c)) != failing {
+					t.Errorf("%q: was given %q, and %d errors; want a, and %d", name, got, len(errorsOf(c)), failing)
+				}
+				for range 3 {
+					w.pass(time.Minute)
+					next := w.envoy(v).subscribe("lds", name)
+					w.pass(10 * time.Second)
+					if got := next.takeAll(); !slices.Equal(got, []string{"a"}) || len(errorsOf(next)) != failing {
+						t.Errorf("%q: who came later was given %q, and %d errors; want a, and %d", name, got, len(errorsOf(next)), failing)
+					}
+					c.expect()
+				}
+				w.uncached("lds a@2")
+				w.pass(100 * time.Millisecond)
+				c.hears(orderForm(v, "lds a@2"))
+				if v == relaytest.Delta {
+					c.subscribe("vhds", "rc/nope")
+					w.pass(time.Second)
+					c.hears("vhds rc/nope?")
+				}
+			})
+		}
+	})
+}

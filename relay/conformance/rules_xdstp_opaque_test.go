@@ -1,0 +1,108 @@
+package conformance_test
+
+import (
+	"testing"
+
+	xdscorepb "github.com/cncf/xds/go/xds/core/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestR133_CollectionsAndRedirectsAreOpaque: a list of resources, a redirect, and the
+// endpoints of a locality reach clients as the origin sent them, byte for byte, by
+// name or as members of a glob; and nothing follows where they lead.
+func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
+	t.Parallel()
+	const listeners = relaytest.ListenerType
+	locator := func(name string) *xdscorepb.ResourceLocator {
+		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one", ResourceType: "envoy.config.listener.v3.Listener", Id: name}
+	}
+	entry := xdstpPack(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")}})
+	inline := xdstpPack(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
+		InlineEntry: &xdscorepb.CollectionEntry_InlineEntry{Name: "b", Version: "1", Resource: xdstpPack(t, relaytest.Listener("b", "r"))}}})
+	list := append(xdstpField(1, entry.GetValue()), xdstpField(1, inline.GetValue())...)
+	list = append(list, xdstpField(4242, []byte("what the future brings"))...)
+	redirect := xdstpPack(t, locator("elsewhere"))
+	redirect.Value = append(redirect.Value, xdstpField(4242, []byte("and more"))...)
+
+	for _, tt := range []struct {
+		name, typeURL, resource, ask string
+		body                         *anypb.Any
+	}{
+		{"list", listeners + "Collection", "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
+			&anypb.Any{TypeUrl: listeners + "Collection", Value: list}},
+		{"list, asked for as what it lists", listeners, "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
+			&anypb.Any{TypeUrl: listeners + "Collection", Value: list}},
+		{"redirect", listeners, "xdstp://one/envoy.config.listener.v3.Listener/moved", "", redirect},
+		{"redirect of a member", listeners, "xdstp://one/envoy.config.listener.v3.Listener/shop/moved", "xdstp://one/envoy.config.listener.v3.Listener/shop/*", redirect},
+		{"redirected list", listeners + "Collection", "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "", redirect},
+		{"endpoint", relaytest.LocalityEndpointType, "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/1", "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/*",
+			&anypb.Any{TypeUrl: relaytest.LocalityEndpointType, Value: xdstpField(4242, []byte("unknown"))}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+				if v == relaytest.SotW && tt.typeURL == relaytest.LocalityEndpointType {
+					t.Skip("endpoints of localities come by Delta only")
+				}
+				orderBubble(t, nil, func(w *orderWorld) {
+					w.origin.Set(tt.typeURL, tt.resource, tt.body, "1")
+					c := xdstpClient(w, v)
+					if tt.ask == "" {
+						tt.ask = tt.resource
+					}
+					c.Subscribe(tt.typeURL, tt.ask)
+					w.settle()
+					responses := c.heard()
+					if len(responses) != 1 || len(c.read[0].Resources) != 1 {
+						t.Fatalf("got %q, want one resource", responses)
+					}
+					if got := c.read[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() || string(got.GetValue()) != string(tt.body.GetValue()) {
+						t.Errorf("got %v, want %v", got, tt.body)
+					}
+					if !w.origin.State().Subscribed(tt.typeURL, tt.ask) {
+						t.Errorf("the origin was asked for more:\n%v", w.origin.State())
+					}
+					if s := w.origin.State().Type(tt.typeURL); s.NACKs != 0 {
+						t.Errorf("%d responses were refused", s.NACKs)
+					}
+				})
+			})
+		})
+	}
+}
+
+// TestR063_OtherTypesAreNoRedirects: under any other name, or of any other type, a
+// resource of a wrong type makes a response malformed.
+func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
+	t.Parallel()
+	redirect := xdstpPack(t, &xdscorepb.ResourceLocator{Id: "x"})
+	for name, body := range map[string]*anypb.Any{
+		"plain":    redirect,
+		shop + "x": {TypeUrl: relaytest.ClusterType, Value: redirect.GetValue()},
+	} {
+		orderBubble(t, nil, func(w *orderWorld) {
+			w.origin.Set(relaytest.ListenerType, name, body, "1")
+			w.envoy(relaytest.Delta).subscribe("lds", name)
+			w.settle()
+			if s := w.origin.State().Type(relaytest.ListenerType); s.NACKs != 1 {
+				t.Errorf("%s of type %s: %d responses were refused, want 1", name, body.GetTypeUrl(), s.NACKs)
+			}
+		})
+	}
+}
+
+func xdstpPack(t *testing.T, m proto.Message) *anypb.Any {
+	t.Helper()
+	body := new(anypb.Any)
+	if err := body.MarshalFrom(m); err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+func xdstpField(number protowire.Number, value []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), value)
+}

@@ -1,0 +1,134 @@
+package conformance_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// metricsOf returns what a relay tells Prometheus: by name, and by the values of the
+// labels in the order of their names; of a histogram how much there is in it.
+func metricsOf(t testing.TB, r *running) map[string]float64 {
+	t.Helper()
+	code, text := ask(t, r.DialAdmin, "/metrics")
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if code != 200 || err != nil {
+		t.Fatalf("/metrics: %d, %v\n%s", code, err, text)
+	}
+	values := make(map[string]float64)
+	for name, family := range families {
+		for _, m := range family.GetMetric() {
+			key := append([]string{name}, slices.Collect(labels(m))...)
+			values[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return values
+}
+
+func labels(m *dto.Metric) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for _, l := range m.GetLabel() {
+			if !yield(l.GetValue()) {
+				return
+			}
+		}
+	}
+}
+
+// awaitMetrics waits until the relay tells at least these values.
+func awaitMetrics(t testing.TB, r *running, want map[string]float64) map[string]float64 {
+	t.Helper()
+	deadline := time.Now().Add(relaytest.Patience)
+	for {
+		got := metricsOf(t, r)
+		missing := maps.Clone(want)
+		maps.DeleteFunc(missing, func(name string, least float64) bool { return got[name] >= least })
+		if len(missing) == 0 {
+			return got
+		}
+		if time.Now().After(deadline) {
+			for name := range missing {
+				t.Errorf("%s = %v, want at least %v", name, got[name], want[name])
+			}
+			t.FailNow()
+		}
+		time.Sleep(5 * time.Millisecond) // between two questions, as of a scraper
+	}
+}
+
+// B.43: what happens is counted: deliveries and how clients answer them, refused responses
+// of the origin, its end and its return, and for how long it was not there.
+func TestB43_C20_Metrics(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	r := start(t, o, operated, "TENDER_NODE_GROUP_BY=none")
+	c := r.Client(relaytest.ClientOptions{AutoAck: true})
+	c.Subscribe(relaytest.ClusterType)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
+	refuses := r.Client(relaytest.ClientOptions{})
+	refuses.Subscribe(relaytest.ClusterType, "a", "b")
+	refuses.Nack(refuses.Recv(t.Context()), "no")
+	got := awaitMetrics(t, r, map[string]float64{
+		"tender_ready": 1, "tender_build_info test": 1,
+		"tender_client_streams": 2, "tender_client_streams_accepted_total": 2, "tender_client_group_streams all": 2,
+		"tender_client_responses_total all cds": 2, "tender_client_sent_bytes_total all cds": 20,
+		"tender_client_acks_total all cds": 1, "tender_client_nacks_total all cds": 1, "tender_client_turns_total sent": 2,
+		"tender_client_subscriptions all wildcard cds": 1, "tender_client_subscriptions all name cds": 2,
+		"tender_view_resources all default cds": 1, "tender_view_size_bytes all default cds": 10, "tender_view_connected all default": 1,
+		"tender_origin_connected default": 1, "tender_origin_connections_total default": 1, "tender_origin_streams_total default": 1,
+		"tender_origin_responses_total default cds": 1,
+	})
+	for _, name := range []string{"tender_view_stale_seconds all default", "tender_origin_connections_lost_total default"} {
+		if value, ok := got[name]; !ok || value != 0 {
+			t.Errorf("%s = %v (there is one: %t), want 0", name, value, ok)
+		}
+	}
+	o.Put(relaytest.Cluster("a", "other"))
+	refuses.Nack(refuses.Recv(t.Context()), "no")
+	awaitMetrics(t, r, map[string]float64{
+		"tender_client_propagation_seconds all cds": 1, "tender_client_fanout_seconds all cds": 1, "tender_client_nacks_total all cds": 2,
+	})
+	refuses.Close()
+	awaitMetrics(t, r, map[string]float64{"tender_client_streams_ended_total client": 1})
+	o.Stop()
+	awaitMetrics(t, r, map[string]float64{
+		"tender_view_stale_seconds all default": 0.01, "tender_origin_connections_lost_total default": 1, "tender_ready": 1,
+		"tender_origin_streams_ended_total default UNAVAILABLE": 1,
+	})
+	o.Restart()
+	got = awaitMetrics(t, r, map[string]float64{"tender_origin_connections_total default": 2, "tender_view_connected all default": 1})
+	if stale := got["tender_view_stale_seconds all default"]; stale != 0 {
+		t.Errorf("with the origin back, tender_view_stale_seconds = %v, want 0", stale)
+	}
+}
+
+// B.43: a change of addresses is counted, and so is a response that the origin was told is
+// refused.
+func TestB43_MetricsOfABadOrigin(t *testing.T) {
+	first, dead, bad := relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	bad.Put(relaytest.Cluster("a"))
+	dead.Stop()
+	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: map[string][]*relaytest.Origin{"west": {dead, bad}}},
+		operated, "TENDER_ROUTES=type:cds=west", "TENDER_NODE_GROUP_BY=none")
+	c := r.Client(relaytest.ClientOptions{AutoAck: true})
+	c.Subscribe(relaytest.ClusterType)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
+	bad.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, RemovedResources: []string{"b"}, Resources: []*discoverypb.Resource{{Name: "b"}, {Name: "b"}}})
+	got := awaitMetrics(t, r, map[string]float64{
+		"tender_origin_failovers_total west": 1, "tender_origin_responses_total west cds": 1, "tender_origin_nacks_total west cds": 1,
+		"tender_view_resources all west cds": 1, "tender_origin_connected west": 1,
+	})
+	if n, ok := got["tender_origin_failovers_total default"]; n != 0 || !ok {
+		t.Errorf("failovers of an origin that has one address: %v", n)
+	}
+}

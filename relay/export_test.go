@@ -1,0 +1,14 @@
+package relay
+
+import "github.com/xdstender/tender/cache"
+
+// AuditEvery is the time between two audits.
+const AuditEvery = auditEvery
+
+// AuditedViews returns the views that an audit checks.
+func (r *Relay) AuditedViews() (views []*cache.View) {
+	for _, a := range r.groups.auditable() {
+		views = append(views, a.View)
+	}
+	return views
+}

@@ -1,0 +1,59 @@
+package interop_test
+
+import (
+	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestInterop_ChainLosesItsFirst: the first relay of a chain dies and returns, as
+// every process does at times. Clients of the second see nothing of it: what they
+// have stays, new ones are served, and changes come once the first is back.
+func TestInterop_ChainLosesItsFirst(t *testing.T) {
+	noLeaks(t)
+	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
+	o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, grpcWorld(one)...)
+	between := relaytest.FreeAddress(t)
+	first := relayOf(t, o.RelayOptions(), "TENDER_LISTEN="+between)
+	second := relayOf(t, relaytest.RelayOptions{Target: between})
+
+	grpcs := []*grpcPeer{newGRPCPeer(t, second.Target, "early")}
+	grpcs[0].reaches(one)
+	envoys := make([]*relaytest.Client, 2)
+	for v := range envoys {
+		envoys[v] = second.Client(relaytest.ClientOptions{Variant: relaytest.Variant(v), AutoAck: true})
+		envoys[v].Subscribe(relaytest.ClusterType)
+		envoys[v].Subscribe(relaytest.EndpointType, "service-endpoints")
+	}
+	followed := func() {
+		t.Helper()
+		for _, c := range envoys {
+			o.Follow(c, relaytest.ClusterType)
+			o.Follow(c, relaytest.EndpointType, "service-endpoints")
+		}
+	}
+	followed()
+
+	mark := second.Log.Len()
+	first.Stop()
+	second.Log.Await(t, mark, "upstream stream closed")
+	grpcs = append(grpcs, newGRPCPeer(t, second.Target, "late"))
+	for _, c := range grpcs {
+		c.reaches(one)
+	}
+	o.Put(relaytest.Endpoints("service-endpoints", two), relaytest.Cluster("while away"))
+	relayOf(t, o.RelayOptions(), "TENDER_LISTEN="+between)
+	for _, c := range grpcs {
+		c.reaches(two)
+	}
+	followed()
+	for _, c := range envoys {
+		for _, r := range c.Responses() {
+			if len(r.Removed) > 0 {
+				t.Errorf("%v was told of removals: %v", c, r)
+			}
+		}
+	}
+	o.Remove(relaytest.ClusterType, "while away")
+	followed()
+}

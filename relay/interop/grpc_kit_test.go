@@ -1,0 +1,50 @@
+package interop_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// An origin can die and return on its address.
+type origin interface {
+	RelayOptions() relaytest.RelayOptions
+	Put(msgs ...proto.Message)
+	Stop()
+	Restart()
+}
+
+// relayOf runs a relay with further variables until the test ends.
+func relayOf(t *testing.T, opts relaytest.RelayOptions, env ...string) *relaytest.Relay {
+	t.Helper()
+	opts.Env = append(env, "TENDER_DRAIN=1s")
+	return relaytest.StartRelay(t, opts)
+}
+
+// chain runs relays in a row until the test ends: the first one is of an origin, and the last one listens on an address.
+func chain(t *testing.T, o origin, relays int, address string, env ...string) (last, first *relaytest.Relay) {
+	t.Helper()
+	opts := o.RelayOptions()
+	for i := range relays {
+		listen := "127.0.0.1:0"
+		if i == relays-1 {
+			listen = address
+		}
+		last = relayOf(t, opts, append(env, "TENDER_LISTEN="+listen)...)
+		if i == 0 {
+			first = last
+		}
+		opts = relaytest.RelayOptions{Target: last.Target}
+	}
+	return last, first
+}
+
+// noLeaks fails the test if it leaves goroutines behind. It is called first, so that it looks last.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}

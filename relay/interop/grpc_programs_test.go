@@ -1,0 +1,70 @@
+package interop_test
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestInterop_GRPCPrograms has gRPC clients of other languages find their backends
+// through the relay, and through two in a row (B.41), with go-control-plane as the
+// origin; and follow changes through the deaths of the origin and of the relay, with
+// no call that fails.
+func TestInterop_GRPCPrograms(t *testing.T) {
+	noLeaks(t)
+	for _, tt := range []struct {
+		name   string
+		lang   language
+		origin string
+		relays int
+	}{
+		{"node.js", nodeJS, relaytest.LinearCaches, 1},
+		{"node.js, chain", nodeJS, relaytest.ADSSnapshots, 2},
+		{"python", python, relaytest.ADSSnapshots, 1},
+		{"python, chain", python, relaytest.LinearCaches, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			programScenario(t, tt.lang, tt.origin, tt.relays)
+		})
+	}
+}
+
+func programScenario(t *testing.T, lang language, kind string, relays int) {
+	one, two := newNamedBackend(t, "one"), newNamedBackend(t, "two")
+	o := relaytest.NewControlPlane(t, kind, nil, grpcWorld(one.addr)...)
+	address := relaytest.FreeAddress(t)
+	r, above := chain(t, o, relays, address)
+	p := newGRPCProgram(t, lang, address, "program")
+	p.moves(one)
+
+	o.Put(relaytest.Endpoints("service-endpoints", two.addr))
+	p.moves(two)
+	o.Put(relaytest.Cluster("other"), relaytest.Endpoints("other", one.addr), relaytest.Route("service-route", []string{"*"}, "other"))
+	p.moves(one)
+
+	mark := above.Log.Len()
+	o.Stop()
+	above.Log.Await(t, mark, "upstream stream closed")
+	one.isCalled(t, 20)
+	o.Edit([]proto.Message{relaytest.Endpoints("other", two.addr)}, nil)
+	o.Restart()
+	p.moves(two)
+
+	r.Stop()
+	two.isCalled(t, 20)
+	o.Put(relaytest.Endpoints("other", one.addr))
+	r, _ = chain(t, o, relays, address)
+	p.moves(one)
+
+	// Another client is told what changes after the program has left, which some
+	// do with a request for nothing.
+	other := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.GRPCNode("other")})
+	other.Subscribe(relaytest.EndpointType, "other")
+	o.Follow(other, relaytest.EndpointType, "other")
+	p.ends()
+	o.Put(relaytest.Endpoints("other", two.addr))
+	o.Follow(other, relaytest.EndpointType, "other")
+}

@@ -1,0 +1,164 @@
+package interop_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/xds"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A grpcPeer is a real gRPC client that finds its backends by xDS.
+type grpcPeer struct {
+	t    *testing.T
+	conn *grpc.ClientConn
+}
+
+// newGRPCPeer returns a client whose management server is at xdsServer, with an
+// xDS client that it shares with none.
+func newGRPCPeer(t *testing.T, xdsServer, id string) *grpcPeer {
+	t.Helper()
+	resolver, err := xds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
+		"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
+		"node": {"id": %q}}`, xdsServer, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("xds:///api", grpc.WithResolvers(resolver), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &grpcPeer{t: t, conn: conn}
+}
+
+// call does one RPC, which must succeed, and returns the address that answered.
+func (p *grpcPeer) call() string {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), relaytest.Patience)
+	defer cancel()
+	var from peer.Peer
+	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.Peer(&from), grpc.WaitForReady(true))
+	if err != nil {
+		p.t.Fatalf("RPC: %v", err)
+	}
+	return from.Addr.String()
+}
+
+// reaches does RPCs, all of which must succeed, until one is answered by backend.
+func (p *grpcPeer) reaches(backend string) {
+	p.t.Helper()
+	last := ""
+	for end := time.Now().Add(relaytest.Patience); time.Now().Before(end); {
+		if last = p.call(); last == backend {
+			return
+		}
+	}
+	p.t.Fatalf("RPCs go to %s, want %s", last, backend)
+}
+
+// grpcWorld is what a gRPC client that dials xds:///api needs, beside the
+// listener of an Envoy.
+func grpcWorld(backend string) []proto.Message {
+	return []proto.Message{
+		relaytest.Cluster("service", "service-endpoints"), relaytest.Endpoints("service-endpoints", backend),
+		relaytest.APIListener("api", "service-route"), relaytest.Listener("ingress", "service-route"),
+		relaytest.Route("service-route", []string{"*"}, "service"),
+	}
+}
+
+// TestInterop_GRPCClient has gRPC-Go's own xDS client find its backends through
+// the relay, beside Envoys, in groups of their own and in one for all; and
+// follow changes through the deaths of the origin and of the relay; also where the
+// relay is the client of another (B.41).
+func TestInterop_GRPCClient(t *testing.T) {
+	noLeaks(t)
+	for _, tt := range []struct {
+		name, groupBy string
+		relays        int
+		origin        func(t *testing.T, msgs ...proto.Message) origin
+	}{
+		{"scripted origin, groups apart", "user_agent_name", 1, func(t *testing.T, msgs ...proto.Message) origin {
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+			o.Put(msgs...)
+			return o
+		}},
+		{"go-control-plane, one group", "none", 1, func(t *testing.T, msgs ...proto.Message) origin {
+			return relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, msgs...)
+		}},
+		{"snapshots, one group", "none", 1, func(t *testing.T, msgs ...proto.Message) origin {
+			return relaytest.NewControlPlane(t, relaytest.ADSSnapshots, nil, msgs...)
+		}},
+		{"chain, groups apart", "user_agent_name", 2, func(t *testing.T, msgs ...proto.Message) origin {
+			return relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, msgs...)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			grpcScenario(t, func(msgs ...proto.Message) origin { return tt.origin(t, msgs...) }, tt.relays, "TENDER_NODE_GROUP_BY="+tt.groupBy)
+		})
+	}
+}
+
+func grpcScenario(t *testing.T, newOrigin func(...proto.Message) origin, relays int, env string) {
+	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
+	o := newOrigin(grpcWorld(one)...)
+	address := relaytest.FreeAddress(t)
+	r, above := chain(t, o, relays, address, env)
+	envoy := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
+	envoy.Subscribe(relaytest.ClusterType)
+	envoy.Subscribe(relaytest.EndpointType, "service-endpoints")
+	envoySees := func(backend string) {
+		t.Helper()
+		want := relaytest.DigestOf(relaytest.Endpoints("service-endpoints", backend))
+		envoy.WaitState(t.Context(), func(s relaytest.State) bool {
+			return s.Digest(relaytest.EndpointType, "service-endpoints") == want
+		})
+	}
+	// moves has all traffic go elsewhere.
+	moves := func(backend string, clients ...*grpcPeer) {
+		t.Helper()
+		o.Put(relaytest.Endpoints("service-endpoints", backend))
+		for _, c := range clients {
+			c.reaches(backend)
+		}
+		envoySees(backend)
+	}
+
+	first := newGRPCPeer(t, address, "first")
+	first.reaches(one)
+	envoySees(one)
+	moves(two, first)
+
+	mark := above.Log.Len()
+	o.Stop()
+	above.Log.Await(t, mark, "upstream stream closed")
+	first.reaches(two)
+	second := newGRPCPeer(t, address, "second")
+	second.reaches(two)
+	o.Restart()
+	moves(one, first, second)
+
+	r.Stop()
+	for range 100 {
+		if got := first.call(); got != one {
+			t.Errorf("while the relay is away, an RPC went to %s, want %s", got, one)
+		}
+	}
+	o.Put(relaytest.Endpoints("service-endpoints", two))
+	r, _ = chain(t, o, relays, address, env)
+	first.reaches(two)
+	second.reaches(two)
+	envoy.Reconnect(r.Conn())
+	envoySees(two)
+	third := newGRPCPeer(t, address, "third")
+	moves(one, first, second, third)
+}

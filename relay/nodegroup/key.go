@@ -1,0 +1,160 @@
+package nodegroup
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// ContentFeatures change what an origin must generate, and so always tell groups
+// apart (R143).
+var ContentFeatures = []string{"envoy.config.require-any-fields-contain-struct", "envoy.lb.does_not_support_overprovisioning"}
+
+// Sort returns the key of a node's group, and the relay's own node, which it is
+// given as upstream, with those fields of the client's that are in the key.
+func Sort(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
+	var parts []string
+	for _, field := range groupBy {
+		parts = append(parts, field+"="+copyField(upstream, n, field))
+	}
+	if !slices.Contains(groupBy, "id") {
+		upstream.Id = FillID(upstream.Id, upstream)
+	}
+	for _, f := range ContentFeatures {
+		if slices.Contains(n.GetClientFeatures(), f) {
+			parts = append(parts, f)
+			upstream.ClientFeatures = append(upstream.ClientFeatures, f)
+		}
+	}
+	if len(parts) == 0 {
+		return "all", upstream
+	}
+	return strings.Join(parts, ","), upstream
+}
+
+// copyField copies one field of a group's key from a client's node into the one
+// that is presented, and returns its value as text.
+func copyField(to, from *corepb.Node, field string) string {
+	switch field {
+	case "id":
+		to.Id = from.GetId()
+		return keyText(to.Id)
+	case "cluster":
+		to.Cluster = from.GetCluster()
+		return keyText(to.Cluster)
+	case "user_agent_name":
+		to.UserAgentName = from.GetUserAgentName()
+		return keyText(to.UserAgentName)
+	case "user_agent_version":
+		return copyMajorVersion(to, from)
+	case "locality.region", "locality.zone", "locality.sub_zone":
+		return keyText(copyLocality(to, from, strings.TrimPrefix(field, "locality.")))
+	}
+	path := strings.Split(strings.TrimPrefix(field, "metadata."), ".")
+	v := lookUp(from.GetMetadata(), path)
+	if v == nil {
+		strike(to.Metadata, path) // what the client does not say, the relay does not say for it
+		return ""
+	}
+	if to.Metadata == nil {
+		to.Metadata = &structpb.Struct{}
+	}
+	// Made anew, so that nothing comes along that is not in the key.
+	value := v.AsInterface()
+	v, _ = structpb.NewValue(value) // all that AsInterface returns is one
+	put(to.Metadata, path, v)
+	return jsonText(value)
+}
+
+// keyText returns a value as it stands in a key: quoted where one value could be
+// taken for several, so that no client can write itself into another's group.
+// Metadata needs no quotes, being JSON.
+func keyText(value string) string {
+	if strings.ContainsAny(value, `,"`) {
+		return strconv.Quote(value)
+	}
+	return value
+}
+
+// copyMajorVersion copies the major version of the client's software: minor ones
+// would make a group for each release.
+func copyMajorVersion(to, from *corepb.Node) string {
+	if v := proto.CloneOf(from.GetUserAgentBuildVersion().GetVersion()); v != nil {
+		v.MinorNumber, v.Patch = 0, 0
+		v.ProtoReflect().SetUnknown(nil) // which is not in the key
+		build := &corepb.BuildVersion{Version: v}
+		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
+		return strconv.FormatUint(uint64(v.GetMajorNumber()), 10)
+	}
+	major, _, _ := strings.Cut(strings.TrimPrefix(from.GetUserAgentVersion(), "v"), ".")
+	to.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: major}
+	return keyText("v" + major) // apart from numbers: the origin is shown which it was
+}
+
+func copyLocality(to, from *corepb.Node, part string) string {
+	if to.Locality == nil {
+		to.Locality = &corepb.Locality{}
+	}
+	l := from.GetLocality()
+	switch part {
+	case "region":
+		to.Locality.Region = l.GetRegion()
+		return l.GetRegion()
+	case "zone":
+		to.Locality.Zone = l.GetZone()
+		return l.GetZone()
+	default:
+		to.Locality.SubZone = l.GetSubZone()
+		return l.GetSubZone()
+	}
+}
+
+func lookUp(s *structpb.Struct, path []string) *structpb.Value {
+	v := s.GetFields()[path[0]]
+	if len(path) == 1 || v == nil {
+		return v
+	}
+	return lookUp(v.GetStructValue(), path[1:])
+}
+
+func put(s *structpb.Struct, path []string, v *structpb.Value) {
+	if s.Fields == nil {
+		s.Fields = make(map[string]*structpb.Value)
+	}
+	if len(path) == 1 {
+		s.Fields[path[0]] = v
+		return
+	}
+	inner := s.Fields[path[0]].GetStructValue()
+	if inner == nil {
+		inner = &structpb.Struct{}
+		s.Fields[path[0]] = structpb.NewStructValue(inner)
+	}
+	put(inner, path[1:], v)
+}
+
+// strike removes what lies at a path.
+func strike(s *structpb.Struct, path []string) {
+	if len(path) == 1 {
+		delete(s.GetFields(), path[0])
+		return
+	}
+	if inner := s.GetFields()[path[0]].GetStructValue(); inner != nil {
+		strike(inner, path[1:])
+	}
+}
+
+// jsonText returns a value in the one JSON form that equal values have in common.
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprintf("%#v", v) // numbers that JSON does not have
+	}
+	return string(b)
+}

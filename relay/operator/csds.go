@@ -1,0 +1,248 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"time"
+
+	adminpb "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	statuspb "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
+)
+
+// maxStatusBytes bounds a response of CSDS: gRPC clients take 4 MiB unless they are told to
+// take more.
+const maxStatusBytes = 3_500_000
+
+// leftOut is the metadata by which FetchClientStatus says what it left out to stay below that.
+const leftOut = "tender-left-out"
+
+// clientStatus is CSDS: how the relay stands as a client of its origins, and how each of its
+// clients does (R141, B.30).
+type clientStatus struct {
+	statuspb.UnimplementedClientStatusDiscoveryServiceServer
+	*Fleet
+}
+
+// NewServer returns the gRPC services for operators: CSDS and reflection.
+func NewServer(f *Fleet) *grpc.Server {
+	s := grpc.NewServer(grpc.MaxRecvMsgSize(maxOperatorRequest))
+	statuspb.RegisterClientStatusDiscoveryServiceServer(s, clientStatus{Fleet: f})
+	reflection.Register(s)
+	return s
+}
+
+// maxOperatorRequest bounds what operators ask, in bytes.
+const maxOperatorRequest = 64 << 10
+
+// FetchClientStatus answers with all that fits one response: where the bodies of resources are too
+// much, without any, and says so in the metadata. If it is still too much, that is an error.
+func (c clientStatus) FetchClientStatus(ctx context.Context, r *statuspb.ClientStatusRequest) (*statuspb.ClientStatusResponse, error) {
+	match, err := downstream.MatchNodes(r.GetNodeMatchers())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !r.GetExcludeResourceContents() {
+		if found, all := gather(ctx, c.configs(match, true)); all {
+			return found, ctx.Err()
+		}
+		_ = grpc.SetHeader(ctx, metadata.Pairs(leftOut, "resource contents")) // none was sent yet
+	}
+	found, all := gather(ctx, c.configs(match, false))
+	if !all {
+		return nil, status.Errorf(codes.ResourceExhausted, "more than the first %d clients do not fit a response of %d bytes: "+
+			"choose some by node_matchers, or call StreamClientStatus, which sends as many responses as it takes", len(found.GetConfig()), maxStatusBytes)
+	}
+	return found, ctx.Err()
+}
+
+// gather returns a response, and whether all of it fits.
+func gather(ctx context.Context, configs iter.Seq[*statuspb.ClientConfig]) (found *statuspb.ClientStatusResponse, all bool) {
+	found, size := new(statuspb.ClientStatusResponse), 0
+	for config := range configs {
+		if size += sizeOf(config); size > maxStatusBytes || ctx.Err() != nil {
+			return found, false
+		}
+		found.Config = append(found.Config, config)
+	}
+	return found, true
+}
+
+// sizeOf returns what a part of a response adds to it at most.
+func sizeOf(m proto.Message) int {
+	const tagAndLength = 8
+	return proto.Size(m) + tagAndLength
+}
+
+// StreamClientStatus answers each request with as many responses as it takes, at least one. What
+// is said of one client may come in several, each with its node and scope. The last one has come
+// when the next request is answered, or when the stream ends since no more are asked for.
+func (c clientStatus) StreamClientStatus(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer) error {
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		match, err := downstream.MatchNodes(r.GetNodeMatchers())
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		if err := sendAll(stream, c.configs(match, !r.GetExcludeResourceContents())); err != nil {
+			return err
+		}
+	}
+}
+
+func sendAll(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer, configs iter.Seq[*statuspb.ClientConfig]) error {
+	next, size := new(statuspb.ClientStatusResponse), 0
+	for config := range configs {
+		for part := range split(config) {
+			if size += sizeOf(part); size > maxStatusBytes && len(next.GetConfig()) > 0 {
+				if err := stream.Send(next); err != nil {
+					return err
+				}
+				next, size = new(statuspb.ClientStatusResponse), sizeOf(part)
+			}
+			next.Config = append(next.Config, part)
+		}
+	}
+	return stream.Send(next)
+}
+
+// split yields a config in parts that are no larger than a response may be. The content of a
+// resource that is so large by itself is left out.
+func split(config *statuspb.ClientConfig) iter.Seq[*statuspb.ClientConfig] {
+	return func(yield func(*statuspb.ClientConfig) bool) {
+		rest := config.GetGenericXdsConfigs()
+		for _, one := range rest {
+			if len(one.GetXdsConfig().GetValue()) > maxStatusBytes/2 {
+				one.XdsConfig = nil
+			}
+		}
+		for first := true; first || len(rest) > 0; first = false {
+			part := &statuspb.ClientConfig{Node: config.GetNode(), ClientScope: config.GetClientScope()}
+			n, size := 0, sizeOf(part)
+			for n < len(rest) && (n == 0 || size+sizeOf(rest[n]) <= maxStatusBytes) {
+				size += sizeOf(rest[n])
+				n++
+			}
+			part.GenericXdsConfigs, rest = rest[:n], rest[n:]
+			if !yield(part) {
+				return
+			}
+		}
+	}
+}
+
+// configs yields how the relay stands with its origins, and then how its clients do, of those
+// nodes that match.
+func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) iter.Seq[*statuspb.ClientConfig] {
+	return func(yield func(*statuspb.ClientConfig) bool) {
+		var contents downstream.Contents
+		if withContents {
+			contents = make(downstream.Contents)
+		}
+		for _, v := range c.Views() {
+			if v.Shared || !match(v.Node) {
+				continue
+			}
+			for _, config := range c.configsOf(&v, contents, time.Now()) {
+				if !yield(config) {
+					return
+				}
+			}
+		}
+		for s := range c.Server.Clients() {
+			if match(s.Node()) && !yield(c.Server.ClientConfig(&s, contents)) {
+				return
+			}
+		}
+	}
+}
+
+// configsOf returns how the relay, for a group of nodes, stands with what it asked each origin
+// for. The client_scope is "origin/" and the name of the origin.
+func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
+	configs := make([]*statuspb.ClientConfig, len(f.Origins))
+	for i := range configs {
+		configs[i] = &statuspb.ClientConfig{Node: v.Node, ClientScope: "origin/" + f.Origins[i]}
+	}
+	generation := v.View.Generation()
+	for t := range generation.ChangedSince(0) {
+		typeURL, glob, _ := cache.SplitCollection(t.URL)
+		for r := range known(t) {
+			origin := f.Route(typeURL, glob)
+			if r.askedAs == "" {
+				origin = f.Route(typeURL, r.name.String())
+			}
+			config := originConfig(t, typeURL, &r, contents)
+			configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, config)
+		}
+	}
+	for _, u := range v.View.Unanswered() {
+		typeURL, _, _ := cache.SplitCollection(u.Type)
+		origin := f.Route(typeURL, u.Name.String())
+		configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, &statuspb.ClientConfig_GenericXdsConfig{
+			TypeUrl: typeURL, Name: u.Name.String(), ClientStatus: waiting(generation, u.Name, now),
+		})
+	}
+	for _, config := range configs {
+		slices.SortStableFunc(config.GenericXdsConfigs, func(a, b *statuspb.ClientConfig_GenericXdsConfig) int {
+			return cmp.Or(compareTypes(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()))
+		})
+	}
+	return configs
+}
+
+// answerTime is how long an origin has for a name before that is said not to come.
+//
+// Source: xDS protocol, "Knowing When a Requested Resource Does Not Exist".
+const answerTime = 15 * time.Second
+
+// waiting returns how the relay stands with a name that the origin has said nothing of.
+func waiting(g *cache.Generation, n *cache.Name, now time.Time) adminpb.ClientResourceStatus {
+	if asked := n.Asked(); g.From(n).Connected && !asked.IsZero() && now.Sub(asked) >= answerTime {
+		return adminpb.ClientResourceStatus_TIMEOUT
+	}
+	return adminpb.ClientResourceStatus_REQUESTED
+}
+
+// originConfig returns how the relay stands with something that an origin said.
+func originConfig(t *cache.Type, typeURL string, r *heldResource, contents downstream.Contents) *statuspb.ClientConfig_GenericXdsConfig {
+	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: typeURL, Name: r.name.String(), ClientStatus: adminpb.ClientResourceStatus_DOES_NOT_EXIST}
+	if r.entry.Present() {
+		of := r.entry.Resource
+		out.ClientStatus = adminpb.ClientResourceStatus_ACKED
+		out.VersionInfo, out.XdsConfig = cmp.Or(of.OriginVersion, of.Version), contents.Of(typeURL, of)
+		out.LastUpdated = timestamppb.New(t.Changed())
+	}
+	if r.fault != nil {
+		details := fmt.Sprintf("%s: %s", r.fault.Code, r.fault.Message)
+		if wire.IsSecret(typeURL) {
+			details = r.fault.Code.String()
+		}
+		out.ErrorState = &adminpb.UpdateFailureState{Details: details}
+		if !r.fault.NotFound() {
+			out.ClientStatus = adminpb.ClientResourceStatus_RECEIVED_ERROR
+		}
+	}
+	return out
+}

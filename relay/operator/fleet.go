@@ -1,0 +1,33 @@
+// Package operator answers what operators ask of a relay: its clients, the resources that it holds and who has them, their
+// history, and all of that by gRPC (CSDS).
+//
+// It is no stable API: programs that embed Tender use package relay.
+package operator
+
+import (
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/history"
+)
+
+// A Fleet has the clients of a server and the views of their node groups. It implements admin.Fleet.
+type Fleet struct {
+	Server  *downstream.Server
+	Views   func() []View                  // in the order of their keys, shared ones last
+	Origins []string                       // names
+	Route   func(typeURL, name string) int // the number of the origin that answers for a name, or for a wildcard if it is empty
+	Journal *history.Journal               // nil if none is kept
+}
+
+// A View is the view of a node group, or one that groups share.
+type View struct {
+	Key     string // of the group
+	View    *cache.View
+	Streams int
+	Counts  *downstream.Counts // nil if shared
+	Node    *corepb.Node       // that the relay presents to the origins; nil if shared
+	Shared  bool
+	Origin  int // of a shared view
+}

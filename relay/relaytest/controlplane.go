@@ -1,0 +1,312 @@
+package relaytest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	cachev3 "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// How a ControlPlane keeps its resources.
+const (
+	LinearCaches = "linear"
+	Snapshots    = "snapshot"
+	ADSSnapshots = "snapshot, ADS mode"
+
+	// Without Delta. There is none for ADS mode: in SotW that answers no request that
+	// does not name every resource there is.
+	LinearSotW    = LinearCaches + sotwOnly
+	SnapshotsSotW = Snapshots + sotwOnly
+	sotwOnly      = ", SotW only"
+)
+
+// A ControlPlane is go-control-plane's own server as an origin. It starts with
+// nothing but a world to put on; its caches die with it.
+type ControlPlane struct {
+	tb     TB
+	Kind   string
+	addr   string
+	memory *Memory // nil: sockets
+
+	// Register adds services when it restarts, if set.
+	Register func(grpc.ServiceRegistrar)
+
+	// Requests as they arrive; of SotW what they have in common with those of Delta.
+	requests chan *discoverypb.DeltaDiscoveryRequest
+
+	// Owned by the test.
+	World  map[string]map[string]proto.Message // by type and name: what it should serve
+	told   map[string]map[string]proto.Message // what the caches were given
+	pushes int
+
+	linear   map[string]*cachev3.LinearCache
+	snapshot cachev3.SnapshotCache
+	server   *grpc.Server
+	cancel   context.CancelFunc
+	served   chan error
+}
+
+// controlPlaneTypes are the types that it serves, in the order of telling.
+var controlPlaneTypes = []string{ClusterType, EndpointType, ListenerType, RouteType}
+
+// NewControlPlane starts a control plane that serves msgs, until the test ends.
+func NewControlPlane(tb TB, kind string, memory *Memory, msgs ...proto.Message) *ControlPlane {
+	tb.Helper()
+	o := &ControlPlane{
+		tb: tb, Kind: kind, memory: memory,
+		requests: make(chan *discoverypb.DeltaDiscoveryRequest, 4096),
+		World:    make(map[string]map[string]proto.Message),
+	}
+	for _, typeURL := range controlPlaneTypes {
+		o.World[typeURL] = make(map[string]proto.Message)
+	}
+	if memory == nil {
+		o.addr = FreeAddress(tb)
+	}
+	o.Edit(msgs, nil)
+	o.Restart()
+	tb.Cleanup(o.Stop)
+	return o
+}
+
+// Target returns the gRPC target, which stays the same.
+func (o *ControlPlane) Target() string {
+	if o.memory != nil {
+		return "passthrough:///origin"
+	}
+	return o.addr
+}
+
+// Stop kills the control plane with all that its caches held.
+func (o *ControlPlane) Stop() {
+	o.tb.Helper()
+	if o.server == nil {
+		return
+	}
+	o.cancel()
+	o.server.Stop()
+	if err := <-o.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		o.tb.Errorf("control plane ended: %v", err)
+	}
+	o.server = nil
+}
+
+// Restart starts a new control plane on the address of the old one, with new
+// caches that hold the world.
+func (o *ControlPlane) Restart() {
+	o.tb.Helper()
+	o.Stop()
+	o.told = make(map[string]map[string]proto.Message)
+	o.linear, o.snapshot = make(map[string]*cachev3.LinearCache), nil
+	var caches cachev3.Cache
+	if strings.HasPrefix(o.Kind, LinearCaches) {
+		mux := &cachev3.MuxCache{
+			Classify:      func(r *cachev3.Request) string { return r.GetTypeUrl() },
+			ClassifyDelta: func(r *cachev3.DeltaRequest) string { return r.GetTypeUrl() },
+			Caches:        make(map[string]cachev3.Cache),
+		}
+		for _, typeURL := range controlPlaneTypes {
+			o.linear[typeURL] = cachev3.NewLinearCache(typeURL)
+			mux.Caches[typeURL] = o.linear[typeURL]
+		}
+		caches = mux
+	} else {
+		o.snapshot = cachev3.NewSnapshotCache(o.Kind == ADSSnapshots, cachev3.IDHash{}, nil)
+		caches = o.snapshot
+	}
+	if len(o.World[ClusterType]) > 0 {
+		o.Push()
+	}
+	o.serve(caches)
+}
+
+func (o *ControlPlane) serve(caches cachev3.Cache) {
+	o.tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	o.cancel = cancel
+	o.server = grpc.NewServer()
+	record := func(r *discoverypb.DeltaDiscoveryRequest) {
+		select {
+		case o.requests <- r:
+		default: // nobody waits
+		}
+	}
+	var server discoverypb.AggregatedDiscoveryServiceServer = serverv3.NewServer(ctx, caches, serverv3.CallbackFuncs{
+		StreamDeltaRequestFunc: func(_ int64, r *discoverypb.DeltaDiscoveryRequest) error {
+			record(proto.CloneOf(r))
+			return nil
+		},
+		StreamRequestFunc: func(_ int64, r *discoverypb.DiscoveryRequest) error {
+			record(&discoverypb.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetResponseNonce()})
+			return nil
+		},
+	})
+	if strings.HasSuffix(o.Kind, sotwOnly) {
+		server = withoutDelta{server}
+	}
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(o.server, server)
+	if o.Register != nil {
+		o.Register(o.server)
+	}
+	var l net.Listener
+	if o.memory != nil {
+		l = o.memory.Listen()
+	} else {
+		var err error
+		if l, err = net.Listen("tcp", o.addr); err != nil {
+			o.tb.Fatalf("listen: %v", err)
+		}
+	}
+	running, served := o.server, make(chan error, 1)
+	o.served = served
+	go func() { served <- running.Serve(l) }() // awaited by Stop
+}
+
+// withoutDelta is a server that does not implement Delta.
+type withoutDelta struct {
+	discoverypb.AggregatedDiscoveryServiceServer
+}
+
+func (withoutDelta) DeltaAggregatedResources(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return status.Error(codes.Unimplemented, "not implemented")
+}
+
+// Put sets resources and tells them.
+func (o *ControlPlane) Put(msgs ...proto.Message) {
+	o.tb.Helper()
+	o.Edit(msgs, nil)
+	o.Push()
+}
+
+// Remove removes resources of a type and tells it.
+func (o *ControlPlane) Remove(typeURL string, names ...string) {
+	o.tb.Helper()
+	o.Edit(nil, map[string][]string{typeURL: names})
+	o.Push()
+}
+
+// Edit changes the world without telling.
+func (o *ControlPlane) Edit(put []proto.Message, remove map[string][]string) {
+	for _, msg := range put {
+		typeURL := "type.googleapis.com/" + string(msg.ProtoReflect().Descriptor().FullName())
+		o.World[typeURL][cachev3.GetResourceName(msg)] = msg
+	}
+	for typeURL, names := range remove {
+		for _, name := range names {
+			delete(o.World[typeURL], name)
+		}
+	}
+}
+
+// Push gives the world to the caches.
+func (o *ControlPlane) Push() {
+	o.tb.Helper()
+	if o.snapshot != nil {
+		o.pushSnapshot()
+		return
+	}
+	for _, typeURL := range controlPlaneTypes {
+		put := make(map[string]types.Resource)
+		for name, msg := range o.World[typeURL] {
+			if o.told[typeURL][name] != msg {
+				put[name] = msg
+			}
+		}
+		var gone []string
+		for name := range o.told[typeURL] {
+			if _, still := o.World[typeURL][name]; !still {
+				gone = append(gone, name)
+			}
+		}
+		if len(put)+len(gone) > 0 {
+			if err := o.linear[typeURL].UpdateResources(put, gone); err != nil {
+				o.tb.Fatalf("update the control plane: %v", err)
+			}
+		}
+		o.told[typeURL] = maps.Clone(o.World[typeURL])
+	}
+}
+
+func (o *ControlPlane) pushSnapshot() {
+	o.tb.Helper()
+	o.pushes++
+	all := make(map[string][]types.Resource)
+	for typeURL, byName := range o.World {
+		for _, msg := range byName {
+			all[typeURL] = append(all[typeURL], msg)
+		}
+	}
+	snapshot, err := cachev3.NewSnapshot(strconv.Itoa(o.pushes), all)
+	if err != nil {
+		o.tb.Fatalf("update the control plane: %v", err)
+	}
+	if err := o.snapshot.SetSnapshot(context.Background(), "tender/test", snapshot); err != nil {
+		o.tb.Fatalf("update the control plane: %v", err)
+	}
+}
+
+// State returns what a client should have of a type: of these names, or of all.
+func (o *ControlPlane) State(typeURL string, names ...string) State {
+	out := make(map[string]Entry)
+	for name, msg := range o.World[typeURL] {
+		if len(names) == 0 || slices.Contains(names, name) {
+			out[name] = Entry{Digest: DigestOf(msg)}
+		}
+	}
+	return State{typeURL: out}
+}
+
+// AwaitRequest waits for a request that meets cond and arrived after those that
+// earlier calls saw.
+func (o *ControlPlane) AwaitRequest(what string, cond func(*discoverypb.DeltaDiscoveryRequest) bool) {
+	o.tb.Helper()
+	ctx, cancel := context.WithTimeout(o.tb.Context(), Patience)
+	defer cancel()
+	for {
+		select {
+		case r := <-o.requests:
+			if cond(r) {
+				return
+			}
+		case <-ctx.Done():
+			o.tb.Fatalf("the control plane did not see %s", what)
+		}
+	}
+}
+
+// Opening reports whether r opens a type on a stream that had none.
+func Opening(typeURL string) func(*discoverypb.DeltaDiscoveryRequest) bool {
+	return func(r *discoverypb.DeltaDiscoveryRequest) bool {
+		return r.GetTypeUrl() == typeURL && r.GetResponseNonce() == ""
+	}
+}
+
+// Follow waits until a client has just what the control plane has of a type: of these names, or of all.
+func (o *ControlPlane) Follow(c interface {
+	WaitState(context.Context, func(State) bool)
+}, typeURL string, names ...string) {
+	o.tb.Helper()
+	want := o.State(typeURL, names...)
+	c.WaitState(o.tb.Context(), func(s State) bool { return s.SameContent(want, typeURL) })
+}
+
+// RelayOptions are those of a relay of the control plane.
+func (o *ControlPlane) RelayOptions() RelayOptions {
+	opts := RelayOptions{Target: o.Target()}
+	if o.memory != nil {
+		opts.Memory, opts.Options.DialOptions = true, []grpc.DialOption{o.memory.DialOption()}
+	}
+	return opts
+}

@@ -1,0 +1,75 @@
+package relaytest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"sync"
+)
+
+// A Log keeps what a relay logs. The zero value is empty. Its methods may be called from any goroutine.
+type Log struct {
+	mu      sync.Mutex
+	text    bytes.Buffer  // guarded by mu
+	changed chan struct{} // guarded by mu; closed by the next Write, nil if nobody waits
+}
+
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
+	return l.text.Write(b)
+}
+
+// String returns the whole log.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Len returns how many bytes were logged.
+func (l *Log) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Len()
+}
+
+// Count returns how many times the log contains a text.
+func (l *Log) Count(text string) int { return strings.Count(l.String(), text) }
+
+// Await waits until the log contains a text behind its first mark bytes.
+func (l *Log) Await(tb TB, mark int, text string) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		found := bytes.Contains(l.text.Bytes()[mark:], []byte(text))
+		if l.changed == nil {
+			l.changed = make(chan struct{})
+		}
+		changed := l.changed
+		l.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			tb.Fatalf("the log does not contain %q:\n%s", text, l)
+		}
+	}
+}
+
+// outputOf returns the output of a test, if tb has one.
+func outputOf(tb TB) io.Writer {
+	if tb, ok := tb.(interface{ Output() io.Writer }); ok {
+		return tb.Output()
+	}
+	return io.Discard
+}

@@ -1,0 +1,30 @@
+package relaytest
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+)
+
+// TestLog has Await return for a text that comes after the mark, and not for one before it.
+func TestLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Log
+		fmt.Fprint(&l, "one ready ")
+		mark, found := l.Len(), false
+		go func() { // awaited by synctest
+			l.Await(t, mark, "ready")
+			found = true
+		}()
+		for i, text := range []string{"", "two rea", "dy"} {
+			fmt.Fprint(&l, text)
+			synctest.Wait()
+			if want := i == 2; found != want {
+				t.Errorf("after %q: found is %v, want %v", l.String(), found, want)
+			}
+		}
+		if n := l.Count("ready"); n != 2 {
+			t.Errorf("Count is %d, want 2", n)
+		}
+	})
+}

@@ -1,0 +1,242 @@
+package relaytest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/xdstender/tender/relay"
+)
+
+// relayBuffer is how many bytes a connection to a relay in memory holds each way.
+const relayBuffer = 64 << 10
+
+// RelayOptions say which relay [StartRelay] starts. The zero value is one over sockets, with the origin that Env says.
+type RelayOptions struct {
+	// Origins are the targets of the default origin in failover order. None means TENDER_ORIGIN in Env.
+	Origins []*Origin
+
+	// Named has the targets of each further origin. TENDER_ROUTES in Env routes to them.
+	Named map[string][]*Origin
+
+	// Target is the gRPC target of the default origin if it is no Origin. In memory, Options.DialOptions reach it.
+	Target string
+
+	// Above is the relay that is the default origin, instead of Origins.
+	Above *Relay
+
+	// Memory replaces the relay's sockets by pipes, which is what a testing/synctest bubble needs. A relay of
+	// origins in memory, or below a relay in memory, is in memory too. It pings its clients if Pings is set only:
+	// in virtual hours, pings would be half the work.
+	Memory, Pings bool
+
+	// Env has TENDER_ variables. They take precedence over the defaults: free ports of 127.0.0.1, no admin address,
+	// and the node ID tender/test.
+	Env []string
+
+	// Options are the relay's own. Those that the fields above need are added. Without a Logger, Relay.Log and the
+	// output of the test receive the log.
+	Options relay.Options
+}
+
+// A Relay is a running relay, as a client sees it. Its fields may be changed between calls.
+type Relay struct {
+	*relay.Relay
+
+	// Target and DialOptions are what a gRPC client needs.
+	Target      string
+	DialOptions []grpc.DialOption
+
+	// Log has what the relay logged, unless its options have a logger.
+	Log Log
+
+	// Listener accepts the gRPC clients of a relay in memory.
+	Listener *PipeListener
+
+	// DialREST and DialAdmin connect to the addresses for polls and for operators.
+	DialREST, DialAdmin func(context.Context) (net.Conn, error)
+
+	// Cancel has the relay drain, and Drain also waits for its end.
+	Cancel context.CancelFunc
+
+	tb     TB
+	memory bool
+	ended  chan error // closed once its value was received
+}
+
+// StartRelay runs a relay until tb ends, which fails if the relay ends with an error.
+func StartRelay(tb TB, opts RelayOptions) *Relay {
+	tb.Helper()
+	r := &Relay{tb: tb, ended: make(chan error, 1), DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	all := slices.Concat(append(slices.Collect(maps.Values(opts.Named)), opts.Origins)...)
+	r.memory = opts.Memory || opts.Above != nil && opts.Above.memory || slices.ContainsFunc(all, func(o *Origin) bool { return o.memory != nil })
+	cfg := configure(tb, opts)
+	own := r.options(opts, all)
+	if r.memory {
+		r.listenInMemory(cfg, &own)
+	}
+	var err error
+	if r.Relay, err = relay.New(cfg, own); err != nil {
+		tb.Fatalf("start the relay: %v", err)
+	}
+	if !r.memory {
+		r.Target = r.Addrs()[0].String()
+		r.DialREST, r.DialAdmin = dialFirst(r.RESTAddrs()), dialFirst(r.AdminAddrs())
+	}
+	var ctx context.Context
+	ctx, r.Cancel = context.WithCancel(context.Background())
+	go func() { r.ended <- r.Run(ctx) }() // awaited by Drain
+	tb.Cleanup(r.Stop)
+	return r
+}
+
+// options returns the relay's own options.
+func (r *Relay) options(opts RelayOptions, origins []*Origin) relay.Options {
+	own := opts.Options
+	switch {
+	case opts.Above != nil:
+		own.DialOptions = slices.Concat(opts.Above.DialOptions, own.DialOptions)
+	case r.memory && len(origins) > 0:
+		own.DialOptions = append(DialOptions(origins...), own.DialOptions...)
+	}
+	if own.Logger == nil {
+		own.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, outputOf(r.tb)), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	own.Version = cmp.Or(own.Version, "test")
+	if r.memory && !opts.Pings {
+		own.PingAfter = 1000 * time.Hour
+	}
+	return own
+}
+
+// configure returns the configuration of a relay.
+func configure(tb TB, opts RelayOptions) relay.Config {
+	tb.Helper()
+	env := slices.Concat(opts.Env, []string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test"})
+	names := slices.Sorted(maps.Keys(opts.Named))
+	if len(names) > 0 {
+		for i, name := range names {
+			names[i] = name + "=" + name + ":1" // replaced below: no variable holds a target in memory
+		}
+		env = append(env, "TENDER_ORIGINS="+strings.Join(names, ";"))
+	}
+	cfg, err := relay.LoadConfig(env)
+	if err != nil {
+		tb.Fatalf("configure the relay: %v", err)
+	}
+	switch {
+	case opts.Above != nil:
+		cfg.Origin = []string{opts.Above.Target}
+	case opts.Target != "":
+		cfg.Origin = []string{opts.Target}
+	case len(opts.Origins) > 0:
+		cfg.Origin = targets(opts.Origins)
+	}
+	for i, o := range cfg.Origins {
+		if named := opts.Named[o.Name]; named != nil {
+			cfg.Origins[i].Targets = targets(named)
+		}
+	}
+	return cfg
+}
+
+func targets(origins []*Origin) (targets []string) {
+	for _, o := range origins {
+		targets = append(targets, o.Target())
+	}
+	return targets
+}
+
+// listenInMemory gives the relay pipes in place of the addresses that cfg has.
+func (r *Relay) listenInMemory(cfg relay.Config, opts *relay.Options) {
+	listen := func(addrs []string) ([]net.Listener, func(context.Context) (net.Conn, error)) {
+		if len(addrs) == 0 {
+			return nil, dialFirst(nil)
+		}
+		l := ListenPipe(relayBuffer)
+		return []net.Listener{l}, l.Dial
+	}
+	r.Listener = ListenPipe(relayBuffer)
+	r.Target, r.DialOptions = "passthrough:///relay", append(r.DialOptions, r.Listener.DialOption())
+	opts.Listeners = []net.Listener{r.Listener}
+	opts.RESTListeners, r.DialREST = listen(cfg.RESTListen)
+	opts.AdminListeners, r.DialAdmin = listen(cfg.AdminListen)
+}
+
+// dialFirst returns a function that connects to the first of some addresses.
+func dialFirst(addrs []net.Addr) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		if len(addrs) == 0 {
+			return nil, errors.New("the relay has no such address")
+		}
+		return new(net.Dialer).DialContext(ctx, addrs[0].Network(), addrs[0].String())
+	}
+}
+
+// Stop ends the relay at once, without time for its clients to leave, and waits for its end. It may be called again.
+func (r *Relay) Stop() {
+	r.StopNow()
+	r.Drain()
+}
+
+// Drain has the relay drain, and waits for its end.
+func (r *Relay) Drain() {
+	r.tb.Helper()
+	r.Cancel()
+	if err, first := <-r.ended; first {
+		close(r.ended)
+		if err != nil {
+			r.tb.Errorf("relay ended: %v", err)
+		}
+	}
+}
+
+// Conn returns a new connection to the relay, with further options, which ends with the test.
+func (r *Relay) Conn(opts ...grpc.DialOption) *grpc.ClientConn {
+	r.tb.Helper()
+	conn, err := grpc.NewClient(r.Target, slices.Concat(r.DialOptions, opts)...)
+	if err != nil {
+		r.tb.Fatalf("connect to the relay: %v", err)
+	}
+	r.tb.Cleanup(func() { _ = conn.Close() }) // fails only if it was closed before
+	return conn
+}
+
+// Client returns a client on a connection of its own.
+func (r *Relay) Client(opts ClientOptions) *Client {
+	r.tb.Helper()
+	return NewClient(r.tb, r.Conn(), opts)
+}
+
+// NewBackend starts a gRPC server that answers health checks, as what clients find by
+// xDS, until tb ends, and returns its address.
+func NewBackend(tb TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("start backend: %v", err)
+	}
+	s := grpc.NewServer()
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }() // awaited below
+	tb.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			tb.Errorf("backend ended: %v", err)
+		}
+	})
+	return l.Addr().String()
+}

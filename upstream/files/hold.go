@@ -1,0 +1,170 @@
+package files
+
+import (
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// A reader knows what the directory held and holds. It starts no goroutine.
+type reader struct {
+	dir     string
+	log     *slog.Logger
+	shelf   shelf
+	found   sets  // what the shelf holds
+	changed []Bad // files that turned bad or good, and were not logged yet
+	group   *reconcile.Group
+	sets    map[string]*set // by type URL
+	trouble string          // with the directory itself, as logged last
+
+	standing atomic.Pointer[Status] // for everybody
+
+	settled chan struct{} // closed once known is set, or there was no file
+	known   bool          // some file was good; until then, that there is nothing is not said
+	waiting bool          // it was logged that none was
+	serving sets          // every type that was ever served is in it, maybe empty; never modified
+}
+
+func newReader(cfg *Config) *reader {
+	r := &reader{
+		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
+		settled: make(chan struct{}), shelf: make(shelf), serving: make(sets),
+	}
+	r.standing.Store(new(Status))
+	return r
+}
+
+// A Status says how the files of a directory stand.
+type Status struct {
+	Files   int       // that are there
+	Bad     []Bad     // of these, those that do not count as a whole, by name
+	Trouble error     // why the directory itself cannot be read; nil if it can
+	At      time.Time // when the directory was read last
+}
+
+// What one look at a directory found.
+type look struct {
+	found    sets
+	vanished map[string]map[string]struct{} // names that files had which are gone, by type URL
+	empty    bool                           // no file is there: not a single removal is to be believed at once
+}
+
+// A set is what is served of one type of a directory: what the files have, and what seems to be removed
+// and stays.
+type set struct {
+	*reconcile.Set
+	reader *reader
+}
+
+// set returns the set of a type.
+func (r *reader) set(typeURL string) *set {
+	s := r.sets[typeURL]
+	if s == nil {
+		s = &set{reader: r}
+		s.Set = r.group.NewSet(typeURL, "", s)
+		r.sets[typeURL] = s
+	}
+	return s
+}
+
+// Get implements reconcile.Content.
+func (s *set) Get(name string) *wire.Resource { return s.reader.serving[s.TypeURL].get(name) }
+
+// Names implements reconcile.Content.
+func (s *set) Names() iter.Seq[string] { return s.reader.serving[s.TypeURL].names() }
+
+// Count implements reconcile.Content.
+func (s *set) Count() int { return s.reader.serving[s.TypeURL].count() }
+
+// Complete implements reconcile.Content: a directory is known as a whole.
+func (s *set) Complete() (at time.Time, ok bool) { return time.Time{}, true }
+
+// Remove implements reconcile.Content.
+func (s *set) Remove(r *reconcile.Removals) {
+	s.apply(wire.Update{TypeURL: s.TypeURL, Resources: r.Emptied, Removed: r.Names})
+}
+
+// apply serves what an update makes of a type.
+func (s *set) apply(u wire.Update) (c cache.Change) {
+	was := s.reader.serving[s.TypeURL]
+	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, was.count()+len(u.Resources))}
+	if was != nil {
+		maps.Copy(is.byName, was.byName)
+	}
+	for _, r := range u.Resources {
+		is.byName[r.Name] = r
+	}
+	c.New = len(is.byName) - was.count()
+	for _, name := range u.Removed {
+		delete(is.byName, name)
+	}
+	s.reader.serve(s.TypeURL, is)
+	return c
+}
+
+// serve has a set of a type served.
+func (r *reader) serve(typeURL string, is *typeSet) {
+	r.serving = maps.Clone(r.serving) // others have it
+	r.serving[typeURL] = is
+}
+
+// admit serves what was found, and what seems to be removed and stays. A file that is there and lacks a
+// resource that it had states its removal; that of a file that is gone is inferred. The types that were served
+// stay, even if they are empty; a set that has not changed is the one that was served.
+func (r *reader) admit(look look, now time.Time) (next time.Time) {
+	was, held := r.serving, r.group.Holding()
+	r.group.Look(now) // which this is
+	all := make(sets, max(len(look.found), len(was)))
+	maps.Copy(all, look.found)
+	for typeURL := range was {
+		if all[typeURL] == nil {
+			all[typeURL] = new(typeSet)
+		}
+	}
+	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
+	for _, typeURL := range order { // what is inferred may need what is stated to be removed
+		stated[typeURL] = r.infer(typeURL, was[typeURL].without(all[typeURL]), look)
+	}
+	for _, typeURL := range order {
+		if is := all[typeURL]; r.group.Busy() || len(stated[typeURL]) > 0 {
+			u := wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: slices.Collect(maps.Values(is.byName)), Removed: stated[typeURL]}
+			s := r.set(typeURL)
+			s.Take(u, now, s.apply)
+		} else {
+			r.serve(typeURL, is)
+		}
+	}
+	next = r.group.Decide(now)
+	for typeURL, set := range r.serving {
+		if was[typeURL].equal(set) {
+			r.serve(typeURL, was[typeURL])
+		}
+	}
+	if held > 0 && r.group.Holding() == 0 {
+		r.log.Info("no removal is held back any more", slog.String("dir", r.dir))
+	}
+	return next
+}
+
+// infer infers which of the resources that are missing are gone, and returns the names that the files state
+// are removed.
+func (r *reader) infer(typeURL string, missing map[string]struct{}, look look) (stated []string) {
+	s := r.set(typeURL)
+	gone := make(map[string]struct{})
+	for name := range missing {
+		if _, vanished := look.vanished[typeURL][name]; look.empty || vanished || s.Suspects(name) {
+			gone[name] = struct{}{}
+		} else {
+			stated = append(stated, name)
+		}
+	}
+	s.Infer(maps.Keys(gone), look.empty)
+	return stated
+}

@@ -1,0 +1,210 @@
+package files
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// A Local writes a view whose content this process decides itself, such as that
+// of files. Everything is known at once: there is no phase in which something may
+// still come, and a name that is not there does not exist. Its methods belong to
+// the goroutine that owns the writer.
+type Local struct {
+	w       *cache.Writer
+	content map[string]map[string]*wire.Resource // by type URL and name
+	system  map[string]string                    // version, by type URL
+	globs   keys                                 // of collections that somebody follows
+
+	reports *reconcile.Reports // nil: nothing of what clients report is held back
+}
+
+// NewLocal returns a local origin of an empty view.
+func NewLocal(w *cache.Writer) *Local {
+	w.SetConnected(true)
+	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(keys)}
+}
+
+// Demand returns a channel that receives when Answer has something to do.
+func (l *Local) Demand() <-chan struct{} { return l.w.Demand() }
+
+// Set makes resources the complete set of a type, and returns what that changed.
+// Of two with the same name, the last one counts. The version is for people.
+func (l *Local) Set(typeURL, version string, resources []*wire.Resource) cache.Change {
+	set := make(map[string]*wire.Resource, len(resources))
+	for _, r := range resources {
+		set[r.Name] = r
+	}
+	u := wire.Update{TypeURL: typeURL, SystemVersion: version, Resources: slices.Collect(maps.Values(set))}
+	for name := range l.content[typeURL] {
+		if _, kept := set[name]; !kept {
+			u.Removed = append(u.Removed, name)
+		}
+	}
+	return l.put(u, set)
+}
+
+// Update adds, changes and removes resources of a type.
+func (l *Local) Update(u wire.Update) cache.Change {
+	set := l.content[u.TypeURL]
+	if set == nil {
+		set = make(map[string]*wire.Resource)
+	}
+	for _, r := range u.Resources {
+		set[r.Name] = r
+	}
+	for _, name := range u.Removed {
+		delete(set, name)
+	}
+	return l.put(u, set)
+}
+
+func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
+	for i, r := range u.Resources {
+		if r.TTL > 0 { // it lives for as long as it is there
+			r = r.WithoutTTL()
+			u.Resources[i], set[r.Name] = r, r
+		}
+	}
+	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(u.Removed)
+	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
+	c := l.w.Apply(cache.ByName, u) // of which the view takes what somebody named
+	for _, part := range l.globs.parts(u) {
+		l.w.Apply(cache.Wildcard, *part)
+	}
+	if l.w.Owns(u.TypeURL) {
+		c = l.w.Apply(cache.Wildcard, u)
+		l.confirm(u.TypeURL)
+	}
+	return c
+}
+
+// confirm publishes that all of a set is known.
+func (l *Local) confirm(key string) {
+	if now := time.Now(); l.reports != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
+		l.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
+	}
+	l.w.SetPhase(key, cache.Confirmed)
+}
+
+// keys are those of collections.
+type keys map[string]struct{}
+
+// parts returns what an update says of the collections.
+func (k keys) parts(u wire.Update) map[string]*wire.Update {
+	if len(k) == 0 {
+		return nil
+	}
+	return upstream.Parts(u, func(name string) string {
+		if glob, is := wire.GlobOf(name); is {
+			key := cache.Collection(u.TypeURL, glob)
+			if _, followed := k[key]; followed {
+				return key
+			}
+		}
+		return ""
+	})
+}
+
+// follow notes that somebody begins to follow a collection, or ceases to.
+func (l *Local) follow(d cache.Demand, began keys) {
+	switch {
+	case d.Wanted:
+		l.globs[d.TypeURL], began[d.TypeURL] = struct{}{}, struct{}{}
+	case l.w.ForgetMembers(d.TypeURL):
+		delete(l.globs, d.TypeURL)
+	}
+}
+
+// tell says what collections hold.
+func (l *Local) tell(began keys) {
+	said := make(map[string]map[string]*wire.Update) // by type URL and key
+	for key := range began {
+		typeURL, _, _ := cache.SplitCollection(key)
+		if said[typeURL] == nil {
+			said[typeURL] = began.parts(l.all(typeURL))
+		}
+		p := said[typeURL][key]
+		if p == nil {
+			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
+		}
+		l.w.Apply(cache.Wildcard, *p)
+		l.confirm(key)
+	}
+}
+
+// all returns an update that says what there is of a type.
+func (l *Local) all(typeURL string) wire.Update {
+	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
+}
+
+// Answer says to those who began to want something what there is, and once more to those who want it again
+// since it was not to be kept (R125).
+func (l *Local) Answer() {
+	named := make(map[string]*wire.Update)
+	forget := make(map[string][]*cache.Name)
+	followed := make(keys)
+	for _, d := range l.w.TakeDemand() {
+		_, _, isCollection := cache.SplitCollection(d.TypeURL)
+		switch {
+		case isCollection:
+			l.follow(d, followed)
+			continue
+		case d.Name == nil:
+			l.answerMembers(d)
+			continue
+		case !d.Wanted:
+			forget[d.TypeURL] = append(forget[d.TypeURL], d.Name)
+			continue
+		}
+		if named[d.TypeURL] == nil {
+			named[d.TypeURL] = &wire.Update{TypeURL: d.TypeURL, SystemVersion: l.system[d.TypeURL]}
+		}
+		l.answerName(named[d.TypeURL], d.Name.String())
+	}
+	l.tell(followed)
+	for typeURL, names := range forget {
+		l.w.Forget(typeURL, names)
+	}
+	for _, u := range named {
+		l.w.Apply(cache.ByName, *u)
+	}
+}
+
+func (l *Local) answerMembers(d cache.Demand) {
+	if d.Refetch {
+		l.w.Apply(cache.Wildcard, l.all(d.TypeURL))
+	}
+	l.confirm(d.TypeURL)
+}
+
+// answerName adds to an update what there is to say of a name.
+func (l *Local) answerName(u *wire.Update, name string) {
+	if r := l.find(u.TypeURL, name); r != nil {
+		u.Resources = append(u.Resources, r)
+	} else {
+		u.Removed = append(u.Removed, name)
+	}
+}
+
+// find returns the resource with a name or alias, whatever parameters it is asked for
+// with: there are no variants here.
+func (l *Local) find(typeURL, name string) *wire.Resource {
+	name = wire.PlainName(name)
+	if r := l.content[typeURL][name]; r != nil {
+		return r
+	}
+	for _, r := range l.content[typeURL] {
+		if slices.Contains(r.Aliases, name) {
+			return r
+		}
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package files
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// TestB15_RandomDirectories runs random histories of a directory and of operators against a model: what TestB15_RandomHistories
+// holds a control plane to, for files. Readers lose a resource only if no file has it, and an operator released it, or a file that
+// is there lacks it, or it was held and the time for that is over, or the loss is small. They see what the files hold, plus what
+// is held or kept.
+func TestB15_RandomDirectories(t *testing.T) {
+	histories(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) dirStep {
+			return dirStep{
+				what: rapid.SampledFrom([]string{
+					"write", "write", "drop", "drop", "delete", "delete", "delete", "break", "delete all", "write all",
+					"release", "discard", "release discarded", "freeze", "thaw", "pass", "pass", "hold",
+				}).Draw(t, "what"),
+				file: rapid.IntRange(0, 2).Draw(t, "file"),
+				n:    rapid.IntRange(0, 5).Draw(t, "n"),
+			}
+		}), 0, 25).Draw(rt, "steps")
+		var failures []string
+		synctest.Test(t, func(t *testing.T) {
+			m := &dirModel{t: t, dir: t.TempDir(), ever: make(map[string]bool), released: make(map[string]bool)}
+			m.run(steps)
+			failures = m.failures
+		})
+		if len(failures) > 0 {
+			rt.Fatalf("%s", strings.Join(failures, "\n"))
+		}
+	})
+}
+
+// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+func histories(t *testing.T) {
+	const checks = "rapid.checks"
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
+	if given {
+		return
+	}
+	ok(t, flag.Set(checks, "50"))
+}
+
+type dirStep struct {
+	what    string
+	file, n int
+}
+
+// A dirModel is a directory of three files, of which the names of the first one begin with 0, and what is known of it.
+type dirModel struct {
+	t        *testing.T
+	failures []string
+	dir      string
+	files    *Origin
+	control  *upstream.Control
+	view     *cache.View
+
+	there    [3]bool           // a file is
+	good     [3]map[string]int // versions of the resources that it last had while it was good; nil if it is gone
+	versions int
+	ever     map[string]bool // content that a file ever had
+
+	seen     map[string]string // by name
+	holds    map[string]reconcile.Hold
+	released map[string]bool // in this step
+	frozen   bool
+	thawed   bool // in this step
+}
+
+func (m *dirModel) errorf(format string, args ...any) {
+	m.failures = append(m.failures, fmt.Sprintf(format, args...))
+}
+
+func (m *dirModel) run(steps []dirStep) {
+	for file := range m.good {
+		m.write(file, 0)
+	}
+	files, err := Open(Config{Dir: m.dir, noEvents: true})
+	ok(m.t, err)
+	view, w := cache.New(cache.Config{})
+	ctx, cancel := context.WithCancel(m.t.Context())
+	ended := make(chan struct{})
+	m.files, m.view, m.control = files, view, upstream.NewControl(false, nil)
+	go func() {
+		defer close(ended)
+		files.Sync(ctx, w, m.control)
+	}()
+	view.Watch().SubscribeAll(wire.ClusterType)
+	m.pass(time.Second)
+	for i, s := range steps {
+		if m.step(s); len(m.failures) > 0 {
+			m.errorf("in step %d of %v", i, steps)
+			break
+		}
+	}
+	if len(m.failures) == 0 {
+		m.step(dirStep{what: "thaw"})
+		m.pass(25 * time.Minute)
+		for name, h := range m.holds {
+			if !h.Discarded {
+				m.errorf("%s is held in the end: %+v", name, h)
+			}
+		}
+	}
+	cancel()
+	<-ended
+}
+
+// write gives a file all names but the first so many, with new versions.
+func (m *dirModel) write(file, without int) {
+	m.versions++
+	m.there[file], m.good[file] = true, make(map[string]int)
+	var content []string
+	for i := without; i < 6; i++ {
+		name := fmt.Sprintf("%d%d", file, i)
+		m.good[file][name] = m.versions
+		content = append(content, fmt.Sprintf("%s=%d", name, m.versions))
+		m.ever[content[len(content)-1]] = true
+	}
+	writeFiles(m.t, m.dir, m.file(file), clusters(content...))
+}
+
+func (m *dirModel) file(i int) string { return fmt.Sprintf("%d.yaml", i) }
+
+func (m *dirModel) remove(file int) {
+	if m.there[file] {
+		ok(m.t, os.Remove(filepath.Join(m.dir, m.file(file))))
+	}
+	m.there[file], m.good[file] = false, nil
+}
+
+func (m *dirModel) step(s dirStep) {
+	defer clear(m.released)
+	ctx := m.t.Context()
+	switch s.what {
+	case "write":
+		m.write(s.file, 0)
+	case "drop":
+		m.write(s.file, s.n)
+	case "write all":
+		for file := range m.good {
+			m.write(file, 0)
+		}
+	case "delete":
+		m.remove(s.file)
+	case "delete all":
+		for file := range m.good {
+			m.remove(file)
+		}
+	case "break":
+		if m.there[s.file] {
+			writeFiles(m.t, m.dir, m.file(s.file), "resources: [")
+		}
+	case "release", "release discarded":
+		for _, h := range m.files.Release(ctx, reconcile.HoldChoice{Discarded: s.what != "release"}) {
+			for _, name := range h.Names {
+				m.released[name] = true
+			}
+		}
+	case "discard":
+		m.files.Discard(ctx, reconcile.HoldChoice{})
+	case "freeze":
+		m.control.Freeze(ctx)
+		m.frozen = true
+	case "thaw":
+		m.control.Thaw(ctx)
+		m.frozen, m.thawed = false, m.frozen
+	case "hold":
+		m.pass(9 * time.Minute)
+	}
+	m.pass(11 * time.Second) // the directory is read every 10s
+}
+
+// pass lets time pass, and looks every 11s.
+func (m *dirModel) pass(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end) && len(m.failures) == 0; {
+		time.Sleep(min(11*time.Second, time.Until(end)))
+		synctest.Wait()
+		m.look()
+		synctest.Wait() // the directory is read after each call
+	}
+}
+
+// found returns what the files hold.
+func (m *dirModel) found() map[string]int {
+	found := make(map[string]int)
+	for _, of := range m.good {
+		maps.Copy(found, of)
+	}
+	return found
+}
+
+func (m *dirModel) look() {
+	seen := make(map[string]string)
+	for e := range m.view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
+		if e.Present() {
+			seen[e.Name.String()] = clusterText(e)
+		}
+	}
+	holds, held := make(map[string]reconcile.Hold), 0
+	for _, h := range m.files.Holds(m.t.Context()) {
+		for _, name := range h.Names {
+			holds[name] = h
+		}
+		switch {
+		case h.Discarded:
+		case h.Unconfirmed, h.Since.IsZero(), !h.Until.After(time.Now().Add(-11 * time.Second)):
+			m.errorf("%v are held without a deadline: %+v", h.Names, h)
+		default:
+			held += len(h.Names)
+		}
+	}
+	if n := m.files.Held(); n != held {
+		m.errorf("%d are held by status, %d in the holds", n, held)
+	}
+	for name, content := range seen {
+		if !m.ever[content] {
+			m.errorf("%s has content that no file ever had: %s", name, content)
+		}
+	}
+	if m.frozen {
+		if m.seen != nil && !maps.Equal(seen, m.seen) {
+			m.errorf("the view is frozen, and was changed from %v to %v", m.seen, seen)
+		}
+		return
+	}
+	m.compare(seen, holds)
+	m.seen, m.holds, m.thawed = seen, holds, false
+}
+
+// compare looks whether readers see what the files hold, and were right to lose what they lost.
+func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Hold) {
+	found := m.found()
+	for name, version := range found {
+		if want := fmt.Sprintf("%s=%d", name, version); seen[name] != want {
+			m.errorf("readers see %q, and a file has %s", seen[name], want)
+		}
+	}
+	for name := range seen {
+		if _, is := holds[name]; found[name] == 0 && !is {
+			m.errorf("readers see %s, which no file has, and which is not held", name)
+		}
+	}
+	judged := 0
+	for name := range m.seen {
+		if _, there := seen[name]; there || m.released[name] || m.thawed {
+			continue
+		}
+		h, was := m.holds[name]
+		switch {
+		case was && (h.Discarded || h.Until.After(time.Now())):
+			m.errorf("%s is gone although it is held: %+v", name, h)
+		case !was && !m.there[name[0]-'0']:
+			judged++
+		}
+	}
+	if had := len(m.seen); judged > 0 && judged == had || 2*judged > had || judged > 0 && !slices.Contains(m.there[:], true) {
+		m.errorf("%d of %d are gone at once, with their files, and were not held", judged, had)
+	}
+}

@@ -1,0 +1,172 @@
+package files
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// readTries is how often a directory is read that changes while it is read.
+const readTries = 3
+
+// A fileContent is what one file says. It is immutable.
+type fileContent struct {
+	digest  [sha256.Size]byte // of the file; zero if that could not be read
+	err     error             // why the file is bad
+	version string
+	types   map[string][]*wire.Resource // by type URL; also a type without resources, if the file says so
+}
+
+// readDir reads the files of a directory, by name. Those that are the same as
+// before are not parsed again. What it finds wrong with a file is part of the
+// file's content; it returns an error only for the directory.
+//
+// A directory that changes while it is read is read again, so that a swap of all
+// its files is seen whole.
+func readDir(dir string, before map[string]*fileContent) (map[string]*fileContent, error) {
+	return readListed(dir, before, listDir)
+}
+
+func readListed(dir string, before map[string]*fileContent, list func(dir string) (map[string]listed, error)) (map[string]*fileContent, error) {
+	now, err := list(dir)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		files := make(map[string]*fileContent, len(now))
+		for name, l := range now {
+			files[name] = l.read(filepath.Join(dir, name), before[name])
+		}
+		then := now
+		if now, err = list(dir); err != nil {
+			return nil, err
+		}
+		if try == readTries || sameListing(then, now) {
+			return files, nil
+		}
+	}
+}
+
+// listed is one file as the directory, and what links lead to, describe it.
+type listed struct {
+	info fs.FileInfo
+	err  error
+}
+
+func listDir(dir string) (map[string]listed, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := make(map[string]listed)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") || !schema.IsFile(e.Name()) {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(dir, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) && e.Type()&fs.ModeSymlink == 0 {
+			continue // gone meanwhile; but a link that leads nowhere is a bad file
+		}
+		files[e.Name()] = listed{info, err}
+	}
+	return files, nil
+}
+
+func sameListing(a, b map[string]listed) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, x := range a {
+		y, ok := b[name]
+		if !ok || (x.err == nil) != (y.err == nil) {
+			return false
+		}
+		if x.err == nil && (!os.SameFile(x.info, y.info) || x.info.Size() != y.info.Size() || !x.info.ModTime().Equal(y.info.ModTime())) {
+			return false
+		}
+	}
+	return true
+}
+
+// read reads the file, and parses it if it is not what it was before.
+func (l listed) read(path string, before *fileContent) *fileContent {
+	if l.err != nil {
+		return &fileContent{err: l.err}
+	}
+	if !l.info.Mode().IsRegular() {
+		return &fileContent{err: fmt.Errorf("%s: not a regular file", path)} // a pipe would block
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return &fileContent{err: err}
+	}
+	digest := sha256.Sum256(data)
+	if before != nil && before.digest == digest {
+		return before
+	}
+	return parseFile(path, data, digest)
+}
+
+func parseFile(path string, data []byte, digest [sha256.Size]byte) *fileContent {
+	doc, err := schema.ParseFile(path, data)
+	if err != nil {
+		return &fileContent{digest: digest, err: err}
+	}
+	c := &fileContent{digest: digest, version: doc.Version, types: make(map[string][]*wire.Resource)}
+	if doc.TypeURL != "" {
+		c.types[doc.TypeURL] = nil
+	}
+	for _, r := range doc.Resources {
+		made, err := newFileResource(r)
+		if err != nil {
+			return &fileContent{digest: digest, err: fmt.Errorf("%s: resource %q: %w", path, r.Name, err)}
+		}
+		c.types[r.TypeURL] = append(c.types[r.TypeURL], made)
+	}
+	return c
+}
+
+// Field numbers of a DeltaDiscoveryResponse and of the Resource in it.
+const (
+	deltaResources protowire.Number = 2
+	deltaTypeURL   protowire.Number = 4
+	wrapperName    protowire.Number = 3
+)
+
+// newFileResource returns a resource as clients are sent it. Where the file wraps
+// it, all that the wrapper says is kept.
+func newFileResource(r schema.Resource) (*wire.Resource, error) {
+	if r.Wrapper == nil {
+		return wire.NewResource(r.TypeURL, r.Name, "", r.Value)
+	}
+	made, err := unwrap(r.TypeURL, r.Wrapper)
+	if err == nil && made.Name == r.Name || err != nil && !errors.Is(err, wire.ErrUnnamed) {
+		return made, err
+	}
+	// The name is not the wrapper's own, but that of what is in it.
+	named := protowire.AppendTag(append([]byte(nil), r.Wrapper...), wrapperName, protowire.BytesType)
+	return unwrap(r.TypeURL, protowire.AppendString(named, r.Name))
+}
+
+// unwrap reads a wrapper as the response of an origin that holds nothing else.
+func unwrap(typeURL string, wrapper []byte) (*wire.Resource, error) {
+	var msg []byte
+	msg = protowire.AppendTag(msg, deltaResources, protowire.BytesType)
+	msg = protowire.AppendBytes(msg, wrapper)
+	msg = protowire.AppendTag(msg, deltaTypeURL, protowire.BytesType)
+	msg = protowire.AppendString(msg, typeURL)
+	u, err := wire.Decoder{}.Decode(msg)
+	if err != nil {
+		return nil, err
+	}
+	return u.Resources[0], nil
+}

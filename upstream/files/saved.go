@@ -1,0 +1,149 @@
+package files
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// Freeze has the views that are frozen, also those that begin later, show what the directory holds
+// now, until Thaw. Without it, a view that begins frozen shows what there is then.
+func (f *Origin) Freeze(ctx context.Context) {
+	f.do(ctx, func(r *reader) {
+		if serving := r.serving; r.known && f.frozen.Load() == nil {
+			f.frozen.Store(&serving)
+		}
+	})
+}
+
+// Thaw ends that. It is called before views are thawed.
+func (f *Origin) Thaw() { f.frozen.Store(nil) }
+
+// A Saved is what is served of a directory although its files do not have it: while it is
+// frozen all that is served, else what an operator has kept. It is immutable.
+type Saved struct {
+	frozen *sets // identifies what was frozen
+	sets   sets
+}
+
+// Same reports whether both hold the same. Either may be nil.
+func (s *Saved) Same(o *Saved) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return s.frozen == o.frozen && (s.frozen != nil || maps.EqualFunc(s.sets, o.sets, (*typeSet).equal))
+}
+
+// Saved returns what a process that comes later cannot find in the files; nil if there is nothing.
+func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
+	f.do(ctx, func(r *reader) {
+		frozen := f.frozen.Load()
+		switch {
+		case frozen != nil:
+			saved = &Saved{frozen, *frozen}
+		default:
+			if kept := r.kept(); len(kept) > 0 {
+				saved = &Saved{sets: kept}
+			}
+		}
+	})
+	return saved
+}
+
+// kept returns the resources that an operator has kept.
+func (r *reader) kept() sets {
+	all := make(sets)
+	for _, hold := range r.group.Holds(time.Now()) {
+		if !hold.Discarded {
+			continue
+		}
+		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
+		for _, name := range hold.Names {
+			if resource := r.serving[hold.TypeURL].get(name); resource != nil {
+				set.byName[name] = resource
+			}
+		}
+		all[hold.TypeURL] = set
+	}
+	return all
+}
+
+// Snapshot returns what is to be stored. As in a view's snapshot, there are no Secrets in it, and of what may
+// not be kept, and unless sensitive is set of what may be sensitive, it has all but the content.
+func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
+	snap := new(cache.Snapshot)
+	for _, typeURL := range slices.Sorted(maps.Keys(s.sets)) {
+		if wire.IsSecret(typeURL) {
+			continue
+		}
+		of := cache.TypeSnapshot{Key: typeURL, Complete: true, Wildcard: cache.SetSnapshot{System: s.sets[typeURL].version}}
+		for _, name := range slices.Sorted(maps.Keys(s.sets[typeURL].byName)) {
+			r := s.sets[typeURL].byName[name]
+			if !r.ContentDropped() && (r.DoNotCache || !sensitive && r.MayBeSensitive()) {
+				r = r.DropContent()
+			}
+			of.Wildcard.Entries = append(of.Wildcard.Entries, cache.EntrySnapshot{Name: name, Resource: r})
+		}
+		snap.Types = append(snap.Types, of)
+	}
+	return snap
+}
+
+// Restore has the directory go on with what an earlier process has saved: frozen or not, and with what
+// an operator had kept. It is called before any sync runs. What was stored without its content
+// is taken from the files.
+func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
+	r := <-f.lead
+	defer func() { f.lead <- r }()
+	stored := make(map[string]cache.SetSnapshot)
+	for _, t := range s.Types {
+		stored[t.Key] = t.Wildcard
+	}
+	if frozen {
+		all := r.frozenSets(stored)
+		f.frozen.Store(&all)
+	}
+	for _, hold := range kept {
+		r.restoreKept(hold, stored[hold.TypeURL])
+	}
+}
+
+// frozenSets returns the sets that were frozen, of what was stored of them.
+func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
+	all := make(sets)
+	for typeURL, set := range r.serving {
+		if _, known := stored[typeURL]; !known && wire.IsSecret(typeURL) {
+			all[typeURL] = set
+		}
+	}
+	for typeURL, of := range stored {
+		set := &typeSet{version: of.System, byName: make(map[string]*wire.Resource, len(of.Entries))}
+		for _, e := range of.Entries {
+			resource := e.Resource
+			if resource.ContentDropped() {
+				resource = r.serving[typeURL].get(e.Name)
+			}
+			if resource != nil {
+				set.byName[e.Name] = resource
+			}
+		}
+		all[typeURL] = set
+	}
+	return all
+}
+
+// restoreKept keeps what an operator had kept and the files do not have.
+func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
+	set := r.set(hold.TypeURL)
+	for _, e := range stored.Entries {
+		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
+			set.apply(wire.Update{SystemVersion: r.serving[hold.TypeURL].systemVersion(), Resources: []*wire.Resource{e.Resource}})
+			set.Keep(e.Name)
+		}
+	}
+}

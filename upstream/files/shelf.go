@@ -1,0 +1,269 @@
+package files
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+)
+
+// sets are the complete sets of types, by type URL.
+type sets map[string]*typeSet
+
+// count returns the number of resources.
+func (s sets) count() (n int) {
+	for _, set := range s {
+		n += set.count()
+	}
+	return n
+}
+
+// A typeSet is all resources of a type. It is immutable once another goroutine can
+// see it. A nil one is empty.
+type typeSet struct {
+	version string // for people
+	byName  map[string]*wire.Resource
+}
+
+// changedSince returns the resources that are not the same in an older set.
+func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
+	for name, r := range s.byName {
+		if old.get(name) != r {
+			changed = append(changed, r)
+		}
+	}
+	return changed
+}
+
+// without returns the names that another set does not have.
+func (s *typeSet) without(o *typeSet) map[string]struct{} {
+	names := make(map[string]struct{})
+	for name := range s.names() {
+		if o.get(name) == nil {
+			names[name] = struct{}{}
+		}
+	}
+	return names
+}
+
+// equal reports whether nobody could tell another set from this one.
+func (s *typeSet) equal(o *typeSet) bool {
+	return s != nil && o != nil && s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
+		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion
+	})
+}
+
+// A shelf remembers of each file that is there what it last held while it could be read. It does no
+// I/O.
+type shelf map[string]*shelved
+
+type shelved struct {
+	seen *fileContent // as it was read last
+	good *fileContent // as it was read last without an error; nil if it never was
+	err  error        // why not all of seen counts
+}
+
+// seen returns the files as they were read last.
+func (s shelf) seen() map[string]*fileContent {
+	files := make(map[string]*fileContent, len(s))
+	for name, f := range s {
+		files[name] = f.seen
+	}
+	return files
+}
+
+// anyGood reports whether anything counts.
+func (s shelf) anyGood() bool {
+	for _, f := range s {
+		if f.good != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// vanished returns the names, by type URL, that files had which are not there any more.
+func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]struct{} {
+	names := make(map[string]map[string]struct{})
+	for file, f := range s {
+		if files[file] != nil || f.good == nil {
+			continue
+		}
+		for typeURL, resources := range f.good.types {
+			of := names[typeURL]
+			if of == nil {
+				of = make(map[string]struct{})
+			}
+			for _, r := range resources {
+				of[r.Name] = struct{}{}
+			}
+			names[typeURL] = of
+		}
+	}
+	return names
+}
+
+// take replaces what is known by what was read. It returns what counts by now, and the files, in the order of their names, that
+// turned bad, or are bad in another way, or, without an error, are good again.
+func (s shelf) take(files map[string]*fileContent) (found sets, changed []Bad) {
+	maps.DeleteFunc(s, func(name string, _ *shelved) bool { return files[name] == nil })
+	before := make(map[string]*shelved, len(files))
+	for name, seen := range files {
+		is := &shelved{seen: seen, good: seen, err: seen.err}
+		before[name] = s[name]
+		if seen.err != nil {
+			is.good = nil
+			if was := s[name]; was != nil {
+				is.good = was.good
+			}
+		}
+		s[name] = is
+	}
+	found = s.sets()
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		is, was := s[name], before[name]
+		switch {
+		case is.err != nil && was.bad(is):
+		case is.err != nil:
+			changed = append(changed, Bad{name, is.err, is.good.count()})
+		case was != nil && was.err != nil:
+			changed = append(changed, Bad{File: name})
+		}
+	}
+	return found, changed
+}
+
+// bad reports whether a file was bad already in the way that it is now.
+func (f *shelved) bad(is *shelved) bool {
+	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.seen.digest == is.seen.digest
+}
+
+// inOrder returns the files in the order in which they come to their names: those that are as they
+// were read before those that are bad, and each by name.
+func (s shelf) inOrder() []string {
+	return slices.SortedFunc(maps.Keys(s), func(a, b string) int {
+		if badA, badB := s[a].seen.err != nil, s[b].seen.err != nil; badA != badB {
+			if badA {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a, b)
+	})
+}
+
+// sets returns what counts of all files: of a name that several have, the resource of the first one in
+// order. The others are bad for it, and count without it. The version of a type is that of the file that speaks of
+// it, if only one does.
+func (s shelf) sets() sets {
+	all := make(sets)
+	owners := make(map[*wire.Resource]string)
+	for _, file := range s.inOrder() {
+		f := s[file]
+		if f.good == nil {
+			continue
+		}
+		repeats, first := 0, error(nil)
+		for _, typeURL := range slices.Sorted(maps.Keys(f.good.types)) { // so that it is always the same one that is named
+			resources := f.good.types[typeURL]
+			set := all[typeURL]
+			if set == nil {
+				set = &typeSet{version: f.good.version, byName: make(map[string]*wire.Resource, len(resources))}
+				all[typeURL] = set
+			} else {
+				set.version = ""
+			}
+			for _, r := range resources {
+				was := set.byName[r.Name]
+				if was == nil {
+					set.byName[r.Name], owners[r] = r, file
+					continue
+				}
+				if repeats++; first == nil {
+					first = fmt.Errorf("%s: %s is in %s already, which counts", file, describe(typeURL, r.Name), owners[was])
+				}
+			}
+		}
+		if repeats > 1 {
+			first = fmt.Errorf("%w; and %d more", first, repeats-1)
+		}
+		if f.err == nil {
+			f.err = first
+		}
+	}
+	return all
+}
+
+func describe(typeURL, name string) string {
+	if short, ok := schema.ShortName(typeURL); ok {
+		typeURL = short
+	}
+	return fmt.Sprintf("%s resource %q", typeURL, name)
+}
+
+// A Bad is a file of a directory that does not count, or not all of it.
+type Bad struct {
+	File string // its name in the directory
+	Err  error  // with the line, where it is known
+
+	// LastGood is how many resources it held when it could last be read, which are served on: none by a
+	// relay that never saw it good.
+	LastGood int
+}
+
+// bad returns the files that do not count, or not as a whole, by name.
+func (s shelf) bad() (all []Bad) {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		if f := s[name]; f.err != nil {
+			all = append(all, Bad{File: name, Err: f.err, LastGood: f.good.count()})
+		}
+	}
+	return all
+}
+
+// count returns the number of resources.
+func (c *fileContent) count() (n int) {
+	if c == nil {
+		return 0
+	}
+	for _, resources := range c.types {
+		n += len(resources)
+	}
+	return n
+}
+
+// systemVersion returns the version of the set, for people.
+func (s *typeSet) systemVersion() string {
+	if s == nil {
+		return ""
+	}
+	return s.version
+}
+
+// get returns a resource, nil if there is none.
+func (s *typeSet) get(name string) *wire.Resource {
+	if s == nil {
+		return nil
+	}
+	return s.byName[name]
+}
+
+// names yields those of its resources.
+func (s *typeSet) names() iter.Seq[string] {
+	if s == nil {
+		return func(func(string) bool) {}
+	}
+	return maps.Keys(s.byName)
+}
+
+// count returns how many resources there are.
+func (s *typeSet) count() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.byName)
+}

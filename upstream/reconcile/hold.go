@@ -1,0 +1,47 @@
+package reconcile
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A Hold is removals that the origin may not have meant and that no client has been told of (B.15).
+type Hold struct {
+	TypeURL string
+	Names   []string // in order
+
+	// Since is when the removals were held. Until is when they are decided; zero if that has begun, or
+	// has to wait for the origin.
+	Since, Until time.Time
+
+	// Unconfirmed reports that nobody has judged the removals yet: the set is not complete, or a held
+	// resource needs these.
+	Unconfirmed bool
+
+	// Reported reports that the view has never held the resources: returning clients report them, and
+	// wait for the decision. The name [cache.AllNames] stands for what clients report without names, by
+	// the version of a set.
+	Reported bool
+
+	// Discarded reports that an operator discarded the removals: the resources stay until the origin
+	// mentions them.
+	Discarded bool
+}
+
+// A HoldChoice says which holds a command is about.
+type HoldChoice struct {
+	TypeURL   string // empty for all types
+	Discarded bool   // those that were discarded, in place of those that wait
+}
+
+// among returns those of holds that the command is about.
+func (c HoldChoice) among(holds []Hold) []Hold {
+	return slices.DeleteFunc(holds, func(h Hold) bool {
+		return c.TypeURL != "" && c.TypeURL != h.TypeURL || h.Discarded != c.Discarded
+	})
+}
+
+// Counts are numbers of removals. Held counts those that were held, Applied all that were carried out,
+// Discarded those that an operator discarded. Holding is how many are held now.
+type Counts struct{ Held, Applied, Holding, Discarded atomic.Int64 }

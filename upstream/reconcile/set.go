@@ -1,0 +1,455 @@
+package reconcile
+
+import (
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Content is what a set holds, and how it stands with its origin.
+type Content interface {
+	// Get returns the resource of a name; nil if there is none.
+	Get(name string) *wire.Resource
+	// Names yields the names of all resources.
+	Names() iter.Seq[string]
+	// Count returns how many resources there are of this origin.
+	Count() int
+	// Complete returns when the origin will have stated all of the set, if nothing more comes; false if it
+	// is not known when, since no stream carries the set.
+	Complete() (at time.Time, ok bool)
+	// Remove carries out removals.
+	Remove(*Removals)
+}
+
+// A Set decides which removals from one set reach clients.
+type Set struct {
+	TypeURL  string
+	Progress Progress
+
+	unmentioned unmentioned
+	removals
+	content Content
+	group   *Group
+
+	// whole is the name by which the origin is asked for all of the set: "*", a glob, or nothing if it is
+	// asked for each name, or is no xDS server.
+	whole string
+
+	// asker is the set whose unmentioned names the relay asks for on the stream of this one; nil if none is.
+	asker *Set
+
+	earlier bool  // the set held something when its stream began
+	fresh   names // new resources that are there still, if so, until the set is complete
+	added   int   // new resources in the last response since it is
+}
+
+// Config says how a group decides.
+type Config struct {
+	// Hold is how long removals that are too many to be believed are held (B.15).
+	Hold time.Duration
+
+	// HoldExplicit holds them also if the origin states them when it has stated all of the set.
+	HoldExplicit bool
+
+	// ColdWait is how long a set has to be without a new name to be complete.
+	ColdWait time.Duration
+
+	// Reported says that the sets are what returning clients report (Hold.Reported).
+	Reported bool
+
+	Counts *Counts
+	Logger *slog.Logger
+}
+
+// A Group is the sets of a view, or of a directory. What is held of one type keeps what it refers to.
+type Group struct {
+	// Untrusted says that what the origin was told is held is in doubt: its content was not compared yet.
+	Untrusted bool
+
+	cfg     Config
+	sets    map[string]map[*Set]struct{} // by type URL
+	busy    map[*Set]struct{}            // those with something to decide
+	holding int                          // what of Counts.Holding is of this group
+}
+
+// NewGroup returns a group without sets.
+func NewGroup(cfg Config) *Group {
+	return &Group{cfg: cfg, sets: make(map[string]map[*Set]struct{}), busy: make(map[*Set]struct{})}
+}
+
+// NewSet returns a set of resources of a type. Whole is the name by which an origin is asked for all of it,
+// empty if it is asked for each name.
+func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
+	s := &Set{TypeURL: typeURL, whole: whole, content: content, group: g}
+	if g.sets[typeURL] == nil {
+		g.sets[typeURL] = make(map[*Set]struct{})
+	}
+	g.sets[typeURL][s] = struct{}{}
+	return s
+}
+
+func (g *Group) noteBusy(s *Set) {
+	if !s.none() {
+		g.busy[s] = struct{}{}
+	}
+	g.count()
+}
+
+// count counts what is held, in the group and in its Counts.
+func (g *Group) count() {
+	n := 0
+	for s := range g.busy {
+		n += len(s.held)
+	}
+	g.cfg.Counts.Holding.Add(int64(n - g.holding))
+	g.holding = n
+}
+
+// needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
+// and may be held then: such a resource is served, and what it refers to must be.
+func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
+	var found names // made when it is called first: most responses remove nothing
+	return func(name string) bool {
+		if found == nil {
+			found = make(names)
+			if by := g.staying(s.TypeURL, doubtful, now); len(by) > 0 {
+				found = references(by, s.content.Names())
+			}
+		}
+		_, is := found[name]
+		return is
+	}
+}
+
+// staying returns the resources that may need those of a type, and that are there although the origin seems to
+// have removed them, or with doubtful, may have.
+func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
+	for _, needer := range needers[typeURL] {
+		for s := range g.sets[needer] {
+			staying := make(names)
+			for name := range s.names {
+				staying[name] = struct{}{}
+			}
+			if doubtful {
+				doubted, _ := s.doubts(now)
+				maps.Copy(staying, doubted)
+			}
+			for name := range staying {
+				if r := s.content.Get(name); r != nil {
+					resources = append(resources, r)
+				}
+			}
+		}
+	}
+	return resources
+}
+
+// doubts returns the members of a set that may be gone, and until when that is not known at the latest.
+func (s *Set) doubts(now time.Time) (names, time.Time) {
+	if s.whole == "" {
+		return nil, time.Time{}
+	}
+	return s.unmentioned.doubts(!s.group.Untrusted, now)
+}
+
+// AskedOn says that what a set has not mentioned is asked for on the stream of another set: a removal from
+// that is then an answer, and not one that the origin makes.
+func (s *Set) AskedOn(o *Set) { o.asker = s }
+
+// Begin notes that the set is about to be stated on a new stream. Held are the names that it holds, and
+// whether the origin is told so. Resumed reports that the relay does not ask for everything: that interrupts a
+// second look, which then begins anew. What was suspect is so only if it is seen to be gone on this stream
+// too: an origin that is told of what is held need not mention it. Silence reports that the origin was told
+// what a snapshot holds: its silence confirms that.
+func (s *Set) Begin(held iter.Seq2[string, bool], resumed, silence bool, now time.Time) {
+	s.restart(held, now)
+	if s.Progress = (Progress{}); silence {
+		s.Progress.told = now
+	}
+	s.earlier, s.fresh, s.added = s.content.Count() > 0, nil, 0
+	s.suspects, s.unproven = nil, false
+	s.looking = s.looking && !resumed
+}
+
+// Restart notes that the origin was asked for all of the set once more.
+func (s *Set) Restart(now time.Time) {
+	s.restart(func(yield func(string, bool) bool) {
+		for name := range s.content.Names() {
+			if !yield(name, false) {
+				return
+			}
+		}
+	}, now)
+}
+
+// restart begins to note what the origin mentions.
+func (s *Set) restart(held iter.Seq2[string, bool], now time.Time) {
+	s.unmentioned = unmentioned{began: now, foreign: s.unmentioned.foreign}
+	for name, told := range held {
+		switch _, kept := s.kept[name]; {
+		case kept:
+		case told:
+			put(&s.unmentioned.told, name, struct{}{})
+		default:
+			put(&s.unmentioned.untold, name, struct{}{})
+		}
+	}
+}
+
+// Lost notes that the stream has ended which carried the set: the silence of a lost origin completes nothing.
+func (s *Set) Lost() { s.Progress = Progress{} }
+
+// Reset forgets all, of a set that nobody wants any more.
+func (s *Set) Reset() {
+	s.Progress, s.unmentioned, s.removals = Progress{}, unmentioned{}, removals{}
+	s.group.count()
+}
+
+// Confirmed reports whether the origin has stated all of the set.
+func (s *Set) Confirmed(now time.Time) bool {
+	at, ok := s.content.Complete()
+	return ok && !now.Before(at)
+}
+
+// Covered reports whether the origin has mentioned all that was held.
+func (s *Set) Covered() bool { return s.unmentioned.count() == 0 }
+
+// Foreign returns the names that the set holds of another origin than the one that is connected, whose
+// versions mean nothing to that.
+func (s *Set) Foreign() names { return s.unmentioned.foreign }
+
+// Distrust notes that the origin does not look at what it was told is held.
+func (s *Set) Distrust(now time.Time) { s.unmentioned.distrust(now) }
+
+// Take applies an update by apply, but for the removals that must wait. It reports whether the update showed
+// that the origin does not look at what it was told is held.
+func (s *Set) Take(u wire.Update, now time.Time, apply func(wire.Update) cache.Change) (c cache.Change, ignores bool) {
+	told, count := len(s.unmentioned.told), s.unmentioned.count()
+	fails := s.whole != "" && u.Fails(s.whole)
+	l := s.look(now)
+	c = l.grow(l.screen(u), apply)
+	if s.whole == "" {
+		told = 0 // an origin answers for each name that it is asked for
+	}
+	if !fails || s.whole == wire.Wildcard {
+		ignores = s.unmentioned.responded(told, count, u, c, fails, now)
+	}
+	if !fails {
+		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
+	}
+	s.group.noteBusy(s)
+	return c, ignores
+}
+
+// Listed notes that a response lists all of the set. Missing are names that it lacks, and that were asked for
+// before: they are gone, or the origin has just started if it lists nothing.
+func (s *Set) Listed(missing names, empty bool) {
+	s.Progress.complete = s.Progress.complete || !empty
+	s.Infer(maps.Keys(missing), empty)
+}
+
+// Known notes that a list leaves no doubt about what the set held.
+func (s *Set) Known() { s.unmentioned.told, s.unmentioned.untold = nil, nil }
+
+// Rest ends all doubt about what the set held: the relay asks for nothing of it any more. A collection may go
+// on to hold what an origin has never mentioned.
+func (s *Set) Rest() {
+	foreign := s.unmentioned.foreign
+	if s.unmentioned = (unmentioned{}); s.whole != wire.Wildcard {
+		s.unmentioned.foreign = foreign
+	}
+}
+
+// Changed notes that another origin answers than the one that has stated what the set holds.
+func (s *Set) Changed() {
+	s.unmentioned.foreign = nil
+	for name := range s.content.Names() {
+		put(&s.unmentioned.foreign, name, struct{}{})
+	}
+}
+
+// A look is what is known of a set at one time to decide about removals from it.
+type look struct {
+	set                 *Set
+	now                 time.Time
+	confirmed           bool
+	needed, mayBeNeeded func(name string) bool
+}
+
+func (s *Set) look(now time.Time) look {
+	return look{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
+}
+
+// screen returns an update without the removals that must wait, and records these. What the update mentions
+// otherwise is suspect no more.
+func (l look) screen(u wire.Update) wire.Update {
+	s := l.set
+	if l.confirmed {
+		s.fresh = nil
+	}
+	u.Resources = l.screenResources(u.Resources)
+	waiting := make(names)
+	for name := range u.RemovedNames() {
+		delete(s.fresh, name)
+		switch {
+		case s.content.Get(name) == nil:
+		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
+			waiting[name] = struct{}{}
+			s.suspect(name, removal{stated: true}, l.repeats(name))
+			continue
+		}
+		s.forget(name)
+	}
+	if len(waiting) > 0 {
+		u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
+	}
+	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
+		_, waits := waiting[e.Name]
+		return s.explain(e) || waits
+	})
+	return u
+}
+
+// screenResources is screen for the resources of an update.
+func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
+	s := l.set
+	var emptied []*wire.Resource
+	for _, res := range resources {
+		if isEmptyAssignment(res) && l.waits(res.Name) && hasEndpoints(s.content.Get(res.Name)) { // what is needed is found by a search
+			emptied = append(emptied, res)
+			s.suspect(res.Name, removal{emptied: res, stated: true}, l.repeats(res.Name))
+			continue
+		}
+		s.Mention(res.Name, l.now)
+	}
+	if len(emptied) == 0 {
+		return resources
+	}
+	return without(resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
+}
+
+// waits reports whether the removal of a name waits: the origin has not mentioned it on a stream on which it
+// has not yet stated all of the set, or says so since it was asked, or something needs the resource.
+func (l look) waits(name string) bool {
+	s := l.set
+	return !l.confirmed && (s.unmentioned.has(name) || s.knows(name)) || l.answers(name) || l.needed(name)
+}
+
+// answers reports whether what the origin says of a name answers a question of the relay.
+func (l look) answers(name string) bool {
+	s := l.set
+	return s.unmentioned.asks(name) || s.asker != nil && s.asker.unmentioned.asks(name)
+}
+
+// repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
+func (l look) repeats(name string) bool { return !l.confirmed || l.answers(name) }
+
+// without returns the elements of a slice of which out is false, and leaves the slice as it is.
+func without[E any](all []E, out func(E) bool) []E {
+	if !slices.ContainsFunc(all, out) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), out)
+}
+
+// isEmptyAssignment reports whether a resource is an assignment without endpoints.
+func isEmptyAssignment(r *wire.Resource) bool {
+	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
+}
+
+// hasEndpoints reports whether a resource, nil if there is none, is an assignment with endpoints.
+func hasEndpoints(r *wire.Resource) bool { return r != nil && !r.ContentDropped() && r.HasEndpoints() }
+
+// grow applies an update, and counts the resources that it adds to the set.
+func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Change {
+	s := l.set
+	var absent []string
+	if !l.confirmed && s.earlier {
+		for _, res := range u.Resources {
+			if s.content.Get(res.Name) == nil {
+				absent = append(absent, res.Name)
+			}
+		}
+	}
+	c := apply(u)
+	for _, name := range absent {
+		if s.content.Get(name) != nil { // it may be wanted by nobody
+			put(&s.fresh, name, struct{}{})
+		}
+	}
+	if l.confirmed {
+		s.added = c.New
+	}
+	return c
+}
+
+// Suspects reports whether something was said, or decided, of the removal of a name.
+func (s *Set) Suspects(name string) bool { return s.knows(name) }
+
+// Mention ends every suspicion of a resource that is there. If its removal was held, the origin may be about
+// to say more: the time for the others begins anew.
+func (s *Set) Mention(name string, now time.Time) {
+	if _, is := s.held[name]; is {
+		s.hold(now, s.group.cfg.Hold)
+	}
+	if !s.none() {
+		s.forget(name)
+	}
+}
+
+// Infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
+func (s *Set) Infer(gone iter.Seq[string], unproven bool) {
+	for name := range gone {
+		delete(s.fresh, name)
+		s.suspect(name, removal{}, true)
+	}
+	s.unproven = s.unproven || unproven && len(s.suspects) > 0
+	s.group.noteBusy(s)
+}
+
+// Keep notes that an operator had a resource kept.
+func (s *Set) Keep(name string) {
+	put(&s.kept, name, removal{})
+	s.group.noteBusy(s)
+}
+
+// Asking reports whether the origin is being asked for names.
+func (s *Set) Asking() bool { return s.unmentioned.asking() }
+
+// decide removes what may be, and holds what is too much. It reports whether something was removed.
+func (s *Set) decide(now time.Time) (removed bool) {
+	s.prune(s.content.Get)
+	if s.none() || s.Asking() || !s.Confirmed(now) {
+		return false
+	}
+	var v Removals
+	l, additions := s.look(now), s.added+len(s.fresh)
+	held := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v)
+	if held > 0 {
+		s.hold(now, s.group.cfg.Hold)
+		s.group.cfg.Counts.Held.Add(int64(held))
+		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
+			slog.String("type_url", s.TypeURL), slog.Int("held", len(s.held)), slog.Duration("hold", s.group.cfg.Hold))
+	}
+	n := s.remove(&v)
+	if n > 0 {
+		s.group.cfg.Logger.Info("removed resources that the origin no longer has",
+			slog.String("type_url", s.TypeURL), slog.Int("removed", n))
+	}
+	return n > 0
+}
+
+// remove carries out removals, and returns how many there are.
+func (s *Set) remove(v *Removals) (n int) {
+	if n = len(v.Names) + len(v.Emptied); n > 0 {
+		v.sort()
+		s.content.Remove(v)
+		s.group.cfg.Counts.Applied.Add(int64(n))
+	}
+	return n
+}

@@ -1,0 +1,28 @@
+package upstream
+
+import (
+	"fmt"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestB15_RequestsKeepTheirNames: when names are given up that were asked for, the request that asks for them may not be sent
+// yet. It goes on to have its names.
+func TestB15_RequestsKeepTheirNames(t *testing.T) {
+	view, _ := cache.New(cache.Config{})
+	watch := view.Watch()
+	defer watch.Close()
+	watch.Subscribe(wire.ClusterType, []string{"b"})
+	s := &subscription{names: map[*cache.Name]struct{}{view.Find(wire.ClusterType, []string{"b"})[0]: {}}}
+	request := &discoverypb.DeltaDiscoveryRequest{}
+	asked := append(make([]string, 0, 10), "a", "b", "c")
+	request.ResourceNamesSubscribe, _ = cut(asked)
+	given := append(s.unwanted(asked), "glob")
+	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
+		t.Errorf("given up, in the request, and after what was asked: %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,332 @@
+package upstream
+
+import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// batchWait is how long changed demand waits for more, to be one request (B.5).
+const batchWait = 5 * time.Millisecond
+
+// Wants are what clients want of an origin, as subscriptions on its streams.
+type wants struct {
+	streams
+	subs  map[string]*subscription
+	group *reconcile.Group // the sets that are held
+
+	linger         *lingering
+	lingeringGlobs int
+	agenda         agenda
+	keeping        map[string][]string // names that an operator had kept of collections that are not followed yet, by key
+
+	batchAt time.Time // when changed demand is sent
+	batched int       // names waiting for that
+}
+
+func (v *wants) sub(typeURL string) *subscription {
+	s := v.subs[typeURL]
+	if s == nil {
+		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
+		s.members = v.newSet(s, typeURL, wire.Wildcard, cache.Wildcard)
+		s.byName = v.newSet(s, typeURL, "", cache.ByName)
+		s.members.AskedOn(s.byName.Set)
+		v.subs[typeURL] = s
+	}
+	return s
+}
+
+// newSet returns a set, which the origin is asked for as a whole by a name; none if it is asked for each name.
+func (v *wants) newSet(s *subscription, key, whole string, kind cache.Kind) *set {
+	held := &set{view: &v.streams, sub: s, key: key, kind: kind}
+	held.Set = v.group.NewSet(s.typeURL, whole, held)
+	return held
+}
+
+// inOrder returns the subscriptions in the order in which types are sent, so that
+// an origin hears of clusters first.
+func (v *wants) inOrder() []*subscription {
+	return slices.SortedFunc(maps.Values(v.subs), func(a, b *subscription) int {
+		return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
+	})
+}
+
+// sets yields all sets of a view.
+func (v *wants) sets(yield func(*set) bool) {
+	for _, sub := range v.inOrder() {
+		for s := range sub.sets {
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// find returns the set of which something was reported; nil if the view does not follow it.
+func (v *wants) find(of cache.ReportedSet) *set {
+	typeURL, glob, isCollection := cache.SplitCollection(of.Key)
+	s := v.subs[typeURL]
+	switch {
+	case s == nil:
+		return nil
+	case !isCollection && of.Kind == cache.ByName:
+		return s.byName
+	case !isCollection:
+		return s.members
+	}
+	if c := s.collections[glob]; c != nil {
+		return c.set
+	}
+	return nil
+}
+
+func (v *wants) demandMembers(s *subscription, d cache.Demand, now time.Time) {
+	if !d.Wanted {
+		if d.Restored {
+			v.wantMembers(s, now)
+		}
+		s.wanted, s.until = false, now.Add(jitter(v.cfg.WildcardLinger))
+		return
+	}
+	s.wanted, s.until = true, time.Time{}
+	if s.wildcard == nowhere {
+		v.asks(s, d)
+	}
+	v.wantMembers(s, now)
+	if d.Refetch {
+		v.askMembersAgain(s, now)
+	}
+}
+
+func (v *wants) demandName(s *subscription, d cache.Demand, now time.Time) {
+	if d.Wanted {
+		v.linger.remove(d.Name)
+		if _, have := s.names[d.Name]; !have {
+			v.asks(s, d)
+		}
+		v.wantName(s, d.Name, d.Refetch)
+		return
+	}
+	v.wantName(s, d.Name, false) // if it was restored: others are
+	size := 0
+	if e := v.w.Generation().Type(d.TypeURL).ByName.Get(d.Name); e.Present() {
+		size = e.Resource.Size()
+	}
+	v.linger.add(d.Name, lingerer{s, now.Add(jitter(v.cfg.Linger)), size})
+}
+
+// wantMembers subscribes to the wildcard of a type. That is the first request of the type on
+// its stream, or a new stream is opened for it: so every origin knows its form, and nothing
+// that the origin still says of names is taken for a member.
+func (v *wants) wantMembers(s *subscription, now time.Time) {
+	if s.wildcard != nowhere {
+		return
+	}
+	v.place(s, true)
+	switch l := &v.lines[s.wildcard]; {
+	case !l.open:
+	case l.begun[s.typeURL]:
+		v.reopenFor(s)
+	default:
+		s.members.Lost()
+		v.request(l, s, s.subscribeWildcard(), now)
+	}
+}
+
+// askMembersAgain has the origin say all members once more: what it said was not to
+// be kept (R125). They are given up for that: to name the wildcard where the legacy
+// form of it was used goes on with that, and is not answered. Nobody says of what went
+// meanwhile, or was about to be said to be gone, that it did: it is looked for (B.15).
+//
+// To a SotW origin an empty list means all only if it opens the type, and not every server
+// knows "*": that takes new streams (R048, R051).
+func (v *wants) askMembersAgain(s *subscription, now time.Time) {
+	switch l := &v.lines[s.wildcard]; {
+	case !l.open:
+	case l.sotw != nil && wire.LegacyWildcard(s.typeURL):
+		v.reopen()
+	default:
+		v.rest(s.members, now)
+		s.members.Restart(now)
+		v.request(l, s, s.unsubscribeWildcard(), now)
+		r := s.subscribeWildcard()
+		r.ResourceNamesSubscribe = []string{wire.Wildcard}
+		v.request(l, s, r, now)
+	}
+}
+
+func (v *wants) wantName(s *subscription, n *cache.Name, again bool) {
+	if _, have := s.names[n]; have {
+		if again {
+			s.again = append(s.again, n)
+			v.batched++
+		}
+		return
+	}
+	s.names[n] = struct{}{}
+	v.place(s, s.wildcard != nowhere)
+	s.added = append(s.added, n)
+	v.batched++
+}
+
+// expire gives up what has lingered long enough.
+func (v *wants) expire(now time.Time) (next time.Time) {
+	expired, next := v.linger.expired(now, v.w.Frozen())
+	for s, names := range expired {
+		kept := v.w.Forget(s.typeURL, names)
+		for _, n := range names {
+			if !slices.Contains(kept, n) { // a kept one is in demand, and will be reported
+				delete(s.names, n)
+				s.gone = append(s.gone, n)
+			}
+		}
+		v.batched += len(s.gone)
+		v.batchAt = now
+	}
+	return reconcile.Earlier(next, v.expireMembers(now))
+}
+
+// expireMembers gives up the members of types that nobody has wanted for long enough.
+func (v *wants) expireMembers(now time.Time) (next time.Time) {
+	for _, s := range v.subs {
+		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
+			continue
+		}
+		if now.Before(s.until) {
+			next = reconcile.Earlier(next, s.until)
+			continue
+		}
+		if v.w.Frozen() {
+			continue // those who come back are to find what there was
+		}
+		s.until = time.Time{}
+		if !v.w.ForgetMembers(s.typeURL) {
+			continue // wanted again, and about to be reported
+		}
+		v.rest(s.members, now)
+		l := &v.lines[s.wildcard]
+		s.members.Reset()
+		v.place(s, false)
+		if l.open {
+			v.request(l, s, s.unsubscribeWildcard(), now)
+		}
+		v.forget(s)
+	}
+	return next
+}
+
+// forget drops the subscription of a type that the protocol does not know and of which nothing is wanted: there may be as many as
+// clients make up.
+func (v *wants) forget(s *subscription) {
+	if s.wildcard == nowhere && s.named == nowhere && len(s.added)+len(s.again)+len(s.gone) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
+		v.group.Drop(s.members.Set)
+		v.group.Drop(s.byName.Set)
+		delete(v.subs, s.typeURL)
+	}
+}
+
+// flush sends changes of the names that are wanted.
+func (v *wants) flush(now time.Time) {
+	v.batchAt, v.batched = time.Time{}, 0
+	for _, s := range v.inOrder() {
+		if len(s.added)+len(s.again)+len(s.gone) == 0 {
+			continue
+		}
+		if l := &v.lines[s.named]; l.open {
+			reqs, asked := s.changes()
+			for i, r := range reqs {
+				v.request(l, s, r, now)
+				if i < len(reqs)-1 && len(r.GetResourceNamesUnsubscribe()) > 0 {
+					l.flush(v.node) // what is given up to be asked for again is not one change
+				}
+			}
+			v.w.Asked(asked, now)
+		}
+		s.added, s.again, s.gone = nil, nil, nil // a stream that opens later states all names
+		v.place(s, s.wildcard != nowhere)
+		v.forget(s)
+	}
+}
+
+// place assigns the wildcard and the names of a type to the streams. If one of them moves to
+// the other stream, both streams are replaced: on an open stream, a response does not tell
+// whether it is for the wildcard or for names.
+func (v *wants) place(s *subscription, members bool) {
+	if !s.place(members) {
+		return
+	}
+	s.members.Rest()
+	for set := range s.sets {
+		set.Lost()
+	}
+	if v.lines[main].open {
+		v.reopenFor(s)
+	}
+}
+
+func (v *wants) reopenFor(s *subscription) {
+	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
+	v.reopen()
+}
+
+// resolve asks by name for what the origin has not mentioned on a new stream, and finds out what is gone (B.15).
+// It returns when to look again.
+func (v *wants) resolve(s *set, now time.Time) (next time.Time) {
+	if r := s.role(); r == nowhere || !v.lines[r].open {
+		return time.Time{}
+	}
+	on := &v.lines[s.asksOn()]
+	due, next := s.Due(now)
+	if due {
+		names := s.Ask(s.sub.wantedNames(), now)
+		v.log.Info("asking by name for resources that the origin no longer mentions",
+			slog.String("type_url", s.TypeURL), slog.Int("suspects", len(names)))
+		if on.open {
+			v.change(on, s.sub, names, nil, now)
+		}
+	}
+	if !s.Asking() || !on.open {
+		return next // nobody was asked, so silence means nothing
+	}
+	over, next := s.End(s.sub.wantedNames, now)
+	if over {
+		v.rest(s, now)
+	}
+	return next
+}
+
+// rest ends all doubt about a set: it unsubscribes from all that was asked for by name, but for what clients
+// named.
+func (v *wants) rest(s *set, now time.Time) {
+	names := s.sub.unwanted(s.Asked())
+	if s.Rest(); len(names) > 0 {
+		if on := &v.lines[s.asksOn()]; on.open {
+			v.change(on, s.sub, nil, names, now)
+		}
+	}
+}
+
+// asks notes on whose behalf the next request of a type is made.
+func (v *wants) asks(s *subscription, d cache.Demand) {
+	if v.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
+		s.askers = append(s.askers, d)
+	}
+}
+
+// maxAskers is how many of the clients are remembered for whom a type is asked for.
+const maxAskers = 8
+
+// lost notes that a stream has ended.
+func (v *wants) lost(r role) {
+	for s := range v.sets {
+		if s.role() == r {
+			s.Lost()
+		}
+	}
+}
