@@ -2,22 +2,36 @@ package relay
 
 import "github.com/xdstender/tender/relay/config"
 
-// Package config has the details of the configuration.
-
+// Types of the configuration. Package config has their fields.
 type (
 	// A Config is everything that the environment says about the relay. It comes
 	// from [LoadConfig], which fills every field; LoadConfig(nil) returns the
 	// defaults.
 	Config = config.Config
 
-	Access      = config.Access      // how an origin is connected to
-	Headers     = config.Headers     // gRPC metadata, by name in lower case
-	Locality    = config.Locality    // where the relay is
-	Metadata    = config.Metadata    // of the relay's own Node: a JSON object
-	NamedOrigin = config.NamedOrigin // one of TENDER_ORIGINS
-	Route       = config.Route       // one of TENDER_ROUTES
-	Setting     = config.Setting     // one variable as it stands
-	Size        = config.Size        // a number of bytes
+	// Access is how an origin is connected to.
+	Access = config.Access
+
+	// Headers are gRPC metadata, by name in lower case.
+	Headers = config.Headers
+
+	// A Locality is where the relay is.
+	Locality = config.Locality
+
+	// Metadata is that of the relay's own Node: a JSON object.
+	Metadata = config.Metadata
+
+	// A NamedOrigin is one of TENDER_ORIGINS.
+	NamedOrigin = config.NamedOrigin
+
+	// A Route is one of TENDER_ROUTES.
+	Route = config.Route
+
+	// A Setting is one variable and its value.
+	Setting = config.Setting
+
+	// A Size is a number of bytes.
+	Size = config.Size
 )
 
 // Values of fields of [Config].
