@@ -43,13 +43,15 @@ func FuzzLoadConfig(f *testing.F) {
 			checkRefusals(t, environ, err)
 			return
 		}
+		if strings.ContainsFunc(strings.ReplaceAll(text, between, ""), unprintable) {
+			return // it is shown escaped, which is another value, and may be too long
+		}
 		again, err := Load(shownAs(table))
 		if err != nil {
 			t.Fatalf("Load(%q) is shown as %q, which is refused: %v", environ, shownAs(table), err)
 		}
-		// Values of headers are not shown, and what cannot be printed is shown escaped.
-		if strings.ContainsFunc(strings.ReplaceAll(text, between, ""), unprintable) || strings.Contains(text, "HEADERS=") {
-			return
+		if strings.Contains(text, "HEADERS=") {
+			return // their values are not shown
 		}
 		if diff := cmp.Diff(cfg, again, cmpopts.IgnoreUnexported(Config{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("Load(%q) is shown as %q, which means (-first +shown):\n%s", environ, shownAs(table), diff)
