@@ -155,7 +155,8 @@ func (v *View) HasType(typeURL string) (known bool, types int) {
 	return x.types[typeURL] != nil, len(x.types) - x.collections
 }
 
-// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for something.
+// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for
+// something.
 func (v *View) TypesOf(peer string) int {
 	x := &v.index
 	x.mu.Lock()

@@ -45,10 +45,10 @@ func (s *stream) receive() {
 	}
 }
 
-// awaitShare waits for its peer's share of time if a request subscribes to more than manyNames names that the client's node group does
-// not know: a client can invent names faster than the relay can subscribe to them (B.35). Names that the group knows cost little, so
-// a fleet behind one address does not wait. The receiver calls awaitShare without the stream's lock, and done once the request was
-// handled.
+// awaitShare waits for its peer's share of time if a request subscribes to more than manyNames names that the
+// client's node group does not know: a client can invent names faster than the relay can subscribe to them (B.35).
+// Names that the group knows cost little, so a fleet behind one address does not wait. The receiver calls awaitShare
+// without the stream's lock, and done once the request was handled.
 func (s *stream) awaitShare(r *wire.Request) (done func()) {
 	done = func() {}
 	if len(r.Subscribe) <= manyNames || s.introduced.view == nil || s.introduced.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
@@ -71,10 +71,11 @@ func sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// received takes a request and the identity that it introduces, or the end of the client's side. It reports whether more
-// may come, and how long to wait before reading it, if the client is over its rate limit. A request that only answers a
-// response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack grow to 8 KiB
-// for good, and each stream has a receiver. Those that wait are answered together, by the newest of each type (R034).
+// received takes a request and the identity that it introduces, or the end of the client's side. It reports whether
+// more may come, and how long to wait before reading it, if the client is over its rate limit. A request that only
+// answers a response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack
+// grow to 8 KiB for good, and each stream has a receiver. Those that wait are answered together, by the newest of
+// each type (R034).
 func (s *stream) received(r *wire.Request, who *identity, err error) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()

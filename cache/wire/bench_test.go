@@ -94,8 +94,8 @@ func BenchmarkDecodeRepeatedNames(b *testing.B) {
 	}
 }
 
-// BenchmarkDecodeLargeRequest decodes requests with 10,000 names, in as many goroutines as there are cores. The default pool's
-// buffers of 1 MiB were not faster beyond the noise, and held five times the bytes of the request.
+// BenchmarkDecodeLargeRequest decodes requests with 10,000 names, in as many goroutines as there are cores. The
+// default pool's buffers of 1 MiB were not faster beyond the noise, and held five times the bytes of the request.
 func BenchmarkDecodeLargeRequest(b *testing.B) {
 	names := make([]string, 10_000)
 	for i := range names {

@@ -47,8 +47,8 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 }
 
-// requestBuffers allocates buffers of more than 32 KiB with exactly the bytes that a request has: for these, the default pool has
-// buffers of 1 MiB, which is up to 32 times what the client was charged for.
+// requestBuffers allocates buffers of more than 32 KiB with exactly the bytes that a request has: for these, the
+// default pool has buffers of 1 MiB, which is up to 32 times what the client was charged for.
 type requestBuffers struct{ mem.BufferPool }
 
 const pooledRequest = 32 << 10

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// nodesOfPeer is how many Nodes of [Limits.MaxNodeBytes] may be kept of one peer, not counting the first 16 KiB of each.
+// nodesOfPeer is how many Nodes of [Limits.MaxNodeBytes] may be kept of one peer, not counting the first 16 KiB of
+// each.
 const nodesOfPeer = 64
 
 // After a large Node was decoded, its slot stays taken for nodeRests times as long as that took, at most maxNodeRest.
@@ -23,9 +24,9 @@ const (
 	maxNodeRest = 100 * time.Millisecond
 )
 
-// nodes bounds what large requests of each peer take: an eighth of the time of half of the cores, to decode large Nodes and
-// to subscribe to many unknown names, and the memory of Nodes that wait for that or are kept (B.35). The number of streams
-// bounds small Nodes.
+// nodes bounds what large requests of each peer take: an eighth of the time of half of the cores, to decode large
+// Nodes and to subscribe to many unknown names, and the memory of Nodes that wait for that or are kept (B.35). The
+// number of streams bounds small Nodes.
 type nodes struct {
 	most int64 // bytes of a peer
 
@@ -97,14 +98,15 @@ func (s *nodes) decode(ctx context.Context, peer string, bytes int) (done func()
 	return s.turn(ctx, peer)
 }
 
-// Turn waits until a client may use the time of others, of which each peer has a share: for work that a request makes and that
-// other clients wait for. The caller must call done after that. The error is that of ctx, which ended before.
+// Turn waits until a client may use the time of others, of which each peer has a share: for work that a request makes
+// and that other clients wait for. The caller must call done after that. The error is that of ctx, which ended
+// before.
 func (g *Guard) Turn(ctx context.Context, of Peer) (done func(), err error) {
 	return g.nodes.turn(ctx, g.cfg.PeerName(of))
 }
 
-// turn waits until a peer may use the time of others. The caller must call done after that. The error is that of ctx, which
-// ended before.
+// turn waits until a peer may use the time of others. The caller must call done after that. The error is that of ctx,
+// which ended before.
 func (s *nodes) turn(ctx context.Context, peer string) (done func(), err error) {
 	of := s.enter(peer)
 	select {
