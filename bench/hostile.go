@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/bench/attack"
@@ -35,7 +36,7 @@ func (o options) hostile() scenario {
 		id:    "HOSTILE",
 		title: "100 clients told of 50 changes a second, in peace and under an attack over 10 connections of another host", rounds: 3,
 	}
-	for _, kind := range attack.Kinds() {
+	for _, kind := range o.wantedAttacks() {
 		attacked := clusters(100, 100)
 		attacked.polled = true
 		attacked.environ = []string{"TENDER_LRS=aggregate", "TENDER_NODE_GROUP_BY=cluster"}
@@ -46,6 +47,14 @@ func (o options) hostile() scenario {
 			check{what: "highest RSS above that in peace, MiB", figure: highest, a: kind, most: peerMiB})
 	}
 	return s
+}
+
+// wantedAttacks returns the attacks to run.
+func (o options) wantedAttacks() []string {
+	if o.attacks == "" {
+		return attack.Kinds()
+	}
+	return strings.Split(o.attacks, ",")
 }
 
 func ratio(a, b func(figures) float64) func(figures) float64 {

@@ -1,7 +1,7 @@
 // Command bench measures Tender beside the limits of what can be done and beside
 // other xDS servers, each as a process of its own, and prints a Markdown table.
 //
-//	bench [-scenario S1,S2] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
+//	bench [-scenario S1,S2] [-attacks pings] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
 //
 // README.md says how it measures. The processes that it starts are itself in
 // another role: bench load, bench serve KIND, bench attack.
@@ -11,6 +11,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/xdstender/tender/bench/attack"
 	"github.com/xdstender/tender/bench/load"
@@ -32,6 +34,7 @@ func run(args []string) error {
 	o := options{}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.scenarios, "scenario", "", "scenarios to run, as in S1,S3 (default all)")
+	f.StringVar(&o.attacks, "attacks", "", "attacks of HOSTILE to run, as in \"large Nodes,pings\" (default all)")
 	f.IntVar(&o.rounds, "rounds", 0, "how often each is run (default each scenario's own)")
 	f.Float64Var(&o.scale, "scale", 1, "part of the clients and changes that are run, for a quick look")
 	f.StringVar(&o.tender, "tender", "../bin/tender", "the binary to measure")
@@ -40,6 +43,11 @@ func run(args []string) error {
 	f.StringVar(&o.commit, "commit", "unknown", "the commit that is measured")
 	if err := f.Parse(args); err != nil {
 		return err
+	}
+	for _, kind := range o.wantedAttacks() {
+		if !slices.Contains(attack.Kinds(), kind) {
+			return fmt.Errorf("-attacks: there is no attack %q, but %s", kind, strings.Join(attack.Kinds(), ", "))
+		}
 	}
 	return drive(o, os.Stdout, os.Stderr)
 }

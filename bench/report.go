@@ -14,6 +14,7 @@ import (
 // options are the driver's flags.
 type options struct {
 	scenarios string
+	attacks   string // of HOSTILE; empty is all
 	rounds    int
 	scale     float64
 	tender    string
