@@ -1,0 +1,391 @@
+package rollout
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Phase is where the rollout of an origin's changes stands.
+type Phase int
+
+// The phases.
+const (
+	Current   Phase = iota // latest is the last good
+	Gathering              // changes wait for the edition that they will be part of
+	Held                   // an edition was cut and is served to nobody: see Machine.Waits
+	Rolling                // an edition is served to cohorts
+	Halted                 // an edition was rejected
+)
+
+func (p Phase) String() string {
+	return [...]string{"current", "gathering", "held", "rolling", "halted"}[p]
+}
+
+// How long changes are gathered: until none came for settled, but not for longer than settleMost.
+const (
+	settled    = 2 * time.Second
+	settleMost = 30 * time.Second
+)
+
+// Config shapes a machine.
+type Config struct {
+	Stages   Stages        // at least one
+	Refusals int           // clients that may refuse an edition
+	Hold     time.Duration // how long an edition that removes much is held; zero holds none
+	Checked  bool          // an external check is asked
+}
+
+// An Edition is a number of a machine's editions, which rise. Zero is what was served before the first.
+type Edition uint64
+
+// A Machine is the rollout of one origin's changes. It knows the time and facts that it is told, and nothing of what
+// editions contain. Its methods belong to one goroutine.
+//
+// Whoever drives it calls Advance whenever facts change or the time of Advance has come, pins latest if that asks for
+// a cut, and then serves each cohort what Serves says.
+type Machine struct {
+	cfg Config
+
+	phase   Phase
+	stage   int     // of Rolling: cohorts 0 to stage are served the edition
+	edition Edition // the newest one that was cut
+	good    Edition // what the rest is served
+	before  Edition // what good replaced, for undo
+	undone  bool    // before is good already, or there was nothing before
+
+	first   time.Time // when the oldest change came that waits
+	entered time.Time // when the phase, or the stage, began
+	ripe    time.Time // since when only the check keeps the stage from ending; zero if more does
+	frozen  time.Time // since when the clocks stand; zero if they run
+	changed time.Time // when the edition's newest change came, or it was resumed
+	large   bool      // the edition removes much
+	allowed bool      // an operator ended the phase held
+	shown   bool      // cohort 0 still has the edition that is superseded
+
+	unobserved bool   // a stage of the edition ended without a client that wanted it
+	reason     string // of the halt
+	halted     time.Time
+}
+
+// Facts are what a machine decides by.
+type Facts struct {
+	Differs  bool      // some name that waits differs between latest and the last good
+	Edited   bool      // latest differs from the edition, or from the rejected one, in one of its names
+	Behind   bool      // latest differs from the edition in some name that waits
+	Changed  time.Time // when a name that waits changed last in latest
+	Complete bool      // the origin is connected, and its sets are confirmed
+	Frozen   bool      // an operator froze the origin
+
+	Evidence Evidence // of the cohorts that are served the edition
+	Halt     string   // what Signals found; empty if nothing
+	Verdict  Verdict  // of the check
+}
+
+// Evidence is what connected clients of the cohorts reached did with the edition.
+type Evidence struct {
+	Wanting  int // clients that subscribe to something that the edition changes
+	Answered int // of these, those that accepted or refused all of it
+	Accepted int // of these
+}
+
+// A Verdict is an answer of the check.
+type Verdict struct {
+	Asked  time.Time // when; zero if it was not
+	Go     bool
+	Refuse string // why the edition must not go on; empty if it may
+}
+
+// NewMachine returns a machine of an origin whose latest is the last good.
+func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg, undone: true} }
+
+// Restore has the machine begin halted, as another process left it.
+func (m *Machine) Restore(reason string, at time.Time) {
+	m.phase, m.reason, m.halted = Halted, reason, at
+	m.edition++
+}
+
+// Phase returns the phase.
+func (m *Machine) Phase() Phase { return m.phase }
+
+// Stage returns how many cohorts are served the edition.
+func (m *Machine) Stage() int {
+	if m.phase == Rolling {
+		return m.stage + 1
+	}
+	return 0
+}
+
+// Edition returns the newest edition that was cut, and since when its oldest change waits.
+func (m *Machine) Edition() (Edition, time.Time) { return m.edition, m.first }
+
+// Changed returns when the newest change of the edition came, or when the edition was resumed.
+func (m *Machine) Changed() time.Time { return m.changed }
+
+// Unobserved reports whether a stage of the edition ended without a client that wanted what it changes.
+func (m *Machine) Unobserved() bool { return m.unobserved }
+
+// Halt returns why and when the edition was rejected.
+func (m *Machine) Halt() (reason string, at time.Time) { return m.reason, m.halted }
+
+// Serves returns the edition that a cohort is served.
+func (m *Machine) Serves(cohort int) Edition {
+	switch {
+	case cohort >= len(m.cfg.Stages):
+		return m.good
+	case m.phase == Rolling && cohort <= m.stage:
+		return m.edition
+	case m.shown && cohort == 0 && (m.phase == Gathering || m.phase == Held):
+		return m.superseded()
+	default:
+		return m.good
+	}
+}
+
+// superseded returns the edition that cohort 0 keeps until the next one is shown.
+func (m *Machine) superseded() Edition {
+	if m.phase == Gathering {
+		return m.edition
+	}
+	return m.edition - 1
+}
+
+// Advance does what is due. It reports whether latest is to be cut now: the caller pins it as the next edition, and
+// calls Cut before anything else. Otherwise it returns when to call again at the latest; zero is not before facts change.
+func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
+	if m.freeze(now, f.Frozen) {
+		return false, time.Time{}
+	}
+	if f.Differs && m.first.IsZero() {
+		m.first = now
+	}
+	switch {
+	case m.phase != Current && !f.Differs && f.Complete:
+		m.revert()
+	case m.phase == Current && f.Differs, m.phase == Halted && f.Edited:
+		m.gather(now)
+	case m.open() && f.Edited && m.supersedable(now):
+		m.shown = m.phase == Rolling || m.shown
+		m.gather(now)
+	case m.open() && f.Halt != "":
+		m.reject(now, f.Halt)
+	case m.open() && f.Verdict.Refuse != "" && !f.Verdict.Asked.Before(m.entered):
+		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
+	}
+	switch m.phase {
+	case Gathering:
+		return m.gathered(now, f)
+	case Held:
+		return false, m.hold(now, f)
+	case Rolling:
+		return false, m.roll(now, f)
+	default:
+		return false, time.Time{}
+	}
+}
+
+// freeze stops the clocks, or has them go on, and reports whether they stand.
+func (m *Machine) freeze(now time.Time, frozen bool) bool {
+	switch {
+	case frozen && m.frozen.IsZero():
+		m.frozen = now
+	case !frozen && !m.frozen.IsZero():
+		stood := now.Sub(m.frozen)
+		for _, at := range []*time.Time{&m.first, &m.entered, &m.ripe} {
+			if !at.IsZero() {
+				*at = at.Add(stood)
+			}
+		}
+		m.frozen = time.Time{}
+	}
+	return frozen
+}
+
+// open reports whether an edition is on its way.
+func (m *Machine) open() bool { return m.phase == Held || m.phase == Rolling }
+
+// enter begins a phase, or a stage of Rolling.
+func (m *Machine) enter(phase Phase, now time.Time) {
+	m.phase, m.entered, m.ripe = phase, now, time.Time{}
+}
+
+// revert ends the rollout, as the origin took back what waited.
+func (m *Machine) revert() {
+	m.phase, m.first, m.shown, m.reason, m.halted = Current, time.Time{}, false, "", time.Time{}
+}
+
+func (m *Machine) gather(now time.Time) {
+	m.enter(Gathering, now)
+	m.reason, m.halted = "", time.Time{}
+}
+
+// supersedable reports whether a newer edition may take the place of the one on its way. Changes that came without end
+// would keep the oldest one waiting for ever; an operator, however, is not asked to approve what was taken back.
+func (m *Machine) supersedable(now time.Time) bool {
+	return m.phase == Held || m.cfg.Stages[m.stage].Approve || now.Sub(m.first) < 2*m.cfg.Stages.Lasts()
+}
+
+func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
+	due := m.entered.Add(settleMost)
+	if quiet := f.Changed.Add(settled); quiet.Before(due) {
+		due = quiet
+	}
+	if now.Before(due) {
+		return false, due
+	}
+	return f.Complete, time.Time{}
+}
+
+// Cut takes what was pinned as the next edition. Large says whether it removes much, and changed when its newest change
+// came. The caller then calls Advance.
+func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
+	m.edition++
+	m.changed, m.large = changed, large && m.cfg.Hold > 0
+	m.allowed, m.unobserved = false, false
+	m.enter(Held, now)
+	return m.edition
+}
+
+// hold ends Held if neither removals nor the check keep the edition back.
+func (m *Machine) hold(now time.Time, f Facts) (next time.Time) {
+	if until := m.entered.Add(m.cfg.Hold); m.large && !m.allowed && now.Before(until) {
+		return until
+	}
+	if !m.allowed && !m.checked(now, f) {
+		return time.Time{}
+	}
+	m.begin(now)
+	return m.roll(now, f)
+}
+
+// begin serves the edition to the first cohort.
+func (m *Machine) begin(now time.Time) {
+	m.enter(Rolling, now)
+	m.stage, m.shown = 0, false
+}
+
+// checked reports whether the check allowed what nothing else prevents.
+func (m *Machine) checked(now time.Time, f Facts) bool {
+	if !m.cfg.Checked {
+		return true
+	}
+	if m.ripe.IsZero() {
+		m.ripe = now
+	}
+	return f.Verdict.Go && !f.Verdict.Asked.Before(m.ripe)
+}
+
+// Ripe returns since when only the check keeps the edition from going on, and so is to be asked; zero if more does.
+func (m *Machine) Ripe() time.Time { return m.ripe }
+
+// roll ends the stage if that is due.
+func (m *Machine) roll(now time.Time, f Facts) (next time.Time) {
+	stage := m.cfg.Stages[m.stage]
+	if stage.Approve {
+		return time.Time{}
+	}
+	over, most := m.entered.Add(stage.Lasts), m.entered.Add(2*stage.Lasts)
+	if now.Before(over) {
+		return over
+	}
+	if !f.Evidence.enough() {
+		if now.Before(most) {
+			m.ripe = time.Time{}
+			return most
+		}
+		if f.Evidence.Accepted == 0 {
+			m.reject(now, fmt.Sprintf("none of %d clients accepted it in %v", f.Evidence.Wanting, 2*stage.Lasts))
+			return time.Time{}
+		}
+	}
+	if !m.checked(now, f) {
+		return time.Time{}
+	}
+	m.unobserved = m.unobserved || f.Evidence.Wanting == 0
+	m.advance(now, f)
+	return now // the next stage has a time of its own
+}
+
+// enough reports whether the stage may end: a client accepted the edition, and nine of ten answered, of those that want
+// what it changes.
+func (e Evidence) enough() bool {
+	return e.Wanting == 0 || e.Accepted > 0 && 10*e.Answered >= 9*e.Wanting
+}
+
+// advance serves the edition to the next cohort, or to the rest.
+func (m *Machine) advance(now time.Time, f Facts) {
+	if m.stage+1 < len(m.cfg.Stages) {
+		m.stage++
+		m.enter(Rolling, now)
+		return
+	}
+	m.promoted(now, f.Behind)
+}
+
+// promoted has the edition be the last good. Changes that came meanwhile form the next edition.
+func (m *Machine) promoted(now time.Time, behind bool) {
+	m.before, m.good, m.undone, m.shown, m.first = m.good, m.edition, false, false, time.Time{}
+	m.phase = Current
+	if behind {
+		m.first = now
+		m.gather(now)
+	}
+}
+
+// reject serves everybody the last good, until the origin changes what was rejected.
+func (m *Machine) reject(now time.Time, reason string) {
+	m.enter(Halted, now)
+	m.shown, m.reason, m.halted = false, reason, now
+}
+
+// Errors of commands.
+var (
+	ErrNothingOpen = errors.New("no rollout is open")
+	ErrNotHalted   = errors.New("the rollout is not halted")
+	ErrNothingToDo = errors.New("there is no promotion to undo")
+)
+
+// Promote serves the edition to the next cohort, or to the rest, whatever is missing. Errors: ErrNothingOpen.
+func (m *Machine) Promote(now time.Time, f Facts) error {
+	switch m.phase {
+	case Held:
+		m.begin(now)
+	case Rolling:
+		m.advance(now, f)
+	default:
+		return fmt.Errorf("%w: the state is %v", ErrNothingOpen, m.phase)
+	}
+	return nil
+}
+
+// PromoteAll serves everybody an edition that was just cut (Cut), in whatever phase.
+func (m *Machine) PromoteAll(now time.Time) { m.promoted(now, false) }
+
+// Abort rejects the edition. If changes are still gathered, the caller cuts first. Errors: ErrNothingOpen.
+func (m *Machine) Abort(now time.Time, reason string) error {
+	if !m.open() {
+		return fmt.Errorf("%w: the state is %v", ErrNothingOpen, m.phase)
+	}
+	m.reject(now, reason)
+	return nil
+}
+
+// Resume begins a rollout of latest again, with what was rejected. Errors: ErrNotHalted.
+func (m *Machine) Resume(now time.Time) error {
+	if m.phase != Halted {
+		return fmt.Errorf("%w: the state is %v", ErrNotHalted, m.phase)
+	}
+	m.gather(now)
+	return nil
+}
+
+// Undo serves everybody what they were served before the newest promotion, and rejects what was promoted. Errors:
+// ErrNothingToDo.
+func (m *Machine) Undo(now time.Time, reason string) error {
+	if m.undone {
+		return ErrNothingToDo
+	}
+	m.edition, m.good, m.undone = m.good, m.before, true
+	m.reject(now, reason)
+	return nil
+}
