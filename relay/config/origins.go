@@ -28,22 +28,9 @@ type NamedOrigin struct {
 	Access  Access   // from variables of its own
 }
 
-// MarshalText returns what UnmarshalText reads.
+// MarshalText returns the text.
 func (o NamedOrigin) MarshalText() ([]byte, error) {
 	return []byte(o.Name + "=" + strings.Join(o.Targets, ",")), nil
-}
-
-// UnmarshalText reads a name and at least one target. It does not check them.
-func (o *NamedOrigin) UnmarshalText(text []byte) error {
-	name, targets, ok := strings.Cut(string(text), "=")
-	if !ok {
-		return fmt.Errorf("%s is not name=target", quote(string(text)))
-	}
-	*o = NamedOrigin{Name: strings.TrimSpace(name)}
-	for target := range strings.SplitSeq(targets, ",") {
-		o.Targets = append(o.Targets, strings.TrimSpace(target))
-	}
-	return nil
 }
 
 // A Route is one of TENDER_ROUTES: what goes to another origin than TENDER_ORIGIN.
@@ -55,7 +42,7 @@ type Route struct {
 	Origin    string // a NamedOrigin's name, or PrimaryOrigin
 }
 
-// MarshalText returns what UnmarshalText reads.
+// MarshalText returns the text.
 func (r Route) MarshalText() ([]byte, error) { return []byte(r.subject() + "=" + r.Origin), nil }
 
 // subject returns what the route is for: the text before the last "=".
@@ -66,25 +53,26 @@ func (r Route) subject() string {
 	return "authority:" + r.Authority
 }
 
-// UnmarshalText reads a route, whose type may be a short name.
-func (r *Route) UnmarshalText(text []byte) (err error) {
-	item := string(text)
+// parseRoute reads a route, whose type may be a short name.
+func parseRoute(item string) (r Route, err error) {
 	end := strings.LastIndex(item, "=") // an authority may hold one, an origin's name may not
 	if end < 0 {
-		return fmt.Errorf("%s does not end in =name", quote(item))
+		return r, fmt.Errorf("%s does not end in =name", quote(item))
 	}
-	*r = Route{Origin: strings.TrimSpace(item[end+1:])}
+	r.Origin = strings.TrimSpace(item[end+1:])
 	kind, subject, _ := strings.Cut(strings.TrimSpace(item[:end]), ":")
 	switch kind {
 	case "type":
 		r.TypeURL, err = parseType(subject)
-		return err
 	case "authority":
-		r.Authority = subject
-		return checkAuthority(subject)
+		r.Authority, err = subject, checkAuthority(subject)
 	default:
-		return fmt.Errorf("%s is for neither a type nor an authority", quote(item))
+		err = fmt.Errorf("%s is for neither a type nor an authority", quote(item))
 	}
+	if err == nil && !originName.MatchString(r.Origin) {
+		err = fmt.Errorf("%s is not a name for an origin", quote(r.Origin))
+	}
+	return r, err
 }
 
 // checkAuthority reports what is wrong with the authority of a route.
@@ -110,49 +98,43 @@ var originName = regexp.MustCompile(`^[a-z0-9-]+$`)
 const maxOrigins = cache.MaxSources/2 - 1
 
 // parseOrigins reads TENDER_ORIGINS.
-func parseOrigins(raw string) (string, error) {
+func parseOrigins(raw string) ([]NamedOrigin, error) {
 	var names []string
-	return list(raw, ";", func(item string) (string, error) {
+	return listOf(";", func(item string) (o NamedOrigin, err error) {
 		name, targets, ok := strings.Cut(item, "=")
 		name = strings.TrimSpace(name)
 		switch {
 		case !ok:
-			return "", fmt.Errorf("%s is not name=target", quote(item))
+			return o, fmt.Errorf("%s is not name=target", quote(item))
 		case !originName.MatchString(name):
-			return "", fmt.Errorf("%s is not a name for an origin", quote(name))
+			return o, fmt.Errorf("%s is not a name for an origin", quote(name))
 		case name == PrimaryOrigin:
-			return "", fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", quote(name))
+			return o, fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", quote(name))
 		case len(names) == maxOrigins:
-			return "", fmt.Errorf("%s is one too many", quote(name))
+			return o, fmt.Errorf("%s is one too many", quote(name))
 		case slices.Contains(names, name):
-			return "", fmt.Errorf("the name %s comes twice", quote(name))
+			return o, fmt.Errorf("the name %s comes twice", quote(name))
 		}
 		names = append(names, name)
-		targets, err := parseOrigin(strings.TrimSpace(targets))
-		if err != nil {
-			return "", fmt.Errorf("origin %s: %w", quote(name), err)
+		o.Name = name
+		if o.Targets, err = parseOrigin(strings.TrimSpace(targets)); err != nil {
+			return o, fmt.Errorf("origin %s: %w", quote(name), err)
 		}
-		return name + "=" + targets, nil
-	})
+		return o, nil
+	})(raw)
 }
 
 // parseRoutes reads TENDER_ROUTES. Whether the origins exist, conflicts says.
-func parseRoutes(raw string) (string, error) {
+func parseRoutes(raw string) ([]Route, error) {
 	var subjects []string
-	return list(raw, ";", func(item string) (string, error) {
-		var r Route
-		if err := r.UnmarshalText([]byte(item)); err != nil {
-			return "", err
-		}
-		if !originName.MatchString(r.Origin) {
-			return "", fmt.Errorf("%s is not a name for an origin", quote(r.Origin))
-		}
-		if slices.Contains(subjects, r.subject()) {
-			return "", fmt.Errorf("%s has two routes", quote(r.subject()))
+	return listOf(";", func(item string) (Route, error) {
+		r, err := parseRoute(item)
+		if err == nil && slices.Contains(subjects, r.subject()) {
+			err = fmt.Errorf("%s has two routes", quote(r.subject()))
 		}
 		subjects = append(subjects, r.subject())
-		return r.subject() + "=" + r.Origin, nil
-	})
+		return r, err
+	})(raw)
 }
 
 // conflicts returns, by variable, what is wrong with values that are good by
@@ -173,7 +155,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	c.checkTrustDomains(wrong, found)
 	c.checkUnread(wrong, found)
 	c.checkAdmin(wrong, found)
-	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
+	if c.LRS != LRSOff && len(c.Origin) > 0 && isDirectory(c.Origin[0]) {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
 		c.LRS = LRSOff
 	}
