@@ -53,7 +53,7 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		return admin.Clients{}, err
 	}
 	out := admin.Clients{Clients: []admin.Client{}}
-	var totals TypeTotals
+	totals := make(typeTotals)
 	var places []place
 	for s := range f.matching(q, &out.Totals.Streams) {
 		at := place{math.MaxInt64, s.Number}
@@ -68,7 +68,7 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		out.Totals.Matching++
 		out.Totals.Refusing += count(refusing)
 		out.Totals.Stalled += count(!s.Stalled.IsZero())
-		totals.Add(&s)
+		totals.add(&s)
 		if at.compare(after) > 0 {
 			places = append(places, at)
 		}
@@ -143,25 +143,28 @@ func count(is bool) int {
 	return 0
 }
 
-// TypeTotals count clients by group and type. The zero value is empty.
-type TypeTotals map[GroupType]*admin.TypeTotals
-
-// A GroupType is a type of a node group.
-type GroupType struct{ Group, TypeURL string }
-
-// Add counts a client.
-func (t *TypeTotals) Add(s *downstream.StreamStatus) {
-	if *t == nil {
-		*t = make(TypeTotals)
+// Totals counts clients by group, and by type in the order of sending.
+func Totals(clients iter.Seq[downstream.StreamStatus]) []admin.TypeTotals {
+	totals := make(typeTotals)
+	for s := range clients {
+		totals.add(&s)
 	}
+	return totals.sorted()
+}
+
+// typeTotals count clients by group and type URL.
+type typeTotals map[[2]string]*admin.TypeTotals
+
+// add counts a client.
+func (t typeTotals) add(s *downstream.StreamStatus) {
 	for i := range s.Types {
 		typ := &s.Types[i]
-		key := GroupType{s.Group, typ.TypeURL}
-		sum := (*t)[key]
+		key := [2]string{s.Group, typ.TypeURL}
+		sum := t[key]
 		if sum == nil {
 			short, _ := schema.ShortName(typ.TypeURL)
 			sum = &admin.TypeTotals{Group: s.Group, TypeURL: typ.TypeURL, Name: short}
-			(*t)[key] = sum
+			t[key] = sum
 		}
 		sum.Clients++
 		sum.Lagging += count(!typ.Lacks.IsZero())
@@ -171,7 +174,7 @@ func (t *TypeTotals) Add(s *downstream.StreamStatus) {
 }
 
 // sorted returns the sums by group, and by type in the order of sending.
-func (t TypeTotals) sorted() []admin.TypeTotals {
+func (t typeTotals) sorted() []admin.TypeTotals {
 	out := []admin.TypeTotals{}
 	for _, sum := range t {
 		out = append(out, *sum)
