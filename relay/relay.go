@@ -216,12 +216,8 @@ func (r *Relay) serve(opts Options) (err error) {
 	if r.telemetry, err = r.newTelemetry(); err != nil {
 		return err
 	}
-	if r.pages, err = r.newPages(); err != nil {
-		return err
-	}
-	if r.admin, err = r.newAdmin(); err != nil {
-		return err
-	}
+	r.pages = page.New(page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Logger: r.log})
+	r.admin = r.newAdmin()
 	return r.listen()
 }
 

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"net/http"
 	"strings"
 	"time"
 
@@ -190,9 +189,4 @@ type Type struct {
 
 	// ChangedAt is when a resource last changed.
 	ChangedAt time.Time `json:"changed_at,omitzero"`
-}
-
-// status answers with a Status.
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.cfg.Status())
 }
