@@ -237,12 +237,6 @@ func (g *groups) freezeOf(origin int) (f freezing, frozen bool) {
 	return freezing{}, false
 }
 
-// isFrozen reports whether an operator has stopped the distribution of an origin's changes.
-func (g *groups) isFrozen(origin int) bool {
-	_, frozen := g.freezeOf(origin)
-	return frozen
-}
-
 // anyFrozen reports whether any origin is frozen. mu must be held.
 func (g *groups) anyFrozen() bool {
 	return slices.ContainsFunc(g.decisions.frozen, func(f *freezing) bool { return f != nil })

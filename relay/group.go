@@ -100,7 +100,10 @@ type group struct {
 
 // traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common: a group keeps
 // those of its first node.
-type traits struct{ idPrefix, cluster, locality, metadata uint64 }
+type traits [4]uint64
+
+// traitNames are the fields of the traits.
+var traitNames = [...]string{"id", "cluster", "locality", "metadata"}
 
 var traitSeed = maphash.MakeSeed()
 
@@ -353,17 +356,9 @@ func (gr *group) compare(t *traits) (differ []string) {
 	if gr.warned || t == nil {
 		return nil
 	}
-	for _, f := range []struct {
-		name string
-		a, b uint64
-	}{
-		{"id", gr.first.idPrefix, t.idPrefix},
-		{"cluster", gr.first.cluster, t.cluster},
-		{"locality", gr.first.locality, t.locality},
-		{"metadata", gr.first.metadata, t.metadata},
-	} {
-		if f.a != f.b {
-			differ = append(differ, f.name)
+	for i, name := range traitNames {
+		if gr.first[i] != t[i] {
+			differ = append(differ, name)
 		}
 	}
 	gr.warned = len(differ) > 0
@@ -375,10 +370,7 @@ func traitsOf(n *corepb.Node) *traits {
 	if !found {
 		prefix = ""
 	}
-	return &traits{
-		idPrefix: maphash.String(traitSeed, prefix), cluster: maphash.String(traitSeed, n.GetCluster()),
-		locality: traitOf(n.GetLocality()), metadata: traitOf(n.GetMetadata()),
-	}
+	return &traits{maphash.String(traitSeed, prefix), maphash.String(traitSeed, n.GetCluster()), traitOf(n.GetLocality()), traitOf(n.GetMetadata())}
 }
 
 // traitOf returns the sum of a message that equal ones have in common within one process.

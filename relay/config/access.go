@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -167,7 +168,7 @@ func parseServerName(raw string) (string, error) {
 	if _, err := netip.ParseAddr(raw); err == nil || dnsName.MatchString(raw) && len(raw) <= 253 {
 		return raw, nil
 	}
-	return "", fmt.Errorf("%s is neither a name nor an IP address", quote(raw))
+	return "", fmt.Errorf("%s is neither a name nor an IP address", humanize.Quote(raw))
 }
 
 // Headers are those of gRPC metadata, by name in lower case. As text they show no value,
@@ -190,7 +191,7 @@ func parseHeaders(raw string) (Headers, error) {
 		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
 		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
 		if _, again := h[name]; again {
-			return nil, fmt.Errorf("the header %s comes twice", quote(name))
+			return nil, fmt.Errorf("the header %s comes twice", humanize.Quote(name))
 		}
 		if !ok {
 			return nil, errors.New("an item is not name=value") // it may be the rest of a secret
@@ -215,15 +216,15 @@ var ownHeaders = []string{
 func checkHeader(name, value string) error {
 	switch {
 	case !headerName.MatchString(name):
-		return fmt.Errorf("%s is not the name of a header", quote(name))
+		return fmt.Errorf("%s is not the name of a header", humanize.Quote(name))
 	case slices.Contains(ownHeaders, name) || strings.HasPrefix(name, "grpc-"):
-		return fmt.Errorf("the header %s is gRPC's own", quote(name))
+		return fmt.Errorf("the header %s is gRPC's own", humanize.Quote(name))
 	case strings.HasSuffix(name, "-bin"):
-		return fmt.Errorf("the header %s is for bytes, not text", quote(name))
+		return fmt.Errorf("the header %s is for bytes, not text", humanize.Quote(name))
 	case value == "":
-		return fmt.Errorf("the header %s has no value", quote(name))
+		return fmt.Errorf("the header %s has no value", humanize.Quote(name))
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
-		return fmt.Errorf("the value of the header %s is not printable ASCII", quote(name))
+		return fmt.Errorf("the value of the header %s is not printable ASCII", humanize.Quote(name))
 	}
 	return nil
 }

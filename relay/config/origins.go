@@ -11,6 +11,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // PrimaryOrigin is what [Route.Origin] calls the origin of TENDER_ORIGIN. No other
@@ -57,7 +58,7 @@ func (r Route) subject() string {
 func parseRoute(item string) (r Route, err error) {
 	end := strings.LastIndex(item, "=") // an authority may hold one, an origin's name may not
 	if end < 0 {
-		return r, fmt.Errorf("%s does not end in =name", quote(item))
+		return r, fmt.Errorf("%s does not end in =name", humanize.Quote(item))
 	}
 	r.Origin = strings.TrimSpace(item[end+1:])
 	kind, subject, _ := strings.Cut(strings.TrimSpace(item[:end]), ":")
@@ -67,10 +68,10 @@ func parseRoute(item string) (r Route, err error) {
 	case "authority":
 		r.Authority, err = subject, checkAuthority(subject)
 	default:
-		err = fmt.Errorf("%s is for neither a type nor an authority", quote(item))
+		err = fmt.Errorf("%s is for neither a type nor an authority", humanize.Quote(item))
 	}
 	if err == nil && !originName.MatchString(r.Origin) {
-		err = fmt.Errorf("%s is not a name for an origin", quote(r.Origin))
+		err = fmt.Errorf("%s is not a name for an origin", humanize.Quote(r.Origin))
 	}
 	return r, err
 }
@@ -84,7 +85,7 @@ func checkAuthority(authority string) error {
 	case err != nil:
 		return err
 	case canonical != authority:
-		return fmt.Errorf("the authority %s is spelled %s in canonical form", quote(authority), quote(canonical))
+		return fmt.Errorf("the authority %s is spelled %s in canonical form", humanize.Quote(authority), humanize.Quote(canonical))
 	}
 	return nil
 }
@@ -105,20 +106,20 @@ func parseOrigins(raw string) ([]NamedOrigin, error) {
 		name = strings.TrimSpace(name)
 		switch {
 		case !ok:
-			return o, fmt.Errorf("%s is not name=target", quote(item))
+			return o, fmt.Errorf("%s is not name=target", humanize.Quote(item))
 		case !originName.MatchString(name):
-			return o, fmt.Errorf("%s is not a name for an origin", quote(name))
+			return o, fmt.Errorf("%s is not a name for an origin", humanize.Quote(name))
 		case name == PrimaryOrigin:
-			return o, fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", quote(name))
+			return o, fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", humanize.Quote(name))
 		case len(names) == maxOrigins:
-			return o, fmt.Errorf("%s is one too many", quote(name))
+			return o, fmt.Errorf("%s is one too many", humanize.Quote(name))
 		case slices.Contains(names, name):
-			return o, fmt.Errorf("the name %s comes twice", quote(name))
+			return o, fmt.Errorf("the name %s comes twice", humanize.Quote(name))
 		}
 		names = append(names, name)
 		o.Name = name
 		if o.Targets, err = parseOrigin(strings.TrimSpace(targets)); err != nil {
-			return o, fmt.Errorf("origin %s: %w", quote(name), err)
+			return o, fmt.Errorf("origin %s: %w", humanize.Quote(name), err)
 		}
 		return o, nil
 	})(raw)
@@ -130,7 +131,7 @@ func parseRoutes(raw string) ([]Route, error) {
 	return listOf(";", func(item string) (Route, error) {
 		r, err := parseRoute(item)
 		if err == nil && slices.Contains(subjects, r.subject()) {
-			err = fmt.Errorf("%s has two routes", quote(r.subject()))
+			err = fmt.Errorf("%s has two routes", humanize.Quote(r.subject()))
 		}
 		subjects = append(subjects, r.subject())
 		return r, err
@@ -156,7 +157,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	c.checkUnread(wrong, found)
 	c.checkAdmin(wrong, found)
 	if c.LRS != LRSOff && len(c.Origin) > 0 && isDirectory(c.Origin[0]) {
-		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
+		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", humanize.Quote(c.Origin[0]))
 		c.LRS = LRSOff
 	}
 	return found
@@ -194,7 +195,7 @@ func (c *Config) checkAdmin(wrong, found map[string]error) {
 	if len(missing) > 0 {
 		c.AdminListen = []string{adminListen}
 		found["ADMIN_LISTEN"] = fmt.Errorf("%s is not on loopback, and operators elsewhere have to show who they are; not set: %s; for probes there is TENDER_PROBE_LISTEN",
-			quote(remote[0]), strings.Join(missing, ", "))
+			humanize.Quote(remote[0]), strings.Join(missing, ", "))
 	}
 }
 
@@ -204,12 +205,12 @@ func (c *Config) checkRoutes() error {
 	for _, r := range c.Routes {
 		exists := r.Origin == PrimaryOrigin || slices.ContainsFunc(c.Origins, func(o NamedOrigin) bool { return o.Name == r.Origin })
 		if !exists {
-			return fmt.Errorf("%s leads to %s, which TENDER_ORIGINS does not have", quote(r.subject()), quote(r.Origin))
+			return fmt.Errorf("%s leads to %s, which TENDER_ORIGINS does not have", humanize.Quote(r.subject()), humanize.Quote(r.Origin))
 		}
 	}
 	for _, o := range c.Origins {
 		if !slices.ContainsFunc(c.Routes, func(r Route) bool { return r.Origin == o.Name }) {
-			return fmt.Errorf("no route leads to %s, which TENDER_ORIGINS has", quote(o.Name))
+			return fmt.Errorf("no route leads to %s, which TENDER_ORIGINS has", humanize.Quote(o.Name))
 		}
 	}
 	return nil
@@ -225,7 +226,7 @@ func (c *Config) checkListen() map[string]error {
 	}{{"LISTEN", &c.Listen}, {"TLS_LISTEN", &c.TLSListen}, {"REST_LISTEN", &c.RESTListen}, {"ADMIN_LISTEN", &c.AdminListen}, {"PROBE_LISTEN", &c.ProbeListen}} {
 		for _, address := range *l.addresses {
 			if by := taken[address]; by != "" && by != l.variable && !strings.HasSuffix(address, ":0") {
-				found[l.variable] = fmt.Errorf("%s is in %s%s too", quote(address), prefix, by)
+				found[l.variable] = fmt.Errorf("%s is in %s%s too", humanize.Quote(address), prefix, by)
 			} else {
 				taken[address] = l.variable
 			}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // A spec is one variable: the one place where its name, its default, what is
@@ -38,7 +40,7 @@ func (v *spec) quote(raw string) string {
 	if v.secret && raw != "" {
 		return "…"
 	}
-	return quote(raw)
+	return humanize.Quote(raw)
 }
 
 // adminListen is where operators find the relay by default.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -30,12 +31,12 @@ func parseTrustDomain(item string) (d TrustDomain, err error) {
 	name, path, bound := strings.Cut(item, "=")
 	d.Name = strings.TrimSpace(name)
 	if domain, err := spiffeid.TrustDomainFromString(d.Name); err != nil {
-		return d, fmt.Errorf("%s is not a trust domain such as example.org: %w", quote(d.Name), err)
+		return d, fmt.Errorf("%s is not a trust domain such as example.org: %w", humanize.Quote(d.Name), err)
 	} else if domain.Name() != d.Name {
-		return d, fmt.Errorf("the trust domain of %s is %s", quote(d.Name), quote(domain.Name()))
+		return d, fmt.Errorf("the trust domain of %s is %s", humanize.Quote(d.Name), humanize.Quote(domain.Name()))
 	}
 	if path = strings.TrimSpace(path); bound && path == "" {
-		return d, fmt.Errorf("the trust domain %s has no path after =", quote(d.Name))
+		return d, fmt.Errorf("the trust domain %s has no path after =", humanize.Quote(d.Name))
 	}
 	if bound {
 		d.CA, err = parseFile(path)
@@ -49,7 +50,7 @@ func parseTrustDomains(raw string) ([]TrustDomain, error) {
 	return listOf(";", func(item string) (TrustDomain, error) {
 		d, err := parseTrustDomain(item)
 		if err == nil && slices.Contains(names, d.Name) {
-			err = fmt.Errorf("the trust domain %s comes twice: one file may hold several CAs", quote(d.Name))
+			err = fmt.Errorf("the trust domain %s comes twice: one file may hold several CAs", humanize.Quote(d.Name))
 		}
 		names = append(names, d.Name)
 		return d, err

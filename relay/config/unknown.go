@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // planned are the names that the documentation of Tender's configuration knows
@@ -42,7 +44,7 @@ func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error)
 func explainUnknown(name string) error {
 	full := prefix + name
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
-		full = quote(full)
+		full = humanize.Quote(full)
 	}
 	switch {
 	case kubernetes.MatchString(name):
@@ -51,7 +53,7 @@ func explainUnknown(name string) error {
 		return fmt.Errorf("%s: not supported by this version; allowed: the variables that tender check lists", full)
 	}
 	if of := accessOfOrigin.FindStringSubmatch(name); of != nil {
-		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, quote(nameOfOrigin(of[1])))
+		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, humanize.Quote(nameOfOrigin(of[1])))
 	}
 	if near := nearest(name); near != "" {
 		return fmt.Errorf("%s: unknown variable; did you mean %s%s?", full, prefix, near)

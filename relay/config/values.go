@@ -18,6 +18,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
@@ -127,7 +128,7 @@ func listOf[T any](separator string, parse func(item string) (T, error)) func(ra
 			}
 			key := fmt.Sprint(value)
 			if seen[key] {
-				return nil, fmt.Errorf("%s comes twice", quote(item))
+				return nil, fmt.Errorf("%s comes twice", humanize.Quote(item))
 			}
 			seen[key] = true
 			items = append(items, value)
@@ -159,11 +160,11 @@ func checkTarget(target string) error {
 	case ok && scheme == "dns":
 		address, ok := strings.CutPrefix(rest, "///")
 		if !ok {
-			return fmt.Errorf("%s does not start with dns:///", quote(target))
+			return fmt.Errorf("%s does not start with dns:///", humanize.Quote(target))
 		}
 		return checkAddress(address, 1, false)
 	case strings.Contains(target, "://"):
-		return fmt.Errorf("%s is not a scheme for an origin", quote(scheme))
+		return fmt.Errorf("%s is not a scheme for an origin", humanize.Quote(scheme))
 	default:
 		return checkAddress(target, 1, false)
 	}
@@ -172,10 +173,10 @@ func checkTarget(target string) error {
 // checkPath reports what is wrong with the part of a file: URL after the colon.
 func checkPath(target, rest string) error {
 	if u, err := url.Parse(target); err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("%s is not a file URL without a host", quote(target))
+		return fmt.Errorf("%s is not a file URL without a host", humanize.Quote(target))
 	}
 	if !strings.HasPrefix(rest, "///") || len(rest) == len("///") {
-		return fmt.Errorf("%s does not name a directory by an absolute path", quote(target))
+		return fmt.Errorf("%s does not name a directory by an absolute path", humanize.Quote(target))
 	}
 	return nil
 }
@@ -189,7 +190,7 @@ func checkSocket(address, rest string) error {
 		path = rest[2:]
 	}
 	if !strings.HasPrefix(path, "/") || path == "/" {
-		return fmt.Errorf("%s does not name a socket by an absolute path", quote(address))
+		return fmt.Errorf("%s does not name a socket by an absolute path", humanize.Quote(address))
 	}
 	if len(path) > longest {
 		return fmt.Errorf("the path of a socket has at most %d bytes", longest)
@@ -201,17 +202,17 @@ func checkSocket(address, rest string) error {
 func checkAddress(address string, leastPort uint64, emptyHost bool) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%s is not host:port", quote(address))
+		return fmt.Errorf("%s is not host:port", humanize.Quote(address))
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n < leastPort {
-		return fmt.Errorf("the port %s is not a number from %d to 65535", quote(port), leastPort)
+		return fmt.Errorf("the port %s is not a number from %d to 65535", humanize.Quote(port), leastPort)
 	}
 	if host == "" && emptyHost {
 		return nil
 	}
 	if host == "" || strings.ContainsFunc(host, notInHost) {
-		return fmt.Errorf("the host %s is neither a name nor an IP address", quote(host))
+		return fmt.Errorf("the host %s is neither a name nor an IP address", humanize.Quote(host))
 	}
 	return nil
 }
@@ -228,7 +229,7 @@ var parseListen = listOf(",", func(item string) (string, error) {
 		return item, checkSocket(item, rest)
 	}
 	if strings.Contains(item, "://") {
-		return "", fmt.Errorf("%s is not an address to listen on", quote(item))
+		return "", fmt.Errorf("%s is not an address to listen on", humanize.Quote(item))
 	}
 	return item, checkAddress(item, 0, true)
 })
@@ -257,12 +258,12 @@ func parseGroupBy(raw string) ([]string, error) {
 		}
 		if path, ok := strings.CutPrefix(item, "metadata."); ok {
 			if slices.Contains(strings.Split(path, "."), "") {
-				return "", fmt.Errorf("%s has an empty part in its path", quote(item))
+				return "", fmt.Errorf("%s has an empty part in its path", humanize.Quote(item))
 			}
 			return item, nil
 		}
 		if !slices.Contains(nodegroup.Fields, item) {
-			return "", fmt.Errorf("%s is not a field of the Node that makes a group", quote(item))
+			return "", fmt.Errorf("%s is not a field of the Node that makes a group", humanize.Quote(item))
 		}
 		return item, nil
 	})(raw)
@@ -275,7 +276,7 @@ var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][
 func parseTypeButSecrets(item string) (string, error) {
 	url, err := parseType(item)
 	if err == nil && wire.IsSecret(url) {
-		return "", fmt.Errorf("%s: Secrets are asked for by their names alone", quote(item))
+		return "", fmt.Errorf("%s: Secrets are asked for by their names alone", humanize.Quote(item))
 	}
 	return url, err
 }
@@ -286,7 +287,7 @@ func parseType(item string) (string, error) {
 		return url, nil
 	}
 	if !typeURL.MatchString(item) {
-		return "", fmt.Errorf("%s is neither a short name nor a type URL", quote(item))
+		return "", fmt.Errorf("%s is neither a short name nor a type URL", humanize.Quote(item))
 	}
 	return item, nil
 }
@@ -404,16 +405,6 @@ func shortDuration(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
-}
-
-// quote returns s as a Go string, cut where it is so long that it would hide
-// the rest of the message.
-func quote(s string) string {
-	const longest = 120
-	if len(s) <= longest {
-		return strconv.Quote(s)
-	}
-	return strconv.Quote(s[:longest]) + "…"
 }
 
 // escape returns s with what cannot be printed escaped, without the quotes.

@@ -93,9 +93,6 @@ func (d *Dir) findEvicted(f fs.DirEntry, oldest time.Time) {
 func (d *Dir) noteEvicted(name string, of evicted) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.evicted == nil {
-		d.evicted = make(map[string]evicted)
-	}
 	d.evicted[name] = of
 }
 
