@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"log/slog"
 	"maps"
 	"slices"
@@ -148,4 +150,16 @@ func (c *chain) refuse(tokens []string, why error) {
 	c.refusing.Do(func() {
 		c.log.Warn("refused a relay as a client", slog.Int("relays", len(tokens)), slog.Any("err", why))
 	})
+}
+
+// identifier returns a name for this process that no other has (R126).
+func identifier(nodeID string) string {
+	return nodeID + "#" + randomText(4)
+}
+
+// randomText returns so many random bytes as text.
+func randomText(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
 }

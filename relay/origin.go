@@ -9,13 +9,16 @@ import (
 	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream/loadreport"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/files"
+	upload "github.com/xdstender/tender/upstream/loadreport"
 )
 
 // An origin keeps views like itself.
@@ -158,3 +161,27 @@ func (o filesOrigin) probe(ctx context.Context, p upstream.Probe) error {
 func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }
+
+// loadsOf returns where load reports go, or nil if they are refused: only the origin
+// of TENDER_ORIGIN is told of load, wherever the clusters come from.
+func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
+	first, ok := all[0].(sessionOrigin)
+	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {
+		return nil
+	}
+	return sessionLoads{first.Session, log}
+}
+
+// sessionLoads takes load reports to a control plane.
+type sessionLoads struct {
+	session *upstream.Session
+	log     *slog.Logger
+}
+
+func (s sessionLoads) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
+	return upload.Open(ctx, s.session)
+}
+
+func (s sessionLoads) ReportLoads(ctx context.Context, g *loadreport.Group) {
+	upload.Run(ctx, s.session, g.Node, g, s.log.With(slog.String("group", g.Key)))
+}

@@ -1,33 +1,21 @@
 package relay
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
@@ -221,157 +209,6 @@ func (r *Relay) serve(opts Options) (err error) {
 	return r.listen()
 }
 
-// addServers makes the servers of streams: one, or one in plaintext and one with TLS.
-func (r *Relay) addServers(opts Options) {
-	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
-	if clients := r.credentials.Clients; clients != nil {
-		secure := credentials.NewTLS(clients.Config("h2"))
-		if len(r.cfg.TLSListen) == 0 {
-			kinds = nil
-		}
-		kinds = append(kinds, secure)
-	}
-	bounds := r.server.Guard()
-	for _, kind := range kinds {
-		options := []grpc.ServerOption{
-			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
-			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, r.credentials.Authorizer.RefuseReflection),
-		}
-		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
-		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
-		r.server.Register(server)
-		healthpb.RegisterHealthServer(server, r.health)
-		reflection.Register(server)
-		r.servers = append(r.servers, server)
-	}
-}
-
-// listen opens the addresses of the configuration, all or none, where no listeners
-// were given.
-func (r *Relay) listen() error {
-	var opened []net.Listener
-	for _, l := range []struct {
-		variable  string
-		addresses []string
-		listeners *[]net.Listener
-		allowed   func(net.Listener) error
-	}{
-		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
-		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
-		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
-		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
-		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
-	} {
-		if len(*l.listeners) > 0 {
-			continue
-		}
-		listeners, err := listenAll(l.addresses)
-		opened = append(opened, listeners...)
-		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
-			err = l.allowed(listeners[i])
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", l.variable, err), closeAll(opened))
-		}
-		*l.listeners = listeners
-	}
-	return nil
-}
-
-// windowBytes is the flow-control window of a client's connection and streams.
-// It bounds what clients may send before it is read; it is fixed, since probing
-// for a better one costs a ping for each message.
-const windowBytes = 1 << 20
-
-// maxHeaderBytes bounds the header of a request, uncompressed: those of Envoys and gRPC
-// clients have some hundred bytes, and a token some thousand.
-const maxHeaderBytes = 64 << 10
-
-// NewGRPCServer returns a gRPC server that suits many long streams of few
-// messages, and whose codec [downstream.Server] needs. Further options come after its own. It is not stable.
-func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append([]grpc.ServerOption{
-		grpc.ForceServerCodecV2(wire.Codec{}),
-		grpc.MaxRecvMsgSize(maxRequestBytes),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
-		grpc.StaticStreamWindowSize(windowBytes),
-		grpc.StaticConnWindowSize(windowBytes),
-		// Envoys ping every 30s if they are told to, and must not be sent away for it
-		// (B.34).
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(pings),
-	}, opts...)...)
-}
-
-// pings find clients that are gone without a word, and keep alive what is between here and
-// those that are not. For want of an answer to what was sent on a TCP connection, the kernel gives it
-// up after the same timeout (TCP_USER_TIMEOUT, which gRPC sets).
-var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
-
-// keepaliveOf returns pings, or what takes their place, and how old connections get (B.33).
-func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
-	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
-	if cfg.ConnectionAge > 0 {
-		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
-	}
-	return p
-}
-
-// identifier returns a name for this process that no other has (R126).
-func identifier(nodeID string) string {
-	return nodeID + "#" + randomText(4)
-}
-
-// randomText returns so many random bytes as text.
-func randomText(bytes int) string {
-	b := make([]byte, bytes)
-	_, _ = rand.Read(b) // never fails
-	return hex.EncodeToString(b)
-}
-
-// listenAll opens all addresses, or none.
-func listenAll(addresses []string) (listeners []net.Listener, err error) {
-	for _, address := range addresses {
-		l, err := listen(address)
-		if err != nil {
-			return nil, errors.Join(err, closeAll(listeners))
-		}
-		listeners = append(listeners, l)
-	}
-	return listeners, nil
-}
-
-func closeAll(listeners []net.Listener) (err error) {
-	for _, l := range listeners {
-		err = errors.Join(err, l.Close())
-	}
-	return err
-}
-
-// listen opens a TCP address, or unix:/path.
-func listen(address string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(address, "unix:")
-	if !isUnix {
-		return net.Listen("tcp", address)
-	}
-	path = strings.TrimPrefix(path, "//")
-	l, err := net.Listen("unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
-	}
-	// A socket that nobody listens on was left by a process that died.
-	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	if removeErr := os.Remove(path); removeErr != nil {
-		return nil, fmt.Errorf("listen %s: %w", address, removeErr)
-	}
-	return net.Listen("unix", path)
-}
-
 // Addrs returns the addresses that the relay listens on for streams.
 func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners) }
 
@@ -448,15 +285,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	watching.Wait()
 	r.endTelemetry()
 	return errors.Join(err, r.origins.close(), r.snapshots.close())
-}
-
-// serveStreams serves streams on a listener until the server stops, which it may have done
-// already.
-func serveStreams(server *grpc.Server, l net.Listener) error {
-	if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
 }
 
 func (r *Relay) setReady() {
