@@ -79,12 +79,9 @@ func (r *Relay) findOrigin(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	var names []string
-	for i := range r.origins {
-		if r.cfg.OriginName(i) == name {
-			return i, nil
-		}
-		names = append(names, r.cfg.OriginName(i))
+	names := r.cfg.OriginNames()
+	if i := slices.Index(names, name); i >= 0 {
+		return i, nil
 	}
 	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
 }

@@ -44,13 +44,12 @@ type origins []origin
 // openOrigins returns the origins that the configuration names, with the credentials for
 // each.
 func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger) (all origins, err error) {
-	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, creds[0], log)
-	if err != nil {
-		return nil, err
-	}
-	all = append(all, first)
-	for i, named := range cfg.Origins {
-		o, err := openOrigin("TENDER_ORIGINS", named.Targets, cfg, opts, creds[1+i], log.With(slog.String("origin_name", named.Name)))
+	for i, named := range config.AllOrigins(&cfg) {
+		variable, logger := "TENDER_ORIGIN", log
+		if i > 0 {
+			variable, logger = "TENDER_ORIGINS", log.With(slog.String("origin_name", named.Name))
+		}
+		o, err := openOrigin(variable, named.Targets, cfg, opts, creds[i], logger)
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
@@ -59,12 +58,11 @@ func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log
 	return all, nil
 }
 
-func (all origins) close() error {
-	var errs []error
+func (all origins) close() (err error) {
 	for _, o := range all {
-		errs = append(errs, o.close())
+		err = errors.Join(err, o.close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // openOrigin returns one origin, which a variable names.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/snapshot"
 )
@@ -222,14 +223,8 @@ func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 // header returns what says of a snapshot what it is of.
 func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
 	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // it is sent, too
-	targets := s.cfg.Origin
-	if origin > 0 {
-		targets = s.cfg.Origins[origin-1].Targets
-	}
-	return cache.Header{
-		Origin: s.cfg.OriginName(origin), Targets: targets, Group: group, Node: encoded,
-		Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions,
-	}
+	of := config.AllOrigins(s.cfg)[origin]
+	return cache.Header{Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions}
 }
 
 // keep has what w writes kept on disk, and first restores what was there of it. What a

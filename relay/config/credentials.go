@@ -36,14 +36,10 @@ type OriginCredentials struct {
 func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	c := &Credentials{Files: tlsfiles.New(log)}
 	var errs []error
-	open := func(origin string, a *Access) {
-		creds, err := openAccess(c.Files, prefix+accessPrefix(origin), a)
+	for _, o := range AllOrigins(cfg) {
+		creds, err := openAccess(c.Files, prefix+accessPrefix(o.Name), &o.Access)
 		c.Origins = append(c.Origins, creds)
 		errs = append(errs, err)
-	}
-	open(PrimaryOrigin, &cfg.OriginAccess)
-	for i := range cfg.Origins {
-		open(cfg.Origins[i].Name, &cfg.Origins[i].Access)
 	}
 	if cfg.TLSCert != "" {
 		var err error

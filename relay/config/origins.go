@@ -262,16 +262,20 @@ func (c *Config) checkTLS(wrong map[string]error) map[string]error {
 	return found
 }
 
-// OriginNames returns what people call the origins, in their order.
-func (c *Config) OriginNames() []string {
-	names := make([]string, 1+len(c.Origins))
-	for i := range names {
-		names[i] = c.OriginName(i)
+// AllOrigins returns the origin of TENDER_ORIGIN, which is called [PrimaryOrigin], and then those of TENDER_ORIGINS.
+func AllOrigins(c *Config) []NamedOrigin {
+	return append([]NamedOrigin{{PrimaryOrigin, c.Origin, c.OriginAccess}}, c.Origins...)
+}
+
+// OriginNames returns the names of the origins, in their order.
+func (c *Config) OriginNames() (names []string) {
+	for _, o := range AllOrigins(c) {
+		names = append(names, o.Name)
 	}
 	return names
 }
 
-// OriginName returns what people call an origin.
+// OriginName returns the name of an origin.
 func (c *Config) OriginName(origin int) string {
 	if origin == 0 {
 		return PrimaryOrigin
