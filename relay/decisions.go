@@ -98,9 +98,6 @@ func (d *decisions) control(origin int, name, group string) *upstream.Control {
 
 // restoreDirectories has directories go on with what an earlier process has saved of them. mu must be held.
 func (g *groups) restoreDirectories() {
-	if g.saved == nil {
-		return
-	}
 	for i, snap := range g.saved.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
 			key := savedKey{g.cfg.OriginName(i), ""}

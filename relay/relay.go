@@ -125,7 +125,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
 		return nil, err
 	}
-	if r.tracer, err = r.newTracer(opts.Spans); err != nil {
+	if r.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, r.telemetryConfig()); err != nil {
 		return nil, err
 	}
 	if r.tracer != nil {
@@ -201,7 +201,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.addServers(opts)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server, r.log)
-	if r.telemetry, err = r.newTelemetry(); err != nil {
+	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
 		return err
 	}
 	r.pages = page.New(page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Logger: r.log})
@@ -252,23 +252,20 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
-	for _, l := range r.listeners {
-		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Guard().Listener(l)) })
-	}
-	for _, l := range r.tlsListeners {
-		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Guard().Listener(l)) })
-	}
-	for _, l := range r.restListeners {
-		serving.Go(func() error { return r.serveREST(l) })
-	}
-	for _, l := range r.adminListeners {
-		serving.Go(func() error { return r.admin.Serve(l) })
-	}
-	for _, l := range r.adminTLSListeners {
-		serving.Go(func() error { return r.admin.ServeTLS(l) })
-	}
-	for _, l := range r.probeListeners {
-		serving.Go(func() error { return r.admin.ServeProbes(l) })
+	for _, s := range []struct {
+		listeners []net.Listener
+		serve     func(net.Listener) error
+	}{
+		{r.listeners, func(l net.Listener) error { return r.serveStreams(r.servers[0], l) }},
+		{r.tlsListeners, func(l net.Listener) error { return r.serveStreams(r.servers[1], l) }},
+		{r.restListeners, r.serveREST},
+		{r.adminListeners, r.admin.Serve},
+		{r.adminTLSListeners, r.admin.ServeTLS},
+		{r.probeListeners, r.admin.ServeProbes},
+	} {
+		for _, l := range s.listeners {
+			serving.Go(func() error { return s.serve(l) })
+		}
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })

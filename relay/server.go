@@ -101,8 +101,8 @@ func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 
 // serveStreams serves streams on a listener until the server stops, which it may have done
 // already.
-func serveStreams(server *grpc.Server, l net.Listener) error {
-	if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
+func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
+	if err := server.Serve(r.server.Guard().Listener(l)); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil

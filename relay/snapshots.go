@@ -103,6 +103,9 @@ func (r *Relay) SnapshotStats() snapshot.Stats {
 // restore makes the groups of which an earlier process has left snapshots, as if their
 // last clients had just left (B.42).
 func (g *groups) restore() {
+	if g.saved == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	keys, nodes := g.saved.load(time.Now())
@@ -122,9 +125,6 @@ func (g *groups) restore() {
 // keys, and whom the origin takes them for; those that were written last come first.
 // What does not fit this relay is left out.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
-	if s == nil {
-		return nil, nil
-	}
 	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
 	for _, snap := range s.dir.Load(now, s.cfg.MaxSnapshotAge) {
@@ -166,7 +166,7 @@ func (s *snapshots) directoryHeader(origin int) cache.Header {
 
 // forgetLoaded has what no view has begun with stay for who comes back.
 func (s *snapshots) forgetLoaded() {
-	if s == nil || len(s.loaded) == 0 {
+	if len(s.loaded) == 0 {
 		return
 	}
 	for _, snap := range s.loaded {

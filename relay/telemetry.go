@@ -4,22 +4,15 @@ import (
 	"context"
 	"time"
 
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// newTelemetry returns what tells the relay's numbers.
-func (r *Relay) newTelemetry() (*telemetry.Telemetry, error) {
-	return telemetry.New(context.Background(), telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier})
-}
-
-// newTracer returns what shows changes and deliveries; nil if nobody asked for it.
-func (r *Relay) newTracer(spans sdktrace.SpanExporter) (*telemetry.Tracer, error) {
-	return telemetry.NewTracer(context.Background(), telemetry.TracerConfig{Exporter: spans, Version: r.version, Instance: r.identifier})
+// telemetryConfig says whose the metrics and spans are.
+func (r *Relay) telemetryConfig() telemetry.Config {
+	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier}
 }
 
 // traces returns how deliveries are shown; nil if they are not.

@@ -13,9 +13,7 @@ import (
 // planned are the names that the documentation of Tender's configuration knows
 // and this version does not have, in regular expressions over the name without
 // prefix. A relay that ignored them would be less safe than its operator thinks.
-var planned = regexp.MustCompile(`^(` + strings.Join([]string{
-	`ORIGIN_PROXY`,
-}, "|") + `)$`)
+var planned = regexp.MustCompile(`^(ORIGIN_PROXY)$`)
 
 // kubernetes are the names that Kubernetes sets in every pod for a Service that
 // is called tender, or tender-x: they are not ours and are ignored.
