@@ -148,7 +148,7 @@ func (c *chain) enter(s *lowerStream) (ways []string, err error) {
 
 func (c *chain) refuse(tokens []string, why error) {
 	c.refusing.Do(func() {
-		c.log.Warn("refused a relay as a client", slog.Int("relays", len(tokens)), slog.Any("err", why))
+		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", why))
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// warnPlaintext says, in one line, what others than this host could read on the way.
+// warnPlaintext logs, in one line, the addresses with traffic without TLS that leaves this host.
 func (r *Relay) warnPlaintext() {
 	var origins []string
 	plain := r.cfg.Listen
@@ -28,7 +28,7 @@ func (r *Relay) warnPlaintext() {
 		}
 	}
 	if len(listen)+len(origins) > 0 {
-		r.log.Warn("no TLS: who is on the way can read and change what is said",
+		r.log.Warn("traffic leaves this host without TLS; it can be intercepted and changed",
 			slog.String("listen", strings.Join(listen, ",")), slog.String("origin", strings.Join(origins, ",")))
 	}
 }

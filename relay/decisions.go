@@ -305,12 +305,11 @@ func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
 	}
 }
 
-// warnFrozen says which origins are frozen when the relay ends, if the one that takes its place will
-// not be.
+// warnFrozen logs the origins that are frozen when the relay stops, and will not be after a restart.
 func (r *Relay) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.OriginName(i)))
+			r.log.Warn("relay stops while an origin is frozen; the freeze ends with it", slog.String("origin", r.cfg.OriginName(i)))
 		}
 	}
 }

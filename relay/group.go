@@ -168,8 +168,7 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
-		g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
-			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
+		g.log.Warn("clients of one node group differ in fields that the control plane does not see; add them to TENDER_NODE_GROUP_BY if it uses them",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
 	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil

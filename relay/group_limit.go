@@ -19,12 +19,11 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 	limit, _ := guard.LimitOf(err)
 	switch {
 	case limit == guard.LimitGroups && !g.refusing.Swap(true):
-		g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
+		g.log.Warn("node group limit reached (TENDER_MAX_GROUPS); clients of new groups are rejected",
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == guard.LimitPeerGroups:
 		g.crowded.Do(func() {
-			g.log.Warn("a peer founds more node groups than TENDER_MAX_PEER_GROUPS allows: its clients of further ones are refused; "+
-				"if it stands for many, such as a load balancer, allow more",
+			g.log.Warn("node group limit of a peer reached (TENDER_MAX_PEER_GROUPS); its clients of new groups are rejected; raise it for load balancers",
 				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
 	}
@@ -87,7 +86,7 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 		case oldest != nil && f.tooFast(peer):
 			return nil, f.paced(key, peer)
 		case oldest != nil:
-			g.log.Info("node group without clients evicted for another one", slog.String("evicted", oldest.key), slog.String("group", key),
+			g.log.Info("node group without clients evicted", slog.String("evicted", oldest.key), slog.String("group", key),
 				slog.String("evicted_peer", oldest.founder.Peer()), slog.String("peer", peer))
 			g.evict(oldest)
 		case over.OfPeer:

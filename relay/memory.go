@@ -47,7 +47,7 @@ func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 	for m := read(); m.limited(); m = read() {
 		switch at := m.utilization(); {
 		case at >= memoryHigh && !said:
-			log.Warn("memory is nearly full: the closer to the limit, the more of the CPU goes into collecting garbage",
+			log.Warn("memory use is close to GOMEMLIMIT; garbage collection takes more CPU",
 				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
 			said = true
 		case at < memoryLow:

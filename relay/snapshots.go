@@ -172,8 +172,7 @@ func (s *snapshots) forgetLoaded() {
 	for _, snap := range s.loaded {
 		s.failed(&snap.Header, s.dir.Evict(&snap.Header, "", s.mostEvicted()))
 	}
-	s.log.Warn("some snapshots are only restored once their clients come back: there are as many node groups as TENDER_MAX_GROUPS allows, "+
-		"or nobody shares their names", slog.Int("snapshots", len(s.loaded)))
+	s.log.Warn("some snapshots are restored only when their clients reconnect (TENDER_MAX_GROUPS)", slog.Int("snapshots", len(s.loaded)))
 	s.loaded = nil
 }
 
@@ -387,8 +386,7 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 	snap.Created = now
 	if len(withheld) > 0 && !u.told {
 		u.told = true
-		s.log.Warn("resources that may hold secrets are left out of snapshots: after a restart clients wait for the origin to send them; "+
-			"TENDER_SNAPSHOT_SENSITIVE=on keeps them in files that only the relay's user can read",
+		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
 			slog.String("group", u.header.Group), slog.Any("resources", withheld))
 	}
 	write := s.dir.Write
@@ -404,6 +402,6 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 
 func (s *snapshots) failed(h *cache.Header, err error) {
 	if err != nil {
-		s.log.Error("cannot write a snapshot: the last one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group), slog.Any("err", err))
+		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group), slog.Any("err", err))
 	}
 }

@@ -66,7 +66,7 @@ func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
 	warnings := slices.Concat(c.Files.Warnings(), c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NotOnLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
 	for _, warning := range warnings {
 		if !slices.Contains(c.Warnings, warning) {
-			log.Warn("file of credentials is not as it should be", slog.String("detail", warning))
+			log.Warn("credential file has a problem", slog.String("detail", warning))
 		}
 	}
 	c.Warnings = warnings
